@@ -1,0 +1,346 @@
+//! A breaker that many attempts share.
+//!
+//! The machine itself stands behind a lock that is held for a few nanoseconds and never over an await. Two
+//! words beside it spare the lock on the way that nearly every attempt takes:
+//! - One says "closed, and this is the epoch". While it does, an admission takes no lock. This is safe because
+//!   a ticket is worth nothing beyond its epoch: if the breaker opens a moment later, the answer is one of an
+//!   older epoch and is ignored, exactly as if the attempt had been admitted a moment earlier.
+//! - The [`Tally`] counts good answers that come in quick succession while all is well.
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::tally::Tally;
+use super::{Breaker, Phase, Refused, State, Ticket, Transition, Verdict, is_slow};
+use crate::Timestamp;
+use crate::policy::BreakerPolicy;
+
+/// A breaker behind a lock.
+#[derive(Debug)]
+pub struct SharedBreaker {
+    /// One more than the epoch while closed, nothing otherwise. Written under the lock only.
+    closed: Apart<AtomicU64>,
+    tally: Apart<Tally>,
+    inside: Apart<Mutex<Inside>>,
+}
+
+#[derive(Debug)]
+struct Inside {
+    breaker: Breaker,
+    /// The moment that the tally counts for.
+    tallied: Timestamp,
+}
+
+/// Something on a cache line of its own, because its neighbours change more often or more seldom.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Apart<T>(T);
+
+impl Default for SharedBreaker {
+    fn default() -> Self {
+        Self::new(Breaker::default())
+    }
+}
+
+impl SharedBreaker {
+    /// Shares this breaker, new or restored.
+    pub fn new(breaker: Breaker) -> Self {
+        Self {
+            closed: Apart(AtomicU64::new(closed_word(&breaker))),
+            tally: Apart(Tally::default()),
+            inside: Apart(Mutex::new(Inside { breaker, tallied: Timestamp::ZERO })),
+        }
+    }
+
+    /// Leave to make an attempt; it comes back by itself when dropped.
+    #[inline]
+    pub fn admit(
+        &self,
+        policy: &BreakerPolicy,
+        now: Timestamp,
+    ) -> Result<(Permit<&Self>, Option<Transition>), Refused> {
+        let (ticket, change) = self.take(policy, now)?;
+        Ok((Permit { breaker: self, ticket: Some(ticket) }, change))
+    }
+
+    /// The same for an attempt that outlives the place where it was admitted, such as a spawned task.
+    pub fn admit_owned(
+        self: &Arc<Self>,
+        policy: &BreakerPolicy,
+        now: Timestamp,
+    ) -> Result<(Permit<Arc<Self>>, Option<Transition>), Refused> {
+        let (ticket, change) = self.take(policy, now)?;
+        Ok((Permit { breaker: Arc::clone(self), ticket: Some(ticket) }, change))
+    }
+
+    /// Whether an attempt would be refused now.
+    pub fn check(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(), Refused> {
+        if !policy.forced_open && self.closed.0.load(Ordering::Acquire) != 0 {
+            return Ok(());
+        }
+        self.lock().breaker.check(policy, now)
+    }
+
+    /// The state as of now.
+    pub fn state(&self, policy: &BreakerPolicy, now: Timestamp) -> State {
+        self.lock().breaker.state(policy, now)
+    }
+
+    /// Everything else that a breaker can do, under the lock: force open, reset, adopt, snapshot.
+    pub fn with<R>(&self, act: impl FnOnce(&mut Breaker) -> R) -> R {
+        let mut inside = self.lock();
+        let result = act(&mut inside.breaker);
+        self.closed.0.store(closed_word(&inside.breaker), Ordering::Release);
+        result
+    }
+
+    /// Whoever takes the lock first puts into the window what was counted beside it.
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        let mut inside = self.inside.0.lock();
+        let good = self.tally.0.close();
+        if good > 0 {
+            let tallied = inside.tallied;
+            inside.breaker.count_good(good, tallied);
+        }
+        inside
+    }
+
+    fn record(
+        &self,
+        policy: &BreakerPolicy,
+        ticket: Ticket,
+        verdict: Verdict,
+        now: Timestamp,
+    ) -> Option<Transition> {
+        let mut inside = self.lock();
+        let change = inside.breaker.record(policy, ticket, verdict, now);
+        if change.is_some() {
+            self.closed.0.store(closed_word(&inside.breaker), Ordering::Release);
+        } else if inside.breaker.is_untroubled() {
+            inside.tallied = now;
+            self.tally.0.open(inside.breaker.epoch, now);
+        }
+        change
+    }
+
+    #[inline]
+    fn take(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(Ticket, Option<Transition>), Refused> {
+        if !policy.forced_open
+            && let Some(epoch) = self.closed.0.load(Ordering::Acquire).checked_sub(1)
+        {
+            return Ok((Ticket { epoch, probe: None }, None));
+        }
+        self.take_under_lock(policy, now)
+    }
+
+    #[cold]
+    fn take_under_lock(
+        &self,
+        policy: &BreakerPolicy,
+        now: Timestamp,
+    ) -> Result<(Ticket, Option<Transition>), Refused> {
+        self.with(|breaker| breaker.admit(policy, now))
+    }
+}
+
+fn closed_word(breaker: &Breaker) -> u64 {
+    match breaker.phase {
+        Phase::Closed => breaker.epoch.saturating_add(1),
+        Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen => 0,
+    }
+}
+
+/// Leave to make one attempt. Dropped without a verdict it goes back and records nothing: an attempt that
+/// was cancelled says nothing about the tool.
+#[derive(Debug)]
+#[must_use = "a permit that is dropped at once admits nothing"]
+pub struct Permit<B: Borrow<SharedBreaker>> {
+    breaker: B,
+    /// Empty once it was given back.
+    ticket: Option<Ticket>,
+}
+
+impl<B: Borrow<SharedBreaker>> Permit<B> {
+    /// Gives it back with what came of the attempt.
+    #[inline]
+    pub fn record(mut self, policy: &BreakerPolicy, verdict: Verdict, now: Timestamp) -> Option<Transition> {
+        let ticket = self.ticket.take()?;
+        let shared: &SharedBreaker = self.breaker.borrow();
+        if let Verdict::Success { took } = verdict
+            && !ticket.is_probe()
+            && !policy.forced_open
+            && !is_slow(policy, took)
+            && shared.tally.0.count(ticket.epoch, now)
+        {
+            return None;
+        }
+        shared.record(policy, ticket, verdict, now)
+    }
+
+    /// A sign of life; says whether the attempt still counts.
+    pub fn renew(&self, policy: &BreakerPolicy, now: Timestamp) -> bool {
+        let shared: &SharedBreaker = self.breaker.borrow();
+        self.ticket.as_ref().is_some_and(|ticket| shared.lock().breaker.renew(policy, ticket, now))
+    }
+
+    /// Whether this attempt is the one that finds out if the tool is back.
+    pub fn is_probe(&self) -> bool {
+        self.ticket.as_ref().is_some_and(Ticket::is_probe)
+    }
+}
+
+impl<B: Borrow<SharedBreaker>> Drop for Permit<B> {
+    #[inline]
+    fn drop(&mut self) {
+        // Only a probe holds something that has to be freed.
+        if let Some(ticket) = self.ticket.take_if(|ticket| ticket.is_probe()) {
+            let shared: &SharedBreaker = self.breaker.borrow();
+            shared.lock().breaker.release(ticket);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::policy::{Profile, RateRule, Ratio, SlowRule, ToolClass};
+
+    const FAILED: Verdict = Verdict::Failure { took: Duration::ZERO };
+    const GOOD: Verdict = Verdict::Success { took: Duration::ZERO };
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1000)
+    }
+
+    fn policy() -> BreakerPolicy {
+        Profile::Measured.policy(ToolClass::Unknown).breaker
+    }
+
+    fn opened() -> SharedBreaker {
+        let shared = SharedBreaker::default();
+        for _ in 0..5 {
+            shared.admit(&policy(), at(0)).unwrap().0.record(&policy(), FAILED, at(0));
+        }
+        shared
+    }
+
+    #[test]
+    fn a_dropped_permit_frees_the_probe_and_counts_nothing() {
+        let shared = opened();
+        let (permit, change) = shared.admit(&policy(), at(30)).unwrap();
+        assert!(permit.is_probe() && change.is_some());
+        assert_eq!(shared.admit(&policy(), at(31)).unwrap_err().state, State::HalfOpen);
+        drop(permit);
+        assert_eq!(shared.state(&policy(), at(31)), State::HalfOpen);
+        let (permit, _) = shared.admit(&policy(), at(31)).unwrap();
+        assert!(permit.record(&policy(), GOOD, at(31)).is_some());
+        assert_eq!(shared.state(&policy(), at(31)), State::Closed);
+    }
+
+    #[test]
+    fn an_admission_without_the_lock_sees_every_change() {
+        let shared = opened();
+        assert_eq!(shared.admit(&policy(), at(1)).unwrap_err().state, State::Open);
+        assert!(shared.check(&policy(), at(1)).is_err());
+        shared.with(|breaker| breaker.reset(at(1)));
+        let (before, _) = shared.admit(&policy(), at(1)).unwrap();
+        assert!(!before.is_probe());
+        shared.with(|breaker| breaker.force_open(at(2)));
+        assert_eq!(shared.admit(&policy(), at(2)).unwrap_err().state, State::ForcedOpen);
+        shared.with(|breaker| breaker.reset(at(3)));
+        before.record(&policy(), FAILED, at(3));
+        assert_eq!(shared.with(|breaker| breaker.counts().in_a_row), 0, "an answer of an older epoch");
+        let forced = BreakerPolicy { forced_open: true, ..policy() };
+        assert_eq!(shared.admit(&forced, at(3)).unwrap_err().state, State::ForcedOpen);
+    }
+
+    proptest! {
+        /// The same calls through the shared one and through a bare one; equal moments make the tally count.
+        #[test]
+        fn what_is_counted_beside_the_lock_decides_as_if_it_were_not(
+            calls in prop::collection::vec((0_u64..4, 0_u8..10), 1..100),
+        ) {
+            let last = NonZeroU32::new(8).unwrap();
+            let rate = RateRule { threshold: Ratio::percent(50), last, at_least: last };
+            let slow = SlowRule { slower_than: Duration::from_secs(1), rate };
+            let policy = BreakerPolicy { consecutive: None, rate: Some(rate), slow: Some(slow), ..policy() };
+            let (shared, mut bare, mut now) = (SharedBreaker::default(), Breaker::default(), at(0));
+            for (step, kind) in calls {
+                now = now + Duration::from_secs(step / 3);
+                let verdict = match kind {
+                    0..6 => GOOD,
+                    6..8 => FAILED,
+                    8 => Verdict::Success { took: Duration::from_secs(2) },
+                    _ => Verdict::Neutral,
+                };
+                let through = shared.admit(&policy, now).map(|(permit, _)| permit.record(&policy, verdict, now));
+                let directly = bare.admit(&policy, now).map(|(ticket, _)| bare.record(&policy, ticket, verdict, now));
+                prop_assert_eq!(through, directly);
+            }
+            prop_assert_eq!(shared.with(|breaker| breaker.counts()), bare.counts());
+            prop_assert_eq!(shared.state(&policy, now), bare.state(&policy, now));
+        }
+    }
+
+    #[test]
+    fn a_good_answer_of_an_older_epoch_is_not_tallied() {
+        let shared = SharedBreaker::default();
+        let (old, _) = shared.admit(&policy(), at(0)).unwrap();
+        shared.with(|breaker| breaker.reset(at(0)));
+        for _ in 0..3 {
+            shared.admit(&policy(), at(0)).unwrap().0.record(&policy(), GOOD, at(0));
+        }
+        old.record(&policy(), GOOD, at(0));
+        assert_eq!(shared.with(|breaker| breaker.counts().calls), 3);
+    }
+
+    #[test]
+    fn answers_of_many_threads_are_all_counted() {
+        let last = NonZeroU32::new(1000).unwrap();
+        let rate = RateRule { threshold: Ratio::percent(100), last, at_least: last };
+        let policy = BreakerPolicy { consecutive: None, rate: Some(rate), ..policy() };
+        let shared = SharedBreaker::default();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let shared = &shared;
+                scope.spawn(move || {
+                    for number in 0..200 {
+                        let failed = thread == 0 && number % 2 == 0;
+                        let verdict = if failed { FAILED } else { GOOD };
+                        shared.admit(&policy, at(0)).unwrap().0.record(&policy, verdict, at(0));
+                    }
+                });
+            }
+        });
+        let counts = shared.with(|breaker| breaker.counts());
+        assert_eq!((counts.calls, counts.failures), (800, 100));
+    }
+
+    #[test]
+    fn a_storm_in_half_open_admits_one() {
+        let shared = Arc::new(opened());
+        let admitted: Vec<_> = std::thread::scope(|scope| {
+            let storm: Vec<_> = (0..8)
+                .map(|_| {
+                    let shared = Arc::clone(&shared);
+                    scope.spawn(move || {
+                        (0..100)
+                            .filter_map(|_| shared.admit_owned(&policy(), at(30)).ok())
+                            .collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            storm.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(admitted.len(), 1);
+        assert!(admitted[0].0.renew(&policy(), at(100)));
+    }
+}

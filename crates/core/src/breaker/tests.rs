@@ -1,0 +1,814 @@
+use std::num::NonZeroU32;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::{Factor, Profile, Ratio, SlowRule, ToolClass};
+
+const OK: Verdict = Verdict::Success { took: Duration::from_millis(5) };
+const BAD: Verdict = Verdict::Failure { took: Duration::from_millis(5) };
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_millis(seconds * 1000)
+}
+
+fn count(value: u32) -> NonZeroU32 {
+    NonZeroU32::new(value).unwrap()
+}
+
+fn measured() -> BreakerPolicy {
+    Profile::Measured.policy(ToolClass::Unknown).breaker
+}
+
+fn standard(class: ToolClass) -> BreakerPolicy {
+    Profile::Standard.policy(class).breaker
+}
+
+impl Breaker {
+    /// One attempt that is admitted and answered at once.
+    fn attempt(&mut self, policy: &BreakerPolicy, verdict: Verdict, now: Timestamp) -> Option<Transition> {
+        self.attempt_if_admitted(policy, verdict, now).expect("admitted")
+    }
+
+    fn attempt_if_admitted(
+        &mut self,
+        policy: &BreakerPolicy,
+        verdict: Verdict,
+        now: Timestamp,
+    ) -> Option<Option<Transition>> {
+        let (ticket, _) = self.admit(policy, now).ok()?;
+        Some(self.record(policy, ticket, verdict, now))
+    }
+}
+
+/// A breaker brought to a state at second 0 (half-open: at second 30, its place free), under `measured`.
+fn in_state(state: State) -> Breaker {
+    let (policy, mut breaker) = (measured(), Breaker::default());
+    match state {
+        State::Closed => {}
+        State::ForcedOpen => _ = breaker.force_open(at(0)),
+        State::Open | State::HalfOpen => {
+            for _ in 0..5 {
+                breaker.attempt(&policy, BAD, at(0));
+            }
+        }
+    }
+    if state == State::HalfOpen {
+        let (ticket, _) = breaker.admit(&policy, at(30)).unwrap();
+        breaker.release(ticket);
+    }
+    breaker
+}
+
+const STATES: [State; 4] = [State::Closed, State::Open, State::HalfOpen, State::ForcedOpen];
+
+// ---- every state with every event -------------------------------------------------------------------
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    CallEarly,
+    CallLate,
+    Success,
+    Failure,
+    FifthFailure,
+    Neutral,
+    Cancelled,
+    Lease,
+    LateFailure,
+    Force,
+    Reset,
+    ForcedByPolicy,
+    Restart,
+    AdoptNewer,
+    AdoptOlder,
+}
+
+/// The state after the event, and why it changed; `None` where the event cannot happen because no call is
+/// admitted in that state.
+fn after(state: State, event: Event) -> Option<(State, Option<Reason>)> {
+    let (policy, now) = (measured(), at(31));
+    let mut breaker = in_state(state);
+    // Open has to stay open for events that are not about the cool-down.
+    let soon = if state == State::Open { at(29) } else { now };
+    let change = match event {
+        Event::CallEarly => breaker.admit(&policy, soon).ok()?.1,
+        Event::CallLate => {
+            let change = breaker.admit(&policy, now).ok()?.1;
+            return Some((breaker.state(&policy, now), change.map(|change| change.reason)));
+        }
+        Event::Success => breaker.attempt_if_admitted(&policy, OK, soon)?,
+        Event::Failure => breaker.attempt_if_admitted(&policy, BAD, soon)?,
+        Event::Neutral => breaker.attempt_if_admitted(&policy, Verdict::Neutral, soon)?,
+        Event::FifthFailure => {
+            if state == State::Closed {
+                (0..4).for_each(|_| _ = breaker.attempt(&policy, BAD, soon));
+            }
+            breaker.attempt_if_admitted(&policy, BAD, soon)?
+        }
+        Event::Cancelled => {
+            let (ticket, _) = breaker.admit(&policy, soon).ok()?;
+            breaker.release(ticket);
+            None
+        }
+        Event::Lease => {
+            let (_silent, _) = breaker.admit(&policy, soon).ok()?;
+            breaker.admit(&policy, soon + policy.probe_lease).expect("the place is free again").1
+        }
+        Event::LateFailure => breaker.record(&policy, Ticket { epoch: u64::MAX, probe: None }, BAD, soon),
+        Event::Force => breaker.force_open(soon),
+        Event::Reset => breaker.reset(soon),
+        Event::ForcedByPolicy => {
+            let forced = BreakerPolicy { forced_open: true, ..policy };
+            assert_eq!(
+                breaker.admit(&forced, soon).unwrap_err(),
+                Refused { state: State::ForcedOpen, retry_at: None }
+            );
+            assert_eq!(breaker.state(&forced, soon), State::ForcedOpen);
+            None
+        }
+        Event::Restart => {
+            breaker = Breaker::restore(&breaker.snapshot(), soon);
+            None
+        }
+        Event::AdoptNewer => {
+            let mut elsewhere = breaker.clone();
+            elsewhere.reset(soon);
+            elsewhere.force_open(soon);
+            breaker.adopt(&elsewhere.snapshot(), soon)
+        }
+        Event::AdoptOlder => breaker.adopt(&Breaker::default().snapshot(), soon),
+    };
+    Some((breaker.state(&policy, soon), change.map(|change| change.reason)))
+}
+
+#[test]
+fn every_state_answers_every_event_as_the_picture_says() {
+    use State::{Closed, ForcedOpen, HalfOpen, Open};
+    let same = |state| Some((state, None));
+    let to = |state, reason| Some((state, Some(reason)));
+    #[rustfmt::skip]
+    let table = [
+        // event                  closed                             open                          half-open                             forced open
+        (Event::CallEarly,      [same(Closed),                     None,                         same(HalfOpen),                       None]),
+        (Event::CallLate,       [same(Closed),                     to(HalfOpen, Reason::CooledDown), same(HalfOpen),                   None]),
+        (Event::Success,        [same(Closed),                     None,                         to(Closed, Reason::ProbesSucceeded),  None]),
+        (Event::Failure,        [same(Closed),                     None,                         to(Open, Reason::ProbeFailed),        None]),
+        (Event::FifthFailure,   [to(Open, Reason::Consecutive),    None,                         to(Open, Reason::ProbeFailed),        None]),
+        (Event::Neutral,        [same(Closed),                     None,                         same(HalfOpen),                       None]),
+        (Event::Cancelled,      [same(Closed),                     None,                         same(HalfOpen),                       None]),
+        (Event::Lease,          [same(Closed),                     None,                         same(HalfOpen),                       None]),
+        (Event::LateFailure,    [same(Closed),                     same(Open),                   same(HalfOpen),                       same(ForcedOpen)]),
+        (Event::Force,          [to(ForcedOpen, Reason::Forced),   to(ForcedOpen, Reason::Forced), to(ForcedOpen, Reason::Forced),     same(ForcedOpen)]),
+        (Event::Reset,          [same(Closed),                     to(Closed, Reason::Reset),    to(Closed, Reason::Reset),            to(Closed, Reason::Reset)]),
+        (Event::ForcedByPolicy, [same(Closed),                     same(Open),                   same(HalfOpen),                       same(ForcedOpen)]),
+        (Event::Restart,        [same(Closed),                     same(Open),                   same(HalfOpen),                       same(ForcedOpen)]),
+        (Event::AdoptNewer,     [to(ForcedOpen, Reason::Forced),   to(ForcedOpen, Reason::Forced), to(ForcedOpen, Reason::Forced),     same(ForcedOpen)]),
+        (Event::AdoptOlder,     [same(Closed),                     same(Open),                   same(HalfOpen),                       same(ForcedOpen)]),
+    ];
+    for (event, row) in table {
+        for (state, expected) in STATES.into_iter().zip(row) {
+            let seen = after(state, event);
+            assert_eq!(seen, expected, "{event:?} in {state:?}");
+        }
+    }
+}
+
+#[test]
+fn an_answer_of_any_older_epoch_changes_nothing() {
+    let policy = measured();
+    for state in STATES {
+        for verdict in [OK, BAD, Verdict::Neutral] {
+            let mut breaker = in_state(State::Closed);
+            let tickets: Vec<Ticket> = (0..10).map(|_| breaker.admit(&policy, at(0)).unwrap().0).collect();
+            // Reset starts an epoch too, so the state is reached once more behind the backs of the tickets.
+            breaker.reset(at(0));
+            let fresh = in_state(state).snapshot();
+            let fresh = Snapshot::from_parts(breaker.epoch() + 1, &fresh);
+            breaker.adopt(&fresh, at(31));
+            let before = (breaker.snapshot(), breaker.counts());
+            for ticket in tickets {
+                assert_eq!(breaker.record(&policy, ticket, verdict, at(31)), None);
+            }
+            assert_eq!((breaker.snapshot(), breaker.counts()), before, "{verdict:?} in {state:?}");
+        }
+    }
+}
+
+// ---- seed 002 under `measured` ----------------------------------------------------------------------
+
+#[test]
+fn eh_3_1_opens_after_five_failures() {
+    let (policy, mut breaker) = (measured(), Breaker::default());
+    for second in 1..5 {
+        assert_eq!(breaker.attempt(&policy, BAD, at(second)), None);
+        assert_eq!(breaker.state(&policy, at(second)), State::Closed);
+    }
+    let change = breaker.attempt(&policy, BAD, at(5));
+    let opened = Transition { from: State::Closed, to: State::Open, reason: Reason::Consecutive, at: at(5) };
+    assert_eq!(change, Some(opened));
+    let refused = Refused { state: State::Open, retry_at: Some(at(35)) };
+    assert_eq!(breaker.check(&policy, at(5)), Err(refused));
+    assert_eq!(breaker.admit(&policy, at(5)).unwrap_err(), refused);
+}
+
+#[test]
+fn eh_3_2_half_opens_after_the_cool_down_for_exactly_one() {
+    let policy = measured();
+    let mut breaker = in_state(State::Open);
+    for second in [0, 15, 29] {
+        assert_eq!(breaker.admit(&policy, at(second)).unwrap_err().state, State::Open);
+    }
+    assert_eq!(breaker.state(&policy, at(30)), State::HalfOpen, "a query alone sees it");
+    let (probe, change) = breaker.admit(&policy, at(30)).unwrap();
+    assert_eq!(change.unwrap().reason, Reason::CooledDown);
+    assert!(probe.is_probe());
+    for _ in 0..100 {
+        assert_eq!(breaker.admit(&policy, at(31)).unwrap_err().state, State::HalfOpen);
+    }
+    let mut failing = breaker.clone();
+    let same_probe = Ticket { epoch: probe.epoch, probe: probe.probe };
+    assert_eq!(breaker.record(&policy, probe, OK, at(32)).unwrap().to, State::Closed);
+
+    assert_eq!(failing.record(&policy, same_probe, BAD, at(32)).unwrap().to, State::Open);
+    assert_eq!(failing.check(&policy, at(61)).unwrap_err().retry_at, Some(at(62)), "a fresh cool-down");
+    assert_eq!(failing.state(&policy, at(62)), State::HalfOpen);
+}
+
+#[test]
+fn eh_3_3_closes_after_success_in_half_open_and_counts_from_nothing() {
+    let policy = measured();
+    let mut breaker = in_state(State::HalfOpen);
+    assert_eq!(breaker.attempt(&policy, OK, at(31)).unwrap().reason, Reason::ProbesSucceeded);
+    assert_eq!(breaker.counts(), Counts::default());
+    for _ in 0..4 {
+        assert_eq!(breaker.attempt(&policy, BAD, at(32)), None);
+    }
+    assert_eq!(breaker.attempt(&policy, BAD, at(32)).unwrap().reason, Reason::Consecutive);
+}
+
+#[test]
+fn eh_3_4_permanent_errors_do_not_count() {
+    let (policy, mut breaker) = (measured(), Breaker::default());
+    for second in 0..5 {
+        assert_eq!(breaker.attempt(&policy, Verdict::Neutral, at(second)), None);
+    }
+    assert_eq!(breaker.state(&policy, at(5)), State::Closed);
+    assert_eq!(breaker.counts(), Counts::default());
+}
+
+#[test]
+fn eh_3_5_transient_errors_count() {
+    let (policy, mut breaker) = (measured(), Breaker::default());
+    for failures in 1..5 {
+        breaker.attempt(&policy, BAD, at(0));
+        assert_eq!(breaker.counts().in_a_row, failures);
+    }
+    breaker.attempt(&policy, BAD, at(0));
+    assert_eq!(breaker.state(&policy, at(0)), State::Open);
+}
+
+#[test]
+fn eh_7_1_of_ten_rapid_failures_the_last_five_are_refused() {
+    let (policy, mut breaker) = (measured(), Breaker::default());
+    let admitted = (0..10)
+        .filter(|_| {
+            let ticket = breaker.admit(&policy, at(0)).ok();
+            ticket.map(|(ticket, _)| breaker.record(&policy, ticket, BAD, at(0))).is_some()
+        })
+        .count();
+    assert_eq!(admitted, 5);
+    assert_eq!(breaker.state(&policy, at(0)), State::Open);
+}
+
+#[test]
+fn eh_7_2_after_mixed_errors_the_counter_is_one() {
+    let (policy, mut breaker) = (measured(), Breaker::default());
+    // Error 1 is retried with success, error 2 is permanent, error 3 is transient.
+    for (verdict, counter) in [(BAD, 1), (OK, 0), (Verdict::Neutral, 0), (BAD, 1)] {
+        breaker.attempt(&policy, verdict, at(0));
+        assert_eq!(breaker.counts().in_a_row, counter);
+    }
+}
+
+// ---- seed 000 under `standard` ----------------------------------------------------------------------
+
+#[test]
+fn tr_8_five_failing_mutations_open_it_and_success_meanwhile_does_not_help() {
+    let (policy, mut breaker) = (standard(ToolClass::Mutating), Breaker::default());
+    let (slow_success, _) = breaker.admit(&policy, at(0)).unwrap();
+    for _ in 0..5 {
+        breaker.attempt(&policy, BAD, at(1));
+    }
+    assert_eq!(breaker.admit(&policy, at(2)).unwrap_err().state, State::Open);
+    assert_eq!(breaker.record(&policy, slow_success, OK, at(3)), None);
+    assert_eq!(breaker.admit(&policy, at(4)).unwrap_err().retry_at, Some(at(16)));
+}
+
+#[test]
+fn tr_9_two_good_probes_close_it() {
+    let (policy, mut breaker) = (standard(ToolClass::Unknown), in_state(State::Open));
+    assert_eq!(breaker.attempt(&policy, OK, at(30)), None);
+    assert_eq!(breaker.state(&policy, at(30)), State::HalfOpen);
+    let change = breaker.attempt(&policy, OK, at(31)).unwrap();
+    assert_eq!((change.from, change.to), (State::HalfOpen, State::Closed));
+    assert!((0..50).all(|_| breaker.attempt(&policy, OK, at(32)).is_none()));
+}
+
+#[test]
+fn tr_10_a_failing_probe_opens_it_again_with_a_fresh_cool_down() {
+    let (policy, mut breaker) = (standard(ToolClass::Unknown), in_state(State::Open));
+    assert_eq!(breaker.attempt(&policy, OK, at(30)), None);
+    let change = breaker.attempt(&policy, BAD, at(40)).unwrap();
+    assert_eq!((change.to, change.reason), (State::Open, Reason::ProbeFailed));
+    assert_eq!(breaker.check(&policy, at(69)).unwrap_err().retry_at, Some(at(70)));
+    // One good probe from before does not count towards the next cycle.
+    assert_eq!(breaker.attempt(&policy, OK, at(70)), None);
+    assert!(breaker.attempt(&policy, OK, at(71)).is_some());
+}
+
+// ---- reasons to open --------------------------------------------------------------------------------
+
+#[test]
+fn half_of_the_last_twenty_open_it_once_there_are_ten() {
+    let (policy, mut breaker) = (measured(), Breaker::default());
+    for _ in 0..4 {
+        assert!(
+            breaker.attempt(&policy, OK, at(0)).is_none() && breaker.attempt(&policy, BAD, at(0)).is_none()
+        );
+    }
+    assert_eq!(breaker.attempt(&policy, OK, at(0)), None, "nine say nothing");
+    assert_eq!(breaker.attempt(&policy, BAD, at(0)).unwrap().reason, Reason::Rate);
+}
+
+#[test]
+fn a_long_good_past_does_not_delay_opening() {
+    let policy = BreakerPolicy { consecutive: None, ..measured() };
+    let mut breaker = Breaker::default();
+    for _ in 0..10_000 {
+        breaker.attempt(&policy, OK, at(0));
+    }
+    let needed = 1 + (0..20).take_while(|_| breaker.attempt(&policy, BAD, at(0)).is_none()).count();
+    assert_eq!(needed, 10);
+}
+
+#[test]
+fn a_run_of_failures_must_lie_within_the_window() {
+    let (policy, mut breaker) = (BreakerPolicy { rate: None, ..measured() }, Breaker::default());
+    // One failure every 31 s: never five within 120 s, although never a success between them.
+    assert!((0..100).all(|turn| breaker.attempt(&policy, BAD, at(31 * turn)).is_none()));
+    assert_eq!(breaker.counts().in_a_row, 4);
+    // Every 30 s: the fifth lies exactly at the edge, which is not older than the window.
+    let mut breaker = Breaker::default();
+    assert_eq!((0..5).filter(|turn| breaker.attempt(&policy, BAD, at(30 * turn)).is_some()).count(), 1);
+}
+
+#[test]
+fn slow_answers_open_it_and_a_slow_probe_opens_it_again() {
+    let rate = RateRule { threshold: Ratio::percent(50), last: count(4), at_least: count(4) };
+    let slow = Some(SlowRule { slower_than: Duration::from_secs(10), rate });
+    let policy = BreakerPolicy { slow, consecutive: None, rate: None, ..measured() };
+    let sluggish = Verdict::Success { took: Duration::from_secs(11) };
+    let just_in_time = Verdict::Success { took: Duration::from_secs(10) };
+    let mut breaker = Breaker::default();
+    for verdict in [sluggish, just_in_time, just_in_time] {
+        assert_eq!(breaker.attempt(&policy, verdict, at(0)), None);
+    }
+    assert_eq!(breaker.attempt(&policy, sluggish, at(0)).unwrap().reason, Reason::Slow);
+    assert_eq!(breaker.attempt(&policy, sluggish, at(30)).unwrap().reason, Reason::Slow);
+    assert_eq!(breaker.attempt(&policy, OK, at(60)).unwrap().to, State::Closed);
+}
+
+#[test]
+fn a_reload_that_changes_the_rules_is_heeded_at_once() {
+    let (policy, mut breaker) = (measured(), Breaker::default());
+    for _ in 0..3 {
+        breaker.attempt(&policy, BAD, at(0));
+    }
+    let strict = BreakerPolicy { consecutive: Some(count(4)), rate: None, ..policy };
+    assert_eq!(breaker.attempt(&strict, BAD, at(1)).unwrap().reason, Reason::Consecutive);
+    let patient = BreakerPolicy { cooldown: Cooldown::constant(Duration::from_secs(90)), ..policy };
+    assert_eq!(breaker.check(&patient, at(60)).unwrap_err().retry_at, Some(at(91)));
+    let silent = BreakerPolicy { consecutive: None, rate: None, slow: None, ..policy };
+    let mut breaker = Breaker::default();
+    assert!((0..100).all(|_| breaker.attempt(&silent, BAD, at(0)).is_none()));
+}
+
+#[test]
+fn rules_beyond_what_is_remembered_still_work() {
+    let rate = RateRule { threshold: Ratio::percent(100), last: count(u32::MAX), at_least: count(u32::MAX) };
+    let policy = BreakerPolicy { consecutive: None, rate: Some(rate), ..measured() };
+    let mut breaker = Breaker::default();
+    assert!((1..RateRule::MOST).all(|_| breaker.attempt(&policy, BAD, at(0)).is_none()));
+    assert_eq!(breaker.attempt(&policy, BAD, at(0)).unwrap().reason, Reason::Rate);
+    // A share of nothing is not reached by tools that never fail.
+    let rate = RateRule { threshold: Ratio::percent(0), last: count(5), at_least: count(1) };
+    let policy = BreakerPolicy { consecutive: None, rate: Some(rate), ..measured() };
+    let mut breaker = Breaker::default();
+    assert!((0..20).all(|_| breaker.attempt(&policy, OK, at(0)).is_none()));
+}
+
+// ---- probes -----------------------------------------------------------------------------------------
+
+#[test]
+fn five_answered_neutral_probes_in_a_row_close_it() {
+    let policy = standard(ToolClass::Unknown);
+    let mut breaker = in_state(State::HalfOpen);
+    for _ in 0..4 {
+        assert_eq!(breaker.attempt(&policy, Verdict::Neutral, at(31)), None);
+    }
+    // Cancelled ones were not answered, a success starts the row anew.
+    for _ in 0..10 {
+        let (ticket, _) = breaker.admit(&policy, at(31)).unwrap();
+        breaker.release(ticket);
+    }
+    assert_eq!(breaker.attempt(&policy, OK, at(31)), None);
+    for _ in 0..4 {
+        assert_eq!(breaker.attempt(&policy, Verdict::Neutral, at(31)), None);
+    }
+    let mut by_answers = breaker.clone();
+    assert_eq!(by_answers.attempt(&policy, Verdict::Neutral, at(31)).unwrap().reason, Reason::ProbesAnswered);
+    // Neutral answers do not break the row of good ones.
+    assert_eq!(breaker.attempt(&policy, OK, at(31)).unwrap().reason, Reason::ProbesSucceeded);
+}
+
+#[test]
+fn a_silent_probe_loses_its_place_and_its_late_answer_is_ignored() {
+    let policy = measured();
+    let mut breaker = in_state(State::HalfOpen);
+    let (silent, _) = breaker.admit(&policy, at(31)).unwrap();
+    assert_eq!(breaker.check(&policy, at(150)).unwrap_err().retry_at, Some(at(151)));
+    let (second, _) = breaker.admit(&policy, at(151)).unwrap();
+    for verdict in [BAD, OK] {
+        let again = Ticket { epoch: silent.epoch, probe: silent.probe };
+        assert_eq!(breaker.record(&policy, again, verdict, at(152)), None);
+        assert_eq!(
+            breaker.check(&policy, at(152)).unwrap_err().state,
+            State::HalfOpen,
+            "the second is still out"
+        );
+    }
+    breaker.release(silent);
+    assert!(breaker.check(&policy, at(152)).is_err(), "a lapsed ticket frees nobody else's place");
+    assert_eq!(breaker.record(&policy, second, OK, at(153)).unwrap().to, State::Closed);
+}
+
+#[test]
+fn a_ticket_ends_with_its_lease_even_if_nobody_took_the_place() {
+    let policy = measured();
+    let mut breaker = in_state(State::HalfOpen);
+    let (late, _) = breaker.admit(&policy, at(31)).unwrap();
+    assert_eq!(breaker.record(&policy, late, OK, at(151)), None);
+    assert_eq!(breaker.state(&policy, at(151)), State::HalfOpen);
+    assert!(breaker.check(&policy, at(151)).is_ok());
+}
+
+#[test]
+fn a_long_probe_that_shows_signs_of_life_keeps_its_place() {
+    let policy = measured();
+    let mut breaker = in_state(State::HalfOpen);
+    let (long, _) = breaker.admit(&policy, at(31)).unwrap();
+    for second in [100, 200, 300] {
+        assert!(breaker.renew(&policy, &long, at(second)));
+        assert!(breaker.check(&policy, at(second + 50)).is_err());
+    }
+    assert!(!breaker.renew(&policy, &long, at(500)), "too late");
+    let (other, _) = breaker.admit(&policy, at(500)).unwrap();
+    assert!(!breaker.renew(&policy, &long, at(501)), "not its place any more");
+    assert!(
+        breaker.record(&policy, long, OK, at(501)).is_none()
+            && breaker.record(&policy, other, OK, at(502)).is_some()
+    );
+}
+
+#[test]
+fn a_growing_cool_down_stops_at_its_cap_and_starts_anew_after_closing() {
+    let cooldown =
+        Cooldown { first: Duration::from_secs(10), growth: Factor::TWO, cap: Duration::from_secs(60) };
+    let policy = BreakerPolicy { cooldown, ..measured() };
+    let mut breaker = in_state(State::Open);
+    let mut now = at(0);
+    for seconds in [10, 20, 40, 60, 60] {
+        let until = breaker.check(&policy, now).unwrap_err().retry_at.unwrap();
+        assert_eq!(until.since(now), Duration::from_secs(seconds));
+        now = until;
+        breaker.attempt(&policy, BAD, now);
+    }
+    now = now + Duration::from_secs(60);
+    assert_eq!(breaker.attempt(&policy, OK, now).unwrap().to, State::Closed);
+    for _ in 0..5 {
+        breaker.attempt(&policy, BAD, now);
+    }
+    assert_eq!(breaker.check(&policy, now).unwrap_err().retry_at, Some(now + Duration::from_secs(10)));
+    let endless = Cooldown { growth: Factor::new(1000.0).unwrap(), cap: Duration::MAX, ..cooldown };
+    assert_eq!(super::cooldown(&endless, u32::MAX), Duration::MAX);
+    let nothing = Cooldown { first: Duration::ZERO, ..endless };
+    assert_eq!(super::cooldown(&nothing, u32::MAX), Duration::ZERO);
+}
+
+// ---- clocks -----------------------------------------------------------------------------------------
+
+#[test]
+fn a_clock_that_steps_back_costs_at_most_one_more_cool_down() {
+    let policy = measured();
+    let mut breaker = Breaker::default();
+    for _ in 0..5 {
+        breaker.attempt(&policy, BAD, at(1_000_000));
+    }
+    assert_eq!(breaker.admit(&policy, at(100)).unwrap_err().retry_at, Some(at(130)));
+    let (probe, _) = breaker.admit(&policy, at(130)).unwrap();
+    assert!(breaker.admit(&policy, at(50)).is_err(), "still one probe");
+    let (second, _) = breaker.admit(&policy, at(170)).unwrap();
+    assert_eq!(breaker.record(&policy, probe, OK, at(171)), None);
+    assert!(breaker.record(&policy, second, OK, at(171)).is_some());
+}
+
+#[test]
+fn a_clock_that_jumps_ahead_lets_what_is_old_go() {
+    let policy = measured();
+    let mut breaker = Breaker::default();
+    for _ in 0..4 {
+        breaker.attempt(&policy, BAD, at(0));
+    }
+    assert_eq!(breaker.attempt(&policy, BAD, Timestamp::MAX), None);
+    assert_eq!(breaker.counts().in_a_row, 1);
+    let mut breaker = in_state(State::Open);
+    assert!(breaker.admit(&policy, Timestamp::MAX).unwrap().0.is_probe());
+}
+
+// ---- by hand and by configuration -------------------------------------------------------------------
+
+#[test]
+fn what_the_configuration_forces_open_stays_open_and_learns_nothing() {
+    let policy = measured();
+    let forced = BreakerPolicy { forced_open: true, ..policy };
+    let mut breaker = in_state(State::HalfOpen);
+    let (probe, _) = breaker.admit(&policy, at(31)).unwrap();
+    assert_eq!(breaker.record(&forced, probe, BAD, at(32)), None);
+    breaker.reset(at(33));
+    assert_eq!(
+        breaker.check(&forced, at(33)).unwrap_err(),
+        Refused { state: State::ForcedOpen, retry_at: None }
+    );
+    assert_eq!(breaker.check(&policy, at(33)), Ok(()), "lifted, the reset shows");
+}
+
+#[test]
+fn reset_of_a_closed_breaker_forgets_also_what_is_under_way() {
+    let policy = measured();
+    let mut breaker = Breaker::default();
+    let under_way: Vec<_> = (0..5).map(|_| breaker.admit(&policy, at(0)).unwrap().0).collect();
+    assert_eq!(breaker.reset(at(1)), None);
+    for ticket in under_way {
+        breaker.record(&policy, ticket, BAD, at(2));
+    }
+    assert_eq!((breaker.state(&policy, at(2)), breaker.counts()), (State::Closed, Counts::default()));
+}
+
+// ---- kept and shared --------------------------------------------------------------------------------
+
+impl Snapshot {
+    /// The same state under another epoch.
+    fn from_parts(epoch: u64, of: &Self) -> Self {
+        let mut json = serde_json::to_value(of).unwrap();
+        json["epoch"] = epoch.into();
+        serde_json::from_value(json).unwrap()
+    }
+}
+
+#[test]
+fn an_open_breaker_survives_a_restart() {
+    let policy = measured();
+    for state in STATES {
+        let before = in_state(state);
+        let text = serde_json::to_string(&before.snapshot()).unwrap();
+        let after = Breaker::restore(&serde_json::from_str(&text).unwrap(), at(20));
+        assert_eq!(after.state(&policy, at(20)), state);
+        assert_eq!((after.epoch(), after.snapshot()), (before.epoch(), before.snapshot()));
+    }
+    let mut open = Breaker::restore(&in_state(State::Open).snapshot(), at(20));
+    assert_eq!(open.admit(&policy, at(20)).unwrap_err().retry_at, Some(at(30)), "the rest of its cool-down");
+    let mut probing = in_state(State::HalfOpen);
+    _ = probing.admit(&policy, at(31)).unwrap();
+    let mut restarted = Breaker::restore(&probing.snapshot(), at(32));
+    assert!(restarted.admit(&policy, at(32)).is_ok(), "whoever probed is gone");
+}
+
+#[test]
+fn the_stored_form_is_fixed() {
+    let text = serde_json::to_string(&in_state(State::Open).snapshot()).unwrap();
+    assert_eq!(
+        text,
+        r#"{"version":1,"epoch":1,"state":"OPEN","reopened":0,"changed":{"at":0,"reason":"consecutive"}}"#
+    );
+}
+
+#[test]
+fn stored_garbage_is_refused_and_the_future_becomes_now() {
+    for (text, message) in [
+        (r#"{"version":2,"epoch":1,"state":"OPEN"}"#, "breaker format 2 is unknown, this program reads 1"),
+        (
+            r#"{"version":1,"epoch":18446744073709551615,"state":"OPEN"}"#,
+            "breaker epoch 18446744073709551615 is beyond",
+        ),
+        (r#"{"version":1,"epoch":1,"state":"AJAR"}"#, "unknown variant `AJAR`"),
+        (r#"{"version":1,"state":"OPEN"}"#, "missing field `epoch`"),
+        (r#"{"version":1,"epoch":-1,"state":"OPEN"}"#, "invalid value"),
+    ] {
+        let error = serde_json::from_str::<Snapshot>(text).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+    let text = r#"{"version":1,"epoch":7,"state":"OPEN","reopened":4294967295,"new":0,
+                   "changed":{"at":18446744073709551615,"reason":"rate"}}"#;
+    let mut breaker = Breaker::restore(&serde_json::from_str(text).unwrap(), at(100));
+    assert_eq!(breaker.admit(&measured(), at(100)).unwrap_err().retry_at, Some(at(130)));
+    let growing =
+        Cooldown { first: Duration::from_secs(1), growth: Factor::TWO, cap: Duration::from_secs(9) };
+    let growing = BreakerPolicy { cooldown: growing, ..measured() };
+    assert_eq!(breaker.attempt(&growing, BAD, at(130)).unwrap().to, State::Open);
+    assert_eq!(breaker.check(&growing, at(130)).unwrap_err().retry_at, Some(at(139)));
+}
+
+#[test]
+fn a_change_made_elsewhere_is_taken_over_if_it_is_newer() {
+    let policy = measured();
+    let (mut here, mut there) = (Breaker::default(), Breaker::default());
+    let (ticket, _) = here.admit(&policy, at(0)).unwrap();
+    for _ in 0..5 {
+        there.attempt(&policy, BAD, at(1));
+    }
+    let opened = there.snapshot();
+    assert!(opened.replaces(&here.snapshot()) && !here.snapshot().replaces(&opened));
+    let change = here.adopt(&opened, at(2)).unwrap();
+    assert_eq!((change.from, change.to, change.reason), (State::Closed, State::Open, Reason::Consecutive));
+    assert_eq!(here.record(&policy, ticket, OK, at(2)), None);
+    assert_eq!(here.adopt(&opened, at(20)), None, "known already");
+    assert_eq!(here.check(&policy, at(20)).unwrap_err().retry_at, Some(at(31)));
+
+    // The other process probes: its place is taken here as well, until its lease is over.
+    let (_probe, _) = there.admit(&policy, at(31)).unwrap();
+    assert_eq!(here.adopt(&there.snapshot(), at(32)).unwrap().to, State::HalfOpen);
+    assert_eq!(here.admit(&policy, at(150)).unwrap_err().state, State::HalfOpen);
+    assert!(here.admit(&policy, at(151)).unwrap().0.is_probe());
+
+    assert_eq!(here.adopt(&opened, at(152)), None, "older");
+    assert_eq!(here.state(&policy, at(152)), State::HalfOpen);
+}
+
+#[test]
+fn of_two_changes_with_one_epoch_the_stored_one_counts() {
+    let policy = measured();
+    let (mut here, mut there) = (in_state(State::Open), in_state(State::Open));
+    let (mine, _) = here.admit(&policy, at(30)).unwrap();
+    let (_theirs, _) = there.admit(&policy, at(31)).unwrap();
+    assert_eq!(here.epoch(), there.epoch());
+    assert_eq!(here.adopt(&there.snapshot(), at(32)), None, "half-open here and there");
+    assert_eq!(here.record(&policy, mine, OK, at(33)), None, "its probe was given up to the other");
+    assert_eq!(here.check(&policy, at(33)).unwrap_err().state, State::HalfOpen);
+
+    let (mut closed, mut forced) = (in_state(State::HalfOpen), in_state(State::HalfOpen));
+    closed.attempt(&policy, OK, at(31));
+    forced.force_open(at(31));
+    assert_eq!(closed.adopt(&forced.snapshot(), at(32)).unwrap().to, State::ForcedOpen);
+}
+
+#[test]
+fn a_clock_that_differs_between_processes_does_not_prolong_the_cool_down_each_time_it_is_read() {
+    let policy = measured();
+    let mut there = Breaker::default();
+    for _ in 0..5 {
+        there.attempt(&policy, BAD, at(500));
+    }
+    let mut here = Breaker::default();
+    here.adopt(&there.snapshot(), at(100));
+    for second in 101..130 {
+        assert_eq!(here.adopt(&there.snapshot(), at(second)), None);
+    }
+    assert!(here.admit(&policy, at(130)).is_ok());
+}
+
+// ---- against a model --------------------------------------------------------------------------------
+
+#[derive(Clone, Debug)]
+enum Step {
+    Admit,
+    Answer(usize, Verdict),
+    Drop(usize),
+    Wait(u64),
+    Force,
+    Reset,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let verdict = prop_oneof![3 => Just(OK), 5 => Just(BAD), 1 => Just(Verdict::Neutral)];
+    let step = prop_oneof![
+        8 => Just(Step::Admit),
+        8 => (0_usize..4, verdict).prop_map(|(index, verdict)| Step::Answer(index, verdict)),
+        1 => (0_usize..4).prop_map(Step::Drop),
+        4 => (0_u64..40).prop_map(Step::Wait),
+        1 => Just(Step::Force),
+        2 => Just(Step::Reset),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+/// Everything that ever counted, kept in full and looked through each time.
+#[derive(Default)]
+struct Model {
+    outcomes: Vec<(u64, bool)>,
+}
+
+impl Model {
+    fn opens(&self, policy: &BreakerPolicy, now: u64) -> bool {
+        let recent: Vec<bool> = self
+            .outcomes
+            .iter()
+            .filter(|(at, _)| now - at <= policy.window.as_secs())
+            .map(|(_, bad)| *bad)
+            .collect();
+        let run = recent.iter().rev().take_while(|bad| **bad).count();
+        let rule = policy.rate.unwrap();
+        let last = &recent[recent.len().saturating_sub(rule.last.get() as usize)..];
+        let bad = last.iter().filter(|bad| **bad).count();
+        run >= policy.consecutive.unwrap().get() as usize
+            || (last.len() >= rule.at_least.get() as usize
+                && bad as f64 >= rule.threshold.get() * last.len() as f64)
+    }
+}
+
+proptest! {
+    #[test]
+    fn it_opens_when_the_model_does_and_never_has_two_probes(steps in steps()) {
+        let rate = RateRule { threshold: Ratio::percent(50), last: count(6), at_least: count(4) };
+        let policy = BreakerPolicy {
+            consecutive: Some(count(3)),
+            rate: Some(rate),
+            window: Duration::from_secs(60),
+            probe_lease: Duration::from_secs(50),
+            ..standard(ToolClass::Unknown)
+        };
+        let (mut breaker, mut model, mut now) = (Breaker::default(), Model::default(), 1000_u64);
+        // What is out: the ticket, when it was given, and the epoch as the outside counts it.
+        let mut out: Vec<(Ticket, u64, u64)> = Vec::new();
+        for step in steps {
+            let before = (breaker.epoch(), breaker.phase.state());
+            match step {
+                Step::Wait(seconds) => now += seconds,
+                Step::Admit => match breaker.admit(&policy, at(now)) {
+                    Ok((ticket, _)) => {
+                        let probing = out.iter().filter(|(ticket, since, epoch)| {
+                            ticket.is_probe() && *epoch == breaker.epoch() && now - since < 50
+                        });
+                        prop_assert!(!ticket.is_probe() || probing.count() == 0, "two probes");
+                        out.push((ticket, now, breaker.epoch()));
+                    }
+                    Err(refused) => prop_assert!(refused.state != State::Closed),
+                },
+                Step::Answer(index, verdict) if index < out.len() => {
+                    let (ticket, since, epoch) = out.remove(index);
+                    let lapsed = ticket.is_probe() && now - since >= 50;
+                    let probe = ticket.is_probe();
+                    let counted_before = breaker.counts();
+                    let change = breaker.record(&policy, ticket, verdict, at(now));
+                    if epoch != before.0 || lapsed {
+                        prop_assert_eq!(change, None, "a late answer changed something");
+                        prop_assert_eq!(breaker.counts(), counted_before);
+                    } else if !probe && verdict != Verdict::Neutral {
+                        model.outcomes.push((now, verdict == BAD));
+                        prop_assert_eq!(change.is_some(), model.opens(&policy, now));
+                    }
+                }
+                Step::Drop(index) if index < out.len() => breaker.release(out.remove(index).0),
+                Step::Answer(..) | Step::Drop(_) => {}
+                Step::Force => _ = breaker.force_open(at(now)),
+                Step::Reset => _ = breaker.reset(at(now)),
+            }
+            if breaker.epoch() != before.0 {
+                model.outcomes.clear();
+            }
+            prop_assert!(breaker.epoch() >= before.0);
+            prop_assert!(breaker.phase.state() == before.1 || breaker.epoch() > before.0, "a change without an epoch");
+            let admits = breaker.check(&policy, at(now)).is_ok();
+            prop_assert_eq!(admits, breaker.clone().admit(&policy, at(now)).is_ok(), "check and admit agree");
+        }
+        // Whatever happened, time alone brings it back to where a call may pass, unless a person said no.
+        now += 1000;
+        prop_assert_eq!(breaker.check(&policy, at(now)).is_ok(), breaker.phase.state() != State::ForcedOpen);
+    }
+
+    #[test]
+    fn no_sequence_of_moments_breaks_it(moments in prop::collection::vec((any::<u64>(), 0_u8..4), 1..60)) {
+        let (policy, mut breaker, mut out) = (measured(), Breaker::default(), None);
+        for (moment, what) in moments {
+            let now = Timestamp::from_millis(moment);
+            match (what, out.take()) {
+                (0, Some(ticket)) => _ = breaker.record(&policy, ticket, BAD, now),
+                (1, Some(ticket)) => _ = breaker.record(&policy, ticket, OK, now),
+                (2, ticket) => {
+                    out = ticket;
+                    breaker = Breaker::restore(&breaker.snapshot(), now);
+                }
+                (_, ticket) => out = breaker.admit(&policy, now).map(|(ticket, _)| ticket).ok().or(ticket),
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Asking a person, and marking the record as started before the attempt.
+
+use super::*;
+
+impl Call {
+    pub(super) fn ask_or_go(
+        &mut self,
+        shared: &mut Shared<'_>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let need = match self.policy.modes.trust {
+            Mode::Off => Need::Nobody,
+            Mode::Enforce => self.need(shared, now),
+            Mode::Shadow => {
+                if let Need::Ask(_) | Need::Spend(_) = self.need(shared, now) {
+                    self.shadow(Shadowed::Asked, notices);
+                }
+                Need::Nobody
+            }
+        };
+        match need {
+            Need::Nobody => self.start_or_go(shared, now, notices),
+            Need::Spend(grant) => {
+                self.state = State::Spending;
+                Step::Spend { grant, owner: self.owner() }
+            }
+            Need::Ask(ask) => {
+                notices.push(Notice::ApprovalAsked);
+                self.state = State::AwaitingApproval { ask: ask.clone() };
+                Step::Ask(ask)
+            }
+            Need::Refuse(refusal) => self.refuse(shared, *refusal, now, notices),
+        }
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        shared: &mut Shared<'_>,
+        ask: Ask,
+        answer: Approval,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        notices.push(Notice::ApprovalEnded { granted: matches!(answer, Approval::Granted(_)) });
+        match answer {
+            Approval::Granted(Some(grant)) => {
+                self.state = State::Spending;
+                Step::Spend { grant, owner: self.owner() }
+            }
+            Approval::Granted(None) => self.start_or_go(shared, now, notices),
+            Approval::Denied => {
+                self.refuse(shared, Refusal::us(say::approval_denied(&self.request)), now, notices)
+            }
+            Approval::Nobody => {
+                let refusal = Refusal::trust(&self.request, Box::new(ask));
+                self.refuse(shared, refusal, now, notices)
+            }
+        }
+    }
+
+    /// Somebody else spent the grant first: ask again, unless nobody can be asked.
+    pub(super) fn lost_the_grant(
+        &mut self,
+        shared: &mut Shared<'_>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        match self.need(shared, now) {
+            // The shared view may lag behind the store; a second look at the same grant would not end.
+            Need::Spend(_) | Need::Nobody => {
+                let refusal = Refusal::us(say::approval_lost(&self.request));
+                self.refuse(shared, refusal, now, notices)
+            }
+            Need::Ask(ask) => {
+                notices.push(Notice::ApprovalAsked);
+                self.state = State::AwaitingApproval { ask: ask.clone() };
+                Step::Ask(ask)
+            }
+            Need::Refuse(refusal) => self.refuse(shared, *refusal, now, notices),
+        }
+    }
+
+    /// `started` is written before the attempt, unless the claim said so already.
+    pub(super) fn start_or_go(
+        &mut self,
+        shared: &mut Shared<'_>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        if matches!(self.store, StoreSight::FenceLost | StoreSight::MarkedUnknown) {
+            return self.look_again();
+        }
+        match self.record() {
+            Some(record) if !record.started => {
+                let step = Step::Start { key: record.key, owner: record.owner.clone() };
+                self.state = State::Starting;
+                step
+            }
+            Some(_) | None => self.attempt(shared, now, notices),
+        }
+    }
+
+    pub(super) fn started(
+        &mut self,
+        shared: &mut Shared<'_>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        if let Some(record) = &mut self.record {
+            record.started = true;
+        }
+        self.attempt(shared, now, notices)
+    }
+}

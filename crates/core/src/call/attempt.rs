@@ -1,0 +1,656 @@
+//! Attempts: admission, what came of them, and whether there is another one.
+
+use std::borrow::Cow;
+
+use super::step::Recorded;
+use super::{
+    Attempt, BreakerScope, Call, CallResult, Caller, Cut, FailedAttempt, Notice, Others, Outcome, Refusal,
+    Retried, Run, Shadowed, Shared, State, Step, StoreSight, Tickets, Upstream, say,
+};
+use crate::Timestamp;
+use crate::breaker::{Breaker, Transition, Verdict};
+use crate::classify::{Classified, Fault, Nature, Reach, Severity, classify};
+use crate::code::Code;
+use crate::dedupe::{AttemptFact, Ending, Failure};
+use crate::output::Output;
+use crate::policy::{CacheFailures, Mode, Silence};
+use crate::retry::{Schedule, Stop};
+use crate::watchdog::{self, Watchdog};
+
+impl Call {
+    // ---- 4. admission ----
+
+    /// Makes the next attempt, if limits and breaker let it.
+    pub(super) fn attempt(
+        &mut self,
+        shared: &mut Shared<'_>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        // A claim may have taken its time: the deadline limits the start of the first attempt as well.
+        let late = self.request.limits.deadline.is_some_and(|deadline| deadline <= now);
+        if self.attempts == 0 && late && !self.policy.modes.are_off() {
+            return self.refuse(shared, Refusal::us(say::deadline_passed()), now, notices);
+        }
+        let tickets = match self.admit(shared, now, notices) {
+            Ok(tickets) => tickets,
+            Err(refusal) if self.attempts == 0 => return self.refuse(shared, *refusal, now, notices),
+            Err(refusal) => {
+                let Refusal { failure, breaker, .. } = *refusal;
+                // The refusal ends the call; what is told and what trust counts is what the tool did before.
+                let (severity, failure) = match self.last.take() {
+                    None => (None, failure),
+                    Some((classified, last)) => {
+                        let message = say::failed(failure.code, self.attempts, last.message.into_owned());
+                        (Some(classified.severity), Failure { message, output: last.output, ..failure })
+                    }
+                };
+                let result = CallResult { breaker, ..self.failed(failure, now) };
+                let result = self.judge_run(shared, result, severity, None, now, notices);
+                return self.release(result, Vec::new(), now, notices);
+            }
+        };
+        if self.schedule.is_none() {
+            shared.budget.deposit(&self.policy.retry.budget, now);
+            let time = &self.policy.time;
+            self.schedule = Some(Schedule::new(
+                &self.policy.retry,
+                &self.request.limits,
+                time.last_retry,
+                self.seed,
+                now,
+            ));
+        }
+        let first = *self.first_attempt.get_or_insert(now);
+        self.attempts += 1;
+        notices.push(Notice::AttemptStarted { attempt: self.attempts, at: now });
+        let run = self.record.as_ref().map_or(&self.request.run, |record| &record.run).clone();
+        let watchdog = (!self.policy.modes.are_off()).then(|| self.watchdog(first, now));
+        let deadline = self.request.limits.deadline.filter(|_| !self.policy.modes.are_off());
+        let attempt = Attempt { number: self.attempts, started: now, watchdog, deadline, tickets, cut: None };
+        let latest = attempt.watchdog.map(|watchdog| watchdog.due()).into_iter().chain(deadline).min();
+        self.state = State::Attempting(attempt);
+        Step::Run(Run { attempt: self.attempts, deadline: latest, run })
+    }
+
+    /// The watchdog of one attempt: silence counts per attempt, the total per call.
+    fn watchdog(&self, first: Timestamp, now: Timestamp) -> Watchdog {
+        let mut time = self.policy.time;
+        time.attempt = time.attempt.min(self.request.limits.attempt.unwrap_or(time.attempt));
+        time.total = time.total.saturating_sub(now.since(first));
+        Watchdog::new(&time, now)
+    }
+
+    fn admit(
+        &mut self,
+        shared: &mut Shared<'_>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Result<Tickets, Box<Refusal>> {
+        if self.policy.modes.are_off() {
+            return Ok(Tickets::default());
+        }
+        if let Err(overloaded) = shared.limiter.enter(&self.policy.limits, now) {
+            return Err(Box::new(Refusal::us(say::overloaded(&self.request, overloaded, now))));
+        }
+        let admitted = self.admit_breakers(shared, now, notices);
+        if admitted.is_err() {
+            shared.limiter.leave();
+        }
+        admitted
+    }
+
+    fn admit_breakers(
+        &mut self,
+        shared: &mut Shared<'_>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Result<Tickets, Box<Refusal>> {
+        if self.policy.modes.breaker == Mode::Off {
+            return Ok(Tickets::default());
+        }
+        let mut tickets = Tickets::default();
+        let policy = &self.policy.breaker;
+        let refused = match shared.breaker.admit(policy, now) {
+            Err(refused) => Some(refused),
+            Ok((ticket, transition)) => {
+                tickets.tool = Some(ticket);
+                tell(BreakerScope::Tool, transition, notices);
+                match shared.dependency.as_deref_mut().map(|breaker| breaker.admit(policy, now)) {
+                    None => None,
+                    Some(Err(refused)) => Some(refused),
+                    Some(Ok((ticket, transition))) => {
+                        tickets.dependency = Some(ticket);
+                        tell(BreakerScope::Dependency, transition, notices);
+                        None
+                    }
+                }
+            }
+        };
+        let Some(refused) = refused else { return Ok(tickets) };
+        tickets.release(shared);
+        let refusal = self.circuit_open(refused, now);
+        match self.enforced(self.policy.modes.breaker, Some(refusal), notices) {
+            Some(refusal) => Err(Box::new(refusal)),
+            None => Ok(Tickets::default()),
+        }
+    }
+
+    // ---- 5. while it runs ----
+
+    pub(super) fn attempt_wakes_at(&self, attempt: &Attempt) -> Option<Timestamp> {
+        let watchdog = attempt.watchdog.filter(|_| attempt.cut.is_none())?;
+        if self.lingers() {
+            return Some(watchdog.total_at());
+        }
+        let waiting = self.caller == Caller::Waiting;
+        let answer_by = self.answer_by().filter(|_| waiting);
+        [Some(watchdog.due()), attempt.deadline.filter(|_| waiting), answer_by].into_iter().flatten().min()
+    }
+
+    /// Nobody waits, and it must not be ended on our side: only its record waits for the answer.
+    fn lingers(&self) -> bool {
+        self.caller != Caller::Waiting && !self.may_be_cut()
+    }
+
+    /// Whether ending an attempt on our side leaves nothing open: it may run again, or nobody keeps a record of it.
+    fn may_be_cut(&self) -> bool {
+        self.retry_safe || self.record.is_none() || self.dedupe() != Mode::Enforce
+    }
+
+    /// When the caller is told that the call is still running. Only where calling again finds the answer.
+    fn answer_by(&self) -> Option<Timestamp> {
+        let found_again = self.record.is_some() && self.dedupe() == Mode::Enforce;
+        self.policy.time.answer_by.filter(|_| found_again).map(|span| self.arrived + span)
+    }
+
+    /// A sign of life pushes back the watchdog and keeps the place of a probe.
+    pub(super) fn progressed(
+        &mut self,
+        shared: &mut Shared<'_>,
+        mut attempt: Attempt,
+        now: Timestamp,
+    ) -> Step {
+        if let Some(watchdog) = &mut attempt.watchdog {
+            watchdog.progress(now);
+        }
+        if let Some(ticket) = &attempt.tickets.tool {
+            shared.breaker.renew(&self.policy.breaker, ticket, now);
+        }
+        if let (Some(ticket), Some(breaker)) = (&attempt.tickets.dependency, shared.dependency.as_deref_mut())
+        {
+            breaker.renew(&self.policy.breaker, ticket, now);
+        }
+        self.stay(State::Attempting(attempt))
+    }
+
+    pub(super) fn time_is_up(
+        &mut self,
+        shared: &mut Shared<'_>,
+        mut attempt: Attempt,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let waiting = self.caller == Caller::Waiting;
+        let Some(watchdog) = attempt.watchdog.filter(|_| attempt.cut.is_none()) else {
+            return self.stay(State::Attempting(attempt));
+        };
+        let cut = match watchdog.verdict(now) {
+            // Where the silence was let pass, because only the record waits, the total limit still holds.
+            _ if watchdog.total_at() <= now => Some(Cut::TooLong),
+            watchdog::Verdict::TotalLimit => Some(Cut::TooLong),
+            _ if waiting && attempt.deadline.is_some_and(|deadline| deadline <= now) => Some(Cut::Deadline),
+            watchdog::Verdict::Stuck => Some(Cut::Silent(now.since(attempt.started))),
+            watchdog::Verdict::Fine { .. } => None,
+        };
+        match cut {
+            Some(cut) if self.may_be_cut() || cut == Cut::TooLong => {
+                notices.push(Notice::AttemptCut { cut });
+                attempt.cut = Some(cut);
+                self.state = State::Attempting(attempt);
+                Step::Cut(cut)
+            }
+            // It must not be ended on our side: the caller learns that nobody knows, and the record stays in flight.
+            Some(cut) if waiting => {
+                self.record_breakers(
+                    shared,
+                    &mut attempt.tickets,
+                    Some(Verdict::Failure { took: now.since(attempt.started) }),
+                    now,
+                    notices,
+                );
+                notices.push(Notice::OutcomeUnknown);
+                let failure = say::caller_time_is_up(&self.policy, cut);
+                let result = self.failed(failure, now);
+                let result = self.judge_run(shared, result, Some(Severity::Timeout), None, now, notices);
+                // One caller's deadline is no reason to stop what others may wait for.
+                let upstream = if cut == Cut::Deadline { Upstream::LeaveAlone } else { Upstream::Cancel };
+                self.answer_early(State::Attempting(attempt), result, upstream, notices)
+            }
+            None if waiting && self.answer_by().is_some_and(|answer_by| answer_by <= now) => {
+                let result = self.failed(say::in_flight(), now);
+                self.answer_early(State::Attempting(attempt), result, Upstream::LeaveAlone, notices)
+            }
+            Some(_) | None => self.stay(State::Attempting(attempt)),
+        }
+    }
+
+    pub(super) fn cancel_attempt(
+        &mut self,
+        mut attempt: Attempt,
+        result: CallResult,
+        others: Others,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        match others {
+            // It is being ended already, or its caller was answered: there is nothing more to withdraw.
+            Others::None if attempt.cut.is_some() => {
+                self.caller = Caller::GaveUp;
+                self.stay(State::Attempting(attempt))
+            }
+            Others::Waiting if attempt.cut.is_some() => self.stay(State::Attempting(attempt)),
+            Others::Waiting if self.caller != Caller::Waiting => self.stay(State::Attempting(attempt)),
+            Others::Waiting => {
+                self.answer_early(State::Attempting(attempt), result, Upstream::LeaveAlone, notices)
+            }
+            Others::None if self.may_be_cut() => {
+                self.caller = Caller::GaveUp;
+                notices.push(Notice::AttemptCut { cut: Cut::Cancelled });
+                attempt.cut = Some(Cut::Cancelled);
+                self.state = State::Attempting(attempt);
+                Step::Cut(Cut::Cancelled)
+            }
+            Others::None if self.caller == Caller::GaveUp => self.stay(State::Attempting(attempt)),
+            Others::None => self.answer_early(State::Attempting(attempt), result, Upstream::Cancel, notices),
+        }
+    }
+
+    // ---- 6. what came of it ----
+
+    pub(super) fn ran(
+        &mut self,
+        shared: &mut Shared<'_>,
+        mut attempt: Attempt,
+        outcome: Outcome,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let took = now.since(attempt.started);
+        if !self.policy.modes.are_off() {
+            shared.limiter.leave();
+        }
+        match outcome {
+            Outcome::Success { output, concern } => {
+                self.record_breakers(
+                    shared,
+                    &mut attempt.tickets,
+                    Some(Verdict::Success { took }),
+                    now,
+                    notices,
+                );
+                self.attempt_ended(&attempt, None, now, notices);
+                let ending = Ending::Done(
+                    Some(output.clone()).filter(|output| output.len() <= self.policy.dedupe.largest_output),
+                );
+                let result = CallResult { ended: Ok(output), ..self.failed(say::cancelled(), now) };
+                let result = self.judge_run(shared, result, concern, None, now, notices);
+                self.save(result, ending, now, notices)
+            }
+            Outcome::Failure { fault, output } => {
+                let classified = classify(&fault, &self.policy.classify, now);
+                let verdict = match (attempt.cut, classified.nature) {
+                    (Some(Cut::Cancelled), _) => None,
+                    (Some(_) | None, Nature::Transient) => Some(Verdict::Failure { took }),
+                    (Some(_) | None, Nature::Permanent) => Some(Verdict::Neutral),
+                };
+                self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
+                self.attempt_ended(&attempt, Some(&classified), now, notices);
+                self.failed_attempt(shared, &attempt, fault, classified, output, now, notices)
+            }
+        }
+    }
+
+    fn attempt_ended(
+        &mut self,
+        attempt: &Attempt,
+        failure: Option<&Classified>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) {
+        if self.facts.len() < crate::dedupe::Record::MOST_ATTEMPTS {
+            self.facts.push(AttemptFact {
+                started: attempt.started,
+                finished: now,
+                rule: failure.map(|classified| classified.rule.clone()),
+                retriable: failure.is_some_and(|classified| classified.nature == Nature::Transient),
+            });
+        }
+        notices.push(Notice::AttemptEnded {
+            attempt: attempt.number,
+            took: now.since(attempt.started),
+            failure: failure.map(|classified| FailedAttempt {
+                nature: classified.nature,
+                reach: classified.reach,
+                severity: classified.severity,
+                rule: classified.rule.clone(),
+            }),
+        });
+    }
+
+    fn record_breakers(
+        &self,
+        shared: &mut Shared<'_>,
+        tickets: &mut Tickets,
+        verdict: Option<Verdict>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) {
+        let mut give_back = |breaker: &mut Breaker, ticket, scope| match verdict {
+            Some(verdict) => tell(scope, breaker.record(&self.policy.breaker, ticket, verdict, now), notices),
+            None => breaker.release(ticket),
+        };
+        if let Some(ticket) = tickets.tool.take() {
+            give_back(shared.breaker, ticket, BreakerScope::Tool);
+        }
+        if let (Some(ticket), Some(breaker)) = (tickets.dependency.take(), shared.dependency.as_deref_mut()) {
+            give_back(breaker, ticket, BreakerScope::Dependency);
+        }
+    }
+
+    // ---- 7. retry or stop ----
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one failed attempt with all its facts, from the one place that has them"
+    )]
+    fn failed_attempt(
+        &mut self,
+        shared: &mut Shared<'_>,
+        attempt: &Attempt,
+        fault: Fault,
+        classified: Classified,
+        output: Option<Output>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let proved_not_run = matches!(classified.reach, Reach::NotSent | Reach::Refused);
+        if attempt.cut == Some(Cut::Cancelled) && (self.may_be_cut() || proved_not_run) {
+            self.abandon(shared, now, notices);
+            let result = self.failed(say::cancelled(), now);
+            return self.release(result, Vec::new(), now, notices);
+        }
+        let may_repeat = (proved_not_run || self.retry_safe) && self.caller != Caller::GaveUp;
+        let helps = classified.nature == Nature::Transient && may_repeat;
+        let stop = if helps
+            && matches!(self.store, StoreSight::Fine | StoreSight::Down)
+            && attempt.cut != Some(Cut::TooLong)
+        {
+            // Should nothing more be allowed to start after the wait, this failure is the answer.
+            let failure = self.last_word(fault.clone(), &classified, output.clone(), None, attempt.cut, now);
+            self.last = Some((classified.clone(), failure));
+            match self.retry(shared, attempt, &classified, now, notices) {
+                Ok(step) => return step,
+                Err(stop) => Some(stop),
+            }
+        } else {
+            None
+        };
+        if let Some(StopReason::Schedule(stop)) = stop {
+            notices.push(Notice::RetryStopped { stop });
+        }
+        let failure = self.last_word(fault, &classified, output, stop, attempt.cut, now);
+        let breaker = matches!(stop, Some(StopReason::Breaker(_)))
+            .then(|| shared.breaker.state(&self.policy.breaker, now));
+        let result = CallResult { breaker, ..self.failed(failure, now) };
+        self.settle_failed(shared, result, Some(&classified), now, notices)
+    }
+
+    /// Schedules another attempt, or says why there is none.
+    fn retry(
+        &mut self,
+        shared: &mut Shared<'_>,
+        attempt: &Attempt,
+        classified: &Classified,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Result<Step, StopReason> {
+        if self.policy.modes.retry == Mode::Off {
+            return Err(StopReason::NotAsked);
+        }
+        let policy = &self.policy.retry;
+        let schedule = self.schedule.as_mut().ok_or(StopReason::NotAsked)?;
+        let until = schedule
+            .next(policy, attempt.started, classified.retry_after, now)
+            .map_err(StopReason::Schedule)?;
+        if self.policy.modes.retry == Mode::Shadow {
+            self.shadow(Shadowed::Retried, notices);
+            return Err(StopReason::NotAsked);
+        }
+        if self.policy.modes.breaker == Mode::Enforce {
+            let breakers = [Some(&*shared.breaker), shared.dependency.as_deref()];
+            // What is open now and still will be then needs no wait to be refused.
+            let refused = breakers
+                .into_iter()
+                .flatten()
+                .find_map(|breaker| breaker.check(&self.policy.breaker, until).err());
+            if let Some(refused) = refused {
+                return Err(StopReason::Breaker(refused));
+            }
+        }
+        if !shared.budget.withdraw(&self.policy.retry.budget, now) {
+            return Err(StopReason::Schedule(Stop::Budget));
+        }
+        notices.push(Notice::RetryScheduled { attempt: self.attempts + 1, at: until });
+        if self.retries.len() < crate::dedupe::Record::MOST_ATTEMPTS {
+            self.retries.push(Retried {
+                attempt: attempt.number,
+                latency: now.since(attempt.started),
+                delay: until.since(now),
+                reason: classified.rule.clone(),
+            });
+        }
+        self.state = State::BackingOff { until };
+        Ok(Step::Wait)
+    }
+
+    /// The failure that the caller gets.
+    fn last_word(
+        &self,
+        fault: Fault,
+        classified: &Classified,
+        output: Option<Output>,
+        stop: Option<StopReason>,
+        cut: Option<Cut>,
+        now: Timestamp,
+    ) -> Failure {
+        let transient = classified.nature == Nature::Transient;
+        // Where everything is off, the tool's own words are passed on as they are.
+        if classified.reach == Reach::Unknown && !self.retry_safe && !self.policy.modes.are_off() {
+            return Failure {
+                output,
+                ..say::outcome_unknown(&self.policy).with_rule(classified.rule.clone())
+            };
+        }
+        let stuck =
+            matches!(cut, Some(Cut::Silent(_) | Cut::TooLong)) && self.policy.time.silence == Silence::Stuck;
+        let (code, rule) = match stop {
+            None | Some(_) if cut == Some(Cut::Deadline) => {
+                (Code::DeadlineExceeded, Cow::Borrowed("deadline"))
+            }
+            None | Some(StopReason::NotAsked) if stuck => (Code::StuckCall, classified.rule.clone()),
+            None | Some(StopReason::NotAsked) => (classified.code, classified.rule.clone()),
+            Some(StopReason::Breaker(_)) => (Code::CircuitOpen, Cow::Borrowed("breaker")),
+            Some(StopReason::Schedule(Stop::Deadline)) => (Code::DeadlineExceeded, Cow::Borrowed("deadline")),
+            Some(StopReason::Schedule(Stop::Budget)) => (Code::RetryExhausted, Cow::Borrowed("retry_budget")),
+            Some(StopReason::Schedule(_)) if stuck => (Code::StuckCall, classified.rule.clone()),
+            // Who allowed one attempt only gets its own failure, not the news that there was no second one.
+            Some(StopReason::Schedule(Stop::Attempts)) if self.attempts == 1 => {
+                (classified.code, classified.rule.clone())
+            }
+            Some(StopReason::Schedule(Stop::Attempts | Stop::TotalTime | Stop::RetryAfter(_))) => {
+                (Code::RetryExhausted, classified.rule.clone())
+            }
+        };
+        let retry_after = match stop {
+            Some(StopReason::Schedule(Stop::RetryAfter(wait))) => Some(wait),
+            Some(StopReason::Breaker(refused)) => refused.retry_at.map(|at| at.since(now)),
+            Some(StopReason::NotAsked | StopReason::Schedule(_)) | None => classified.retry_after,
+        };
+        Failure {
+            code,
+            message: say::failed(code, self.attempts, fault.message),
+            retriable: transient,
+            terminal: !transient,
+            rule: Some(rule),
+            verify: None,
+            retry_after,
+            output,
+        }
+    }
+
+    /// The back-off is over. A holder that was silent for longer than its lease asks first whether the record is its own.
+    pub(super) fn next_attempt(
+        &mut self,
+        shared: &mut Shared<'_>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        if self.record().is_some() && now >= self.lease_until {
+            self.state = State::Renewing;
+            return Step::Renew;
+        }
+        self.attempt_if_ours(shared, now, notices)
+    }
+
+    pub(super) fn attempt_if_ours(
+        &mut self,
+        shared: &mut Shared<'_>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        // A timer may fire late, after the machine slept: the limits hold for the start itself, not for the plan.
+        if let Some(Err(stop)) = self.schedule.as_ref().map(|schedule| schedule.may_start(now)) {
+            notices.push(Notice::RetryStopped { stop });
+            return self.too_late(shared, stop, now, notices);
+        }
+        match self.store {
+            StoreSight::FenceLost | StoreSight::MarkedUnknown => self.give_up(shared, now, notices),
+            StoreSight::Fine | StoreSight::Down => self.attempt(shared, now, notices),
+        }
+    }
+
+    /// The time for another attempt has passed while it was waited for.
+    fn too_late(
+        &mut self,
+        shared: &mut Shared<'_>,
+        stop: Stop,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let Some((classified, failure)) = self.last.take() else { return self.give_up(shared, now, notices) };
+        let code = match stop {
+            Stop::Deadline => Code::DeadlineExceeded,
+            Stop::Attempts | Stop::TotalTime | Stop::RetryAfter(_) | Stop::Budget => Code::RetryExhausted,
+        };
+        let message = say::failed(code, self.attempts, failure.message.into_owned());
+        let result = self.failed(Failure { code, message, ..failure }, now);
+        self.settle_failed(shared, result, Some(&classified), now, notices)
+    }
+
+    /// No further attempt may start in the name of this record: the last failure is the answer.
+    pub(super) fn give_up(
+        &mut self,
+        shared: &mut Shared<'_>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let (classified, failure) = match self.last.take() {
+            Some((classified, failure)) => (Some(classified), failure),
+            None => (None, say::store_unavailable(&self.request)),
+        };
+        let result = CallResult { recorded: Recorded::No, ..self.failed(failure, now) };
+        let severity = classified.as_ref().map(|classified| classified.severity);
+        let mistake = classified.as_ref().and_then(|classified| classified.mistake);
+        let result = self.judge_run(shared, result, severity, mistake, now, notices);
+        // The claim of a living process that nobody releases would stand for ever.
+        let kept = self.kept_release().filter(|_| self.store != StoreSight::FenceLost);
+        self.finish(result, kept.into_iter().collect(), now, notices)
+    }
+
+    // ---- 8. what the record becomes ----
+
+    /// A failed call: an answer of the tool is kept, a run that may have happened is unknown, the rest never was.
+    pub(super) fn settle_failed(
+        &mut self,
+        shared: &mut Shared<'_>,
+        result: CallResult,
+        classified: Option<&Classified>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let severity = classified.map(|classified| classified.severity);
+        let mistake = classified.and_then(|classified| classified.mistake);
+        let result = self.judge_run(shared, result, severity, mistake, now, notices);
+        let Err(failure) = &result.ended else { return self.finish(result, Vec::new(), now, notices) };
+        let failure = as_kept(failure.clone(), classified);
+        match classified.map(|classified| classified.reach) {
+            Some(Reach::Unknown) if !self.retry_safe => {
+                notices.push(Notice::OutcomeUnknown);
+                self.save(result, Ending::Unknown, now, notices)
+            }
+            // What a tool says to a cancel of ours is no answer to the call: nobody else may get it.
+            Some(Reach::Answered) if self.caller == Caller::GaveUp && !self.retry_safe => {
+                notices.push(Notice::OutcomeUnknown);
+                self.save(result, Ending::Unknown, now, notices)
+            }
+            Some(Reach::Answered) => self.save(result, Ending::Failed(failure), now, notices),
+            Some(Reach::NotSent | Reach::Refused | Reach::Unknown) | None => {
+                // Refusals of ours are never kept; failures of the tool that may pass are, where the operator wants it.
+                let kept = classified.is_some() && self.policy.dedupe.cache_failures == CacheFailures::All;
+                if kept {
+                    self.save(result, Ending::Failed(failure), now, notices)
+                } else {
+                    self.release(result, Vec::new(), now, notices)
+                }
+            }
+        }
+    }
+}
+
+/// A failure as others may get it again: what the tool did, without what our breaker or this caller's clock made of it.
+fn as_kept(failure: Failure, classified: Option<&Classified>) -> Failure {
+    match (failure.code, classified) {
+        (Code::CircuitOpen | Code::DeadlineExceeded, Some(classified)) => {
+            Failure { code: classified.code, rule: Some(classified.rule.clone()), ..failure }
+        }
+        (_, Some(_) | None) => failure,
+    }
+}
+
+/// Why there is no further attempt.
+#[derive(Clone, Copy)]
+enum StopReason {
+    /// Retries are off.
+    NotAsked,
+    /// The schedule or the budget says so.
+    Schedule(Stop),
+    /// The breaker opened meanwhile.
+    Breaker(crate::breaker::Refused),
+}
+
+impl Tickets {
+    fn release(&mut self, shared: &mut Shared<'_>) {
+        if let Some(ticket) = self.tool.take() {
+            shared.breaker.release(ticket);
+        }
+        if let (Some(ticket), Some(breaker)) = (self.dependency.take(), shared.dependency.as_deref_mut()) {
+            breaker.release(ticket);
+        }
+    }
+}
+
+fn tell(scope: BreakerScope, transition: Option<Transition>, notices: &mut Vec<Notice>) {
+    if let Some(transition) = transition {
+        notices.push(Notice::BreakerChanged { scope, transition });
+    }
+}

@@ -1,0 +1,218 @@
+//! Claiming the key, following whoever holds it, and going on where the store is down.
+
+use super::*;
+
+impl Call {
+    pub(super) fn dedupe(&self) -> Mode {
+        match self.request.address() {
+            Some(_) => self.policy.modes.dedupe,
+            None => Mode::Off,
+        }
+    }
+
+    pub(super) fn claim_or_go(
+        &mut self,
+        shared: &mut Shared<'_>,
+        role: Role,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        if self.dedupe() == Mode::Off {
+            return self.ask_or_go(shared, now, notices);
+        }
+        self.claims += 1;
+        self.state = State::Claiming { role, repeats: 0, unanswered: false };
+        let at_once =
+            self.policy.modes.trust != Mode::Enforce || matches!(self.need(shared, now), Need::Nobody);
+        self.claim_step(Intent::Take { started: at_once }, role)
+    }
+
+    pub(super) fn claim_step(&self, intent: Intent, role: Role) -> Step {
+        self.claim(intent, role).map_or(Step::Stay, |claim| Step::Claim(Box::new(claim)))
+    }
+
+    pub(super) fn claim(&self, intent: Intent, role: Role) -> Option<Claim> {
+        let request = &self.request;
+        let mut rules = crate::dedupe::Rules::from(&self.policy.dedupe);
+        if request.hints.safety_critical {
+            rules.after_unknown = AfterUnknown::Hold;
+        }
+        let address = request.address()?;
+        Some(Claim {
+            // Shadow records live apart, so that they never answer a call that is enforced.
+            address: if self.dedupe() == Mode::Shadow { address.shadowed() } else { address },
+            intent,
+            role,
+            owner: self.owner(),
+            digest: request.digest,
+            retry_safe: self.retry_safe,
+            best_effort: matches!(request.duplicates, Duplicates::Refused(_)),
+            arrived: self.arrived,
+            run: request.run.clone(),
+            rules,
+            tool: request.tool.clone(),
+            request: request.id.clone(),
+            tool_call: request.tool_call.clone(),
+            session: request.session.clone(),
+            actor: request.actor.clone(),
+        })
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        Owner { process: self.request.process.clone(), call: self.request.number, claim: self.claims }
+    }
+
+    /// The store has decided.
+    pub(super) fn found(
+        &mut self,
+        shared: &mut Shared<'_>,
+        verdict: ClaimVerdict,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        if self.dedupe() == Mode::Shadow && !matches!(verdict, ClaimVerdict::Mine(_)) {
+            self.shadow(Shadowed::Duplicate, notices);
+            return self.ask_or_go(shared, now, notices);
+        }
+        match verdict {
+            ClaimVerdict::Mine(record) => {
+                if record.run != self.request.run {
+                    notices.push(Notice::TookOver);
+                }
+                self.lease_until = now + self.policy.dedupe.keep.lease;
+                self.record = Some(record);
+                self.store = StoreSight::Fine;
+                self.ask_or_go(shared, now, notices)
+            }
+            ClaimVerdict::Follow(record) => {
+                notices.push(Notice::Following);
+                self.state = State::Following { record };
+                Step::Follow(record)
+            }
+            ClaimVerdict::Replay(replay) => self.replay(shared, *replay, now, notices),
+            ClaimVerdict::Unknown(receipt) => {
+                notices.push(Notice::OutcomeUnknown);
+                let mut result = self.failed(say::outcome_unknown(&self.policy), now);
+                result.receipt = Some(receipt);
+                result.recorded = Recorded::Yes;
+                self.conclude(shared, result, now, notices)
+            }
+            ClaimVerdict::Busy => self.turn_away(shared, say::in_flight(), now, notices),
+            ClaimVerdict::Conflict => {
+                notices.push(Notice::KeyConflict);
+                self.turn_away(shared, say::conflict(), now, notices)
+            }
+            ClaimVerdict::Full => self.turn_away(shared, say::store_full(), now, notices),
+            // A claim is never answered so; a look-up is handled before.
+            ClaimVerdict::Nothing => {
+                self.turn_away(shared, say::store_unavailable(&self.request), now, notices)
+            }
+        }
+    }
+
+    /// The store did not answer the claim, or said no. One without answer is repeated under the same token.
+    pub(super) fn claim_failed(
+        &mut self,
+        shared: &mut Shared<'_>,
+        role: Role,
+        repeats: u32,
+        unanswered: bool,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        if repeats < CLAIM_REPEATS {
+            self.state = State::Claiming { role, repeats: repeats + 1, unanswered };
+            return self.claim_step(Intent::Take { started: false }, role);
+        }
+        let goes_on = self.dedupe() == Mode::Shadow || self.goes_on_without_store();
+        notices.push(Notice::StoreFailed { goes_on });
+        if goes_on {
+            // What the store would have written, so that the answer can be saved when it is back.
+            if let Some(claim) = self.claim(Intent::Take { started: true }, role)
+                && let ClaimVerdict::Mine(record) = decide_claim(&claim, Found::default(), &[], now).verdict
+            {
+                self.record = Some(record);
+            }
+            self.store = StoreSight::Down;
+            return self.ask_or_go(shared, now, notices);
+        }
+        let kept = if unanswered { self.kept_release_of(self.owner()) } else { None };
+        let result = self.failed(say::store_unavailable(&self.request), now);
+        notices.push(Notice::CallBlocked { code: Code::StoreUnavailable });
+        let result = self.judge(shared, result, now, notices);
+        self.finish(result, kept.into_iter().collect(), now, notices)
+    }
+
+    pub(super) fn goes_on_without_store(&self) -> bool {
+        let dedupe = &self.policy.dedupe;
+        let explicit = matches!(self.request.address(), Some(Address::Explicit(_)));
+        if self.request.hints.safety_critical
+            || (explicit && dedupe.explicit_key_on_store_failure == OnStoreFailure::Refuse)
+        {
+            return false;
+        }
+        match self.policy.class {
+            ToolClass::ReadOnly | ToolClass::Idempotent => true,
+            ToolClass::Mutating => false,
+            ToolClass::Unknown => dedupe.on_store_failure == OnStoreFailure::GoOn,
+        }
+    }
+
+    pub(super) fn follow_until(&self) -> Timestamp {
+        let time = &self.policy.time;
+        let patience =
+            time.answer_by.unwrap_or(time.total).min(self.request.limits.elapsed.unwrap_or(time.total));
+        (self.arrived + patience).min(self.request.limits.deadline.unwrap_or(Timestamp::MAX))
+    }
+
+    pub(super) fn woke_following(
+        &mut self,
+        shared: &mut Shared<'_>,
+        record: Key,
+        wake: Wake,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        match wake {
+            Wake::LeaderRefused(failure) => {
+                notices.push(Notice::CallBlocked { code: failure.code });
+                let result = self.failed(*failure, now);
+                self.conclude(shared, result, now, notices)
+            }
+            Wake::Time if now >= self.follow_until() => {
+                let past_deadline = self.request.limits.deadline.is_some_and(|deadline| deadline <= now);
+                let failure = if past_deadline { say::deadline_passed() } else { say::in_flight() };
+                self.turn_away(shared, failure, now, notices)
+            }
+            Wake::Time | Wake::Changed => {
+                let role = Role::Waiter { followed: record };
+                // What spoke against a run may still do so. The answer that was waited for is taken all the same.
+                let refusal = if self.held_back { self.refusal(shared, now, notices) } else { None };
+                match refusal {
+                    Some(refusal) => {
+                        self.state = State::Looking { refusal };
+                        self.claim_step(Intent::Look, role)
+                    }
+                    None => self.claim_or_go(shared, role, now, notices),
+                }
+            }
+        }
+    }
+
+    /// The claim was lost between two steps: look again, as a waiter would.
+    pub(super) fn look_again(&mut self) -> Step {
+        let followed = self
+            .record
+            .take()
+            .map(|record| record.key)
+            .or(self.request.address().map(|address| address.own()));
+        let Some(followed) = followed else { return Step::Stay };
+        // Who was only declared unknown, and knows that nothing ran, takes the record back under the same token.
+        if self.store != StoreSight::MarkedUnknown {
+            self.claims += 1;
+        }
+        let role = Role::Waiter { followed };
+        self.state = State::Claiming { role, repeats: 0, unanswered: false };
+        self.claim_step(Intent::Take { started: false }, role)
+    }
+}

@@ -1,0 +1,345 @@
+//! How a call ends: refused, replayed, saved, released, answered early.
+
+use super::{
+    Call, CallResult, Caller, Kept, Notice, Provenance, Recorded, Refusal, RefusedBy, Shared, State, Step,
+    StoreSight, Upstream, say,
+};
+use crate::Timestamp;
+use crate::classify::{Mistake, Severity};
+use crate::code::Code;
+use crate::dedupe::{Ending, Failure, Owner, Release, Replay, ReplayReason, Save, SaveVerdict};
+use crate::guard;
+use crate::policy::{AfterUnknown, Dangerous, Mode};
+use crate::trust::Finished;
+
+impl Call {
+    /// A refusal: whatever was claimed is given back, and nothing is stored.
+    pub(super) fn refuse(
+        &mut self,
+        shared: &mut Shared<'_>,
+        refusal: Refusal,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        notices.push(Notice::CallBlocked { code: refusal.failure.code });
+        let mut kept = Vec::new();
+        let mut result = CallResult { breaker: refusal.breaker, ..self.failed(refusal.failure, now) };
+        match refusal.by {
+            RefusedBy::Us => result = self.judge(shared, result, now, notices),
+            RefusedBy::Guard(layer) => {
+                notices.push(Notice::GuardTripped { layer });
+                // A call that waited before it was refused is not in flight any more.
+                self.abandon(shared, now, notices);
+                self.judged = true;
+                // The guard counts the refusal that it makes, and may have more to say about it now.
+                if let Err(refusal) = shared.guard.check(&self.policy.guard, self.guarded(), now) {
+                    result.ended = Err(say::guard(&refusal));
+                }
+            }
+            RefusedBy::Trust(ask) => {
+                kept.push(Kept::Park(ask));
+                result = self.judge(shared, result, now, notices);
+            }
+        }
+        self.release(result, kept, now, notices)
+    }
+
+    /// The store says no: nothing was claimed.
+    pub(super) fn turn_away(
+        &mut self,
+        shared: &mut Shared<'_>,
+        failure: Failure,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        notices.push(Notice::CallBlocked { code: failure.code });
+        let result = self.failed(failure, now);
+        self.conclude(shared, result, now, notices)
+    }
+
+    pub(super) fn replay(
+        &mut self,
+        shared: &mut Shared<'_>,
+        replay: Replay,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        notices.push(Notice::Replayed { reason: replay.reason });
+        let ended = match replay.answer {
+            Ok(Some(output)) => Ok(output),
+            Ok(None) => Err(say::result_not_kept(&self.policy)),
+            Err(failure) => Err(failure),
+        };
+        let provenance = Provenance::Replayed {
+            reason: replay.reason,
+            age: replay.age,
+            fingerprint: replay.receipt.key.fingerprint(),
+        };
+        let result = CallResult {
+            ended,
+            provenance,
+            recorded: Recorded::Yes,
+            receipt: Some(replay.receipt),
+            ..self.failed(say::cancelled(), now)
+        };
+        self.conclude(shared, result, now, notices)
+    }
+
+    /// Ends a call that holds no claim.
+    pub(super) fn conclude(
+        &mut self,
+        shared: &mut Shared<'_>,
+        result: CallResult,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let result = self.judge(shared, result, now, notices);
+        self.finish(result, Vec::new(), now, notices)
+    }
+
+    /// A result that says why there is none, with everything else as it stands now.
+    pub(super) fn failed(&self, failure: Failure, now: Timestamp) -> CallResult {
+        CallResult {
+            ended: Err(failure),
+            provenance: Provenance::Fresh,
+            attempts: self.attempts,
+            retries: self.retries.clone(),
+            took: now.since(self.arrived),
+            recorded: Recorded::NotAsked,
+            receipt: None,
+            remarks: Vec::new(),
+            breaker: None,
+            escalated: false,
+        }
+    }
+
+    // ---- who counts it ----
+
+    /// The guard hears of every answer that goes to the model, once per call.
+    pub(super) fn judge(
+        &mut self,
+        shared: &mut Shared<'_>,
+        result: CallResult,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> CallResult {
+        self.judge_guard(shared, result, None, now, notices)
+    }
+
+    /// Trust and guard hear of a call that ran, once.
+    pub(super) fn judge_run(
+        &mut self,
+        shared: &mut Shared<'_>,
+        result: CallResult,
+        severity: Option<Severity>,
+        mistake: Option<Mistake>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> CallResult {
+        if self.judged {
+            return result;
+        }
+        if self.policy.modes.trust != Mode::Off {
+            let finished = match (&result.ended, severity) {
+                (_, Some(severity)) => Finished::Failure { severity, recoverable: true },
+                (Ok(_), None) => Finished::Success,
+                (Err(_), None) => Finished::Failure { severity: Severity::Informational, recoverable: true },
+            };
+            let changes =
+                shared.trust.record_begun(self.trust_rules(), self.subject(), finished, self.arrived, now);
+            notices.extend(changes.into_iter().map(Notice::TrustChanged));
+            self.record_danger(shared, now, notices);
+        }
+        self.judge_guard(shared, result, mistake, now, notices)
+    }
+
+    /// A dangerous command that was run costs the tool its trust, whatever came of it.
+    fn record_danger(&self, shared: &mut Shared<'_>, now: Timestamp, notices: &mut Vec<Notice>) {
+        if self.request.danger.is_some() && self.policy.approval.dangerous == Dangerous::Record {
+            let finished = Finished::Failure { severity: Severity::Security, recoverable: true };
+            let changes =
+                shared.trust.record_begun(self.trust_rules(), self.subject(), finished, self.arrived, now);
+            notices.extend(changes.into_iter().map(Notice::TrustChanged));
+        }
+    }
+
+    /// The call ends without an answer that says anything about the tool: its caller withdrew it.
+    pub(super) fn abandon(&mut self, shared: &mut Shared<'_>, now: Timestamp, notices: &mut Vec<Notice>) {
+        if !self.entered || std::mem::replace(&mut self.judged, true) {
+            return;
+        }
+        shared.guard.abandon(&self.policy.guard, self.guarded(), now);
+        if self.attempts > 0 && self.policy.modes.trust != Mode::Off {
+            self.record_danger(shared, now, notices);
+        }
+    }
+
+    fn judge_guard(
+        &mut self,
+        shared: &mut Shared<'_>,
+        mut result: CallResult,
+        mistake: Option<Mistake>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> CallResult {
+        if std::mem::replace(&mut self.judged, true) || self.policy.modes.guard == Mode::Off {
+            return result;
+        }
+        self.enter(shared, now);
+        // What nobody is told, no model can learn from: only what is delivered counts.
+        if self.caller != Caller::Waiting {
+            shared.guard.abandon(&self.policy.guard, self.guarded(), now);
+            return result;
+        }
+        let ending = match &result.ended {
+            Ok(output) => guard::Ending::Success { result: guard::result_digest(&self.policy.guard, output) },
+            // Neither says anything about the tool or the model. Nor does the news that an earlier run is unknown: who
+            // has found out what became of it may call again.
+            Err(failure)
+                if matches!(failure.code, Code::InFlight | Code::Cancelled)
+                    || (failure.code == Code::OutcomeUnknown && self.attempts == 0) =>
+            {
+                shared.guard.abandon(&self.policy.guard, self.guarded(), now);
+                return result;
+            }
+            Err(failure) => guard::Ending::Failure { message: &failure.message, mistake },
+        };
+        let remarks = shared.guard.end(&self.policy.guard, self.guarded(), ending, now);
+        notices.extend(remarks.iter().map(|remark| Notice::GuardTripped { layer: remark.layer }));
+        if self.policy.modes.guard == Mode::Enforce {
+            result.remarks = remarks;
+        }
+        result
+    }
+
+    // ---- what the record becomes ----
+
+    /// Saves the ending under the fence; without a claim there is nothing to save.
+    pub(super) fn save(
+        &mut self,
+        result: CallResult,
+        ending: Ending,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let Some(claimed) = self.record.clone() else { return self.finish(result, Vec::new(), now, notices) };
+        let hold =
+            self.request.hints.safety_critical || self.policy.dedupe.after_unknown == AfterUnknown::Hold;
+        let save = Box::new(Save {
+            claimed,
+            ending,
+            attempts: self.facts.clone(),
+            delivered: None,
+            hold,
+            keep: self.policy.dedupe.keep,
+        });
+        match self.store {
+            StoreSight::Fine | StoreSight::MarkedUnknown | StoreSight::FenceLost => {
+                self.state = State::Saving { result: Box::new(result), save: save.clone() };
+                Step::Save(save)
+            }
+            StoreSight::Down => {
+                let result = CallResult { recorded: Recorded::No, ..result };
+                self.finish(result, vec![Kept::Save(save)], now, notices)
+            }
+        }
+    }
+
+    pub(super) fn saved(
+        &mut self,
+        result: CallResult,
+        verdict: SaveVerdict,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let (recorded, receipt) = match verdict {
+            SaveVerdict::Saved(receipt) => (Recorded::Yes, Some(receipt)),
+            SaveVerdict::FenceLost => {
+                if self.store == StoreSight::Fine {
+                    notices.push(Notice::FenceLost);
+                }
+                (Recorded::No, None)
+            }
+        };
+        self.finish(CallResult { recorded, receipt, ..result }, Vec::new(), now, notices)
+    }
+
+    /// Gives back what was claimed, then ends.
+    pub(super) fn release(
+        &mut self,
+        result: CallResult,
+        mut kept: Vec<Kept>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let Some(record) = &self.record else { return self.finish(result, kept, now, notices) };
+        if self.store == StoreSight::Down {
+            kept.extend(self.kept_release());
+            return self.finish(result, kept, now, notices);
+        }
+        let step =
+            Step::Release(Release { key: record.key, index: record.index, owner: record.owner.clone() });
+        self.state = State::Releasing { result: Box::new(result), kept };
+        step
+    }
+
+    pub(super) fn kept_release(&self) -> Option<Kept> {
+        let record = self.record.as_ref()?;
+        Some(Kept::Release(Release { key: record.key, index: record.index, owner: record.owner.clone() }))
+    }
+
+    /// The release of a claim whose answer never came.
+    pub(super) fn kept_release_of(&self, owner: Owner) -> Option<Kept> {
+        let address = self.request.address()?;
+        let address = if self.dedupe() == Mode::Shadow { address.shadowed() } else { address };
+        Some(Kept::Release(Release { key: address.own(), index: address.index(), owner }))
+    }
+
+    /// Answers the caller while what was going on goes on.
+    pub(super) fn answer_early(
+        &mut self,
+        state: State,
+        result: CallResult,
+        upstream: Upstream,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        self.state = state;
+        self.caller = match (self.caller, upstream) {
+            (Caller::GaveUp, _) | (_, Upstream::Cancel) => Caller::GaveUp,
+            (Caller::Waiting | Caller::Gone, Upstream::LeaveAlone) => Caller::Gone,
+        };
+        if let Err(failure) = &result.ended {
+            notices.push(Notice::AnsweredEarly { code: failure.code });
+        }
+        Step::Answer { result: Box::new(result), upstream }
+    }
+
+    pub(super) fn finish(
+        &mut self,
+        result: CallResult,
+        kept: Vec<Kept>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        self.state = State::Finished;
+        let mut result = CallResult { took: now.since(self.arrived), ..result };
+        if self.dedupe() == Mode::Shadow {
+            // A shadow record answers nobody, so nothing is promised.
+            result.recorded = Recorded::NotAsked;
+        }
+        notices.push(Notice::CallFinished {
+            code: result.ended.as_ref().err().map(|failure| failure.code),
+            took: result.took,
+            attempts: result.attempts,
+            replayed: matches!(result.provenance, Provenance::Replayed { .. }),
+        });
+        Step::Finish { result: Box::new(result), kept }
+    }
+}
+
+impl CallResult {
+    /// Whether the answer comes from a run that was in flight when the call came.
+    pub fn was_followed(&self) -> bool {
+        matches!(self.provenance, Provenance::Replayed { reason: ReplayReason::Waited, .. })
+    }
+}

@@ -1,0 +1,129 @@
+//! From an envelope to a request: what the call is, which key it has, what may be done for it.
+//!
+//! Everything that is derived from the parameters (digest, signature, domain, dangerous shape, fit with the
+//! tool's schema) is derived here, from one reading of their text and one canonical form.
+
+use std::sync::Arc;
+
+use super::request::{Duplicates, Hints, Request};
+use crate::approval::Channel;
+use crate::classify::{danger, signature};
+use crate::dedupe::{Address, Process, RunId};
+use crate::envelope::{CallEnvelope, EnvelopeError, IdempotencyKey};
+use crate::guard::check_arguments;
+use crate::id::{Digest, ToolRef};
+use crate::json::{Document, Limits, Value};
+use crate::key::{self, DedupeMode, GivenKey, Key, Scope};
+use crate::policy::{ArgumentCheck, Conflict, Policy};
+
+/// What the surface knows about a call that its envelope does not say.
+#[derive(Clone, Copy, Debug)]
+pub struct Intake<'a> {
+    /// The process that drives the call.
+    pub process: &'a Process,
+    /// The call within the process.
+    pub number: u64,
+    /// The id of its run, should it be the first.
+    pub run: &'a RunId,
+    /// Whether anybody can be asked.
+    pub channel: Channel,
+    /// The key that the `key` hook gave. The caller's own counts before it.
+    pub hook_key: Option<&'a str>,
+    /// The tool's own input schema, where it is known. Only looked at where the policy enforces it.
+    pub input_schema: Option<Value<'a>>,
+}
+
+impl Request {
+    /// The request that an envelope makes. Fails only where the parameters are no JSON, which an envelope that was
+    /// [parsed](CallEnvelope::parse) cannot have.
+    pub fn from_envelope(
+        envelope: &CallEnvelope,
+        policy: &Policy,
+        intake: Intake<'_>,
+    ) -> Result<Self, EnvelopeError> {
+        let params = envelope.payload.params.as_str();
+        let params = Document::parse(params.as_bytes(), Limits::ENVELOPE).map_err(EnvelopeError::Json)?;
+        let params = params.root();
+        let tool = envelope.tool();
+        let target = &envelope.target;
+        let digest = key::arguments_digest(params, policy.class, &policy.dedupe);
+        Ok(Self {
+            id: envelope.request_id.clone(),
+            tool_call: envelope.tool_call_id.clone(),
+            session: Some(target.session_key.clone()),
+            actor: Some(target.actor_id.clone()),
+            turn: target.turn_id.clone(),
+            model: target.model_id.clone(),
+            duplicates: duplicates(envelope, &tool, digest, policy, intake.hook_key),
+            digest,
+            run: intake.run.clone(),
+            process: intake.process.clone(),
+            number: intake.number,
+            signature: signature::signature(&tool, params),
+            domain: target.domain.clone().or_else(|| signature::domain(&tool, params)),
+            danger: danger::dangerous(params, &policy.shapes).map(|shape| Arc::from(shape.name)),
+            invalid_arguments: invalid_arguments(policy, intake.input_schema, params),
+            limits: envelope.caller_limits(),
+            hints: Hints {
+                expected_retry_safe: envelope.payload.call_hints.expected_retry_safe.unwrap_or(false),
+                safety_critical: envelope.payload.call_hints.safety_critical,
+            },
+            channel: intake.channel,
+            tool,
+        })
+    }
+}
+
+/// Whether and how duplicates are recognised. A caller that asks for it without a key means the computed one, and
+/// means it: it counts as if the caller had given it.
+fn duplicates(
+    envelope: &CallEnvelope,
+    tool: &ToolRef,
+    digest: Digest,
+    policy: &Policy,
+    hook_key: Option<&str>,
+) -> Duplicates {
+    let own = envelope.payload.idempotency_key.as_ref().map(IdempotencyKey::as_str);
+    let given = GivenKey::choose(own, hook_key);
+    let address = || Address::Explicit(key_of(envelope, tool, digest, policy, given));
+    match DedupeMode::resolve(envelope.transport.dedupe_mode, given) {
+        DedupeMode::Disabled => Duplicates::Allowed,
+        DedupeMode::Enforced => Duplicates::Joined(address()),
+        DedupeMode::BestEffort => Duplicates::Refused(address()),
+    }
+}
+
+fn key_of(
+    envelope: &CallEnvelope,
+    tool: &ToolRef,
+    digest: Digest,
+    policy: &Policy,
+    given: GivenKey<'_>,
+) -> Key {
+    let target = &envelope.target;
+    let scope = Scope {
+        tool,
+        tenant: target.tenant_id.as_ref(),
+        workspace: target.workspace_id.as_ref(),
+        // The same key in another session is another call.
+        session: Some(&target.session_key),
+        actor: Some(&target.actor_id),
+        continuation: None,
+    };
+    match (given.explicit(), policy.dedupe.conflict) {
+        (Some(text), Conflict::Reject) => key::explicit_key(&scope, text),
+        (Some(text), Conflict::Separate) => key::separate_key(&scope, text, digest),
+        (None, _) => key::computed_key(&scope, digest, policy.class, &policy.dedupe),
+    }
+}
+
+/// How the arguments break the tool's schema, where that is enforced.
+fn invalid_arguments(policy: &Policy, schema: Option<Value<'_>>, params: Value<'_>) -> Option<Arc<str>> {
+    let problems = match policy.arguments {
+        ArgumentCheck::Enforce => check_arguments(schema?, params),
+        // The tool answers for itself; its refusal is explained when it comes.
+        ArgumentCheck::Assist | ArgumentCheck::Off => return None,
+    };
+    let listed: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    (!listed.is_empty()).then(|| listed.join("; ").into())
+}

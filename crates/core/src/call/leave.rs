@@ -1,0 +1,107 @@
+//! Callers who cancel or go away, and holders whose record is another's.
+
+use super::*;
+
+impl Call {
+    pub(super) fn cancelled(
+        &mut self,
+        shared: &mut Shared<'_>,
+        state: State,
+        others: Others,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let result = self.failed(say::cancelled(), now);
+        match (state, others) {
+            (State::Looking { .. } | State::Following { .. }, _) => {
+                self.abandon(shared, now, notices);
+                self.finish(result, Vec::new(), now, notices)
+            }
+            (State::Claiming { .. }, _) => {
+                self.abandon(shared, now, notices);
+                let kept = self.kept_release_of(self.owner());
+                self.finish(result, kept.into_iter().collect(), now, notices)
+            }
+            // Others wait for this run: it goes on without its first caller.
+            (
+                state @ (State::AwaitingApproval { .. }
+                | State::Spending
+                | State::Starting
+                | State::BackingOff { .. }
+                | State::Renewing),
+                Others::Waiting,
+            ) => match self.caller {
+                Caller::Waiting => self.answer_early(state, result, Upstream::LeaveAlone, notices),
+                Caller::Gone | Caller::GaveUp => self.stay(state),
+            },
+            (
+                State::AwaitingApproval { .. }
+                | State::Spending
+                | State::Starting
+                | State::BackingOff { .. }
+                | State::Renewing,
+                Others::None,
+            ) => {
+                self.abandon(shared, now, notices);
+                self.release(result, Vec::new(), now, notices)
+            }
+            (State::Attempting(attempt), others) => self.cancel_attempt(attempt, result, others, notices),
+            // The end is near, and it will be recorded.
+            (state @ (State::Saving { .. } | State::Releasing { .. } | State::Finished), _) => {
+                self.stay(state)
+            }
+        }
+    }
+
+    pub(super) fn disconnected(
+        &mut self,
+        shared: &mut Shared<'_>,
+        state: State,
+        others: Others,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        match state {
+            // A disconnect never ends what was started.
+            state @ (State::Attempting(_)
+            | State::BackingOff { .. }
+            | State::Renewing
+            | State::Saving { .. }
+            | State::Releasing { .. }
+            | State::Finished) => {
+                if self.caller == Caller::Waiting {
+                    self.caller = Caller::Gone;
+                }
+                self.stay(state)
+            }
+            state @ (State::Looking { .. }
+            | State::Claiming { .. }
+            | State::Following { .. }
+            | State::AwaitingApproval { .. }
+            | State::Spending
+            | State::Starting) => self.cancelled(shared, state, others, now, notices),
+        }
+    }
+
+    pub(super) fn stay(&mut self, state: State) -> Step {
+        self.state = state;
+        Step::Stay
+    }
+
+    pub(super) fn renewed(&mut self, verdict: RenewVerdict, now: Timestamp, notices: &mut Vec<Notice>) {
+        match verdict {
+            RenewVerdict::Renewed => self.lease_until = now + self.policy.dedupe.keep.lease,
+            // A shadow record holds nothing up.
+            RenewVerdict::MarkedUnknown | RenewVerdict::Lost if self.dedupe() == Mode::Shadow => {
+                self.record = None
+            }
+            RenewVerdict::MarkedUnknown => self.store = StoreSight::MarkedUnknown,
+            RenewVerdict::Lost => {
+                if self.store == StoreSight::Fine {
+                    notices.push(Notice::FenceLost);
+                }
+                self.store = StoreSight::FenceLost;
+            }
+        }
+    }
+}

@@ -1,0 +1,652 @@
+//! The one path of a call: an event in, one step out, notices beside.
+//!
+//! The order is part of the promise, and it stands in this module, each stage with the reason for its place:
+//!
+//! 1. **Refusals that need no wait** (deadline, arguments, guard, breaker, trust). Before refusing, the key is
+//!    looked up: a finished answer is still an answer, and a call in flight is still followed. Nothing is
+//!    written on this way.
+//! 2. **Claim**, so that everything after it happens once.
+//! 3. **Ask** a person, if needed. After the claim, so that duplicates wait for one answer.
+//! 4. **Admission**: limits and breaker, before every attempt.
+//! 5. **Attempt**, bounded in time.
+//! 6. **Classify**, and record into the breaker: each attempt counts.
+//! 7. **Retry or stop.**
+//! 8. **Save** under the fence, or release. Trust and guard count the finished call, once.
+//!
+//! ```text
+//!            ┌──────── refused, nothing found ─────────────────────────────┐
+//!            │                                                             ▼
+//!  begin ─▶ Looking ─▶ Following ◀─┐                                   Finished
+//!    │                   │ woke    │ held by another                       ▲
+//!    ├─▶ Claiming ◀──────┘─────────┘                                       │
+//!    │      │ mine                                                         │
+//!    │      ├─▶ AwaitingApproval ─▶ Spending ─▶ Starting ─┐                │
+//!    │      │                                             ▼                │
+//!    └──────┴───────────────────────────────────▶ Attempting ─▶ Saving ────┤
+//!                                          ▲          │  └──▶ Releasing ───┘
+//!                                          │          ▼
+//!                               Renewing ◀─┴── BackingOff
+//! ```
+//!
+//! The machine serves a driver that runs the tool and a driver whose host runs it: `begin`, `report`
+//! ([`Event::Ran`]), `heartbeat` ([`Event::Progressed`]), `cancel` ([`Event::Cancelled`]).
+
+mod ask;
+mod attempt;
+mod claim;
+mod finish;
+mod intake;
+mod leave;
+mod notice;
+mod outcome;
+mod request;
+mod say;
+mod step;
+
+use std::sync::Arc;
+
+pub use intake::Intake;
+pub use notice::{BreakerScope, FailedAttempt, Notice, Shadowed};
+pub use request::{Duplicates, Hints, Request};
+pub use step::{
+    Approval, Ask, CallResult, Cut, Event, Kept, Others, Outcome, Provenance, Recorded, Retried, Run, Step,
+    StoreFault, Upstream, Wake,
+};
+
+use crate::Timestamp;
+use crate::approval::{self, Approvals, GrantId, Plan, Shape, Wanted};
+use crate::breaker::{self, Breaker, Ticket};
+use crate::classify::Classified;
+use crate::code::Code;
+use crate::dedupe::{
+    Address, AttemptFact, Claim, ClaimVerdict, Failure, Found, Intent, Owner, Record, RenewVerdict, Role,
+    StartVerdict, decide_claim,
+};
+use crate::guard::{GuardedCall, LoopGuard};
+use crate::key::Key;
+use crate::limit::Limiter;
+use crate::policy::{AfterUnknown, ArgumentCheck, AskWhen, Mode, OnStoreFailure, Policy, ToolClass};
+use crate::retry::{RetryBudget, Schedule};
+use crate::trust::{Escalation, Rules, Standing, Subject, TrustLedger};
+use crate::watchdog::Watchdog;
+
+/// The small machines that calls share. The driver lends them for the length of one step.
+#[derive(Debug)]
+pub struct Shared<'a> {
+    /// The tool's own breaker.
+    pub breaker: &'a mut Breaker,
+    /// The coarser one, where the caller asked for it.
+    pub dependency: Option<&'a mut Breaker>,
+    /// The retries of this dependency.
+    pub budget: &'a mut RetryBudget,
+    /// The limits of this tool.
+    pub limiter: &'a mut Limiter,
+    /// The guard of this session.
+    pub guard: &'a mut LoopGuard,
+    /// The trust of this tenant.
+    pub trust: &'a mut TrustLedger,
+    /// The approvals of this tenant.
+    pub approvals: &'a Approvals,
+}
+
+/// An event that does not belong to the state; the machine is left as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misuse {
+    /// The state.
+    pub state: &'static str,
+    /// The event.
+    pub event: &'static str,
+}
+
+impl std::fmt::Display for Misuse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "the event {} does not belong to the state {}: the driver answered a step that it was not given",
+            self.event, self.state
+        )
+    }
+}
+
+impl std::error::Error for Misuse {}
+
+/// One call on its way.
+#[derive(Debug)]
+pub struct Call {
+    request: Request,
+    policy: Arc<Policy>,
+    seed: u64,
+    arrived: Timestamp,
+    retry_safe: bool,
+    /// Claims made so far; numbers the owner tokens.
+    claims: u32,
+    /// The record that is ours, as we claimed it.
+    record: Option<Box<Record>>,
+    /// Whether the store has the claim.
+    store: StoreSight,
+    /// When a holder that nobody heard of may count as gone.
+    lease_until: Timestamp,
+    schedule: Option<Schedule>,
+    first_attempt: Option<Timestamp>,
+    attempts: u32,
+    facts: Vec<AttemptFact>,
+    retries: Vec<Retried>,
+    /// Why the last attempt failed.
+    last: Option<(Classified, Failure)>,
+    caller: Caller,
+    /// Whether the guard knows that the call is under way.
+    entered: bool,
+    /// Whether trust and guard have counted this call.
+    judged: bool,
+    /// Whether something spoke against a run when the call came; it is asked again before a run.
+    held_back: bool,
+    shadow_told: bool,
+    state: State,
+}
+
+/// How things stand between the call and the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StoreSight {
+    /// It knows of the call, or was not asked to.
+    Fine,
+    /// It is down; the call goes on without it.
+    Down,
+    /// It has declared the outcome unknown, because we were silent for too long. Our answer still counts, but
+    /// others were told: nothing more may be started.
+    MarkedUnknown,
+    /// The record is another's: nothing more may be started in its name.
+    FenceLost,
+}
+
+/// Whether somebody waits for the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caller {
+    Waiting,
+    /// It was answered, or is gone; the run goes on for the record.
+    Gone,
+    /// It has given up, and the tool was told to stop: the attempt may still answer, but nothing more is started.
+    GaveUp,
+}
+
+#[derive(Debug)]
+enum State {
+    Looking { refusal: Box<Refusal> },
+    Claiming { role: Role, repeats: u32, unanswered: bool },
+    Following { record: Key },
+    AwaitingApproval { ask: Box<Ask> },
+    Spending,
+    Starting,
+    Attempting(Attempt),
+    BackingOff { until: Timestamp },
+    Renewing,
+    Saving { result: Box<CallResult>, save: Box<crate::dedupe::Save> },
+    Releasing { result: Box<CallResult>, kept: Vec<Kept> },
+    Finished,
+}
+
+/// An attempt that runs.
+#[derive(Debug)]
+struct Attempt {
+    number: u32,
+    started: Timestamp,
+    watchdog: Option<Watchdog>,
+    deadline: Option<Timestamp>,
+    tickets: Tickets,
+    /// The cut that was asked for.
+    cut: Option<Cut>,
+}
+
+/// What the breakers gave out for an attempt.
+#[derive(Debug, Default)]
+struct Tickets {
+    tool: Option<Ticket>,
+    dependency: Option<Ticket>,
+}
+
+/// A refusal in the making.
+#[derive(Clone, Debug)]
+struct Refusal {
+    failure: Failure,
+    breaker: Option<breaker::State>,
+    by: RefusedBy,
+}
+
+#[derive(Clone, Debug)]
+enum RefusedBy {
+    /// Something that nobody counts.
+    Us,
+    /// The guard, which counts its own refusals.
+    Guard(crate::guard::Layer),
+    /// Trust: the request is kept for an operator.
+    Trust(Box<Ask>),
+}
+
+/// What a person has to do with a call.
+#[derive(Clone, Debug)]
+enum Need {
+    Nobody,
+    Spend(GrantId),
+    Ask(Box<Ask>),
+    Refuse(Box<Refusal>),
+}
+
+/// How often a claim without answer is repeated before the call gives up on the store.
+const CLAIM_REPEATS: u32 = 2;
+
+impl Call {
+    /// A call comes in. `seed` decides its jitter and nothing else.
+    pub fn begin(
+        shared: &mut Shared<'_>,
+        request: Request,
+        policy: Arc<Policy>,
+        seed: u64,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> (Self, Step) {
+        notices.push(Notice::CallStarted { at: now });
+        let retry_safe = request.is_retry_safe(&policy);
+        let mut call = Self {
+            request,
+            policy,
+            seed,
+            arrived: now,
+            retry_safe,
+            claims: 0,
+            record: None,
+            store: StoreSight::Fine,
+            lease_until: now,
+            schedule: None,
+            first_attempt: None,
+            attempts: 0,
+            facts: Vec::new(),
+            retries: Vec::new(),
+            last: None,
+            caller: Caller::Waiting,
+            entered: false,
+            judged: false,
+            held_back: false,
+            shadow_told: false,
+            state: State::Finished,
+        };
+        let step = match call.refusal(shared, now, notices) {
+            Some(refusal) if call.dedupe() == Mode::Enforce => {
+                call.state = State::Looking { refusal };
+                call.claim_step(Intent::Look, Role::Fresh)
+            }
+            Some(refusal) => call.refuse(shared, *refusal, now, notices),
+            None => {
+                call.enter(shared, now);
+                call.claim_or_go(shared, Role::Fresh, now, notices)
+            }
+        };
+        (call, step)
+    }
+
+    /// Something happened; what to do next.
+    pub fn on(
+        &mut self,
+        shared: &mut Shared<'_>,
+        now: Timestamp,
+        event: Event,
+        notices: &mut Vec<Notice>,
+    ) -> Result<Step, Misuse> {
+        match (std::mem::replace(&mut self.state, State::Finished), event) {
+            (State::Looking { refusal }, Event::Claimed(verdict)) => Ok(match verdict {
+                ClaimVerdict::Nothing | ClaimVerdict::Mine(_) | ClaimVerdict::Full => {
+                    self.refuse(shared, *refusal, now, notices)
+                }
+                verdict @ (ClaimVerdict::Follow(_)
+                | ClaimVerdict::Busy
+                | ClaimVerdict::Replay(_)
+                | ClaimVerdict::Unknown(_)
+                | ClaimVerdict::Conflict) => {
+                    self.held_back = true;
+                    self.enter(shared, now);
+                    self.found(shared, verdict, now, notices)
+                }
+            }),
+            (State::Looking { refusal }, Event::StoreFailed(_)) => {
+                Ok(self.refuse(shared, *refusal, now, notices))
+            }
+
+            (State::Claiming { .. }, Event::Claimed(verdict)) => {
+                Ok(self.found(shared, verdict, now, notices))
+            }
+            (State::Claiming { role, repeats, unanswered }, Event::StoreFailed(fault)) => {
+                let unanswered = unanswered || fault == StoreFault::Unanswered;
+                Ok(self.claim_failed(shared, role, repeats, unanswered, now, notices))
+            }
+
+            (State::Following { record }, Event::Woke(wake)) => {
+                Ok(self.woke_following(shared, record, wake, now, notices))
+            }
+
+            (State::AwaitingApproval { ask }, Event::Answered(answer)) => {
+                Ok(self.answered(shared, *ask, answer, now, notices))
+            }
+            (State::AwaitingApproval { ask }, Event::Woke(_)) if now >= ask.until => {
+                Ok(self.answered(shared, *ask, Approval::Nobody, now, notices))
+            }
+            (state @ State::AwaitingApproval { .. }, Event::Woke(_)) => Ok(self.stay(state)),
+
+            (State::Spending, Event::Spent(spend)) if spend.may_run() => {
+                Ok(self.start_or_go(shared, now, notices))
+            }
+            (State::Spending, Event::Spent(_)) => Ok(self.lost_the_grant(shared, now, notices)),
+            (State::Starting, Event::Started(StartVerdict::Started)) => {
+                Ok(self.started(shared, now, notices))
+            }
+            (State::Starting, Event::Started(StartVerdict::Lost)) => Ok(self.look_again()),
+            // In shadow the record is nobody's protection.
+            (State::Starting, Event::StoreFailed(_)) if self.dedupe() == Mode::Shadow => {
+                Ok(self.attempt(shared, now, notices))
+            }
+            (State::Starting, Event::StoreFailed(_)) if self.goes_on_without_store() => {
+                notices.push(Notice::StoreFailed { goes_on: true });
+                self.store = StoreSight::Down;
+                Ok(self.attempt(shared, now, notices))
+            }
+            (State::Spending | State::Starting, Event::StoreFailed(_)) => {
+                notices.push(Notice::StoreFailed { goes_on: false });
+                let refusal = Refusal::us(say::store_unavailable(&self.request));
+                Ok(self.refuse(shared, refusal, now, notices))
+            }
+
+            (State::Attempting(attempt), Event::Ran(outcome)) => {
+                Ok(self.ran(shared, attempt, outcome, now, notices))
+            }
+            (State::Attempting(attempt), Event::Progressed) => Ok(self.progressed(shared, attempt, now)),
+            (State::Attempting(attempt), Event::Woke(_)) => {
+                Ok(self.time_is_up(shared, attempt, now, notices))
+            }
+
+            (State::BackingOff { until }, Event::Woke(_)) if now >= until => {
+                Ok(self.next_attempt(shared, now, notices))
+            }
+            (state @ State::BackingOff { .. }, Event::Woke(_)) => Ok(self.stay(state)),
+            (State::Renewing, Event::Renewed(verdict)) => {
+                self.renewed(verdict, now, notices);
+                Ok(self.attempt_if_ours(shared, now, notices))
+            }
+            (State::Renewing, Event::StoreFailed(_)) if self.dedupe() == Mode::Shadow => {
+                Ok(self.attempt(shared, now, notices))
+            }
+            (State::Renewing, Event::StoreFailed(_)) => {
+                // Whoever cannot renew cannot know that the record is still its own.
+                notices.push(Notice::StoreFailed { goes_on: false });
+                Ok(self.give_up(shared, now, notices))
+            }
+
+            (State::Saving { result, .. }, Event::Saved(verdict)) => {
+                Ok(self.saved(*result, verdict, now, notices))
+            }
+            (State::Saving { result, save }, Event::StoreFailed(_)) => {
+                notices.push(Notice::StoreFailed { goes_on: true });
+                Ok(self.finish(
+                    CallResult { recorded: Recorded::No, receipt: None, ..*result },
+                    vec![Kept::Save(save)],
+                    now,
+                    notices,
+                ))
+            }
+            (State::Releasing { result, kept }, Event::Released) => {
+                Ok(self.finish(*result, kept, now, notices))
+            }
+            (State::Releasing { result, mut kept }, Event::StoreFailed(_)) => {
+                kept.extend(self.kept_release());
+                Ok(self.finish(*result, kept, now, notices))
+            }
+
+            (state, Event::Cancelled(others)) if !matches!(state, State::Finished) => {
+                Ok(self.cancelled(shared, state, others, now, notices))
+            }
+            (state, Event::Disconnected(others)) if !matches!(state, State::Finished) => {
+                Ok(self.disconnected(shared, state, others, now, notices))
+            }
+            // A renewal is made at any time while the call is open; a sign of life may be late.
+            (state @ (State::Saving { .. } | State::Releasing { .. }), Event::Renewed(_)) => {
+                Ok(self.stay(state))
+            }
+            (state, Event::Renewed(verdict)) if !matches!(state, State::Finished) => {
+                self.renewed(verdict, now, notices);
+                Ok(self.stay(state))
+            }
+            (state, Event::Progressed) if !matches!(state, State::Finished) => Ok(self.stay(state)),
+            // A timer that fires late, or a record that changes once more, is no mistake of the driver.
+            (state, Event::Woke(_)) if !matches!(state, State::Finished) => Ok(self.stay(state)),
+
+            (state, event) => {
+                let misuse = Misuse { state: state.name(), event: event.name() };
+                self.state = state;
+                Err(misuse)
+            }
+        }
+    }
+
+    /// When the machine wants [`Event::Woke`], if nothing else happens before.
+    pub fn wake_at(&self) -> Option<Timestamp> {
+        match &self.state {
+            State::Following { .. } => Some(self.follow_until()),
+            State::AwaitingApproval { ask } => Some(ask.until),
+            State::BackingOff { until } => Some(*until),
+            State::Attempting(attempt) => self.attempt_wakes_at(attempt),
+            State::Looking { .. }
+            | State::Claiming { .. }
+            | State::Spending
+            | State::Starting
+            | State::Renewing
+            | State::Saving { .. }
+            | State::Releasing { .. }
+            | State::Finished => None,
+        }
+    }
+
+    /// The record that is ours and has to be renewed while the call is open. What is being saved or given back
+    /// is not renewed any more.
+    pub fn record(&self) -> Option<&Record> {
+        let ends = matches!(self.state, State::Saving { .. } | State::Releasing { .. });
+        self.record.as_deref().filter(|_| self.store == StoreSight::Fine && !ends)
+    }
+
+    /// The record that carries this run, also where the store does not have it yet.
+    pub fn claimed(&self) -> Option<&Record> {
+        self.record.as_deref()
+    }
+
+    /// What was asked for.
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// By which policy it is decided.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The name of the state, for logs and tests.
+    pub fn state(&self) -> &'static str {
+        self.state.name()
+    }
+
+    /// Whether the call is over.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.state, State::Finished)
+    }
+
+    // ---- 1. refusals that need no wait ----
+
+    fn refusal(
+        &mut self,
+        shared: &mut Shared<'_>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Option<Box<Refusal>> {
+        if self.policy.modes.are_off() {
+            return None;
+        }
+        if self.request.limits.deadline.is_some_and(|deadline| deadline <= now) {
+            return Some(Box::new(Refusal::us(say::deadline_passed())));
+        }
+        if let (ArgumentCheck::Enforce, Some(problem)) =
+            (self.policy.arguments, &self.request.invalid_arguments)
+        {
+            return Some(Box::new(Refusal::us(say::invalid_arguments(problem))));
+        }
+        let guard = shared.guard.would_refuse(&self.policy.guard, self.guarded(), now).map(|refused| {
+            Refusal { failure: say::guard(&refused), breaker: None, by: RefusedBy::Guard(refused.layer) }
+        });
+        if let Some(refusal) = self.enforced(self.policy.modes.guard, guard, notices) {
+            return Some(Box::new(refusal));
+        }
+        let breakers = [Some(&*shared.breaker), shared.dependency.as_deref()];
+        let refused =
+            breakers.into_iter().flatten().find_map(|breaker| breaker.check(&self.policy.breaker, now).err());
+        let breaker = refused.map(|refused| self.circuit_open(refused, now));
+        if let Some(refusal) = self.enforced(self.policy.modes.breaker, breaker, notices) {
+            return Some(Box::new(refusal));
+        }
+        let trust = match self.need(shared, now) {
+            Need::Refuse(refusal) => Some(*refusal),
+            Need::Nobody | Need::Spend(_) | Need::Ask(_) => None,
+        };
+        self.enforced(self.policy.modes.trust, trust, notices).map(Box::new)
+    }
+
+    /// A decision under its mode: carried out, only told, or not made at all.
+    fn enforced(
+        &mut self,
+        mode: Mode,
+        refusal: Option<Refusal>,
+        notices: &mut Vec<Notice>,
+    ) -> Option<Refusal> {
+        let refusal = refusal?;
+        match mode {
+            Mode::Enforce => Some(refusal),
+            Mode::Shadow => {
+                self.shadow(Shadowed::Refused(refusal.failure.code), notices);
+                None
+            }
+            Mode::Off => None,
+        }
+    }
+
+    /// Tells the first decision that would have differed, once per call.
+    fn shadow(&mut self, shadowed: Shadowed, notices: &mut Vec<Notice>) {
+        if !std::mem::replace(&mut self.shadow_told, true) {
+            notices.push(Notice::WouldHave(shadowed));
+        }
+    }
+
+    fn circuit_open(&self, refused: breaker::Refused, now: Timestamp) -> Refusal {
+        Refusal {
+            failure: say::circuit_open(&self.request, refused, now),
+            breaker: Some(refused.state),
+            by: RefusedBy::Us,
+        }
+    }
+
+    /// What a person has to do with this call.
+    fn need(&self, shared: &Shared<'_>, now: Timestamp) -> Need {
+        let standing = shared.trust.standing(self.trust_rules(), self.subject(), now);
+        if self.policy.approval.when != AskWhen::Always
+            && self.request.danger.is_none()
+            && matches!(standing, Standing::Free(_))
+        {
+            return Need::Nobody;
+        }
+        let blocked = matches!(standing, Standing::Blocked(_));
+        let wanted = Wanted {
+            tool: &self.request.tool,
+            arguments: self.request.digest,
+            signature: &self.request.signature,
+            session: self.request.session.as_ref(),
+            blocked,
+        };
+        let plan = approval::plan(
+            approval::Situation {
+                standing: &standing,
+                policy: &self.policy.approval,
+                shape: if self.request.danger.is_some() { Shape::Dangerous } else { Shape::Ordinary },
+                channel: self.request.channel,
+                grant: shared.approvals.grant_for(wanted, now),
+                deadline: self.request.limits.deadline,
+            },
+            now,
+        );
+        let escalation = match (standing, &self.request.danger) {
+            (Standing::Ask(escalation) | Standing::Blocked(escalation), _) => escalation,
+            (Standing::Free(_), Some(danger)) => Escalation::dangerous(&self.request.tool, danger),
+            (Standing::Free(_), None) => Escalation::routine(&self.request.tool),
+        };
+        let ask = |until| Box::new(Ask { escalation, operator_only: blocked, until });
+        match plan {
+            Plan::Go => Need::Nobody,
+            Plan::Spend(grant) => Need::Spend(grant),
+            Plan::Ask { until } => Need::Ask(ask(until)),
+            Plan::Park | Plan::RefuseBlocked => {
+                Need::Refuse(Box::new(Refusal::trust(&self.request, ask(now))))
+            }
+        }
+    }
+
+    /// The guard learns that the call is under way.
+    fn enter(&mut self, shared: &mut Shared<'_>, now: Timestamp) {
+        if self.policy.modes.guard != Mode::Off && !std::mem::replace(&mut self.entered, true) {
+            shared.guard.begin(&self.policy.guard, self.guarded(), now);
+        }
+    }
+
+    // ---- small views ----
+
+    fn guarded(&self) -> GuardedCall<'_> {
+        GuardedCall {
+            tool: &self.request.tool,
+            arguments: self.request.digest,
+            turn: self.request.turn.as_ref(),
+        }
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject {
+            tool: &self.request.tool,
+            signature: &self.request.signature,
+            domain: self.request.domain.as_ref(),
+        }
+    }
+
+    fn trust_rules(&self) -> Rules<'_> {
+        Rules { signature: &self.policy.trust, domain: self.policy.domain_trust.as_ref() }
+    }
+}
+
+impl Refusal {
+    fn us(failure: Failure) -> Self {
+        Self { failure, breaker: None, by: RefusedBy::Us }
+    }
+
+    fn trust(request: &Request, ask: Box<Ask>) -> Self {
+        Self { failure: say::approval(request, &ask), breaker: None, by: RefusedBy::Trust(ask) }
+    }
+}
+
+impl State {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Looking { .. } => "Looking",
+            Self::Claiming { .. } => "Claiming",
+            Self::Following { .. } => "Following",
+            Self::AwaitingApproval { .. } => "AwaitingApproval",
+            Self::Spending => "Spending",
+            Self::Starting => "Starting",
+            Self::Attempting(_) => "Attempting",
+            Self::BackingOff { .. } => "BackingOff",
+            Self::Renewing => "Renewing",
+            Self::Saving { .. } => "Saving",
+            Self::Releasing { .. } => "Releasing",
+            Self::Finished => "Finished",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

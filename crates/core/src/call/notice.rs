@@ -1,0 +1,153 @@
+//! Facts for logs, metrics, traces and the audit. Nothing is decided by them.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::step::Cut;
+use crate::Timestamp;
+use crate::breaker::Transition;
+use crate::classify::{Nature, Reach, Severity};
+use crate::code::Code;
+use crate::dedupe::ReplayReason;
+use crate::guard::Layer;
+use crate::retry::Stop;
+use crate::trust::TrustChange;
+
+/// A fact about a call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Notice {
+    /// The call came.
+    CallStarted {
+        /// When.
+        at: Timestamp,
+    },
+    /// It was refused without a run.
+    CallBlocked {
+        /// By what.
+        code: Code,
+    },
+    /// It is a duplicate of a run in flight.
+    Following,
+    /// It got an earlier answer.
+    Replayed {
+        /// Why.
+        reason: ReplayReason,
+    },
+    /// It took over the run of a holder that is gone.
+    TookOver,
+    /// The key stands for another call. An alarm.
+    KeyConflict,
+    /// A person is asked.
+    ApprovalAsked,
+    /// A person, or time, answered.
+    ApprovalEnded {
+        /// Whether it may run.
+        granted: bool,
+    },
+    /// An attempt starts.
+    AttemptStarted {
+        /// Which one.
+        attempt: u32,
+        /// When.
+        at: Timestamp,
+    },
+    /// An attempt ended.
+    AttemptEnded {
+        /// Which one.
+        attempt: u32,
+        /// How long it took.
+        took: Duration,
+        /// How it failed; nothing if it did not.
+        failure: Option<FailedAttempt>,
+    },
+    /// There will be another attempt.
+    RetryScheduled {
+        /// Which one.
+        attempt: u32,
+        /// When.
+        at: Timestamp,
+    },
+    /// There will be none, although it might help.
+    RetryStopped {
+        /// Why.
+        stop: Stop,
+    },
+    /// A running attempt is ended by us.
+    AttemptCut {
+        /// Why.
+        cut: Cut,
+    },
+    /// The caller was answered while the attempt goes on.
+    AnsweredEarly {
+        /// With what.
+        code: Code,
+    },
+    /// Nobody knows whether the call had its effect.
+    OutcomeUnknown,
+    /// A breaker changed.
+    BreakerChanged {
+        /// Which one.
+        scope: BreakerScope,
+        /// How.
+        transition: Transition,
+    },
+    /// Trust in a tool changed.
+    TrustChanged(TrustChange),
+    /// The guard acted.
+    GuardTripped {
+        /// Which layer.
+        layer: Layer,
+    },
+    /// The record is another's; the answer was not recorded.
+    FenceLost,
+    /// The store failed.
+    StoreFailed {
+        /// What the call does about it.
+        goes_on: bool,
+    },
+    /// What would have been done if the mechanism were not in shadow mode. Only the first per call is told.
+    WouldHave(Shadowed),
+    /// The call ended.
+    CallFinished {
+        /// How; nothing if it succeeded.
+        code: Option<Code>,
+        /// From arrival to end.
+        took: Duration,
+        /// Attempts made.
+        attempts: u32,
+        /// Whether an earlier answer was given.
+        replayed: bool,
+    },
+}
+
+/// How an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the verdict of the classifier, field by field")]
+pub struct FailedAttempt {
+    pub nature: Nature,
+    pub reach: Reach,
+    pub severity: Severity,
+    pub rule: Cow<'static, str>,
+}
+
+/// Which breaker of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakerScope {
+    /// The tool's own.
+    Tool,
+    /// The coarser one that the caller asked for.
+    Dependency,
+}
+
+/// A decision that shadow mode kept from being carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shadowed {
+    /// The call would have been answered without a run.
+    Duplicate,
+    /// It would have been refused.
+    Refused(Code),
+    /// A person would have been asked.
+    Asked,
+    /// It would have been tried again.
+    Retried,
+}

@@ -1,0 +1,116 @@
+//! From a result to the envelope that carries it, and to the words that a model reads.
+
+use std::borrow::Cow;
+
+use super::request::Request;
+use super::step::{CallResult, Provenance, Recorded, Retried};
+use crate::code::{Code, Status};
+use crate::dedupe::Failure;
+use crate::envelope::{self, CacheHit, ErrorBody, MatchedOn, ResultEnvelope};
+use crate::millis;
+use crate::output::{Output, RawJson};
+
+/// The member of an answer's metadata that carries what the guard adds to a success.
+const REMARKS: &str = "dev.steadfast/remarks";
+
+impl CallResult {
+    /// The envelope that carries this result. What the guard adds stands with the message of a failure, and in the
+    /// metadata of a success: the answer itself is the tool's and is not touched.
+    pub fn to_envelope(&self, request: &Request) -> ResultEnvelope {
+        ResultEnvelope {
+            request_id: request.id.clone(),
+            status: self.status(),
+            from_cache: matches!(self.provenance, Provenance::Replayed { .. }),
+            cache: self.cache_hit(),
+            tool_name: request.tool.tool.clone(),
+            duration_ms: millis(self.took),
+            attempts: self.attempts,
+            output: match &self.ended {
+                Ok(output) => Some(self.remarked(output)),
+                Err(failure) => failure.output.clone(),
+            },
+            error: self.ended.as_ref().err().map(|failure| self.error(failure)),
+            retried_by: self.retries.iter().map(Retried::on_the_wire).collect(),
+            recorded: match self.recorded {
+                Recorded::NotAsked => None,
+                Recorded::Yes => Some(true),
+                Recorded::No => Some(false),
+            },
+            escalated: self.escalated,
+            turn: request.turn.clone(),
+        }
+    }
+
+    /// How the call ended, by the code of its failure and by what had happened before it.
+    pub fn status(&self) -> Status {
+        match &self.ended {
+            Ok(_) => Status::Success,
+            // It was tried, and the breaker opened before the next try.
+            Err(Failure { code: Code::CircuitOpen, .. }) if self.attempts > 0 => Status::RetryExhausted,
+            Err(Failure { code: Code::ToolError, retriable: true, .. }) => Status::RetriableError,
+            Err(failure) => failure.code.status(),
+        }
+    }
+
+    /// What a model is told beside the tool's own output: why there is none, and what the guard adds. Nothing for a
+    /// success about which the guard has nothing to say.
+    pub fn told(&self) -> Option<Cow<'_, str>> {
+        let message = self.ended.as_ref().err().map(|failure| &*failure.message);
+        let mut lines = message.into_iter().chain(self.remarks.iter().map(|remark| &*remark.text));
+        let first = lines.next()?;
+        Some(lines.fold(Cow::Borrowed(first), |text, line| Cow::Owned(format!("{text}\n{line}"))))
+    }
+
+    fn cache_hit(&self) -> Option<CacheHit> {
+        match &self.provenance {
+            Provenance::Fresh => None,
+            Provenance::Replayed { age, fingerprint, .. } => Some(CacheHit {
+                matched_on: if self.was_followed() { MatchedOn::Inflight } else { MatchedOn::Completed },
+                age_ms: millis(*age),
+                key_fingerprint: fingerprint.clone(),
+            }),
+        }
+    }
+
+    fn error(&self, failure: &Failure) -> ErrorBody {
+        ErrorBody {
+            code: failure.code,
+            message: self.told().map(Cow::into_owned).unwrap_or_default(),
+            retriable: failure.retriable,
+            terminal: failure.terminal,
+            breaker_state: self.breaker,
+            rule: failure.rule.as_ref().map(ToString::to_string),
+            verify: failure.verify.as_ref().map(ToString::to_string),
+            retry_after_ms: failure.retry_after.map(millis),
+        }
+    }
+
+    /// An answer with the guard's remarks in its metadata. Metadata that is no object has no place for them and
+    /// stays as it is.
+    fn remarked(&self, output: &Output) -> Output {
+        let mut output = output.clone();
+        if self.remarks.is_empty() {
+            return output;
+        }
+        let texts = self.remarks.iter().map(|remark| RawJson::string(&remark.text));
+        let texts: Vec<String> = texts.map(|text| text.as_str().to_owned()).collect();
+        let member = format!("\"{REMARKS}\":[{}]", texts.join(","));
+        let members = output.metadata.as_ref().map_or("{}", RawJson::as_str).trim_start().strip_prefix('{');
+        if let Some(members) = members {
+            let comma = if members.trim_start().starts_with('}') { "" } else { "," };
+            output.metadata = Some(RawJson::from_trusted(format!("{{{member}{comma}{members}")));
+        }
+        output
+    }
+}
+
+impl Retried {
+    fn on_the_wire(&self) -> envelope::Retried {
+        envelope::Retried {
+            attempt: self.attempt,
+            delay_ms: millis(self.delay),
+            reason_code: self.reason.to_string(),
+            latency_ms: millis(self.latency),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What a call asks for, with everything that was derived from it before the machine starts.
+
+use std::sync::Arc;
+
+use crate::approval::Channel;
+use crate::dedupe::{Address, Process, RunId};
+use crate::id::{ActorId, Digest, Domain, ModelId, RequestId, SessionKey, ToolCallId, ToolRef, TurnId};
+use crate::policy::{Ambiguous, Policy, ToolClass};
+use crate::retry::CallerLimits;
+use crate::trust::Signature;
+
+/// What a call asks for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// This request; a resend has another.
+    pub id: RequestId,
+    /// The tool.
+    pub tool: ToolRef,
+    /// The model's id of the call.
+    pub tool_call: Option<ToolCallId>,
+    /// The conversation.
+    pub session: Option<SessionKey>,
+    /// Who acts.
+    pub actor: Option<ActorId>,
+    /// The turn, if the host tells it.
+    pub turn: Option<TurnId>,
+    /// The model, if the host tells it.
+    pub model: Option<ModelId>,
+    /// Whether and how duplicates are recognised.
+    pub duplicates: Duplicates,
+    /// The canonical arguments.
+    pub digest: Digest,
+    /// The id of this run, should it be the first.
+    pub run: RunId,
+    /// The process that drives the call; with `number` it makes the owner tokens.
+    pub process: Process,
+    /// The call within the process.
+    pub number: u64,
+    /// What trust judges it by.
+    pub signature: Signature,
+    /// What it depends on.
+    pub domain: Option<Domain>,
+    /// The shape of a dangerous command, if that is what was asked for.
+    pub danger: Option<Arc<str>>,
+    /// How the arguments break the tool's schema, where that is enforced.
+    pub invalid_arguments: Option<Arc<str>>,
+    /// What the caller allows; it may only lower what the policy allows.
+    pub limits: CallerLimits,
+    /// What the caller says about the call.
+    pub hints: Hints,
+    /// Whether anybody can be asked.
+    pub channel: Channel,
+}
+
+/// Whether and how duplicates are recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duplicates {
+    /// Not at all.
+    Allowed,
+    /// By this address; a duplicate waits.
+    Joined(Address),
+    /// By this address; a duplicate is refused while the first one runs.
+    Refused(Address),
+}
+
+/// What the caller says about the call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the hints of the contract, by name")]
+pub struct Hints {
+    pub expected_retry_safe: bool,
+    pub safety_critical: bool,
+}
+
+impl Request {
+    /// Where its record lives, if duplicates are recognised.
+    pub fn address(&self) -> Option<Address> {
+        match self.duplicates {
+            Duplicates::Allowed => None,
+            Duplicates::Joined(address) | Duplicates::Refused(address) => Some(address),
+        }
+    }
+
+    /// Whether the tool may run again where nobody knows if it ran. Fixed for the whole call and stored with the claim.
+    pub fn is_retry_safe(&self, policy: &Policy) -> bool {
+        // A tool that honours keys is protected by the caller's key only: the id of a run is forgotten with the run.
+        let keyed = matches!(self.address(), Some(Address::Explicit(_)));
+        let vouched = policy.repeat.retry_safe || (policy.repeat.honours_key && keyed);
+        match policy.class {
+            ToolClass::ReadOnly | ToolClass::Idempotent => true,
+            ToolClass::Mutating => vouched,
+            ToolClass::Unknown => {
+                vouched || self.hints.expected_retry_safe || policy.repeat.ambiguous == Ambiguous::Retry
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What the model or a person is told when there is no answer of the tool: what happened, and what to do next.
+
+use std::borrow::Cow;
+
+use super::{Ask, Cut, Request};
+use crate::Timestamp;
+use crate::breaker;
+use crate::code::Code;
+use crate::dedupe::Failure;
+use crate::guard;
+use crate::limit::Overloaded;
+use crate::policy::{Policy, Silence};
+
+/// Messages of tools are passed on up to this length.
+const LONGEST_MESSAGE: usize = 8 << 10;
+
+fn failure(code: Code, message: impl Into<Cow<'static, str>>, retriable: bool) -> Failure {
+    Failure {
+        code,
+        message: message.into(),
+        retriable,
+        terminal: !retriable,
+        rule: None,
+        verify: None,
+        retry_after: None,
+        output: None,
+    }
+}
+
+impl Failure {
+    pub(super) fn with_rule(self, rule: impl Into<Cow<'static, str>>) -> Self {
+        Self { rule: Some(rule.into()), ..self }
+    }
+}
+
+pub(super) fn deadline_passed() -> Failure {
+    failure(Code::DeadlineExceeded, "the deadline of this call has passed; nothing was run for it", false)
+        .with_rule("deadline")
+}
+
+pub(super) fn invalid_arguments(problem: &str) -> Failure {
+    failure(
+        Code::InvalidArguments,
+        format!("the arguments do not fit the tool and were not sent: {problem}. Correct them before calling again"),
+        false,
+    )
+    .with_rule("schema")
+}
+
+pub(super) fn guard(refusal: &guard::Refusal) -> Failure {
+    failure(refusal.code, refusal.text.clone(), false).with_rule(refusal.layer.as_str())
+}
+
+pub(super) fn circuit_open(request: &Request, refused: breaker::Refused, now: Timestamp) -> Failure {
+    let retry_after = refused.retry_at.map(|at| at.since(now));
+    let next = match retry_after {
+        Some(wait) => format!(
+            "it may be tried again in {} s; use another way until then",
+            wait.as_millis().div_ceil(1000)
+        ),
+        None => "it stays so until an operator resets it; use another way".to_owned(),
+    };
+    let message = format!(
+        "{} keeps failing, so calls to it are held back and this one was not sent: {next}",
+        request.tool
+    );
+    Failure { retry_after, ..failure(Code::CircuitOpen, message, true).with_rule("breaker") }
+}
+
+pub(super) fn overloaded(request: &Request, overloaded: Overloaded, now: Timestamp) -> Failure {
+    let (why, retry_after, rule) = match overloaded {
+        Overloaded::Concurrency => ("as many calls to it as allowed are running", None, "limit.concurrency"),
+        Overloaded::Rate(at) => {
+            ("it was called as often as allowed for now", Some(at.since(now)), "limit.rate")
+        }
+    };
+    let message = format!("{} was not called: {why}. Wait a moment, then call again", request.tool);
+    Failure { retry_after, ..failure(Code::Overloaded, message, true).with_rule(rule) }
+}
+
+pub(super) fn store_full() -> Failure {
+    failure(
+        Code::Overloaded,
+        "the call was not run: too many calls are open to keep track of another one. Wait until some have ended, then call again",
+        true,
+    )
+    .with_rule("store.full")
+}
+
+pub(super) fn store_unavailable(request: &Request) -> Failure {
+    let message = format!(
+        "{} was not called: the store that keeps calls from running twice cannot be reached. Call again later",
+        request.tool
+    );
+    failure(Code::StoreUnavailable, message, true).with_rule("store")
+}
+
+pub(super) fn conflict() -> Failure {
+    failure(
+        Code::IdempotencyConflict,
+        "this idempotency key was used before with other parameters; nothing was run. Use a new key for a new call",
+        false,
+    )
+    .with_rule("key.conflict")
+}
+
+pub(super) fn in_flight() -> Failure {
+    failure(
+        Code::InFlight,
+        "the call is still running. Make the same call again later to get its result",
+        true,
+    )
+    .with_rule("in_flight")
+}
+
+pub(super) fn result_not_kept(policy: &Policy) -> Failure {
+    let message = "the call was made and succeeded before, but its result was not kept. Do not run it again to get the result; read it another way";
+    Failure { verify: policy.verify.clone(), ..failure(Code::ResultNotKept, message, false) }
+}
+
+pub(super) fn outcome_unknown(policy: &Policy) -> Failure {
+    let next = match &policy.verify {
+        Some(verify) => format!("Find out before calling again: {verify}"),
+        None => "Find out whether it had its effect before calling again".to_owned(),
+    };
+    let message =
+        format!("it is not known whether this call had its effect: it was sent, and no answer came. {next}");
+    Failure { verify: policy.verify.clone(), ..failure(Code::OutcomeUnknown, message, false) }
+        .with_rule("unknown")
+}
+
+/// The caller's time is up, and the attempt cannot be ended without leaving its outcome open.
+pub(super) fn caller_time_is_up(policy: &Policy, cut: Cut) -> Failure {
+    let unknown = outcome_unknown(policy);
+    match (cut, policy.time.silence) {
+        (Cut::Silent(_) | Cut::TooLong, Silence::Stuck) => Failure {
+            code: Code::StuckCall,
+            message: format!(
+                "the call gave no sign of life for too long and was cancelled. {}",
+                unknown.message
+            )
+            .into(),
+            ..unknown
+        }
+        .with_rule("watchdog"),
+        (Cut::Silent(_) | Cut::TooLong, Silence::Timeout) => unknown.with_rule("timeout"),
+        (Cut::Deadline, _) => unknown.with_rule("deadline"),
+        (Cut::Cancelled, _) => cancelled(),
+    }
+}
+
+pub(super) fn cancelled() -> Failure {
+    failure(Code::Cancelled, "the call was cancelled", false)
+}
+
+pub(super) fn approval(request: &Request, ask: &Ask) -> Failure {
+    let reason = &ask.escalation.reason;
+    if ask.operator_only {
+        let message = format!(
+            "{} is blocked ({reason}) and was not called. An operator can approve this call or reset the tool; use another way until then",
+            request.tool
+        );
+        return failure(Code::ToolBlocked, message, false).with_rule("trust.blocked");
+    }
+    let message = format!(
+        "{} needs a person's approval ({reason}) and was not called. The request is waiting for an operator; call again when it was granted, or use another way",
+        request.tool
+    );
+    failure(Code::ApprovalRequired, message, false).with_rule("trust.escalated")
+}
+
+pub(super) fn approval_denied(request: &Request) -> Failure {
+    let message = format!(
+        "a person denied this call of {}; it was not made. Do not repeat it; ask or use another way",
+        request.tool
+    );
+    failure(Code::ApprovalDenied, message, false).with_rule("approval")
+}
+
+pub(super) fn approval_lost(request: &Request) -> Failure {
+    let message = format!(
+        "the approval for {} was used by another call, and this one was not made. Call again to ask anew",
+        request.tool
+    );
+    failure(Code::ApprovalRequired, message, false).with_rule("approval")
+}
+
+/// The message of a failed call: the tool's own words, and how often it was tried.
+pub(super) fn failed(code: Code, attempts: u32, message: String) -> Cow<'static, str> {
+    let mut message = message;
+    if message.len() > LONGEST_MESSAGE {
+        let cut = (0..=LONGEST_MESSAGE).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
+        message.truncate(cut);
+        message.push('…');
+    }
+    let prefix = if code == Code::CircuitOpen {
+        format!("failed {attempts} times, and calls to the tool are held back now: ")
+    } else if code == Code::RetryExhausted {
+        format!("failed {attempts} times, and there will be no further try: ")
+    } else if code == Code::DeadlineExceeded {
+        "failed, and the deadline leaves no time for another try: ".to_owned()
+    } else if code == Code::StuckCall {
+        "the call gave no sign of life for too long and was ended: ".to_owned()
+    } else {
+        return message.into();
+    };
+    (prefix + &message).into()
+}

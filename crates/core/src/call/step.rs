@@ -1,0 +1,300 @@
+//! What goes into the machine and what comes out.
+
+use std::time::Duration;
+
+use crate::Timestamp;
+use crate::approval::{GrantId, Spend};
+use crate::breaker;
+use crate::classify::{Fault, Severity};
+use crate::dedupe::{
+    Claim, ClaimVerdict, Failure, Owner, Receipt, Release, RenewVerdict, ReplayReason, RunId, Save,
+    SaveVerdict, StartVerdict,
+};
+use crate::guard::Remark;
+use crate::key::Key;
+use crate::output::Output;
+use crate::trust::Escalation;
+
+/// Something that happened. Each one is answered by the machine with one [`Step`].
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The store decided on [`Step::Claim`].
+    Claimed(ClaimVerdict),
+    /// The moment that [`Call::wake_at`](super::Call::wake_at) named has come, or the followed record changed.
+    Woke(Wake),
+    /// A person answered [`Step::Ask`].
+    Answered(Approval),
+    /// The store decided on [`Step::Spend`].
+    Spent(Spend),
+    /// The store decided on [`Step::Start`].
+    Started(StartVerdict),
+    /// The attempt of [`Step::Run`] ended, or was ended on [`Step::Cut`].
+    Ran(Outcome),
+    /// The attempt shows a sign of life. May come at any time while it runs.
+    Progressed,
+    /// The store decided on a renewal, on [`Step::Renew`] or at any time in between.
+    Renewed(RenewVerdict),
+    /// The store decided on [`Step::Save`].
+    Saved(SaveVerdict),
+    /// The store did [`Step::Release`].
+    Released,
+    /// The store did not do what the last step asked for.
+    StoreFailed(StoreFault),
+    /// The caller withdrew the call.
+    Cancelled(Others),
+    /// The caller is gone.
+    Disconnected(Others),
+}
+
+/// Why a waiting call is woken.
+#[derive(Clone, Debug)]
+pub enum Wake {
+    /// The moment has come.
+    Time,
+    /// The followed record changed, or its lease ended.
+    Changed,
+    /// The call that was followed, in this process, was refused; so is this one.
+    LeaderRefused(Box<Failure>),
+}
+
+/// What a person answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Approval {
+    /// Yes. A grant that was stored has to be spent; one that was said to this very call has not.
+    Granted(Option<GrantId>),
+    /// No.
+    Denied,
+    /// Nobody could be reached.
+    Nobody,
+}
+
+/// What came of an attempt.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// The tool answered.
+    Success {
+        /// What.
+        output: Output,
+        /// What its structure says about a failure, for trust only.
+        concern: Option<Severity>,
+    },
+    /// It did not, or said no.
+    Failure {
+        /// How.
+        fault: Fault,
+        /// What the tool itself said, word for word.
+        output: Option<Output>,
+    },
+}
+
+/// How a store failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreFault {
+    /// It surely did nothing.
+    NotDone,
+    /// It may have done it; the answer was lost.
+    Unanswered,
+}
+
+/// Whether other callers in this process wait for the same run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Others {
+    /// None.
+    None,
+    /// Some.
+    Waiting,
+}
+
+/// The one thing to do next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// One atomic store operation: look, or claim. Answer with [`Event::Claimed`].
+    Claim(Box<Claim>),
+    /// Wait until the record changes or its lease ends. Answer with [`Event::Woke`].
+    Follow(Key),
+    /// Put it before a person. Answer with [`Event::Answered`].
+    Ask(Box<Ask>),
+    /// Spend the grant in this owner's name. Answer with [`Event::Spent`].
+    Spend {
+        /// The grant.
+        grant: GrantId,
+        /// In whose name.
+        owner: Owner,
+    },
+    /// Mark the record as started. Answer with [`Event::Started`].
+    Start {
+        /// The record.
+        key: Key,
+        /// Its owner.
+        owner: Owner,
+    },
+    /// Renew the lease before the next attempt. Answer with [`Event::Renewed`].
+    Renew,
+    /// Make an attempt. Answer with [`Event::Ran`]; a host that runs its own tool is told to run it.
+    Run(Run),
+    /// End the running attempt, upstream too. Answer with [`Event::Ran`]: with its answer if it was there first.
+    Cut(Cut),
+    /// Wait. Answer with [`Event::Woke`].
+    Wait,
+    /// Save under the fence. Answer with [`Event::Saved`].
+    Save(Box<Save>),
+    /// Give the claim back. Answer with [`Event::Released`].
+    Release(Release),
+    /// Answer the caller now; what was going on goes on.
+    Answer {
+        /// The answer. It never counts as delivered.
+        result: Box<CallResult>,
+        /// Whether the tool is told.
+        upstream: Upstream,
+    },
+    /// Nothing new: what was going on goes on.
+    Stay,
+    /// The end. The caller gets the result, unless it was answered before.
+    Finish {
+        /// The result.
+        result: Box<CallResult>,
+        /// Store operations to repeat until they are through.
+        kept: Vec<Kept>,
+    },
+}
+
+/// A store operation that has to be repeated until it is through, after the caller has gone on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Save this answer.
+    Save(Box<Save>),
+    /// Keep this request for an operator; when granted, the next such call passes.
+    Park(Box<Ask>),
+    /// Give this claim back. Not before the claim's own command has arrived or is void: a release must not
+    /// overtake it.
+    Release(Release),
+}
+
+/// What a person is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Why, and all that a prompt shows.
+    pub escalation: Escalation,
+    /// Whether only an operator may say yes.
+    pub operator_only: bool,
+    /// When the call gives up waiting.
+    pub until: Timestamp,
+}
+
+/// An attempt to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Which one, from 1.
+    pub attempt: u32,
+    /// When it will be cut at the latest; travels upstream as the deadline.
+    pub deadline: Option<Timestamp>,
+    /// The id of the run; travels upstream where the caller gave no key.
+    pub run: RunId,
+}
+
+/// Why an attempt is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// No sign of life for so long.
+    Silent(Duration),
+    /// The whole call took too long.
+    TooLong,
+    /// The caller's deadline.
+    Deadline,
+    /// The caller withdrew it.
+    Cancelled,
+}
+
+/// Whether the tool is told that its caller has gone on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upstream {
+    /// It is left alone.
+    LeaveAlone,
+    /// It is told to cancel.
+    Cancel,
+}
+
+/// What a caller gets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallResult {
+    /// The tool's answer, or why there is none.
+    pub ended: Result<Output, Failure>,
+    /// Where it comes from.
+    pub provenance: Provenance,
+    /// Attempts that were made for it by this call.
+    pub attempts: u32,
+    /// The waits between them.
+    pub retries: Vec<Retried>,
+    /// From the arrival of the call to its end.
+    pub took: Duration,
+    /// Whether the store has it.
+    pub recorded: Recorded,
+    /// For marking its arrival; nothing if it does not count as delivered.
+    pub receipt: Option<Receipt>,
+    /// What the guard adds.
+    pub remarks: Vec<Remark>,
+    /// The breaker that refused it.
+    pub breaker: Option<breaker::State>,
+    /// Whether a person has to look at it.
+    pub escalated: bool,
+}
+
+/// Where an answer comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Provenance {
+    /// From a run of this call, or from us.
+    Fresh,
+    /// From an earlier run.
+    Replayed {
+        /// Why.
+        reason: ReplayReason,
+        /// How old it is.
+        age: Duration,
+        /// What logs and answers show of the key.
+        fingerprint: String,
+    },
+}
+
+/// Whether the store has an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// Nobody asked for that, or there is nothing to record.
+    NotAsked,
+    /// Yes.
+    Yes,
+    /// It should, and does not.
+    No,
+}
+
+/// A failed attempt and the wait after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retried {
+    /// The attempt that failed.
+    pub attempt: u32,
+    /// How long it took.
+    pub latency: Duration,
+    /// How long was waited after it.
+    pub delay: Duration,
+    /// The rule that classified it.
+    pub reason: std::borrow::Cow<'static, str>,
+}
+
+impl Event {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Claimed(_) => "Claimed",
+            Self::Woke(_) => "Woke",
+            Self::Answered(_) => "Answered",
+            Self::Spent(_) => "Spent",
+            Self::Started(_) => "Started",
+            Self::Ran(_) => "Ran",
+            Self::Progressed => "Progressed",
+            Self::Renewed(_) => "Renewed",
+            Self::Saved(_) => "Saved",
+            Self::Released => "Released",
+            Self::StoreFailed(_) => "StoreFailed",
+            Self::Cancelled(_) => "Cancelled",
+            Self::Disconnected(_) => "Disconnected",
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Asking a person: when, in which order with claim and start, and what happens if nobody answers.
+
+use super::*;
+use crate::classify::Severity;
+use crate::policy::Dangerous;
+use crate::trust::TrustState;
+
+/// A tool that asks before every call.
+fn asking() -> Policy {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.approval.when = AskWhen::Always;
+    policy
+}
+
+fn interactive(policy: &Policy, key: &str) -> Request {
+    from_envelope_on(&keyed(key), policy, Channel::Interactive)
+}
+
+/// A tool that lost trust.
+fn escalated(world: &mut World, policy: &Policy) {
+    let request = request(policy);
+    for _ in 0..3 {
+        let subject = Subject { tool: &request.tool, signature: &request.signature, domain: None };
+        let finished = crate::trust::Finished::Failure { severity: Severity::ServerError, recoverable: true };
+        world.trust.record(Rules { signature: &policy.trust, domain: None }, subject, finished, world.now);
+    }
+}
+
+#[test]
+fn a_person_is_asked_after_the_claim_so_that_duplicates_wait_for_one_answer() {
+    let policy = asking();
+    let mut world = World::new();
+    let (mut leader, step) = world.begin(interactive(&policy, "k"), &policy);
+    let Step::Ask(ask) = &step else { panic!("{step:?}") };
+    assert_eq!((ask.until, ask.operator_only), (START + 45 * SECOND, false));
+    assert_eq!(world.store.records.iter().next().map(|record| record.started), Some(false));
+    let (mut follower, step) = world.begin(interactive(&policy, "k"), &policy);
+    assert_eq!(name_of(&step), "Follow");
+    assert_eq!(name_of(&world.on(&mut leader, Event::Answered(Approval::Granted(None)))), "Run");
+    assert_eq!(world.steps, ["ClaimOnly", "Ask", "ClaimOnly", "Follow", "Start", "Run"]);
+    finished(world.on(&mut leader, Event::Ran(paid())));
+    assert!(finished(world.on(&mut follower, Event::Woke(Wake::Changed))).was_followed());
+    assert_eq!(world.runs, 1);
+    assert!(world.has(&Notice::ApprovalEnded { granted: true }));
+}
+
+#[test]
+fn a_grant_is_spent_in_the_name_of_the_owner_before_the_start_is_written() {
+    let policy = asking();
+    let mut world = World::new();
+    world.grant_once(&request(&policy), &policy);
+    let (call, step) = world.begin(request(&policy), &policy);
+    assert_eq!(name_of(&step), "Run");
+    assert_eq!(world.steps, ["ClaimOnly", "Spend", "Start", "Run"]);
+    let owner = call.record().unwrap().owner.digest();
+    assert_eq!(world.approvals.spend(GrantId(1), owner, world.now), Spend::AlreadyMine);
+}
+
+#[test]
+fn of_two_calls_that_saw_one_grant_one_runs_and_the_other_asks_again() {
+    let policy = asking();
+    for channel in [Channel::Headless, Channel::Interactive] {
+        let mut world = World::new();
+        world.grant_once(&request(&policy), &policy);
+        let (mut second, step) = world.begin_only(from_envelope_on(&keyed("b"), &policy, channel), &policy);
+        let Step::Claim(claim) = step else { panic!("{step:?}") };
+        let verdict = world.store.claim(&claim, world.now);
+        let spend = world.on_only(&mut second, Event::Claimed(verdict)).unwrap();
+        assert_eq!(name_of(&spend), "Spend");
+        let (_, step) = world.begin(from_envelope_on(&keyed("a"), &policy, channel), &policy);
+        assert_eq!(name_of(&step), "Run");
+        let step = world.serve(&mut second, spend);
+        match channel {
+            Channel::Interactive => assert_eq!(name_of(&step), "Ask"),
+            Channel::Headless => {
+                let (result, kept) = finished_keeping(step);
+                assert_eq!(code(&result), Some(Code::ApprovalRequired));
+                assert!(matches!(&kept[..], [Kept::Park(_)]), "{kept:?}");
+                assert_eq!(world.store.records.len(), 1, "its claim is released");
+            }
+        }
+        assert_eq!(world.runs, 1);
+    }
+}
+
+#[test]
+fn where_nobody_can_answer_the_call_is_refused_at_once_and_parked() {
+    let policy = asking();
+    let mut world = World::new();
+    let (_, step) = world.begin(request(&policy), &policy);
+    let (result, kept) = finished_keeping(step);
+    assert_eq!((code(&result), rule(&result)), (Some(Code::ApprovalRequired), "trust.escalated"));
+    assert_eq!((world.steps.as_slice(), world.store.writes), (["Look", "Finish"].as_slice(), 0));
+    let [Kept::Park(ask)] = &kept[..] else { panic!("{kept:?}") };
+    assert!(!ask.operator_only);
+    // When granted, the next such call passes.
+    world.grant_once(&request(&policy), &policy);
+    let (_, step) = world.begin(request(&policy), &policy);
+    assert_eq!(name_of(&step), "Run");
+}
+
+#[test]
+fn a_person_s_no_is_final_for_this_call_and_stored_nowhere() {
+    let policy = asking();
+    let mut world = World::new();
+    let (mut call, _) = world.begin(interactive(&policy, "k"), &policy);
+    let (result, kept) = finished_keeping(world.on(&mut call, Event::Answered(Approval::Denied)));
+    assert_eq!((code(&result), kept), (Some(Code::ApprovalDenied), vec![]));
+    assert_eq!((world.store.state(), world.runs), ("none", 0));
+    assert!(world.has(&Notice::ApprovalEnded { granted: false }));
+    let (_, step) = world.begin(interactive(&policy, "k"), &policy);
+    assert_eq!(name_of(&step), "Ask", "the next call asks again");
+}
+
+#[test]
+fn an_unanswered_question_is_parked_when_its_time_is_over_and_within_the_deadline() {
+    let policy = asking();
+    for (deadline, until) in [(None, 45 * SECOND), (Some(10 * SECOND), 10 * SECOND)] {
+        let mut request = interactive(&policy, "k");
+        request.limits.deadline = deadline.map(|span| START + span);
+        let mut world = World::new();
+        let (mut call, _) = world.begin(request, &policy);
+        assert_eq!(call.wake_at(), Some(START + until));
+        world.pass(SECOND);
+        assert_eq!(
+            name_of(&world.on(&mut call, Event::Woke(Wake::Time))),
+            "Stay",
+            "a timer that fires early"
+        );
+        let (result, kept) = finished_keeping(world.wake(&mut call));
+        assert_eq!((code(&result), world.store.state()), (Some(Code::ApprovalRequired), "none"));
+        assert!(matches!(&kept[..], [Kept::Park(_)]), "{kept:?}");
+    }
+}
+
+#[test]
+fn a_follower_of_a_refused_leader_gets_that_refusal_and_elsewhere_claims_for_itself() {
+    let policy = asking();
+    let mut world = World::new();
+    let (mut leader, _) = world.begin(interactive(&policy, "k"), &policy);
+    let (mut here, _) = world.begin(interactive(&policy, "k"), &policy);
+    let (mut elsewhere, _) = world.begin(interactive(&policy, "k"), &policy);
+    let refused = finished(world.on(&mut leader, Event::Answered(Approval::Denied)));
+    let refusal = Box::new(refused.ended.unwrap_err());
+    let result = finished(world.on(&mut here, Event::Woke(Wake::LeaderRefused(refusal))));
+    assert_eq!((code(&result), result.provenance), (Some(Code::ApprovalDenied), Provenance::Fresh));
+    assert_eq!(name_of(&world.on(&mut elsewhere, Event::Woke(Wake::Changed))), "Ask");
+}
+
+#[test]
+fn a_tool_that_lost_trust_asks_and_an_approval_beats_the_escalation() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    escalated(&mut world, &policy);
+    let (mut call, step) = world.begin(interactive(&policy, "k"), &policy);
+    let Step::Ask(ask) = step else { panic!("{step:?}") };
+    assert_eq!((ask.escalation.state, ask.escalation.failures), (TrustState::Escalated, 3));
+    assert_eq!(name_of(&world.on(&mut call, Event::Answered(Approval::Granted(None)))), "Run");
+
+    let mut never = policy;
+    never.approval.when = AskWhen::Never;
+    let (_, step) = world.begin(request(&never), &never);
+    assert_eq!(name_of(&step), "Follow", "nobody is asked under `never`");
+}
+
+#[test]
+fn a_blocked_tool_is_for_operators_only() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let tool = request(&policy).tool;
+    world.trust.block_tool(&tool, "an operator said so", crate::trust::Notify::No, world.now);
+    let (_, step) = world.begin(interactive(&policy, "k"), &policy);
+    let (result, kept) = finished_keeping(step);
+    assert_eq!(code(&result), Some(Code::ToolBlocked));
+    let [Kept::Park(ask)] = &kept[..] else { panic!("{kept:?}") };
+    assert!(ask.operator_only);
+}
+
+#[test]
+fn a_dangerous_command_runs_and_then_blocks_its_tool_whatever_came_of_it() {
+    let envelope =
+        envelope_with(&json!({ "payload": { "idempotencyKey": "k", "params": { "command": "rm -rf /" } } }));
+    for outcome in [paid(), http(400), timed_out()] {
+        let policy = policy(ToolClass::Mutating);
+        let mut world = World::new();
+        world.post(&envelope, &policy, &at_once(outcome.clone()));
+        assert_eq!(world.runs, 1);
+        let next = world.post(&keyed("other"), &policy, &[]);
+        assert_eq!(next.error.map(|error| error.code), Some(Code::ToolBlocked), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_dangerous_command_asks_first_where_that_is_set() {
+    let envelope =
+        envelope_with(&json!({ "payload": { "idempotencyKey": "k", "params": { "command": "rm -rf /" } } }));
+    let mut policy = policy(ToolClass::Mutating);
+    policy.approval.dangerous = Dangerous::Ask;
+    let mut world = World::new();
+    let (mut call, step) = world.begin(from_envelope_on(&envelope, &policy, Channel::Interactive), &policy);
+    let Step::Ask(ask) = step else { panic!("{step:?}") };
+    assert!(ask.escalation.reason.contains("dangerous shape"), "{}", ask.escalation.reason);
+    world.on(&mut call, Event::Answered(Approval::Granted(None)));
+    finished(world.on(&mut call, Event::Ran(paid())));
+    let next = world.post(&keyed("other"), &policy, &at_once(paid()));
+    assert_eq!(next.error, None, "what a person approved blocks nothing");
+    let (_, step) = world.begin(
+        from_envelope(
+            &envelope_with(&json!({ "payload": { "params": { "command": "rm -rf /" } } })),
+            &policy,
+        ),
+        &policy,
+    );
+    assert_eq!(code(&finished(step)), Some(Code::ApprovalRequired));
+}

@@ -1,0 +1,312 @@
+//! From an envelope to a request, and from a result to an envelope.
+
+use super::*;
+use crate::code::Status;
+use crate::envelope::{EnvelopeError, MatchedOn};
+use crate::guard::{Layer, Remark};
+use crate::json::{Document, Limits, Value};
+use crate::key::{Scope, computed_key, explicit_key, separate_key};
+use crate::policy::{Conflict, KeyScope};
+
+fn of(envelope: &Json, policy: &Policy, hook_key: Option<&str>, input_schema: Option<Value<'_>>) -> Request {
+    let envelope = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Keep).unwrap();
+    let (run, process) = (RunId("run-1".into()), process());
+    let channel = Channel::Interactive;
+    let intake = Intake { process: &process, number: 3, run: &run, channel, hook_key, input_schema };
+    Request::from_envelope(&envelope, policy, intake).unwrap()
+}
+
+fn dedupe(envelope: &Json, policy: &Policy, hook_key: Option<&str>) -> Duplicates {
+    of(envelope, policy, hook_key, None).duplicates
+}
+
+/// The key that a call of the plain envelope has.
+fn key_by(make: impl FnOnce(&Scope<'_>) -> Key) -> Address {
+    let policy = policy(ToolClass::Mutating);
+    let tool = from_envelope(&envelope(), &policy).tool;
+    let (session, actor) = (SessionKey::new("s-1").unwrap(), ActorId::new("bob").unwrap());
+    let scope = Scope {
+        tool: &tool,
+        tenant: None,
+        workspace: None,
+        session: Some(&session),
+        actor: Some(&actor),
+        continuation: None,
+    };
+    Address::Explicit(make(&scope))
+}
+
+#[test]
+fn the_caller_s_key_counts_before_the_hook_s_and_that_before_the_computed_one() {
+    let policy = policy(ToolClass::Mutating);
+    let digest = from_envelope(&envelope(), &policy).digest;
+    let enforced = envelope_with(&json!({ "transport": { "dedupeMode": "enforced" } }));
+    let computed = key_by(|scope| computed_key(scope, digest, ToolClass::Mutating, &policy.dedupe));
+    let explicit = |text| key_by(|scope| explicit_key(scope, text));
+    assert_eq!(dedupe(&keyed("mine"), &policy, Some("hook")), Duplicates::Joined(explicit("mine")));
+    assert_eq!(dedupe(&enforced, &policy, Some("hook")), Duplicates::Joined(explicit("hook")));
+    assert_eq!(dedupe(&envelope(), &policy, Some("hook")), Duplicates::Joined(explicit("hook")));
+    assert_eq!(dedupe(&enforced, &policy, None), Duplicates::Joined(computed));
+    assert_eq!(dedupe(&envelope(), &policy, None), Duplicates::Allowed);
+}
+
+#[test]
+fn duplicates_are_dealt_with_as_the_caller_asks() {
+    let policy = policy(ToolClass::Mutating);
+    let explicit = key_by(|scope| explicit_key(scope, "k"));
+    for (mode, expected) in [
+        (json!(null), Duplicates::Joined(explicit)),
+        (json!("enforced"), Duplicates::Joined(explicit)),
+        (json!("enabled"), Duplicates::Joined(explicit)),
+        (json!("bestEffort"), Duplicates::Refused(explicit)),
+        (json!("disabled"), Duplicates::Allowed),
+    ] {
+        let envelope = envelope_with(
+            &json!({ "payload": { "idempotencyKey": "k" }, "transport": { "dedupeMode": mode } }),
+        );
+        assert_eq!(dedupe(&envelope, &policy, None), expected, "{mode}");
+    }
+}
+
+#[test]
+fn a_key_belongs_to_its_session_actor_and_tenant() {
+    let policy = policy(ToolClass::Mutating);
+    let address = |target: Json| {
+        let envelope = envelope_with(&json!({ "payload": { "idempotencyKey": "k" }, "target": target }));
+        dedupe(&envelope, &policy, None)
+    };
+    let own = address(json!({}));
+    assert_eq!(own, address(json!({ "turnId": "t", "modelId": "m", "correlationId": "c" })));
+    for other in [json!({ "sessionKey": "s-2" }), json!({ "actorId": "eve" }), json!({ "tenantId": "acme" })]
+    {
+        assert_ne!(own, address(other.clone()), "{other}");
+    }
+}
+
+#[test]
+fn a_computed_key_is_shared_between_sessions_only_for_tools_that_change_nothing() {
+    let address = |class, session: &str| {
+        let mut policy = policy(class);
+        policy.dedupe.scope = KeyScope::Global;
+        let envelope = envelope_with(
+            &json!({ "target": { "sessionKey": session }, "transport": { "dedupeMode": "enforced" } }),
+        );
+        dedupe(&envelope, &policy, None)
+    };
+    assert_eq!(address(ToolClass::ReadOnly, "s-1"), address(ToolClass::ReadOnly, "s-2"));
+    assert_ne!(address(ToolClass::Mutating, "s-1"), address(ToolClass::Mutating, "s-2"));
+}
+
+#[test]
+fn under_separate_other_parameters_make_it_another_call() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.dedupe.conflict = Conflict::Separate;
+    let digest = from_envelope(&envelope(), &policy).digest;
+    let expected = key_by(|scope| separate_key(scope, "k", digest));
+    assert_eq!(dedupe(&keyed("k"), &policy, None), Duplicates::Joined(expected));
+    let other = envelope_with(&json!({ "payload": { "idempotencyKey": "k", "params": { "amount": 6 } } }));
+    assert_ne!(dedupe(&other, &policy, None), Duplicates::Joined(expected));
+}
+
+#[test]
+fn a_request_has_all_that_the_envelope_says_and_the_surface_knows() {
+    let policy = policy(ToolClass::Mutating);
+    let envelope = envelope_with(&json!({
+        "toolCallId": "toolu_1",
+        "target": { "turnId": "t-7", "modelId": "m" },
+        "payload": {
+            "params": { "url": "https://bank.example.com/v1/pay", "clientTs": 5 },
+            "callHints": { "safetyCritical": true, "expectedRetrySafe": true, "timeoutMs": 1500 },
+        },
+        "transport": { "retryBudget": { "maxAttempts": 2, "maxElapsedMs": 900 } },
+        "control": { "deadlineAtMs": 77 },
+    }));
+    let request = of(&envelope, &policy, None, None);
+    assert_eq!((request.id.as_str(), request.tool.to_string().as_str()), ("r-1", "bank/pay"));
+    assert_eq!(request.tool_call.unwrap().as_str(), "toolu_1");
+    assert_eq!((request.session.unwrap().as_str(), request.actor.unwrap().as_str()), ("s-1", "bob"));
+    assert_eq!((request.turn.unwrap().as_str(), request.model.unwrap().as_str()), ("t-7", "m"));
+    assert_eq!((request.run, request.number, request.process), (RunId("run-1".into()), 3, process()));
+    assert_eq!(request.channel, Channel::Interactive);
+    assert_eq!(request.hints, Hints { expected_retry_safe: true, safety_critical: true });
+    assert_eq!(request.limits.attempts, Some(2));
+    assert_eq!(request.limits.elapsed, Some(900 * MS));
+    assert_eq!(request.limits.attempt, Some(1500 * MS));
+    assert_eq!(request.limits.deadline, Some(Timestamp::from_millis(77)));
+    assert_eq!(&*request.signature.0, "bank/pay|url=bank.example.com/v1");
+    assert_eq!(request.domain.unwrap().as_str(), "bank.example.com");
+    assert_eq!(
+        request.digest,
+        Digest::of(br#"{"amount":5,"to":"ann","url":"https://bank.example.com/v1/pay"}"#),
+        "volatile fields are left out"
+    );
+    assert_eq!((request.danger, request.invalid_arguments), (None, None));
+}
+
+#[test]
+fn the_domain_is_what_the_caller_says_else_the_host_else_the_server() {
+    let policy = policy(ToolClass::Mutating);
+    let domain = |envelope: &Json| from_envelope(envelope, &policy).domain.unwrap();
+    let url = json!({ "payload": { "params": { "url": "https://a.example.com/x" } } });
+    let mut told = url.clone();
+    told["target"] = json!({ "domain": "told.example.com" });
+    assert_eq!(domain(&envelope_with(&told)).as_str(), "told.example.com");
+    assert_eq!(domain(&envelope_with(&url)).as_str(), "a.example.com");
+    assert_eq!(domain(&envelope()).as_str(), "bank");
+}
+
+#[test]
+fn a_dangerous_command_is_seen_before_it_runs() {
+    let policy = policy(ToolClass::Mutating);
+    let command = |line: &str| {
+        let envelope = envelope_with(&json!({ "payload": { "params": { "command": line } } }));
+        from_envelope(&envelope, &policy).danger
+    };
+    assert!(command("rm -rf /").is_some());
+    assert_eq!(command("ls -l"), None);
+}
+
+#[test]
+fn arguments_are_held_against_the_schema_only_where_that_is_enforced() {
+    let schema =
+        json!({ "type": "object", "properties": { "iban": { "type": "string" } }, "required": ["iban"] })
+            .to_string();
+    let schema = Document::parse(schema.as_bytes(), Limits::ENVELOPE).unwrap();
+    let problem = |check, known: bool| {
+        let mut policy = policy(ToolClass::Mutating);
+        policy.arguments = check;
+        of(&envelope(), &policy, None, known.then(|| schema.root())).invalid_arguments
+    };
+    assert!(
+        problem(ArgumentCheck::Enforce, true).is_some_and(|problem| problem.contains("\"iban\" is missing"))
+    );
+    assert_eq!(problem(ArgumentCheck::Enforce, false), None);
+    assert_eq!(problem(ArgumentCheck::Assist, true), None);
+    assert_eq!(problem(ArgumentCheck::Off, true), None);
+}
+
+#[test]
+fn parameters_that_are_no_json_make_no_request() {
+    let mut envelope = CallEnvelope::parse(envelope().to_string().as_bytes(), UnknownFields::Keep).unwrap();
+    envelope.payload.params = RawJson::from_trusted("{\"a\":");
+    let (run, process) = (RunId("run-1".into()), process());
+    let intake = Intake {
+        process: &process,
+        number: 3,
+        run: &run,
+        channel: Channel::Headless,
+        hook_key: None,
+        input_schema: None,
+    };
+    let error = Request::from_envelope(&envelope, &policy(ToolClass::Unknown), intake).unwrap_err();
+    assert!(matches!(error, EnvelopeError::Json(_)), "{error:?}");
+}
+
+// ---- results ----
+
+fn failed(code: Code, retriable: bool, attempts: u32) -> CallResult {
+    let policy = policy(ToolClass::Mutating);
+    let failure = Failure {
+        code,
+        message: "no".into(),
+        retriable,
+        terminal: !retriable,
+        rule: Some("rule".into()),
+        verify: Some("look".into()),
+        retry_after: Some(2 * SECOND),
+        output: None,
+    };
+    let (call, _) = World::new().begin_only(request(&policy), &policy);
+    CallResult { attempts, ..call.failed(failure, START) }
+}
+
+#[test]
+fn the_status_follows_from_the_code_and_from_what_was_tried() {
+    for code in Code::ALL.iter().copied() {
+        let expected = match code {
+            Code::ToolError => Status::RetriableError,
+            code => code.status(),
+        };
+        assert_eq!(failed(code, true, 0).status(), expected, "{code}");
+    }
+    assert_eq!(failed(Code::ToolError, false, 1).status(), Status::Error);
+    assert_eq!(failed(Code::CircuitOpen, true, 0).status(), Status::CircuitOpen);
+    assert_eq!(
+        failed(Code::CircuitOpen, true, 2).status(),
+        Status::RetryExhausted,
+        "it opened between attempts"
+    );
+}
+
+#[test]
+fn an_envelope_says_why_there_is_no_answer_and_what_the_guard_adds() {
+    let request = request(&policy(ToolClass::Mutating));
+    let remark = |text: &'static str| Remark { layer: Layer::Loop, text: text.into() };
+    let mut result = failed(Code::OutcomeUnknown, false, 1);
+    result.remarks = vec![remark("[ONE] a"), remark("[TWO] b")];
+    result.recorded = Recorded::No;
+    result.took = 1500 * MS;
+    result.breaker = Some(breaker::State::Open);
+    result.retries.push(Retried { attempt: 1, latency: 20 * MS, delay: 200 * MS, reason: "http.503".into() });
+    assert_eq!(
+        serde_json::to_value(result.to_envelope(&request)).unwrap(),
+        json!({
+            "requestId": "r-1", "status": "error", "fromCache": false, "toolName": "pay", "durationMs": 1500,
+            "attempts": 1, "recorded": false,
+            "error": {
+                "code": "outcome_unknown", "message": "no\n[ONE] a\n[TWO] b", "retriable": false, "terminal": true,
+                "breakerState": "OPEN", "rule": "rule", "verify": "look", "retryAfterMs": 2000,
+            },
+            "retriedBy": [{ "attempt": 1, "delayMs": 200, "reasonCode": "http.503", "latencyMs": 20 }],
+        })
+    );
+    assert_eq!(result.told().as_deref(), Some("no\n[ONE] a\n[TWO] b"));
+}
+
+#[test]
+fn what_the_guard_adds_to_a_success_stands_in_its_metadata() {
+    let request = request(&policy(ToolClass::Mutating));
+    for (metadata, expected) in [
+        (None, Some(json!({ "dev.steadfast/remarks": ["again \"x\""] }))),
+        (Some(" { } "), Some(json!({ "dev.steadfast/remarks": ["again \"x\""] }))),
+        (Some(r#"{"a":1}"#), Some(json!({ "dev.steadfast/remarks": ["again \"x\""], "a": 1 }))),
+        (Some("[1]"), Some(json!([1]))),
+    ] {
+        let output =
+            Output { content: RawJson::string("paid"), metadata: metadata.map(RawJson::from_trusted) };
+        let mut result = CallResult { ended: Ok(output.clone()), ..failed(Code::Cancelled, false, 1) };
+        assert_eq!(
+            result.to_envelope(&request).output,
+            Some(output),
+            "nothing is added where there is nothing to say"
+        );
+        assert_eq!(result.told(), None);
+        result.remarks = vec![Remark { layer: Layer::RepeatedSuccess, text: "again \"x\"".into() }];
+        let envelope = serde_json::to_value(result.to_envelope(&request)).unwrap();
+        assert_eq!(envelope["output"]["content"], json!("paid"));
+        assert_eq!(envelope["output"].get("metadata").cloned(), expected);
+        assert_eq!(result.told().as_deref(), Some("again \"x\""));
+    }
+}
+
+#[test]
+fn an_answer_from_elsewhere_says_so() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut leader, _) = world.begin(request(&policy), &policy);
+    let (mut follower, step) = world.begin(request(&policy), &policy);
+    assert_eq!(name_of(&step), "Follow");
+    let first = finished(world.on(&mut leader, Event::Ran(paid())));
+    world.pass(40 * MS);
+    let followed =
+        finished(world.on(&mut follower, Event::Woke(Wake::Changed))).to_envelope(follower.request());
+    let replayed = world.post(&keyed("k"), &policy, &[]);
+    assert_eq!(first.to_envelope(leader.request()).cache, None);
+    for (envelope, matched) in [(followed, MatchedOn::Inflight), (replayed, MatchedOn::Completed)] {
+        let hit = envelope.cache.unwrap();
+        assert!(envelope.from_cache);
+        assert_eq!((hit.matched_on, hit.age_ms, envelope.attempts), (matched, 40, 0));
+        assert_eq!(hit.key_fingerprint, leader.request().address().unwrap().own().fingerprint());
+        assert_eq!(envelope.output, Some(answer("paid")));
+    }
+}

@@ -1,0 +1,498 @@
+//! What the path of a call promises, each promise a test.
+//!
+//! | file | what is shown there |
+//! | --- | --- |
+//! | `table` | every state with every event |
+//! | `intake` | from an envelope to a request, from a result to an envelope |
+//! | `path` | refusals, duplicates, retries, time |
+//! | `store` | a store that fails, the fence, what is kept |
+//! | `cancel` | cancel, disconnect, time is up, can never answer |
+//! | `approval` | asking a person |
+//! | `modes` | off and shadow |
+//! | `requirements` | the requirements that the core alone can show |
+
+#![expect(clippy::wildcard_enum_match_arm, reason = "a test names what it wants and fails at anything else")]
+
+mod approval;
+mod cancel;
+mod intake;
+mod modes;
+mod path;
+mod requirements;
+mod store;
+mod table;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::approval::{Channel, Decision, Grantor, Spend};
+use crate::classify::{Fault, RetryAfter, Source, Transport};
+use crate::dedupe::{
+    Absence, IndexMove, LeaseSight, Process, RecordState, Records, RunId, SaveVerdict, Write,
+};
+use crate::envelope::{CallEnvelope, ResultEnvelope, UnknownFields};
+use crate::id::{ActorId, Digest, SessionKey};
+use crate::output::{Output, RawJson};
+use crate::policy::{Profile, Ratio};
+
+const START: Timestamp = Timestamp::from_millis(1_762_300_800_000);
+const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+
+/// A store made of the tables, and nothing else.
+#[derive(Debug)]
+struct Store {
+    records: Records,
+    /// What is known about the owners of records.
+    sight: LeaseSight,
+    /// How the next operations fail; `None` is one that works. An unanswered one is done all the same.
+    faults: VecDeque<Option<StoreFault>>,
+    writes: u32,
+}
+
+impl Store {
+    fn claim(&mut self, claim: &Claim, now: Timestamp) -> ClaimVerdict {
+        let sight = self.sight;
+        let verdict = self.records.claim(claim, &[], |_| sight, now);
+        self.count_writes();
+        verdict
+    }
+
+    fn renew(&mut self, call: &Call, now: Timestamp) -> RenewVerdict {
+        let claimed = call.record().expect("only a call with a record renews");
+        let verdict = self.records.renew(claimed, &call.policy().dedupe.keep, Absence::Removed, now);
+        self.count_writes();
+        verdict
+    }
+
+    fn save(&mut self, save: &crate::dedupe::Save, now: Timestamp) -> SaveVerdict {
+        let verdict = self.records.save(save, now);
+        self.count_writes();
+        verdict
+    }
+
+    fn release(&mut self, release: &crate::dedupe::Release) {
+        self.records.release(release);
+        self.count_writes();
+    }
+
+    fn count_writes(&mut self) {
+        self.writes += u32::from(!self.records.changed().is_empty());
+    }
+
+    /// What stands in the only record.
+    fn state(&self) -> &'static str {
+        assert!(self.records.len() <= 1, "one record expected: {:?}", self.records);
+        match self.records.iter().next().map(|record| &record.state) {
+            None => "none",
+            Some(RecordState::Inflight) => "inflight",
+            Some(RecordState::Done(_)) => "done",
+            Some(RecordState::Failed(_)) => "failed",
+            Some(RecordState::Unknown) => "unknown",
+            Some(RecordState::Cancelled) => "cancelled",
+        }
+    }
+
+    /// The record now belongs to somebody else.
+    fn steal(&mut self) {
+        let stolen: Vec<Record> = self.records.iter().cloned().collect();
+        for mut record in stolen {
+            record.owner.call = 99;
+            self.records.apply(Write::Put {
+                record: Box::new(record),
+                index: IndexMove::Keep,
+                remove: Vec::new(),
+            });
+        }
+    }
+}
+
+/// Everything around the calls of a test: the time, the store, what they share.
+struct World {
+    now: Timestamp,
+    store: Store,
+    breaker: Breaker,
+    dependency: Option<Breaker>,
+    budget: RetryBudget,
+    limiter: Limiter,
+    guard: LoopGuard,
+    trust: TrustLedger,
+    approvals: Approvals,
+    notices: Vec<Notice>,
+    /// The steps that were given, by name.
+    steps: Vec<&'static str>,
+    /// Attempts that were made, in all.
+    runs: u32,
+    calls: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            now: START,
+            store: Store {
+                records: Records::default(),
+                sight: LeaseSight::Alive,
+                faults: VecDeque::new(),
+                writes: 0,
+            },
+            breaker: Breaker::default(),
+            dependency: None,
+            budget: RetryBudget::default(),
+            limiter: Limiter::default(),
+            guard: LoopGuard::default(),
+            trust: TrustLedger::default(),
+            approvals: Approvals::default(),
+            notices: Vec::new(),
+            steps: Vec::new(),
+            runs: 0,
+            calls: 0,
+        }
+    }
+
+    fn shared<R>(&mut self, act: impl FnOnce(&mut Shared<'_>, Timestamp, &mut Vec<Notice>) -> R) -> R {
+        let mut shared = Shared {
+            breaker: &mut self.breaker,
+            dependency: self.dependency.as_mut(),
+            budget: &mut self.budget,
+            limiter: &mut self.limiter,
+            guard: &mut self.guard,
+            trust: &mut self.trust,
+            approvals: &self.approvals,
+        };
+        act(&mut shared, self.now, &mut self.notices)
+    }
+
+    /// A call comes; the first step, with no store at work.
+    fn begin_only(&mut self, mut request: Request, policy: &Policy) -> (Call, Step) {
+        self.calls += 1;
+        request.number = self.calls;
+        request.run = RunId(format!("run-{}", self.calls).into());
+        if let Duplicates::Joined(Address::Keyless { run, .. }) = &mut request.duplicates {
+            *run = Key(Digest::of(request.run.0.as_bytes()));
+        }
+        let policy = Arc::new(policy.clone());
+        let (call, step) =
+            self.shared(|shared, now, notices| Call::begin(shared, request, policy, 7, now, notices));
+        self.steps.push(name_of(&step));
+        (call, step)
+    }
+
+    /// An event; the step that follows, with no store at work.
+    fn on_only(&mut self, call: &mut Call, event: Event) -> Result<Step, Misuse> {
+        let step = self.shared(|shared, now, notices| call.on(shared, now, event, notices))?;
+        self.steps.push(name_of(&step));
+        Ok(step)
+    }
+
+    /// A call comes; the first step that is not the store's business.
+    fn begin(&mut self, request: Request, policy: &Policy) -> (Call, Step) {
+        let (mut call, step) = self.begin_only(request, policy);
+        let step = self.serve(&mut call, step);
+        (call, step)
+    }
+
+    /// An event; the next step that is not the store's business.
+    fn on(&mut self, call: &mut Call, event: Event) -> Step {
+        let step = self.on_only(call, event).expect("the event belongs to the state");
+        self.serve(call, step)
+    }
+
+    fn serve(&mut self, call: &mut Call, mut step: Step) -> Step {
+        while let Some(event) = self.store_event(call, &step) {
+            step = self.on_only(call, event).expect("the store answers what it was asked");
+        }
+        if let Step::Run(_) = step {
+            self.runs += 1;
+        }
+        step
+    }
+
+    fn store_event(&mut self, call: &Call, step: &Step) -> Option<Event> {
+        let is_stores = matches!(
+            step,
+            Step::Claim(_)
+                | Step::Spend { .. }
+                | Step::Start { .. }
+                | Step::Renew
+                | Step::Save(_)
+                | Step::Release(_)
+        );
+        let fault = if is_stores { self.store.faults.pop_front().flatten() } else { None };
+        if fault == Some(StoreFault::NotDone) {
+            return Some(Event::StoreFailed(StoreFault::NotDone));
+        }
+        let now = self.now;
+        let event = match step {
+            Step::Claim(claim) => Event::Claimed(self.store.claim(claim, now)),
+            Step::Spend { grant, owner } => Event::Spent(self.approvals.spend(*grant, owner.digest(), now)),
+            Step::Start { key, owner } => {
+                let verdict = self.store.records.start(key, owner, now);
+                self.store.count_writes();
+                Event::Started(verdict)
+            }
+            Step::Renew => Event::Renewed(self.store.renew(call, now)),
+            Step::Save(save) => Event::Saved(self.store.save(save, now)),
+            Step::Release(release) => {
+                self.store.release(release);
+                Event::Released
+            }
+            Step::Follow(_)
+            | Step::Ask(_)
+            | Step::Run(_)
+            | Step::Cut(_)
+            | Step::Wait
+            | Step::Answer { .. }
+            | Step::Stay
+            | Step::Finish { .. } => {
+                return None;
+            }
+        };
+        Some(fault.map_or(event, Event::StoreFailed))
+    }
+
+    fn pass(&mut self, span: Duration) {
+        self.now = self.now + span;
+    }
+
+    /// Goes to the moment that the call wants to be woken at, and wakes it.
+    fn wake(&mut self, call: &mut Call) -> Step {
+        self.now = call.wake_at().expect("the call waits for a moment").max(self.now);
+        self.on(call, Event::Woke(Wake::Time))
+    }
+
+    /// Drives a call to its end; each attempt takes so long and ends so. Past the end of the script the last one repeats.
+    fn drive(&mut self, request: Request, policy: &Policy, script: &[(Duration, Outcome)]) -> CallResult {
+        let (mut call, mut step) = self.begin(request, policy);
+        let mut script = script.iter();
+        let mut last = None;
+        loop {
+            step = match step {
+                Step::Run(_) => {
+                    last = script.next().or(last);
+                    let (took, outcome) = last.expect("the script has an attempt");
+                    self.pass(*took);
+                    self.on(&mut call, Event::Ran(outcome.clone()))
+                }
+                Step::Wait => self.wake(&mut call),
+                Step::Finish { result, .. } => return *result,
+                other => panic!("not in a straight run: {other:?}"),
+            };
+        }
+    }
+
+    /// The same from envelope to envelope.
+    fn post(&mut self, envelope: &Json, policy: &Policy, script: &[(Duration, Outcome)]) -> ResultEnvelope {
+        let request = from_envelope(envelope, policy);
+        self.drive(request.clone(), policy, script).to_envelope(&request)
+    }
+
+    /// The answer has arrived at its client.
+    fn deliver(&mut self, result: &CallResult) {
+        if let Some(receipt) = &result.receipt {
+            self.store.records.delivered(receipt, self.now);
+        }
+    }
+
+    fn has(&self, wanted: &Notice) -> bool {
+        self.notices.contains(wanted)
+    }
+
+    fn count(&self, is_meant: impl Fn(&Notice) -> bool) -> usize {
+        self.notices.iter().filter(|notice| is_meant(notice)).count()
+    }
+
+    fn breaker_state(&self, policy: &Policy) -> breaker::State {
+        self.breaker.state(&policy.breaker, self.now)
+    }
+
+    /// A person grants a call once, beforehand; as an operator.
+    fn grant_once(&mut self, request: &Request, policy: &Policy) {
+        let wanted = Wanted {
+            tool: &request.tool,
+            arguments: request.digest,
+            signature: &request.signature,
+            session: request.session.as_ref(),
+            blocked: false,
+        };
+        let asked =
+            self.approvals.ask(wanted, &Escalation::routine(&request.tool), None, &policy.approval, self.now);
+        self.approvals
+            .decide(asked.id, Decision::Once, Grantor::Operator, self.now)
+            .expect("the request is open");
+    }
+}
+
+fn name_of(step: &Step) -> &'static str {
+    match step {
+        Step::Claim(claim) => match claim.intent {
+            Intent::Look => "Look",
+            Intent::Take { started: true } => "Claim",
+            Intent::Take { started: false } => "ClaimOnly",
+        },
+        Step::Follow(_) => "Follow",
+        Step::Ask(_) => "Ask",
+        Step::Spend { .. } => "Spend",
+        Step::Start { .. } => "Start",
+        Step::Renew => "Renew",
+        Step::Run(_) => "Run",
+        Step::Cut(_) => "Cut",
+        Step::Wait => "Wait",
+        Step::Save(_) => "Save",
+        Step::Release(_) => "Release",
+        Step::Answer { .. } => "Answer",
+        Step::Stay => "Stay",
+        Step::Finish { .. } => "Finish",
+    }
+}
+
+// ---- calls ----
+
+fn envelope() -> Json {
+    json!({
+        "contractVersion": "1.1",
+        "requestId": "r-1",
+        "toolName": "pay",
+        "toolNamespace": "bank",
+        "target": { "sessionKey": "s-1", "actorId": "bob" },
+        "payload": { "version": "1.0", "params": { "to": "ann", "amount": 5 } },
+    })
+}
+
+/// The envelope with members merged in.
+fn envelope_with(more: &Json) -> Json {
+    fn merge(into: &mut Json, more: &Json) {
+        match (into, more) {
+            (Json::Object(into), Json::Object(more)) => {
+                for (name, value) in more {
+                    merge(into.entry(name.clone()).or_insert(Json::Null), value);
+                }
+            }
+            (into, more) => *into = more.clone(),
+        }
+    }
+    let mut envelope = envelope();
+    merge(&mut envelope, more);
+    envelope
+}
+
+fn keyed(key: &str) -> Json {
+    envelope_with(&json!({ "payload": { "idempotencyKey": key } }))
+}
+
+fn process() -> Process {
+    Process { boot: "boot".into(), pid: 1, started: 1 }
+}
+
+fn from_envelope(envelope: &Json, policy: &Policy) -> Request {
+    from_envelope_on(envelope, policy, Channel::Headless)
+}
+
+fn from_envelope_on(envelope: &Json, policy: &Policy, channel: Channel) -> Request {
+    let envelope = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Keep).unwrap();
+    let run = RunId("run".into());
+    let intake =
+        Intake { process: &process(), number: 0, run: &run, channel, hook_key: None, input_schema: None };
+    Request::from_envelope(&envelope, policy, intake).unwrap()
+}
+
+/// A call with the key `k`.
+fn request(policy: &Policy) -> Request {
+    from_envelope(&keyed("k"), policy)
+}
+
+/// A call as the gateway makes it where nobody gave a key.
+fn keyless(policy: &Policy) -> Request {
+    let (run, index) = (Key(Digest::of(b"run")), Key(Digest::of(b"index")));
+    Request {
+        duplicates: Duplicates::Joined(Address::Keyless { run, index }),
+        ..from_envelope(&envelope(), policy)
+    }
+}
+
+/// No jitter, so that moments can be written down.
+fn policy(class: ToolClass) -> Policy {
+    let mut policy = Profile::Standard.policy(class);
+    policy.retry.jitter = crate::policy::Jitter::None;
+    policy
+}
+
+// ---- outcomes ----
+
+fn paid() -> Outcome {
+    Outcome::Success { output: answer("paid"), concern: None }
+}
+
+fn answer(text: &str) -> Output {
+    Output { content: RawJson::string(text), metadata: None }
+}
+
+fn fails(source: Source) -> Outcome {
+    Outcome::Failure { fault: Fault::new(source, "it failed"), output: None }
+}
+
+fn http(status: u16) -> Outcome {
+    fails(Source::Http { status })
+}
+
+/// It never left.
+fn not_sent() -> Outcome {
+    fails(Source::Transport { error: Transport::Unreachable, written: false })
+}
+
+/// Our own clock cut it.
+fn timed_out() -> Outcome {
+    fails(Source::Timeout { after: 30 * SECOND })
+}
+
+/// The other side proved that it did not run, and said when to come again.
+fn busy(wait: Duration) -> Outcome {
+    let fault = Fault {
+        retry_after: Some(RetryAfter::Delay(wait)),
+        ..Fault::new(Source::Http { status: 503 }, "busy")
+    };
+    Outcome::Failure { fault, output: None }
+}
+
+fn at_once(outcome: Outcome) -> Vec<(Duration, Outcome)> {
+    vec![(Duration::ZERO, outcome)]
+}
+
+// ---- results ----
+
+fn finished(step: Step) -> CallResult {
+    match step {
+        Step::Finish { result, .. } => *result,
+        other => panic!("the call should be over: {other:?}"),
+    }
+}
+
+fn finished_keeping(step: Step) -> (CallResult, Vec<Kept>) {
+    match step {
+        Step::Finish { result, kept } => (*result, kept),
+        other => panic!("the call should be over: {other:?}"),
+    }
+}
+
+fn answered(step: Step) -> (CallResult, Upstream) {
+    match step {
+        Step::Answer { result, upstream } => (*result, upstream),
+        other => panic!("the caller should be answered: {other:?}"),
+    }
+}
+
+fn code(result: &CallResult) -> Option<Code> {
+    result.ended.as_ref().err().map(|failure| failure.code)
+}
+
+fn rule(result: &CallResult) -> &str {
+    result.ended.as_ref().err().and_then(|failure| failure.rule.as_deref()).unwrap_or_default()
+}
+
+fn message(result: &CallResult) -> &str {
+    result.ended.as_ref().err().map(|failure| &*failure.message).unwrap_or_default()
+}

@@ -1,0 +1,177 @@
+//! Off does nothing at all; shadow decides, tells it once, and changes nothing.
+
+use super::*;
+use crate::guard::Ending;
+use crate::policy::Modes;
+
+/// A world in which everything speaks against the call: the breaker is open, the tool is blocked, the model loops.
+fn adverse(policy: &Policy) -> World {
+    let mut world = World::new();
+    world.breaker.force_open(world.now);
+    let request = request(policy);
+    world.trust.block_tool(&request.tool, "a test", crate::trust::Notify::No, world.now);
+    looping(&mut world, &request, policy);
+    world
+}
+
+fn looping(world: &mut World, request: &Request, policy: &Policy) {
+    for _ in 0..3 {
+        let call = GuardedCall { tool: &request.tool, arguments: request.digest, turn: None };
+        world.guard.begin(&policy.guard, call, world.now);
+        world.guard.end(&policy.guard, call, Ending::Failure { message: "no", mistake: None }, world.now);
+    }
+}
+
+fn would_have(world: &World) -> Vec<Shadowed> {
+    let told = |notice: &Notice| match notice {
+        Notice::WouldHave(shadowed) => Some(*shadowed),
+        _ => None,
+    };
+    world.notices.iter().filter_map(told).collect()
+}
+
+#[test]
+fn off_makes_changes_delays_refuses_records_and_retries_nothing() {
+    for class in [ToolClass::Idempotent, ToolClass::Mutating] {
+        for outcome in [paid(), http(400), http(503), timed_out(), not_sent()] {
+            let mut policy = policy(class);
+            policy.modes = Modes::all(Mode::Off);
+            policy.limits.concurrency = std::num::NonZeroU32::new(1);
+            policy.arguments = ArgumentCheck::Enforce;
+            let mut world = adverse(&policy);
+            world.limiter.enter(&policy.limits, world.now).unwrap();
+            let before = format!("{:?}{:?}{:?}{:?}", world.breaker, world.guard, world.trust, world.limiter);
+            let mut request = request(&policy);
+            request.limits.deadline = Some(START);
+            request.invalid_arguments = Some("all wrong".into());
+            let (mut call, step) = world.begin(request, &policy);
+            assert!(matches!(&step, Step::Run(run) if run.deadline.is_none()), "{step:?}");
+            assert_eq!(call.wake_at(), None, "there is no limit of time");
+            world.pass(Duration::from_secs(86_400));
+            let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(outcome.clone())));
+            match (&result.ended, outcome) {
+                (Ok(output), Outcome::Success { .. }) => assert_eq!(*output, answer("paid")),
+                (Err(failure), Outcome::Failure { fault, .. }) => {
+                    assert_eq!(failure.message, fault.message, "{class:?}: the tool's own words");
+                    assert_ne!(failure.code, Code::OutcomeUnknown, "{class:?}");
+                }
+                (ended, outcome) => panic!("{outcome:?} became {ended:?}"),
+            }
+            assert_eq!((result.attempts, result.recorded, result.remarks), (1, Recorded::NotAsked, vec![]));
+            assert_eq!((world.store.writes, kept), (0, vec![]));
+            assert_eq!(
+                format!("{:?}{:?}{:?}{:?}", world.breaker, world.guard, world.trust, world.limiter),
+                before
+            );
+            assert_eq!(would_have(&world), []);
+        }
+    }
+}
+
+#[test]
+fn dedupe_in_shadow_runs_duplicates_and_records_apart() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.modes.dedupe = Mode::Shadow;
+    let mut world = World::new();
+    let first = world.drive(request(&policy), &policy, &at_once(paid()));
+    assert_eq!(would_have(&world), []);
+    let second = world.drive(request(&policy), &policy, &at_once(paid()));
+    assert_eq!((world.runs, would_have(&world)), (2, vec![Shadowed::Duplicate]));
+    for result in [&first, &second] {
+        let envelope = result.to_envelope(&request(&policy));
+        assert_eq!((envelope.from_cache, envelope.recorded), (false, None), "nothing is promised");
+    }
+    let address = request(&policy).address().unwrap();
+    assert_eq!(
+        world.store.records.iter().map(|record| record.key).collect::<Vec<_>>(),
+        [address.shadowed().own()]
+    );
+    // A call that is enforced does not see it.
+    policy.modes.dedupe = Mode::Enforce;
+    assert!(!world.post(&keyed("k"), &policy, &at_once(paid())).from_cache);
+    assert_eq!(world.runs, 3);
+}
+
+#[test]
+fn dedupe_in_shadow_lets_a_failing_store_and_a_lost_fence_change_nothing() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.modes.dedupe = Mode::Shadow;
+    let mut world = World::new();
+    world.store.faults = [Some(StoreFault::Unanswered), Some(StoreFault::NotDone)].into();
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
+
+    let mut world = World::new();
+    world.store.faults = [None, Some(StoreFault::NotDone)].into();
+    let result = world.drive(request(&policy), &policy, &at_once(paid()));
+    assert_eq!((result.ended.is_ok(), result.recorded), (true, Recorded::NotAsked));
+
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.on(&mut call, Event::Renewed(RenewVerdict::Lost));
+    assert_eq!(name_of(&world.on(&mut call, Event::Ran(not_sent()))), "Wait", "it is retried all the same");
+    assert_eq!(name_of(&world.wake(&mut call)), "Run");
+
+    policy.approval.when = AskWhen::Always;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(from_envelope_on(&keyed("k"), &policy, Channel::Interactive), &policy);
+    world.store.faults = [Some(StoreFault::NotDone)].into();
+    let step = world.on(&mut call, Event::Answered(Approval::Granted(None)));
+    assert_eq!(name_of(&step), "Run", "a start that could not be written refuses nothing");
+}
+
+#[test]
+fn retry_in_shadow_tries_once() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.modes.retry = Mode::Shadow;
+    let mut world = World::new();
+    let result = world.drive(request(&policy), &policy, &at_once(http(503)));
+    assert_eq!((result.attempts, code(&result)), (1, Some(Code::UpstreamUnavailable)));
+    assert_eq!(would_have(&world), [Shadowed::Retried]);
+}
+
+#[test]
+fn the_breaker_in_shadow_refuses_nobody() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.modes.breaker = Mode::Shadow;
+    let mut world = World::new();
+    world.breaker.force_open(world.now);
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
+    assert_eq!(would_have(&world), [Shadowed::Refused(Code::CircuitOpen)]);
+}
+
+#[test]
+fn the_guard_in_shadow_refuses_nobody_and_adds_nothing() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.modes.guard = Mode::Shadow;
+    let mut world = World::new();
+    looping(&mut world, &request(&policy), &policy);
+    let result = world.drive(request(&policy), &policy, &at_once(http(400)));
+    assert_eq!((code(&result), result.remarks), (Some(Code::ToolError), vec![]));
+    assert_eq!(would_have(&world), [Shadowed::Refused(Code::LoopDetected)]);
+}
+
+#[test]
+fn trust_in_shadow_asks_nobody() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.modes.trust = Mode::Shadow;
+    policy.approval.when = AskWhen::Always;
+    for (channel, shadowed) in [
+        (Channel::Interactive, Shadowed::Asked),
+        (Channel::Headless, Shadowed::Refused(Code::ApprovalRequired)),
+    ] {
+        let mut world = World::new();
+        let request = from_envelope_on(&keyed("k"), &policy, channel);
+        assert!(world.drive(request, &policy, &at_once(paid())).ended.is_ok());
+        assert_eq!(would_have(&world), [shadowed]);
+    }
+}
+
+#[test]
+fn of_many_decisions_that_would_have_differed_only_the_first_is_told() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.modes = Modes::all(Mode::Shadow);
+    let mut world = adverse(&policy);
+    let result = world.drive(request(&policy), &policy, &at_once(http(503)));
+    assert_eq!((result.attempts, code(&result)), (1, Some(Code::UpstreamUnavailable)));
+    assert_eq!(would_have(&world), [Shadowed::Refused(Code::LoopDetected)]);
+}

@@ -1,0 +1,544 @@
+//! Refusals, duplicates, retries, time, and that the same inputs give the same steps.
+
+use std::num::NonZeroU32;
+
+use super::*;
+use crate::guard::Ending;
+use crate::policy::BudgetPolicy;
+
+// ---- refusals ----
+
+/// Everything that refuses a call without a wait: what it is called, how it comes about, the code.
+#[expect(clippy::type_complexity, reason = "a table of a test")]
+const REFUSALS: &[(&str, fn(&mut World, &mut Request, &mut Policy), Code)] = &[
+    ("deadline", |_, request, _| request.limits.deadline = Some(START), Code::DeadlineExceeded),
+    (
+        "arguments",
+        |_, request, policy| {
+            policy.arguments = ArgumentCheck::Enforce;
+            request.invalid_arguments = Some("\"to\" is missing".into());
+        },
+        Code::InvalidArguments,
+    ),
+    (
+        "guard",
+        |world, request, policy| {
+            for _ in 0..2 {
+                let call = GuardedCall { tool: &request.tool, arguments: request.digest, turn: None };
+                world.guard.begin(&policy.guard, call, world.now);
+                world.guard.end(
+                    &policy.guard,
+                    call,
+                    Ending::Failure { message: "no", mistake: None },
+                    world.now,
+                );
+            }
+        },
+        Code::LoopDetected,
+    ),
+    (
+        "breaker",
+        |world, _, _| {
+            world.breaker.force_open(world.now);
+        },
+        Code::CircuitOpen,
+    ),
+    (
+        "dependency",
+        |world, _, _| {
+            let mut breaker = Breaker::default();
+            breaker.force_open(world.now);
+            world.dependency = Some(breaker);
+        },
+        Code::CircuitOpen,
+    ),
+    (
+        "trust",
+        |world, request, _| {
+            world.trust.block_tool(&request.tool, "a test", crate::trust::Notify::No, world.now);
+        },
+        Code::ToolBlocked,
+    ),
+    ("approval", |_, _, policy| policy.approval.when = AskWhen::Always, Code::ApprovalRequired),
+];
+
+#[test]
+fn a_refusal_looks_the_key_up_first_and_writes_nothing() {
+    for (name, refuse, expected) in REFUSALS {
+        let mut policy = policy(ToolClass::Mutating);
+        let mut request = request(&policy);
+        // Nothing there: refused.
+        let mut world = World::new();
+        refuse(&mut world, &mut request, &mut policy);
+        let (_, step) = world.begin(request.clone(), &policy);
+        let result = finished(step);
+        assert_eq!(code(&result), Some(*expected), "{name}");
+        assert_eq!(
+            (world.steps.as_slice(), world.store.writes),
+            (["Look", "Finish"].as_slice(), 0),
+            "{name}"
+        );
+        assert!(world.has(&Notice::CallBlocked { code: *expected }), "{name}");
+
+        // An answer is there: it is given, whatever speaks against a run.
+        let free = self::policy(ToolClass::Mutating);
+        let mut world = World::new();
+        world.drive(self::request(&free), &free, &at_once(paid()));
+        refuse(&mut world, &mut request, &mut policy);
+        let writes = world.store.writes;
+        let (_, step) = world.begin(request.clone(), &policy);
+        assert_eq!(finished(step).ended, Ok(answer("paid")), "{name}");
+        assert_eq!((world.store.writes, world.runs), (writes, 1), "{name}");
+
+        // A run is under way: it is followed, and its answer is this call's too.
+        let mut world = World::new();
+        let (mut leader, _) = world.begin(self::request(&free), &free);
+        refuse(&mut world, &mut request, &mut policy);
+        let (mut call, step) = world.begin(request.clone(), &policy);
+        assert_eq!(name_of(&step), "Follow", "{name}");
+        finished(world.on(&mut leader, Event::Ran(paid())));
+        let result = finished(world.on(&mut call, Event::Woke(Wake::Changed)));
+        assert_eq!(result.ended, Ok(answer("paid")), "{name}");
+    }
+}
+
+#[test]
+fn who_followed_although_it_would_be_refused_is_refused_when_the_run_left_nothing() {
+    for (name, refuse, expected) in REFUSALS {
+        let mut policy = policy(ToolClass::Mutating);
+        let free = policy.clone();
+        let mut request = request(&policy);
+        let mut world = World::new();
+        let (mut leader, _) = world.begin(self::request(&free), &free);
+        refuse(&mut world, &mut request, &mut policy);
+        let (mut call, _) = world.begin(request.clone(), &policy);
+        assert_eq!(call.state(), "Following", "{name}");
+        // The leader's run is proved not to have happened, and its claim is gone.
+        finished(world.on(&mut leader, Event::Ran(http(413))));
+        assert_eq!(world.store.state(), "none", "{name}");
+        let result = finished(world.on(&mut call, Event::Woke(Wake::Changed)));
+        assert_eq!((code(&result), world.runs, world.store.state()), (Some(*expected), 1, "none"), "{name}");
+        assert!(format!("{:?}", world.guard).contains("open: []"), "{name}: nothing is in flight any more");
+    }
+}
+
+#[test]
+fn a_refusal_without_a_key_needs_no_look() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    world.breaker.force_open(world.now);
+    let (_, step) = world.begin(from_envelope(&envelope(), &policy), &policy);
+    assert_eq!(code(&finished(step)), Some(Code::CircuitOpen));
+    assert_eq!(world.steps, ["Finish"]);
+}
+
+#[test]
+fn a_refusal_after_the_claim_releases_it() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.limits.concurrency = NonZeroU32::new(1);
+    let mut world = World::new();
+    let (mut first, _) = world.begin(request(&policy), &policy);
+    let (_, step) = world.begin(from_envelope(&keyed("other"), &policy), &policy);
+    let result = finished(step);
+    assert_eq!((code(&result), rule(&result)), (Some(Code::Overloaded), "limit.concurrency"));
+    assert_eq!((world.store.records.len(), world.runs), (1, 1));
+    finished(world.on(&mut first, Event::Ran(paid())));
+    assert!(world.post(&keyed("other"), &policy, &at_once(paid())).error.is_none(), "there is room again");
+}
+
+#[test]
+fn refusals_are_never_replayed() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.dedupe.cache_failures = crate::policy::CacheFailures::All;
+    policy.limits.concurrency = NonZeroU32::new(1);
+    let mut world = World::new();
+    world.limiter.enter(&policy.limits, world.now).unwrap();
+    assert_eq!(code(&world.drive(request(&policy), &policy, &[])), Some(Code::Overloaded));
+    world.limiter.leave();
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
+}
+
+// ---- what may be retried (D4) ----
+
+#[test]
+fn what_a_failed_attempt_leads_to_depends_on_class_reach_and_nature() {
+    let certificate = || Outcome::Failure {
+        fault: Fault::new(
+            Source::Transport { error: Transport::Tls, written: true },
+            "certificate has expired",
+        ),
+        output: None,
+    };
+    let too_early = || http(425);
+    // Fault, its reach and nature; what follows for a tool that is safe, for a mutating one, and for one of unknown
+    // class where ambiguity means retry, and where it means stop.
+    let rows = [
+        ("not sent, transient", not_sent(), ["retry", "retry", "retry", "retry"]),
+        ("refused, transient", http(429), ["retry", "retry", "retry", "retry"]),
+        ("refused, permanent", http(413), ["release", "release", "release", "release"]),
+        ("unknown, transient", http(500), ["retry", "unknown", "retry", "unknown"]),
+        ("unknown, transient", timed_out(), ["retry", "unknown", "retry", "unknown"]),
+        ("unknown, permanent", certificate(), ["release", "unknown", "release", "unknown"]),
+        ("answered, transient", too_early(), ["retry", "save", "retry", "save"]),
+        ("answered, permanent", http(400), ["save", "save", "save", "save"]),
+    ];
+    for (name, outcome, expected) in rows {
+        let found = [
+            (ToolClass::Idempotent, Ambiguous::Stop),
+            (ToolClass::Mutating, Ambiguous::Retry),
+            (ToolClass::Unknown, Ambiguous::Retry),
+            (ToolClass::Unknown, Ambiguous::Stop),
+        ]
+        .map(|(class, ambiguous)| {
+            let mut policy = policy(class);
+            policy.repeat.ambiguous = ambiguous;
+            leads_to(&policy, request(&policy), outcome.clone())
+        });
+        assert_eq!(found, expected, "{name}: {outcome:?}");
+    }
+}
+
+use crate::policy::Ambiguous;
+
+fn leads_to(policy: &Policy, request: Request, outcome: Outcome) -> &'static str {
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request, policy);
+    match (world.on(&mut call, Event::Ran(outcome)), world.store.state()) {
+        (Step::Wait, "inflight") => "retry",
+        (Step::Finish { result, .. }, "unknown") if code(&result) == Some(Code::OutcomeUnknown) => "unknown",
+        (Step::Finish { .. }, "none") => "release",
+        (Step::Finish { .. }, "failed") => "save",
+        (step, state) => panic!("{step:?}, and the record is {state}"),
+    }
+}
+
+#[test]
+fn who_vouches_for_a_second_run_is_believed_as_far_as_the_class_goes() {
+    let hint = envelope_with(
+        &json!({ "payload": { "idempotencyKey": "k", "callHints": { "expectedRetrySafe": true } } }),
+    );
+    let with = |class, change: fn(&mut Policy)| {
+        let mut policy = policy(class);
+        policy.repeat.ambiguous = Ambiguous::Stop;
+        change(&mut policy);
+        policy
+    };
+    let nothing: fn(&mut Policy) = |_| {};
+    for (class, change, envelope, expected) in [
+        (
+            ToolClass::Mutating,
+            (|policy| policy.repeat.retry_safe = true) as fn(&mut Policy),
+            keyed("k"),
+            "retry",
+        ),
+        (ToolClass::Mutating, |policy| policy.repeat.honours_key = true, keyed("k"), "retry"),
+        (ToolClass::Mutating, nothing, hint.clone(), "unknown"),
+        (ToolClass::Unknown, nothing, hint, "retry"),
+    ] {
+        let policy = with(class, change);
+        assert_eq!(leads_to(&policy, from_envelope(&envelope, &policy), http(500)), expected, "{class:?}");
+    }
+}
+
+#[test]
+fn an_unknown_outcome_names_the_way_to_find_out() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.verify = Some("list the payments of today".into());
+    let mut world = World::new();
+    let result = world.post(&keyed("k"), &policy, &at_once(timed_out()));
+    let error = result.error.unwrap();
+    assert_eq!((error.code, error.terminal), (Code::OutcomeUnknown, true));
+    assert_eq!(error.verify.as_deref(), Some("list the payments of today"));
+    assert!(error.message.contains("list the payments of today"), "{}", error.message);
+}
+
+// ---- when (D1, D3, D5) ----
+
+#[test]
+fn a_wait_that_the_other_side_asked_for_is_waited() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.on(&mut call, Event::Ran(busy(7 * SECOND)));
+    assert_eq!(call.wake_at(), Some(START + 7 * SECOND));
+    assert!(world.has(&Notice::RetryScheduled { attempt: 2, at: START + 7 * SECOND }));
+}
+
+#[test]
+fn a_wait_that_is_too_long_ends_the_call_and_is_passed_on() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let result = world.drive(request(&policy), &policy, &at_once(busy(90 * SECOND)));
+    let failure = result.ended.unwrap_err();
+    assert_eq!((failure.code, failure.retry_after), (Code::RetryExhausted, Some(90 * SECOND)));
+
+    let mut world = World::new();
+    let mut request = request(&policy);
+    request.limits.deadline = Some(START + 5 * SECOND);
+    let result = world.drive(request, &policy, &at_once(busy(6 * SECOND)));
+    assert_eq!(
+        (code(&result), rule(&result), result.attempts),
+        (Some(Code::DeadlineExceeded), "deadline", 1)
+    );
+}
+
+#[test]
+fn retries_of_a_dependency_are_limited_together() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.retry.budget = BudgetPolicy { share: Ratio::percent(0), floor_per_second: 2 };
+    let mut world = World::new();
+    let result = world.drive(request(&policy), &policy, &at_once(http(503)));
+    assert_eq!(
+        (code(&result), rule(&result), result.attempts),
+        (Some(Code::RetryExhausted), "retry_budget", 3)
+    );
+    assert!(world.has(&Notice::RetryStopped { stop: crate::retry::Stop::Budget }));
+}
+
+#[test]
+fn a_caller_lowers_the_limits_and_never_raises_them() {
+    let policy = policy(ToolClass::Idempotent);
+    let post = |transport: Json, hints: Json| {
+        let envelope = envelope_with(
+            &json!({ "transport": { "retryBudget": transport }, "payload": { "callHints": hints } }),
+        );
+        let mut world = World::new();
+        world.post(&envelope, &policy, &[(SECOND, http(503))])
+    };
+    assert_eq!(post(json!({ "maxAttempts": 2 }), json!({})).attempts, 2);
+    assert_eq!(post(json!({ "maxAttempts": 90, "maxElapsedMs": 900_000 }), json!({})).attempts, 4);
+    assert_eq!(post(json!({ "maxElapsedMs": 500 }), json!({})).attempts, 1);
+
+    let mut world = World::new();
+    let hint = envelope_with(&json!({ "payload": { "callHints": { "timeoutMs": 90_000 } } }));
+    let (call, _) = world.begin(from_envelope(&hint, &policy), &policy);
+    assert_eq!(call.wake_at(), Some(START + 30 * SECOND));
+    let hint = envelope_with(&json!({ "payload": { "callHints": { "timeoutMs": 5 } } }));
+    let (call, _) = world.begin(from_envelope(&hint, &policy), &policy);
+    assert_eq!(call.wake_at(), Some(START + 5 * MS));
+}
+
+#[test]
+fn who_allowed_one_attempt_gets_its_own_failure() {
+    let policy = policy(ToolClass::Idempotent);
+    let envelope = envelope_with(&json!({ "transport": { "retryBudget": { "maxAttempts": 1 } } }));
+    let mut world = World::new();
+    let result = world.post(&envelope, &policy, &at_once(http(503)));
+    assert_eq!(result.error.map(|error| error.code), Some(Code::UpstreamUnavailable));
+}
+
+#[test]
+fn a_breaker_that_opens_between_attempts_ends_the_call() {
+    // By the call's own failures.
+    let mut own = policy(ToolClass::Idempotent);
+    own.breaker.consecutive = NonZeroU32::new(2);
+    let mut world = World::new();
+    let result = world.post(&keyed("k"), &own, &at_once(http(503)));
+    assert_eq!(result.status, crate::code::Status::RetryExhausted);
+    let error = result.error.unwrap();
+    assert_eq!((error.code, result.attempts), (Code::CircuitOpen, 2));
+    assert_eq!(error.breaker_state, Some(breaker::State::Open));
+    assert!(error.retry_after_ms.is_some(), "it says when to come again");
+    assert_eq!(world.store.state(), "none");
+
+    // By others, during the wait.
+    let policy = policy(ToolClass::Idempotent);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.on(&mut call, Event::Ran(http(503)));
+    world.breaker.force_open(world.now);
+    let result = finished(world.wake(&mut call)).to_envelope(call.request());
+    assert_eq!(result.status, crate::code::Status::RetryExhausted);
+    assert_eq!(result.error.map(|error| error.code), Some(Code::CircuitOpen));
+    assert_eq!((world.runs, world.store.state()), (1, "none"));
+    let counted = world.trust.history(None).map(|entry| format!("{entry:?}")).collect::<Vec<_>>();
+    assert!(
+        counted.iter().any(|entry| entry.contains("ServerError")),
+        "trust counts what the tool did: {counted:?}"
+    );
+}
+
+#[test]
+fn a_deadline_cuts_a_running_attempt() {
+    let safe = policy(ToolClass::Idempotent);
+    let mut call_of = request(&safe);
+    call_of.limits.deadline = Some(START + 2 * SECOND);
+    let mut world = World::new();
+    let (mut call, step) = world.begin(call_of.clone(), &safe);
+    assert!(matches!(step, Step::Run(run) if run.deadline == Some(START + 2 * SECOND)));
+    assert_eq!(world.wake(&mut call), Step::Cut(Cut::Deadline));
+    let result = finished(world.on(&mut call, Event::Ran(timed_out())));
+    assert_eq!((code(&result), result.took), (Some(Code::DeadlineExceeded), 2 * SECOND));
+
+    let mutating = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(call_of, &mutating);
+    let (result, _) = answered(world.wake(&mut call));
+    assert_eq!((code(&result), rule(&result)), (Some(Code::OutcomeUnknown), "deadline"));
+}
+
+// ---- the gateway ----
+
+#[test]
+fn at_the_gateway_a_long_call_is_answered_after_55_seconds_and_goes_on() {
+    for class in [ToolClass::Idempotent, ToolClass::Mutating] {
+        let policy = policy(class).for_gateway();
+        let mut world = World::new();
+        let (mut call, _) = world.begin(keyless(&policy), &policy);
+        assert_eq!(call.wake_at(), Some(START + 55 * SECOND));
+        let (result, upstream) = answered(world.wake(&mut call));
+        assert_eq!((code(&result), upstream), (Some(Code::InFlight), Upstream::LeaveAlone));
+        assert_eq!((result.receipt, world.store.state()), (None, "inflight"));
+        // Calling again follows it, and gets its answer, although somebody was answered before.
+        let (mut again, step) = world.begin(keyless(&policy), &policy);
+        assert_eq!(name_of(&step), "Follow");
+        world.pass(10 * SECOND);
+        let late = finished(world.on(&mut call, Event::Ran(paid())));
+        assert_eq!(late.recorded, Recorded::Yes);
+        let result = finished(world.on(&mut again, Event::Woke(Wake::Changed)));
+        assert_eq!(result.ended, Ok(answer("paid")));
+        // Undelivered, it waits for the next one too.
+        assert_eq!(world.drive(keyless(&policy), &policy, &[]).ended, Ok(answer("paid")));
+        assert_eq!(world.runs, 1);
+    }
+}
+
+#[test]
+fn at_the_gateway_a_follower_is_answered_in_time_too() {
+    let policy = policy(ToolClass::Mutating).for_gateway();
+    let mut world = World::new();
+    world.begin(keyless(&policy), &policy);
+    world.pass(20 * SECOND);
+    let (mut follower, _) = world.begin(keyless(&policy), &policy);
+    assert_eq!(follower.wake_at(), Some(START + 75 * SECOND));
+    assert_eq!(code(&finished(world.wake(&mut follower))), Some(Code::InFlight));
+}
+
+#[test]
+fn at_the_gateway_no_retry_starts_after_45_seconds() {
+    let mut policy = policy(ToolClass::Idempotent).for_gateway();
+    policy.retry.total = None;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    world.pass(44_900 * MS);
+    let result = finished(world.on(&mut call, Event::Ran(http(503))));
+    assert_eq!((code(&result), world.runs), (Some(Code::RetryExhausted), 1));
+}
+
+#[test]
+fn a_call_without_sign_of_life_is_stuck_and_progress_pushes_that_back() {
+    for class in [ToolClass::Idempotent, ToolClass::Mutating] {
+        let mut policy = policy(class).for_gateway();
+        policy.time.answer_by = None;
+        let mut world = World::new();
+        let (mut call, _) = world.begin(keyless(&policy), &policy);
+        world.pass(200 * SECOND);
+        assert_eq!(name_of(&world.on(&mut call, Event::Progressed)), "Stay");
+        assert_eq!(call.wake_at(), Some(START + 500 * SECOND));
+        world.pass(100 * SECOND);
+        assert_eq!(
+            name_of(&world.on(&mut call, Event::Woke(Wake::Time))),
+            "Stay",
+            "a timer from before the progress"
+        );
+        let result = match (class, world.wake(&mut call)) {
+            (ToolClass::Idempotent, Step::Cut(Cut::Silent(_))) => {
+                finished(world.on(&mut call, Event::Ran(timed_out())))
+            }
+            (_, Step::Answer { result, upstream: Upstream::Cancel }) => *result,
+            (_, step) => panic!("{class:?}: {step:?}"),
+        };
+        assert_eq!(code(&result), Some(Code::StuckCall), "{class:?}");
+        assert_eq!(result.status(), crate::code::Status::Timeout);
+        assert_eq!(world.store.state(), if class == ToolClass::Mutating { "inflight" } else { "none" });
+    }
+}
+
+// ---- duplicates ----
+
+#[test]
+fn an_equal_call_without_a_key_runs_again_once_its_answer_has_arrived() {
+    let policy = policy(ToolClass::Mutating).for_gateway();
+    let mut world = World::new();
+    let first = world.drive(keyless(&policy), &policy, &at_once(paid()));
+    world.pass(SECOND);
+    let resent = world.drive(keyless(&policy), &policy, &[]);
+    assert!(matches!(resent.provenance, Provenance::Replayed { .. }), "undelivered: {resent:?}");
+    world.deliver(&first);
+    let meant = world.drive(keyless(&policy), &policy, &at_once(paid()));
+    assert_eq!((meant.provenance, world.runs), (Provenance::Fresh, 2));
+}
+
+#[test]
+fn best_effort_is_told_at_once_that_the_call_runs() {
+    let policy = policy(ToolClass::Mutating);
+    let envelope = envelope_with(
+        &json!({ "payload": { "idempotencyKey": "k" }, "transport": { "dedupeMode": "bestEffort" } }),
+    );
+    let mut world = World::new();
+    world.begin(from_envelope(&envelope, &policy), &policy);
+    let second = world.post(&envelope, &policy, &[]);
+    let error = second.error.unwrap();
+    assert_eq!((second.status, error.code), (crate::code::Status::RetriableError, Code::InFlight));
+    assert_eq!(world.runs, 1);
+}
+
+#[test]
+fn an_answer_that_is_too_large_is_done_all_the_same() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.dedupe.largest_output = 3;
+    policy.verify = Some("list the payments".into());
+    let mut world = World::new();
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
+    let again = world.drive(request(&policy), &policy, &[]);
+    assert_eq!((code(&again), world.runs), (Some(Code::ResultNotKept), 1));
+    assert_eq!(again.ended.unwrap_err().verify.as_deref(), Some("list the payments"));
+}
+
+#[test]
+fn a_replayed_failure_counts_for_the_guard_and_the_model_is_told() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let first = world.post(&keyed("k"), &policy, &at_once(http(400)));
+    let second = world.post(&keyed("k"), &policy, &[]);
+    assert!(second.from_cache);
+    assert!(!first.error.unwrap().message.contains("[LOOP DETECTED]"));
+    assert!(second.error.unwrap().message.contains("\n[LOOP DETECTED]"));
+}
+
+// ---- determinism ----
+
+#[test]
+fn the_same_inputs_give_the_same_steps_and_notices_byte_for_byte() {
+    let story = |seed: u64| {
+        let policy = Profile::Standard.policy(ToolClass::Idempotent);
+        let mut world = World::new();
+        let mut told = String::new();
+        for round in 0..3_u64 {
+            let mut request = request(&policy);
+            request.number = round;
+            let arc = Arc::new(policy.clone());
+            let (mut call, mut step) =
+                world.shared(|shared, now, notices| Call::begin(shared, request, arc, seed, now, notices));
+            let mut outcomes =
+                [http(503), timed_out(), http(429), if round == 0 { http(400) } else { paid() }].into_iter();
+            loop {
+                told.push_str(&format!("{step:?}\n{:?}\n", call.wake_at()));
+                step = world.serve(&mut call, step);
+                step = match step {
+                    Step::Run(_) => {
+                        world.pass(13 * MS);
+                        world.on(&mut call, Event::Ran(outcomes.next().unwrap()))
+                    }
+                    Step::Wait => world.wake(&mut call),
+                    Step::Finish { .. } => break,
+                    other => panic!("{other:?}"),
+                };
+            }
+            told.push_str(&format!("{step:?}\n"));
+        }
+        format!("{told}{:?}{:?}", world.notices, world.store)
+    };
+    assert_eq!(story(7), story(7));
+    assert_ne!(story(7), story(8), "the seed decides the waits");
+}

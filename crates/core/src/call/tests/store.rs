@@ -1,0 +1,279 @@
+//! A store that fails, the fence, and what is kept until it is through.
+
+use super::*;
+
+/// The store does not do the next operations.
+fn down(world: &mut World, operations: usize, fault: StoreFault) {
+    world.store.faults = std::iter::repeat_n(Some(fault), operations).collect();
+}
+
+#[test]
+fn a_call_goes_on_without_the_store_where_a_second_run_does_no_harm() {
+    use OnStoreFailure::{GoOn, Refuse};
+    use ToolClass::{Idempotent, Mutating, ReadOnly, Unknown};
+    let critical = json!({ "payload": { "callHints": { "safetyCritical": true } } });
+    let plain = json!({});
+    // Class, what holds for class `unknown`, what holds for explicit keys, hints; whether it runs.
+    for (class, unknown, explicit, hints, runs) in [
+        (ReadOnly, GoOn, GoOn, &plain, true),
+        (Idempotent, GoOn, GoOn, &plain, true),
+        (Mutating, GoOn, GoOn, &plain, false),
+        (Unknown, GoOn, GoOn, &plain, true),
+        (Unknown, Refuse, GoOn, &plain, false),
+        (ReadOnly, Refuse, GoOn, &plain, true),
+        (ReadOnly, GoOn, Refuse, &plain, false),
+        (Idempotent, GoOn, Refuse, &plain, false),
+        (Unknown, GoOn, Refuse, &plain, false),
+        (ReadOnly, GoOn, GoOn, &critical, false),
+        (Idempotent, GoOn, GoOn, &critical, false),
+        (Unknown, GoOn, GoOn, &critical, false),
+    ] {
+        let mut policy = policy(class);
+        policy.dedupe.on_store_failure = unknown;
+        policy.dedupe.explicit_key_on_store_failure = explicit;
+        let mut envelope = envelope_with(hints);
+        envelope["payload"]["idempotencyKey"] = json!("k");
+        let mut world = World::new();
+        down(&mut world, 3, StoreFault::NotDone);
+        let (mut call, step) = world.begin(from_envelope(&envelope, &policy), &policy);
+        let row = format!("{class:?} {unknown:?} {explicit:?} {hints}");
+        assert!(world.has(&Notice::StoreFailed { goes_on: runs }), "{row}");
+        if !runs {
+            let (result, kept) = finished_keeping(step);
+            assert_eq!(code(&result), Some(Code::StoreUnavailable), "{row}");
+            assert_eq!((world.runs, kept), (0, vec![]), "{row}");
+            continue;
+        }
+        let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(paid())));
+        assert_eq!(result.ended, Ok(answer("paid")), "{row}");
+        assert_eq!((result.recorded, result.receipt), (Recorded::No, None), "{row}");
+        // The answer is saved under its fence when the store is back.
+        let [Kept::Save(save)] = &kept[..] else { panic!("{row}: {kept:?}") };
+        assert!(matches!(world.store.save(save, world.now), SaveVerdict::Saved(_)));
+        assert_eq!(world.store.state(), "done");
+    }
+}
+
+#[test]
+fn at_the_gateway_an_explicit_key_needs_the_store_whatever_the_class() {
+    for class in [ToolClass::ReadOnly, ToolClass::Idempotent, ToolClass::Unknown, ToolClass::Mutating] {
+        let policy = policy(class).for_gateway();
+        let mut world = World::new();
+        down(&mut world, 3, StoreFault::NotDone);
+        let (_, step) = world.begin(request(&policy), &policy);
+        assert_eq!(code(&finished(step)), Some(Code::StoreUnavailable), "{class:?}");
+        let mut world = World::new();
+        down(&mut world, 3, StoreFault::NotDone);
+        let (_, step) = world.begin(keyless(&policy), &policy);
+        assert_eq!(name_of(&step) == "Run", class != ToolClass::Mutating, "{class:?} without a key");
+    }
+}
+
+#[test]
+fn a_claim_whose_answer_was_lost_is_repeated_under_the_same_token_and_found() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    world.store.faults = [Some(StoreFault::Unanswered), Some(StoreFault::NotDone), None].into();
+    let (mut call, step) = world.begin(request(&policy), &policy);
+    assert_eq!(name_of(&step), "Run");
+    assert_eq!(world.steps, ["Claim", "ClaimOnly", "ClaimOnly", "Run"], "what was started stays so");
+    assert_eq!(call.record().map(|record| record.owner.claim), Some(1));
+    assert_eq!(finished(world.on(&mut call, Event::Ran(paid()))).recorded, Recorded::Yes);
+    assert_eq!((world.store.state(), world.runs), ("done", 1));
+}
+
+#[test]
+fn a_claim_that_was_given_up_keeps_its_release_until_it_is_through() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    down(&mut world, 3, StoreFault::Unanswered);
+    let (_, step) = world.begin(request(&policy), &policy);
+    let (result, kept) = finished_keeping(step);
+    assert_eq!((code(&result), world.runs), (Some(Code::StoreUnavailable), 0));
+    assert_eq!(world.store.state(), "inflight", "the claim was applied, and a living process holds it");
+    let [Kept::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+    world.store.release(release);
+    assert_eq!(world.store.state(), "none");
+}
+
+#[test]
+fn a_release_that_fails_is_kept() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    down(&mut world, 1, StoreFault::NotDone);
+    let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(http(413))));
+    assert_eq!((code(&result), world.store.state()), (Some(Code::ToolError), "inflight"));
+    let [Kept::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+    world.store.release(release);
+    assert_eq!(world.store.state(), "none");
+}
+
+#[test]
+fn an_answer_that_could_not_be_saved_is_kept_and_the_caller_gets_it() {
+    for fault in [StoreFault::NotDone, StoreFault::Unanswered] {
+        let policy = policy(ToolClass::Mutating);
+        let mut world = World::new();
+        let (mut call, _) = world.begin(request(&policy), &policy);
+        down(&mut world, 1, fault);
+        let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(paid())));
+        assert_eq!((result.ended, result.recorded), (Ok(answer("paid")), Recorded::No));
+        let [Kept::Save(save)] = &kept[..] else { panic!("{kept:?}") };
+        assert!(matches!(world.store.save(save, world.now), SaveVerdict::Saved(_)), "{fault:?}");
+        assert_eq!(world.store.state(), "done");
+    }
+}
+
+#[test]
+fn a_fence_that_was_lost_leaves_the_caller_its_answer_marked_as_not_recorded() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.store.steal();
+    let result = finished(world.on(&mut call, Event::Ran(paid())));
+    assert_eq!((result.ended, result.recorded, result.receipt), (Ok(answer("paid")), Recorded::No, None));
+    assert!(world.has(&Notice::FenceLost));
+    assert_eq!(world.store.state(), "inflight", "the other's record is left alone");
+}
+
+#[test]
+fn no_further_attempt_starts_when_the_fence_was_lost_during_one() {
+    let policy = policy(ToolClass::Idempotent);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.store.steal();
+    let verdict = world.store.renew(&call, world.now);
+    assert_eq!(name_of(&world.on(&mut call, Event::Renewed(verdict))), "Stay", "a running attempt goes on");
+    assert_eq!(call.record(), None, "there is nothing to renew any more");
+    let result = finished(world.on(&mut call, Event::Ran(http(500))));
+    assert_eq!((code(&result), world.runs), (Some(Code::ToolError), 1));
+    assert_eq!(world.store.state(), "inflight");
+}
+
+#[test]
+fn no_further_attempt_starts_when_the_fence_was_lost_between_two() {
+    let policy = policy(ToolClass::Idempotent);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    assert_eq!(name_of(&world.on(&mut call, Event::Ran(http(500)))), "Wait");
+    world.on(&mut call, Event::Renewed(RenewVerdict::Lost));
+    let (result, kept) = finished_keeping(world.wake(&mut call));
+    assert_eq!(
+        (code(&result), message(&result)),
+        (Some(Code::ToolError), "it failed"),
+        "the last failure is the answer"
+    );
+    assert_eq!((result.recorded, kept, world.runs), (Recorded::No, vec![], 1));
+    assert_eq!(world.count(|notice| *notice == Notice::FenceLost), 1);
+}
+
+#[test]
+fn a_holder_that_was_silent_for_longer_than_its_lease_renews_before_a_further_attempt() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.dedupe.keep.lease = 150 * MS;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.on(&mut call, Event::Ran(http(500)));
+    assert_eq!(name_of(&world.wake(&mut call)), "Run");
+    assert_eq!(world.steps, ["Claim", "Run", "Wait", "Renew", "Run"]);
+
+    // Renewed meanwhile, it need not ask.
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.on(&mut call, Event::Ran(http(500)));
+    world.pass(100 * MS);
+    world.on(&mut call, Event::Renewed(RenewVerdict::Renewed));
+    assert_eq!(name_of(&world.wake(&mut call)), "Run");
+    assert_eq!(world.steps, ["Claim", "Run", "Wait", "Stay", "Run"]);
+
+    // Another holds it by now.
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.on(&mut call, Event::Ran(http(500)));
+    world.store.steal();
+    let result = finished(world.wake(&mut call));
+    assert_eq!((code(&result), result.recorded, world.runs), (Some(Code::ToolError), Recorded::No, 1));
+}
+
+#[test]
+fn whoever_cannot_renew_starts_nothing_and_keeps_its_release() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.dedupe.keep.lease = 150 * MS;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.on(&mut call, Event::Ran(http(500)));
+    down(&mut world, 1, StoreFault::NotDone);
+    let (result, kept) = finished_keeping(world.wake(&mut call));
+    assert_eq!((code(&result), result.recorded, world.runs), (Some(Code::ToolError), Recorded::No, 1));
+    // Its process lives, so nobody else would ever end this record.
+    let [Kept::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+    world.store.release(release);
+    assert_eq!(world.store.state(), "none");
+}
+
+#[test]
+fn a_claim_that_was_lost_before_the_start_is_looked_at_again_as_a_waiter_would() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.approval.when = AskWhen::Always;
+    let request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+    // Found out by the write of `started`.
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request.clone(), &policy);
+    world.store.steal();
+    let step = world.on(&mut call, Event::Answered(Approval::Granted(None)));
+    assert_eq!((name_of(&step), world.runs), ("Follow", 0));
+    assert_eq!(world.steps, ["ClaimOnly", "Ask", "Start", "ClaimOnly", "Follow"]);
+
+    // Found out by a renewal, while a person was asked.
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request, &policy);
+    world.store.steal();
+    let verdict = world.store.renew(&call, world.now);
+    world.on(&mut call, Event::Renewed(verdict));
+    let step = world.on(&mut call, Event::Answered(Approval::Granted(None)));
+    assert_eq!((name_of(&step), world.runs), ("Follow", 0), "another holds the record: {:?}", world.steps);
+}
+
+#[test]
+fn a_start_that_cannot_be_written_starts_nothing() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.approval.when = AskWhen::Always;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(from_envelope_on(&keyed("k"), &policy, Channel::Interactive), &policy);
+    world.store.faults = [Some(StoreFault::Unanswered), None].into();
+    let result = finished(world.on(&mut call, Event::Answered(Approval::Granted(None))));
+    assert_eq!((code(&result), world.runs, world.store.state()), (Some(Code::StoreUnavailable), 0, "none"));
+}
+
+#[test]
+fn a_full_store_answers_overloaded() {
+    let policy = policy(ToolClass::ReadOnly);
+    let mut world = World::new();
+    let (mut call, _) = world.begin_only(request(&policy), &policy);
+    let result = finished(world.on(&mut call, Event::Claimed(ClaimVerdict::Full)));
+    assert_eq!((code(&result), rule(&result)), (Some(Code::Overloaded), "store.full"));
+}
+
+#[test]
+fn a_run_whose_holder_is_gone_is_taken_over_if_safe_and_told_if_not() {
+    for (class, expected) in [(ToolClass::Idempotent, "Run"), (ToolClass::Mutating, "Finish")] {
+        let policy = policy(class);
+        let mut world = World::new();
+        let (first, _) = world.begin(request(&policy), &policy);
+        world.store.sight = LeaseSight::Gone;
+        let (_, step) = world.begin(request(&policy), &policy);
+        assert_eq!(name_of(&step), expected);
+        match step {
+            Step::Run(run) => {
+                assert_eq!(run.run, first.request().run, "the tool may recognise the run");
+                assert!(world.has(&Notice::TookOver));
+            }
+            step => {
+                let result = finished(step);
+                assert_eq!(code(&result), Some(Code::OutcomeUnknown));
+                assert!(result.receipt.is_some(), "the telling has to arrive");
+                assert_eq!(world.store.state(), "unknown");
+            }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Every state with every event: the step and the state that follow, or a misuse that changes nothing.
+
+use super::*;
+
+const STATES: [&str; 12] = [
+    "Looking",
+    "Claiming",
+    "Following",
+    "AwaitingApproval",
+    "Spending",
+    "Starting",
+    "Attempting",
+    "BackingOff",
+    "Renewing",
+    "Saving",
+    "Releasing",
+    "Finished",
+];
+
+const EVENTS: [&str; 13] = [
+    "Claimed",
+    "Woke",
+    "Answered",
+    "Spent",
+    "Started",
+    "Ran",
+    "Progressed",
+    "Renewed",
+    "Saved",
+    "Released",
+    "StoreFailed",
+    "Cancelled",
+    "Disconnected",
+];
+
+/// One row per state, one column per event, in the order of [`STATES`] and [`EVENTS`]. `-` is a misuse; a step alone
+/// leaves the state as it is. The tool is mutating, nobody else waits, and no moment has come.
+#[rustfmt::skip]
+const TABLE: [[&str; 13]; 12] = [
+    // Claimed             Woke                Answered           Spent             Started           Ran              Progressed Renewed  Saved              Released           StoreFailed          Cancelled            Disconnected
+    ["Finish Finished",    "Stay",             "-",               "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "Finish Finished",   "Finish Finished",   "Finish Finished"],
+    ["Run Attempting",     "Stay",             "-",               "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "ClaimOnly",         "Finish Finished",   "Finish Finished"],
+    ["-",                  "Claim Claiming",   "-",               "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Finish Finished",   "Finish Finished"],
+    ["-",                  "Stay",             "Start Starting",  "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Release Releasing", "Release Releasing"],
+    ["-",                  "Stay",             "-",               "Start Starting", "-",              "-",             "Stay",    "Stay",  "-",               "-",               "Release Releasing", "Release Releasing", "Release Releasing"],
+    ["-",                  "Stay",             "-",               "-",              "Run Attempting", "-",             "Stay",    "Stay",  "-",               "-",               "Release Releasing", "Release Releasing", "Release Releasing"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "Save Saving",   "Stay",    "Stay",  "-",               "-",               "-",                 "Answer",            "Stay"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Release Releasing", "Stay"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "-",             "Stay",    "Run Attempting", "-",      "-",               "Finish Finished",   "Release Releasing", "Stay"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "-",             "Stay",    "Stay",  "Finish Finished", "-",               "Finish Finished",   "Stay",              "Stay"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "-",             "Stay",    "Stay",  "-",               "Finish Finished", "Finish Finished",   "Stay",              "Stay"],
+    ["-",                  "-",                "-",               "-",              "-",              "-",             "-",       "-",     "-",               "-",               "-",                 "-",                 "-"],
+];
+
+/// What an event brings can lead elsewhere than the table above; the rest is as there.
+#[rustfmt::skip]
+const VARIANTS: &[(&str, &str, &str)] = &[
+    ("Looking", "Claimed nothing", "Finish Finished"),
+    ("Looking", "Claimed full", "Finish Finished"),
+    ("Looking", "Claimed follow", "Follow Following"),
+    ("Looking", "Claimed busy", "Finish Finished"),
+    ("Looking", "Claimed replay", "Finish Finished"),
+    ("Looking", "Claimed unknown", "Finish Finished"),
+    ("Looking", "Claimed conflict", "Finish Finished"),
+    ("Claiming", "Claimed mine, not started", "Start Starting"),
+    ("Claiming", "Claimed nothing", "Finish Finished"),
+    ("Claiming", "Claimed full", "Finish Finished"),
+    ("Claiming", "Claimed follow", "Follow Following"),
+    ("Claiming", "Claimed busy", "Finish Finished"),
+    ("Claiming", "Claimed replay", "Finish Finished"),
+    ("Claiming", "Claimed unknown", "Finish Finished"),
+    ("Claiming", "Claimed conflict", "Finish Finished"),
+    ("Following", "Woke changed", "Claim Claiming"),
+    ("Following", "Woke refused", "Finish Finished"),
+    ("Following", "Woke due", "Finish Finished"),
+    ("Following", "Cancelled, others wait", "Finish Finished"),
+    ("AwaitingApproval", "Answered granted", "Spend Spending"),
+    ("AwaitingApproval", "Answered denied", "Release Releasing"),
+    ("AwaitingApproval", "Answered nobody", "Release Releasing"),
+    ("AwaitingApproval", "Woke due", "Release Releasing"),
+    ("AwaitingApproval", "Cancelled, others wait", "Answer"),
+    ("AwaitingApproval", "Disconnected, others wait", "Answer"),
+    ("Spending", "Spent already mine", "Start Starting"),
+    ("Spending", "Spent holds", "Start Starting"),
+    ("Spending", "Spent lost", "Ask AwaitingApproval"),
+    ("Spending", "Spent gone", "Ask AwaitingApproval"),
+    ("Spending", "Cancelled, others wait", "Answer"),
+    ("Starting", "Started lost", "ClaimOnly Claiming"),
+    ("Starting", "Cancelled, others wait", "Answer"),
+    ("Attempting", "Ran time-out", "Save Saving"),
+    ("Attempting", "Ran busy", "Wait BackingOff"),
+    ("Attempting", "Ran refused for good", "Release Releasing"),
+    ("Attempting", "Ran said no", "Save Saving"),
+    ("Attempting", "Woke due", "Answer"),
+    ("Attempting", "Renewed lost", "Stay"),
+    ("Attempting", "Cancelled, others wait", "Answer"),
+    ("Attempting", "Disconnected, others wait", "Stay"),
+    ("BackingOff", "Woke due", "Renew Renewing"),
+    ("BackingOff", "Renewed lost", "Stay"),
+    ("BackingOff", "Cancelled, others wait", "Answer"),
+    ("BackingOff", "Disconnected, others wait", "Stay"),
+    ("Renewing", "Renewed lost", "Finish Finished"),
+    ("Renewing", "Renewed unknown", "Finish Finished"),
+    ("Renewing", "Cancelled, others wait", "Answer"),
+    ("Saving", "Saved fence lost", "Finish Finished"),
+];
+
+#[test]
+fn every_state_answers_every_event_as_the_table_says() {
+    for (state, row) in STATES.iter().zip(TABLE) {
+        for (event, expected) in EVENTS.iter().zip(row) {
+            check(state, event, expected);
+        }
+    }
+}
+
+#[test]
+fn what_an_event_brings_leads_where_the_variants_say() {
+    for (state, event, expected) in VARIANTS {
+        check(state, event, expected);
+    }
+}
+
+#[test]
+fn the_table_names_every_state_and_every_event() {
+    for name in STATES {
+        let (_, call) = in_state(name);
+        assert_eq!(call.state(), name);
+        assert_eq!(call.is_finished(), name == "Finished");
+    }
+    for name in EVENTS {
+        let (world, call) = in_state("Following");
+        assert_eq!(event(name, &world, &call).name(), name);
+    }
+}
+
+#[test]
+fn a_misuse_says_what_does_not_belong_together() {
+    let (mut world, mut call) = in_state("Attempting");
+    let misuse = world.on_only(&mut call, Event::Released).unwrap_err();
+    assert_eq!(misuse, Misuse { state: "Attempting", event: "Released" });
+    assert_eq!(
+        misuse.to_string(),
+        "the event Released does not belong to the state Attempting: the driver answered a step that it was not given"
+    );
+}
+
+fn check(state: &str, wanted: &str, expected: &str) {
+    let (mut world, mut call) = in_state(state);
+    let event = event(wanted, &world, &call);
+    if wanted.ends_with("due") {
+        world.now = call.wake_at().unwrap_or_else(|| panic!("{state} waits for no moment"));
+    }
+    let (before, noticed) = (format!("{call:?}"), world.notices.len());
+    let found = match world.on_only(&mut call, event) {
+        Err(misuse) => {
+            assert_eq!(misuse.state, state);
+            assert_eq!(format!("{call:?}"), before, "{state} × {wanted}: a misuse changes nothing");
+            assert_eq!(world.notices.len(), noticed, "{state} × {wanted}: a misuse tells nothing");
+            "-".to_owned()
+        }
+        Ok(step) if call.state() == state => name_of(&step).to_owned(),
+        Ok(step) => format!("{} {}", name_of(&step), call.state()),
+    };
+    assert_eq!(found, expected, "{state} × {wanted}");
+}
+
+/// A call that has come as far as this state.
+fn in_state(state: &str) -> (World, Call) {
+    let mut world = World::new();
+    let mut policy = policy(ToolClass::Mutating);
+    // Shorter than the first wait, so that a retry has to renew.
+    policy.dedupe.keep.lease = 100 * MS;
+    if matches!(state, "AwaitingApproval" | "Spending" | "Starting") {
+        policy.approval.when = AskWhen::Always;
+    }
+    if state == "Looking" {
+        world.breaker.force_open(world.now);
+    }
+    if state == "Following" {
+        world.begin(request(&policy), &policy);
+    }
+    let request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+    if matches!(state, "Looking" | "Claiming") {
+        let (call, _) = world.begin_only(request, &policy);
+        return (world, call);
+    }
+    let (mut call, _) = world.begin(request, &policy);
+    let way: &[&str] = match state {
+        "Spending" => &["Answered granted"],
+        "Starting" => &["Answered"],
+        "BackingOff" => &["Ran busy"],
+        "Renewing" => &["Ran busy", "Woke due"],
+        "Saving" => &["Ran"],
+        "Releasing" => &["Ran refused for good"],
+        "Finished" => &["Ran", "Saved"],
+        _ => &[],
+    };
+    for name in way {
+        let event = event(name, &world, &call);
+        if name.ends_with("due") {
+            world.now = call.wake_at().unwrap();
+        }
+        world.on_only(&mut call, event).unwrap();
+    }
+    (world, call)
+}
+
+fn event(name: &str, world: &World, call: &Call) -> Event {
+    let claim = call.claim(Intent::Take { started: !name.ends_with("not started") }, Role::Fresh).unwrap();
+    let mine = decide_claim(&claim, Found::default(), &[], world.now).verdict;
+    let ClaimVerdict::Mine(record) = mine.clone() else { panic!("a claim that finds nothing is mine") };
+    let replay = crate::dedupe::Replay {
+        answer: Ok(Some(answer("paid"))),
+        reason: crate::dedupe::ReplayReason::SameKey,
+        age: SECOND,
+        receipt: record.receipt(),
+    };
+    let refusal = say::store_unavailable(call.request());
+    match name {
+        "Claimed" | "Claimed mine, not started" => Event::Claimed(mine),
+        "Claimed nothing" => Event::Claimed(ClaimVerdict::Nothing),
+        "Claimed full" => Event::Claimed(ClaimVerdict::Full),
+        "Claimed follow" => Event::Claimed(ClaimVerdict::Follow(record.key)),
+        "Claimed busy" => Event::Claimed(ClaimVerdict::Busy),
+        "Claimed replay" => Event::Claimed(ClaimVerdict::Replay(Box::new(replay))),
+        "Claimed unknown" => Event::Claimed(ClaimVerdict::Unknown(record.receipt())),
+        "Claimed conflict" => Event::Claimed(ClaimVerdict::Conflict),
+        "Woke" | "Woke due" => Event::Woke(Wake::Time),
+        "Woke changed" => Event::Woke(Wake::Changed),
+        "Woke refused" => Event::Woke(Wake::LeaderRefused(Box::new(refusal))),
+        "Answered" => Event::Answered(Approval::Granted(None)),
+        "Answered granted" => Event::Answered(Approval::Granted(Some(GrantId(1)))),
+        "Answered denied" => Event::Answered(Approval::Denied),
+        "Answered nobody" => Event::Answered(Approval::Nobody),
+        "Spent" => Event::Spent(Spend::Spent),
+        "Spent already mine" => Event::Spent(Spend::AlreadyMine),
+        "Spent holds" => Event::Spent(Spend::Holds),
+        "Spent lost" => Event::Spent(Spend::Lost),
+        "Spent gone" => Event::Spent(Spend::Gone),
+        "Started" => Event::Started(StartVerdict::Started),
+        "Started lost" => Event::Started(StartVerdict::Lost),
+        "Ran" => Event::Ran(paid()),
+        "Ran time-out" => Event::Ran(timed_out()),
+        "Ran busy" => Event::Ran(busy(Duration::ZERO)),
+        "Ran refused for good" => Event::Ran(http(413)),
+        "Ran said no" => Event::Ran(http(400)),
+        "Progressed" => Event::Progressed,
+        "Renewed" => Event::Renewed(RenewVerdict::Renewed),
+        "Renewed unknown" => Event::Renewed(RenewVerdict::MarkedUnknown),
+        "Renewed lost" => Event::Renewed(RenewVerdict::Lost),
+        "Saved" => Event::Saved(SaveVerdict::Saved(record.receipt())),
+        "Saved fence lost" => Event::Saved(SaveVerdict::FenceLost),
+        "Released" => Event::Released,
+        "StoreFailed" => Event::StoreFailed(StoreFault::NotDone),
+        "Cancelled" => Event::Cancelled(Others::None),
+        "Cancelled, others wait" => Event::Cancelled(Others::Waiting),
+        "Disconnected" => Event::Disconnected(Others::None),
+        "Disconnected, others wait" => Event::Disconnected(Others::Waiting),
+        other => panic!("no such event: {other}"),
+    }
+}

@@ -1,0 +1,390 @@
+//! The rules that a tool's policy puts before the built-in ones.
+//!
+//! A rule names facts that all have to hold, and what they mean for this tool. It may carry examples that it
+//! must match and examples that it must not; both are checked when the rules are made, so that a pattern
+//! that does not do what its author thinks never gets as far as a call.
+
+use std::fmt;
+use std::time::Duration;
+
+use regex::{Regex, RegexBuilder};
+
+use super::text::Facts;
+use super::{Classified, Fault, Nature, Reach, Severity, SourceKind, Transport};
+
+/// The most rules that one tool may have; each costs a comparison per fault.
+const MOST_RULES: usize = 64;
+/// The longest name of a rule, in bytes.
+const LONGEST_NAME: usize = 64;
+/// The longest pattern, in bytes.
+const LONGEST_PATTERN: usize = 512;
+/// The memory that one compiled pattern may take; what needs more is refused.
+const PATTERN_MEMORY: usize = 1 << 18;
+
+/// What a fault means for one tool, other than by the built-in rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverrideRule {
+    /// What the rule is called where its verdict is explained; without one it is known by its position.
+    pub name: Option<String>,
+    /// When it holds.
+    pub when: Match,
+    /// Whether trying again can help.
+    pub nature: Nature,
+    /// How bad it is; by the built-in rules if not set.
+    pub severity: Option<Severity>,
+    /// How far the call got; by the built-in rules if not set. To say that a tool did not run is the
+    /// operator's promise: a call is repeated on the strength of it.
+    pub reach: Option<Reach>,
+    /// How long to wait at least where the other side does not say.
+    pub retry_after: Option<Duration>,
+    /// Faults that the rule must match.
+    pub matches: Vec<Fault>,
+    /// Faults that it must not match.
+    pub misses: Vec<Fault>,
+}
+
+/// Facts of a fault. Those that are set must all hold; at least one must be set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Match {
+    /// The HTTP status, also where a message states it (`Service unavailable (503)`).
+    pub status: Option<u16>,
+    /// The JSON-RPC code, also where a message states it (`MCP error -32603: …`).
+    pub json_rpc: Option<i64>,
+    /// The error of the transport.
+    pub transport: Option<Transport>,
+    /// The close code of a WebSocket, also where a message states it (`closed (1012)`).
+    pub web_socket: Option<u16>,
+    /// The exit code of a process.
+    pub exit: Option<i32>,
+    /// The kind of source.
+    pub source: Option<SourceKind>,
+    /// A regular expression. It has to match at the start of the message, of its first line, or of what
+    /// follows a `: ` in that line; a leading `.*` searches within. Only the first 4 KiB are looked at.
+    pub text: Option<String>,
+}
+
+/// Why rules were refused, and which one is to blame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidOverride {
+    /// The position of the rule, from 0.
+    pub rule: usize,
+    /// What is wrong with it.
+    pub problem: OverrideProblem,
+}
+
+/// What is wrong with a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OverrideProblem {
+    /// There are too many of them.
+    TooMany,
+    /// It would match everything.
+    MatchesAnything,
+    /// The name is empty, too long, or would break a log line.
+    Name,
+    /// The pattern cannot be used; the text says why.
+    Pattern(String),
+    /// An example that it must match is not matched.
+    Missed {
+        /// Which one, from 0.
+        example: usize,
+        /// Its message.
+        message: String,
+    },
+    /// An example that it must not match is matched.
+    Matched {
+        /// Which one, from 0.
+        example: usize,
+        /// Its message.
+        message: String,
+    },
+}
+
+impl fmt::Display for InvalidOverride {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rule {}: ", self.rule)?;
+        match &self.problem {
+            OverrideProblem::TooMany => write!(f, "at most {MOST_RULES} rules are allowed"),
+            OverrideProblem::MatchesAnything => {
+                write!(f, "it would match every fault; name a status, a code or a text")
+            }
+            OverrideProblem::Name => {
+                write!(f, "a name has 1 to {LONGEST_NAME} bytes and no control characters")
+            }
+            OverrideProblem::Pattern(why) => write!(f, "the text pattern cannot be used: {why}"),
+            OverrideProblem::Missed { example, message } => {
+                write!(f, "example {example} should match and does not: {message:?}")
+            }
+            OverrideProblem::Matched { example, message } => {
+                write!(f, "example {example} should not match and does: {message:?}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for InvalidOverride {}
+
+/// Checked rules, in the order in which they are tried, and what unknown errors of the transport mean.
+#[derive(Clone, Debug)]
+pub struct Overrides {
+    rules: Vec<Checked>,
+    unknown: Nature,
+}
+
+impl Default for Overrides {
+    fn default() -> Self {
+        Self { rules: Vec::new(), unknown: Nature::Transient }
+    }
+}
+
+impl Overrides {
+    /// The rules, if every one is sound and does what its examples say.
+    pub fn new(rules: Vec<OverrideRule>) -> Result<Self, InvalidOverride> {
+        if rules.len() > MOST_RULES {
+            return Err(InvalidOverride { rule: MOST_RULES, problem: OverrideProblem::TooMany });
+        }
+        let checked = rules
+            .into_iter()
+            .enumerate()
+            .map(|(rule, given)| Checked::new(given).map_err(|problem| InvalidOverride { rule, problem }))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { rules: checked, ..Self::default() })
+    }
+
+    /// The same rules, with errors of the transport that no rule knows taken as this.
+    pub fn with_unknown(mut self, unknown: Nature) -> Self {
+        self.unknown = unknown;
+        self
+    }
+
+    pub(super) fn unknown(&self) -> Nature {
+        self.unknown
+    }
+
+    pub(super) fn first_match(&self, facts: &Facts<'_>) -> Option<(usize, &OverrideRule)> {
+        let (index, found) = self.rules.iter().enumerate().find(|(_, rule)| rule.holds(facts))?;
+        Some((index, &found.rule))
+    }
+}
+
+impl OverrideRule {
+    /// Puts what the rule says over what the built-in rules said.
+    pub(super) fn apply(&self, decided: &mut Classified) {
+        decided.nature = self.nature;
+        decided.reach = self.reach.unwrap_or(decided.reach);
+        decided.severity = self.severity.unwrap_or(match (self.nature, decided.severity) {
+            // What was nothing to anyone now has a meaning: it passes.
+            (Nature::Transient, Severity::Informational) => Severity::Transient,
+            (Nature::Transient | Nature::Permanent, severity) => severity,
+        });
+        if self.nature == Nature::Transient && decided.mistake.take().is_some() {
+            decided.code = crate::code::Code::ToolError;
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Checked {
+    rule: OverrideRule,
+    pattern: Option<Regex>,
+}
+
+impl Checked {
+    fn new(rule: OverrideRule) -> Result<Self, OverrideProblem> {
+        if rule.when == Match::default() {
+            return Err(OverrideProblem::MatchesAnything);
+        }
+        if let Some(name) = &rule.name
+            && (name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control))
+        {
+            return Err(OverrideProblem::Name);
+        }
+        let pattern = rule.when.text.as_deref().map(compile).transpose()?;
+        let checked = Self { rule, pattern };
+        checked.try_examples()?;
+        Ok(checked)
+    }
+
+    fn try_examples(&self) -> Result<(), OverrideProblem> {
+        let matched = |fault: &Fault| self.holds(&Facts::of(fault));
+        if let Some((example, fault)) =
+            self.rule.matches.iter().enumerate().find(|(_, fault)| !matched(fault))
+        {
+            return Err(OverrideProblem::Missed { example, message: fault.message.clone() });
+        }
+        if let Some((example, fault)) = self.rule.misses.iter().enumerate().find(|(_, fault)| matched(fault))
+        {
+            return Err(OverrideProblem::Matched { example, message: fault.message.clone() });
+        }
+        Ok(())
+    }
+
+    fn holds(&self, facts: &Facts<'_>) -> bool {
+        let Match { status, json_rpc, transport, web_socket, exit, source, text: _ } = &self.rule.when;
+        allows(status, facts.status)
+            && allows(json_rpc, facts.json_rpc)
+            && allows(transport, facts.transport)
+            && allows(web_socket, facts.close)
+            && allows(exit, facts.exit)
+            && allows(source, Some(facts.kind))
+            && self.pattern.as_ref().is_none_or(|pattern| {
+                let begins = |text: &str| pattern.find(text).is_some_and(|found| found.start() == 0);
+                begins(facts.head) || facts.clauses().any(begins)
+            })
+    }
+}
+
+fn allows<T: PartialEq>(wanted: &Option<T>, found: Option<T>) -> bool {
+    wanted.is_none() || *wanted == found
+}
+
+fn compile(pattern: &str) -> Result<Regex, OverrideProblem> {
+    if pattern.is_empty() || pattern.len() > LONGEST_PATTERN {
+        let why = format!("it has {} bytes, 1 to {LONGEST_PATTERN} are allowed", pattern.len());
+        return Err(OverrideProblem::Pattern(why));
+    }
+    RegexBuilder::new(pattern)
+        .size_limit(PATTERN_MEMORY)
+        .dfa_size_limit(PATTERN_MEMORY)
+        .build()
+        .map_err(|error| OverrideProblem::Pattern(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Timestamp;
+    use crate::classify::{Source, classify};
+
+    fn rule(when: Match, nature: Nature) -> OverrideRule {
+        OverrideRule {
+            name: None,
+            when,
+            nature,
+            severity: None,
+            reach: None,
+            retry_after: None,
+            matches: Vec::new(),
+            misses: Vec::new(),
+        }
+    }
+
+    fn refused(rules: Vec<OverrideRule>) -> InvalidOverride {
+        Overrides::new(rules).unwrap_err()
+    }
+
+    fn text(pattern: &str) -> Match {
+        Match { text: Some(pattern.to_owned()), ..Match::default() }
+    }
+
+    #[test]
+    fn eh_1_5_a_tool_may_take_503_as_permanent() {
+        let when = Match { status: Some(503), ..Match::default() };
+        let overrides = Overrides::new(vec![rule(when, Nature::Permanent)]).unwrap();
+        for source in [Source::Tool, Source::IsError, Source::Http { status: 503 }] {
+            let fault = Fault::new(source, "Service unavailable (503)");
+            let default = classify(&fault, &Overrides::default(), Timestamp::ZERO);
+            let decided = classify(&fault, &overrides, Timestamp::ZERO);
+            assert_eq!(default.nature, Nature::Transient);
+            assert_eq!((decided.nature, &*decided.rule), (Nature::Permanent, "override.0"));
+            assert_eq!((decided.severity, decided.reach), (default.severity, default.reach));
+        }
+        let other = classify(&Fault::new(Source::Tool, "Bad gateway (502)"), &overrides, Timestamp::ZERO);
+        assert_eq!((other.nature, &*other.rule), (Nature::Transient, "text.http.502"));
+    }
+
+    #[test]
+    fn rules_match_every_kind_of_fact_and_all_that_are_set_must_hold() {
+        let any = Match::default;
+        let hold = |when: Match, source: Source, message: &str| {
+            let checked = Checked::new(rule(when, Nature::Permanent)).unwrap();
+            checked.holds(&Facts::of(&Fault::new(source, message)))
+        };
+        let reset = Source::Transport { error: Transport::ConnectionReset, written: true };
+        assert!(hold(Match { transport: Some(Transport::ConnectionReset), ..any() }, reset.clone(), ""));
+        assert!(!hold(Match { transport: Some(Transport::Tls), ..any() }, reset.clone(), ""));
+        assert!(hold(Match { json_rpc: Some(-32603), ..any() }, Source::JsonRpc { code: -32603 }, ""));
+        assert!(hold(Match { json_rpc: Some(-32603), ..any() }, Source::IsError, "MCP error -32603: no"));
+        assert!(hold(Match { web_socket: Some(1012), ..any() }, Source::WebSocket { code: 1012 }, ""));
+        assert!(hold(Match { web_socket: Some(1012), ..any() }, Source::Tool, "gateway closed (1012): x"));
+        let exit = Source::Exit { code: Some(75), signal: None };
+        assert!(hold(Match { exit: Some(75), ..any() }, exit.clone(), ""));
+        assert!(!hold(Match { exit: Some(1), ..any() }, exit, ""));
+        assert!(hold(Match { source: Some(SourceKind::Panic), ..any() }, Source::Panic, ""));
+        let both = Match { status: Some(403), ..text("(?i).*rate limit") };
+        assert!(hold(both.clone(), Source::Http { status: 403 }, "API rate limit exceeded"));
+        assert!(!hold(both.clone(), Source::Http { status: 403 }, "go away"));
+        assert!(!hold(both, Source::Http { status: 429 }, "API rate limit exceeded"));
+    }
+
+    #[test]
+    fn a_text_has_to_begin_where_a_statement_begins() {
+        let checked = Checked::new(rule(text("backend is (?:asleep|away)"), Nature::Transient)).unwrap();
+        let holds = |message: &str| checked.holds(&Facts::of(&Fault::new(Source::Tool, message)));
+        assert!(holds("backend is asleep"));
+        assert!(holds("Error executing tool x: backend is away"));
+        assert!(!holds("they say that backend is asleep"));
+        assert!(!holds("line one\nbackend is asleep"));
+        // The pattern ends the group that an anchored form would wrap it in, or comments its end away.
+        assert!(Checked::new(rule(text("(?x) backend # a comment"), Nature::Transient)).is_ok());
+        assert!(matches!(compile("a)(b"), Err(OverrideProblem::Pattern(_))));
+    }
+
+    #[test]
+    fn the_verdict_of_an_override_is_complete() {
+        let named = OverrideRule {
+            name: Some("quota-of-the-lab".to_owned()),
+            severity: Some(Severity::ServerError),
+            reach: Some(Reach::Refused),
+            retry_after: Some(Duration::from_secs(7)),
+            ..rule(text("no beam time"), Nature::Transient)
+        };
+        let fault = Fault::new(Source::IsError, "no beam time left");
+        let overrides = Overrides::new(vec![named]).unwrap();
+        let decided = classify(&fault, &overrides, Timestamp::ZERO);
+        assert_eq!(&*decided.rule, "quota-of-the-lab");
+        assert_eq!((decided.nature, decided.severity), (Nature::Transient, Severity::ServerError));
+        assert_eq!((decided.reach, decided.retry_after), (Reach::Refused, Some(Duration::from_secs(7))));
+
+        let told = Fault { retry_after: super::super::RetryAfter::parse("2"), ..fault };
+        assert_eq!(classify(&told, &overrides, Timestamp::ZERO).retry_after, Some(Duration::from_secs(2)));
+
+        // Unknown answers become transient ones, and a mistake that passes by itself is none.
+        let plain = Overrides::new(vec![rule(text("."), Nature::Transient)]).unwrap();
+        let decided = classify(&Fault::new(Source::IsError, "hm"), &plain, Timestamp::ZERO);
+        assert_eq!(decided.severity, Severity::Transient);
+        let decided = classify(&Fault::new(Source::Tool, "Unknown tool: x"), &plain, Timestamp::ZERO);
+        assert_eq!((decided.mistake, decided.code), (None, crate::code::Code::ToolError));
+    }
+
+    #[test]
+    fn unsound_rules_are_refused_with_their_place() {
+        let sound = || rule(text("a"), Nature::Permanent);
+        assert_eq!(
+            refused(vec![sound(), rule(Match::default(), Nature::Permanent)]),
+            InvalidOverride { rule: 1, problem: OverrideProblem::MatchesAnything }
+        );
+        assert_eq!(refused(vec![sound(); 65]).problem, OverrideProblem::TooMany);
+        for pattern in ["(", "", &"a".repeat(513), r"\w{500}{500}"] {
+            assert!(matches!(compile(pattern), Err(OverrideProblem::Pattern(_))), "{pattern}");
+        }
+        for name in ["", "a\nb", &"n".repeat(65)] {
+            let bad = OverrideRule { name: Some(name.to_owned()), ..sound() };
+            assert_eq!(refused(vec![bad]).problem, OverrideProblem::Name);
+        }
+    }
+
+    #[test]
+    fn examples_that_fail_are_named() {
+        let example = |message: &str| Fault::new(Source::Tool, message);
+        let with =
+            |matches, misses| OverrideRule { matches, misses, ..rule(text("busy"), Nature::Transient) };
+        let wrong = refused(vec![with(vec![example("busy"), example("too busy")], vec![])]);
+        let problem = OverrideProblem::Missed { example: 1, message: "too busy".to_owned() };
+        assert_eq!(wrong, InvalidOverride { rule: 0, problem });
+        assert_eq!(wrong.to_string(), "rule 0: example 1 should match and does not: \"too busy\"");
+        let wrong = refused(vec![with(vec![example("busy")], vec![example("busybody")])]);
+        let problem = OverrideProblem::Matched { example: 0, message: "busybody".to_owned() };
+        assert_eq!(wrong, InvalidOverride { rule: 0, problem });
+        assert!(Overrides::new(vec![with(vec![example("busy")], vec![example("too busy")])]).is_ok());
+    }
+}

@@ -1,0 +1,279 @@
+//! The built-in rules: what structured facts mean, and what words may add to them.
+//!
+//! Each table is complete: every status, code and close code gets a verdict and a rule name. How far the
+//! call got follows one list (DESIGN, D4): only what is named there as proof counts as [`Reach::Refused`].
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::text::{self, Facts};
+use super::{Classified, Fault, Mistake, Nature, Reach, Severity, Source, SourceKind, Transport};
+use crate::code::Code;
+
+/// A verdict and the rule that gave it.
+#[derive(Clone, Debug)]
+pub(super) struct Decision {
+    pub(super) verdict: Verdict,
+    pub(super) rule: Cow<'static, str>,
+}
+
+/// What a rule says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Verdict {
+    pub(super) nature: Nature,
+    pub(super) reach: Reach,
+    pub(super) severity: Severity,
+    pub(super) mistake: Option<Mistake>,
+    pub(super) code: Code,
+}
+
+impl Decision {
+    pub(super) fn into_classified(self, retry_after: Option<Duration>) -> Classified {
+        let Verdict { nature, reach, severity, mistake, code } = self.verdict;
+        Classified { nature, reach, severity, mistake, retry_after, code, rule: self.rule }
+    }
+}
+
+impl Verdict {
+    pub(super) const fn transient(reach: Reach, severity: Severity, code: Code) -> Self {
+        Self { nature: Nature::Transient, reach, severity, mistake: None, code }
+    }
+
+    pub(super) const fn permanent(reach: Reach, severity: Severity) -> Self {
+        Self { nature: Nature::Permanent, reach, severity, mistake: None, code: Code::ToolError }
+    }
+
+    pub(super) const fn mistake(reach: Reach, mistake: Mistake) -> Self {
+        let (severity, code) = match mistake {
+            Mistake::Arguments => (Severity::InvalidInput, Code::InvalidArguments),
+            Mistake::UnknownTool => (Severity::NotFound, Code::UnknownTool),
+        };
+        Self { nature: Nature::Permanent, reach, severity, mistake: Some(mistake), code }
+    }
+
+    fn by(self, rule: impl Into<Cow<'static, str>>) -> Decision {
+        Decision { verdict: self, rule: rule.into() }
+    }
+
+    const fn reaching(mut self, reach: Reach) -> Self {
+        self.reach = reach;
+        self
+    }
+}
+
+/// The verdict of the built-in rules. `unknown` is what a transport error means that no rule knows.
+pub(super) fn decide(fault: &Fault, facts: &Facts<'_>, unknown: Nature) -> Decision {
+    use Reach::{Answered, Refused, Unknown};
+    match fault.source {
+        Source::Transport { error, written } => transport(error, written, facts, unknown),
+        Source::Http { status } => {
+            let mut verdict = http(status, fault.retry_after.is_some(), unknown);
+            // These three are also what a strict tool says about its arguments; only its words tell.
+            if matches!(status, 400 | 404 | 422)
+                && let Some(mistake) = text::mistake(facts)
+            {
+                verdict = Verdict::mistake(verdict.reach, mistake);
+            }
+            verdict.by(format!("http.{status}"))
+        }
+        Source::JsonRpc { code } => json_rpc(code, facts, unknown),
+        Source::SessionLost => {
+            Verdict::transient(Refused, Severity::Transient, Code::UpstreamUnavailable).by("session-lost")
+        }
+        Source::IsError | Source::Tool => told(facts, unknown),
+        Source::WebSocket { code } => {
+            let verdict = web_socket(code, unknown);
+            match (code, text::decide(facts)) {
+                (4000.., Some((said, rule))) => said.by(rule),
+                _ => verdict.by(format!("websocket.{code}")),
+            }
+        }
+        Source::Exit { code, signal } => exit(code, signal),
+        Source::Timeout { .. } => Verdict::transient(Unknown, Severity::Timeout, Code::Timeout).by("timeout"),
+        // A panic is to a tool in our process what a crash is to one in a child.
+        Source::Panic => Verdict::transient(Unknown, Severity::Crash, Code::ToolError).by("panic"),
+        Source::BadAnswer => Verdict::permanent(Answered, Severity::Validation).by("bad-answer"),
+    }
+}
+
+fn transport(error: Transport, written: bool, facts: &Facts<'_>, unknown: Nature) -> Decision {
+    let reach = if written { Reach::Unknown } else { Reach::NotSent };
+    let lost = |reach| Verdict::transient(reach, Severity::Transient, Code::UpstreamUnavailable);
+    match error {
+        // Refused is what the other host said; if something was written before, it was said too late.
+        Transport::ConnectionRefused if !written => lost(Reach::Refused).by("transport.refused"),
+        Transport::ConnectionRefused => lost(reach).by("transport.refused"),
+        Transport::ConnectionReset => lost(reach).by("transport.reset"),
+        Transport::ConnectionClosed => lost(reach).by("transport.closed"),
+        Transport::TimedOut => {
+            Verdict::transient(reach, Severity::Timeout, Code::Timeout).by("transport.timed-out")
+        }
+        Transport::NameNotFound => lost(reach).by("transport.name-not-found"),
+        Transport::Unreachable => lost(reach).by("transport.unreachable"),
+        // A handshake that was cut may succeed next time; a certificate that is not accepted will not be.
+        Transport::Tls if text::is_about_a_certificate(facts) => {
+            let verdict = Verdict::permanent(reach, Severity::ServerError);
+            Verdict { code: Code::UpstreamUnavailable, ..verdict }.by("transport.certificate")
+        }
+        Transport::Tls => lost(reach).by("transport.tls"),
+        Transport::Other => match text::decide(facts) {
+            Some((said, rule)) => said.reaching(reach).by(rule),
+            None => of_unknown_transport(reach, unknown),
+        },
+    }
+}
+
+/// An error of the transport that no rule knows.
+fn of_unknown_transport(reach: Reach, unknown: Nature) -> Decision {
+    let verdict = Verdict::transient(reach, Severity::ServerError, Code::UpstreamUnavailable);
+    Verdict { nature: unknown, ..verdict }.by("unknown.transport")
+}
+
+fn http(status: u16, asked_to_wait: bool, unknown: Nature) -> Verdict {
+    use Reach::{Answered, Refused, Unknown};
+    let busy = |reach, severity| Verdict::transient(reach, severity, Code::UpstreamUnavailable);
+    match status {
+        401 | 402 | 403 | 407 | 451 => Verdict::permanent(Answered, Severity::Permission),
+        404 | 410 => Verdict::permanent(Answered, Severity::NotFound),
+        408 => Verdict::transient(Unknown, Severity::Timeout, Code::Timeout),
+        413 => Verdict::permanent(Refused, Severity::InvalidInput),
+        400 | 405 | 406 | 411 | 414..=417 | 422 | 431 => Verdict::permanent(Answered, Severity::InvalidInput),
+        425 => busy(Answered, Severity::Transient),
+        429 => busy(Refused, Severity::Transient),
+        // A conflict, a lock, a failed precondition: nobody's mistake and no sign of a broken service.
+        401..500 => Verdict::permanent(Answered, Severity::Informational),
+        500 => Verdict::transient(Unknown, Severity::ServerError, Code::ToolError),
+        501 | 505 | 506 | 508 | 510 | 511 => Verdict::permanent(Answered, Severity::ServerError),
+        503 if asked_to_wait => busy(Refused, Severity::ServerError),
+        501..600 => busy(Unknown, Severity::ServerError),
+        // A redirect that nobody followed is an answer, if a strange one.
+        300..400 => Verdict::permanent(Answered, Severity::Validation),
+        _ => Verdict { nature: unknown, ..busy(Unknown, Severity::Validation) },
+    }
+}
+
+fn json_rpc(code: i64, facts: &Facts<'_>, unknown: Nature) -> Decision {
+    if let Some(decision) = json_rpc_by_code(code, facts) {
+        return decision;
+    }
+    if let Some((said, rule)) = text::decide(facts) {
+        return said.by(rule);
+    }
+    if code == -32001 {
+        // A local time-out and a forgotten session share this number. Both are the transport's.
+        return of_unknown_transport(Reach::Unknown, unknown);
+    }
+    Verdict::permanent(Reach::Answered, Severity::Informational).by("unknown.jsonrpc")
+}
+
+/// What a JSON-RPC code says by itself, or with words that only make sense beside it.
+fn json_rpc_by_code(code: i64, facts: &Facts<'_>) -> Option<Decision> {
+    use Reach::{Answered, Refused, Unknown};
+    let rule = format!("jsonrpc.{code}");
+    let mistake = || text::mistake(facts);
+    // A server that does not know the session cannot have run the tool in it.
+    if matches!(code, -32600 | 32600 | -32000 | -32001 | -32002) && text::is_about_a_lost_session(facts) {
+        let verdict = Verdict::transient(Refused, Severity::Transient, Code::UpstreamUnavailable);
+        return Some(verdict.by("text.session-lost"));
+    }
+    Some(match code {
+        -32700 | -32600 => Verdict::permanent(Answered, Severity::Validation).by(rule),
+        -32601 => Verdict::mistake(Refused, Mistake::UnknownTool).by(rule),
+        -32602 => Verdict::mistake(Refused, mistake().unwrap_or(Mistake::Arguments)).by(rule),
+        // Proxies are known to turn -32602 into -32603; the words survive.
+        -32603 => match mistake() {
+            Some(mistake) => Verdict::mistake(Answered, mistake).by(mistake.rule()),
+            None => Verdict::transient(Unknown, Severity::ServerError, Code::ToolError).by(rule),
+        },
+        -32002 => Verdict::permanent(Answered, Severity::NotFound).by(rule),
+        // Header mismatch, missing client capability, unsupported protocol version.
+        -32022..=-32020 => Verdict::permanent(Answered, Severity::Validation).by(rule),
+        // A page has to be visited by the user first: an answer, not a failure of anyone.
+        -32042 => Verdict::permanent(Answered, Severity::Informational).by(rule),
+        _ => return None,
+    })
+}
+
+impl Mistake {
+    pub(super) const fn rule(self) -> &'static str {
+        match self {
+            Self::Arguments => "text.arguments",
+            Self::UnknownTool => "text.unknown-tool",
+        }
+    }
+}
+
+/// What a tool told in words, as an answer (`isError`) or in place of one.
+fn told(facts: &Facts<'_>, unknown: Nature) -> Decision {
+    let Some(Decision { verdict, rule }) = told_by_words(facts, unknown) else {
+        return Verdict::permanent(Reach::Answered, Severity::Informational).by("unknown.tool");
+    };
+    // A proxy that wraps a protocol error into a result tells of the transport behind it; any other
+    // `isError` is the word of the tool itself.
+    let answered = facts.kind == SourceKind::IsError && facts.json_rpc.is_none();
+    let reach = match verdict.reach {
+        Reach::Unknown if !answered => Reach::Unknown,
+        // Text is no proof that nothing ran.
+        Reach::NotSent | Reach::Refused | Reach::Unknown | Reach::Answered => Reach::Answered,
+    };
+    let code = if answered && verdict.mistake.is_none() { Code::ToolError } else { verdict.code };
+    Verdict { reach, code, ..verdict }.by(rule)
+}
+
+fn told_by_words(facts: &Facts<'_>, unknown: Nature) -> Option<Decision> {
+    if let Some(decision) = facts.json_rpc.and_then(|code| json_rpc_by_code(code, facts)) {
+        return Some(Decision { rule: within_text(&decision.rule), ..decision });
+    }
+    let by_number = facts
+        .status
+        .map(|status| http(status, false, unknown).by(format!("text.http.{status}")))
+        .or_else(|| facts.close.map(|code| web_socket(code, unknown).by(format!("text.websocket.{code}"))));
+    match by_number {
+        Some(decision) if decision.verdict.nature == Nature::Transient => Some(decision),
+        // A permanent status may be the outside of a mistake that the words name.
+        Some(decision) => {
+            let mistake = text::mistake(facts);
+            Some(
+                mistake.map_or(decision, |mistake| {
+                    Verdict::mistake(Reach::Answered, mistake).by(mistake.rule())
+                }),
+            )
+        }
+        None => text::decide(facts).map(|(verdict, rule)| verdict.by(rule)),
+    }
+}
+
+fn within_text(rule: &str) -> Cow<'static, str> {
+    Cow::Owned(if rule.starts_with("text.") { rule.to_owned() } else { format!("text.{rule}") })
+}
+
+fn web_socket(code: u16, unknown: Nature) -> Verdict {
+    use Reach::{Answered, Unknown};
+    let lost = |severity| Verdict::transient(Unknown, severity, Code::UpstreamUnavailable);
+    match code {
+        // Closed, going away, no reason, abnormal, restart, try later, TLS: the connection, not the call.
+        1000 | 1001 | 1005 | 1006 | 1012 | 1013 | 1015 => lost(Severity::Transient),
+        1011 | 1014 => lost(Severity::ServerError),
+        1002 | 1003 | 1007 | 1010 => Verdict::permanent(Answered, Severity::Validation),
+        1008 | 3000 | 3003 => Verdict::permanent(Answered, Severity::Permission),
+        1009 => Verdict::permanent(Answered, Severity::InvalidInput),
+        3008 => Verdict::transient(Unknown, Severity::Timeout, Code::Timeout),
+        _ => Verdict { nature: unknown, ..lost(Severity::ServerError) },
+    }
+}
+
+fn exit(code: Option<i32>, signal: Option<i32>) -> Decision {
+    // By these two a shell says that it could not start the command.
+    let not_started = |severity| Verdict {
+        code: Code::UpstreamUnavailable,
+        ..Verdict::permanent(Reach::NotSent, severity)
+    };
+    let died = Verdict::transient(Reach::Unknown, Severity::Crash, Code::UpstreamUnavailable);
+    match (code, signal) {
+        (_, Some(signal)) => died.by(format!("exit.signal.{signal}")),
+        (Some(126), None) => not_started(Severity::Permission).by("exit.126"),
+        (Some(127), None) => not_started(Severity::NotFound).by("exit.127"),
+        (Some(code), None) => died.by(format!("exit.{code}")),
+        (None, None) => died.by("exit"),
+    }
+}

@@ -1,0 +1,476 @@
+//! The commands within a command line, as a shell would see them.
+//!
+//! Only as much of a shell as is needed to know which programs a line would start and with which words:
+//! quotes, operators, redirections, here-documents, comments, substitutions. Nothing is expanded. What is
+//! quoted is never taken for a command; what is substituted always is.
+
+/// No more of a command line is read.
+const LONGEST: usize = 16 * 1024;
+/// No more commands of a line are kept.
+const MOST_COMMANDS: usize = 64;
+/// Substitutions within substitutions, and shells within shells.
+const DEEPEST: usize = 6;
+
+/// One simple command of a line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Command {
+    /// Its words with their quotes taken off, assignments in front included.
+    pub(super) words: Vec<String>,
+    /// The files that its output goes to.
+    pub(super) writes: Vec<String>,
+    /// Whether its input is the output of the command before it.
+    pub(super) piped: bool,
+    /// The commands whose output becomes a part of its words, by position; they come before it.
+    pub(super) substituted: Vec<usize>,
+    /// Whether it is the name of a function that is defined here.
+    pub(super) defines: bool,
+}
+
+/// What stands in front of the program that a command is really about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Program<'c> {
+    /// Its name, without the folder.
+    pub(super) name: &'c str,
+    /// Its arguments.
+    pub(super) arguments: &'c [String],
+    /// Whether it runs with the rights of another user.
+    pub(super) elevated: bool,
+}
+
+/// The commands of a line.
+pub(super) fn commands(line: &str) -> Vec<Command> {
+    let mut found = Vec::new();
+    read(super::text::cut(line, LONGEST), 0, &mut found);
+    found
+}
+
+/// The commands that a list of words amounts to: itself, and what it hands to a shell.
+pub(super) fn commands_of_words(words: Vec<String>) -> Vec<Command> {
+    let mut found = Vec::new();
+    push(Command { words, ..Command::default() }, 0, &mut found);
+    found
+}
+
+impl Command {
+    /// The program behind assignments and wrappers such as `sudo` and `env`.
+    pub(super) fn program(&self) -> Option<Program<'_>> {
+        let mut rest = &*self.words;
+        let mut elevated = false;
+        loop {
+            let (first, arguments) = rest.split_first()?;
+            if is_assignment(first) {
+                rest = arguments;
+                continue;
+            }
+            let name = base_name(first);
+            let Some(wrapper) = WRAPPERS.iter().find(|wrapper| wrapper.name == name) else {
+                return Some(Program { name, arguments, elevated });
+            };
+            let inner = wrapper.skip(arguments);
+            if inner.is_empty() {
+                // `sudo` or `env` by themselves are what the command is about.
+                return Some(Program { name, arguments, elevated });
+            }
+            elevated |= wrapper.elevates;
+            rest = inner;
+        }
+    }
+}
+
+/// A program that only starts another one.
+struct Wrapper {
+    name: &'static str,
+    /// Options whose value is the next word.
+    with_value: &'static [&'static str],
+    /// Words of its own before the other program.
+    operands: usize,
+    elevates: bool,
+}
+
+const fn wrapper(name: &'static str, with_value: &'static [&'static str], operands: usize) -> Wrapper {
+    Wrapper { name, with_value, operands, elevates: false }
+}
+
+static WRAPPERS: &[Wrapper] = &[
+    Wrapper {
+        name: "sudo",
+        with_value: &[
+            "-u", "-g", "-h", "-p", "-C", "-r", "-t", "-U", "-D", "-R", "-T", "--user", "--group", "--chdir",
+        ],
+        operands: 0,
+        elevates: true,
+    },
+    Wrapper { name: "doas", with_value: &["-u", "-C", "-a"], operands: 0, elevates: true },
+    wrapper("env", &["-u", "-C", "--unset", "--chdir"], 0),
+    wrapper("nohup", &[], 0),
+    wrapper("time", &["-f", "-o"], 0),
+    wrapper("nice", &["-n"], 0),
+    wrapper("ionice", &["-c", "-n"], 0),
+    wrapper("setsid", &[], 0),
+    wrapper("stdbuf", &["-i", "-o", "-e"], 0),
+    wrapper("timeout", &["-s", "-k", "--signal", "--kill-after"], 1),
+    wrapper("xargs", &["-I", "-n", "-P", "-L", "-d", "-a", "-E", "-s"], 0),
+    wrapper("exec", &["-a"], 0),
+    wrapper("command", &[], 0),
+    wrapper("builtin", &[], 0),
+    wrapper("busybox", &[], 0),
+    // Words of the shell's grammar before a command.
+    wrapper("if", &[], 0),
+    wrapper("then", &[], 0),
+    wrapper("else", &[], 0),
+    wrapper("elif", &[], 0),
+    wrapper("while", &[], 0),
+    wrapper("until", &[], 0),
+    wrapper("do", &[], 0),
+    wrapper("!", &[], 0),
+];
+
+impl Wrapper {
+    /// What is left of its arguments for the other program.
+    fn skip<'w>(&self, arguments: &'w [String]) -> &'w [String] {
+        let mut rest = arguments;
+        let mut operands = self.operands;
+        while let Some((first, after)) = rest.split_first() {
+            rest = match first.as_str() {
+                "--" => return after,
+                option if self.with_value.contains(&option) => after.get(1..).unwrap_or_default(),
+                option if option.starts_with('-') && option.len() > 1 => after,
+                word if is_assignment(word) => after,
+                _ if operands > 0 => {
+                    operands -= 1;
+                    after
+                }
+                _ => return rest,
+            };
+        }
+        rest
+    }
+}
+
+/// The shells that take a command line as an argument or on their input.
+pub(super) const SHELLS: &[&str] = &["sh", "bash", "zsh", "dash", "ksh", "ash", "fish"];
+
+/// `NAME=value`, which sets a variable and starts nothing.
+fn is_assignment(word: &str) -> bool {
+    word.split_once('=').is_some_and(|(name, _)| {
+        name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    })
+}
+
+fn base_name(word: &str) -> &str {
+    word.rsplit(['/', '\\']).next().filter(|name| !name.is_empty()).unwrap_or(word)
+}
+
+/// Keeps a command, and reads on in what it hands to a shell.
+fn push(command: Command, depth: usize, found: &mut Vec<Command>) {
+    if (command.words.is_empty() && command.writes.is_empty()) || found.len() >= MOST_COMMANDS {
+        return;
+    }
+    let line = command.program().and_then(|program| match program.name {
+        "eval" => Some(program.arguments.join(" ")),
+        name if SHELLS.contains(&name) => {
+            let at = program.arguments.iter().position(|word| takes_line(word))?;
+            program.arguments.get(at + 1).cloned()
+        }
+        _ => None,
+    });
+    found.push(command);
+    if let Some(line) = line {
+        read(super::text::cut(&line, LONGEST), depth + 1, found);
+    }
+}
+
+/// `-c`, also together with other letters as in `-lc`.
+pub(super) fn takes_line(word: &str) -> bool {
+    word.starts_with('-') && !word.starts_with("--") && word.ends_with('c')
+}
+
+/// Reads a line into the commands that it would start.
+fn read(line: &str, depth: usize, found: &mut Vec<Command>) {
+    if depth > DEEPEST {
+        return;
+    }
+    let mut reader = Reader { rest: line, depth, found, command: Command::default(), bodies: Vec::new() };
+    while reader.step() {}
+    reader.end_command(false);
+}
+
+struct Reader<'l, 'f> {
+    rest: &'l str,
+    depth: usize,
+    found: &'f mut Vec<Command>,
+    command: Command,
+    /// Here-documents whose text begins after the line: the word that ends it.
+    bodies: Vec<String>,
+}
+
+impl Reader<'_, '_> {
+    /// Takes the next word or operator; false at the end.
+    fn step(&mut self) -> bool {
+        self.rest = self.rest.trim_start_matches([' ', '\t', '\r']);
+        let Some(next) = self.rest.chars().next() else { return false };
+        match next {
+            '\n' => {
+                self.skip(1);
+                self.end_command(false);
+                self.skip_bodies();
+            }
+            '(' if self.rest.starts_with("()") => {
+                self.skip(2);
+                self.command.defines = true;
+                self.end_command(false);
+            }
+            ';' | '(' | ')' => {
+                self.skip(1);
+                self.end_command(false);
+            }
+            '|' => {
+                let pipe = !self.rest.starts_with("||");
+                self.skip(if pipe && !self.rest.starts_with("|&") { 1 } else { 2 });
+                self.end_command(pipe);
+            }
+            '&' if self.rest.starts_with("&>") => self.redirect(),
+            '&' => {
+                self.skip(if self.rest.starts_with("&&") { 2 } else { 1 });
+                self.end_command(false);
+            }
+            '#' => self.skip(self.rest.find('\n').unwrap_or(self.rest.len())),
+            '<' | '>' => self.redirect(),
+            '0'..='9' if is_numbered_redirect(self.rest) => {
+                self.skip(self.rest.find(['<', '>']).unwrap_or(0));
+                self.redirect();
+            }
+            '{' | '}'
+                if self
+                    .rest
+                    .get(1..)
+                    .is_none_or(|after| after.is_empty() || after.starts_with([' ', '\n', ';'])) =>
+            {
+                self.skip(1);
+                self.end_command(false);
+            }
+            _ => {
+                let word = self.word();
+                self.command.words.push(word);
+            }
+        }
+        true
+    }
+
+    fn skip(&mut self, bytes: usize) {
+        self.rest = self.rest.get(bytes..).unwrap_or_default();
+    }
+
+    fn end_command(&mut self, pipe: bool) {
+        let next = Command { piped: pipe, ..Command::default() };
+        let command = std::mem::replace(&mut self.command, next);
+        push(command, self.depth, self.found);
+    }
+
+    /// A redirection. Only where output goes is of interest; what a shell reads is a command.
+    fn redirect(&mut self) {
+        let operator =
+            self.rest.find(|c| !matches!(c, '<' | '>' | '&' | '|' | '-')).unwrap_or(self.rest.len());
+        let operator = self.rest.get(..operator).unwrap_or_default();
+        self.skip(operator.len());
+        if operator.ends_with('<') && self.rest.starts_with('(') {
+            let inner = self.parenthesised();
+            self.substitute(&inner);
+            return;
+        }
+        self.rest = self.rest.trim_start_matches([' ', '\t']);
+        let target = self.word();
+        if operator.starts_with("<<<") {
+            return;
+        }
+        if operator.starts_with("<<") {
+            self.bodies.push(target);
+        } else if operator.contains('&') && target.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-') {
+            // `2>&1` joins two outputs; no file is written.
+        } else if operator.contains('>') {
+            self.command.writes.push(target);
+        }
+    }
+
+    /// Here-documents are text, unless it is a shell that reads them.
+    fn skip_bodies(&mut self) {
+        for end in std::mem::take(&mut self.bodies) {
+            let mut body = String::new();
+            while !self.rest.is_empty() {
+                let (line, after) = self.rest.split_once('\n').unwrap_or((self.rest, ""));
+                self.rest = after;
+                if line.trim() == end {
+                    break;
+                }
+                body.push_str(line);
+                body.push('\n');
+            }
+            let reader = self.found.last().and_then(Command::program);
+            let is_shell = reader.is_some_and(|program| {
+                SHELLS.contains(&program.name) && !program.arguments.iter().any(|word| takes_line(word))
+            });
+            if is_shell {
+                read(&body, self.depth + 1, self.found);
+            }
+        }
+    }
+
+    /// One word, with its quotes taken off and its substitutions read.
+    fn word(&mut self) -> String {
+        let mut word = String::new();
+        let mut quoted = false;
+        while let Some(next) = self.rest.chars().next() {
+            match next {
+                ' ' | '\t' | '\r' | '\n' | ';' | '|' | '&' | '<' | '>' | '(' | ')' if !quoted => break,
+                '"' => {
+                    quoted = !quoted;
+                    self.skip(1);
+                }
+                '\'' if !quoted => {
+                    self.skip(1);
+                    let end = self.rest.find('\'').unwrap_or(self.rest.len());
+                    word.push_str(self.rest.get(..end).unwrap_or_default());
+                    self.skip(end + 1);
+                }
+                '\\' => {
+                    self.skip(1);
+                    if let Some(escaped) = self.rest.chars().next() {
+                        self.skip(escaped.len_utf8());
+                        if escaped != '\n' {
+                            word.push(escaped);
+                        }
+                    }
+                }
+                '`' => {
+                    self.skip(1);
+                    let end = self.rest.find('`').unwrap_or(self.rest.len());
+                    let inner = self.rest.get(..end).unwrap_or_default().to_owned();
+                    self.skip(end + 1);
+                    self.substitute(&inner);
+                }
+                '$' if self.rest.starts_with("$(") => {
+                    self.skip(1);
+                    let inner = self.parenthesised();
+                    self.substitute(&inner);
+                }
+                _ => {
+                    word.push(next);
+                    self.skip(next.len_utf8());
+                }
+            }
+        }
+        word
+    }
+
+    /// The text within the parentheses that come next.
+    fn parenthesised(&mut self) -> String {
+        let mut open = 0_usize;
+        let mut single = false;
+        let mut escaped = false;
+        for (at, next) in self.rest.char_indices() {
+            if escaped {
+                escaped = false;
+                continue;
+            }
+            match next {
+                '\\' if !single => escaped = true,
+                '\'' => single = !single,
+                '(' if !single => open += 1,
+                ')' if !single => {
+                    open = open.saturating_sub(1);
+                    if open == 0 {
+                        let inner = self.rest.get(1..at).unwrap_or_default().to_owned();
+                        self.skip(at + 1);
+                        return inner;
+                    }
+                }
+                _ => {}
+            }
+        }
+        let inner = self.rest.get(1..).unwrap_or_default().to_owned();
+        self.rest = "";
+        inner
+    }
+
+    /// Reads a substituted line; the command that it is a part of runs what it prints.
+    fn substitute(&mut self, line: &str) {
+        let before = self.found.len();
+        read(line, self.depth + 1, self.found);
+        self.command.substituted.extend(before..self.found.len());
+    }
+}
+
+/// `2>`, which is a redirection and not the word 2.
+fn is_numbered_redirect(rest: &str) -> bool {
+    rest.trim_start_matches(|c: char| c.is_ascii_digit()).starts_with(['<', '>'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        commands(line).iter().map(|command| command.words.join(" ")).collect()
+    }
+
+    #[test]
+    fn a_line_is_cut_into_the_commands_that_it_would_start() {
+        for (line, expected) in [
+            ("ls -l /tmp", &["ls -l /tmp"][..]),
+            ("cd x && make; echo done || true &", &["cd x", "make", "echo done", "true"]),
+            ("a | b |& c", &["a", "b", "c"]),
+            ("echo 'rm -rf /' \"a; b\" c\\ d # rm -rf /", &["echo rm -rf / a; b c d"]),
+            ("echo \"$(rm -rf /)\" `id`", &["rm -rf /", "id", "echo  "]),
+            ("cat > f <<'EOF'\nrm -rf /\nEOF\nls", &["cat", "ls"]),
+            ("bash <<EOF\nrm -rf /\nEOF", &["bash", "rm -rf /"]),
+            ("bash -lc 'rm -rf / && ls'", &["bash -lc rm -rf / && ls", "rm -rf /", "ls"]),
+            ("(cd a; ls) 2>&1", &["cd a", "ls"]),
+            ("{ ls; }", &["ls"]),
+            ("if true; then ls; fi", &["if true", "then ls", "fi"]),
+            ("f() { ls; }", &["f", "ls"]),
+            ("eval ls '-l'", &["eval ls -l", "ls -l"]),
+            ("cat <(curl x)", &["curl x", "cat"]),
+            ("echo \"unfinished", &["echo unfinished"]),
+            ("echo $(unfinished", &["unfinished", "echo "]),
+            ("", &[]),
+            ("  \n # nothing\n", &[]),
+        ] {
+            assert_eq!(words(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_program_is_found_behind_what_only_starts_it() {
+        for (line, name, elevated) in [
+            ("rm x", "rm", false),
+            ("FOO=1 sudo rm x", "rm", true),
+            ("sudo -u root -E /usr/bin/rm x", "rm", true),
+            ("env -i A=b nice -n 5 timeout -k 1 30 cargo test", "cargo", false),
+            ("xargs -n 1 rm -f", "rm", false),
+            ("sudo", "sudo", false),
+            ("then ! grep x", "grep", false),
+        ] {
+            let found = commands(line);
+            let program = found[0].program().unwrap();
+            assert_eq!((program.name, program.elevated), (name, elevated), "{line}");
+        }
+        assert_eq!(commands("A=b")[0].program(), None);
+    }
+
+    #[test]
+    fn where_output_goes_is_known() {
+        let found = commands("cat x > /dev/sda 2>/dev/null; dd &> log <in");
+        assert_eq!(found[0].writes, ["/dev/sda", "/dev/null"]);
+        assert_eq!(found[1].writes, ["log"]);
+    }
+
+    #[test]
+    fn reading_is_bounded() {
+        assert_eq!(commands(&"a;".repeat(9000)).len(), MOST_COMMANDS);
+        let deep = format!("{}rm{}", "$(".repeat(5000), ")".repeat(5000));
+        assert!(commands(&deep).len() <= MOST_COMMANDS);
+        let shells = "bash -c ".repeat(500);
+        assert!(commands(&shells).len() <= MOST_COMMANDS);
+    }
+}

@@ -1,0 +1,374 @@
+//! What trust counts failures by: the tool, and the part of its arguments that names what it worked on.
+//!
+//! A tool that fails at one host must not lose trust for all of them, so a signature adds the host and first
+//! path segment of a URL, the parent folder of a path, and the first real word of a command. It is stored,
+//! logged and shown, so nothing that could be a credential enters it: no user information, no query, and no
+//! segment that does not look like a plain name.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::shell::{self, Command};
+use super::text::cut;
+use crate::id::{Digest, Domain, ToolRef};
+use crate::json::{Kind, Spelling, Value};
+use crate::trust::Signature;
+
+/// The longest part of a signature that is kept as it is, in bytes.
+const LONGEST_PART: usize = 160;
+
+/// The names under which tools take what a signature is made of, without case, `_` and `-`; the first that
+/// is present counts.
+const URLS: &[&str] = &["url", "uri", "endpoint", "href", "baseurl"];
+const PATHS: &[&str] =
+    &["path", "filepath", "file", "filename", "absolutepath", "notebookpath", "directory", "dir", "folder"];
+const COMMANDS: &[&str] = &["command", "cmd", "commandline", "shellcommand", "script", "argv", "commands"];
+const ARGUMENTS: &[&str] = &["args", "arguments"];
+
+/// The signature of a call.
+pub fn signature(tool: &ToolRef, params: Value<'_>) -> Signature {
+    let mut text = String::with_capacity(128);
+    escape(&mut text, tool.namespace.as_str());
+    text.push('/');
+    escape(&mut text, tool.tool.as_str());
+    let mut add = |name: &str, value: Option<Cow<'_, str>>| {
+        if let Some(value) = value {
+            text.push('|');
+            text.push_str(name);
+            text.push('=');
+            escape(&mut text, &shortened(&value));
+        }
+    };
+    let url = named(params, URLS).into_iter().find_map(|(_, value)| place_of(&value.as_str()?));
+    let path = named(params, PATHS).into_iter().find_map(|(_, value)| parent(&value.as_str()?));
+    add("command", main_program(&commands_in(params)).map(Cow::Owned));
+    add("path", path.map(Cow::Owned).or_else(|| url.as_ref().and_then(Place::folder).map(Cow::Owned)));
+    add("url", url.as_ref().and_then(Place::remote).map(Cow::Owned));
+    Signature(Arc::from(text))
+}
+
+/// What a call depends on: the host of its URL, else the server that the tool belongs to.
+pub fn domain(tool: &ToolRef, params: Value<'_>) -> Option<Domain> {
+    let host = named(params, URLS).into_iter().find_map(|(_, value)| match place_of(&value.as_str()?)? {
+        Place::Remote { host, .. } => Domain::new(host).ok(),
+        Place::File(_) => None,
+    });
+    host.or_else(|| Domain::new(tool.namespace.as_str()).ok())
+}
+
+/// The commands that a call would start, from the parameters that hold a command line or a list of words.
+pub(super) fn commands_in(params: Value<'_>) -> Vec<Command> {
+    let mut found = Vec::new();
+    for (name, value) in named(params, COMMANDS) {
+        match value.kind() {
+            Kind::String(line) => match arguments_beside(params, &line) {
+                Some(words) => found.extend(shell::commands_of_words(words)),
+                None => found.extend(shell::commands(&line)),
+            },
+            Kind::Array(lines) if name == "commands" => {
+                found
+                    .extend(lines.take(64).filter_map(Value::as_str).flat_map(|line| shell::commands(&line)));
+            }
+            Kind::Array(words) => {
+                let words = words.take(1024).filter_map(Value::as_str).map(Cow::into_owned).collect();
+                found.extend(shell::commands_of_words(words));
+            }
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Object(_) => {}
+        }
+    }
+    found
+}
+
+/// `{"command": "rm", "args": ["-rf", "x"]}` as one list of words.
+fn arguments_beside(params: Value<'_>, program: &str) -> Option<Vec<String>> {
+    let (_, list) = named(params, ARGUMENTS).into_iter().next()?;
+    let Kind::Array(list) = list.kind() else { return None };
+    if program.contains(char::is_whitespace) {
+        return None;
+    }
+    let rest = list.take(1024).filter_map(Value::as_str).map(Cow::into_owned);
+    Some(std::iter::once(program.to_owned()).chain(rest).collect())
+}
+
+/// The members of an object that have one of these names, in the order of the names. Every call passes
+/// here several times, so that a name is folded once, in place, and nothing is allocated unless something
+/// is found.
+fn named<'d>(object: Value<'d>, names: &[&'static str]) -> Vec<(&'static str, Value<'d>)> {
+    let Some(entries) = object.entries() else { return Vec::new() };
+    let mut found: Vec<(usize, Value<'d>)> = entries
+        .filter_map(|(name, value)| {
+            let folded = Folded::new(name)?;
+            let letters = folded.letters.get(..folded.length)?;
+            Some((names.iter().position(|wanted| wanted.as_bytes() == letters)?, value))
+        })
+        .collect();
+    found.sort_by_key(|(rank, _)| *rank);
+    found.into_iter().filter_map(|(rank, value)| Some((*names.get(rank)?, value))).collect()
+}
+
+/// The longest name that is looked for, in bytes.
+const LONGEST_NAME: usize = 12;
+
+/// A name in small letters and without `_` and `-`, so that `file_path` and `filePath` are the same.
+struct Folded {
+    letters: [u8; LONGEST_NAME],
+    length: usize,
+}
+
+impl Folded {
+    /// Nothing if the name cannot be one that is looked for.
+    fn new(name: Spelling<'_>) -> Option<Self> {
+        let mut folded = Self { letters: [0; LONGEST_NAME], length: 0 };
+        match name {
+            Spelling::Plain(plain) => plain.bytes().try_for_each(|byte| folded.push(byte))?,
+            Spelling::Escaped(_) => {
+                name.decoded().try_for_each(|character| folded.push(u8::try_from(character).ok()?))?;
+            }
+        }
+        Some(folded)
+    }
+
+    fn push(&mut self, byte: u8) -> Option<()> {
+        if !matches!(byte, b'_' | b'-') {
+            *self.letters.get_mut(self.length)? = byte.to_ascii_lowercase();
+            self.length += 1;
+        }
+        Some(())
+    }
+}
+
+/// The program that a command line is about: not a substituted one, not a shell that is handed another
+/// line, and nothing that only prepares.
+fn main_program(commands: &[Command]) -> Option<String> {
+    let substituted: Vec<usize> =
+        commands.iter().flat_map(|command| command.substituted.iter().copied()).collect();
+    let mut programs = commands
+        .iter()
+        .enumerate()
+        .filter(|(index, command)| !command.defines && !substituted.contains(index))
+        .filter_map(|(_, command)| command.program());
+    let first = programs.clone().next()?;
+    let real = programs.find(|program| {
+        let hands_on = shell::SHELLS.contains(&program.name)
+            && program.arguments.iter().any(|word| shell::takes_line(word));
+        !hands_on && !PREPARATIONS.contains(&program.name)
+    });
+    Some(name_or_star(real.unwrap_or(first).name).to_owned())
+}
+
+/// What often stands before the command that matters.
+const PREPARATIONS: &[&str] = &["cd", "pushd", "export", "set", "source", ".", "umask", "true", ":", "eval"];
+
+/// Where a URL points.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    Remote { host: String, port: Option<String>, segment: String },
+    File(String),
+}
+
+impl Place {
+    fn remote(&self) -> Option<String> {
+        match self {
+            Self::Remote { host, port: Some(port), segment } => Some(format!("{host}:{port}/{segment}")),
+            Self::Remote { host, port: None, segment } => Some(format!("{host}/{segment}")),
+            Self::File(_) => None,
+        }
+    }
+
+    fn folder(&self) -> Option<String> {
+        match self {
+            Self::Remote { .. } => None,
+            Self::File(path) => parent(path),
+        }
+    }
+}
+
+fn place_of(url: &str) -> Option<Place> {
+    let (scheme, rest) = url.trim().split_once("://")?;
+    if !scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte))
+    {
+        return None;
+    }
+    let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at_checked(end)?;
+    let scheme = scheme.to_ascii_lowercase();
+    if scheme == "file" {
+        return Some(Place::File(path.split(['?', '#']).next()?.to_owned()));
+    }
+    // Everything before the last @ is user information.
+    let (host, port) = host_and_port(authority.rsplit('@').next()?)?;
+    let default = matches!((&*scheme, port), ("http" | "ws", "80") | ("https" | "wss", "443"));
+    let port = (!port.is_empty() && !default).then(|| port.to_owned());
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let segment = path.split(['/', '\\']).find(|segment| !segment.is_empty()).unwrap_or_default();
+    Some(Place::Remote { host, port, segment: name_or_star(segment).to_owned() })
+}
+
+fn host_and_port(authority: &str) -> Option<(String, &str)> {
+    let (host, port) = match authority.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
+        Some((address, after)) => (format!("[{address}]"), after.strip_prefix(':').unwrap_or_default()),
+        None => {
+            let (host, port) = authority.split_once(':').unwrap_or((authority, ""));
+            (host.trim_end_matches('.').to_owned(), port)
+        }
+    };
+    let sound = |c: char| c.is_alphanumeric() || "-._[]:".contains(c);
+    let usable = !host.is_empty() && host.len() <= 253 && host.chars().all(sound);
+    (usable && port.len() <= 5 && port.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| (host.to_ascii_lowercase(), port))
+}
+
+/// A plain name as it is, and a star for anything that may be an id or a credential.
+fn name_or_star(name: &str) -> &str {
+    let plain = name.len() <= 32
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._~+-[".contains(&byte));
+    let digits = name.bytes().filter(u8::is_ascii_digit).count();
+    if plain && (name.len() < 16 || digits < 4) { name } else { "*" }
+}
+
+/// The folder that a path is in, with `.`, `..` and double slashes resolved as far as words can tell.
+fn parent(path: &str) -> Option<String> {
+    let path = cut(path.trim(), 4096);
+    if path.is_empty() {
+        return None;
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split(['/', '\\']) {
+        match part {
+            "" | "." => {}
+            ".." if parts.last().is_some_and(|last| *last != "..") => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts.pop();
+    let rooted = path.starts_with(['/', '\\']);
+    let folder = parts.join("/");
+    Some(match (rooted, folder.is_empty()) {
+        (true, _) => format!("/{folder}"),
+        (false, true) => ".".to_owned(),
+        (false, false) => folder,
+    })
+}
+
+/// A long part keeps its beginning and a fingerprint, so that two long ones stay different.
+fn shortened(part: &str) -> Cow<'_, str> {
+    if part.len() <= LONGEST_PART {
+        return Cow::Borrowed(part);
+    }
+    let fingerprint = Digest::of(part.as_bytes()).fingerprint();
+    Cow::Owned(format!("{}~{fingerprint}", cut(part, LONGEST_PART)))
+}
+
+/// Writes a part so that it cannot be taken for two, nor break a log line.
+fn escape(text: &mut String, part: &str) {
+    let is_special = |c: char| matches!(c, '|' | '%') || c.is_control();
+    if !part.contains(is_special) {
+        return text.push_str(part);
+    }
+    for c in part.chars() {
+        if is_special(c) {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "%{:02X}", u32::from(c));
+        } else {
+            text.push(c);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{Namespace, ToolName};
+    use crate::json::{Document, Limits};
+
+    fn tool(name: &str) -> ToolRef {
+        ToolRef { namespace: Namespace::new("ns").unwrap(), tool: ToolName::new(name).unwrap() }
+    }
+
+    fn signed(name: &str, params: &str) -> String {
+        let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
+        signature(&tool(name), document.root()).0.as_ref().to_owned()
+    }
+
+    #[test]
+    fn every_name_that_is_looked_for_can_be_found() {
+        for name in [URLS, PATHS, COMMANDS, ARGUMENTS].concat() {
+            assert!(name.len() <= LONGEST_NAME, "{name}");
+            assert!(name.bytes().all(|byte| byte.is_ascii_lowercase()), "{name}");
+        }
+    }
+
+    #[test]
+    fn signatures_name_what_a_call_worked_on() {
+        for (name, params, expected) in [
+            ("get", r#"{"url":"https://api.example.com/data/7?k=v"}"#, "ns/get|url=api.example.com/data"),
+            ("get", r#"{"URL":"https://API.Example.com:443"}"#, "ns/get|url=api.example.com/"),
+            ("get", r#"{"url":"http://[::1]:8080/x"}"#, "ns/get|url=[::1]:8080/x"),
+            ("get", r#"{"url":"not a url"}"#, "ns/get"),
+            ("get", r#"{"uri":"file:///etc/hosts"}"#, "ns/get|path=/etc"),
+            ("read", r#"{"file_path":"/home/u/../v//./x.txt"}"#, "ns/read|path=/home/v"),
+            ("read", r#"{"filePath":"x.txt"}"#, "ns/read|path=."),
+            ("read", r#"{"\u0046ile-PATH":"x.txt"}"#, "ns/read|path=."),
+            ("read", r#"{"__notebook__path__":"x.txt"}"#, "ns/read|path=."),
+            ("read", r#"{"p\u00e4th":"x.txt","pathology":"x.txt","absolutepathx":"x.txt"}"#, "ns/read"),
+            ("read", r#"{"path":"C:\\src\\x.rs"}"#, "ns/read|path=C:/src"),
+            ("bash", r#"{"command":"FOO=1 sudo rm -rf x"}"#, "ns/bash|command=rm"),
+            ("bash", r#"{"command":"cd /repo && cargo test | tail"}"#, "ns/bash|command=cargo"),
+            ("bash", r#"{"command":["bash","-lc","env A=b git push"]}"#, "ns/bash|command=git"),
+            ("bash", r#"{"command":["/usr/bin/rm","a b"]}"#, "ns/bash|command=rm"),
+            ("bash", r#"{"command":"rm","args":["-rf","x"]}"#, "ns/bash|command=rm"),
+            ("bash", r#"{"command":"echo $(date)"}"#, "ns/bash|command=echo"),
+            ("bash", r#"{"command":"cd x"}"#, "ns/bash|command=cd"),
+            ("bash", r#"{"command":""}"#, "ns/bash"),
+            ("bash", r#"{"command":7,"path":null,"url":[]}"#, "ns/bash"),
+            ("edit", r#"{"command":"view","path":"/a/b"}"#, "ns/edit|command=view|path=/a"),
+            ("other", r#"{"query":"https://x.example/y"}"#, "ns/other"),
+            ("other", "[1]", "ns/other"),
+            ("a|b%", "{}", "ns/a%7Cb%25"),
+        ] {
+            assert_eq!(signed(name, params), expected, "{params}");
+        }
+    }
+
+    #[test]
+    fn credentials_never_enter_a_signature() {
+        for params in [
+            r#"{"url":"https://user:s3cr3t@host.example/x"}"#,
+            r#"{"url":"https://user:p@s3cr3t@host.example/x"}"#,
+            r#"{"url":"https://host.example?token=s3cr3t"}"#,
+            r#"{"url":"https://host.example/;token=s3cr3t/x"}"#,
+            r#"{"url":"https://api.telegram.org/bot123456:AAs3cr3tAA/sendMessage"}"#,
+            r#"{"url":"https://host.example/s3cr3t0123456789abcdef0123456789"}"#,
+            r#"{"url":"file:///a/x?token=s3cr3t"}"#,
+            r#"{"command":"TOKEN=s3cr3t curl x"}"#,
+            r#"{"command":"s3cr3t:0123 && x"}"#,
+        ] {
+            assert!(!signed("get", params).contains("s3cr3t"), "{}", signed("get", params));
+        }
+    }
+
+    #[test]
+    fn signatures_are_bounded_and_long_ones_stay_different() {
+        let long = |end: &str| format!(r#"{{"path":"/{}/{end}/x"}}"#, "d".repeat(3000));
+        let (one, other) = (signed("read", &long("a")), signed("read", &long("b")));
+        assert_ne!(one, other);
+        assert!(one.len() < 300);
+    }
+
+    #[test]
+    fn the_domain_is_the_host_and_else_the_server() {
+        for (params, expected) in [
+            (r#"{"url":"https://u:p@API.example.com:8443/x"}"#, "api.example.com"),
+            (r#"{"url":"/relative"}"#, "ns"),
+            (r#"{"uri":"file:///x"}"#, "ns"),
+            ("{}", "ns"),
+        ] {
+            let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
+            assert_eq!(domain(&tool("get"), document.root()).unwrap().as_str(), expected, "{params}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The stable codes of everything that is not a success, and the status each one carries on the wire.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
+        /// Why a call did not succeed. Every code has a page in `docs/errors`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        pub enum Code {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Code {
+            /// All of them, in the order of the contract.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The text on the wire.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The envelope cannot be read; the message says where.
+    InvalidEnvelope = "invalid_envelope",
+    /// The contract or payload version is not one that we speak.
+    UnsupportedVersion = "unsupported_version",
+    /// The arguments break the tool's own input schema.
+    InvalidArguments = "invalid_arguments",
+    /// There is no such tool.
+    UnknownTool = "unknown_tool",
+    /// The key was used before with other parameters.
+    IdempotencyConflict = "idempotency_conflict",
+    /// The same call is running; its answer can be had later.
+    InFlight = "in_flight",
+    /// The tool's breaker is open.
+    CircuitOpen = "circuit_open",
+    /// A limit on concurrency, rate or open records is reached.
+    Overloaded = "overloaded",
+    /// All attempts failed, or the retry budget is used up.
+    RetryExhausted = "retry_exhausted",
+    /// The tool did not answer in time.
+    Timeout = "timeout",
+    /// The caller's deadline has passed.
+    DeadlineExceeded = "deadline_exceeded",
+    /// The model repeats a call that fails the same way.
+    LoopDetected = "loop_detected",
+    /// Too many failures in one turn.
+    ToolErrorLimit = "tool_error_limit",
+    /// A person has to approve the call first, and nobody could be asked now.
+    ApprovalRequired = "approval_required",
+    /// A person said no.
+    ApprovalDenied = "approval_denied",
+    /// The tool is blocked until an operator resets it.
+    ToolBlocked = "tool_blocked",
+    /// The caller withdrew the call.
+    Cancelled = "cancelled",
+    /// The watchdog gave up on a call that was pending too long.
+    StuckCall = "stuck_call",
+    /// The call may or may not have had its effect; nobody knows.
+    OutcomeUnknown = "outcome_unknown",
+    /// Something that the call depends on failed.
+    DependencyFailed = "dependency_failed",
+    /// The call is done, but its answer was too large to keep.
+    ResultNotKept = "result_not_kept",
+    /// The store cannot be reached, and without it the call would not be safe.
+    StoreUnavailable = "store_unavailable",
+    /// The server behind the tool cannot be reached.
+    UpstreamUnavailable = "upstream_unavailable",
+    /// The tool itself said no.
+    ToolError = "tool_error",
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How a call ended, as the result envelope says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Status {
+    /// The tool answered.
+    Success,
+    /// It failed, and the same call will fail again.
+    Error,
+    /// It failed for now; the same call may succeed later.
+    RetriableError,
+    /// It was tried as often as allowed.
+    RetryExhausted,
+    /// The breaker refused it.
+    CircuitOpen,
+    /// It took too long.
+    Timeout,
+}
+
+impl Code {
+    /// The status that goes with the code.
+    pub const fn status(self) -> Status {
+        match self {
+            Self::CircuitOpen => Status::CircuitOpen,
+            Self::Timeout | Self::StuckCall => Status::Timeout,
+            Self::RetryExhausted | Self::DeadlineExceeded => Status::RetryExhausted,
+            Self::InFlight | Self::Overloaded | Self::StoreUnavailable | Self::UpstreamUnavailable => {
+                Status::RetriableError
+            }
+            Self::InvalidEnvelope
+            | Self::UnsupportedVersion
+            | Self::InvalidArguments
+            | Self::UnknownTool
+            | Self::IdempotencyConflict
+            | Self::LoopDetected
+            | Self::ToolErrorLimit
+            | Self::ApprovalRequired
+            | Self::ApprovalDenied
+            | Self::ToolBlocked
+            | Self::Cancelled
+            | Self::OutcomeUnknown
+            | Self::DependencyFailed
+            | Self::ResultNotKept
+            | Self::ToolError => Status::Error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_keep_their_text_on_the_wire() {
+        for code in Code::ALL {
+            assert_eq!(serde_json::to_string(code).unwrap(), format!("\"{}\"", code.as_str()));
+        }
+        assert_eq!(Code::ALL.len(), 24);
+    }
+}

@@ -1,0 +1,507 @@
+//! Claim, look-up, and what a waiter does when it wakes: one table.
+//!
+//! | found | explicit key | own call id | equal arguments only | waiter |
+//! | --- | --- | --- | --- | --- |
+//! | nothing | mine | mine | mine | mine |
+//! | own token, `inflight` or `unknown` | mine | mine | mine | mine |
+//! | `inflight`, lease holds | follow (`in_flight` under `bestEffort`) | follow | follow | follow |
+//! | `inflight`, lease ended, not `started` | mine | mine | mine | mine |
+//! | `inflight`, lease ended, `started`, `retry_safe` | take over | take over | take over | take over |
+//! | `inflight`, lease ended, `started`, not `retry_safe` | write `unknown`, tell | same | same | same |
+//! | `done`, not delivered | replay | replay | replay (10 min, then mine) | answer |
+//! | `done`, delivered | replay | replay | mine (double dispatch: replay) | answer |
+//! | `failed` | by `cache_failures` | mine | mine | answer |
+//! | `unknown`, not delivered, or less than 10 s ago | tell | tell | tell | tell |
+//! | `unknown`, delivered 10 s ago or more | tell | tell | mine (`hold`: tell) | tell |
+//!
+//! An explicit key with another digest is a conflict in every row, for waiters too, and nothing is written.
+
+use std::time::Duration;
+
+use super::record::{
+    Failure, IndexMove, Lease, LeaseSight, Origin, Owner, Receipt, Record, RecordState, RunId, Write,
+    lifetime,
+};
+use crate::Timestamp;
+use crate::id::{ActorId, Digest, RequestId, SessionKey, ToolCallId, ToolRef};
+use crate::key::Key;
+use crate::output::Output;
+use crate::policy::{AfterUnknown, CacheFailures, DedupePolicy, Lifetimes};
+
+/// Where a call looks for its record, and where it would write one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// Under a key that means intent.
+    Explicit(Key),
+    /// Under the client's id of this dispatch; else through the index of equal arguments.
+    CallId {
+        /// The id.
+        id: Key,
+        /// The computed key.
+        index: Key,
+    },
+    /// Through the index of equal arguments; written under the id of the run.
+    Keyless {
+        /// The id of the run.
+        run: Key,
+        /// The computed key.
+        index: Key,
+    },
+}
+
+impl Address {
+    /// Where the record of this call is written.
+    pub fn own(&self) -> Key {
+        match *self {
+            Self::Explicit(key) => key,
+            Self::CallId { id, .. } => id,
+            Self::Keyless { run, .. } => run,
+        }
+    }
+
+    /// The index of equal arguments, where it counts.
+    pub fn index(&self) -> Option<Key> {
+        match *self {
+            Self::Explicit(_) => None,
+            Self::CallId { index, .. } | Self::Keyless { index, .. } => Some(index),
+        }
+    }
+
+    /// The same address in the space of shadow mode.
+    pub fn shadowed(&self) -> Self {
+        match *self {
+            Self::Explicit(key) => Self::Explicit(key.shadowed()),
+            Self::CallId { id, index } => Self::CallId { id: id.shadowed(), index: index.shadowed() },
+            Self::Keyless { run, index } => Self::Keyless { run: run.shadowed(), index: index.shadowed() },
+        }
+    }
+
+    fn origin(&self) -> Origin {
+        match self {
+            Self::Explicit(_) => Origin::Explicit,
+            Self::CallId { .. } => Origin::CallId,
+            Self::Keyless { .. } => Origin::Run,
+        }
+    }
+
+    fn call_id(&self) -> Option<Key> {
+        match *self {
+            Self::CallId { id, .. } => Some(id),
+            Self::Explicit(_) | Self::Keyless { .. } => None,
+        }
+    }
+}
+
+/// What a call wants of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// To run, if the table lets it. `started`: the attempt follows at once.
+    Take {
+        /// Written with the claim.
+        started: bool,
+    },
+    /// To know whether there is an answer. Nothing is written.
+    Look,
+}
+
+/// Whether the call has waited for a record before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It comes for the first time.
+    Fresh,
+    /// It followed this record and was woken.
+    Waiter {
+        /// The record.
+        followed: Key,
+    },
+}
+
+/// The settings that the table depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Which failures an explicit key gets again.
+    pub cache_failures: CacheFailures,
+    /// What equal arguments get after an unknown outcome.
+    pub after_unknown: AfterUnknown,
+    /// Equal calls this close together are one dispatched twice.
+    pub double_dispatch: Duration,
+    /// How long an undelivered answer waits for equal arguments.
+    pub undelivered: Duration,
+    /// After telling, equal arguments run no sooner than this.
+    pub after_telling: Duration,
+    /// How long records are kept.
+    pub keep: Lifetimes,
+}
+
+impl From<&DedupePolicy> for Rules {
+    fn from(policy: &DedupePolicy) -> Self {
+        Self {
+            cache_failures: policy.cache_failures,
+            after_unknown: policy.after_unknown,
+            double_dispatch: policy.double_dispatch,
+            undelivered: policy.undelivered,
+            after_telling: policy.after_telling,
+            keep: policy.keep,
+        }
+    }
+}
+
+/// A call that looks for its record, and wants it if it may.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Where.
+    pub address: Address,
+    /// What for.
+    pub intent: Intent,
+    /// As whom.
+    pub role: Role,
+    /// Under which token.
+    pub owner: Owner,
+    /// The canonical arguments.
+    pub digest: Digest,
+    /// Whether it may run again if nobody knows.
+    pub retry_safe: bool,
+    /// Whether the caller would rather be refused than wait, and have a retriable failure run again.
+    pub best_effort: bool,
+    /// When the call came.
+    pub arrived: Timestamp,
+    /// The id of its run, should it be the first.
+    pub run: RunId,
+    /// The settings.
+    pub rules: Rules,
+    /// The tool.
+    pub tool: ToolRef,
+    /// Who asked.
+    pub request: RequestId,
+    /// The model's id of the call.
+    pub tool_call: Option<ToolCallId>,
+    /// The conversation.
+    pub session: Option<SessionKey>,
+    /// Who acts.
+    pub actor: Option<ActorId>,
+}
+
+impl Claim {
+    fn is_same_call(&self, record: &Record) -> bool {
+        record.digest == self.digest && record.tool == self.tool
+    }
+}
+
+/// What the store found for a claim.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Found<'r> {
+    /// The record that a waiter followed.
+    pub followed: Option<(&'r Record, LeaseSight)>,
+    /// The record under [`Address::own`].
+    pub own: Option<(&'r Record, LeaseSight)>,
+    /// The record that the index points to.
+    pub indexed: Option<(&'r Record, LeaseSight)>,
+}
+
+/// What a claim gets, and what is written with it.
+pub type ClaimDecision = Decided<ClaimVerdict>;
+
+/// A verdict and what has to be written in the same atomic operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decided<V> {
+    /// What the caller learns.
+    pub verdict: V,
+    /// What the store writes.
+    pub write: Write,
+}
+
+impl<V> Decided<V> {
+    pub(super) fn only(verdict: V) -> Self {
+        Self { verdict, write: Write::Nothing }
+    }
+}
+
+/// What a claim gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimVerdict {
+    /// The call may run; this is its record.
+    Mine(Box<Record>),
+    /// Somebody else is at it: wait for this record.
+    Follow(Key),
+    /// Somebody else is at it, and the caller does not want to wait.
+    Busy,
+    /// There is an answer.
+    Replay(Box<Replay>),
+    /// It may have run; nobody knows.
+    Unknown(Receipt),
+    /// The key stands for another call.
+    Conflict,
+    /// A look-up found nothing that answers.
+    Nothing,
+    /// The store is full of open records.
+    Full,
+}
+
+/// An answer that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// What it is.
+    pub answer: Result<Option<Output>, Failure>,
+    /// Why it is given again.
+    pub reason: ReplayReason,
+    /// How old it is.
+    pub age: Duration,
+    /// For marking its arrival.
+    pub receipt: Receipt,
+}
+
+/// Why an answer is given again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplayReason {
+    /// The same key, or the same dispatch.
+    SameKey,
+    /// Equal arguments, and the answer never arrived.
+    Undelivered,
+    /// Equal arguments a few milliseconds apart.
+    DoubleDispatch,
+    /// The call had waited for it.
+    Waited,
+}
+
+/// Decides a claim. `known` is what this process knows about deliveries that the store may not know yet.
+pub fn decide_claim(
+    claim: &Claim,
+    found: Found<'_>,
+    known: &[(Receipt, Timestamp)],
+    now: Timestamp,
+) -> ClaimDecision {
+    let Some((record, sight, column)) = pick(claim, found, now) else {
+        return mine(claim, None, found, now);
+    };
+    if !claim.is_same_call(record) {
+        return Decided::only(ClaimVerdict::Conflict);
+    }
+    if record.owner == claim.owner && record.is_open() {
+        return mine(claim, Some(record), found, now);
+    }
+    let receipt = record.receipt();
+    let known = known.iter().find(|(delivered, _)| *delivered == receipt).map(|(_, at)| *at);
+    let delivered = record.delivered.or(known);
+    match &record.state {
+        RecordState::Inflight if record.lease_holds(sight, now) => match column {
+            Column::Explicit if claim.best_effort => Decided::only(ClaimVerdict::Busy),
+            Column::Explicit | Column::CallId | Column::Equal | Column::Waiter => {
+                Decided::only(ClaimVerdict::Follow(record.key))
+            }
+        },
+        RecordState::Inflight if record.may_be_taken_over() => mine(claim, Some(record), found, now),
+        RecordState::Inflight => lapsed_into_unknown(claim, record, now),
+        RecordState::Done(output) => match done_is_replayed(claim, record, column, delivered, now) {
+            Some(reason) => replay(record, Ok(output.clone()), reason, now),
+            None => mine(claim, Some(record), found, now),
+        },
+        RecordState::Failed(failure) => match failure_is_replayed(claim, failure, column) {
+            Some(reason) => replay(record, Err(failure.clone()), reason, now),
+            None => mine(claim, Some(record), found, now),
+        },
+        RecordState::Unknown => match column {
+            Column::Equal if may_run_after_telling(claim, record, delivered, now) => {
+                mine(claim, Some(record), found, now)
+            }
+            Column::Explicit | Column::CallId | Column::Equal | Column::Waiter => {
+                Decided::only(ClaimVerdict::Unknown(record.receipt()))
+            }
+        },
+        RecordState::Cancelled => mine(claim, Some(record), found, now),
+    }
+}
+
+/// The columns of the table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Explicit,
+    CallId,
+    Equal,
+    Waiter,
+}
+
+/// The record that the table is about, and its column. A waiter looks at what it followed; if that is gone, or
+/// its holder is, at what took its place, so that of all who waited for a claim one runs and the rest wait on.
+fn pick<'r>(claim: &Claim, found: Found<'r>, now: Timestamp) -> Option<(&'r Record, LeaseSight, Column)> {
+    type Seen<'r> = Option<(&'r Record, LeaseSight)>;
+    let explicit = claim.address.origin() == Origin::Explicit;
+    // A call id that comes again with other arguments is another call: it finds nothing of the first one.
+    let fresh = |seen: Seen<'r>| {
+        seen.filter(|(record, _)| !record.is_expired(now) && (explicit || claim.is_same_call(record)))
+    };
+    let (own, indexed, followed) = (fresh(found.own), fresh(found.indexed), fresh(found.followed));
+    // What nobody holds and nobody has an answer of stands back behind an equal run that is open or owes its answer.
+    let stands_back = |(record, sight): &(&Record, LeaseSight)| match record.state {
+        RecordState::Inflight => {
+            record.owner != claim.owner && !record.lease_holds(*sight, now) && record.may_be_taken_over()
+        }
+        RecordState::Failed(_) | RecordState::Cancelled => true,
+        RecordState::Done(_) | RecordState::Unknown => false,
+    };
+    let (seen, column) = match claim.role {
+        Role::Fresh if explicit => (own, Column::Explicit),
+        Role::Fresh => {
+            let owing = indexed.filter(|(record, _)| owes(record, &claim.rules, now));
+            match (own, owing) {
+                (Some(own), Some(owing)) if stands_back(&own) && own.0.key != owing.0.key => {
+                    (Some(owing), Column::Equal)
+                }
+                (Some(own), _) => (Some(own), Column::CallId),
+                (None, _) => (indexed, Column::Equal),
+            }
+        }
+        Role::Waiter { .. } => {
+            let lapsed = |seen: &(&Record, LeaseSight)| {
+                matches!(seen.0.state, RecordState::Inflight) && stands_back(seen)
+            };
+            let left = followed.filter(lapsed);
+            let holds = followed.filter(|seen| !lapsed(seen));
+            (holds.or(own.filter(|seen| !lapsed(seen))).or(indexed).or(own).or(left), Column::Waiter)
+        }
+    };
+    seen.map(|(record, sight)| (record, sight, column))
+}
+
+fn done_is_replayed(
+    claim: &Claim,
+    record: &Record,
+    column: Column,
+    delivered: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<ReplayReason> {
+    match (column, delivered) {
+        (Column::Explicit | Column::CallId, _) => Some(ReplayReason::SameKey),
+        (Column::Waiter, _) => Some(ReplayReason::Waited),
+        (Column::Equal, None) => {
+            (now.since(record.updated) < claim.rules.undelivered).then_some(ReplayReason::Undelivered)
+        }
+        (Column::Equal, Some(_)) => {
+            let differing_ids = match (record.call_id, claim.address.call_id()) {
+                (Some(theirs), Some(ours)) => theirs != ours,
+                (None, _) | (_, None) => false,
+            };
+            let together = claim.arrived.since(record.arrived) <= claim.rules.double_dispatch;
+            (together && !differing_ids).then_some(ReplayReason::DoubleDispatch)
+        }
+    }
+}
+
+fn failure_is_replayed(claim: &Claim, failure: &Failure, column: Column) -> Option<ReplayReason> {
+    match column {
+        Column::Waiter => Some(ReplayReason::Waited),
+        Column::CallId | Column::Equal => None,
+        Column::Explicit => {
+            let kept = match claim.rules.cache_failures {
+                CacheFailures::None => false,
+                CacheFailures::Terminal => failure.terminal,
+                CacheFailures::All => !(claim.best_effort && failure.retriable),
+            };
+            kept.then_some(ReplayReason::SameKey)
+        }
+    }
+}
+
+fn may_run_after_telling(
+    claim: &Claim,
+    record: &Record,
+    delivered: Option<Timestamp>,
+    now: Timestamp,
+) -> bool {
+    // A record without an end was saved under hold, whatever this caller asks for.
+    if record.expires.is_none() {
+        return false;
+    }
+    match claim.rules.after_unknown {
+        AfterUnknown::Hold => false,
+        AfterUnknown::TellOnce => delivered.is_some_and(|at| now.since(at) >= claim.rules.after_telling),
+    }
+}
+
+/// Whether equal calls still have to find this record: it is open, or nobody has received its answer.
+fn owes(record: &Record, rules: &Rules, now: Timestamp) -> bool {
+    match record.state {
+        RecordState::Inflight | RecordState::Unknown => true,
+        RecordState::Done(_) => record.delivered.is_none() && now.since(record.updated) < rules.undelivered,
+        RecordState::Failed(_) | RecordState::Cancelled => false,
+    }
+}
+
+/// The run may have happened and must not happen twice. The owner stays, so that its late answer still counts.
+fn lapsed_into_unknown(claim: &Claim, record: &Record, now: Timestamp) -> ClaimDecision {
+    match claim.intent {
+        // Nothing is written on the way to a refusal. The mark for this telling will miss, and it is told again.
+        Intent::Look => Decided::only(ClaimVerdict::Unknown(record.receipt())),
+        Intent::Take { .. } => {
+            let hold = claim.rules.after_unknown == AfterUnknown::Hold;
+            let unknown = record.written(RecordState::Unknown, &claim.rules.keep, hold, now);
+            Decided {
+                verdict: ClaimVerdict::Unknown(unknown.receipt()),
+                write: Write::Put { record: Box::new(unknown), index: IndexMove::Keep, remove: Vec::new() },
+            }
+        }
+    }
+}
+
+fn replay(
+    record: &Record,
+    answer: Result<Option<Output>, Failure>,
+    reason: ReplayReason,
+    now: Timestamp,
+) -> ClaimDecision {
+    let age = now.since(record.updated);
+    let replay = Replay { answer, reason, age, receipt: record.receipt() };
+    Decided::only(ClaimVerdict::Replay(Box::new(replay)))
+}
+
+/// The call may run: its record is written, the index moves to it, and what only the index could find goes.
+fn mine(claim: &Claim, over: Option<&Record>, found: Found<'_>, now: Timestamp) -> ClaimDecision {
+    let Intent::Take { started } = claim.intent else {
+        return Decided::only(ClaimVerdict::Nothing);
+    };
+    let again = over.filter(|record| record.owner == claim.owner);
+    let taken = over.filter(|record| matches!(record.state, RecordState::Inflight));
+    // A take-over of a run that only the index finds stays where it is, so that its late owner meets the fence.
+    let in_place =
+        taken.filter(|record| record.origin == Origin::Run && claim.address.origin() == Origin::Run);
+    let key = in_place.map_or(claim.address.own(), |record| record.key);
+    let mut places =
+        [found.own, found.indexed, found.followed].into_iter().flatten().map(|(record, _)| record);
+    let before = places.find(|record| record.key == key);
+    let record = Record {
+        key,
+        origin: in_place.map_or(claim.address.origin(), |record| record.origin),
+        index: claim.address.index(),
+        call_id: claim.address.call_id(),
+        tool: claim.tool.clone(),
+        state: RecordState::Inflight,
+        owner: claim.owner.clone(),
+        // A repeated claim may follow an attempt: what was started stays so.
+        started: started || again.is_some_and(|record| record.started),
+        retry_safe: claim.retry_safe,
+        digest: claim.digest,
+        run: taken.or(again).map_or_else(|| claim.run.clone(), |record| record.run.clone()),
+        lease: Lease::Until(now + claim.rules.keep.lease),
+        delivered: None,
+        version: before.map_or(1, |record| record.version + 1),
+        arrived: again.map_or(claim.arrived, |record| record.arrived),
+        created: again.map_or(now, |record| record.created),
+        updated: now,
+        expires: lifetime(&RecordState::Inflight, &claim.rules.keep, false).map(|life| now + life),
+        request: claim.request.clone(),
+        tool_call: claim.tool_call.clone(),
+        session: claim.session.clone(),
+        actor: claim.actor.clone(),
+        attempts: again.map_or_else(Vec::new, |record| record.attempts.clone()),
+    };
+    // What was taken over goes, or everyone who waited for it would take it over in turn; and what nothing but the
+    // index could find goes when the index moves on.
+    let passed = found.indexed.map(|(other, _)| other);
+    let orphan = passed.filter(|other| other.origin == Origin::Run && other.key != key && !other.is_open());
+    let replaced = over.filter(|old| old.key != key && (old.origin == Origin::Run || taken.is_some()));
+    let mut remove: Vec<Key> = [orphan, replaced].into_iter().flatten().map(|old| old.key).collect();
+    remove.dedup();
+    Decided {
+        verdict: ClaimVerdict::Mine(Box::new(record.clone())),
+        write: Write::Put { record: Box::new(record), index: IndexMove::Point, remove },
+    }
+}

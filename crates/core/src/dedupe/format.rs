@@ -1,0 +1,239 @@
+//! How a record is written down: JSON with a format version, the same in every store.
+//!
+//! The shape is that of the contract's dedupe record with what the tables need beside it. An unknown outcome
+//! is written as `failed` with code `outcome_unknown`, so that a reader who knows only four states
+//! understands it. Readers ignore fields that they do not know; a new meaning of an old field needs a new
+//! format number.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::record::{AttemptFact, Failure, Lease, Origin, Owner, Record, RecordState, RunId};
+use crate::Timestamp;
+use crate::code::Code;
+use crate::id::{ActorId, Digest, RequestId, SessionKey, ToolCallId, ToolRef};
+use crate::key::Key;
+use crate::output::Output;
+
+/// The format that is written today.
+pub const FORMAT: u32 = 1;
+
+/// Why a stored record cannot be used.
+#[derive(Debug)]
+pub enum UnreadableRecord {
+    /// It was written by a newer version of Steadfast.
+    Newer(u32),
+    /// It is not a record.
+    Damaged(String),
+}
+
+impl fmt::Display for UnreadableRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Newer(format) => write!(
+                f,
+                "the record has format {format}, this version reads up to {FORMAT}: update steadfast, or use another state file"
+            ),
+            Self::Damaged(why) => write!(f, "the stored record cannot be read: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for UnreadableRecord {}
+
+impl Record {
+    /// The record as it is stored.
+    pub fn to_json(&self) -> String {
+        // Maps with text keys and finite numbers only: this cannot fail, and an empty text is refused by the reader.
+        serde_json::to_string(&Stored::from(self)).unwrap_or_default()
+    }
+
+    /// Reads a stored record.
+    pub fn from_json(text: &str) -> Result<Self, UnreadableRecord> {
+        let damaged = |error: serde_json::Error| UnreadableRecord::Damaged(error.to_string());
+        let Format { format } = serde_json::from_str(text).map_err(damaged)?;
+        if format > FORMAT {
+            return Err(UnreadableRecord::Newer(format));
+        }
+        let stored: Stored = serde_json::from_str(text).map_err(damaged)?;
+        stored.try_into()
+    }
+}
+
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Stored<'r> {
+    format: u32,
+    key: Key,
+    origin: Origin,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    index: Option<Key>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    call_id: Option<Key>,
+    tool: Cow<'r, ToolRef>,
+    state: StoredState,
+    owner: Cow<'r, Owner>,
+    started: bool,
+    retry_safe: bool,
+    run: Cow<'r, RunId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lock_until_ms: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    delivered_at_ms: Option<Timestamp>,
+    version: u64,
+    arrived_at_ms: Timestamp,
+    created_at_ms: Timestamp,
+    updated_at_ms: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expires_at_ms: Option<Timestamp>,
+    request: StoredRequest<'r>,
+    #[serde(default, skip_serializing_if = "Execution::is_empty")]
+    execution: Execution<'r>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    payload: Option<Cow<'r, Output>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<Cow<'r, Failure>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StoredState {
+    Inflight,
+    Done,
+    Failed,
+    Cancelled,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StoredRequest<'r> {
+    request_id: Cow<'r, RequestId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tool_call_id: Option<Cow<'r, ToolCallId>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    session_key: Option<Cow<'r, SessionKey>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    actor_id: Option<Cow<'r, ActorId>>,
+    params_digest: Digest,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Execution<'r> {
+    attempts: Cow<'r, [AttemptFact]>,
+}
+
+impl Execution<'_> {
+    fn is_empty(&self) -> bool {
+        self.attempts.is_empty()
+    }
+}
+
+impl<'r> From<&'r Record> for Stored<'r> {
+    fn from(record: &'r Record) -> Self {
+        let (state, payload, error) = match &record.state {
+            RecordState::Inflight => (StoredState::Inflight, None, None),
+            RecordState::Done(output) => (StoredState::Done, output.as_ref().map(Cow::Borrowed), None),
+            RecordState::Failed(failure) => (StoredState::Failed, None, Some(Cow::Borrowed(failure))),
+            RecordState::Unknown => (StoredState::Failed, None, Some(Cow::Owned(unknown_marker()))),
+            RecordState::Cancelled => (StoredState::Cancelled, None, None),
+        };
+        Self {
+            format: FORMAT,
+            key: record.key,
+            origin: record.origin,
+            index: record.index,
+            call_id: record.call_id,
+            tool: Cow::Borrowed(&record.tool),
+            state,
+            owner: Cow::Borrowed(&record.owner),
+            started: record.started,
+            retry_safe: record.retry_safe,
+            run: Cow::Borrowed(&record.run),
+            lock_until_ms: match record.lease {
+                Lease::Record => None,
+                Lease::Until(until) => Some(until),
+            },
+            delivered_at_ms: record.delivered,
+            version: record.version,
+            arrived_at_ms: record.arrived,
+            created_at_ms: record.created,
+            updated_at_ms: record.updated,
+            expires_at_ms: record.expires,
+            request: StoredRequest {
+                request_id: Cow::Borrowed(&record.request),
+                tool_call_id: record.tool_call.as_ref().map(Cow::Borrowed),
+                session_key: record.session.as_ref().map(Cow::Borrowed),
+                actor_id: record.actor.as_ref().map(Cow::Borrowed),
+                params_digest: record.digest,
+            },
+            execution: Execution { attempts: Cow::Borrowed(&record.attempts) },
+            payload,
+            error,
+        }
+    }
+}
+
+impl TryFrom<Stored<'_>> for Record {
+    type Error = UnreadableRecord;
+
+    fn try_from(stored: Stored<'_>) -> Result<Self, UnreadableRecord> {
+        let state = match (stored.state, stored.error) {
+            (StoredState::Inflight, _) => RecordState::Inflight,
+            (StoredState::Done, _) => RecordState::Done(stored.payload.map(Cow::into_owned)),
+            (StoredState::Failed, Some(failure)) if failure.code == Code::OutcomeUnknown => {
+                RecordState::Unknown
+            }
+            (StoredState::Failed, Some(failure)) => RecordState::Failed(failure.into_owned()),
+            (StoredState::Failed, None) => {
+                return Err(UnreadableRecord::Damaged("a failed record says nothing about its error".into()));
+            }
+            (StoredState::Cancelled, _) => RecordState::Cancelled,
+        };
+        Ok(Self {
+            key: stored.key,
+            origin: stored.origin,
+            index: stored.index,
+            call_id: stored.call_id,
+            tool: stored.tool.into_owned(),
+            state,
+            owner: stored.owner.into_owned(),
+            started: stored.started,
+            retry_safe: stored.retry_safe,
+            digest: stored.request.params_digest,
+            run: stored.run.into_owned(),
+            lease: stored.lock_until_ms.map_or(Lease::Record, Lease::Until),
+            delivered: stored.delivered_at_ms,
+            version: stored.version,
+            arrived: stored.arrived_at_ms,
+            created: stored.created_at_ms,
+            updated: stored.updated_at_ms,
+            expires: stored.expires_at_ms,
+            request: stored.request.request_id.into_owned(),
+            tool_call: stored.request.tool_call_id.map(Cow::into_owned),
+            session: stored.request.session_key.map(Cow::into_owned),
+            actor: stored.request.actor_id.map(Cow::into_owned),
+            attempts: stored.execution.attempts.into_owned(),
+        })
+    }
+}
+
+fn unknown_marker() -> Failure {
+    Failure {
+        code: Code::OutcomeUnknown,
+        message: Cow::Borrowed("the call may or may not have had its effect"),
+        retriable: false,
+        terminal: true,
+        rule: None,
+        verify: None,
+        retry_after: None,
+        output: None,
+    }
+}

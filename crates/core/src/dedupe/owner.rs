@@ -1,0 +1,244 @@
+//! What the owner of a record may do to it. The owner token is compared every time; it is the fence.
+
+use super::claim::Decided;
+use super::record::{AttemptFact, Ending, IndexMove, Lease, Owner, Receipt, Record, RecordState, Write};
+use crate::Timestamp;
+use crate::key::Key;
+use crate::policy::Lifetimes;
+
+/// What became of writing `started`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartVerdict {
+    /// The attempt may begin.
+    Started,
+    /// The record is another's, or gone: look again, as a waiter would.
+    Lost,
+}
+
+/// Marks that an attempt may have been sent. Comes before the attempt.
+pub fn decide_start(owner: &Owner, found: Option<&Record>, now: Timestamp) -> Decided<StartVerdict> {
+    let mine = found.filter(|record| record.owner == *owner && matches!(record.state, RecordState::Inflight));
+    match mine {
+        None => Decided::only(StartVerdict::Lost),
+        Some(record) if record.started => Decided::only(StartVerdict::Started),
+        Some(record) => {
+            let started =
+                Record { started: true, version: record.version + 1, updated: now, ..record.clone() };
+            Decided { verdict: StartVerdict::Started, write: put(started, IndexMove::Keep) }
+        }
+    }
+}
+
+/// What became of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenewVerdict {
+    /// The lease runs on.
+    Renewed,
+    /// The lease had ended and the outcome was declared unknown. A running attempt goes on; its answer still counts.
+    MarkedUnknown,
+    /// The record is another's. A running attempt goes on; no further one starts.
+    Lost,
+}
+
+/// Why a store may have no record where a holder expects its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// Somebody removed it, as the tables allow.
+    Removed,
+    /// The store has lost everything; its marker is gone.
+    StoreEmptied,
+}
+
+/// Extends the lease. A holder that finds an emptied store writes its claim again. One that finds its record
+/// removed does not: a renewal that was late on the wire would bring back what is long over.
+pub fn decide_renew(
+    claimed: &Record,
+    keep: &Lifetimes,
+    found: Option<&Record>,
+    absence: Absence,
+    now: Timestamp,
+) -> Decided<RenewVerdict> {
+    let lease = Lease::Until(now + keep.lease);
+    let expires = Some(now + keep.open);
+    match found {
+        None if absence == Absence::StoreEmptied => {
+            let again = Record {
+                lease,
+                expires,
+                updated: now,
+                version: fresh_version(claimed, now),
+                ..claimed.clone()
+            };
+            Decided { verdict: RenewVerdict::Renewed, write: put(again, IndexMove::PointIfFree) }
+        }
+        None => Decided::only(RenewVerdict::Lost),
+        Some(record) if record.owner != claimed.owner => Decided::only(RenewVerdict::Lost),
+        Some(record) => match record.state {
+            RecordState::Inflight => {
+                let renewed =
+                    Record { lease, expires, updated: now, version: record.version + 1, ..record.clone() };
+                Decided { verdict: RenewVerdict::Renewed, write: put(renewed, IndexMove::Keep) }
+            }
+            RecordState::Unknown => Decided::only(RenewVerdict::MarkedUnknown),
+            // Our own answer is there already: a renewal that was late on the wire.
+            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => {
+                Decided::only(RenewVerdict::Lost)
+            }
+        },
+    }
+}
+
+/// An answer on its way into the record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Save {
+    /// The record as it was claimed; written anew if the store has none.
+    pub claimed: Box<Record>,
+    /// How the run ended.
+    pub ending: Ending,
+    /// The attempts that were made.
+    pub attempts: Vec<AttemptFact>,
+    /// When the answer reached its caller, if it was kept back by a failing store and did so meanwhile.
+    pub delivered: Option<Timestamp>,
+    /// Whether an unknown outcome stands until someone settles it.
+    pub hold: bool,
+    /// How long records are kept.
+    pub keep: Lifetimes,
+}
+
+/// What became of saving.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SaveVerdict {
+    /// The answer is in the record.
+    Saved(Receipt),
+    /// The record is another's. The caller still gets its answer, marked as not recorded.
+    FenceLost,
+}
+
+/// Saves an answer under the fence. One that finds no record writes it: the answer is true all the same.
+///
+/// `own` is the record under the key of the claim, `indexed` the one that its index points to: a claim whose
+/// answer was lost may have taken over another record in place, and only the index knows where it is.
+pub fn decide_save(
+    save: &Save,
+    own: Option<&Record>,
+    indexed: Option<&Record>,
+    now: Timestamp,
+) -> Decided<SaveVerdict> {
+    let claimed = &save.claimed;
+    let found = own.or(indexed.filter(|record| record.owner == claimed.owner));
+    let lost;
+    let (base, index) = match found {
+        None => {
+            lost = Record { version: fresh_version(claimed, now), ..(**claimed).clone() };
+            (&lost, IndexMove::PointIfFree)
+        }
+        Some(record) if record.owner != claimed.owner => return Decided::only(SaveVerdict::FenceLost),
+        Some(record) => match (&record.state, &save.ending) {
+            (RecordState::Inflight, _) | (RecordState::Unknown, Ending::Done(_) | Ending::Failed(_)) => {
+                (record, IndexMove::Keep)
+            }
+            (RecordState::Done(_), Ending::Done(_))
+            | (RecordState::Failed(_), Ending::Failed(_))
+            | (RecordState::Unknown, Ending::Unknown) => {
+                return Decided::only(SaveVerdict::Saved(record.receipt()));
+            }
+            (RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled, _) => {
+                return Decided::only(SaveVerdict::FenceLost);
+            }
+        },
+    };
+    let state = match save.ending.clone() {
+        Ending::Done(output) => RecordState::Done(output),
+        Ending::Failed(failure) => RecordState::Failed(failure),
+        Ending::Unknown => RecordState::Unknown,
+    };
+    let skip = save.attempts.len().saturating_sub(Record::MOST_ATTEMPTS);
+    let attempts = save.attempts.iter().skip(skip).cloned().collect();
+    let saved = Record {
+        started: true,
+        attempts,
+        delivered: save.delivered,
+        ..base.written(state, &save.keep, save.hold, now)
+    };
+    Decided { verdict: SaveVerdict::Saved(saved.receipt()), write: put(saved, index) }
+}
+
+/// A claim to give back. Where its answer was lost, nobody knows under which key it was written: the index tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// Where the record is, or would be.
+    pub key: Key,
+    /// The index that may point to it.
+    pub index: Option<Key>,
+    /// Whose it is.
+    pub owner: Owner,
+}
+
+/// Gives the claim back: it never ran, or may run again. Also where others declared it unknown meanwhile,
+/// because the owner knows better.
+pub fn decide_release(release: &Release, own: Option<&Record>, indexed: Option<&Record>) -> Write {
+    let mine =
+        [own, indexed].into_iter().flatten().find(|record| record.owner == release.owner && record.is_open());
+    mine.map_or(Write::Nothing, |record| Write::Remove { key: record.key, index: record.index })
+}
+
+/// The answer that this receipt names has reached its caller. A record that has changed since is left alone.
+pub fn decide_delivered(receipt: &Receipt, at: Timestamp, found: Option<&Record>) -> Write {
+    match found {
+        Some(record)
+            if record.receipt() == *receipt && record.delivered.is_none() && is_answer(&record.state) =>
+        {
+            put(
+                Record { delivered: Some(at), version: record.version + 1, ..record.clone() },
+                IndexMove::Keep,
+            )
+        }
+        Some(_) | None => Write::Nothing,
+    }
+}
+
+fn is_answer(state: &RecordState) -> bool {
+    match state {
+        RecordState::Done(_) | RecordState::Failed(_) | RecordState::Unknown => true,
+        RecordState::Inflight | RecordState::Cancelled => false,
+    }
+}
+
+/// What an operator found out about a run whose outcome was unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// It had its effect; the answer itself is lost.
+    Ran,
+    /// It did not; the call may be made again.
+    DidNotRun,
+}
+
+/// Settles an unknown outcome. Anything else is left alone, which the verdict says.
+pub fn decide_resolve(
+    found: Option<&Record>,
+    resolution: Resolution,
+    keep: &Lifetimes,
+    now: Timestamp,
+) -> Decided<bool> {
+    match found {
+        Some(record) if matches!(record.state, RecordState::Unknown) => {
+            let write = match resolution {
+                Resolution::Ran => {
+                    put(record.written(RecordState::Done(None), keep, false, now), IndexMove::Keep)
+                }
+                Resolution::DidNotRun => Write::Remove { key: record.key, index: record.index },
+            };
+            Decided { verdict: true, write }
+        }
+        Some(_) | None => Decided::only(false),
+    }
+}
+
+/// A version that this key has not had: what was there before is unknown, and a mark for it must miss.
+fn fresh_version(claimed: &Record, now: Timestamp) -> u64 {
+    now.as_millis().max(claimed.version.saturating_add(1))
+}
+
+fn put(record: Record, index: IndexMove) -> Write {
+    Write::Put { record: Box::new(record), index, remove: Vec::new() }
+}

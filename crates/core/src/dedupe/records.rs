@@ -1,0 +1,168 @@
+//! Records in memory, with the tables in front of them: the simplest store there is.
+//!
+//! It adds nothing to the decisions but a place for what they write. The memory store, the simulation, the
+//! fuzzer and the benchmarks stand on it, so that there is one way in which a [`Write`] is carried out.
+
+use std::collections::BTreeMap;
+
+use super::claim::{Claim, ClaimVerdict, Found, Role, decide_claim};
+use super::owner::{
+    Absence, Release, RenewVerdict, Resolution, Save, SaveVerdict, StartVerdict, decide_delivered,
+    decide_release, decide_renew, decide_resolve, decide_save, decide_start,
+};
+use super::record::{IndexMove, LeaseSight, Owner, Receipt, Record, Write};
+use crate::Timestamp;
+use crate::key::Key;
+use crate::policy::Lifetimes;
+
+/// Records and the index of equal arguments.
+#[derive(Clone, Debug, Default)]
+pub struct Records {
+    records: BTreeMap<Key, Record>,
+    index: BTreeMap<Key, Key>,
+    changed: Vec<Key>,
+}
+
+impl Records {
+    /// Decides a claim. `known` are deliveries that the records may not know yet, `sight` says what is known of an owner.
+    pub fn claim(
+        &mut self,
+        claim: &Claim,
+        known: &[(Receipt, Timestamp)],
+        sight: impl Fn(&Owner) -> LeaseSight,
+        now: Timestamp,
+    ) -> ClaimVerdict {
+        let see = |record: Option<&Record>| record.map(|record| sight(&record.owner));
+        let followed = match claim.role {
+            Role::Waiter { followed } => self.records.get(&followed),
+            Role::Fresh => None,
+        };
+        let own = self.records.get(&claim.address.own());
+        let indexed = self.indexed(claim.address.index());
+        let found = Found {
+            followed: followed.zip(see(followed)),
+            own: own.zip(see(own)),
+            indexed: indexed.zip(see(indexed)),
+        };
+        let decided = decide_claim(claim, found, known, now);
+        self.apply(decided.write);
+        decided.verdict
+    }
+
+    /// Marks a record as started.
+    pub fn start(&mut self, key: &Key, owner: &Owner, now: Timestamp) -> StartVerdict {
+        let decided = decide_start(owner, self.records.get(key), now);
+        self.apply(decided.write);
+        decided.verdict
+    }
+
+    /// Renews a lease.
+    pub fn renew(
+        &mut self,
+        claimed: &Record,
+        keep: &Lifetimes,
+        absence: Absence,
+        now: Timestamp,
+    ) -> RenewVerdict {
+        let decided = decide_renew(claimed, keep, self.records.get(&claimed.key), absence, now);
+        self.apply(decided.write);
+        decided.verdict
+    }
+
+    /// Saves an answer.
+    pub fn save(&mut self, save: &Save, now: Timestamp) -> SaveVerdict {
+        let own = self.records.get(&save.claimed.key);
+        let decided = decide_save(save, own, self.indexed(save.claimed.index), now);
+        self.apply(decided.write);
+        decided.verdict
+    }
+
+    /// Gives a claim back.
+    pub fn release(&mut self, release: &Release) {
+        let write = decide_release(release, self.records.get(&release.key), self.indexed(release.index));
+        self.apply(write);
+    }
+
+    /// Marks an answer as delivered.
+    pub fn delivered(&mut self, receipt: &Receipt, at: Timestamp) {
+        let write = decide_delivered(receipt, at, self.records.get(&receipt.key));
+        self.apply(write);
+    }
+
+    /// Settles an unknown outcome; says whether there was one.
+    pub fn resolve(&mut self, key: &Key, resolution: Resolution, keep: &Lifetimes, now: Timestamp) -> bool {
+        let decided = decide_resolve(self.records.get(key), resolution, keep, now);
+        self.apply(decided.write);
+        decided.verdict
+    }
+
+    /// Carries out what a table decided.
+    pub fn apply(&mut self, write: Write) {
+        self.changed.clear();
+        match write {
+            Write::Nothing => {}
+            Write::Put { record, index, remove } => {
+                for gone in remove {
+                    self.records.remove(&gone);
+                    self.changed.push(gone);
+                }
+                if let Some(entry) = record.index {
+                    let points = match index {
+                        IndexMove::Keep => false,
+                        IndexMove::Point => true,
+                        IndexMove::PointIfFree => self.indexed(record.index).is_none(),
+                    };
+                    if points {
+                        self.index.insert(entry, record.key);
+                    }
+                }
+                self.changed.push(record.key);
+                self.records.insert(record.key, *record);
+            }
+            Write::Remove { key, index } => {
+                self.records.remove(&key);
+                self.changed.push(key);
+                if let Some(entry) = index
+                    && self.index.get(&entry) == Some(&key)
+                {
+                    self.index.remove(&entry);
+                }
+            }
+        }
+    }
+
+    /// The records that the last operation wrote or removed: whose followers have to be woken.
+    pub fn changed(&self) -> &[Key] {
+        &self.changed
+    }
+
+    /// The record under this key.
+    pub fn get(&self, key: &Key) -> Option<&Record> {
+        self.records.get(key)
+    }
+
+    /// All of them, in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = &Record> {
+        self.records.values()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Removes what is past its lifetime.
+    pub fn sweep(&mut self, now: Timestamp) {
+        self.records.retain(|_, record| !record.is_expired(now));
+        self.index.retain(|_, key| self.records.contains_key(key));
+    }
+
+    fn indexed(&self, index: Option<Key>) -> Option<&Record> {
+        self.records.get(self.index.get(&index?)?)
+    }
+}

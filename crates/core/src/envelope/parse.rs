@@ -1,0 +1,559 @@
+//! Reading a call envelope: all mistakes at once, each with the path to its field, what was expected there,
+//! and what was found.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::call::{
+    BreakerHint, CallEnvelope, CallHints, ContractVersion, Control, Payload, PayloadVersion, RetryLimits,
+    Target, Trace, Transport, Unknown, check_text,
+};
+use super::{MAX_BAGGAGE_BYTES, MAX_BAGGAGE_ENTRIES, MAX_TAGS};
+use crate::Timestamp;
+use crate::code::Code;
+use crate::id::InvalidId;
+use crate::json::{Document, JsonError, Kind, Limits, Value};
+use crate::key::DedupeMode;
+use crate::output::RawJson;
+use crate::redact;
+
+impl CallEnvelope {
+    /// Reads an envelope, or says everything that is wrong with it.
+    pub fn parse(text: &[u8], unknown: UnknownFields) -> Result<Self, EnvelopeError> {
+        let document = Document::parse(text, Limits::ENVELOPE).map_err(EnvelopeError::Json)?;
+        let mut reader = Reader { unknown, version: None, problems: Vec::new(), more: 0 };
+        let call = reader.call(document.root());
+        match call {
+            Some(call) if reader.problems.is_empty() => Ok(call),
+            Some(_) | None => Err(EnvelopeError::Fields {
+                code: reader.version.unwrap_or(Code::InvalidEnvelope),
+                problems: reader.problems,
+                more: reader.more,
+            }),
+        }
+    }
+}
+
+/// What to do with fields that we do not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownFields {
+    /// Keep and ignore them: a newer client may know more than we do.
+    Keep,
+    /// Refuse the envelope: strict mode, for those who want to hear of a misspelt field.
+    Refuse,
+}
+
+/// Why an envelope cannot be read. The same envelope will never be readable, so this is final.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EnvelopeError {
+    /// It is not JSON, or too large, or too deep.
+    Json(JsonError),
+    /// It is JSON, but not an envelope.
+    Fields {
+        /// `unsupported_version` if a version is one that we do not speak, else `invalid_envelope`.
+        code: Code,
+        /// What is wrong, in the order of the contract.
+        problems: Vec<Problem>,
+        /// How many more there are beyond those listed.
+        more: usize,
+    },
+}
+
+impl EnvelopeError {
+    /// The code for the answer.
+    pub const fn code(&self) -> Code {
+        match self {
+            Self::Json(_) => Code::InvalidEnvelope,
+            Self::Fields { code, .. } => *code,
+        }
+    }
+}
+
+impl fmt::Display for EnvelopeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json(error) => write!(f, "the envelope is not readable JSON: {error}"),
+            Self::Fields { problems, more, .. } => {
+                f.write_str("the envelope is not valid: ")?;
+                for (place, problem) in problems.iter().enumerate() {
+                    if place > 0 {
+                        f.write_str("; ")?;
+                    }
+                    problem.fmt(f)?;
+                }
+                if *more > 0 {
+                    write!(f, "; and {more} more")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl std::error::Error for EnvelopeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Json(error) => Some(error),
+            Self::Fields { .. } => None,
+        }
+    }
+}
+
+/// One mistake. Everything in it is bounded and redacted, so that it may be logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The field, as `payload.callHints.timeoutMs`; empty for the envelope itself.
+    pub path: String,
+    /// What should be there.
+    pub expected: Cow<'static, str>,
+    /// What is there.
+    pub found: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = if self.path.is_empty() { "the envelope" } else { &self.path };
+        write!(f, "{path}: expected {}, found {}", self.expected, self.found)
+    }
+}
+
+struct Reader {
+    unknown: UnknownFields,
+    /// Set as soon as a version is not ours.
+    version: Option<Code>,
+    problems: Vec<Problem>,
+    more: usize,
+}
+
+/// An object that is being read. Without a value it is absent or was already complained about.
+#[derive(Clone, Copy)]
+struct Object<'d> {
+    path: &'static str,
+    value: Option<Value<'d>>,
+    known: &'static [&'static str],
+}
+
+/// What was found instead.
+type Wrong = String;
+
+impl Reader {
+    fn call(&mut self, root: Value<'_>) -> Option<CallEnvelope> {
+        if !root.is_object() {
+            self.problem(String::new(), "an object", describe(root));
+            return None;
+        }
+        let call = Object { path: "", value: Some(root), known: CALL };
+        let contract_version = self.version(call, "contractVersion", ContractVersion::V1_1, "1.1");
+        let request_id = self.required(call, "requestId", ID, id);
+        let tool_call_id = self.optional(call, "toolCallId", ID, id);
+        let tool_name = self.required(call, "toolName", ID, id);
+        let tool_namespace = self.required(call, "toolNamespace", ID, id);
+        let target = self.target(call);
+        let payload = self.payload(call);
+        let transport = self.transport(call);
+        let control = self.control(call);
+        let trace = self.trace(call);
+        let unknown = self.unknown(call);
+        Some(CallEnvelope {
+            contract_version: contract_version?,
+            request_id: request_id?,
+            tool_call_id,
+            tool_name: tool_name?,
+            tool_namespace: tool_namespace?,
+            target: target?,
+            payload: payload?,
+            transport,
+            control,
+            trace,
+            unknown,
+        })
+    }
+
+    fn target(&mut self, call: Object<'_>) -> Option<Target> {
+        let target = self.required_object(call, "target", "target", TARGET);
+        let agent_id = self.optional(target, "agentId", ID, id);
+        let session_key = self.required(target, "sessionKey", ID, id);
+        let actor_id = self.required(target, "actorId", ID, id);
+        let target = Target {
+            agent_id,
+            workspace_id: self.optional(target, "workspaceId", ID, id),
+            correlation_id: self.optional(target, "correlationId", ID, id),
+            tenant_id: self.optional(target, "tenantId", ID, id),
+            turn_id: self.optional(target, "turnId", ID, id),
+            model_id: self.optional(target, "modelId", ID, id),
+            domain: self.optional(target, "domain", ID, id),
+            unknown: self.unknown(target),
+            session_key: session_key?,
+            actor_id: actor_id?,
+        };
+        Some(target)
+    }
+
+    fn payload(&mut self, call: Object<'_>) -> Option<Payload> {
+        let payload = self.required_object(call, "payload", "payload", PAYLOAD);
+        let version = self.version(payload, "version", PayloadVersion::V1_0, "1.0");
+        let params = self.required(payload, "params", "an object", |value| {
+            if value.is_object() { Ok(RawJson::from_trusted(value.raw())) } else { Err(describe(value)) }
+        });
+        let idempotency_key = self.optional(payload, "idempotencyKey", ID, id);
+        let hints = self.object(payload, "callHints", "payload.callHints", CALL_HINTS);
+        let call_hints = CallHints {
+            safety_critical: self.optional(hints, "safetyCritical", TRUTH, truth).unwrap_or_default(),
+            expected_retry_safe: self.optional(hints, "expectedRetrySafe", TRUTH, truth),
+            timeout_ms: self.optional(
+                hints,
+                "timeoutMs",
+                "a whole number of milliseconds, at least 1",
+                positive,
+            ),
+            unknown: self.unknown(hints),
+        };
+        let unknown = self.unknown(payload);
+        Some(Payload { version: version?, params: params?, idempotency_key, call_hints, unknown })
+    }
+
+    fn transport(&mut self, call: Object<'_>) -> Transport {
+        let transport = self.object(call, "transport", "transport", TRANSPORT);
+        let dedupe_mode = self.optional(
+            transport,
+            "dedupeMode",
+            "\"enforced\", \"bestEffort\" or \"disabled\"",
+            one_of(&[
+                ("enforced", DedupeMode::Enforced),
+                ("enabled", DedupeMode::Enforced),
+                ("bestEffort", DedupeMode::BestEffort),
+                ("disabled", DedupeMode::Disabled),
+            ]),
+        );
+        let budget = self.object(transport, "retryBudget", "transport.retryBudget", RETRY_BUDGET);
+        let retry_budget = RetryLimits {
+            max_attempts: self.optional(budget, "maxAttempts", "a whole number, at least 1", |value| {
+                // More attempts than can be counted are as many as can be counted.
+                positive(value).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
+            }),
+            max_elapsed_ms: self.optional(budget, "maxElapsedMs", MILLISECONDS, whole),
+            unknown: self.unknown(budget),
+        };
+        let circuit_breaker_hint = self.optional(
+            transport,
+            "circuitBreakerHint",
+            "\"tool\", \"dependency\" or \"global\"",
+            one_of(&[
+                ("tool", BreakerHint::Tool),
+                ("dependency", BreakerHint::Dependency),
+                ("global", BreakerHint::Global),
+            ]),
+        );
+        Transport { dedupe_mode, retry_budget, circuit_breaker_hint, unknown: self.unknown(transport) }
+    }
+
+    fn control(&mut self, call: Object<'_>) -> Control {
+        let control = self.object(call, "control", "control", CONTROL);
+        Control {
+            deadline_at_ms: self
+                .optional(control, "deadlineAtMs", "milliseconds since the epoch, a whole number", whole)
+                .map(Timestamp::from_millis),
+            request_tags: self.tags(control),
+            from_hook: self.optional(control, "fromHook", ID, text),
+            unknown: self.unknown(control),
+        }
+    }
+
+    fn tags(&mut self, control: Object<'_>) -> Vec<String> {
+        let tags = self.optional(control, "requestTags", "an array of at most 64 texts", |value| {
+            let items = value.items().ok_or_else(|| describe(value))?;
+            let count = items.clone().count();
+            if count > MAX_TAGS { Err(format!("{count} of them")) } else { Ok(items) }
+        });
+        let mut read = Vec::new();
+        for (place, item) in tags.into_iter().flatten().enumerate() {
+            match text(item) {
+                Ok(tag) => read.push(tag),
+                Err(found) => self.problem(format!("control.requestTags[{place}]"), ID, found),
+            }
+        }
+        read
+    }
+
+    fn trace(&mut self, call: Object<'_>) -> Trace {
+        let trace = self.object(call, "trace", "trace", TRACE);
+        Trace {
+            traceparent: self.optional(trace, "traceparent", ID, text),
+            baggage: self.baggage(trace),
+            unknown: self.unknown(trace),
+        }
+    }
+
+    fn baggage(&mut self, trace: Object<'_>) -> BTreeMap<String, String> {
+        let expected = "an object of at most 64 texts and 8192 bytes";
+        let members = self.optional(trace, "baggage", expected, |value| {
+            let members = value.members().ok_or_else(|| describe(value))?;
+            let count = members.clone().count();
+            let bytes: usize = members
+                .clone()
+                .map(|(name, value)| name.len() + value.as_str().map_or(0, |text| text.len()))
+                .sum();
+            if count > MAX_BAGGAGE_ENTRIES {
+                Err(format!("{count} of them"))
+            } else if bytes > MAX_BAGGAGE_BYTES {
+                Err(format!("{bytes} bytes"))
+            } else {
+                Ok(members)
+            }
+        });
+        let mut read = BTreeMap::new();
+        for (name, value) in members.into_iter().flatten() {
+            match value.as_str() {
+                Some(text) => {
+                    read.insert(name.into_owned(), text.into_owned());
+                }
+                // Baggage is never shown, so only the kind of the value is.
+                None => self.problem(join("trace.baggage", &shown(&name)), "a text", value.kind().describe()),
+            }
+        }
+        read
+    }
+
+    fn version<V>(
+        &mut self,
+        object: Object<'_>,
+        name: &'static str,
+        ours: V,
+        written: &'static str,
+    ) -> Option<V> {
+        let expected = format!("\"{written}\"");
+        let given = self.required(object, name, expected.clone(), |value| {
+            value.as_str().ok_or_else(|| describe(value))
+        })?;
+        if given == written {
+            return Some(ours);
+        }
+        self.version = Some(Code::UnsupportedVersion);
+        self.problem(join(object.path, name), expected, quoted(&given));
+        None
+    }
+
+    fn required_object<'d>(
+        &mut self,
+        parent: Object<'d>,
+        name: &'static str,
+        path: &'static str,
+        known: &'static [&'static str],
+    ) -> Object<'d> {
+        let value = self.required(parent, name, "an object", an_object);
+        Object { path, value, known }
+    }
+
+    fn object<'d>(
+        &mut self,
+        parent: Object<'d>,
+        name: &'static str,
+        path: &'static str,
+        known: &'static [&'static str],
+    ) -> Object<'d> {
+        let value = self.optional(parent, name, "an object", an_object);
+        Object { path, value, known }
+    }
+
+    fn required<'d, T>(
+        &mut self,
+        object: Object<'d>,
+        name: &'static str,
+        expected: impl Into<Cow<'static, str>>,
+        read: impl FnOnce(Value<'d>) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        let parent = object.value?;
+        let Some(value) = parent.get(name) else {
+            let found = match lookalike(object, name) {
+                Some(other) => format!("nothing (\"{}\" is spelled \"{name}\")", shown(&other)),
+                None => "nothing".to_owned(),
+            };
+            self.problem(join(object.path, name), expected, found);
+            return None;
+        };
+        self.read(object, name, value, expected, read)
+    }
+
+    /// A field that may be absent; `null` counts as absent.
+    fn optional<'d, T>(
+        &mut self,
+        object: Object<'d>,
+        name: &'static str,
+        expected: impl Into<Cow<'static, str>>,
+        read: impl FnOnce(Value<'d>) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        let value = object.value?.get(name).filter(|value| !value.is_null())?;
+        self.read(object, name, value, expected, read)
+    }
+
+    fn read<'d, T>(
+        &mut self,
+        object: Object<'d>,
+        name: &'static str,
+        value: Value<'d>,
+        expected: impl Into<Cow<'static, str>>,
+        read: impl FnOnce(Value<'d>) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        match read(value) {
+            Ok(value) => Some(value),
+            Err(found) => {
+                self.problem(join(object.path, name), expected, found);
+                None
+            }
+        }
+    }
+
+    fn unknown(&mut self, object: Object<'_>) -> Unknown {
+        let mut kept = Unknown::new();
+        for (name, value) in object.value.and_then(Value::members).into_iter().flatten() {
+            if object.known.contains(&name.as_ref()) {
+                continue;
+            }
+            match self.unknown {
+                UnknownFields::Keep => {
+                    kept.insert(name.into_owned(), RawJson::from_trusted(value.raw()));
+                }
+                UnknownFields::Refuse => {
+                    let meant = object.known.iter().find(|known| is_alike(known, &name));
+                    let expected = match meant {
+                        Some(known) => format!("no such field; \"{known}\" may be meant"),
+                        None => format!("no such field; there are {}", object.known.join(", ")),
+                    };
+                    self.problem(join(object.path, &shown(&name)), expected, describe(value));
+                }
+            }
+        }
+        kept
+    }
+
+    fn problem(&mut self, path: String, expected: impl Into<Cow<'static, str>>, found: impl Into<String>) {
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.push(Problem { path, expected: expected.into(), found: found.into() });
+        } else {
+            self.more += 1;
+        }
+    }
+}
+
+fn id<T: TryFrom<String, Error = InvalidId>>(value: Value<'_>) -> Result<T, Wrong> {
+    let text = value.as_str().ok_or_else(|| describe(value))?;
+    T::try_from(text.into_owned()).map_err(describe_invalid)
+}
+
+fn text(value: Value<'_>) -> Result<String, Wrong> {
+    let text = value.as_str().ok_or_else(|| describe(value))?;
+    check_text(&text).map_err(describe_invalid)?;
+    Ok(text.into_owned())
+}
+
+fn truth(value: Value<'_>) -> Result<bool, Wrong> {
+    value.as_bool().ok_or_else(|| describe(value))
+}
+
+fn whole(value: Value<'_>) -> Result<u64, Wrong> {
+    value.as_u64().ok_or_else(|| describe(value))
+}
+
+fn positive(value: Value<'_>) -> Result<u64, Wrong> {
+    value.as_u64().filter(|number| *number > 0).ok_or_else(|| describe(value))
+}
+
+fn an_object(value: Value<'_>) -> Result<Value<'_>, Wrong> {
+    if value.is_object() { Ok(value) } else { Err(describe(value)) }
+}
+
+fn one_of<'d, T: Copy>(choices: &[(&str, T)]) -> impl FnOnce(Value<'d>) -> Result<T, Wrong> {
+    move |value| {
+        let text = value.as_str().ok_or_else(|| describe(value))?;
+        choices
+            .iter()
+            .find(|(known, _)| *known == text)
+            .map(|(_, choice)| *choice)
+            .ok_or_else(|| describe(value))
+    }
+}
+
+fn describe_invalid(invalid: InvalidId) -> Wrong {
+    match invalid {
+        InvalidId::Empty => "an empty text".to_owned(),
+        InvalidId::TooLong { bytes } => format!("{bytes} bytes"),
+        InvalidId::ControlCharacter => "a control character in it".to_owned(),
+    }
+}
+
+/// A value in words. Of containers only that they are there.
+fn describe(value: Value<'_>) -> Wrong {
+    match value.kind() {
+        Kind::Null => "null".to_owned(),
+        Kind::Bool(truth) => truth.to_string(),
+        Kind::Number(digits) => format!("the number {}", redact::excerpt(digits, MAX_SHOWN)),
+        Kind::String(text) => quoted(&text),
+        kind @ (Kind::Array(_) | Kind::Object(_)) => kind.describe().to_owned(),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("the text {:?}", shown(text))
+}
+
+/// What of the caller's text may stand in a message.
+fn shown(text: &str) -> String {
+    redact::excerpt(text, MAX_SHOWN)
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+/// A field that is there under nearly the name that is missed.
+fn lookalike<'d>(object: Object<'d>, name: &str) -> Option<Cow<'d, str>> {
+    object.value?.members()?.map(|(other, _)| other).find(|other| is_alike(name, other))
+}
+
+/// Whether two names differ only in case, underscores and dashes.
+fn is_alike(known: &str, other: &str) -> bool {
+    let mut letters =
+        other.bytes().filter(|byte| !matches!(byte, b'_' | b'-')).map(|byte| byte.to_ascii_lowercase());
+    known.bytes().all(|byte| letters.next() == Some(byte.to_ascii_lowercase())) && letters.next().is_none()
+}
+
+/// Mistakes that are listed; the rest are counted.
+const MAX_PROBLEMS: usize = 32;
+/// Bytes of the caller's own text in one mistake.
+const MAX_SHOWN: usize = 48;
+
+const ID: &str = "a text of 1 to 256 bytes without control characters";
+const TRUTH: &str = "true or false";
+const MILLISECONDS: &str = "a whole number of milliseconds";
+
+const CALL: &[&str] = &[
+    "contractVersion",
+    "requestId",
+    "toolCallId",
+    "toolName",
+    "toolNamespace",
+    "target",
+    "payload",
+    "transport",
+    "control",
+    "trace",
+];
+const TARGET: &[&str] = &[
+    "agentId",
+    "sessionKey",
+    "actorId",
+    "workspaceId",
+    "correlationId",
+    "tenantId",
+    "turnId",
+    "modelId",
+    "domain",
+];
+const PAYLOAD: &[&str] = &["version", "params", "idempotencyKey", "callHints"];
+const CALL_HINTS: &[&str] = &["safetyCritical", "expectedRetrySafe", "timeoutMs"];
+const TRANSPORT: &[&str] = &["dedupeMode", "retryBudget", "circuitBreakerHint"];
+const RETRY_BUDGET: &[&str] = &["maxAttempts", "maxElapsedMs"];
+const CONTROL: &[&str] = &["deadlineAtMs", "requestTags", "fromHook"];
+const TRACE: &[&str] = &["traceparent", "baggage"];

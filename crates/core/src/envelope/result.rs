@@ -1,0 +1,131 @@
+//! The result envelope: what a call came to.
+
+use serde::{Deserialize, Serialize};
+
+use super::EnvelopeError;
+use crate::breaker;
+use crate::code::{Code, Status};
+use crate::id::{RequestId, ToolName, TurnId};
+use crate::output::Output;
+
+/// What a call came to. A failed tool is an answer like any other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ResultEnvelope {
+    /// The request that this answers.
+    pub request_id: RequestId,
+    /// How it ended.
+    pub status: Status,
+    /// Whether the answer is that of another call.
+    pub from_cache: bool,
+    /// Which one, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheHit>,
+    /// The tool.
+    pub tool_name: ToolName,
+    /// From the arrival of the call to this answer.
+    pub duration_ms: u64,
+    /// How often the tool was tried for this call.
+    pub attempts: u32,
+    /// What the tool gave back, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Output>,
+    /// Why there is no output, if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorBody>,
+    /// The retries, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub retried_by: Vec<Retried>,
+    /// `false`: the answer could not be recorded, so a duplicate may run again. Absent where nothing was to be
+    /// recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<bool>,
+    /// Whether the error handler of a turn wants a person to look at it. Nothing waits for that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub escalated: bool,
+    /// The turn that the call was counted in, told or guessed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<TurnId>,
+}
+
+/// Whose answer a duplicate got.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CacheHit {
+    /// Whether the other call was running or had ended.
+    pub matched_on: MatchedOn,
+    /// How old the answer is.
+    pub age_ms: u64,
+    /// The key that both calls have, as a fingerprint.
+    pub key_fingerprint: String,
+}
+
+/// What a duplicate found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum MatchedOn {
+    /// A call that was running; its answer was waited for.
+    Inflight,
+    /// A call that had ended.
+    Completed,
+}
+
+/// Why a call did not succeed, and what that means for the next one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ErrorBody {
+    /// The stable code; each has a page in `docs/errors`.
+    pub code: Code,
+    /// The same in words, with the next thing to do.
+    pub message: String,
+    /// Whether the same call may succeed later.
+    pub retriable: bool,
+    /// Whether nothing more will come of this call.
+    pub terminal: bool,
+    /// The state of the tool's breaker, where it mattered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breaker_state: Option<breaker::State>,
+    /// The rule that decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// How to find out whether the call had its effect, where nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<String>,
+    /// When it is worth trying again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+}
+
+impl From<&EnvelopeError> for ErrorBody {
+    fn from(error: &EnvelopeError) -> Self {
+        Self {
+            code: error.code(),
+            message: error.to_string(),
+            retriable: false,
+            terminal: true,
+            breaker_state: None,
+            rule: None,
+            verify: None,
+            retry_after_ms: None,
+        }
+    }
+}
+
+/// One retry: why it was made, and what it cost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Retried {
+    /// The attempt that failed, counted from one.
+    pub attempt: u32,
+    /// The wait after it.
+    pub delay_ms: u64,
+    /// Why it failed.
+    pub reason_code: String,
+    /// How long it took.
+    pub latency_ms: u64,
+}

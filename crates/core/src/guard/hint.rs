@@ -1,0 +1,438 @@
+//! What is wrong with arguments, said from the tool's own schema.
+//!
+//! A model that only hears "invalid arguments" tries the same again; one that hears what is missing, what
+//! it sent and what the schema wants usually gets it right the next time.
+//!
+//! This is not a JSON Schema validator. It knows `type`, `required`, `enum` and `additionalProperties:
+//! false` in an object and a few levels below it, because these are what models get wrong. What it does not
+//! know (`$ref`, `anyOf`, `pattern`, ranges, …) it passes over: arguments without a problem may still be
+//! refused by the tool, but arguments with a problem are wrong under any reading of the schema.
+
+use std::fmt::{self, Write as _};
+
+use super::text::beginning;
+use crate::json::{Kind, Value};
+
+/// Something in the arguments that the schema does not allow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where it is, as a JSON Pointer; empty for the arguments as a whole.
+    pub at: String,
+    /// What it is.
+    pub wrong: Wrong,
+}
+
+/// How arguments can break a schema.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// It must be there and is not.
+    Missing {
+        /// What the schema says of it.
+        wanted: String,
+    },
+    /// It is of another type.
+    Type {
+        /// What the schema says of it.
+        wanted: String,
+        /// The type that was sent.
+        sent: &'static str,
+    },
+    /// It is not one of the values that are allowed.
+    NotOneOf {
+        /// Those values.
+        allowed: String,
+    },
+    /// The schema has no such member and allows no others.
+    Unexpected,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = if self.at.is_empty() { "the arguments" } else { self.at.trim_start_matches('/') };
+        match &self.wrong {
+            Wrong::Missing { wanted } => write!(f, "\"{place}\" is missing ({wanted})"),
+            Wrong::Type { wanted, sent } if self.at.is_empty() => {
+                write!(f, "{place} are {sent} instead of {wanted}")
+            }
+            Wrong::Type { wanted, sent } => write!(f, "\"{place}\" is {sent} instead of {wanted}"),
+            Wrong::NotOneOf { allowed } => write!(f, "\"{place}\" is not one of {allowed}"),
+            Wrong::Unexpected => write!(f, "\"{place}\" is not known to the tool"),
+        }
+    }
+}
+
+/// Where these arguments break the schema, as far as it is looked at; the first few places.
+pub fn check_arguments(schema: Value<'_>, arguments: Value<'_>) -> Vec<Problem> {
+    let mut search = Search { at: String::new(), problems: Vec::new() };
+    search.visit(schema, arguments, DEEPEST);
+    search.problems
+}
+
+/// What to tell a model whose arguments were refused: what is wrong, what was sent, what the schema wants.
+///
+/// Of what was sent it names members and types, never values. `message` is what the tool said; members that
+/// it mentions are described first. Names come from outside, so the caller redacts the text as any other.
+pub fn hint(schema: Value<'_>, sent: Value<'_>, message: &str) -> String {
+    let problems = check_arguments(schema, sent);
+    let mut text = String::new();
+    if !problems.is_empty() {
+        let listed: Vec<String> = problems.iter().map(Problem::to_string).collect();
+        // Writing to a String cannot fail; so it is below.
+        let _ = write!(text, "What is wrong: {}. ", listed.join("; "));
+    }
+    let _ = write!(
+        text,
+        "You sent: {}. The schema wants: {}.",
+        outline(sent),
+        wanted_members(schema, &problems, message)
+    );
+    let cut = beginning(&text, LONGEST_HINT);
+    if cut.len() < text.len() {
+        let length = cut.len();
+        text.truncate(length);
+        text.push('…');
+    }
+    text
+}
+
+struct Search {
+    at: String,
+    problems: Vec<Problem>,
+}
+
+impl Search {
+    fn visit(&mut self, schema: Value<'_>, value: Value<'_>, levels: usize) {
+        // What a reference means stands elsewhere, and older drafts ignore everything beside it.
+        if schema.get("$ref").is_some() || schema.get("$dynamicRef").is_some() || self.is_full() {
+            return;
+        }
+        if !has_wanted_type(schema, value) {
+            let wrong = Wrong::Type { wanted: describe(schema), sent: type_name(value) };
+            return self.report(wrong);
+        }
+        if let Some(allowed) = schema.get("enum").filter(|allowed| !is_one_of(*allowed, value)) {
+            return self.report(Wrong::NotOneOf { allowed: list_of(allowed) });
+        }
+        let Some(levels) = levels.checked_sub(1) else { return };
+        match value.kind() {
+            Kind::Object(_) => self.visit_object(schema, value, levels),
+            Kind::Array(items) => {
+                let Some(schema) = schema.get("items") else { return };
+                for (index, item) in items.take(MOST_MEMBERS).enumerate() {
+                    self.below(&index.to_string(), |search| search.visit(schema, item, levels));
+                }
+            }
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) => {}
+        }
+    }
+
+    fn visit_object(&mut self, schema: Value<'_>, object: Value<'_>, levels: usize) {
+        let properties = schema.get("properties");
+        let property = |name: &str| properties.and_then(|properties| properties.get(name));
+        for name in items(schema.get("required")).take(MOST_MEMBERS).filter_map(Value::as_str) {
+            if object.get(&name).is_none() {
+                let wanted = property(&name).map_or_else(|| "anything".to_owned(), describe);
+                self.below(&name, |search| search.report(Wrong::Missing { wanted }));
+            }
+        }
+        let closed =
+            schema.get("additionalProperties").is_some_and(|more| matches!(more.kind(), Kind::Bool(false)))
+                && schema.get("patternProperties").is_none();
+        let Kind::Object(members) = object.kind() else { return };
+        for (name, value) in members.take(MOST_MEMBERS) {
+            match property(&name) {
+                Some(schema) => self.below(&name, |search| search.visit(schema, value, levels)),
+                None if closed => self.below(&name, |search| search.report(Wrong::Unexpected)),
+                None => {}
+            }
+        }
+    }
+
+    fn below(&mut self, name: &str, visit: impl FnOnce(&mut Self)) {
+        let length = self.at.len();
+        self.at.push('/');
+        self.at.push_str(&shown(name).replace('~', "~0").replace('/', "~1"));
+        visit(self);
+        self.at.truncate(length);
+    }
+
+    fn report(&mut self, wrong: Wrong) {
+        if !self.is_full() {
+            self.problems.push(Problem { at: self.at.clone(), wrong });
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.problems.len() >= MOST_PROBLEMS
+    }
+}
+
+/// Whether a value is of a type that the schema names. A type that JSON Schema does not have allows anything.
+fn has_wanted_type(schema: Value<'_>, value: Value<'_>) -> bool {
+    let nullable = schema.get("nullable").is_some_and(|flag| matches!(flag.kind(), Kind::Bool(true)));
+    if nullable && matches!(value.kind(), Kind::Null) {
+        return true;
+    }
+    let Some(wanted) = schema.get("type") else { return true };
+    match wanted.kind() {
+        Kind::String(name) => is_of_type(value, &name),
+        Kind::Array(mut names) => names.any(|name| name.as_str().is_none_or(|name| is_of_type(value, &name))),
+        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Object(_) => true,
+    }
+}
+
+fn is_of_type(value: Value<'_>, name: &str) -> bool {
+    match name {
+        "null" => matches!(value.kind(), Kind::Null),
+        "boolean" => matches!(value.kind(), Kind::Bool(_)),
+        "number" => matches!(value.kind(), Kind::Number(_)),
+        "integer" => matches!(value.kind(), Kind::Number(digits) if is_whole(digits)),
+        "string" => matches!(value.kind(), Kind::String(_)),
+        "array" => matches!(value.kind(), Kind::Array(_)),
+        "object" => matches!(value.kind(), Kind::Object(_)),
+        _ => true,
+    }
+}
+
+/// `1.0` and `1e3` are integers to JSON Schema.
+fn is_whole(digits: &str) -> bool {
+    !digits.contains(['.', 'e', 'E']) || digits.parse::<f64>().is_ok_and(|number| number.fract() == 0.0)
+}
+
+fn type_name(value: Value<'_>) -> &'static str {
+    match value.kind() {
+        Kind::Null => "null",
+        Kind::Bool(_) => "boolean",
+        Kind::Number(_) => "number",
+        Kind::String(_) => "string",
+        Kind::Array(_) => "array",
+        Kind::Object(_) => "object",
+    }
+}
+
+fn is_one_of(allowed: Value<'_>, value: Value<'_>) -> bool {
+    match allowed.kind() {
+        Kind::Array(mut values) => values.any(|allowed| is_equal(allowed, value)),
+        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) | Kind::Object(_) => true,
+    }
+}
+
+/// Whether two values may be equal. Containers are not compared any further than their kind: an `enum` of
+/// them is rare, and in doubt the tool decides.
+fn is_equal(one: Value<'_>, another: Value<'_>) -> bool {
+    match (one.kind(), another.kind()) {
+        (Kind::Null, Kind::Null) | (Kind::Array(_), Kind::Array(_)) | (Kind::Object(_), Kind::Object(_)) => {
+            true
+        }
+        (Kind::Bool(one), Kind::Bool(another)) => one == another,
+        (Kind::String(one), Kind::String(another)) => one == another,
+        (Kind::Number(one), Kind::Number(another)) => {
+            one == another || one.parse::<f64>() == another.parse::<f64>()
+        }
+        (
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) | Kind::Array(_) | Kind::Object(_),
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) | Kind::Array(_) | Kind::Object(_),
+        ) => false,
+    }
+}
+
+/// A schema in a few words: its values if it lists them, else its type.
+fn describe(schema: Value<'_>) -> String {
+    if let Some(allowed) = schema.get("enum") {
+        return format!("one of {}", list_of(allowed));
+    }
+    let Some(wanted) = schema.get("type") else { return "any type".to_owned() };
+    match wanted.kind() {
+        Kind::String(name) => shown(&name),
+        Kind::Array(names) => {
+            let names: Vec<String> =
+                names.take(MOST_LISTED).filter_map(Value::as_str).map(|name| shown(&name)).collect();
+            names.join(" or ")
+        }
+        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Object(_) => "any type".to_owned(),
+    }
+}
+
+fn list_of(values: Value<'_>) -> String {
+    let mut listed: Vec<String> =
+        items(Some(values)).take(MOST_LISTED + 1).map(|value| shown(value.raw())).collect();
+    if listed.len() > MOST_LISTED {
+        listed.truncate(MOST_LISTED);
+        listed.push("…".to_owned());
+    }
+    listed.join(", ")
+}
+
+/// What was sent, as names and types.
+fn outline(sent: Value<'_>) -> String {
+    let Kind::Object(mut members) = sent.kind() else { return type_name(sent).to_owned() };
+    let listed: Vec<String> = members
+        .by_ref()
+        .take(MOST_LISTED)
+        .map(|(name, value)| format!("{}: {}", shown(&name), type_name(value)))
+        .collect();
+    if listed.is_empty() {
+        return "an empty object".to_owned();
+    }
+    let more = if members.next().is_some() { ", …" } else { "" };
+    format!("{{{}{more}}}", listed.join(", "))
+}
+
+/// The members that the schema knows: those with a problem first, then those that the tool's message
+/// mentions, then the required ones, then the rest.
+fn wanted_members(schema: Value<'_>, problems: &[Problem], message: &str) -> String {
+    let Some(Kind::Object(members)) = schema.get("properties").map(Value::kind) else {
+        return describe(schema);
+    };
+    let required: Vec<_> =
+        items(schema.get("required")).take(MOST_MEMBERS).filter_map(Value::as_str).collect();
+    let mut wanted: Vec<(u8, String)> = members
+        .take(MOST_MEMBERS)
+        .map(|(name, member)| {
+            let is_required = required.contains(&name);
+            let has_problem = problems.iter().any(|problem| problem.at.split('/').nth(1) == Some(&name));
+            let rank = match (has_problem, mentions(message, &name), is_required) {
+                (true, _, _) => 0,
+                (false, true, _) => 1,
+                (false, false, true) => 2,
+                (false, false, false) => 3,
+            };
+            let duty = if is_required { ", required" } else { "" };
+            (rank, format!("{} ({}{duty})", shown(&name), describe(member)))
+        })
+        .collect();
+    if wanted.is_empty() {
+        return "an empty object".to_owned();
+    }
+    wanted.sort_by_key(|(rank, _)| *rank);
+    let more = if wanted.len() > MOST_LISTED { ", …" } else { "" };
+    let listed: Vec<String> = wanted.into_iter().take(MOST_LISTED).map(|(_, member)| member).collect();
+    format!("{}{more}", listed.join(", "))
+}
+
+/// Whether the name stands in the message as a word of its own.
+fn mentions(message: &str, name: &str) -> bool {
+    beginning(message, LONGEST_HINT)
+        .split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-')
+        .any(|word| word == name)
+}
+
+fn items(list: Option<Value<'_>>) -> impl Iterator<Item = Value<'_>> {
+    let items = match list.map(Value::kind) {
+        Some(Kind::Array(items)) => Some(items),
+        Some(Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) | Kind::Object(_)) | None => None,
+    };
+    items.into_iter().flatten()
+}
+
+/// A name or value from outside, short and on one line.
+fn shown(text: &str) -> String {
+    let short = beginning(text, LONGEST_NAME);
+    let mut clean: String = short.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if short.len() < text.len() {
+        clean.push('…');
+    }
+    clean
+}
+
+/// How far down the schema is followed.
+const DEEPEST: usize = 4;
+/// How many problems are told.
+const MOST_PROBLEMS: usize = 8;
+/// How many members, items or required names of one value are looked at.
+const MOST_MEMBERS: usize = 256;
+/// How many names or values are listed in a text.
+const MOST_LISTED: usize = 12;
+/// How much of one name or value is shown, in bytes.
+const LONGEST_NAME: usize = 64;
+/// How long a hint may get, in bytes.
+const LONGEST_HINT: usize = 1500;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json::{Document, Limits};
+
+    const READ: &str = r#"{"type":"object","required":["path"],"additionalProperties":false,"properties":{
+        "offset":{"type":"integer"},"path":{"type":"string"},"mode":{"enum":["text","binary"]},
+        "limit":{"type":["integer","null"]},"edits":{"type":"array","items":{"type":"object","required":["oldText"]}}}}"#;
+
+    fn with<R>(schema: &str, arguments: &str, look: impl FnOnce(Value<'_>, Value<'_>) -> R) -> R {
+        let schema = Document::parse(schema.as_bytes(), Limits::ENVELOPE).unwrap();
+        let arguments = Document::parse(arguments.as_bytes(), Limits::ENVELOPE).unwrap();
+        look(schema.root(), arguments.root())
+    }
+
+    fn problems(schema: &str, arguments: &str) -> Vec<String> {
+        with(schema, arguments, check_arguments).iter().map(Problem::to_string).collect()
+    }
+
+    #[test]
+    fn arguments_are_checked_for_what_models_get_wrong() {
+        for (arguments, found) in [
+            (r#"{"path":"a"}"#, &[][..]),
+            (r#"{"path":"a","limit":null,"offset":1.0,"mode":"text"}"#, &[]),
+            ("{}", &[r#""path" is missing (string)"#]),
+            ("null", &["the arguments are null instead of object"]),
+            (r#"{"path":1}"#, &[r#""path" is number instead of string"#]),
+            (r#"{"path":"a","offset":1.5}"#, &[r#""offset" is number instead of integer"#]),
+            (r#"{"path":"a","mode":"hex"}"#, &[r#""mode" is not one of "text", "binary""#]),
+            (r#"{"path":"a","file":"b"}"#, &[r#""file" is not known to the tool"#]),
+            (r#"{"path":"a","edits":[{"oldText":"x"},{}]}"#, &[r#""edits/1/oldText" is missing (anything)"#]),
+            (r#"{"file":"b"}"#, &[r#""path" is missing (string)"#, r#""file" is not known to the tool"#]),
+        ] {
+            assert_eq!(problems(READ, arguments), found, "{arguments}");
+        }
+    }
+
+    #[test]
+    fn what_the_check_does_not_know_it_passes_over() {
+        for (schema, arguments) in [
+            ("true", "{}"),
+            ("{}", "null"),
+            (r##"{"$ref":"#/x","required":["a"],"type":"string"}"##, "{}"),
+            (r#"{"type":"file"}"#, "{}"),
+            (r#"{"type":"object","required":true}"#, "{}"),
+            (r#"{"type":"object","anyOf":[{"required":["a"]}]}"#, "{}"),
+            (r#"{"additionalProperties":false,"patternProperties":{"^x":{}}}"#, r#"{"xa":1}"#),
+            (r#"{"properties":{"a":{"type":"string","nullable":true}}}"#, r#"{"a":null}"#),
+            (r#"{"properties":{"a":{"enum":[1]}}}"#, r#"{"a":1.0}"#),
+            (r#"{"properties":{"a":{"enum":[{"b":1}]}}}"#, r#"{"a":{"b":2}}"#),
+            (r#"{"required":["a"]}"#, "[]"),
+        ] {
+            assert_eq!(problems(schema, arguments), [""; 0], "{schema} {arguments}");
+        }
+    }
+
+    #[test]
+    fn a_hint_says_what_is_missing_what_was_sent_and_what_is_wanted() {
+        let said = with(READ, r#"{"file":"secret text"}"#, |schema, sent| {
+            hint(schema, sent, "Validation failed: offset is odd")
+        });
+        assert_eq!(
+            said,
+            "What is wrong: \"path\" is missing (string); \"file\" is not known to the tool. \
+             You sent: {file: string}. \
+             The schema wants: path (string, required), offset (integer), mode (one of \"text\", \"binary\"), \
+             limit (integer or null), edits (array)."
+        );
+        let nothing = with(READ, "{}", |schema, sent| hint(schema, sent, ""));
+        assert!(nothing.contains("You sent: an empty object."), "{nothing}");
+        let null = with("true", "null", |schema, sent| hint(schema, sent, ""));
+        assert_eq!(null, "You sent: null. The schema wants: any type.");
+    }
+
+    #[test]
+    fn a_hint_is_bounded_whatever_the_schema_is() {
+        let name = "n".repeat(300);
+        let members: Vec<String> =
+            (0..400).map(|n| format!("\"{name}{n}\":{{\"enum\":[\"{name}\"]}}")).collect();
+        let required: Vec<String> = (0..400).map(|n| format!("\"{name}{n}\"")).collect();
+        let schema =
+            format!("{{\"properties\":{{{}}},\"required\":[{}]}}", members.join(","), required.join(","));
+        with(&schema, "{}", |schema, sent| {
+            assert_eq!(check_arguments(schema, sent).len(), MOST_PROBLEMS);
+            assert!(hint(schema, sent, &name).len() <= LONGEST_HINT + '…'.len_utf8());
+        });
+    }
+}

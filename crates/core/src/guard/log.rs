@@ -1,0 +1,169 @@
+//! Layer D: which model made which malformed call, one JSON line each.
+//!
+//! [`Attribution`] is the one place that names the model behind a call, and it says from where the name is
+//! known: the host tells it, or the form of the call id suggests it.
+//!
+//! The line is for people and scripts that compare models, so its field names stay as they are. Writing
+//! and rotating the file is the business of the shells.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::text::beginning;
+use crate::Timestamp;
+use crate::classify::Mistake;
+use crate::id::{ModelId, ToolCallId, ToolRef};
+
+/// A call that failed by a mistake of the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MalformedCall {
+    /// Who made it.
+    pub model: Attribution,
+    /// The tool that was called.
+    pub tool: ToolRef,
+    /// What it was called with, already redacted.
+    pub arguments: String,
+    /// What was wrong.
+    pub error_type: Mistake,
+    /// When the answer went out.
+    pub at: Timestamp,
+}
+
+/// The model behind a call, and how sure that is. A wrong name is worse than none, so a guess says that it
+/// is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attribution {
+    /// The host says so.
+    Told(ModelId),
+    /// The form of the call id suggests it.
+    Guessed(Family),
+    /// Nobody says, and the call id does not help.
+    Unknown,
+}
+
+/// Makers of call ids that can be told by their form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Ids that begin with `toolu_`.
+    Anthropic,
+    /// Ids that begin with `call_`: Fireworks, and everyone else who speaks OpenAI's protocol.
+    OpenAiCompatible,
+}
+
+impl Attribution {
+    /// The model as the host tells it; from the prefix of the call id only if nobody does.
+    pub fn of(told: Option<&ModelId>, call: Option<&ToolCallId>) -> Self {
+        if let Some(model) = told {
+            return Self::Told(model.clone());
+        }
+        match call.map(ToolCallId::as_str) {
+            Some(id) if id.starts_with("toolu_") => Self::Guessed(Family::Anthropic),
+            Some(id) if id.starts_with("call_") => Self::Guessed(Family::OpenAiCompatible),
+            Some(_) | None => Self::Unknown,
+        }
+    }
+
+    /// From where it is known.
+    const fn source(&self) -> &'static str {
+        match self {
+            Self::Told(_) => "host",
+            Self::Guessed(_) => "call_id",
+            Self::Unknown => "none",
+        }
+    }
+}
+
+impl fmt::Display for Attribution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Told(model) => model.as_str(),
+            Self::Guessed(Family::Anthropic) => "anthropic",
+            Self::Guessed(Family::OpenAiCompatible) => "fireworks/openai-compat",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+impl MalformedCall {
+    /// The line, without the line break at its end. Long arguments are cut.
+    pub fn to_line(&self) -> String {
+        let line = Line {
+            timestamp: self.at.to_string(),
+            model: self.model.to_string(),
+            model_source: self.model.source(),
+            namespace: self.tool.namespace.as_str(),
+            tool: self.tool.tool.as_str(),
+            arguments: beginning(&self.arguments, LONGEST_ARGUMENTS),
+            error_type: match self.error_type {
+                Mistake::Arguments => "invalid_arguments",
+                Mistake::UnknownTool => "unknown_tool",
+            },
+        };
+        // Text fields only: there is nothing in it that could fail to become JSON.
+        serde_json::to_string(&line).unwrap_or_default()
+    }
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    timestamp: String,
+    model: String,
+    model_source: &'static str,
+    namespace: &'a str,
+    tool: &'a str,
+    arguments: &'a str,
+    error_type: &'static str,
+}
+
+/// As much of the arguments as goes into a line, in bytes.
+const LONGEST_ARGUMENTS: usize = 2048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{Namespace, ToolName};
+
+    fn malformed(model: Attribution, arguments: &str) -> MalformedCall {
+        MalformedCall {
+            model,
+            tool: ToolRef {
+                namespace: Namespace::new("files").unwrap(),
+                tool: ToolName::new("read").unwrap(),
+            },
+            arguments: arguments.to_owned(),
+            error_type: Mistake::Arguments,
+            at: Timestamp::from_millis(1_762_338_645_007),
+        }
+    }
+
+    #[test]
+    fn tg_5_the_model_is_named_by_the_host_and_guessed_from_the_id_only_without_one() {
+        let told = ModelId::new("minimax-m2.5").unwrap();
+        let id = |text| ToolCallId::new(text).unwrap();
+        for (model, call, name, source) in [
+            (None, Some(id("call_9f")), "fireworks/openai-compat", "call_id"),
+            (None, Some(id("toolu_01A")), "anthropic", "call_id"),
+            (None, Some(id("7")), "unknown", "none"),
+            (None, Some(id("chatcmpl-tool-1")), "unknown", "none"),
+            (None, Some(id("my_call_1")), "unknown", "none"),
+            (None, None, "unknown", "none"),
+            (Some(&told), Some(id("toolu_01A")), "minimax-m2.5", "host"),
+            (Some(&told), None, "minimax-m2.5", "host"),
+        ] {
+            let attribution = Attribution::of(model, call.as_ref());
+            assert_eq!((attribution.to_string().as_str(), attribution.source()), (name, source));
+        }
+    }
+
+    #[test]
+    fn tg_5_a_line_has_stable_names_and_is_one_line() {
+        let line = malformed(Attribution::Guessed(Family::OpenAiCompatible), "{\n}").to_line();
+        assert_eq!(
+            line,
+            r#"{"timestamp":"2025-11-05T10:30:45.007Z","model":"fireworks/openai-compat","model_source":"call_id","namespace":"files","tool":"read","arguments":"{\n}","error_type":"invalid_arguments"}"#
+        );
+        let long = malformed(Attribution::Unknown, &"é".repeat(5000)).to_line();
+        assert!(long.len() < 2500 && !long.contains('\n'));
+    }
+}

@@ -1,0 +1,69 @@
+//! The guard as it is kept across restarts, so that a loop does not start anew with the process.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::turns::{SavedGuess, ToldTurn, Turns};
+use super::{Failing, LONGEST_ROW, LoopGuard, MOST_CALLS, MOST_ERRORS, Repeat, Subject};
+
+/// A guard in a form that can be stored. What was in flight is left out: it ended with its process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Snapshot {
+    version: u32,
+    failing: Vec<Failing>,
+    row: VecDeque<Subject>,
+    repeats: Vec<Repeat>,
+    told: Vec<ToldTurn>,
+    guess: SavedGuess,
+    successes: u64,
+}
+
+/// A snapshot that a later version of us wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnsupportedSnapshot {
+    /// The version it has.
+    pub version: u32,
+}
+
+impl fmt::Display for UnsupportedSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "guard snapshot has version {}, this build reads {VERSION}", self.version)
+    }
+}
+
+impl std::error::Error for UnsupportedSnapshot {}
+
+impl LoopGuard {
+    /// The guard as it can be stored.
+    pub fn snapshot(&self) -> Snapshot {
+        let (told, guess) = self.turns.save();
+        Snapshot {
+            version: VERSION,
+            failing: self.failing.clone(),
+            row: self.row.clone(),
+            repeats: self.repeats.clone(),
+            told,
+            guess,
+            successes: self.successes,
+        }
+    }
+
+    /// The guard that was stored. A snapshot larger than a guard may be loses its oldest part.
+    pub fn restore(snapshot: Snapshot) -> Result<Self, UnsupportedSnapshot> {
+        let Snapshot { version, mut failing, mut row, mut repeats, told, guess, successes } = snapshot;
+        if version != VERSION {
+            return Err(UnsupportedSnapshot { version });
+        }
+        failing.drain(..failing.len().saturating_sub(MOST_CALLS));
+        for failing in &mut failing {
+            failing.errors.drain(..failing.errors.len().saturating_sub(MOST_ERRORS));
+        }
+        row.drain(..row.len().saturating_sub(LONGEST_ROW));
+        repeats.drain(..repeats.len().saturating_sub(MOST_CALLS));
+        Ok(Self { failing, row, repeats, turns: Turns::restore(told, guess), successes })
+    }
+}
+
+const VERSION: u32 = 1;

@@ -1,0 +1,945 @@
+//! The rules of D20 one by one, the scenarios of the requirements, and a corpus of honest work that must
+//! pass untouched.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::id::{Namespace, ToolName};
+
+/// A session with its clock.
+struct Session {
+    guard: LoopGuard,
+    policy: GuardPolicy,
+    now: Timestamp,
+}
+
+/// What came of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Came {
+    Ran(Vec<Remark>),
+    Refused(Refusal),
+}
+
+impl Came {
+    /// The layers that spoke, and whether the call ran.
+    fn short(&self) -> String {
+        match self {
+            Self::Ran(remarks) if remarks.is_empty() => "ran".to_owned(),
+            Self::Ran(remarks) => {
+                let layers: Vec<&str> = remarks.iter().map(|remark| remark.layer.as_str()).collect();
+                format!("ran {}", layers.join(" "))
+            }
+            Self::Refused(refusal) => format!("refused {}", refusal.layer.as_str()),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Ran(remarks) => {
+                remarks.iter().map(|remark| remark.text.as_ref()).collect::<Vec<_>>().join("\n")
+            }
+            Self::Refused(refusal) => refusal.text.clone(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    after: u64,
+    turn: Option<&'static str>,
+    tool: &'static str,
+    arguments: &'static str,
+    ending: Ending<'static>,
+}
+
+const fn ok(tool: &'static str, arguments: &'static str) -> Step {
+    Step { after: 1, turn: None, tool, arguments, ending: Ending::Success { result: None } }
+}
+
+const fn fails(tool: &'static str, arguments: &'static str, message: &'static str) -> Step {
+    Step { after: 1, turn: None, tool, arguments, ending: Ending::Failure { message, mistake: None } }
+}
+
+const fn malformed(tool: &'static str, arguments: &'static str, message: &'static str) -> Step {
+    let ending = Ending::Failure { message, mistake: Some(Mistake::Arguments) };
+    Step { after: 1, turn: None, tool, arguments, ending }
+}
+
+const fn unknown(tool: &'static str, arguments: &'static str) -> Step {
+    let ending = Ending::Failure { message: "no such tool", mistake: Some(Mistake::UnknownTool) };
+    Step { after: 1, turn: None, tool, arguments, ending }
+}
+
+impl Step {
+    const fn gives(self, result: &'static [u8; 32]) -> Self {
+        Self { ending: Ending::Success { result: Some(Digest::from_bytes(*result)) }, ..self }
+    }
+
+    const fn turn(self, turn: &'static str) -> Self {
+        Self { turn: Some(turn), ..self }
+    }
+
+    const fn after(self, seconds: u64) -> Self {
+        Self { after: seconds, ..self }
+    }
+}
+
+impl Session {
+    fn new() -> Self {
+        Self::under(GuardPolicy::default())
+    }
+
+    fn under(policy: GuardPolicy) -> Self {
+        Self { guard: LoopGuard::default(), policy, now: Timestamp::from_millis(1_000_000) }
+    }
+
+    fn step(&mut self, step: Step) -> Came {
+        self.now = self.now + Duration::from_secs(step.after);
+        let tool = tool(step.tool);
+        let turn = step.turn.map(|turn| TurnId::new(turn).unwrap());
+        let call = GuardedCall {
+            tool: &tool,
+            arguments: Digest::of(step.arguments.as_bytes()),
+            turn: turn.as_ref(),
+        };
+        let ahead = self.guard.would_refuse(&self.policy, call, self.now);
+        if let Err(refusal) = self.guard.check(&self.policy, call, self.now) {
+            let same = ahead.is_some_and(|ahead| (ahead.code, ahead.layer) == (refusal.code, refusal.layer));
+            assert!(same, "the look ahead and the check disagree");
+            return Came::Refused(refusal);
+        }
+        assert_eq!(ahead, None);
+        self.guard.begin(&self.policy, call, self.now);
+        Came::Ran(self.guard.end(&self.policy, call, step.ending, self.now))
+    }
+
+    fn steps(&mut self, steps: &[Step]) -> Vec<String> {
+        steps.iter().map(|step| self.step(*step).short()).collect()
+    }
+}
+
+fn tool(name: &str) -> ToolRef {
+    ToolRef { namespace: Namespace::new("server").unwrap(), tool: ToolName::new(name).unwrap() }
+}
+
+const MISSING: &str = "Missing required parameter: path";
+const DOWN: &str = "upstream answered 500";
+
+#[test]
+fn tg_1_an_identical_failure_loop_is_broken_after_the_second_call() {
+    let mut session = Session::new();
+    let read = malformed("read", "{}", MISSING).turn("1");
+    assert_eq!(session.step(read).short(), "ran non_retryable");
+    let second = session.step(read);
+    assert_eq!(second.short(), "ran non_retryable loop");
+    for part in
+        ["[NON-RETRYABLE]", "[LOOP DETECTED]", "\"read\"", "2 times", "Do NOT retry", "different approach"]
+    {
+        assert!(second.text().contains(part), "{part} in {}", second.text());
+    }
+    let Came::Refused(third) = session.step(read) else { panic!("the third call ran") };
+    assert_eq!((third.code, third.layer), (Code::LoopDetected, Layer::Loop));
+    assert!(third.text.contains("[LOOP DETECTED]") && third.text.contains("not run"), "{}", third.text);
+}
+
+#[test]
+fn tg_2_the_fifth_failure_of_a_turn_stops_the_turn() {
+    let mut session = Session::new();
+    let tools = ["a", "b", "c", "d", "e"];
+    let came: Vec<Came> = tools.map(|name| session.step(fails(name, "{}", name).turn("1"))).into();
+    assert!(came[..4].iter().all(|came| came.short() == "ran"));
+    assert_eq!(came[4].short(), "ran turn_limit");
+    assert!(came[4].text().contains("[TOOL ERROR LIMIT] 5 tool calls"), "{}", came[4].text());
+    let Came::Refused(refusal) = session.step(ok("f", "{}").turn("1")) else { panic!("a sixth call ran") };
+    assert_eq!((refusal.code, refusal.layer), (Code::ToolErrorLimit, Layer::TurnLimit));
+    assert!(refusal.text.contains("[TOOL ERROR LIMIT]"));
+    assert!(session.step(ok("f", "{}").turn("1")).text().contains(" 6 tool calls"), "refusals count too");
+}
+
+#[test]
+fn tg_3_successes_do_not_count_towards_any_limit() {
+    let mut session = Session::new();
+    for name in ["a", "b", "c", "d"] {
+        assert_eq!(session.step(fails(name, "{}", name).turn("1")).short(), "ran");
+        for _ in 0..20 {
+            assert_eq!(session.step(ok("list", "{}").turn("1")).short(), "ran");
+        }
+    }
+    assert_eq!(session.step(fails("e", "{}", "e").turn("1")).short(), "ran turn_limit");
+}
+
+#[test]
+fn tg_4_only_deterministic_mistakes_are_marked_as_not_worth_a_retry() {
+    let mut session = Session::new();
+    assert!(session.step(malformed("read", "{}", MISSING)).text().contains("[NON-RETRYABLE]"));
+    assert!(session.step(unknown("raed", "{}")).text().contains("[NON-RETRYABLE]"));
+    assert_eq!(session.step(fails("fetch", "{}", "timeout")).text(), "");
+}
+
+#[test]
+fn tg_6_a_new_turn_starts_counting_anew() {
+    let mut session = Session::new();
+    for turn in ["1", "2", "3"] {
+        assert_eq!(session.step(fails("same", "{}", DOWN).turn(turn)).short(), "ran");
+        for name in ["a", "b", "c"] {
+            assert_eq!(session.step(fails(name, turn, name).turn(turn)).short(), "ran");
+        }
+    }
+    assert_eq!(session.step(fails("d", "{}", "d").turn("3")).short(), "ran turn_limit");
+    assert_eq!(session.step(ok("e", "{}").turn("3")).short(), "refused turn_limit");
+    assert_eq!(session.step(ok("e", "{}").turn("4")).short(), "ran");
+}
+
+#[test]
+fn tg_7_limits_of_the_policy_are_respected() {
+    let most = |count| NonZeroU32::new(count).unwrap();
+    let policy = GuardPolicy { identical: most(3), per_turn: most(7), ..GuardPolicy::default() };
+    let mut session = Session::under(policy);
+    let same = fails("same", "{}", DOWN).turn("1");
+    assert_eq!(session.steps(&[same, same, same, same]), ["ran", "ran", "ran loop", "refused loop"]);
+    let others = ["a", "b", "c"].map(|name| fails(name, "{}", name).turn("1"));
+    assert_eq!(session.steps(&others), ["ran", "ran", "ran turn_limit"]);
+
+    let mut strict = Session::under(GuardPolicy { identical: most(1), ..policy });
+    assert_eq!(strict.steps(&[same, same]), ["ran loop", "refused loop"]);
+}
+
+/// What each rule of D20 does, as a story and what came of each step.
+#[test]
+fn d20_every_rule() {
+    let same = fails("same", "{}", DOWN);
+    let read = malformed("read", "{}", MISSING);
+    let other = ok("other", "{}");
+    let stories: &[(&str, &[(Step, &str)])] = &[
+        (
+            "another identical call is refused at once",
+            &[(same, "ran"), (same, "ran loop"), (same, "refused loop"), (same, "refused loop")],
+        ),
+        (
+            "masked: another number in the error does not make it another error",
+            &[
+                (fails("same", "{}", "request 123 failed"), "ran"),
+                (fails("same", "{}", "request 124 failed"), "ran loop"),
+            ],
+        ),
+        (
+            "errors that take turns are counted each",
+            &[
+                (fails("same", "{}", "one"), "ran"),
+                (fails("same", "{}", "two"), "ran"),
+                (fails("same", "{}", "one"), "ran loop"),
+            ],
+        ),
+        (
+            "another call that succeeds earns one try, and one more failure refuses again",
+            &[
+                (same, "ran"),
+                (same, "ran loop"),
+                (other, "ran"),
+                (same, "ran loop"),
+                (same, "refused loop"),
+                (other, "ran"),
+                (same, "ran loop turn_limit"),
+            ],
+        ),
+        (
+            "the try that is earned may fail in another way and is still the last one",
+            &[
+                (same, "ran"),
+                (same, "ran loop"),
+                (other, "ran"),
+                (fails("same", "{}", "something else"), "ran loop"),
+                (same, "refused loop"),
+            ],
+        ),
+        (
+            "a turn that changed earns one try",
+            &[
+                (same.turn("1"), "ran"),
+                (same.turn("1"), "ran loop"),
+                (same.turn("1"), "refused loop"),
+                (same.turn("2"), "ran loop"),
+                (same.turn("2"), "refused loop"),
+            ],
+        ),
+        (
+            "malformed calls are refused outright: neither a success nor a new turn earns a try",
+            &[
+                (read.turn("1"), "ran non_retryable"),
+                (read.turn("1"), "ran non_retryable loop"),
+                (other.turn("1"), "ran"),
+                (read.turn("1"), "refused loop"),
+                (read.turn("2"), "refused loop"),
+            ],
+        ),
+        (
+            "a tool that does not exist is refused whatever its arguments are",
+            &[
+                (unknown("raed", "{}"), "ran non_retryable"),
+                (unknown("raed", "{a}"), "ran non_retryable loop"),
+                (other, "ran"),
+                (unknown("raed", "{b}"), "refused loop"),
+            ],
+        ),
+        (
+            "after the hold a malformed call is tried too",
+            &[
+                (read, "ran non_retryable"),
+                (read, "ran non_retryable loop"),
+                (read.after(60), "ran non_retryable loop"),
+                (read.after(61), "refused loop"),
+            ],
+        ),
+        (
+            "a success makes the call as good as new",
+            &[
+                (same, "ran"),
+                (same, "ran loop"),
+                (ok("same", "{}").after(60), "ran"),
+                (same, "ran"),
+                (same, "ran loop"),
+                (same.after(60), "ran loop"),
+            ],
+        ),
+        (
+            "a gap without turns from the host does not end a streak",
+            &[(same, "ran"), (same.after(3600), "ran loop")],
+        ),
+        (
+            "a gap with something that worked in between does",
+            &[(same, "ran"), (other, "ran"), (same.after(3600), "ran")],
+        ),
+        (
+            "something that worked within the turn does not: the second identical failure is told",
+            &[(same, "ran"), (other, "ran"), (same, "ran loop")],
+        ),
+        (
+            "two failing calls that alternate are both stopped, even if each error is new",
+            &[
+                (fails("a", "{}", "one"), "ran"),
+                (fails("b", "{}", "two"), "ran"),
+                (fails("a", "{}", "three"), "ran"),
+                (fails("b", "{}", "four"), "ran ping_pong"),
+                (fails("a", "{}", "five"), "refused loop"),
+            ],
+        ),
+        (
+            "a success between them breaks the alternation",
+            &[
+                (fails("a", "{}", "one"), "ran"),
+                (fails("b", "{}", "two"), "ran"),
+                (ok("c", "{}"), "ran"),
+                (fails("a", "{}", "three"), "ran"),
+                (fails("b", "{}", "four"), "ran"),
+            ],
+        ),
+        (
+            "refusals count towards the turn, and the one that is the fifth says so",
+            &[
+                (same.turn("1"), "ran"),
+                (same.turn("1"), "ran loop"),
+                (same.turn("1"), "refused loop"),
+                (same.turn("1"), "refused loop"),
+                (same.turn("1"), "refused loop"),
+                (ok("b", "{}").turn("1"), "refused turn_limit"),
+            ],
+        ),
+        (
+            "a guessed turn: five failures in a row end it",
+            &[
+                (fails("a", "{}", "a"), "ran"),
+                (fails("b", "{}", "b"), "ran"),
+                (fails("c", "{}", "c"), "ran"),
+                (fails("d", "{}", "d"), "ran"),
+                (fails("e", "{}", "e"), "ran turn_limit"),
+                (ok("f", "{}"), "refused turn_limit"),
+                (ok("f", "{}").after(90), "ran"),
+            ],
+        ),
+        (
+            "a guessed turn: five malformed calls end it, whatever works in between",
+            &[
+                (malformed("a", "1", MISSING), "ran non_retryable"),
+                (other, "ran"),
+                (malformed("a", "2", MISSING), "ran non_retryable"),
+                (other, "ran"),
+                (malformed("a", "3", MISSING), "ran non_retryable"),
+                (other, "ran"),
+                (malformed("a", "4", MISSING), "ran non_retryable"),
+                (other, "ran"),
+                (malformed("a", "5", MISSING), "ran non_retryable turn_limit"),
+                (other, "refused turn_limit"),
+            ],
+        ),
+        (
+            "a guessed turn: other failures only warn, once",
+            &[
+                (fails("a", "1", "a"), "ran"),
+                (other, "ran"),
+                (fails("a", "2", "a"), "ran"),
+                (other, "ran"),
+                (fails("a", "3", "a"), "ran"),
+                (other, "ran"),
+                (fails("a", "4", "a"), "ran"),
+                (other, "ran"),
+                (fails("a", "5", "a"), "ran turn_limit"),
+                (other, "ran"),
+                (fails("a", "6", "a"), "ran"),
+            ],
+        ),
+        (
+            "a guessed turn that hit its limit gets a try after the hold, and a success lifts the limit",
+            &[
+                (fails("a", "{}", "a"), "ran"),
+                (fails("b", "{}", "b"), "ran"),
+                (fails("c", "{}", "c"), "ran"),
+                (fails("d", "{}", "d"), "ran"),
+                (fails("e", "{}", "e"), "ran turn_limit"),
+                (ok("f", "{}").after(59), "refused turn_limit"),
+                (fails("f", "{}", "f").after(1), "ran turn_limit"),
+                (ok("g", "{}").after(60), "refused turn_limit"),
+                (ok("g", "{}").after(60), "ran"),
+                (ok("h", "{}"), "ran"),
+            ],
+        ),
+    ];
+    for (name, story) in stories {
+        let mut session = Session::new();
+        for (number, (step, expected)) in story.iter().enumerate() {
+            assert_eq!(session.step(*step).short(), *expected, "{name}, step {}", number + 1);
+        }
+    }
+}
+
+#[test]
+fn d20_each_hold_is_twice_as_long_as_the_one_before_up_to_the_longest() {
+    let policy = GuardPolicy {
+        per_turn: NonZeroU32::MAX,
+        longest_hold: Duration::from_secs(200),
+        ..GuardPolicy::default()
+    };
+    let mut session = Session::under(policy);
+    let same = fails("same", "{}", DOWN).turn("1");
+    assert_eq!(session.steps(&[same, same]), ["ran", "ran loop"]);
+    for hold in [60, 120, 200, 200] {
+        let last_moments = [same.after(hold - 1), same.after(1), same.after(0)];
+        assert_eq!(session.steps(&last_moments), ["refused loop", "ran loop", "refused loop"], "{hold} s");
+    }
+}
+
+#[test]
+fn a_try_that_is_never_heard_of_again_does_not_lock_the_call_out() {
+    let mut session = Session::new();
+    let same = fails("same", "{}", DOWN);
+    session.steps(&[same, same]);
+    let tool = tool("same");
+    let call = GuardedCall { tool: &tool, arguments: Digest::of(b"{}"), turn: None };
+    session.now = session.now + Duration::from_secs(60);
+    session.guard.begin(&session.policy, call, session.now);
+    assert_eq!(session.step(same.after(119)).short(), "refused loop", "one try at a time");
+    assert_eq!(session.step(same.after(1)).short(), "ran loop");
+}
+
+/// Calls that overlap, so that `step` cannot tell their stories.
+#[test]
+fn d20_what_happens_while_a_try_is_in_flight() {
+    let held = || {
+        let mut session = Session::under(GuardPolicy { per_turn: NonZeroU32::MAX, ..GuardPolicy::default() });
+        let same = fails("same", "{}", DOWN);
+        session.steps(&[same, same]);
+        session
+    };
+    let tool = tool("same");
+    let call = GuardedCall { tool: &tool, arguments: Digest::of(b"{}"), turn: None };
+    let failure = Ending::Failure { message: DOWN, mistake: None };
+
+    let mut session = held();
+    session.step(ok("other", "{}"));
+    session.guard.begin(&session.policy, call, session.now);
+    assert_eq!(session.step(fails("same", "{}", DOWN)).short(), "refused loop", "one success earns one try");
+    session.step(ok("other", "{}"));
+    session.guard.end(&session.policy, call, failure, session.now);
+    let what = "what succeeded before the try failed earns no further one";
+    assert_eq!(session.step(fails("same", "{}", DOWN)).short(), "refused loop", "{what}");
+
+    let mut session = held();
+    session.now = session.now + Duration::from_secs(60);
+    session.guard.begin(&session.policy, call, session.now);
+    session.now = session.now + Duration::from_secs(100);
+    session.guard.end(&session.policy, call, failure, session.now);
+    let what = "the hold is counted from the failure, however slow the try was";
+    assert_eq!(session.step(fails("same", "{}", DOWN).after(80)).short(), "refused loop", "{what}");
+}
+
+#[test]
+fn d20_the_limit_of_a_guessed_turn_while_calls_are_in_flight() {
+    let mut session = Session::new();
+    let (policy, slow) = (session.policy, tool("slow"));
+    let call = |number: u8| GuardedCall { tool: &slow, arguments: Digest::of(&[number]), turn: None };
+    session.guard.begin(&policy, call(1), session.now);
+    session.guard.begin(&policy, call(2), session.now);
+    session.steps(&["a", "b", "c", "d", "e"].map(|name| fails(name, "{}", name)));
+    session.guard.end(&policy, call(1), Ending::Success { result: None }, session.now);
+    let what = "a success that was under way all along proves nothing";
+    assert_eq!(session.step(ok("f", "{}").after(50)).short(), "refused turn_limit", "{what}");
+    session.guard.end(&policy, call(2), Ending::Failure { message: "slow", mistake: None }, session.now);
+    let what = "a failure that comes late makes it as long again";
+    assert_eq!(session.step(ok("f", "{}").after(59)).short(), "refused turn_limit", "{what}");
+    assert_eq!(session.step(ok("f", "{}").after(1)).short(), "ran");
+}
+
+#[test]
+fn the_count_in_the_text_starts_anew_with_the_turn() {
+    let mut session = Session::new();
+    let same = fails("same", "{}", DOWN);
+    session.steps(&[same.turn("1"), same.turn("2")]);
+    assert!(session.step(same.turn("2")).text().contains("has failed 2 times"));
+}
+
+#[test]
+fn the_warning_of_a_guessed_turn_claims_no_limit() {
+    let mut session = Session::new();
+    let mut last = String::new();
+    for arguments in ["1", "2", "3", "4", "5"] {
+        last = session.step(fails("a", arguments, "a")).text();
+        session.step(ok("b", "{}"));
+    }
+    assert!(last.starts_with("5 tool calls have failed lately") && !last.contains('['), "{last}");
+}
+
+#[test]
+fn the_refusal_that_is_the_fifth_failure_names_the_limit_as_well() {
+    let mut session = Session::new();
+    let same = fails("same", "{}", DOWN).turn("1");
+    let came: Vec<Came> = (0..5).map(|_| session.step(same)).collect();
+    assert!(!came[3].text().contains("[TOOL ERROR LIMIT]"));
+    assert!(came[4].text().contains("[LOOP DETECTED]") && came[4].text().contains("[TOOL ERROR LIMIT] 5 "));
+}
+
+#[test]
+fn repeated_successes_are_ignored_told_or_refused_as_the_policy_says() {
+    let three = NonZeroU32::new(3).unwrap();
+    let poll = ok("poll", "{}").gives(&[1; 32]);
+    let changed = ok("poll", "{}").gives(&[2; 32]);
+    let failed = fails("poll", "{}", DOWN);
+    let other = ok("other", "{}").gives(&[3; 32]);
+    for (repeated_success, steps, came) in [
+        (RepeatedSuccess::Ignore, vec![poll; 4], vec!["ran"; 4]),
+        (
+            RepeatedSuccess::Warn(three),
+            vec![poll, other, poll, poll, poll, changed, poll],
+            vec!["ran", "ran", "ran", "ran repeated_success", "ran repeated_success", "ran", "ran"],
+        ),
+        (
+            RepeatedSuccess::Refuse(three),
+            vec![poll, poll, poll, poll, other, poll, poll.after(60), poll, changed.after(120), changed],
+            vec![
+                "ran",
+                "ran",
+                "ran repeated_success",
+                "refused repeated_success",
+                "ran",
+                "refused repeated_success",
+                "ran repeated_success",
+                "refused repeated_success",
+                "ran",
+                "ran",
+            ],
+        ),
+        (RepeatedSuccess::Warn(three), vec![poll, poll, failed, poll, poll], vec!["ran"; 5]),
+        (
+            RepeatedSuccess::Refuse(three),
+            vec![poll.turn("1"), poll.turn("1"), poll.turn("1"), poll.turn("2"), ok("poll", "{}").turn("2")],
+            vec!["ran", "ran", "ran repeated_success", "ran", "ran"],
+        ),
+    ] {
+        let mut session = Session::under(GuardPolicy { repeated_success, ..GuardPolicy::default() });
+        assert_eq!(session.steps(&steps), came, "{repeated_success:?}");
+    }
+}
+
+#[test]
+fn calls_in_flight_together_are_of_one_turn_however_long_they_take() {
+    let mut session = Session::new();
+    let (slow, quick) = (tool("slow"), tool("quick"));
+    let call = |tool, number: u8| GuardedCall { tool, arguments: Digest::of(&[number]), turn: None };
+    let policy = session.policy;
+    let begun = session.now;
+    session.guard.begin(&policy, call(&slow, 0), begun);
+    let mistake = Ending::Failure { message: MISSING, mistake: Some(Mistake::Arguments) };
+    for number in 0..5 {
+        let now = begun + Duration::from_secs(1000 * u64::from(number));
+        assert_eq!(session.guard.would_refuse(&policy, call(&quick, number), now), None, "{number}");
+        session.guard.begin(&policy, call(&quick, number), now);
+        session.guard.end(&policy, call(&quick, number), mistake, now);
+    }
+    let limit = begun + Duration::from_secs(4001);
+    assert!(session.guard.would_refuse(&policy, call(&quick, 9), limit).is_some(), "one turn, five mistakes");
+    session.guard.abandon(&policy, call(&slow, 0), limit);
+    let before_gap = limit + Duration::from_secs(50);
+    assert!(session.guard.would_refuse(&policy, call(&quick, 9), before_gap).is_some());
+    let after_gap = limit + Duration::from_secs(90);
+    assert_eq!(session.guard.would_refuse(&policy, call(&quick, 9), after_gap), None);
+}
+
+#[test]
+fn a_replayed_failure_counts_although_nothing_began() {
+    let mut session = Session::new();
+    let tool = tool("same");
+    let call = GuardedCall { tool: &tool, arguments: Digest::of(b"{}"), turn: None };
+    let failure = Ending::Failure { message: DOWN, mistake: None };
+    let (policy, now) = (session.policy, session.now);
+    session.guard.begin(&policy, call, now);
+    assert_eq!(session.guard.end(&policy, call, failure, now), []);
+    let replayed = session.guard.end(&policy, call, failure, now);
+    assert_eq!(replayed.first().map(|remark| remark.layer), Some(Layer::Loop));
+}
+
+#[test]
+fn a_look_ahead_counts_nothing_and_spends_nothing() {
+    let mut session = Session::new();
+    let same = fails("same", "{}", DOWN);
+    session.steps(&[same, same]);
+    let tool = tool("same");
+    let call = GuardedCall { tool: &tool, arguments: Digest::of(b"{}"), turn: None };
+    for _ in 0..100 {
+        assert!(session.guard.would_refuse(&session.policy, call, session.now).is_some());
+        let later = session.now + Duration::from_secs(60);
+        assert!(session.guard.would_refuse(&session.policy, call, later).is_none());
+    }
+    assert_eq!(session.step(ok("other", "{}")).short(), "ran", "a hundred looks are no refusals");
+}
+
+#[test]
+fn a_tool_that_is_another_one_now_is_forgotten() {
+    let mut session = Session::new();
+    let (bad, same) = (unknown("raed", "{}"), fails("same", "{}", DOWN));
+    session.steps(&[bad, bad, same, same]);
+    session.guard.forget_tool(&tool("raed"));
+    assert_eq!(session.step(ok("raed", "{}")).short(), "ran");
+    let mut other = Session::new();
+    other.steps(&[same, same]);
+    other.guard.forget_tool(&tool("raed"));
+    assert_eq!(other.step(same).short(), "refused loop");
+}
+
+/// Honest work. Nothing of it is refused, and nothing is said about it.
+#[test]
+fn tg_9_legitimate_sequences_pass_untouched() {
+    const CHURN: [&str; 12] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11"];
+    let read = ok("read", "a");
+    let poll = ok("status", "{}").gives(&[7; 32]);
+    let corpus: Vec<(&str, Vec<Step>)> = vec![
+        ("a retry after a transient fault that works", vec![fails("get", "a", "timed out"), ok("get", "a")]),
+        (
+            "the same again later: each transient fault is followed by a success",
+            (0..10).flat_map(|_| [fails("get", "a", "timed out"), ok("get", "a")]).collect(),
+        ),
+        ("the same call after it succeeded", vec![ok("get", "a"); 30]),
+        ("a failure after the same call succeeded", vec![read, read, fails("read", "a", "locked"), read]),
+        (
+            "changed arguments after each failure until it works",
+            vec![
+                fails("read", "a", "not found"),
+                fails("read", "b", "not found"),
+                fails("read", "c", "not found"),
+                ok("read", "d"),
+            ],
+        ),
+        ("polling with the same result", (0..200).map(|_| poll.after(5)).collect()),
+        ("polling within one turn of the host", (0..200).map(|_| poll.turn("1")).collect()),
+        (
+            "error words inside a successful output",
+            (0..20).map(|_| ok("read", "errors.log: Missing required parameter: path, type error")).collect(),
+        ),
+        (
+            "a long turn with occasional failures, fewer than the limit",
+            CHURN
+                .iter()
+                .flat_map(|n| [ok("read", n), ok("edit", n), ok("list", n)])
+                .chain(["x", "y", "z", "w"].map(|n| fails("read", n, "not found")))
+                .chain(CHURN.iter().map(|n| ok("read", n)))
+                .map(|step| step.turn("1"))
+                .collect(),
+        ),
+        (
+            "the same failure in different turns that the host told",
+            ["1", "2", "3", "4", "5", "6"].map(|turn| fails("build", "{}", "3 errors").turn(turn)).into(),
+        ),
+        (
+            "the same failure in different guessed turns with work in between",
+            (0..6).flat_map(|_| [fails("build", "{}", "3 errors").after(120), ok("edit", "x")]).collect(),
+        ),
+        (
+            "the same arguments for different tools",
+            vec![
+                fails("stat", "a", "not found"),
+                fails("read", "a", "not found"),
+                ok("write", "a"),
+                ok("read", "a"),
+            ],
+        ),
+        (
+            "the same call with another error: the first obstacle is gone",
+            vec![
+                fails("push", "{}", "not logged in"),
+                ok("login", "{}"),
+                fails("push", "{}", "rejected"),
+                ok("push", "{}"),
+            ],
+        ),
+        (
+            "four failures in a row, then a success, again and again, in guessed turns",
+            (0..4)
+                .flat_map(|_| {
+                    ["a", "b", "c", "d"].map(|n| fails("probe", n, n)).into_iter().chain([
+                        ok("probe", "a"),
+                        ok("probe", "b"),
+                        ok("probe", "c"),
+                        ok("probe", "d"),
+                        ok("e", "e").after(100),
+                    ])
+                })
+                .collect(),
+        ),
+        (
+            "two calls that alternate and both work",
+            (0..50).flat_map(|_| [ok("edit", "x"), ok("test", "{}")]).collect(),
+        ),
+        (
+            "alternating edits and failing checks whose errors differ",
+            vec![
+                ok("edit", "1"),
+                fails("test", "{}", "test parses_dates failed"),
+                ok("edit", "2"),
+                fails("test", "{}", "test keeps_order failed"),
+                ok("edit", "3"),
+                ok("test", "{}"),
+            ],
+        ),
+        ("calls of many sessions' worth of tools", (0..300).map(|_| ok("t", "x").after(0)).collect()),
+    ];
+    for (name, steps) in corpus {
+        let mut session = Session::new();
+        for (number, step) in steps.iter().enumerate() {
+            assert_eq!(session.step(*step), Came::Ran(vec![]), "{name}, step {}", number + 1);
+        }
+    }
+}
+
+/// What honest work may be told, but must never be refused for.
+#[test]
+fn tg_9_work_that_looks_odd_is_told_at_most_and_never_refused() {
+    let test = fails("test", "{}", "3 tests failed");
+    let corpus: Vec<(&str, Vec<Step>)> = vec![
+        ("one malformed call, corrected", vec![malformed("read", "{}", MISSING), ok("read", "a")]),
+        (
+            "editing and testing in a guessed turn of hours, always with the same failure",
+            (0..100).flat_map(|_| [ok("edit", "x").after(30), test.after(30)]).collect(),
+        ),
+        (
+            "hours of work in which something else fails now and then",
+            (0..100)
+                .flat_map(|_| [ok("read", "x").after(30), fails("read", "y", "not found"), ok("read", "z")])
+                .collect(),
+        ),
+    ];
+    for (name, steps) in corpus {
+        let mut session = Session::new();
+        for (number, step) in steps.iter().enumerate() {
+            let came = session.step(*step);
+            assert!(matches!(came, Came::Ran(_)), "{name}, step {}: {came:?}", number + 1);
+            assert!(!came.text().contains("[TOOL ERROR LIMIT]"), "{name}, step {}", number + 1);
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_keeps_the_loop_over_a_restart() {
+    let mut session = Session::new();
+    let same = fails("same", "{}", DOWN).turn("1");
+    session.steps(&[same, same, fails("a", "{}", "a").turn("1"), fails("b", "{}", "b").turn("1")]);
+    session.guard.begin(
+        &session.policy,
+        GuardedCall { tool: &tool("x"), arguments: Digest::of(b""), turn: None },
+        session.now,
+    );
+    let text = serde_json::to_string(&session.guard.snapshot()).unwrap();
+    session.guard = LoopGuard::restore(serde_json::from_str(&text).unwrap()).unwrap();
+    assert_eq!(session.guard.turns.sizes(), (1, 0), "what was in flight is gone");
+    assert_eq!(session.step(same).short(), "refused loop");
+    assert_eq!(session.step(ok("c", "{}").turn("1")).short(), "refused turn_limit");
+
+    let newer = text.replacen("\"version\":1", "\"version\":2", 1);
+    let refused = LoopGuard::restore(serde_json::from_str(&newer).unwrap()).map(|_| ());
+    assert_eq!(refused, Err(UnsupportedSnapshot { version: 2 }));
+}
+
+#[test]
+fn a_snapshot_that_is_too_large_loses_its_oldest_part() {
+    let mut session = Session::new();
+    session.steps(&[fails("old", "{}", DOWN), fails("old", "{}", DOWN)]);
+    let mut snapshot = serde_json::to_value(session.guard.snapshot()).unwrap();
+    let failing = snapshot["failing"].as_array_mut().unwrap();
+    let one = failing[0].clone();
+    let mut newest = one.clone();
+    newest["subject"]["tool"]["tool"] = "newest".into();
+    failing.extend(vec![one; 500]);
+    failing.push(newest);
+    let guard = LoopGuard::restore(serde_json::from_value(snapshot).unwrap()).unwrap();
+    assert_eq!(guard.failing.len(), MOST_CALLS);
+    assert_eq!(guard.failing.last().unwrap().subject.tool, tool("newest"));
+}
+
+#[test]
+fn a_model_that_varies_everything_does_not_get_around_the_cap_of_a_turn() {
+    for turn in [Some("1"), None] {
+        let mut session = Session::new();
+        let policy = session.policy;
+        let turn = turn.map(|turn| TurnId::new(turn).unwrap());
+        let mut ran = 0;
+        for number in 0..10_000_u32 {
+            session.now = session.now + Duration::from_millis(1);
+            let tool = tool(&format!("tool{}", number % 7));
+            let call = GuardedCall {
+                tool: &tool,
+                arguments: Digest::of(&number.to_be_bytes()),
+                turn: turn.as_ref(),
+            };
+            if session.guard.check(&policy, call, session.now).is_ok() {
+                ran += 1;
+                session.guard.begin(&policy, call, session.now);
+                let message = format!("{}", char::from_u32(0x4e00 + number).unwrap());
+                session.guard.end(
+                    &policy,
+                    call,
+                    Ending::Failure { message: &message, mistake: None },
+                    session.now,
+                );
+            }
+        }
+        assert_eq!(ran, 5);
+    }
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let tools = prop::sample::select(vec!["a", "b", "c"]);
+    let arguments = prop::sample::select(vec!["1", "2", "3"]);
+    let turn = prop::sample::select(vec![None, None, Some("1"), Some("2")]);
+    let ending = prop::sample::select(vec![
+        Ending::Success { result: Some(Digest::from_bytes([1; 32])) },
+        Ending::Failure { message: "one", mistake: None },
+        Ending::Failure { message: "two", mistake: None },
+        Ending::Failure { message: "bad", mistake: Some(Mistake::Arguments) },
+        Ending::Failure { message: "gone", mistake: Some(Mistake::UnknownTool) },
+    ]);
+    (prop::sample::select(vec![0, 1, 30, 61, 100]), turn, tools, arguments, ending)
+        .prop_map(|(after, turn, tool, arguments, ending)| Step { after, turn, tool, arguments, ending })
+}
+
+fn any_policy() -> impl Strategy<Value = GuardPolicy> {
+    let two = NonZeroU32::MIN.saturating_add(1);
+    let repeated = prop::sample::select(vec![
+        RepeatedSuccess::Ignore,
+        RepeatedSuccess::Warn(two),
+        RepeatedSuccess::Refuse(two),
+    ]);
+    (1_u32..4, 1_u32..8, repeated).prop_map(|(identical, per_turn, repeated_success)| GuardPolicy {
+        identical: NonZeroU32::new(identical).unwrap(),
+        per_turn: NonZeroU32::new(per_turn).unwrap(),
+        repeated_success,
+        ..GuardPolicy::default()
+    })
+}
+
+proptest! {
+    #[test]
+    fn whatever_happened_a_call_is_let_through_in_the_end(
+        policy in any_policy(),
+        history in prop::collection::vec(any_step(), 0..40),
+        call in any_step(),
+    ) {
+        let mut session = Session::under(policy);
+        session.steps(&history);
+        // A turn that the host told ends when the host says so; any other refusal ends by itself, also
+        // for a model that hammers without pause.
+        let stubborn = Step { after: 20, turn: call.turn.and(Some("new")), ..call };
+        let tries = policy.longest_hold.as_secs() / stubborn.after + 2;
+        let let_through = (0..tries).any(|_| {
+            session.now = session.now + Duration::from_secs(stubborn.after);
+            let tool = tool(stubborn.tool);
+            let turn = stubborn.turn.map(|turn| TurnId::new(turn).unwrap());
+            let call = GuardedCall { tool: &tool, arguments: Digest::of(stubborn.arguments.as_bytes()), turn: turn.as_ref() };
+            let refusal = session.guard.would_refuse(&policy, call, session.now);
+            // Within the new turn the refusals themselves reach the cap; that is not what is asked here.
+            if stubborn.turn.is_none() {
+                return session.guard.check(&policy, call, session.now).is_ok();
+            }
+            refusal.is_none()
+        });
+        prop_assert!(let_through);
+    }
+
+    #[test]
+    fn successes_never_trip_anything(steps in prop::collection::vec(any_step(), 0..60)) {
+        let mut session = Session::new();
+        for step in steps {
+            let step = Step { ending: Ending::Success { result: Some(Digest::from_bytes([1; 32])) }, ..step };
+            prop_assert_eq!(session.step(step), Came::Ran(vec![]));
+        }
+    }
+
+    #[test]
+    fn a_restart_at_any_point_changes_no_decision(
+        policy in any_policy(),
+        before in prop::collection::vec(any_step(), 0..20),
+        after in prop::collection::vec(any_step(), 0..20),
+    ) {
+        let mut session = Session::under(policy);
+        session.steps(&before);
+        let text = serde_json::to_string(&session.guard.snapshot()).unwrap();
+        let guard = LoopGuard::restore(serde_json::from_str(&text).unwrap()).unwrap();
+        let mut restarted = Session { guard, policy, now: session.now };
+        prop_assert_eq!(session.steps(&after), restarted.steps(&after));
+    }
+}
+
+#[test]
+fn memory_stays_bounded_whatever_a_model_and_its_host_do() {
+    let policy = GuardPolicy {
+        per_turn: NonZeroU32::MAX,
+        repeated_success: RepeatedSuccess::Warn(NonZeroU32::MIN),
+        ..GuardPolicy::default()
+    };
+    let mut guard = LoopGuard::default();
+    let now = Timestamp::from_millis(5);
+    for number in 0..6000_u32 {
+        let tool = tool(&format!("tool{number}"));
+        let turn = (number % 2 == 0).then(|| TurnId::new(format!("{number}")).unwrap());
+        let call =
+            GuardedCall { tool: &tool, arguments: Digest::of(&number.to_be_bytes()), turn: turn.as_ref() };
+        guard.begin(&policy, call, now);
+        let never_ends = number % 5 == 0;
+        if !never_ends {
+            let message = format!("{}", char::from_u32(0x4e00 + number).unwrap());
+            guard.end(&policy, call, Ending::Failure { message: &message, mistake: None }, now);
+            let again = format!("{message} again");
+            guard.end(&policy, call, Ending::Failure { message: &again, mistake: None }, now);
+        }
+        if number % 3 == 0 {
+            guard.end(&policy, call, Ending::Success { result: Some(Digest::of(b"")) }, now);
+        }
+    }
+    assert_eq!(guard.failing.len(), MOST_CALLS);
+    assert_eq!(guard.repeats.len(), MOST_CALLS);
+    let (turns, open) = guard.turns.sizes();
+    assert!(turns == MOST_TURNS && (250..=256).contains(&open), "{turns} turns, {open} in flight");
+    assert!(
+        guard.row.len() <= LONGEST_ROW
+            && guard.failing.iter().all(|failing| failing.errors.len() <= MOST_ERRORS)
+    );
+    assert!(serde_json::to_string(&guard.snapshot()).unwrap().len() < 256 * 1024);
+}

@@ -1,0 +1,98 @@
+//! What the model is told. The markers are fixed; hosts and people search for them.
+
+use crate::classify::Mistake;
+use crate::id::ToolRef;
+
+/// Layer A.
+pub(super) const fn non_retryable(mistake: Mistake) -> &'static str {
+    match mistake {
+        Mistake::Arguments => {
+            "[NON-RETRYABLE] These arguments will be refused every time. Correct them before you call the tool again."
+        }
+        Mistake::UnknownTool => {
+            "[NON-RETRYABLE] There is no tool of this name. Choose one from the list of tools that you were given."
+        }
+    }
+}
+
+/// Layer B, beside the failure that completes the loop.
+pub(super) fn loop_detected(tool: &ToolRef, failures: u32, mistake: Option<Mistake>) -> String {
+    format!(
+        "[LOOP DETECTED] {} Do NOT retry this call; it will be refused. {WAY_OUT}",
+        story(tool, failures, mistake)
+    )
+}
+
+/// Layer B, in place of a run.
+pub(super) fn refused_loop(tool: &ToolRef, failures: u32, mistake: Option<Mistake>) -> String {
+    let marker = match mistake {
+        Some(Mistake::Arguments | Mistake::UnknownTool) => "[LOOP DETECTED] [NON-RETRYABLE]",
+        None => "[LOOP DETECTED]",
+    };
+    format!("{marker} This call was not run. {} Do NOT retry it. {WAY_OUT}", story(tool, failures, mistake))
+}
+
+fn story(tool: &ToolRef, failures: u32, mistake: Option<Mistake>) -> String {
+    let times = if failures == 1 { "once".to_owned() } else { format!("{failures} times") };
+    match mistake {
+        Some(Mistake::UnknownTool) => {
+            format!("The tool \"{}\" does not exist, and calling it has failed {times}.", tool.tool)
+        }
+        Some(Mistake::Arguments) | None => {
+            format!("The tool \"{}\" has failed {times} with identical arguments.", tool.tool)
+        }
+    }
+}
+
+const WAY_OUT: &str = "Try a different approach, or report what stands in the way.";
+
+/// Two calls that take turns in failing.
+pub(super) fn ping_pong(tool: &ToolRef, partner: &ToolRef) -> String {
+    format!(
+        "[LOOP DETECTED] The last calls went back and forth between \"{}\" and \"{}\", and all of them failed. \
+         Do NOT retry either call; both will be refused. {WAY_OUT}",
+        partner.tool, tool.tool
+    )
+}
+
+/// Layer C.
+pub(super) fn turn_limit(failures: u32) -> String {
+    format!(
+        "[TOOL ERROR LIMIT] {failures} tool calls have failed in this turn, so no more are run in it. \
+         Stop calling tools, review your approach, and say what you need to go on."
+    )
+}
+
+/// As many failures as layer C would stop at, where the turn is only guessed and nothing shows a loop.
+pub(super) fn many_failures(failures: u32) -> String {
+    format!(
+        "{failures} tool calls have failed lately. Check that your approach still holds before you go on."
+    )
+}
+
+/// The same success again, beside the answer.
+pub(super) fn repeated_success(tool: &ToolRef, count: u32) -> String {
+    format!(
+        "[LOOP DETECTED] The tool \"{}\" has given this same result to the same call {count} times. \
+         Calling it again brings nothing new; work with the result that you have.",
+        tool.tool
+    )
+}
+
+/// The same success again, in place of a run.
+pub(super) fn refused_repeat(tool: &ToolRef, count: u32) -> String {
+    format!(
+        "[LOOP DETECTED] This call was not run: the tool \"{}\" has given the same result to it {count} times. \
+         Do NOT retry it; work with the result that you have, or try a different approach.",
+        tool.tool
+    )
+}
+
+/// As much of a text as fits into so many bytes.
+pub(super) fn beginning(text: &str, most: usize) -> &str {
+    let mut end = most.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or(text)
+}

@@ -1,0 +1,254 @@
+//! Names and identifiers. The core makes none of them; they come in and are kept apart by type.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// The longest identifier that is accepted, in bytes.
+pub const MAX_ID_BYTES: usize = 256;
+
+/// Why a text cannot be an identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidId {
+    /// Nothing in it.
+    Empty,
+    /// Longer than [`MAX_ID_BYTES`].
+    TooLong {
+        /// How long it was.
+        bytes: usize,
+    },
+    /// A control character would break logs and headers.
+    ControlCharacter,
+}
+
+impl fmt::Display for InvalidId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "must not be empty"),
+            Self::TooLong { bytes } => write!(f, "is {bytes} bytes long, at most {MAX_ID_BYTES} are allowed"),
+            Self::ControlCharacter => write!(f, "must not contain control characters"),
+        }
+    }
+}
+
+impl std::error::Error for InvalidId {}
+
+fn check_id(text: &str) -> Result<(), InvalidId> {
+    if text.is_empty() {
+        return Err(InvalidId::Empty);
+    }
+    if text.len() > MAX_ID_BYTES {
+        return Err(InvalidId::TooLong { bytes: text.len() });
+    }
+    if text.chars().any(char::is_control) {
+        return Err(InvalidId::ControlCharacter);
+    }
+    Ok(())
+}
+
+macro_rules! text_ids {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The identifier, if the text can be one.
+            pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidId> {
+                let text = text.as_ref();
+                check_id(text)?;
+                Ok(Self(Arc::from(text)))
+            }
+
+            /// The text of it.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = InvalidId;
+            fn try_from(text: String) -> Result<Self, InvalidId> {
+                Self::new(text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> Self {
+                id.0.as_ref().to_owned()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", &*self.0)
+            }
+        }
+
+        #[cfg(feature = "schema")]
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES })
+            }
+        }
+    )*};
+}
+
+text_ids! {
+    /// One request of one caller; new for each, also for a resend.
+    RequestId,
+    /// The id that the model gave to its call. Kept for logs, never a dedupe key by itself.
+    ToolCallId,
+    /// The group a tool belongs to: an MCP server, a plugin, a package.
+    Namespace,
+    /// The name of a tool within its namespace.
+    ToolName,
+    /// The conversation a call belongs to.
+    SessionKey,
+    /// Who acts: a user or an account.
+    ActorId,
+    /// Whose data it is. Nothing crosses from one tenant to another.
+    TenantId,
+    /// The workspace of the caller, where the host has such a thing.
+    WorkspaceId,
+    /// The agent that made the call.
+    AgentId,
+    /// Ties a call to other records of the host.
+    CorrelationId,
+    /// One turn of the assistant: the calls between two messages of the user.
+    TurnId,
+    /// The model that made the call, as the host names it.
+    ModelId,
+    /// What a tool depends on: a host name or an MCP server.
+    Domain,
+}
+
+/// A tool with the namespace it lives in; the unit that breakers and policies are about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ToolRef {
+    /// The group.
+    pub namespace: Namespace,
+    /// The name within it.
+    pub tool: ToolName,
+}
+
+impl fmt::Display for ToolRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.tool)
+    }
+}
+
+/// SHA-256 of something, usually of canonical JSON.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// A digest that was computed elsewhere.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The 32 bytes.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// All of it as hex; for stores.
+    pub fn to_hex(&self) -> String {
+        hex(&self.0)
+    }
+
+    /// The first twelve hex digits; what logs, metrics and answers show of a key.
+    pub fn fingerprint(&self) -> String {
+        hex(self.0.first_chunk::<6>().map_or(&self.0[..], |short| &short[..]))
+    }
+
+    /// Reads what [`Digest::to_hex`] wrote.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let digits = text.as_bytes();
+        if digits.len() != 64 {
+            return None;
+        }
+        let mut bytes = [0_u8; 32];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let [high, low] = pair else { return None };
+            *byte = hex_value(*high)? << 4 | hex_value(*low)?;
+        }
+        Some(Self(bytes))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn hex_value(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.fingerprint())
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.to_hex())
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        Self::from_hex(&text).ok_or_else(|| serde::de::Error::custom("expected 64 lowercase hex digits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_refuse_what_would_break_a_log_line() {
+        assert_eq!(ToolName::new(""), Err(InvalidId::Empty));
+        assert_eq!(ToolName::new("a\nb"), Err(InvalidId::ControlCharacter));
+        assert_eq!(ToolName::new("x".repeat(257)), Err(InvalidId::TooLong { bytes: 257 }));
+        assert_eq!(ToolName::new("x".repeat(256)).map(|name| name.as_str().len()), Ok(256));
+    }
+
+    #[test]
+    fn digests_survive_their_text_form() {
+        let digest = Digest::of(b"abc");
+        assert_eq!(digest.fingerprint(), "ba7816bf8f01");
+        assert_eq!(Digest::from_hex(&digest.to_hex()), Some(digest));
+        assert_eq!(Digest::from_hex("BA"), None);
+        assert_eq!(Digest::from_hex(&"G".repeat(64)), None);
+    }
+}

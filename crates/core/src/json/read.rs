@@ -1,0 +1,374 @@
+//! Reading: one pass over the text, one node for each name and value, no recursion.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use super::JsonError;
+use super::text::{Decoded, escape};
+
+/// Nodes keep places as 32 bits, so a longer text cannot be read.
+pub(super) const MOST_BYTES: usize = (u32::MAX - 1) as usize;
+
+/// A name or a value. Those of a container follow it in the table, a name always right before its value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    /// Where its text begins.
+    pub(super) start: u32,
+    /// Where its text ends.
+    pub(super) end: u32,
+    /// The place in the table behind everything in it. While a container is being read, the container
+    /// around it.
+    pub(super) after: u32,
+    pub(super) shape: Shape,
+}
+
+impl Node {
+    /// For a place that is not in the table.
+    pub(super) const NOTHING: Self = Self { start: 0, end: 0, after: u32::MAX, shape: Shape::Null };
+}
+
+/// What a node is, as far as it can be seen without looking into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Null,
+    True,
+    False,
+    Number,
+    /// A string without escapes.
+    Plain,
+    /// A string with escapes.
+    Escaped,
+    Array,
+    Object,
+}
+
+/// The table of a text.
+pub(super) fn read(text: &str, depth: usize) -> Result<Vec<Node>, JsonError> {
+    // A guess that suits arguments of calls; a long text may well be one long string.
+    let nodes = Vec::with_capacity((text.len() / 8 + 1).min(1024));
+    let names = Vec::with_capacity(FEW);
+    let mut reader = Reader { text, at: 0, nodes, around: OUTSIDE, room: depth, depth, names };
+    reader.document()?;
+    Ok(reader.nodes)
+}
+
+/// Stands for "no container" where the index of one is meant.
+const OUTSIDE: u32 = u32::MAX;
+
+/// Up to this many names are compared each with each; more are sorted first.
+const FEW: usize = 8;
+
+struct Reader<'t> {
+    text: &'t str,
+    at: usize,
+    nodes: Vec<Node>,
+    /// The innermost container that is not closed yet; the ones around it are linked through `after`.
+    around: u32,
+    /// How many containers more may be opened within it.
+    room: usize,
+    depth: usize,
+    /// Kept from object to object, so that checking names does not allocate for each.
+    names: Vec<Node>,
+}
+
+/// What follows the bracket that opened a container.
+enum Opened {
+    /// Its end, which was read too.
+    Empty,
+    /// Its first value (behind its name, which was read too).
+    Filled,
+}
+
+impl Reader<'_> {
+    fn document(&mut self) -> Result<(), JsonError> {
+        loop {
+            self.skip_space();
+            match self.peek() {
+                Some(b'"') => self.string()?,
+                Some(b'{') => match self.open(Shape::Object)? {
+                    Opened::Filled => continue,
+                    Opened::Empty => {}
+                },
+                Some(b'[') => match self.open(Shape::Array)? {
+                    Opened::Filled => continue,
+                    Opened::Empty => {}
+                },
+                Some(b'-' | b'0'..=b'9') => self.number()?,
+                Some(b't') => self.word("true", Shape::True)?,
+                Some(b'f') => self.word("false", Shape::False)?,
+                Some(b'n') => self.word("null", Shape::Null)?,
+                _ => return Err(self.expected("a value")),
+            }
+            if !self.find_next_value()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Behind a value: closes what ends here and goes to the next value, if there is one.
+    fn find_next_value(&mut self) -> Result<bool, JsonError> {
+        loop {
+            self.skip_space();
+            let shape = self.nodes.get(self.around as usize).map(|node| node.shape);
+            match (shape, self.peek()) {
+                (None, None) => return Ok(false),
+                (None, Some(_)) => return Err(self.expected("nothing after the value")),
+                (Some(Shape::Object), Some(b',')) => {
+                    self.at += 1;
+                    self.skip_space();
+                    self.name()?;
+                    return Ok(true);
+                }
+                (Some(Shape::Object), Some(b'}')) => self.close_object()?,
+                (Some(Shape::Object), _) => return Err(self.expected("`,` or `}`")),
+                (Some(_), Some(b',')) => {
+                    self.at += 1;
+                    return Ok(true);
+                }
+                (Some(_), Some(b']')) => self.close(),
+                (Some(_), _) => return Err(self.expected("`,` or `]`")),
+            }
+        }
+    }
+
+    fn open(&mut self, shape: Shape) -> Result<Opened, JsonError> {
+        if self.room == 0 {
+            return Err(self.wrong(format!("more than {} containers within each other", self.depth)));
+        }
+        self.room -= 1;
+        let index = place(self.nodes.len());
+        self.nodes.push(Node { start: place(self.at), end: 0, after: self.around, shape });
+        self.around = index;
+        self.at += 1;
+        self.skip_space();
+        match (shape, self.peek()) {
+            (Shape::Object, Some(b'}')) | (Shape::Array, Some(b']')) => {
+                self.close();
+                Ok(Opened::Empty)
+            }
+            (Shape::Object, _) => self.name().map(|()| Opened::Filled),
+            _ => Ok(Opened::Filled),
+        }
+    }
+
+    fn close(&mut self) {
+        self.at += 1;
+        self.room += 1;
+        let after = place(self.nodes.len());
+        if let Some(node) = self.nodes.get_mut(self.around as usize) {
+            self.around = std::mem::replace(&mut node.after, after);
+            node.end = place(self.at);
+        }
+    }
+
+    fn close_object(&mut self) -> Result<(), JsonError> {
+        self.names.clear();
+        let mut next = self.around as usize + 1;
+        while let (Some(name), Some(value)) = (self.nodes.get(next), self.nodes.get(next + 1)) {
+            self.names.push(*name);
+            next = value.after as usize;
+        }
+        if let Some(again) = first_repeated(self.text, &mut self.names) {
+            let name: String = Decoded::new(inner(self.text, again)).take(64).collect();
+            let problem = format!("the name {name:?} stands twice in one object");
+            return Err(JsonError { offset: again.start as usize, problem: problem.into() });
+        }
+        self.close();
+        Ok(())
+    }
+
+    /// A member's name and the colon behind it.
+    fn name(&mut self) -> Result<(), JsonError> {
+        if self.peek() != Some(b'"') {
+            return Err(self.expected("a name in quotes"));
+        }
+        self.string()?;
+        self.skip_space();
+        if self.peek() != Some(b':') {
+            return Err(self.expected("`:`"));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn string(&mut self) -> Result<(), JsonError> {
+        let start = self.at;
+        let mut shape = Shape::Plain;
+        self.at += 1;
+        loop {
+            self.skip_plain();
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    self.push(start, shape);
+                    return Ok(());
+                }
+                Some(b'\\') => {
+                    shape = Shape::Escaped;
+                    let behind = self.at + 1;
+                    let rest = self.text.as_bytes().get(behind..).unwrap_or_default();
+                    let (_, length) = escape(rest).map_err(|bad| JsonError {
+                        offset: behind + bad.offset,
+                        problem: bad.problem.into(),
+                    })?;
+                    self.at = behind + length;
+                }
+                Some(_) => return Err(self.wrong("a control character in a string must be escaped")),
+                None => return Err(self.wrong(format!("the string that begins at byte {start} has no end"))),
+            }
+        }
+    }
+
+    fn number(&mut self) -> Result<(), JsonError> {
+        let start = self.at;
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        let leads_with_zero = self.peek() == Some(b'0');
+        let whole = self.at;
+        self.digits()?;
+        if leads_with_zero && self.at > whole + 1 {
+            return Err(JsonError {
+                offset: whole,
+                problem: "a number must not begin with a needless zero".into(),
+            });
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if matches!(self.peek(), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.peek(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        self.push(start, Shape::Number);
+        Ok(())
+    }
+
+    fn digits(&mut self) -> Result<(), JsonError> {
+        let start = self.at;
+        while matches!(self.peek(), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+        if self.at == start { Err(self.expected("a digit")) } else { Ok(()) }
+    }
+
+    fn word(&mut self, word: &str, shape: Shape) -> Result<(), JsonError> {
+        let start = self.at;
+        if !self.text.as_bytes().get(start..).is_some_and(|rest| rest.starts_with(word.as_bytes())) {
+            return Err(self.wrong(format!("expected `{word}`")));
+        }
+        self.at += word.len();
+        self.push(start, shape);
+        Ok(())
+    }
+
+    fn push(&mut self, start: usize, shape: Shape) {
+        let after = place(self.nodes.len() + 1);
+        self.nodes.push(Node { start: place(start), end: place(self.at), after, shape });
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+            self.at += 1;
+        }
+    }
+
+    /// Goes to the next quote, backslash or control character, eight bytes at a time.
+    fn skip_plain(&mut self) {
+        while let Some(word) = self.text.as_bytes().get(self.at..).and_then(|rest| rest.first_chunk::<8>()) {
+            let special = special_bytes(u64::from_le_bytes(*word));
+            if special != 0 {
+                self.at += special.trailing_zeros() as usize / 8;
+                return;
+            }
+            self.at += 8;
+        }
+        while self.peek().is_some_and(|byte| !matches!(byte, b'"' | b'\\' | 0..=0x1f)) {
+            self.at += 1;
+        }
+    }
+
+    #[cold]
+    fn expected(&self, what: &str) -> JsonError {
+        match self.text.get(self.at..).and_then(|rest| rest.chars().next()) {
+            Some(found) => self.wrong(format!("expected {what}, found {found:?}")),
+            None => self.wrong(format!("expected {what}, found the end of the text")),
+        }
+    }
+
+    #[cold]
+    fn wrong(&self, problem: impl Into<Cow<'static, str>>) -> JsonError {
+        JsonError { offset: self.at, problem: problem.into() }
+    }
+}
+
+/// A place in the text or in the table; the limit on bytes keeps both within 32 bits.
+fn place(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// The high bit of each byte that ends a plain run. Bytes behind the first marked one may be marked wrongly.
+fn special_bytes(word: u64) -> u64 {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    let quote = word ^ (EACH * b'"' as u64);
+    let backslash = word ^ (EACH * b'\\' as u64);
+    let found = (quote.wrapping_sub(EACH) & !quote)
+        | (backslash.wrapping_sub(EACH) & !backslash)
+        | (word.wrapping_sub(EACH * 0x20) & !word);
+    found & (EACH * 0x80)
+}
+
+/// The first name that stood before already, if there is one.
+fn first_repeated(text: &str, names: &mut [Node]) -> Option<Node> {
+    if names.len() <= FEW {
+        let mut rest = &names[..];
+        let mut found = None;
+        while let [name, others @ ..] = rest {
+            let again = others.iter().find(|other| is_same(text, *name, **other)).copied();
+            found = earlier(found, again);
+            rest = others;
+        }
+        return found;
+    }
+    // Sorting keeps an object of a hundred thousand names from being compared each with each.
+    if names.iter().all(|name| name.shape == Shape::Plain) {
+        names.sort_unstable_by(|a, b| inner(text, *a).cmp(inner(text, *b)).then(a.start.cmp(&b.start)));
+    } else {
+        names.sort_unstable_by(|a, b| compare_decoded(text, *a, *b).then(a.start.cmp(&b.start)));
+    }
+    let pairs = names.iter().zip(names.iter().skip(1));
+    pairs
+        .filter(|(a, b)| is_same(text, **a, **b))
+        .fold(None, |found, (_, again)| earlier(found, Some(*again)))
+}
+
+fn earlier(a: Option<Node>, b: Option<Node>) -> Option<Node> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if a.start <= b.start { a } else { b }),
+        (a, b) => a.or(b),
+    }
+}
+
+fn is_same(text: &str, a: Node, b: Node) -> bool {
+    if a.shape == Shape::Plain && b.shape == Shape::Plain {
+        return a.end - a.start == b.end - b.start && inner(text, a) == inner(text, b);
+    }
+    compare_decoded(text, a, b) == Ordering::Equal
+}
+
+fn compare_decoded(text: &str, a: Node, b: Node) -> Ordering {
+    Decoded::new(inner(text, a)).cmp(Decoded::new(inner(text, b)))
+}
+
+/// The text between the quotes.
+fn inner(text: &str, name: Node) -> &str {
+    text.get(name.start as usize + 1..(name.end as usize).saturating_sub(1)).unwrap_or_default()
+}

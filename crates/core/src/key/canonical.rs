@@ -1,0 +1,425 @@
+//! The one text of all JSON texts that mean the same parameters.
+//!
+//! It is RFC 8785 (names in the order of their UTF-16 code units, no white space, shortest numbers, fewest
+//! escapes), with deviations that keep two different calls from looking like one, and one that lets two
+//! spellings of one call look alike:
+//!
+//! - **Numbers are compared by value, and keep it.** `-0` is `0`, `1.0` is `1`, `1e2` is `100`, as in the
+//!   RFC. A whole number keeps all its digits, where the RFC would round those beyond 2^53 to a double: ids
+//!   of that size are common, and two of them must not be one. It is written in the RFC's format (from
+//!   10^21 on as `1.5e+21`), so `1e400` is short and unlike anything else. A number with a fraction is
+//!   rounded to a double as the RFC has it, unless that would make it whole, zero or infinite
+//!   (`0.99999999999999999999`, `9007199254740993.5`, `1e-400`); then it keeps its digits too.
+//! - **Strings** follow the tool's [`StringRule`]. Under each of them CRLF equals LF, and therefore CR CR
+//!   LF too; a string that has a line break is otherwise compared exactly. Names are always compared
+//!   exactly, or two members could become one.
+//! - **Volatile members** of the top level are left out.
+//!
+//! Absent equals undefined: JSON cannot say undefined, so the hosts' languages must leave such members out.
+//! `null` is a value and differs from absent.
+//!
+//! The form is a fixed point: the canonical form of a canonical form is itself.
+
+use std::cmp::Ordering;
+
+use crate::json::{Shape, Spelling, Value, escape};
+use crate::policy::StringRule;
+
+/// What counts as the same when parameters are compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Form<'a> {
+    /// How strings are compared.
+    pub strings: StringRule,
+    /// Members of the top level that do not count.
+    pub volatile: &'a [Box<str>],
+}
+
+impl Form<'static> {
+    /// Everything counts, to the letter.
+    pub const EXACT: Self = Self { strings: StringRule::Exact, volatile: &[] };
+}
+
+/// Writes canonical forms. Keeps its buffers from one to the next.
+#[derive(Clone, Debug, Default)]
+pub struct Canonicalizer {
+    text: String,
+    /// The containers that are being written, the innermost last.
+    open: Vec<Open>,
+    /// The names of the open objects, each object's own sorted.
+    names: Vec<Name>,
+}
+
+/// A name of an object that is being written.
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    place: usize,
+    head: Head,
+}
+
+/// The first eight bytes of a name, which decide nearly every comparison without a look at the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Head(u64);
+
+impl Head {
+    /// Of a name that cannot be compared by its head: other orders than that of bytes apply.
+    const NONE: Self = Self(u64::MAX);
+
+    fn of(name: Spelling<'_>) -> Self {
+        match name {
+            Spelling::Plain(plain) => {
+                let mut head = [0; 8];
+                head.iter_mut().zip(plain.bytes()).for_each(|(place, byte)| *place = byte);
+                let is_ascii = head.is_ascii();
+                if is_ascii { Self(u64::from_be_bytes(head)) } else { Self::NONE }
+            }
+            Spelling::Escaped(_) => Self::NONE,
+        }
+    }
+
+    /// The order of two names, if their heads decide it. No plain name has a zero in it, so that one that has
+    /// ended stands before one that goes on.
+    fn compare(self, other: Self) -> Option<Ordering> {
+        let decides = self != other && self != Self::NONE && other != Self::NONE;
+        decides.then(|| self.cmp(&other))
+    }
+}
+
+/// A container that is being written; places are those of the document's table.
+#[derive(Clone, Copy, Debug)]
+enum Open {
+    Array {
+        next: usize,
+        end: usize,
+    },
+    /// `first` and `next` are places in the list of names.
+    Object {
+        first: usize,
+        next: usize,
+    },
+}
+
+impl Canonicalizer {
+    /// The canonical form of a value.
+    pub fn write(&mut self, value: Value<'_>, form: Form<'_>) -> &str {
+        self.text.clear();
+        self.text.reserve(value.raw().len());
+        self.open.clear();
+        self.names.clear();
+        let mut next = Some((value, form.volatile));
+        while let Some((value, volatile)) = next {
+            self.begin(value, form.strings, volatile);
+            // Only the outermost members can be volatile: further in, a name is the tool's own.
+            next = self.find_next(value).map(|value| (value, &[][..]));
+        }
+        &self.text
+    }
+
+    /// Writes a value, or the beginning of a container.
+    fn begin(&mut self, value: Value<'_>, strings: StringRule, volatile: &[Box<str>]) {
+        match value.shape() {
+            Shape::Null | Shape::True | Shape::False => self.text.push_str(value.raw()),
+            Shape::Number => write_number(&mut self.text, value.raw()),
+            Shape::Plain | Shape::Escaped => write_string(&mut self.text, value, strings),
+            Shape::Array => {
+                self.text.push('[');
+                self.open.push(Open::Array { next: value.place() + 1, end: value.place_after() });
+            }
+            Shape::Object => {
+                self.text.push('{');
+                let first = self.names.len();
+                self.list_names(value, volatile);
+                self.open.push(Open::Object { first, next: first });
+            }
+        }
+    }
+
+    /// Closes what ends here and gives the value to write next, if there is one; `value` is any of the
+    /// document.
+    fn find_next<'d>(&mut self, value: Value<'d>) -> Option<Value<'d>> {
+        while let Some(open) = self.open.last_mut() {
+            match open {
+                Open::Array { next, end } if *next < *end => {
+                    let item = value.at(*next);
+                    *next = item.place_after();
+                    separate(&mut self.text);
+                    return Some(item);
+                }
+                Open::Array { .. } => self.text.push(']'),
+                Open::Object { first, next } => {
+                    if let Some(Name { place, .. }) = self.names.get(*next) {
+                        *next += 1;
+                        separate(&mut self.text);
+                        write_name(&mut self.text, value.at(*place).spelling());
+                        return Some(value.at(*place + 1));
+                    }
+                    self.names.truncate(*first);
+                    self.text.push('}');
+                }
+            }
+            self.open.pop();
+        }
+        None
+    }
+
+    /// Adds the names of an object to the list, sorted.
+    fn list_names(&mut self, object: Value<'_>, volatile: &[Box<str>]) {
+        let first = self.names.len();
+        let (mut place, end) = (object.place() + 1, object.place_after());
+        while place < end {
+            let name = object.at(place).spelling();
+            if !volatile.iter().any(|left_out| name.is(left_out)) {
+                self.names.push(Name { place, head: Head::of(name) });
+            }
+            place = object.at(place + 1).place_after();
+        }
+        let names = self.names.get_mut(first..).unwrap_or_default();
+        names.sort_unstable_by(|a, b| {
+            let in_full = || compare(object.at(a.place).spelling(), object.at(b.place).spelling());
+            a.head.compare(b.head).unwrap_or_else(in_full)
+        });
+    }
+}
+
+/// A comma, unless the container has just begun.
+fn separate(text: &mut String) {
+    if !text.ends_with(['[', '{']) {
+        text.push(',');
+    }
+}
+
+/// The order of names by their UTF-16 code units, without making any.
+fn compare(a: Spelling<'_>, b: Spelling<'_>) -> Ordering {
+    // Code units sort like characters, save that the surrogates (all beyond U+FFFF) stand before U+E000.
+    // The same holds for the first bytes of UTF-8: 0xEE and 0xEF come last.
+    let (Spelling::Plain(plain_a), Spelling::Plain(plain_b)) = (a, b) else {
+        let rank = |character| match character {
+            '\u{e000}'..='\u{ffff}' => u32::from(character) + 0x11_0000,
+            _ => u32::from(character),
+        };
+        return a.decoded().map(rank).cmp(b.decoded().map(rank));
+    };
+    let rank = |byte| if matches!(byte, 0xEE | 0xEF) { (1, byte) } else { (0, byte) };
+    match plain_a.bytes().zip(plain_b.bytes()).find(|(a, b)| a != b) {
+        Some((a, b)) => rank(a).cmp(&rank(b)),
+        None => plain_a.len().cmp(&plain_b.len()),
+    }
+}
+
+fn write_name(text: &mut String, name: Spelling<'_>) {
+    text.push('"');
+    match name {
+        Spelling::Plain(plain) => text.push_str(plain),
+        Spelling::Escaped(_) => name.decoded().for_each(|character| write_character(text, character)),
+    }
+    text.push_str("\":");
+}
+
+fn write_string(text: &mut String, value: Value<'_>, rule: StringRule) {
+    text.push('"');
+    match (value.spelling(), rule) {
+        // What needs no escape in the text needs none here.
+        (Spelling::Plain(plain), StringRule::Exact) => text.push_str(plain),
+        (Spelling::Escaped(inner), StringRule::Exact) => write_exactly(text, inner),
+        (spelling, StringRule::Trim | StringRule::Collapse) => write_loosely(text, spelling, rule),
+    }
+    text.push('"');
+}
+
+/// Every character as it is, save the CRs before a LF.
+fn write_exactly(text: &mut String, inner: &str) {
+    let mut returns = 0_usize;
+    let mut rest = inner;
+    loop {
+        // The reader lets line breaks through as escapes only.
+        let (run, behind) = rest.split_once('\\').map_or((rest, None), |(run, behind)| (run, Some(behind)));
+        let escaped = behind.and_then(|behind| escape(behind.as_bytes()).ok());
+        let follows_at_once = run.is_empty() && matches!(escaped, Some(('\n' | '\r', _)));
+        if !follows_at_once {
+            (0..std::mem::take(&mut returns)).for_each(|_| text.push_str("\\r"));
+        }
+        text.push_str(run);
+        match escaped {
+            Some(('\r', _)) => returns += 1,
+            Some((character, _)) => {
+                returns = 0;
+                write_character(text, character);
+            }
+            None => return,
+        }
+        rest = behind.zip(escaped).and_then(|(behind, (_, length))| behind.get(length..)).unwrap_or_default();
+    }
+}
+
+/// Single lines without white space at their ends, and with runs of it as one space if the rule says so.
+fn write_loosely(text: &mut String, spelling: Spelling<'_>, rule: StringRule) {
+    let inner = match spelling {
+        // A plain string has no tab and no line break, so that most need no second look.
+        Spelling::Plain(inner) if inner.is_ascii() && is_neat(inner) => return text.push_str(inner),
+        Spelling::Plain(inner) | Spelling::Escaped(inner) => inner,
+    };
+    if spelling.decoded().any(is_line_break) {
+        return write_exactly(text, inner);
+    }
+    let length = spelling.decoded().zip(1..).fold(
+        0,
+        |length, (character, count)| {
+            if character.is_whitespace() { length } else { count }
+        },
+    );
+    let mut space_before = false;
+    for character in spelling.decoded().take(length).skip_while(|character| character.is_whitespace()) {
+        let is_space = rule == StringRule::Collapse && character.is_whitespace();
+        match (is_space, space_before) {
+            (true, true) => {}
+            (true, false) => text.push(' '),
+            (false, _) => write_character(text, character),
+        }
+        space_before = is_space;
+    }
+}
+
+/// Whether neither end is a space and no two spaces stand together.
+fn is_neat(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let together = bytes.iter().zip(bytes.iter().skip(1)).any(|pair| pair == (&b' ', &b' '));
+    !together && bytes.first() != Some(&b' ') && bytes.last() != Some(&b' ')
+}
+
+/// Everything that some reader takes for the end of a line. Taking too much for one only makes us more exact.
+fn is_line_break(character: char) -> bool {
+    matches!(character, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+fn write_character(text: &mut String, character: char) {
+    match character {
+        '"' => text.push_str("\\\""),
+        '\\' => text.push_str("\\\\"),
+        '\u{8}' => text.push_str("\\b"),
+        '\t' => text.push_str("\\t"),
+        '\n' => text.push_str("\\n"),
+        '\u{c}' => text.push_str("\\f"),
+        '\r' => text.push_str("\\r"),
+        '\0'..='\u{1f}' => {
+            text.push_str("\\u00");
+            let code = u32::from(character);
+            text.extend([code >> 4, code & 15].into_iter().filter_map(|digit| char::from_digit(digit, 16)));
+        }
+        _ => text.push(character),
+    }
+}
+
+/// Beyond this many digits before the point, the RFC writes an exponent.
+const LONGEST_PLAIN: usize = 21;
+
+fn write_number(text: &mut String, raw: &str) {
+    let digits = raw.strip_prefix('-').unwrap_or(raw);
+    if digits.len() <= LONGEST_PLAIN && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.push_str(if digits == "0" { "0" } else { raw });
+    }
+    if is_shortest(digits) {
+        return text.push_str(raw);
+    }
+    let (mantissa, exponent) = digits.split_once(['e', 'E']).unwrap_or((digits, ""));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let zeros = |digits: &mut dyn Iterator<Item = u8>| digits.take_while(|digit| *digit == b'0').count();
+    let leading = zeros(&mut whole.bytes().chain(fraction.bytes()));
+    let all = whole.len() + fraction.len();
+    if leading == all {
+        return text.push('0');
+    }
+    let trailing = zeros(&mut fraction.bytes().rev().chain(whole.bytes().rev()));
+    let Some(shift) = small_exponent(exponent) else {
+        if raw.starts_with('-') {
+            text.push('-');
+        }
+        return write_far(text, mantissa, exponent);
+    };
+    let number = Decimal {
+        digits: whole.chars().chain(fraction.chars()).skip(leading).take(all - leading - trailing),
+        count: all - leading - trailing,
+        point: shift.saturating_add(signed(whole.len())).saturating_sub(signed(leading)),
+    };
+    if number.point < signed(number.count)
+        && let Ok(double) = raw.parse::<f64>()
+        && double.is_finite()
+        && double.fract() != 0.0
+    {
+        return text.push_str(ryu_js::Buffer::new().format_finite(double));
+    }
+    if raw.starts_with('-') {
+        text.push('-');
+    }
+    number.write(text);
+}
+
+/// Whether a decimal fraction is the canonical form already. A double keeps any fifteen digits, so that no
+/// shorter spelling means the same one, and from 10^-6 on the RFC writes no exponent.
+fn is_shortest(digits: &str) -> bool {
+    let Some((whole, fraction)) = digits.split_once('.') else { return false };
+    whole.len() + fraction.len() <= 15
+        && !fraction.ends_with('0')
+        && fraction.bytes().all(|byte| byte.is_ascii_digit())
+        && !(whole == "0" && fraction.starts_with("000000"))
+}
+
+/// An exponent that can be reckoned with, if it is one; the sizes of texts cannot carry it out of range.
+fn small_exponent(exponent: &str) -> Option<i64> {
+    let digits = exponent.trim_start_matches(['+', '-']).trim_start_matches('0');
+    match digits.len() {
+        0 => Some(0),
+        1..=18 => exponent.parse().ok(),
+        _ => None,
+    }
+}
+
+/// A number whose exponent is beyond reckoning keeps its spelling, so that it is at least like no other.
+fn write_far(text: &mut String, mantissa: &str, exponent: &str) {
+    text.push_str(mantissa);
+    text.push_str(if exponent.starts_with('-') { "e-" } else { "e+" });
+    text.push_str(exponent.trim_start_matches(['+', '-']).trim_start_matches('0'));
+}
+
+fn signed(length: usize) -> i64 {
+    i64::try_from(length).unwrap_or(i64::MAX)
+}
+
+/// A number above zero, by its significant digits: `0.DIGITS` times ten to the power of `point`.
+struct Decimal<Digits> {
+    digits: Digits,
+    count: usize,
+    point: i64,
+}
+
+impl<Digits: Iterator<Item = char>> Decimal<Digits> {
+    /// The format of ECMAScript, which is the RFC's, for any number of digits.
+    fn write(mut self, text: &mut String) {
+        let zeros = |text: &mut String, count: usize| (0..count).for_each(|_| text.push('0'));
+        match usize::try_from(self.point) {
+            Ok(point @ 1..=LONGEST_PLAIN) => {
+                text.extend(self.digits.by_ref().take(point));
+                zeros(text, point.saturating_sub(self.count));
+                self.write_fraction(text, point);
+            }
+            Ok(0) | Err(_) if self.point > -6 => {
+                text.push_str("0.");
+                zeros(text, usize::try_from(self.point.saturating_neg()).unwrap_or_default());
+                text.extend(self.digits);
+            }
+            Ok(_) | Err(_) => {
+                let exponent = self.point.saturating_sub(1);
+                text.extend(self.digits.next());
+                self.write_fraction(text, 1);
+                text.push_str(if exponent < 0 { "e-" } else { "e+" });
+                text.push_str(&exponent.unsigned_abs().to_string());
+            }
+        }
+    }
+
+    /// The digits that are left, if there are more than were written.
+    fn write_fraction(&mut self, text: &mut String, written: usize) {
+        if self.count > written {
+            text.push('.');
+            text.extend(self.digits.by_ref());
+        }
+    }
+}

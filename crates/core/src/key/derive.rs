@@ -1,0 +1,186 @@
+//! Keys out of what a call says about itself.
+//!
+//! Each key is the SHA-256 of one text. Its parts are joined by `::`; within a part `:` is written `\:` and
+//! `\` is written `\\`, so that no two lists of parts give one text (`a::b` + `c` is not `a` + `b::c`). A
+//! part that is absent is empty, which no identifier can be, and every kind has its own number of parts in
+//! its own order:
+//!
+//! ```text
+//! steadfast-key-1::explicit::TENANT::ACTOR::NAMESPACE::SESSION::TEXT::CONTINUATION
+//! steadfast-key-1::separate::TENANT::ACTOR::NAMESPACE::SESSION::TEXT::TOOL::ARGUMENTS::CONTINUATION
+//! steadfast-key-1::call-id::TENANT::ACTOR::NAMESPACE::SESSION::ID::CONTINUATION
+//! steadfast-key-1::computed::TENANT::WORKSPACE::NAMESPACE::TOOL::ARGUMENTS::SESSION::ACTOR::CONTINUATION
+//! steadfast-key-1::global::TENANT::WORKSPACE::NAMESPACE::TOOL::ARGUMENTS::CONTINUATION
+//! ```
+//!
+//! The first part names the version of this derivation: records made by another one are not found, which
+//! costs one run more and not a wrong answer. The second keeps the kinds apart: no caller can write an
+//! explicit key that is another call's computed one.
+//!
+//! ARGUMENTS is the digest of the canonical parameters in hex rather than the parameters themselves: it is
+//! there already (the conflict check, the guard and approvals compare it), so long parameters are hashed
+//! once, and it needs no escaping. The tool is not a part of an explicit key: the same key for another tool
+//! is a conflict, not a second call.
+
+use sha2::{Digest as _, Sha256};
+
+use super::{Canonicalizer, Form, Key};
+use crate::id::{ActorId, Digest, SessionKey, TenantId, ToolRef, WorkspaceId};
+use crate::json::Value;
+use crate::policy::{DedupePolicy, KeyScope, StringRule, ToolClass};
+
+/// The version that is hashed into every key. A change of the text or of the canonical form needs another.
+const DERIVATION: &str = "steadfast-key-1";
+
+/// Whose call it is, and to what.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'a> {
+    /// The tool. Its namespace scopes every key, its name the computed ones.
+    pub tool: &'a ToolRef,
+    /// Whose data it is.
+    pub tenant: Option<&'a TenantId>,
+    /// Where the caller works. Only a part of computed keys: arguments may be relative to it.
+    pub workspace: Option<&'a WorkspaceId>,
+    /// The conversation. For explicit keys and call ids the caller decides whether it counts: it does for
+    /// envelopes, and does not for ids that are unique by themselves.
+    pub session: Option<&'a SessionKey>,
+    /// Who acts.
+    pub actor: Option<&'a ActorId>,
+    /// What makes the next round of a call that asked for input another one than the first, though its
+    /// arguments are the same; see [`continuation_digest`].
+    pub continuation: Option<Digest>,
+}
+
+/// The key of a call whose caller (or `key` hook) gave this text.
+pub fn explicit_key(scope: &Scope<'_>, text: &str) -> Key {
+    own_key("explicit", scope, text).finish(scope)
+}
+
+/// The same where the same text with another tool or other arguments is meant to be another call.
+pub fn separate_key(scope: &Scope<'_>, text: &str, arguments: Digest) -> Key {
+    own_key("separate", scope, text).part(scope.tool.tool.as_str()).digest(Some(arguments)).finish(scope)
+}
+
+/// The key under which a resend of the same dispatch is found.
+pub fn call_id_key(scope: &Scope<'_>, id: &str) -> Key {
+    own_key("call-id", scope, id).finish(scope)
+}
+
+/// The key of a call that was given none.
+///
+/// `arguments` is what [`arguments_digest`] made of its parameters with the same class and policy.
+pub fn computed_key(scope: &Scope<'_>, arguments: Digest, class: ToolClass, policy: &DedupePolicy) -> Key {
+    // Sharing answers between people is only right where a run changes nothing.
+    let is_shared = match (policy.scope, class) {
+        (KeyScope::Global, ToolClass::ReadOnly) => true,
+        (KeyScope::Global, ToolClass::Idempotent | ToolClass::Mutating | ToolClass::Unknown) => false,
+        (KeyScope::Session, _) => false,
+    };
+    let kind = if is_shared { "global" } else { "computed" };
+    let hash = KeyHash::new(kind)
+        .part(text(scope.tenant.map(TenantId::as_str)))
+        .part(text(scope.workspace.map(WorkspaceId::as_str)))
+        .part(scope.tool.namespace.as_str())
+        .part(scope.tool.tool.as_str())
+        .digest(Some(arguments));
+    let hash = match is_shared {
+        true => hash,
+        false => hash
+            .part(text(scope.session.map(SessionKey::as_str)))
+            .part(text(scope.actor.map(ActorId::as_str))),
+    };
+    hash.finish(scope)
+}
+
+/// The digest of a call's parameters: what is kept with its record and compared when its key comes again.
+pub fn arguments_digest(params: Value<'_>, class: ToolClass, policy: &DedupePolicy) -> Digest {
+    let form = Form { strings: string_rule(class, policy), volatile: &policy.volatile };
+    Digest::of(Canonicalizer::default().write(params, form).as_bytes())
+}
+
+/// The digest of what an MCP client brings back to a call that asked for input (`inputResponses`,
+/// `requestState`). It joins the key, so that the next round is not taken for a duplicate of the first; it
+/// does not join the arguments, so that it is no conflict either.
+pub fn continuation_digest(
+    input_responses: Option<Value<'_>>,
+    request_state: Option<Value<'_>>,
+) -> Option<Digest> {
+    if input_responses.is_none() && request_state.is_none() {
+        return None;
+    }
+    let mut canonical = Canonicalizer::default();
+    let mut hash = Sha256::new();
+    for part in [input_responses, request_state] {
+        let text = part.map_or("", |value| canonical.write(value, Form::EXACT));
+        // Canonical JSON has no line breaks of its own, so the end of the first part is certain.
+        hash.update(text);
+        hash.update("\n");
+    }
+    Some(Digest::from_bytes(hash.finalize().into()))
+}
+
+/// How this tool's strings are compared: as it was set, else loosely only where a run changes nothing.
+fn string_rule(class: ToolClass, policy: &DedupePolicy) -> StringRule {
+    policy.strings.unwrap_or(match class {
+        ToolClass::ReadOnly => StringRule::Collapse,
+        ToolClass::Idempotent | ToolClass::Mutating | ToolClass::Unknown => StringRule::Exact,
+    })
+}
+
+/// What all keys that someone gave have in common.
+fn own_key(kind: &str, scope: &Scope<'_>, own: &str) -> KeyHash {
+    KeyHash::new(kind)
+        .part(text(scope.tenant.map(TenantId::as_str)))
+        .part(text(scope.actor.map(ActorId::as_str)))
+        .part(scope.tool.namespace.as_str())
+        .part(text(scope.session.map(SessionKey::as_str)))
+        .part(own)
+}
+
+fn text(part: Option<&str>) -> &str {
+    part.unwrap_or_default()
+}
+
+/// The hash of a key's text, which is never built.
+struct KeyHash(Sha256);
+
+impl KeyHash {
+    fn new(kind: &str) -> Self {
+        Self(Sha256::new_with_prefix(DERIVATION)).part(kind)
+    }
+
+    fn part(mut self, part: &str) -> Self {
+        self.0.update("::");
+        let mut rest = part;
+        while let Some(special) = rest.find([':', '\\']) {
+            let (before, behind) = rest.split_at(special);
+            self.0.update(before);
+            self.0.update("\\");
+            let (character, behind) = behind.split_at(1);
+            self.0.update(character);
+            rest = behind;
+        }
+        self.0.update(rest);
+        self
+    }
+
+    fn digest(mut self, digest: Option<Digest>) -> Self {
+        self.0.update("::");
+        if let Some(digest) = digest {
+            let mut hex = [[0; 2]; 32];
+            for (pair, byte) in hex.iter_mut().zip(digest.as_bytes()) {
+                *pair = [hex_digit(byte >> 4), hex_digit(byte & 15)];
+            }
+            self.0.update(hex.as_flattened());
+        }
+        self
+    }
+
+    fn finish(self, scope: &Scope<'_>) -> Key {
+        Key(Digest::from_bytes(self.digest(scope.continuation).0.finalize().into()))
+    }
+}
+
+fn hex_digit(value: u8) -> u8 {
+    if value < 10 { b'0' + value } else { b'a' + value - 10 }
+}

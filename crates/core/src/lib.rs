@@ -1,0 +1,40 @@
+//! Every decision of Steadfast, and no deed.
+//!
+//! This crate decides whether a call may run, whether it is a duplicate, whether to try again, whether a
+//! tool is down, whether the model loops and whether a person has to be asked. It cannot act: it has no
+//! clock, no randomness of its own, no IO and no async. `now`, seeds and identifiers come in as arguments;
+//! the same inputs give the same outputs, byte for byte. Everything that it keeps is bounded.
+//!
+//! The way in is [`call::Call`]: one event in, one step out. Beside it stand small machines that are usable
+//! alone: [`breaker::Breaker`], [`guard::LoopGuard`], [`trust::TrustLedger`], [`retry`], [`classify`],
+//! [`dedupe`], [`turn`], [`watchdog`].
+
+pub mod approval;
+pub mod breaker;
+pub mod call;
+pub mod classify;
+pub mod code;
+pub mod dedupe;
+pub mod envelope;
+pub mod guard;
+pub mod id;
+pub mod json;
+pub mod key;
+pub mod limit;
+pub mod output;
+pub mod patterns;
+pub mod policy;
+pub mod redact;
+pub mod retry;
+pub mod stats;
+mod time;
+pub mod trust;
+pub mod turn;
+pub mod watchdog;
+
+pub use time::{Timestamp, millis};
+
+/// The README as a test: what it shows is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

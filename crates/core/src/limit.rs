@@ -1,0 +1,240 @@
+//! How much at once: concurrency and rate of one tool or dependency.
+//!
+//! The rate is a bucket that fills while attempts are made and drains evenly. What has been spent is kept
+//! as a whole number of "attempts times time", so that a rate such as three in a second, whose step is not a
+//! whole number of anything, neither gains nor loses an attempt however long it runs. Nothing ticks: the
+//! bucket drains when someone asks.
+
+use std::time::Duration;
+
+use crate::Timestamp;
+use crate::policy::{LimitPolicy, RateLimit};
+
+/// What is running and what has run lately.
+#[derive(Clone, Debug, Default)]
+pub struct Limiter {
+    inside: u32,
+    bucket: Option<Bucket>,
+}
+
+/// Why an attempt may not start now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overloaded {
+    /// Too many at once.
+    Concurrency,
+    /// Too many in too short a time; the moment when the next one fits.
+    Rate(Timestamp),
+}
+
+impl Limiter {
+    /// Takes a place, or says why there is none. An attempt that finds no place uses up no rate.
+    pub fn enter(&mut self, policy: &LimitPolicy, now: Timestamp) -> Result<(), Overloaded> {
+        if policy.concurrency.is_some_and(|most| self.inside >= most.get()) {
+            return Err(Overloaded::Concurrency);
+        }
+        match policy.rate {
+            Some(rate) => {
+                let bucket = self.bucket.get_or_insert(Bucket::new(rate, now));
+                bucket.take(rate, now).map_err(Overloaded::Rate)?;
+            }
+            None => self.bucket = None,
+        }
+        self.inside = self.inside.saturating_add(1);
+        Ok(())
+    }
+
+    /// Gives the place back. One that was never taken cannot be given back.
+    pub fn leave(&mut self) {
+        self.inside = self.inside.saturating_sub(1);
+    }
+
+    /// Attempts that are running.
+    pub const fn inside(&self) -> u32 {
+        self.inside
+    }
+}
+
+/// What was spent lately. Its unit is one attempt times one nanosecond: an attempt costs the whole `per`,
+/// and as many units as `attempts` drain in each nanosecond.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    rate: RateLimit,
+    spent: u128,
+    at: Timestamp,
+}
+
+impl Bucket {
+    const fn new(rate: RateLimit, now: Timestamp) -> Self {
+        Self { rate, spent: 0, at: now }
+    }
+
+    fn take(&mut self, rate: RateLimit, now: Timestamp) -> Result<(), Timestamp> {
+        self.drain(now);
+        if self.rate != rate {
+            // A reload: so many attempts stay spent, at the new price.
+            let attempts = self.spent.div_ceil(cost(self.rate).max(1));
+            *self = Self { rate, spent: (attempts * cost(rate)).min(capacity(rate)), at: self.at };
+        }
+        let wanted = self.spent + cost(rate);
+        match wanted.checked_sub(capacity(rate)) {
+            Some(excess) if excess > 0 => Err(now + draining(rate, excess)),
+            Some(_) | None => {
+                self.spent = wanted;
+                Ok(())
+            }
+        }
+    }
+
+    /// A clock that stepped back drains nothing, and draining goes on from where it stands now.
+    fn drain(&mut self, now: Timestamp) {
+        let drained = now.since(self.at).as_nanos().saturating_mul(per_nanosecond(self.rate));
+        self.spent = self.spent.saturating_sub(drained);
+        self.at = now;
+    }
+}
+
+fn cost(rate: RateLimit) -> u128 {
+    rate.per.as_nanos()
+}
+
+fn per_nanosecond(rate: RateLimit) -> u128 {
+    u128::from(rate.attempts.get())
+}
+
+/// A span has less than 2^94 nanoseconds and a number of attempts less than 2^32: this fits.
+fn capacity(rate: RateLimit) -> u128 {
+    cost(rate) * per_nanosecond(rate)
+}
+
+/// How long until so much has drained, in whole milliseconds, as that is what moments are counted in.
+fn draining(rate: RateLimit, excess: u128) -> Duration {
+    let millis = excess.div_ceil(per_nanosecond(rate)).div_ceil(1_000_000);
+    Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    fn at_most(attempts: u32, per: Duration) -> LimitPolicy {
+        let attempts = NonZeroU32::new(attempts).unwrap();
+        LimitPolicy { rate: Some(RateLimit { attempts, per }), concurrency: None }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn no_more_than_the_limit_run_at_once() {
+        let policy = LimitPolicy { concurrency: NonZeroU32::new(2), rate: None };
+        let mut limiter = Limiter::default();
+        assert_eq!((limiter.enter(&policy, at(0)), limiter.enter(&policy, at(0))), (Ok(()), Ok(())));
+        assert_eq!(limiter.enter(&policy, at(0)), Err(Overloaded::Concurrency));
+        limiter.leave();
+        assert_eq!(limiter.enter(&policy, at(0)), Ok(()));
+        for _ in 0..5 {
+            limiter.leave();
+        }
+        assert_eq!(limiter.inside(), 0);
+        assert_eq!((limiter.enter(&policy, at(0)), limiter.enter(&policy, at(0))), (Ok(()), Ok(())));
+        assert!(limiter.enter(&policy, at(0)).is_err(), "leaving too often makes no extra place");
+    }
+
+    #[test]
+    fn without_limits_everything_passes_and_is_still_counted() {
+        let mut limiter = Limiter::default();
+        assert!((0..1000).all(|_| limiter.enter(&LimitPolicy::default(), at(0)).is_ok()));
+        let policy = LimitPolicy { concurrency: NonZeroU32::new(5), rate: None };
+        assert_eq!(
+            limiter.enter(&policy, at(0)),
+            Err(Overloaded::Concurrency),
+            "a reload sees what is inside"
+        );
+    }
+
+    #[test]
+    fn a_burst_is_followed_by_an_even_trickle_and_the_moment_told_is_right() {
+        let (policy, mut limiter) = (at_most(3, SECOND), Limiter::default());
+        assert!((0..3).all(|_| limiter.enter(&policy, at(0)).is_ok()));
+        for fits in [334, 667, 1000, 1334] {
+            assert_eq!(limiter.enter(&policy, at(fits - 1)), Err(Overloaded::Rate(at(fits))));
+            assert_eq!(limiter.enter(&policy, at(fits)), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_place_that_is_not_there_uses_up_no_rate() {
+        let mut policy = at_most(2, SECOND);
+        policy.concurrency = NonZeroU32::new(1);
+        let mut limiter = Limiter::default();
+        assert!(limiter.enter(&policy, at(0)).is_ok());
+        assert!((0..10).all(|_| limiter.enter(&policy, at(0)) == Err(Overloaded::Concurrency)));
+        limiter.leave();
+        assert!(limiter.enter(&policy, at(0)).is_ok());
+    }
+
+    #[test]
+    fn rates_that_make_no_sense_do_no_harm() {
+        let mut limiter = Limiter::default();
+        assert!((0..100).all(|_| limiter.enter(&at_most(1, Duration::ZERO), at(0)).is_ok()));
+        let endless = at_most(u32::MAX, Duration::MAX);
+        assert!(limiter.enter(&endless, at(0)).is_ok() && limiter.enter(&endless, Timestamp::MAX).is_ok());
+        let never = at_most(1, Duration::MAX);
+        let mut limiter = Limiter::default();
+        assert!(limiter.enter(&never, at(0)).is_ok());
+        assert_eq!(limiter.enter(&never, at(0)), Err(Overloaded::Rate(Timestamp::MAX)));
+    }
+
+    #[test]
+    fn a_reload_keeps_what_was_spent() {
+        let mut limiter = Limiter::default();
+        assert!((0..4).all(|_| limiter.enter(&at_most(5, SECOND), at(0)).is_ok()));
+        assert!(limiter.enter(&at_most(4, SECOND), at(0)).is_err());
+        assert!(limiter.enter(&at_most(10, 2 * SECOND), at(0)).is_ok());
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_neither_locks_nor_refills() {
+        let (policy, mut limiter) = (at_most(1, SECOND), Limiter::default());
+        assert!(limiter.enter(&policy, at(1_000_000)).is_ok());
+        assert_eq!(limiter.enter(&policy, at(0)), Err(Overloaded::Rate(at(1000))));
+        assert!(limiter.enter(&policy, at(1000)).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn in_no_stretch_of_time_pass_more_than_a_burst_and_its_trickle(
+            attempts in 1_u32..8,
+            per in 1_u64..500,
+            gaps in prop::collection::vec(0_u64..60, 1..200),
+        ) {
+            let (policy, mut limiter) = (at_most(attempts, Duration::from_millis(per)), Limiter::default());
+            let (mut now, mut passed) = (0, Vec::new());
+            for gap in gaps {
+                now += gap;
+                match limiter.enter(&policy, at(now)) {
+                    Ok(()) => passed.push(now),
+                    Err(Overloaded::Rate(when)) => {
+                        prop_assert!(limiter.clone().enter(&policy, when).is_ok(), "it fits when it was said to");
+                        let sooner = at(when.as_millis() - 1);
+                        prop_assert!(sooner < at(now) || limiter.clone().enter(&policy, sooner).is_err());
+                    }
+                    Err(Overloaded::Concurrency) => prop_assert!(false, "there is no such limit"),
+                }
+            }
+            for (index, from) in passed.iter().enumerate() {
+                for (count, to) in passed.iter().skip(index).enumerate() {
+                    let allowed = u64::from(attempts) * per + (to - from) * u64::from(attempts);
+                    prop_assert!((count as u64 + 1) * per <= allowed);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What a tool gave back. Outputs pass through as the JSON text they came in.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+/// JSON as it came, never parsed and printed again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawJson(Arc<str>);
+
+impl RawJson {
+    /// Takes a text that is known to be JSON. Whoever made the text vouches for it.
+    pub fn from_trusted(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// A plain text as a JSON string.
+    pub fn string(text: &str) -> Self {
+        Self(serde_json::Value::String(text.to_owned()).to_string().into())
+    }
+
+    /// The JSON text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Serialize for RawJson {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let raw: &RawValue = serde_json::from_str(&self.0).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(<Box<RawValue>>::deserialize(deserializer)?.get().into()))
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for RawJson {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Json".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!(true)
+    }
+}
+
+/// What a tool gave back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Output {
+    /// The answer.
+    pub content: RawJson,
+    /// What the tool said beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<RawJson>,
+}
+
+impl Output {
+    /// How many bytes it takes to keep.
+    pub fn len(&self) -> usize {
+        self.content.as_str().len() + self.metadata.as_ref().map_or(0, |metadata| metadata.as_str().len())
+    }
+
+    /// Whether there is nothing to keep.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,160 @@
+//! The one way out for text: what looks like a secret does not leave.
+//!
+//! Everything that leaves (logs, metrics, traces, history, dashboard answers, messages) goes through [`text`],
+//! and arguments leave as a [`summary`] only. What counts as a secret is decided in three places:
+//!
+//! | where | what |
+//! | --- | --- |
+//! | `names` | the value of a field, variable, flag, header or query parameter whose name says that it is secret |
+//! | `shapes` | known token shapes (`ghp_…`, `sk-…`, JWT, …) and strings that look random |
+//! | `scan` | credentials in URLs, `Bearer` and `Basic`, private key blocks, and where each of the above may stand in a text |
+//!
+//! A text that is JSON as a whole is read and rewritten as JSON (`structure`), so that it stays valid and
+//! no escape can hide a secret; any other text is scanned once from left to right. Both take linear time,
+//! whatever the text, and doing it twice changes nothing.
+//!
+//! When in doubt a value is masked: a message that says less is better than one that says too much.
+
+mod names;
+mod scan;
+mod shapes;
+mod structure;
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::json::{Document, Limits, Value};
+use crate::output::RawJson;
+
+pub use names::is_secret_name;
+
+/// What stands where a secret stood.
+pub const MASK: &str = "[redacted]";
+
+/// The most bytes that a [`summary`] can have.
+pub const MAX_SUMMARY_BYTES: usize = 1024;
+
+/// The text without its secrets. The output is at most a small multiple of the input.
+pub fn text(text: &str) -> Cow<'_, str> {
+    within(text, None, MAX_NESTED_TEXTS)
+}
+
+/// The beginning of a text without its secrets, cut to `max_bytes`; a cut is marked with `…`.
+///
+/// Only as much of a huge text is looked at as can be shown.
+pub fn excerpt(long: &str, max_bytes: usize) -> String {
+    // A secret that begins within the excerpt shows at least this much of itself, which is enough for
+    // every rule to know it.
+    let window = up_to(long, max_bytes.saturating_mul(4).saturating_add(MIN_WINDOW));
+    let redacted = text(window);
+    if redacted.len() <= max_bytes && window.len() == long.len() {
+        return redacted.into_owned();
+    }
+    let mut cut = up_to(&redacted, max_bytes.saturating_sub(ELLIPSIS.len()));
+    // Half a mask would read as half a secret.
+    if let Some(start) = cut.rfind('[')
+        && cut.len() < start + MASK.len()
+        && redacted.get(start..).is_some_and(|rest| rest.starts_with(MASK))
+    {
+        cut = up_to(cut, start);
+    }
+    format!("{cut}{ELLIPSIS}")
+}
+
+/// What may be told of the arguments of a call: their shape and their harmless beginnings, as JSON of at
+/// most [`MAX_SUMMARY_BYTES`].
+pub fn summary(params: Value<'_>) -> RawJson {
+    RawJson::from_trusted(structure::summary(params, MAX_SUMMARY_BYTES))
+}
+
+/// A secret that has to be held. It can be used, but neither `Debug` nor `Display` shows it, and it cannot
+/// be serialised.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Redacted<T>(T);
+
+impl<T> Redacted<T> {
+    /// Takes a secret into custody.
+    pub const fn new(secret: T) -> Self {
+        Self(secret)
+    }
+
+    /// The secret itself. Whoever calls this answers for where it goes.
+    pub const fn expose(&self) -> &T {
+        &self.0
+    }
+
+    /// The secret itself, given away.
+    pub fn into_exposed(self) -> T {
+        self.0
+    }
+}
+
+impl<T> From<T> for Redacted<T> {
+    fn from(secret: T) -> Self {
+        Self(secret)
+    }
+}
+
+impl<T> fmt::Debug for Redacted<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(MASK)
+    }
+}
+
+impl<T> fmt::Display for Redacted<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(MASK)
+    }
+}
+
+/// Redacts a text that may be JSON, or may be a string inside JSON that is JSON again.
+fn within<'t>(text: &'t str, label: Option<&str>, nested_texts: u8) -> Cow<'t, str> {
+    let Some(deeper) = nested_texts.checked_sub(1) else {
+        return scan::scan(text, label);
+    };
+    if let Some(redacted) = as_json(text, deeper) {
+        return redacted;
+    }
+    let Cow::Owned(scanned) = scan::scan(text, label) else {
+        return Cow::Borrowed(text);
+    };
+    // A mask can take the place of exactly what kept the text from being JSON. Then it is read as JSON now
+    // rather than by whoever redacts it a second time.
+    match as_json(&scanned, deeper) {
+        Some(Cow::Owned(redacted)) => Cow::Owned(redacted),
+        Some(Cow::Borrowed(_)) | None => Cow::Owned(scanned),
+    }
+}
+
+fn as_json(text: &str, nested_texts: u8) -> Option<Cow<'_, str>> {
+    let trimmed = text.trim_matches([' ', '\t', '\r', '\n']);
+    let could_be = [('{', '}'), ('[', ']'), ('"', '"')]
+        .iter()
+        .any(|(open, close)| trimmed.starts_with(*open) && trimmed.ends_with(*close));
+    if !could_be || trimmed == MASK {
+        return None;
+    }
+    let limits = Limits { bytes: usize::MAX, depth: Limits::ENVELOPE.depth };
+    let document = Document::parse(text.as_bytes(), limits).ok()?;
+    Some(structure::redact(document.root(), nested_texts).map_or(Cow::Borrowed(text), Cow::Owned))
+}
+
+/// The longest beginning of a text that fits, cut between characters.
+fn up_to(text: &str, max_bytes: usize) -> &str {
+    let mut end = max_bytes.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
+}
+
+const ELLIPSIS: &str = "…";
+
+/// How often a string inside JSON is opened as JSON again. Deeper ones are scanned as text.
+const MAX_NESTED_TEXTS: u8 = 3;
+
+/// What is looked at beyond four times the length of an excerpt.
+const MIN_WINDOW: usize = 256;
+
+#[cfg(test)]
+mod tests;

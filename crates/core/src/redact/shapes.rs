@@ -1,0 +1,411 @@
+//! What a secret looks like when no name gives it away: known token shapes, and strings that look random.
+//!
+//! How random a string looks is judged without logarithms, so that it is the same everywhere: by its length,
+//! by how many different characters it has, and by how often upper case, lower case and digits change
+//! within it. One change per camel-case word is expected and does not count twice. The thresholds:
+//!
+//! | kinds of characters | length | changes per 100 characters | different ones |
+//! | --- | --- | --- | --- |
+//! | upper, lower and digits | 24 and more | 22 | 10 |
+//! | letters of one case and digits | 32 and more without `-`, `_`, `+`, `/` between | 15 | 10 |
+//! | upper and lower | 32 and more without `-`, `_`, `+`, `/` between | 40 | 10 |
+//! | hexadecimal | 32 and more | | 6 |
+//!
+//! Of random text that is long enough, one in seventy escapes at 24 characters of base62, one in three hundred
+//! at 32, one in a thousand at 40. Words in camel case, paths, model names and base64 of a short text stay.
+//! Known to be random and public, and therefore left alone: UUIDs, ULIDs (also after a short prefix), trace
+//! parents, the ids that model vendors give to calls and messages, subresource digests (`sha512-…`), and
+//! hexadecimal after a word such as `commit` or `sha256`.
+//! The twelve digits of our own fingerprints are far below every threshold.
+
+/// The end of the token of a known shape that starts at the beginning of `text`, if one does.
+pub(super) fn known_shape(text: &[u8]) -> Option<usize> {
+    let first = text.first()?;
+    if text.starts_with(b"eyJ") {
+        return jwt(text);
+    }
+    if first.is_ascii_digit() {
+        return telegram(text);
+    }
+    SHAPES.iter().filter(|(prefix, ..)| prefix.as_bytes().first() == Some(first)).find_map(
+        |(prefix, tail, least)| {
+            let rest = text.strip_prefix(prefix.as_bytes())?;
+            (rest.iter().take(*least).take_while(|byte| tail.has(**byte)).count() == *least)
+                .then(|| prefix.len() + rest.iter().take_while(|byte| tail.has(**byte)).count())
+        },
+    )
+}
+
+/// Whether a string of letters, digits and `-_+/` looks random, and is none of the known public ones.
+/// `public_hex` says whether a name before it makes hexadecimal harmless; it is asked only if that matters.
+pub(super) fn looks_random(piece: &str, public_hex: impl FnOnce() -> bool) -> bool {
+    if piece.len() < MIN_MIXED || is_public(piece) {
+        return false;
+    }
+    if let Some(random) = is_random_hex(piece) {
+        return random && !public_hex();
+    }
+    let mut whole = Tally::default();
+    for segment in piece.split('/') {
+        if !is_public(segment) && is_random_hex(segment).is_none() {
+            whole.add(segment);
+        }
+    }
+    if whole.has_all_kinds() && whole.looks_random(MIN_MIXED, 22) {
+        return true;
+    }
+    piece.split(['-', '_', '+', '/']).any(|run| {
+        let mut tally = Tally::default();
+        tally.add(run);
+        let changes = if tally.digits == 0 { 40 } else { 15 };
+        tally.kinds() >= 2 && tally.looks_random(MIN_PLAIN, changes)
+    })
+}
+
+/// Whether this is a digest as package managers write it, `sha512-` and base64. It is meant to be seen.
+pub(super) fn is_integrity(piece: &str) -> bool {
+    piece.len() <= 100
+        && ["sha1-", "sha256-", "sha384-", "sha512-"].iter().any(|prefix| piece.starts_with(prefix))
+}
+
+/// Header, payload and signature of a JSON web token; the signature may be missing, encryption adds parts.
+fn jwt(text: &[u8]) -> Option<usize> {
+    let word = |from: usize, most: usize| {
+        let rest = text.get(from..).unwrap_or_default();
+        rest.iter().take(most).take_while(|byte| Tail::Word.has(**byte)).count()
+    };
+    let header = word(0, MAX_JWT_HEADER);
+    if header < 10 || text.get(header) != Some(&b'.') || word(header + 1, 4) < 4 {
+        return None;
+    }
+    let payload = word(header + 1, usize::MAX);
+    let mut end = header + 1 + payload;
+    for _ in 0..3 {
+        if text.get(end) == Some(&b'.') {
+            end += 1 + word(end + 1, usize::MAX);
+        }
+    }
+    Some(end)
+}
+
+/// A bot's number, a colon, at least 35 characters.
+fn telegram(text: &[u8]) -> Option<usize> {
+    let digits = text.iter().take(13).take_while(|byte| byte.is_ascii_digit()).count();
+    let rest = text.get(digits..)?.strip_prefix(b":")?;
+    let tail = rest.iter().take_while(|byte| Tail::Word.has(**byte)).count();
+    ((8..=12).contains(&digits) && tail >= 35).then_some(digits + 1 + tail)
+}
+
+fn is_public(piece: &str) -> bool {
+    is_grouped_hex(piece, &[8, 4, 4, 4, 12])
+        || is_grouped_hex(piece, &[2, 32, 16, 2])
+        || is_prefixed_ulid(piece)
+        || (piece.len() <= MAX_PUBLIC_ID && PUBLIC_PREFIXES.iter().any(|prefix| piece.starts_with(prefix)))
+}
+
+fn is_grouped_hex(piece: &str, groups: &[usize]) -> bool {
+    let mut parts = piece.split('-');
+    groups.iter().all(|length| {
+        parts
+            .next()
+            .is_some_and(|part| part.len() == *length && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    }) && parts.next().is_none()
+}
+
+fn is_prefixed_ulid(piece: &str) -> bool {
+    let Some((prefix, ulid)) = piece.rsplit_once(['_', '-']) else {
+        return false;
+    };
+    prefix.len() <= 12
+        && prefix.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_' || byte == b'-')
+        && ulid.len() == 26
+        && ulid.starts_with(|first: char| ('0'..='7').contains(&first))
+        && ulid.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase())
+}
+
+/// Whether hexadecimal looks random; nothing if it is not hexadecimal. A plain number is not.
+fn is_random_hex(piece: &str) -> Option<bool> {
+    let digits = piece.bytes().filter(u8::is_ascii_digit).count();
+    let one_case = piece.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        || piece.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'A'..=b'F'));
+    (one_case && digits < piece.len()).then(|| {
+        let mut tally = Tally::default();
+        tally.add(piece);
+        piece.len() >= MIN_PLAIN && tally.digits > 0 && tally.different() >= 6
+    })
+}
+
+/// What a string is made of.
+#[derive(Default)]
+struct Tally {
+    length: usize,
+    upper: usize,
+    lower: usize,
+    digits: usize,
+    changes: usize,
+    /// One bit for each ASCII character.
+    seen: u128,
+}
+
+impl Tally {
+    fn add(&mut self, segment: &str) {
+        let (mut before, mut earlier) = (Kind::Other, Kind::Other);
+        for byte in segment.bytes() {
+            let kind = Kind::of(byte);
+            match kind {
+                Kind::Upper => self.upper += 1,
+                Kind::Lower => self.lower += 1,
+                Kind::Digit => self.digits += 1,
+                Kind::Other => {}
+            }
+            // The capital that begins a word belongs to the word.
+            let word_begins = before == Kind::Upper && kind == Kind::Lower && earlier != Kind::Upper;
+            let change = kind != before && kind != Kind::Other && before != Kind::Other && !word_begins;
+            self.changes += usize::from(change);
+            self.length += 1;
+            self.seen |= 1_u128 << (byte & 0x7f);
+            (earlier, before) = (before, kind);
+        }
+    }
+
+    fn looks_random(&self, least: usize, changes_percent: usize) -> bool {
+        self.length >= least && self.changes * 100 >= self.length * changes_percent && self.different() >= 10
+    }
+
+    const fn different(&self) -> u32 {
+        self.seen.count_ones()
+    }
+
+    fn kinds(&self) -> usize {
+        usize::from(self.upper > 0) + usize::from(self.lower > 0) + usize::from(self.digits > 0)
+    }
+
+    fn has_all_kinds(&self) -> bool {
+        self.kinds() == 3
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Upper,
+    Lower,
+    Digit,
+    Other,
+}
+
+impl Kind {
+    const fn of(byte: u8) -> Self {
+        match byte {
+            b'A'..=b'Z' => Self::Upper,
+            b'a'..=b'z' => Self::Lower,
+            b'0'..=b'9' => Self::Digit,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// What may follow the prefix of a token.
+#[derive(Clone, Copy)]
+enum Tail {
+    /// Letters, digits, `_` and `-`.
+    Word,
+    /// The same and `.`.
+    Dotted,
+    /// The same and `/`.
+    Path,
+    /// Upper case letters and digits.
+    Capitals,
+    /// Hexadecimal digits.
+    Hex,
+}
+
+impl Tail {
+    const fn has(self, byte: u8) -> bool {
+        let word = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        match self {
+            Self::Word => word,
+            Self::Dotted => word || byte == b'.',
+            Self::Path => word || matches!(byte, b'.' | b'/'),
+            Self::Capitals => byte.is_ascii_uppercase() || byte.is_ascii_digit(),
+            Self::Hex => byte.is_ascii_hexdigit(),
+        }
+    }
+}
+
+/// Length from which a mix of upper case, lower case and digits can be called random.
+const MIN_MIXED: usize = 24;
+/// Length from which anything else can be.
+const MIN_PLAIN: usize = 32;
+/// Public ids are not longer than this.
+const MAX_PUBLIC_ID: usize = 80;
+/// The header of a JSON web token is taken to be no longer; a longer one looks random anyway.
+const MAX_JWT_HEADER: usize = 1024;
+
+/// How ids that are meant to be seen begin.
+const PUBLIC_PREFIXES: &[&str] = &[
+    "toolu_",
+    "srvtoolu_",
+    "call_",
+    "fc_",
+    "msg_",
+    "req_",
+    "resp_",
+    "run_",
+    "rs_",
+    "chatcmpl-",
+    "cmpl-",
+    "thread_",
+    "item_",
+    "evt_",
+];
+
+/// Prefix, what follows, and how much of it at least.
+const SHAPES: &[(&str, Tail, usize)] = &[
+    // Model vendors.
+    ("sk-", Tail::Word, 16),
+    ("gsk_", Tail::Word, 20),
+    ("xai-", Tail::Word, 20),
+    ("pplx-", Tail::Word, 20),
+    ("nvapi-", Tail::Word, 20),
+    ("hf_", Tail::Word, 20),
+    ("r8_", Tail::Word, 20),
+    ("tvly-", Tail::Word, 16),
+    ("fw_", Tail::Word, 20),
+    // Code hosts and package registries.
+    ("ghp_", Tail::Word, 16),
+    ("gho_", Tail::Word, 16),
+    ("ghu_", Tail::Word, 16),
+    ("ghs_", Tail::Word, 16),
+    ("ghr_", Tail::Word, 16),
+    ("github_pat_", Tail::Word, 16),
+    ("glpat-", Tail::Dotted, 16),
+    ("gldt-", Tail::Word, 16),
+    ("glrt-", Tail::Word, 16),
+    ("glptt-", Tail::Word, 16),
+    ("ATBB", Tail::Word, 24),
+    ("ATATT", Tail::Word, 24),
+    ("npm_", Tail::Word, 20),
+    ("pypi-", Tail::Word, 16),
+    ("rubygems_", Tail::Word, 20),
+    ("cio", Tail::Word, 32),
+    ("dckr_pat_", Tail::Word, 16),
+    // Clouds.
+    ("AKIA", Tail::Capitals, 16),
+    ("ASIA", Tail::Capitals, 16),
+    ("ABIA", Tail::Capitals, 16),
+    ("ACCA", Tail::Capitals, 16),
+    ("LTAI", Tail::Word, 16),
+    ("AIza", Tail::Word, 30),
+    ("ya29.", Tail::Dotted, 16),
+    ("GOCSPX-", Tail::Word, 16),
+    ("dop_v1_", Tail::Word, 20),
+    ("doo_v1_", Tail::Word, 20),
+    ("dor_v1_", Tail::Word, 20),
+    ("dapi", Tail::Hex, 32),
+    ("hvs.", Tail::Word, 16),
+    ("hvb.", Tail::Word, 16),
+    ("hvr.", Tail::Word, 16),
+    ("AGE-SECRET-KEY-", Tail::Word, 16),
+    // Messaging.
+    ("xoxa-", Tail::Word, 10),
+    ("xoxb-", Tail::Word, 10),
+    ("xoxp-", Tail::Word, 10),
+    ("xoxr-", Tail::Word, 10),
+    ("xoxs-", Tail::Word, 10),
+    ("xoxc-", Tail::Word, 10),
+    ("xoxd-", Tail::Word, 10),
+    ("xoxe-", Tail::Word, 10),
+    ("xoxe.", Tail::Dotted, 10),
+    ("xapp-", Tail::Word, 10),
+    ("hooks.slack.com/services/", Tail::Path, 8),
+    ("hooks.slack.com/workflows/", Tail::Path, 8),
+    ("discord.com/api/webhooks/", Tail::Path, 8),
+    ("discordapp.com/api/webhooks/", Tail::Path, 8),
+    ("SG.", Tail::Dotted, 30),
+    ("key-", Tail::Hex, 32),
+    // Payment and commerce.
+    ("sk_live_", Tail::Word, 10),
+    ("sk_test_", Tail::Word, 10),
+    ("rk_live_", Tail::Word, 10),
+    ("rk_test_", Tail::Word, 10),
+    ("whsec_", Tail::Word, 16),
+    ("sq0atp-", Tail::Word, 16),
+    ("sq0csp-", Tail::Word, 16),
+    ("shpat_", Tail::Word, 16),
+    ("shpca_", Tail::Word, 16),
+    ("shppa_", Tail::Word, 16),
+    ("shpss_", Tail::Word, 16),
+    // Other services.
+    ("SK", Tail::Hex, 32),
+    ("lin_api_", Tail::Word, 16),
+    ("ntn_", Tail::Word, 20),
+    ("figd_", Tail::Word, 16),
+    ("PMAK-", Tail::Word, 20),
+    ("sntrys_", Tail::Word, 20),
+    ("glc_", Tail::Word, 20),
+    ("glsa_", Tail::Word, 20),
+    ("dt0c01.", Tail::Dotted, 20),
+    ("NRAK-", Tail::Word, 16),
+    ("sbp_", Tail::Word, 20),
+    ("pscale_tkn_", Tail::Word, 16),
+    ("tfp_", Tail::Word, 20),
+    ("EAAA", Tail::Word, 40),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_strings_are_told_from_words_paths_and_public_ids() {
+        for random in [
+            "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+            "q9Zt3LmX7vB2cN8kR5wY1pHd",
+            "k3j9x0q2m7v5b8n1c4z6l0p3o5i7u9y2",
+            "d41d8cd98f00b204e9800998ecf8427e",
+            "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            "QmFzZTY0IGVuY29kZWQgc2VjcmV0IHZhbHVlIDEyMzQ1",
+            "xKdPqWmZrTvYbNcLsHgJfQaEoUiDkMwX",
+        ] {
+            assert!(looks_random(random, || false), "{random}");
+        }
+        for plain in [
+            "",
+            "ba7816bf8f01",
+            "123e4567-e89b-12d3-a456-426614174000",
+            "123E4567-E89B-12D3-A456-426614174000",
+            "01HQ3K5J8ZV7T9XW2M4N6P8R0S",
+            "req_01HQ3K5J8ZV7T9XW2M4N6P8R0S",
+            "toolu_01A09q90qw90lq917835lq9K2m",
+            "call_9pw2Yk3vQbT5sH7dX1mZ4nL8",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "AbstractSingletonProxyFactoryBean2",
+            "/home/User1/Projects/MyApp2/src/Main",
+            "payments-api-deployment-7d9f8c6b5d-x2k9p",
+            "claude-3-5-sonnet-20241022",
+            "accounts/fireworks/models/llama-v3p1-405b-instruct",
+            "SGVsbG8gd29ybGQ",
+            "ERR_SSL_VERSION_OR_CIPHER_MISMATCH",
+            "123456789012345678901234567890123456",
+            "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+            "internationalizationandlocalization",
+        ] {
+            assert!(!looks_random(plain, || false), "{plain}");
+        }
+        assert!(!looks_random("d41d8cd98f00b204e9800998ecf8427e", || true));
+    }
+
+    #[test]
+    fn every_known_shape_is_found_and_its_prefix_alone_is_not() {
+        for (prefix, tail, least) in SHAPES {
+            let body: String = "AB12CD34EF56".chars().cycle().take(*least).collect();
+            let token = format!("{prefix}{body}");
+            assert_eq!(known_shape(token.as_bytes()), Some(token.len()), "{token}");
+            assert_eq!(known_shape(format!("{token}!").as_bytes()), Some(token.len()), "{token}");
+            let short = format!("{prefix}{}", body.get(1..).unwrap());
+            assert!(known_shape(short.as_bytes()).is_none_or(|end| end < least + prefix.len()), "{short}");
+            assert!(tail.has(b'A') && !tail.has(b' '));
+        }
+        assert_eq!(known_shape(b"123456789:AAFabcdefghijklmnopqrstuvwxyz012345"), Some(45));
+    }
+}

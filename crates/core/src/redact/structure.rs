@@ -1,0 +1,244 @@
+//! Redaction of JSON as JSON: whatever is masked, the text around it stays as it came, and stays valid.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::{ELLIPSIS, MASK, is_secret_name, scan, up_to, within};
+use crate::json::{Kind, Value};
+
+/// The text of a whole document without its secrets; nothing if it has none.
+pub(super) fn redact(root: Value<'_>, nested_texts: u8) -> Option<String> {
+    let mut edits = Edits { nested_texts, done: Vec::new() };
+    edits.value(root, None);
+    if edits.done.is_empty() {
+        return None;
+    }
+    let offset = root.span().start;
+    let text = root.raw();
+    let mut out = String::with_capacity(text.len());
+    let mut kept = 0;
+    for (place, replacement) in &edits.done {
+        let (start, end) = (place.start - offset, place.end - offset);
+        out.push_str(text.get(kept..start).unwrap_or_default());
+        out.push_str(replacement);
+        kept = end;
+    }
+    out.push_str(text.get(kept..).unwrap_or_default());
+    Some(out)
+}
+
+/// A redacted summary of a value, as JSON of at most `most` bytes.
+pub(super) fn summary(value: Value<'_>, most: usize) -> String {
+    let mut out = String::new();
+    summarise(value, None, most, MAX_SUMMARY_DEPTH, &mut out);
+    out
+}
+
+/// What has to be replaced in the text of a document, in the order of the text.
+struct Edits {
+    nested_texts: u8,
+    done: Vec<(Range<usize>, String)>,
+}
+
+impl Edits {
+    fn value(&mut self, value: Value<'_>, label: Option<&str>) {
+        match value.kind() {
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) => {}
+            Kind::String(text) => {
+                if let Cow::Owned(redacted) = within(&text, label, self.nested_texts) {
+                    self.done.push((value.span(), quoted(&redacted)));
+                }
+            }
+            Kind::Array(items) => {
+                let mut secrets = SecretItems::of(value);
+                for item in items {
+                    if secrets.is_secret(item) { self.mask(item) } else { self.value(item, None) }
+                }
+            }
+            Kind::Object(members) => {
+                let named = names_a_secret(value);
+                let mut before = value.span().start + 1;
+                let mut masked_names = 0;
+                for (name, member) in members {
+                    let masked = matches!(scan::scan(&name, None), Cow::Owned(_));
+                    if masked {
+                        masked_names += 1;
+                        self.name(value, before..member.span().start, masked_names);
+                    }
+                    if is_secret_member(&name, named) {
+                        self.mask(member);
+                    } else {
+                        // Whoever redacts a second time does not see a masked name.
+                        self.value(member, Some(name.as_ref()).filter(|_| !masked));
+                    }
+                    before = member.span().end;
+                }
+            }
+        }
+    }
+
+    fn mask(&mut self, value: Value<'_>) {
+        if is_worth_masking(value) {
+            self.done.push((value.span(), quoted(MASK)));
+        }
+    }
+
+    /// Replaces a name that is itself a secret. `gap` is the text between the neighbours, with the name in it.
+    fn name(&mut self, object: Value<'_>, gap: Range<usize>, number: usize) {
+        let offset = object.span().start;
+        let text = object.raw().get(gap.start - offset..gap.end - offset).unwrap_or_default();
+        let (Some(open), Some(close)) = (text.find('"'), text.rfind('"')) else {
+            return;
+        };
+        // Two masked names must not become one: the second reader would refuse the object.
+        let name = if number > 1 { format!("{MASK} {number}") } else { MASK.to_owned() };
+        self.done.push((gap.start + open..gap.start + close + 1, quoted(&name)));
+    }
+}
+
+fn summarise(value: Value<'_>, label: Option<&str>, most: usize, depth: usize, out: &mut String) {
+    match value.kind() {
+        Kind::Null | Kind::Bool(_) => out.push_str(value.raw()),
+        Kind::Number(digits) if digits.len() <= MAX_SUMMARY_NUMBER => out.push_str(digits),
+        Kind::Number(digits) => out.push_str(&quoted(&short(digits, None))),
+        Kind::String(text) => out.push_str(&quoted(&short(&text, label))),
+        Kind::Array(items) => {
+            let mut secrets = SecretItems::of(value);
+            let parts = items.map(|item| (None, item, secrets.is_secret(item)));
+            container(['[', ']'], parts, most, depth, out);
+        }
+        Kind::Object(members) => {
+            let named = names_a_secret(value);
+            let parts = members.map(|(name, member)| {
+                let secret = is_secret_member(&name, named);
+                (Some(name), member, secret)
+            });
+            container(['{', '}'], parts, most, depth, out);
+        }
+    }
+}
+
+/// Writes as many parts as fit, and says how many did not.
+fn container<'d>(
+    [open, close]: [char; 2],
+    parts: impl Iterator<Item = (Option<Cow<'d, str>>, Value<'d>, bool)>,
+    most: usize,
+    depth: usize,
+    out: &mut String,
+) {
+    out.push(open);
+    let begin = out.len();
+    let limit = begin.saturating_add(most).saturating_sub(RESERVED);
+    let (mut written, mut left_out) = (0_usize, 0_usize);
+    for (name, value, secret) in parts {
+        if left_out > 0 || written == MAX_SUMMARY_PARTS || depth == 0 {
+            left_out += 1;
+            continue;
+        }
+        let before = out.len();
+        if written > 0 {
+            out.push(',');
+        }
+        if let Some(name) = &name {
+            out.push_str(&quoted(&short(name, None)));
+            out.push(':');
+        }
+        if secret && is_worth_masking(value) {
+            out.push_str(&quoted(MASK));
+        } else {
+            summarise(value, name.as_deref(), limit.saturating_sub(out.len()), depth - 1, out);
+        }
+        if out.len() > limit {
+            out.truncate(before);
+            left_out += 1;
+        } else {
+            written += 1;
+        }
+    }
+    if left_out > 0 {
+        let comma = if written > 0 { "," } else { "" };
+        let name = if open == '{' { "\"…\":" } else { "" };
+        out.push_str(&format!("{comma}{name}\"{left_out} more\""));
+    }
+    out.push(close);
+}
+
+/// The beginning of a string, redacted before it is cut.
+fn short(text: &str, label: Option<&str>) -> String {
+    let window = up_to(text, MAX_SUMMARY_STRING * 8);
+    let redacted = within(window, label, 1);
+    if redacted.len() <= MAX_SUMMARY_STRING && window.len() == text.len() {
+        return redacted.into_owned();
+    }
+    format!("{}{ELLIPSIS}", up_to(&redacted, MAX_SUMMARY_STRING))
+}
+
+/// Which items of an array are secret because of the item before them.
+struct SecretItems {
+    pair: bool,
+    announced: bool,
+}
+
+impl SecretItems {
+    fn of(array: Value<'_>) -> Self {
+        Self { pair: array.item(1).is_some() && array.item(2).is_none(), announced: false }
+    }
+
+    /// To be asked of every item in order: `["--token", "…"]` and `["Authorization", "…"]`.
+    fn is_secret(&mut self, item: Value<'_>) -> bool {
+        let text = item.as_str().unwrap_or_default();
+        let flag = is_plain_name(&text)
+            && text.starts_with("--")
+            && matches!(scan::scan(&text, None), Cow::Borrowed(_));
+        let secret = self.announced && !flag;
+        let name = is_plain_name(&text) && (self.pair || text.starts_with('-'));
+        self.announced = !secret && name && is_secret_name(&text);
+        secret
+    }
+}
+
+/// Whether an object is a name and a value, and the name is that of a secret:
+/// `{"name": "Authorization", "value": "…"}`.
+fn names_a_secret(object: Value<'_>) -> bool {
+    ["name", "key", "header"]
+        .iter()
+        .filter_map(|field| object.get(field)?.as_str())
+        .any(|name| is_plain_name(&name) && is_secret_name(&name))
+}
+
+/// Whether a text is a name and nothing more. A text with a mask in it is none, so that what a name decides
+/// is decided the first time.
+fn is_plain_name(text: &str) -> bool {
+    text.len() <= 64
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b' '))
+}
+
+fn is_secret_member(name: &str, named: bool) -> bool {
+    is_secret_name(name) || (named && name.eq_ignore_ascii_case("value"))
+}
+
+/// Nothing, a truth value and an empty container tell nothing, and a mask is already one.
+fn is_worth_masking(value: Value<'_>) -> bool {
+    match value.kind() {
+        Kind::Null | Kind::Bool(_) => false,
+        Kind::Number(_) => true,
+        Kind::String(text) => !text.is_empty() && text != MASK,
+        Kind::Array(mut items) => items.next().is_some(),
+        Kind::Object(mut members) => members.next().is_some(),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// Parts of one container that a summary shows.
+const MAX_SUMMARY_PARTS: usize = 16;
+/// Containers within containers that a summary shows.
+const MAX_SUMMARY_DEPTH: usize = 4;
+/// Bytes of one string that a summary shows.
+const MAX_SUMMARY_STRING: usize = 96;
+/// Digits of one number that a summary shows.
+const MAX_SUMMARY_NUMBER: usize = 40;
+/// Room for the closing bracket and for the note that something was left out.
+const RESERVED: usize = 48;

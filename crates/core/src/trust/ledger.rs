@@ -1,0 +1,603 @@
+//! The memory of failures of one tenant: whose accounts a call touches, and which of them is the worst.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::account::{Account, Blocked, Failure, State, Step};
+use super::prompt::Facts;
+use super::shelf::Shelf;
+use super::snapshot::{DomainStats, HistoryEntry, ToolReliabilityState};
+use super::{
+    Escalation, Finished, Report, ReportedFailure, Rules, Scope, Signature, Standing, Subject, Target,
+    TrustChange, TrustRules, TrustState,
+};
+use crate::Timestamp;
+use crate::classify::Severity;
+use crate::id::{Domain, ToolRef};
+use crate::policy::TrustRule;
+
+/// How much a ledger remembers at most. Raising a number costs memory, up to some kilobytes per account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Tools that are judged as a whole.
+    pub tools: usize,
+    /// Signatures.
+    pub signatures: usize,
+    /// Domains, and as many statistics of domains.
+    pub domains: usize,
+    /// Failures in the history.
+    pub history: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { tools: 1024, signatures: 2048, domains: 512, history: 1000 }
+    }
+}
+
+/// The memory of failures of one tenant.
+#[derive(Clone, Debug)]
+pub struct TrustLedger {
+    pub(super) tools: Shelf<ToolRef, Account>,
+    pub(super) signatures: Shelf<(ToolRef, Signature), Account>,
+    pub(super) domains: Shelf<Domain, Account>,
+    /// Set when a tool had to be blocked and there was no room to remember which.
+    pub(super) everything: Option<Blocked>,
+    pub(super) stats: Shelf<Domain, DomainStats>,
+    pub(super) history: VecDeque<HistoryEntry>,
+    pub(super) most_history: usize,
+    pub(super) created: Option<Timestamp>,
+    untracked: u64,
+}
+
+impl Default for TrustLedger {
+    fn default() -> Self {
+        Self::new(Bounds::default())
+    }
+}
+
+impl TrustLedger {
+    /// An empty ledger: everything is trusted.
+    pub const fn new(bounds: Bounds) -> Self {
+        Self {
+            tools: Shelf::new(bounds.tools),
+            signatures: Shelf::new(bounds.signatures),
+            domains: Shelf::new(bounds.domains),
+            everything: None,
+            stats: Shelf::new(bounds.domains),
+            history: VecDeque::new(),
+            most_history: bounds.history,
+            created: None,
+            untracked: 0,
+        }
+    }
+
+    /// Whether a call may run; the worst of tool, signature and domain counts.
+    pub fn standing(&self, rules: Rules<'_>, subject: Subject<'_>, now: Timestamp) -> Standing {
+        let Subject { tool, signature, domain } = subject;
+        if let Some(blocked) = &self.everything {
+            return Standing::Blocked(escalation(tool, None, &account_of(blocked), rules.signature));
+        }
+        let of_tool = self.tools.items.get(tool).map(|account| (account, rules.signature, None));
+        let of_signature = self
+            .signatures
+            .items
+            .get(&(tool.clone(), signature.clone()))
+            .map(|account| (account, rules.signature, None));
+        let of_domain = domain.zip(rules.domain).and_then(|(domain, rule)| {
+            self.domains.items.get(domain).map(|account| (account, rule, Some(domain)))
+        });
+        let mut worst = TrustState::Trusted;
+        let mut held_by = None;
+        for candidate in [of_tool, of_signature, of_domain].into_iter().flatten() {
+            let state = candidate.0.state(candidate.1, now);
+            if state > worst {
+                worst = state;
+                held_by = Some(candidate);
+            }
+        }
+        match (worst, held_by) {
+            (TrustState::Blocked, Some((account, rule, domain))) => {
+                Standing::Blocked(escalation(tool, domain, account, rule))
+            }
+            (TrustState::Escalated, Some((account, rule, domain))) => {
+                Standing::Ask(escalation(tool, domain, account, rule))
+            }
+            (
+                TrustState::Trusted | TrustState::Recovering | TrustState::Escalated | TrustState::Blocked,
+                _,
+            ) => Standing::Free(worst),
+        }
+    }
+
+    /// A call finished, and it began just now as far as anybody knows.
+    pub fn record(
+        &mut self,
+        rules: Rules<'_>,
+        subject: Subject<'_>,
+        finished: Finished,
+        now: Timestamp,
+    ) -> Vec<TrustChange> {
+        self.record_begun(rules, subject, finished, now, now)
+    }
+
+    /// A call finished that began at a known time. Failures of calls that were already under way when trust
+    /// was lost do not bring a block nearer: a burst of parallel calls to a dead host must not end in a state
+    /// that only a person can leave.
+    pub fn record_begun(
+        &mut self,
+        rules: Rules<'_>,
+        subject: Subject<'_>,
+        finished: Finished,
+        began: Timestamp,
+        now: Timestamp,
+    ) -> Vec<TrustChange> {
+        let Subject { tool, signature, domain } = subject;
+        self.take(
+            rules,
+            Who { tool, signature: Some(signature), domain, service: None },
+            finished,
+            began,
+            now,
+        )
+    }
+
+    /// Somebody reports a failure that no call of ours has shown.
+    pub fn report_failure(
+        &mut self,
+        rules: Rules<'_>,
+        report: Report<'_>,
+        failure: ReportedFailure,
+        now: Timestamp,
+    ) -> Vec<TrustChange> {
+        let severity = failure.severity.unwrap_or(failure.classified);
+        let finished = Finished::Failure { severity, recoverable: failure.recoverable };
+        self.take(rules, Who::from(report), finished, now, now)
+    }
+
+    /// Somebody reports that the tool worked.
+    pub fn report_success(
+        &mut self,
+        rules: Rules<'_>,
+        report: Report<'_>,
+        now: Timestamp,
+    ) -> Vec<TrustChange> {
+        self.take(rules, Who::from(report), Finished::Success, now, now)
+    }
+
+    /// Blocks a whole tool at once, for a reason that people will read.
+    pub fn block_tool(
+        &mut self,
+        tool: &ToolRef,
+        reason: &str,
+        notify: Notify,
+        now: Timestamp,
+    ) -> Vec<TrustChange> {
+        if self.is_blocked(tool) {
+            return Vec::new();
+        }
+        let told = Told { scope: Scope::Tool, tool: Some(tool), signature: None, domain: None, notify };
+        let reason: Arc<str> = reason.into();
+        let step = match self.tools.get_or_make(tool.clone(), now) {
+            Some(account) => account.block(reason, 1, now),
+            None => {
+                // There is no room to remember which tool it was, and forgetting a block would be worse.
+                let reason =
+                    format!("{reason} (too many blocked tools to tell them apart: reset all)").into();
+                let mut account = Account::default();
+                let step = account.block(reason, 1, now);
+                if let State::Blocked(blocked) = account.state {
+                    self.everything = Some(blocked);
+                }
+                step
+            }
+        };
+        vec![told.change(step, now)]
+    }
+
+    /// A person lets the recovery begin of what is escalated; what is blocked stays so.
+    pub fn approve_recovery(&mut self, target: Target<'_>, now: Timestamp) -> Vec<TrustChange> {
+        let mut changes = Vec::new();
+        for (told, account) in self.accounts_of(target) {
+            changes.extend(account.approve_recovery(now).map(|step| told.change(step, now)));
+        }
+        changes
+    }
+
+    /// Forgets everything that counts against the target: state, counters, and the failures in its window.
+    pub fn reset(&mut self, target: Target<'_>, now: Timestamp) -> Vec<TrustChange> {
+        let mut changes = Vec::new();
+        for (told, account) in self.accounts_of(target) {
+            let from = account.state.name();
+            *account = Account::default();
+            if from != TrustState::Trusted {
+                changes.push(told.change(Step::to_trusted(from, "reset by hand"), now));
+            }
+        }
+        match target {
+            Target::Signature(tool, signature) => {
+                self.fence_calls(|entry| entry.is_about(tool) && entry.signature.as_ref() == Some(signature));
+            }
+            Target::Tool(tool) => self.fence_calls(|entry| entry.is_about(tool)),
+            Target::Domain(domain) => self.fence_domain(|entry| entry.domain.as_ref() == Some(domain)),
+            Target::All => {
+                self.fence_calls(|_| true);
+                self.fence_domain(|_| true);
+                if self.everything.take().is_some() {
+                    let told = Told {
+                        scope: Scope::Tool,
+                        tool: None,
+                        signature: None,
+                        domain: None,
+                        notify: Notify::Yes,
+                    };
+                    changes.push(told.change(Step::to_trusted(TrustState::Blocked, "reset by hand"), now));
+                }
+            }
+        }
+        changes
+    }
+
+    /// Everything that is not simply trusted, as it stands at this moment, worst first. An entry without tool
+    /// and domain says that everything is blocked.
+    pub fn status(&self, rules: &TrustRules, now: Timestamp) -> Vec<ToolReliabilityState> {
+        let mut all: Vec<_> = self
+            .not_trusted()
+            .map(|(mut stored, account)| {
+                let rule = match (stored.scope, stored.tool(), &stored.domain) {
+                    (Scope::Domain, _, Some(domain)) => rules.domains.get(domain).unwrap_or(&rules.default),
+                    (Scope::Tool | Scope::Signature | Scope::Domain, Some(tool), domain) => {
+                        rules.rule_for(&tool, domain.as_ref()).0
+                    }
+                    (Scope::Tool | Scope::Signature | Scope::Domain, None, _) => &rules.default,
+                };
+                stored.state = account.state(rule, now);
+                stored
+            })
+            .collect();
+        if let Some(blocked) = &self.everything {
+            all.push(ToolReliabilityState::of(Scope::Tool, None, None, None, &account_of(blocked)));
+        }
+        all.sort_by_key(|stored| std::cmp::Reverse(stored.state));
+        all
+    }
+
+    /// The failures that are remembered, oldest first; of one tool or of all.
+    pub fn history<'a>(&'a self, tool: Option<&'a ToolRef>) -> impl Iterator<Item = &'a HistoryEntry> {
+        self.history.iter().filter(move |entry| tool.is_none_or(|tool| entry.is_about(tool)))
+    }
+
+    /// What is known about a domain, whether or not a rule judges it.
+    pub fn domain_stats(&self, domain: &Domain) -> Option<&DomainStats> {
+        self.stats.items.get(domain)
+    }
+
+    /// Failures that found no room in any account, because everything in the ledger is escalated or blocked.
+    pub const fn untracked(&self) -> u64 {
+        self.untracked
+    }
+
+    /// What is not trusted, with its account, for status and snapshot.
+    pub(super) fn not_trusted(&self) -> impl Iterator<Item = (ToolReliabilityState, &Account)> {
+        let tools =
+            self.tools.items.iter().map(|(tool, account)| (Scope::Tool, Some(tool), None, None, account));
+        let signatures = self.signatures.items.iter().map(|((tool, signature), account)| {
+            (Scope::Signature, Some(tool), Some(signature), account.domain.as_ref(), account)
+        });
+        let domains = self
+            .domains
+            .items
+            .iter()
+            .map(|(domain, account)| (Scope::Domain, None, None, Some(domain), account));
+        tools.chain(signatures).chain(domains).filter(|(.., account)| account.state != State::Trusted).map(
+            |(scope, tool, signature, domain, account)| {
+                (ToolReliabilityState::of(scope, tool, signature, domain, account), account)
+            },
+        )
+    }
+
+    fn take(
+        &mut self,
+        rules: Rules<'_>,
+        who: Who<'_>,
+        finished: Finished,
+        began: Timestamp,
+        now: Timestamp,
+    ) -> Vec<TrustChange> {
+        self.created.get_or_insert(now);
+        if let Some(stats) = who.domain.and_then(|domain| self.stats.get_or_make(domain.clone(), now)) {
+            stats.count(finished, now);
+        }
+        match finished {
+            Finished::Success if self.is_blocked(who.tool) => Vec::new(),
+            Finished::Success => self.succeeded(rules, who, now),
+            Finished::Failure { severity: Severity::Security, recoverable } => {
+                self.remember(who.entry(Severity::Security, recoverable, now));
+                self.block_tool(who.tool, "security concern", Notify::by(rules.signature), now)
+            }
+            Finished::Failure { severity, recoverable } if self.is_blocked(who.tool) => {
+                self.remember(who.entry(severity, recoverable, now));
+                Vec::new()
+            }
+            Finished::Failure { severity, recoverable } => {
+                self.failed(rules, who, Failure { severity, recoverable, began }, now)
+            }
+        }
+    }
+
+    fn succeeded(&mut self, rules: Rules<'_>, who: Who<'_>, now: Timestamp) -> Vec<TrustChange> {
+        let mut changes = Vec::new();
+        let mut steps = Vec::new();
+        if let Some(account) = self.tools.items.get_mut(who.tool) {
+            account.succeed(rules.signature, now, &mut steps);
+            who.told(Scope::Tool, rules.signature).append(&mut steps, &mut changes, now);
+        }
+        if let Some(signature) = who.signature {
+            let key = (who.tool.clone(), signature.clone());
+            if let Some(account) = known_or_rated(&mut self.signatures, key, rules.signature, now) {
+                account.succeed(rules.signature, now, &mut steps);
+                who.told(Scope::Signature, rules.signature).append(&mut steps, &mut changes, now);
+            }
+        }
+        if let Some((domain, rule)) = who.domain.zip(rules.domain)
+            && let Some(account) = known_or_rated(&mut self.domains, domain.clone(), rule, now)
+        {
+            account.succeed(rule, now, &mut steps);
+            who.told(Scope::Domain, rule).append(&mut steps, &mut changes, now);
+        }
+        for change in changes.iter().filter(|change| change.to == TrustState::Trusted) {
+            match change.scope {
+                Scope::Tool => {
+                    self.fence_calls(|entry| entry.is_about(who.tool) && entry.signature.is_none())
+                }
+                Scope::Signature => {
+                    self.fence_calls(|entry| {
+                        entry.is_about(who.tool) && entry.signature.as_ref() == who.signature
+                    });
+                }
+                Scope::Domain => self.fence_domain(|entry| entry.domain.as_ref() == who.domain),
+            }
+        }
+        changes
+    }
+
+    fn failed(
+        &mut self,
+        rules: Rules<'_>,
+        who: Who<'_>,
+        failure: Failure,
+        now: Timestamp,
+    ) -> Vec<TrustChange> {
+        let rule = rules.signature;
+        let mut changes = Vec::new();
+        let mut steps = Vec::new();
+        let mut severity = failure.severity;
+        let mut no_room = false;
+        let holder = match who.signature {
+            Some(signature) => self.signatures.get_or_make((who.tool.clone(), signature.clone()), now),
+            None => self.tools.get_or_make(who.tool.clone(), now),
+        };
+        match holder {
+            Some(account) => {
+                if severity == Severity::Permission && account.is_repeated_refusal(rule, now) {
+                    severity = Severity::RepeatedAuth;
+                }
+                account.domain = who.domain.cloned();
+                account.fail(rule, Failure { severity, ..failure }, now, &mut steps);
+                let scope = if who.signature.is_some() { Scope::Signature } else { Scope::Tool };
+                who.told(scope, rule).append(&mut steps, &mut changes, now);
+            }
+            None => no_room = true,
+        }
+        // The tool as a whole was reported before and has not recovered: then each of its signatures counts.
+        if who.signature.is_some()
+            && let Some(account) = self.tools.items.get_mut(who.tool)
+            && account.state(rule, now) != TrustState::Trusted
+        {
+            account.fail(rule, Failure { severity, ..failure }, now, &mut steps);
+            who.told(Scope::Tool, rule).append(&mut steps, &mut changes, now);
+        }
+        if let Some((domain, rule)) = who.domain.zip(rules.domain) {
+            match self.domains.get_or_make(domain.clone(), now) {
+                Some(account) => {
+                    account.fail(rule, failure, now, &mut steps);
+                    who.told(Scope::Domain, rule).append(&mut steps, &mut changes, now);
+                }
+                None => no_room = true,
+            }
+        }
+        self.untracked = self.untracked.saturating_add(u64::from(no_room));
+        let entry = who.entry(severity, failure.recoverable, now);
+        self.remember(HistoryEntry {
+            counts_for_call: true,
+            counts_for_domain: rules.domain.is_some(),
+            ..entry
+        });
+        changes
+    }
+
+    fn remember(&mut self, entry: HistoryEntry) {
+        self.history.push_back(entry);
+        while self.history.len() > self.most_history {
+            self.history.pop_front();
+        }
+    }
+
+    fn is_blocked(&self, tool: &ToolRef) -> bool {
+        let of_tool = self.tools.items.get(tool).map(|account| account.state.name());
+        self.everything.is_some() || of_tool == Some(TrustState::Blocked)
+    }
+
+    /// The accounts that a target means, with how to tell of them.
+    fn accounts_of<'a>(
+        &'a mut self,
+        target: Target<'a>,
+    ) -> impl Iterator<Item = (Told<'a>, &'a mut Account)> {
+        let tools = self.tools.items.iter_mut().filter(move |(tool, _)| match target {
+            Target::Tool(wanted) => *tool == wanted,
+            Target::All => true,
+            Target::Signature(..) | Target::Domain(_) => false,
+        });
+        let signatures =
+            self.signatures.items.iter_mut().filter(move |((tool, signature), _)| match target {
+                Target::Signature(of, wanted) => tool == of && signature == wanted,
+                Target::Tool(wanted) => tool == wanted,
+                Target::All => true,
+                Target::Domain(_) => false,
+            });
+        let domains = self.domains.items.iter_mut().filter(move |(domain, _)| match target {
+            Target::Domain(wanted) => *domain == wanted,
+            Target::All => true,
+            Target::Signature(..) | Target::Tool(_) => false,
+        });
+        let told =
+            |scope, tool, signature, domain| Told { scope, tool, signature, domain, notify: Notify::Yes };
+        let tools = tools.map(move |(tool, account)| (told(Scope::Tool, Some(tool), None, None), account));
+        let signatures = signatures.map(move |((tool, signature), account)| {
+            (told(Scope::Signature, Some(tool), Some(signature), None), account)
+        });
+        let domains =
+            domains.map(move |(domain, account)| (told(Scope::Domain, None, None, Some(domain)), account));
+        tools.chain(signatures).chain(domains)
+    }
+
+    /// Failures of calls that shall not count again after a restart.
+    fn fence_calls(&mut self, hit: impl Fn(&HistoryEntry) -> bool) {
+        self.history.iter_mut().filter(|entry| hit(entry)).for_each(|entry| entry.counts_for_call = false);
+    }
+
+    /// Failures of a domain that shall not count again after a restart.
+    fn fence_domain(&mut self, hit: impl Fn(&HistoryEntry) -> bool) {
+        self.history.iter_mut().filter(|entry| hit(entry)).for_each(|entry| entry.counts_for_domain = false);
+    }
+}
+
+/// Whether people are told of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// They are.
+    Yes,
+    /// It is for metrics and logs only.
+    No,
+}
+
+impl Notify {
+    fn by(rule: &TrustRule) -> Self {
+        if rule.notify { Self::Yes } else { Self::No }
+    }
+}
+
+impl<'a> Report<'a> {
+    /// What the report says that the tool depends on; the rules of the call are looked up with it.
+    pub fn depends_on(&self) -> Option<&'a Domain> {
+        self.domain.or(self.service)
+    }
+}
+
+/// Whose call it was.
+#[derive(Clone, Copy)]
+struct Who<'a> {
+    tool: &'a ToolRef,
+    signature: Option<&'a Signature>,
+    domain: Option<&'a Domain>,
+    service: Option<&'a Domain>,
+}
+
+impl<'a> From<Report<'a>> for Who<'a> {
+    fn from(report: Report<'a>) -> Self {
+        let Report { tool, signature, service, .. } = report;
+        Self { tool, signature, domain: report.depends_on(), service }
+    }
+}
+
+impl<'a> Who<'a> {
+    fn told(self, scope: Scope, rule: &TrustRule) -> Told<'a> {
+        let notify = Notify::by(rule);
+        Told { scope, tool: Some(self.tool), signature: self.signature, domain: self.domain, notify }
+    }
+
+    /// A line of the history that counts for nobody yet.
+    fn entry(self, severity: Severity, recoverable: bool, now: Timestamp) -> HistoryEntry {
+        HistoryEntry {
+            tool_name: self.tool.tool.clone(),
+            plugin_name: self.tool.namespace.clone(),
+            signature: self.signature.cloned(),
+            domain: self.domain.cloned(),
+            service: self.service.cloned(),
+            severity,
+            recoverable,
+            timestamp: now,
+            counts_for_call: false,
+            counts_for_domain: false,
+        }
+    }
+}
+
+/// How a change is told.
+#[derive(Clone, Copy)]
+struct Told<'a> {
+    scope: Scope,
+    tool: Option<&'a ToolRef>,
+    signature: Option<&'a Signature>,
+    domain: Option<&'a Domain>,
+    notify: Notify,
+}
+
+impl Told<'_> {
+    fn append(self, steps: &mut Vec<Step>, changes: &mut Vec<TrustChange>, now: Timestamp) {
+        changes.extend(steps.drain(..).map(|step| self.change(step, now)));
+    }
+
+    fn change(self, step: Step, now: Timestamp) -> TrustChange {
+        let Step { from, to, reason, failures, until, successes_needed } = step;
+        let subject = match (self.scope, self.tool, self.signature, self.domain) {
+            (Scope::Domain, _, _, Some(domain)) => domain.as_str().into(),
+            (Scope::Signature, _, Some(signature), _) => Arc::clone(&signature.0),
+            (Scope::Tool | Scope::Signature | Scope::Domain, Some(tool), _, _) => tool.to_string().into(),
+            (Scope::Tool | Scope::Signature | Scope::Domain, None, _, _) => "everything".into(),
+        };
+        TrustChange {
+            subject,
+            scope: self.scope,
+            tool: self.tool.cloned(),
+            signature: self.signature.cloned(),
+            domain: self.domain.cloned(),
+            from,
+            to,
+            reason: reason.as_ref().to_owned(),
+            failures,
+            until,
+            successes_needed,
+            notify: self.notify == Notify::Yes && to != TrustState::Recovering,
+            at: now,
+        }
+    }
+}
+
+/// A success makes no account of its own, unless a share of failures has to know of it.
+fn known_or_rated<'a, K: Ord + Clone>(
+    shelf: &'a mut Shelf<K, Account>,
+    key: K,
+    rule: &TrustRule,
+    now: Timestamp,
+) -> Option<&'a mut Account> {
+    if rule.rate.is_some() { shelf.get_or_make(key, now) } else { shelf.items.get_mut(&key) }
+}
+
+fn escalation(tool: &ToolRef, domain: Option<&Domain>, account: &Account, rule: &TrustRule) -> Escalation {
+    let (state, reason, failures, successes_needed) = match &account.state {
+        State::Trusted => (TrustState::Trusted, "", 0, 0),
+        State::Escalated(it) => (TrustState::Escalated, it.reason.as_ref(), it.failures, it.successes_needed),
+        State::Recovering(it) => {
+            (TrustState::Recovering, it.reason.as_ref(), it.failures, it.successes_needed)
+        }
+        State::Blocked(it) => (TrustState::Blocked, it.reason.as_ref(), it.failures, 0),
+    };
+    let (window, recovers_at) = (rule.window, account.recovers_at(rule));
+    Escalation::of(Facts { tool, domain, state, reason, failures, window, recovers_at, successes_needed })
+}
+
+/// The account that everything shares while everything is blocked.
+fn account_of(blocked: &Blocked) -> Account {
+    Account { state: State::Blocked(blocked.clone()), ..Account::default() }
+}

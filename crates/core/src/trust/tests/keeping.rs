@@ -1,0 +1,296 @@
+//! What is kept: across a restart, and when there is too much of it.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::trust::{Bounds, Snapshot, SnapshotError, Target, TrustRules};
+
+const BAD: Finished = Finished::Failure { severity: Severity::Crash, recoverable: true };
+
+fn restarted(ledger: &TrustLedger, second: u64) -> TrustLedger {
+    let text = serde_json::to_string(&ledger.snapshot(at(second))).unwrap();
+    TrustLedger::restore(Snapshot::read(&text).unwrap(), Bounds::default()).unwrap()
+}
+
+#[test]
+fn rp_11_only_what_is_not_trusted_is_stored_with_a_version_and_under_the_known_names() {
+    let mut one = One::escalated(TrustRule::default(), 0);
+    let other = tool("p", "fine");
+    let rules = Rules { signature: &one.rule, domain: None };
+    let fine = signature("fine");
+    let host = domain("h");
+    let subject = Subject { tool: &other, signature: &fine, domain: Some(&host) };
+    one.ledger.record(rules, subject, BAD, at(1));
+    one.ledger.record(rules, subject, OK, at(2));
+    let stored = serde_json::to_value(one.ledger.snapshot(at(60))).unwrap();
+    let names: Vec<_> = stored.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(
+        names,
+        ["created", "domain_stats", "failure_history", "last_updated", "tool_states", "version"]
+    );
+    assert_eq!(stored["version"], 1);
+    let states = stored["tool_states"].as_object().unwrap();
+    assert_eq!(states.len(), 1);
+    let state = states.values().next().unwrap();
+    for (name, value) in [
+        ("tool_name", serde_json::json!("http_request")),
+        ("plugin_name", serde_json::json!("web")),
+        ("state", serde_json::json!("escalated")),
+        ("failures_in_window", serde_json::json!(3)),
+        ("consecutive_failures", serde_json::json!(3)),
+        ("last_failure", serde_json::json!(at(0))),
+        ("escalated_at", serde_json::json!(at(0))),
+        ("escalation_reason", serde_json::json!("3 failures in 1 h")),
+        ("escalation_expires", serde_json::json!(at(1800))),
+        ("successes_needed", serde_json::json!(3)),
+    ] {
+        assert_eq!(state[name], value, "{name}");
+    }
+    assert_eq!(stored["failure_history"].as_array().unwrap().len(), 4);
+    assert_eq!(stored["domain_stats"]["h"]["total_failures"], 1);
+    assert_eq!(stored["domain_stats"]["h"]["total_successes"], 1);
+    assert_eq!(stored["domain_stats"]["h"]["failures_by_severity"]["crash"], 1);
+    assert_eq!(
+        (&stored["created"], &stored["last_updated"]),
+        (&serde_json::json!(at(0)), &serde_json::json!(at(60)))
+    );
+}
+
+#[test]
+fn rp_11_failures_of_a_trusted_tool_count_on_after_a_restart() {
+    let mut one = One::new(TrustRule::default());
+    one.records(&[BAD; 2], 0);
+    one.ledger = restarted(&one.ledger, 1);
+    assert_eq!(one.state(1), TrustState::Trusted);
+    one.record(BAD, 2);
+    assert_eq!(one.reason(2), "3 failures in 1 h");
+}
+
+#[test]
+fn rp_11_forgiven_failures_stay_forgiven_after_a_restart() {
+    let mut recovered = One::escalated(TrustRule::default(), 0);
+    recovered.records(&[OK; 3], 1800);
+    let mut reset = One::escalated(TrustRule::default(), 1800);
+    reset.ledger.reset(Target::Signature(&reset.tool, &reset.signature), at(1800));
+    for mut one in [recovered, reset] {
+        one.ledger = restarted(&one.ledger, 1800);
+        one.records(&[BAD; 2], 1801);
+        assert_eq!(one.state(1801), TrustState::Trusted);
+        assert_eq!(one.ledger.history(None).count(), 5, "forgiven is not forgotten");
+    }
+}
+
+#[test]
+fn rp_11_a_share_of_failures_is_not_made_up_of_failures_alone_after_a_restart() {
+    let rate = Some(crate::policy::Ratio::percent(50));
+    let mut one = One::new(TrustRule { count: None, rate, ..TrustRule::default() });
+    one.records(&[OK; 50], 0);
+    one.records(&[BAD; 20], 0);
+    one.ledger = restarted(&one.ledger, 1);
+    one.record(BAD, 2);
+    assert_eq!(one.state(2), TrustState::Trusted);
+}
+
+#[test]
+fn rp_11_every_state_survives_a_restart() {
+    let host = domain("h");
+    let rules = TrustRules {
+        domains: BTreeMap::from([(host.clone(), TrustRule { count: Some(n(2)), ..TrustRule::default() })]),
+        ..TrustRules::default()
+    };
+    let (t, s, blocked) = (tool("p", "t"), signature("t"), tool("p", "blocked"));
+    let subject = Subject { tool: &t, signature: &s, domain: Some(&host) };
+    let by = rules.for_call(&t, Some(&host));
+    let mut ledger = TrustLedger::default();
+    ledger.record(by, subject, BAD, at(0));
+    ledger.record(by, subject, BAD, at(0));
+    ledger.record(by, Subject { tool: &blocked, ..subject }, failure(Severity::Security), at(0));
+    ledger.record(by, subject, OK, at(1900));
+    let again = restarted(&ledger, 1901);
+    assert_eq!(again.snapshot(at(1901)), ledger.snapshot(at(1901)));
+    let states = |ledger: &TrustLedger| ledger.status(&rules, at(1901));
+    assert_eq!(states(&again), states(&ledger));
+    let names: Vec<_> = states(&again).iter().map(|stored| stored.state).collect();
+    assert_eq!(names, [TrustState::Blocked, TrustState::Recovering, TrustState::Recovering]);
+}
+
+#[test]
+fn rp_11_what_cannot_be_read_is_a_typed_error_that_says_where() {
+    let good = serde_json::to_value(One::escalated(TrustRule::default(), 0).ledger.snapshot(at(0))).unwrap();
+    let entry = good["tool_states"].as_object().unwrap().keys().next().unwrap().clone();
+    let changed = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut value = good.clone();
+        change(&mut value);
+        Snapshot::read(&value.to_string())
+            .and_then(|snapshot| TrustLedger::restore(snapshot, Bounds::default()))
+            .err()
+    };
+    assert_eq!(changed(&|_| ()), None);
+    assert_eq!(
+        changed(&|value| value["version"] = 2.into()),
+        Some(SnapshotError::UnknownVersion { found: 2 })
+    );
+    for lost in ["escalated_at", "escalation_expires", "tool_name", "signature"] {
+        let error = changed(&|value| {
+            value["tool_states"][&entry].as_object_mut().unwrap().remove(lost);
+        });
+        assert!(matches!(error, Some(SnapshotError::Inconsistent { .. })), "{lost}: {error:?}");
+    }
+    for broken in ["", "null", "[]", "{\"version\":1}", "{\"version\":\"x\"}", "{\"version\":1,"] {
+        assert!(matches!(Snapshot::read(broken), Err(SnapshotError::Unreadable { .. })), "{broken:?}");
+    }
+    let Err(SnapshotError::Unreadable { line, problem, .. }) =
+        Snapshot::read("{\"version\": 1,\n \"tool_states\": 7}")
+    else {
+        panic!("it cannot be read")
+    };
+    assert!(line == 2 && problem.contains("invalid type"), "{line}: {problem}");
+    // A file without a version is of the first one.
+    let mut old = good.clone();
+    old.as_object_mut().unwrap().remove("version");
+    assert!(Snapshot::read(&old.to_string()).is_ok());
+    // Doubled entries would make one of them win by chance.
+    let doubled = changed(&|value| value["tool_states"]["again"] = value["tool_states"][&entry].clone());
+    assert!(matches!(doubled, Some(SnapshotError::Inconsistent { .. })));
+}
+
+#[test]
+fn rp_11_more_states_than_fit_are_refused_and_not_dropped() {
+    let one = One::escalated(TrustRule::default(), 0);
+    let bounds = Bounds { signatures: 0, ..Bounds::default() };
+    let error = TrustLedger::restore(one.ledger.snapshot(at(0)), bounds).err();
+    assert_eq!(
+        error,
+        Some(SnapshotError::TooMany { what: crate::trust::Scope::Signature, found: 1, allowed: 0 })
+    );
+}
+
+#[test]
+fn rp_11_history_is_bounded_and_keeps_the_newest() {
+    let mut one = One::new(TrustRule::default());
+    one.ledger = TrustLedger::new(Bounds { history: 5, ..Bounds::default() });
+    for second in 0..20 {
+        one.record(failure(Severity::NotFound), second);
+    }
+    let kept: Vec<_> = one.ledger.history(None).map(|entry| entry.timestamp).collect();
+    assert_eq!(kept, [15, 16, 17, 18, 19].map(at));
+    let smaller = Bounds { history: 2, ..Bounds::default() };
+    let restored = TrustLedger::restore(one.ledger.snapshot(at(20)), smaller).unwrap();
+    assert_eq!(restored.history(None).map(|entry| entry.timestamp).collect::<Vec<_>>(), [18, 19].map(at));
+}
+
+/// Calls with their own signature each, in a ledger with room for four.
+struct Crowd {
+    ledger: TrustLedger,
+    rule: TrustRule,
+    tool: ToolRef,
+}
+
+impl Crowd {
+    fn new() -> Self {
+        let bounds = Bounds { signatures: 4, tools: 1, domains: 2, history: 10 };
+        let rule = TrustRule {
+            count: Some(n(2)),
+            block_after: n(1),
+            successes_to_recover: n(2),
+            ..TrustRule::default()
+        };
+        Self { ledger: TrustLedger::new(bounds), rule, tool: tool("p", "t") }
+    }
+
+    fn record(&mut self, name: &str, finished: &[Finished], second: u64) {
+        let signature = signature(name);
+        let subject = Subject { tool: &self.tool, signature: &signature, domain: None };
+        for finished in finished {
+            self.ledger.record(Rules { signature: &self.rule, domain: None }, subject, *finished, at(second));
+        }
+    }
+
+    fn state(&self, name: &str, second: u64) -> TrustState {
+        let signature = signature(name);
+        let subject = Subject { tool: &self.tool, signature: &signature, domain: None };
+        state_of(&self.ledger.standing(Rules { signature: &self.rule, domain: None }, subject, at(second)))
+    }
+}
+
+#[test]
+fn what_is_trusted_is_forgotten_before_what_is_not() {
+    let mut crowd = Crowd::new();
+    crowd.record("blocked", &[BAD; 3], 0);
+    crowd.record("escalated", &[BAD; 2], 1);
+    for name in 0..100 {
+        crowd.record(&format!("passing {name}"), &[BAD], 2 + name);
+    }
+    assert_eq!(crowd.state("blocked", 102), TrustState::Blocked);
+    assert_eq!(crowd.state("escalated", 102), TrustState::Escalated);
+    assert_eq!(crowd.ledger.untracked(), 0);
+    // The last one is remembered: its second failure escalates it.
+    crowd.record("passing 99", &[BAD], 103);
+    assert_eq!(crowd.state("passing 99", 103), TrustState::Escalated);
+}
+
+#[test]
+fn then_goes_the_oldest_on_trial_and_never_a_block_or_a_running_escalation() {
+    let mut crowd = Crowd::new();
+    crowd.record("blocked", &[BAD; 3], 0);
+    crowd.record("trial 1", &[BAD; 2], 1);
+    crowd.record("trial 2", &[BAD; 2], 2);
+    crowd.record("trial 1", &[OK], 1801);
+    crowd.record("trial 2", &[OK], 1802);
+    crowd.record("fresh", &[BAD; 2], 1803);
+    crowd.record("newcomer", &[BAD; 2], 1804);
+    assert_eq!(crowd.state("trial 1", 1804), TrustState::Trusted, "it was forgotten");
+    assert_eq!(crowd.state("trial 2", 1804), TrustState::Recovering);
+    assert_eq!(crowd.state("newcomer", 1804), TrustState::Escalated);
+    crowd.record("trial 2", &[BAD], 1805);
+    for (name, state) in [("blocked", TrustState::Blocked), ("trial 2", TrustState::Escalated)] {
+        assert_eq!(crowd.state(name, 1805), state);
+    }
+    // Now everything is escalated or blocked: a newcomer finds no room, and that is counted.
+    crowd.record("late", &[BAD; 2], 1806);
+    assert_eq!((crowd.state("late", 1806), crowd.ledger.untracked()), (TrustState::Trusted, 2));
+    // An escalation whose time is over makes room again.
+    crowd.record("later", &[BAD; 2], 1803 + 1800);
+    assert_eq!(crowd.state("later", 1803 + 1800), TrustState::Escalated);
+    assert_eq!(crowd.state("blocked", 1803 + 1800), TrustState::Blocked);
+}
+
+#[test]
+fn a_block_that_finds_no_room_blocks_everything_until_all_is_reset() {
+    let mut crowd = Crowd::new();
+    crowd.record("a", &[failure(Severity::Security)], 0);
+    let second = tool("p", "second");
+    crowd.ledger.block_tool(&second, "security concern", crate::trust::Notify::Yes, at(1));
+    crowd.tool = tool("p", "third");
+    assert_eq!(crowd.state("a", 2), TrustState::Blocked);
+    let status = crowd.ledger.status(&TrustRules::default(), at(2));
+    assert_eq!(status.iter().filter(|stored| stored.tool().is_none()).count(), 1);
+    crowd.ledger = restarted(&crowd.ledger, 2);
+    assert_eq!(crowd.state("a", 2), TrustState::Blocked);
+    crowd.ledger.reset(Target::Tool(&second), at(3));
+    assert_eq!(crowd.state("a", 3), TrustState::Blocked);
+    crowd.ledger.reset(Target::All, at(4));
+    assert_eq!(crowd.state("a", 4), TrustState::Trusted);
+}
+
+#[test]
+fn statistics_of_domains_are_bounded() {
+    let mut crowd = Crowd::new();
+    let signature = signature("s");
+    for second in 0..50 {
+        let host = domain(&format!("host{second}"));
+        let subject = Subject { tool: &crowd.tool, signature: &signature, domain: Some(&host) };
+        crowd.ledger.record(Rules { signature: &crowd.rule, domain: None }, subject, OK, at(second));
+    }
+    let kept: Vec<_> = crowd.ledger.snapshot(at(50)).domain_stats.into_keys().collect();
+    assert_eq!(kept, [domain("host48"), domain("host49")]);
+}
+
+#[test]
+fn a_success_leaves_no_trace_where_nothing_needs_it() {
+    let mut crowd = Crowd::new();
+    for name in 0..1000 {
+        crowd.record(&format!("fine {name}"), &[OK], name);
+    }
+    assert!(crowd.ledger.signatures.items.is_empty());
+}

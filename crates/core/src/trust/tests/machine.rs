@@ -1,0 +1,345 @@
+//! Every state with every event, and random sequences against a model that keeps everything.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::Recovery;
+use crate::trust::Target;
+
+const BAD: Finished = Finished::Failure { severity: Severity::ServerError, recoverable: true };
+const HOPELESS: Finished = Finished::Failure { severity: Severity::ServerError, recoverable: false };
+const MISTAKE: Finished = Finished::Failure { severity: Severity::InvalidInput, recoverable: true };
+
+/// Half an hour after the escalation at second 0, when recovery may begin.
+const DUE: u64 = 1800;
+
+fn in_state(state: TrustState) -> One {
+    match state {
+        TrustState::Trusted => One::new(TrustRule::default()),
+        TrustState::Escalated => One::escalated(TrustRule::default(), 0),
+        TrustState::Recovering => {
+            let mut one = One::escalated(TrustRule::default(), 0);
+            one.record(OK, DUE);
+            one
+        }
+        TrustState::Blocked => {
+            let mut one = One::escalated(TrustRule::default(), 0);
+            one.records(&[BAD; 10], 0);
+            one
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// With how many times the outcome arrives.
+    Calls(Finished, usize),
+    /// Nothing but time, until the recovery is due.
+    Time,
+    ApproveRecovery,
+    Reset,
+}
+
+#[test]
+fn rp_6_every_state_with_every_event() {
+    use TrustState::{Blocked, Escalated, Recovering, Trusted};
+    let security = failure(Severity::Security);
+    let denied = failure(Severity::RepeatedAuth);
+    #[rustfmt::skip]
+    let table = [
+        // event                        TRUSTED    ESCALATED   RECOVERING  BLOCKED
+        (Event::Calls(OK, 1),          [Trusted,   Escalated,  Recovering, Blocked]),
+        (Event::Calls(OK, 2),          [Trusted,   Escalated,  Trusted,    Blocked]),
+        (Event::Calls(BAD, 1),         [Trusted,   Escalated,  Escalated,  Blocked]),
+        (Event::Calls(BAD, 3),         [Escalated, Escalated,  Escalated,  Blocked]),
+        (Event::Calls(BAD, 9),         [Escalated, Escalated,  Escalated,  Blocked]),
+        (Event::Calls(BAD, 10),        [Escalated, Blocked,    Escalated,  Blocked]),
+        (Event::Calls(BAD, 13),        [Blocked,   Blocked,    Blocked,    Blocked]),
+        (Event::Calls(MISTAKE, 20),    [Trusted,   Escalated,  Recovering, Blocked]),
+        (Event::Calls(denied, 1),      [Escalated, Escalated,  Escalated,  Blocked]),
+        (Event::Calls(security, 1),    [Blocked,   Blocked,    Blocked,    Blocked]),
+        (Event::Time,                  [Trusted,   Recovering, Recovering, Blocked]),
+        (Event::ApproveRecovery,       [Trusted,   Recovering, Recovering, Blocked]),
+        (Event::Reset,                 [Trusted,   Trusted,    Trusted,    Trusted]),
+    ];
+    for (event, expected) in table {
+        for (from, to) in [Trusted, Escalated, Recovering, Blocked].into_iter().zip(expected) {
+            let mut one = in_state(from);
+            let start = if from == Recovering { DUE } else { 1 };
+            assert_eq!(one.state(start), from);
+            let mut now = start;
+            match event {
+                Event::Calls(finished, times) => one.records(&vec![finished; times], now),
+                Event::Time => now = start + DUE,
+                Event::ApproveRecovery => {
+                    one.ledger.approve_recovery(Target::Signature(&one.tool, &one.signature), at(now));
+                }
+                Event::Reset => {
+                    one.ledger.reset(Target::Tool(&one.tool), at(now));
+                }
+            }
+            assert_eq!(one.state(now), to, "{from} with {event:?}");
+        }
+    }
+}
+
+#[test]
+fn rp_6_recovery_begins_at_the_later_of_expiry_and_cool_down() {
+    let mut one = One::escalated(TrustRule::default(), 0);
+    assert_eq!((one.state(1799), one.state(1800)), (TrustState::Escalated, TrustState::Recovering));
+    one.record(BAD, 1000);
+    assert_eq!(
+        one.state(1899),
+        TrustState::Escalated,
+        "the cool-down of 900 s runs from the last counted failure"
+    );
+    assert_eq!(one.state(1900), TrustState::Recovering);
+    one.record(MISTAKE, 1500);
+    assert_eq!(one.state(1900), TrustState::Recovering, "what does not count does not disturb the cool-down");
+}
+
+#[test]
+fn rp_6_looking_does_not_change_anything() {
+    let one = One::escalated(TrustRule::default(), 0);
+    assert_eq!(one.state(5000), TrustState::Recovering);
+    assert_eq!(one.state(10), TrustState::Escalated);
+}
+
+#[test]
+fn rp_6_a_failure_on_trial_escalates_with_a_fresh_expiry() {
+    let mut one = One::escalated(TrustRule::default(), 0);
+    one.record(OK, 2000);
+    let changes = one.record(BAD, 2001);
+    assert_eq!(one.reason(2001), "failed again while recovering (server_error)");
+    assert_eq!(changes.len(), 1);
+    assert_eq!(changes[0].until, Some(at(2001 + 1800)));
+    one.record(OK, 2002);
+    assert_eq!(one.state(2002), TrustState::Escalated, "the old expiry is of no use any more");
+    assert_eq!((one.state(3800), one.state(3801)), (TrustState::Escalated, TrustState::Recovering));
+}
+
+#[test]
+fn rp_6_recovery_starts_its_count_anew_each_time() {
+    let mut one = One::escalated(TrustRule::default(), 0);
+    one.records(&[OK, OK, BAD], 2000);
+    one.record(OK, 4000);
+    assert_eq!(one.state(4000), TrustState::Recovering);
+    one.records(&[OK, OK], 4001);
+    assert_eq!(one.state(4001), TrustState::Trusted);
+}
+
+#[test]
+fn rp_6_old_failures_do_not_count_again_after_recovery_or_reset() {
+    let mut recovered = One::escalated(TrustRule::default(), 0);
+    recovered.records(&[OK; 3], 1800);
+    let mut reset = One::escalated(TrustRule { consecutive: Some(n(3)), ..TrustRule::default() }, 1800);
+    reset.ledger.reset(Target::All, at(1801));
+    for mut one in [recovered, reset] {
+        one.records(&[BAD, BAD], 1802);
+        assert_eq!(one.state(1802), TrustState::Trusted);
+        one.record(BAD, 1803);
+        assert_eq!(one.reason(1803), "3 failures in 1 h");
+    }
+}
+
+#[test]
+fn rp_6_recovery_by_asking_waits_for_a_person() {
+    let rule = TrustRule { recovery: Recovery::Ask, ..TrustRule::default() };
+    let mut one = One::escalated(rule, 0);
+    one.records(&[OK; 10], 90_000);
+    assert_eq!(one.state(90_000), TrustState::Escalated);
+    let changes = one.ledger.approve_recovery(Target::Tool(&one.tool), at(90_001));
+    assert_eq!((changes.len(), changes[0].to, changes[0].notify), (1, TrustState::Recovering, false));
+    assert_eq!(one.state(90_001), TrustState::Recovering);
+    one.records(&[OK; 3], 90_002);
+    assert_eq!(one.state(90_002), TrustState::Trusted);
+}
+
+#[test]
+fn rp_6_changing_the_rule_to_automatic_recovery_frees_what_was_waiting() {
+    let mut one = One::escalated(TrustRule { recovery: Recovery::Ask, ..TrustRule::default() }, 0);
+    assert_eq!(one.state(5000), TrustState::Escalated);
+    one.rule.recovery = Recovery::Auto;
+    assert_eq!(one.state(5000), TrustState::Recovering);
+}
+
+#[test]
+fn rp_6_what_cannot_heal_by_itself_ends_only_by_hand() {
+    let mut before = One::new(TrustRule::default());
+    before.records(&[HOPELESS, BAD, BAD], 0);
+    let mut during = One::escalated(TrustRule::default(), 0);
+    during.record(HOPELESS, 10);
+    let mut on_trial = One::escalated(TrustRule::default(), 0);
+    on_trial.record(HOPELESS, 1800);
+    for mut one in [before, during, on_trial] {
+        assert_eq!(one.state(1_000_000), TrustState::Escalated);
+        let Standing::Ask(prompt) = one.standing(1_000_000) else { panic!("it asks") };
+        assert!(
+            prompt.recovery_hint.starts_with("a person has to let it recover"),
+            "{}",
+            prompt.recovery_hint
+        );
+        one.ledger.approve_recovery(Target::Signature(&one.tool, &one.signature), at(1_000_000));
+        assert_eq!(one.state(1_000_000), TrustState::Recovering);
+    }
+}
+
+#[test]
+fn rp_6_a_blocked_tool_keeps_its_reason() {
+    let mut one = One::escalated(TrustRule::default(), 0);
+    one.records(&[BAD; 10], 5);
+    assert_eq!(one.reason(5), "10 more failures while approval was needed (first: 3 failures in 1 h)");
+    one.records(&[OK; 10], 1_000_000);
+    assert_eq!(one.state(1_000_000), TrustState::Blocked);
+}
+
+/// A burst of parallel calls to a host that just died: the calls were all under way when the third of them
+/// came back with its failure. Counting them as defiance would leave a tool blocked that is merely down.
+#[test]
+fn calls_that_were_under_way_when_trust_was_lost_do_not_block() {
+    let mut one = One::new(TrustRule::default());
+    let rules = Rules { signature: &one.rule, domain: None };
+    let subject = Subject { tool: &one.tool, signature: &one.signature, domain: None };
+    for _ in 0..64 {
+        one.ledger.record_begun(rules, subject, BAD, at(0), at(30));
+    }
+    assert_eq!(one.state(30), TrustState::Escalated);
+    one.records(&[BAD; 10], 31);
+    assert_eq!(one.state(31), TrustState::Blocked);
+}
+
+/// The same decisions, made from a list of everything that ever happened.
+#[derive(Default)]
+struct Model {
+    state: Option<Lost>,
+    failures: Vec<u64>,
+    run: u32,
+}
+
+enum Lost {
+    Escalated { expires: u64, last: u64, further: u32 },
+    Recovering { successes: u32 },
+    Blocked,
+}
+
+impl Model {
+    // The window outlasts a recovery, so that a forgotten fence shows.
+    const WINDOW: u64 = 100;
+    const DURATION: u64 = 20;
+    const COOLDOWN: u64 = 15;
+
+    fn rule() -> TrustRule {
+        let seconds = |seconds| Duration::from_secs(seconds);
+        TrustRule {
+            count: Some(n(4)),
+            consecutive: Some(n(3)),
+            window: seconds(Self::WINDOW),
+            duration: seconds(Self::DURATION),
+            cooldown: seconds(Self::COOLDOWN),
+            successes_to_recover: n(2),
+            block_after: n(3),
+            ..TrustRule::default()
+        }
+    }
+
+    fn let_time_pass(&mut self, now: u64) {
+        if let Some(Lost::Escalated { expires, last, .. }) = self.state
+            && now >= expires.max(last + Self::COOLDOWN)
+        {
+            self.state = Some(Lost::Recovering { successes: 0 });
+        }
+    }
+
+    fn success(&mut self, now: u64) {
+        self.let_time_pass(now);
+        self.run = 0;
+        if let Some(Lost::Recovering { successes }) = &mut self.state {
+            *successes += 1;
+            if *successes == 2 {
+                *self = Self::default();
+            }
+        }
+    }
+
+    fn failure(&mut self, now: u64) {
+        self.let_time_pass(now);
+        self.failures.push(now);
+        self.run += 1;
+        let fresh = Lost::Escalated { expires: now + Self::DURATION, last: now, further: 0 };
+        match &mut self.state {
+            None => {
+                let within = |failure: &&u64| **failure + Self::WINDOW >= now;
+                let count = self.failures.iter().filter(within).count();
+                let run = self.failures.iter().rev().take(self.run as usize).filter(within).count();
+                if count >= 4 || run >= 3 {
+                    self.state = Some(fresh);
+                }
+            }
+            Some(Lost::Recovering { .. }) => self.state = Some(fresh),
+            Some(Lost::Escalated { last, further, .. }) => {
+                *last = now;
+                *further += 1;
+                if *further == 3 {
+                    self.state = Some(Lost::Blocked);
+                }
+            }
+            Some(Lost::Blocked) => {}
+        }
+    }
+
+    fn name(&self) -> TrustState {
+        match self.state {
+            None => TrustState::Trusted,
+            Some(Lost::Escalated { .. }) => TrustState::Escalated,
+            Some(Lost::Recovering { .. }) => TrustState::Recovering,
+            Some(Lost::Blocked) => TrustState::Blocked,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_sequence_of_calls_goes_as_the_model_says(
+        steps in prop::collection::vec((0_u64..16, 0_u8..12), 1..80),
+    ) {
+        let mut one = One::new(Model::rule());
+        let mut model = Model::default();
+        let mut now = 0;
+        for (passed, what) in steps {
+            now += passed;
+            let before = one.state(now);
+            let changes = match what {
+                0..5 => {
+                    model.success(now);
+                    one.record(OK, now)
+                }
+                5..10 => {
+                    model.failure(now);
+                    one.record(BAD, now)
+                }
+                10 => {
+                    model.let_time_pass(now);
+                    one.record(MISTAKE, now)
+                }
+                _ => {
+                    model = Model::default();
+                    one.ledger.reset(Target::Signature(&one.tool, &one.signature), at(now))
+                }
+            };
+            model.let_time_pass(now);
+            prop_assert_eq!(one.state(now), model.name());
+            // What is told is what happened: each change starts where the one before it ended.
+            for pair in changes.windows(2) {
+                prop_assert_eq!(pair[0].to, pair[1].from);
+            }
+            match changes.last() {
+                Some(last) => prop_assert_eq!(last.to, one.state(now)),
+                None => prop_assert_eq!(before, one.state(now)),
+            }
+            // A restart in between changes nothing that the state is made of.
+            let restored = TrustLedger::restore(one.ledger.snapshot(at(now)), crate::trust::Bounds::default());
+            let kept = One { ledger: restored.unwrap(), rule: Model::rule(), ..One::new(Model::rule()) };
+            prop_assert_eq!(kept.standing(now), one.standing(now));
+        }
+    }
+}

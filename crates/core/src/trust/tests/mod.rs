@@ -1,0 +1,112 @@
+//! What the ledger promises, by requirement.
+
+mod keeping;
+mod machine;
+mod stories;
+mod thresholds;
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::{Finished, Rules, Signature, Standing, Subject, TrustChange, TrustLedger, TrustState};
+use crate::Timestamp;
+use crate::classify::Severity;
+use crate::id::{Domain, Namespace, ToolName, ToolRef};
+use crate::policy::TrustRule;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+const OK: Finished = Finished::Success;
+
+/// A moment so many seconds after the test began.
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_millis(1_762_300_800_000 + seconds * 1000)
+}
+
+fn n(value: u32) -> NonZeroU32 {
+    NonZeroU32::new(value).unwrap()
+}
+
+fn failure(severity: Severity) -> Finished {
+    Finished::Failure { severity, recoverable: true }
+}
+
+fn tool(namespace: &str, tool: &str) -> ToolRef {
+    ToolRef { namespace: Namespace::new(namespace).unwrap(), tool: ToolName::new(tool).unwrap() }
+}
+
+fn signature(text: &str) -> Signature {
+    Signature(text.into())
+}
+
+fn domain(text: &str) -> Domain {
+    Domain::new(text).unwrap()
+}
+
+/// One tool with one signature, and a ledger that knows only these.
+struct One {
+    ledger: TrustLedger,
+    rule: TrustRule,
+    tool: ToolRef,
+    signature: Signature,
+}
+
+impl One {
+    fn new(rule: TrustRule) -> Self {
+        let (tool, signature) =
+            (tool("web", "http_request"), signature("http_request|domain=api.example.com"));
+        Self { ledger: TrustLedger::default(), rule, tool, signature }
+    }
+
+    /// One that has lost trust at the given second.
+    fn escalated(rule: TrustRule, second: u64) -> Self {
+        let mut one = Self::new(rule);
+        for _ in 0..3 {
+            one.record(failure(Severity::ServerError), second);
+        }
+        assert_eq!(one.state(second), TrustState::Escalated);
+        one
+    }
+
+    fn record(&mut self, finished: Finished, second: u64) -> Vec<TrustChange> {
+        let subject = Subject { tool: &self.tool, signature: &self.signature, domain: None };
+        self.ledger.record(Rules { signature: &self.rule, domain: None }, subject, finished, at(second))
+    }
+
+    fn records(&mut self, finished: &[Finished], second: u64) {
+        for one in finished {
+            self.record(*one, second);
+        }
+    }
+
+    fn standing(&self, second: u64) -> Standing {
+        let subject = Subject { tool: &self.tool, signature: &self.signature, domain: None };
+        self.ledger.standing(Rules { signature: &self.rule, domain: None }, subject, at(second))
+    }
+
+    fn state(&self, second: u64) -> TrustState {
+        state_of(&self.standing(second))
+    }
+
+    fn reason(&self, second: u64) -> String {
+        match self.standing(second) {
+            Standing::Ask(escalation) | Standing::Blocked(escalation) => escalation.reason,
+            Standing::Free(state) => format!("free: {state}"),
+        }
+    }
+}
+
+fn state_of(standing: &Standing) -> TrustState {
+    match standing {
+        Standing::Free(state) => *state,
+        Standing::Ask(escalation) => {
+            assert_eq!(escalation.state, TrustState::Escalated);
+            TrustState::Escalated
+        }
+        Standing::Blocked(escalation) => {
+            assert_eq!(escalation.state, TrustState::Blocked);
+            TrustState::Blocked
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! When trust is lost: thresholds, window, filter, and which rule applies.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::policy::{Ratio, Recovery};
+use crate::trust::{RuleSource, TrustRules};
+
+const BAD: Finished = Finished::Failure { severity: Severity::ServerError, recoverable: true };
+const MISTAKE: Finished = Finished::Failure { severity: Severity::InvalidInput, recoverable: true };
+
+#[test]
+fn rp_3_the_third_failure_within_the_window_escalates_and_says_so_exactly() {
+    let mut one = One::new(TrustRule::default());
+    one.record(BAD, 0);
+    one.record(BAD, 1800);
+    assert_eq!(one.state(1800), TrustState::Trusted);
+    one.record(BAD, 3600);
+    assert_eq!((one.state(3600), one.reason(3600)), (TrustState::Escalated, "3 failures in 1 h".to_owned()));
+}
+
+#[test]
+fn rp_3_a_failure_older_than_the_window_does_not_count() {
+    let mut one = One::new(TrustRule::default());
+    one.record(BAD, 0);
+    one.record(BAD, 1800);
+    one.record(BAD, 3601);
+    assert_eq!(one.state(3601), TrustState::Trusted);
+}
+
+#[test]
+fn rp_3_successes_between_do_not_save_a_tool_from_its_count() {
+    let mut one = One::new(TrustRule::default());
+    one.records(&[BAD, OK, BAD, OK, OK], 0);
+    assert_eq!(one.state(0), TrustState::Trusted);
+    one.record(BAD, 1);
+    assert_eq!(one.state(1), TrustState::Escalated);
+}
+
+#[test]
+fn rp_3_only_severities_in_the_filter_count() {
+    for severity in [
+        Severity::Informational,
+        Severity::Transient,
+        Severity::NotFound,
+        Severity::InvalidInput,
+        Severity::Validation,
+    ] {
+        let mut one = One::new(TrustRule::default());
+        one.records(&[failure(severity); 50], 0);
+        assert_eq!(one.state(0), TrustState::Trusted, "{severity:?}");
+    }
+    for severity in [Severity::ServerError, Severity::Crash, Severity::Timeout, Severity::Corruption] {
+        let mut one = One::new(TrustRule::default());
+        one.records(&[failure(severity); 3], 0);
+        assert_eq!(one.state(0), TrustState::Escalated, "{severity:?}");
+    }
+}
+
+#[test]
+fn rp_3_a_run_is_ended_by_a_success_and_left_alone_by_what_does_not_count() {
+    let rule = TrustRule { count: None, consecutive: Some(n(3)), ..TrustRule::default() };
+    let mut one = One::new(rule.clone());
+    one.records(&[BAD, BAD, OK, BAD, BAD], 0);
+    assert_eq!(one.state(0), TrustState::Trusted);
+
+    let mut one = One::new(rule.clone());
+    one.records(&[MISTAKE, MISTAKE, MISTAKE, BAD, MISTAKE, BAD, MISTAKE], 0);
+    assert_eq!(one.state(0), TrustState::Trusted);
+    one.record(BAD, 1);
+    assert_eq!((one.state(1), one.reason(1)), (TrustState::Escalated, "3 failures in a row".to_owned()));
+
+    let mut one = One::new(rule);
+    one.records(&[BAD, BAD], 0);
+    one.record(BAD, 3601);
+    assert_eq!(one.state(3601), TrustState::Trusted, "the first two are older than the window");
+}
+
+#[test]
+fn rp_3_the_rate_looks_at_the_window_and_not_at_a_whole_life() {
+    let rule = TrustRule {
+        count: None,
+        rate: Some(Ratio::percent(50)),
+        window: 10 * MINUTE,
+        ..TrustRule::default()
+    };
+    let mut one = One::new(rule);
+    one.records(&[OK; 100], 0);
+    one.records(&[BAD; 4], 601);
+    assert_eq!(one.state(601), TrustState::Trusted, "fewer than five calls say nothing");
+    one.record(BAD, 602);
+    assert_eq!(
+        (one.state(602), one.reason(602)),
+        (TrustState::Escalated, "5 of 5 calls failed in 10 min".to_owned())
+    );
+}
+
+#[test]
+fn rp_3_the_rate_counts_every_finished_call_but_only_filtered_failures() {
+    let rule = TrustRule { count: None, rate: Some(Ratio::percent(50)), ..TrustRule::default() };
+    let mut one = One::new(rule);
+    one.records(&[OK, MISTAKE, MISTAKE, BAD, BAD], 0);
+    assert_eq!(one.state(0), TrustState::Trusted);
+    one.record(BAD, 0);
+    assert_eq!(
+        (one.state(0), one.reason(0)),
+        (TrustState::Escalated, "3 of 6 calls failed in 1 h".to_owned())
+    );
+}
+
+#[test]
+fn rp_3_several_thresholds_mean_any_of_them() {
+    let rule = TrustRule { count: Some(n(5)), consecutive: Some(n(2)), ..TrustRule::default() };
+    let mut one = One::new(rule.clone());
+    one.records(&[BAD, BAD], 0);
+    assert_eq!(one.reason(0), "2 failures in a row");
+    let mut one = One::new(rule);
+    one.records(&[BAD, OK, BAD, OK, BAD, OK, BAD, OK, BAD], 0);
+    assert_eq!(one.reason(0), "5 failures in 1 h");
+}
+
+#[test]
+fn rp_3_a_tool_that_is_meant_to_fail_is_judged_by_what_is_above_that() {
+    let rate = Some(Ratio::percent(20));
+    let rule =
+        TrustRule { count: None, rate, expected_failure_rate: Ratio::percent(50), ..TrustRule::default() };
+    let mut one = One::new(rule);
+    one.records(&[BAD, OK, BAD, OK, BAD, OK], 0);
+    assert_eq!(one.state(0), TrustState::Trusted, "half of the calls fail, as expected");
+    one.records(&[BAD, BAD], 1);
+    assert_eq!(one.state(1), TrustState::Trusted, "5 of 8");
+    one.records(&[BAD, BAD], 2);
+    assert_eq!(
+        (one.state(2), one.reason(2)),
+        (TrustState::Escalated, "7 of 10 calls failed in 1 h".to_owned())
+    );
+}
+
+#[test]
+fn rp_3_the_third_refusal_of_access_escalates_whatever_the_filter_says() {
+    let mut one = One::new(TrustRule::default());
+    one.records(&[failure(Severity::Permission); 2], 0);
+    assert_eq!(one.state(0), TrustState::Trusted);
+    one.record(failure(Severity::Permission), 3600);
+    assert_eq!(one.reason(3600), "access denied 3 times in 1 h");
+
+    let mut one = One::new(TrustRule::default());
+    one.records(&[failure(Severity::Permission); 2], 0);
+    one.record(failure(Severity::Permission), 3601);
+    assert_eq!(one.state(3601), TrustState::Trusted, "two of them are older than the window");
+}
+
+#[test]
+fn a_rule_without_thresholds_never_escalates() {
+    let mut one = One::new(TrustRule { count: None, ..TrustRule::default() });
+    one.records(&[BAD; 300], 0);
+    assert_eq!(one.state(0), TrustState::Trusted);
+}
+
+fn named(count: u32) -> TrustRule {
+    TrustRule { count: Some(n(count)), ..TrustRule::default() }
+}
+
+#[test]
+fn rp_4_the_most_specific_rule_applies() {
+    let fetch = tool("web", "fetch");
+    let host = domain("api.example.com");
+    let all = TrustRules {
+        default: named(9),
+        plugins: BTreeMap::from([(Namespace::new("web").unwrap(), named(8))]),
+        domains: BTreeMap::from([(host.clone(), named(7))]),
+        tool_names: BTreeMap::from([(ToolName::new("fetch").unwrap(), named(6))]),
+        tools: BTreeMap::from([(fetch.clone(), named(5))]),
+    };
+    let chosen = |rules: &TrustRules, tool: &ToolRef, domain: Option<&Domain>| {
+        let (rule, source) = rules.rule_for(tool, domain);
+        (rule.count.map(NonZeroU32::get), source)
+    };
+    assert_eq!(chosen(&all, &fetch, Some(&host)), (Some(5), RuleSource::Tool));
+    let mut fewer = TrustRules { tools: BTreeMap::new(), ..all.clone() };
+    assert_eq!(chosen(&fewer, &fetch, Some(&host)), (Some(6), RuleSource::Tool));
+    fewer.tool_names.clear();
+    assert_eq!(chosen(&fewer, &fetch, Some(&host)), (Some(7), RuleSource::Domain));
+    assert_eq!(chosen(&fewer, &fetch, Some(&domain("other.example.com"))), (Some(8), RuleSource::Plugin));
+    assert_eq!(chosen(&fewer, &fetch, None), (Some(8), RuleSource::Plugin));
+    assert_eq!(chosen(&fewer, &tool("cli", "bash"), None), (Some(9), RuleSource::Default));
+    assert_eq!(chosen(&all, &tool("other", "fetch"), None), (Some(6), RuleSource::Tool));
+
+    // A rule for the tool does not free it from the judgement on its domain.
+    let rules = all.for_call(&fetch, Some(&host));
+    assert_eq!(rules.signature.count, Some(n(5)));
+    assert_eq!(rules.domain.and_then(|rule| rule.count), Some(n(7)));
+    assert!(all.for_call(&fetch, Some(&domain("other.example.com"))).domain.is_none());
+}
+
+#[test]
+fn rp_4_without_automatic_recovery_every_rule_asks() {
+    let rules = TrustRules {
+        plugins: BTreeMap::from([(Namespace::new("web").unwrap(), named(8))]),
+        domains: BTreeMap::from([(domain("h"), named(7))]),
+        ..TrustRules::default()
+    };
+    let rules = rules.ask_before_recovery();
+    let all = [&rules.default].into_iter().chain(rules.plugins.values()).chain(rules.domains.values());
+    assert!(all.into_iter().all(|rule| rule.recovery == Recovery::Ask));
+}
+
+/// Quick to lose trust, slow to give it back.
+fn conservative() -> TrustRule {
+    TrustRule {
+        count: Some(n(2)),
+        window: 30 * MINUTE,
+        severities: [Severity::ServerError, Severity::Crash].into(),
+        duration: HOUR,
+        cooldown: 30 * MINUTE,
+        successes_to_recover: n(5),
+        ..TrustRule::default()
+    }
+}
+
+/// Slow to lose trust, quick to give it back.
+fn lenient() -> TrustRule {
+    TrustRule {
+        count: Some(n(5)),
+        severities: [Severity::Crash, Severity::Security].into(),
+        duration: 15 * MINUTE,
+        cooldown: 10 * MINUTE,
+        successes_to_recover: n(2),
+        ..TrustRule::default()
+    }
+}
+
+/// Only the share of failures matters.
+fn rate_based() -> TrustRule {
+    TrustRule {
+        count: None,
+        rate: Some(Ratio::percent(50)),
+        window: 10 * MINUTE,
+        duration: 20 * MINUTE,
+        ..TrustRule::default()
+    }
+}
+
+#[test]
+fn rp_5_the_conservative_rule_escalates_quickly_and_recovers_slowly() {
+    let mut one = One::new(conservative());
+    one.record(BAD, 0);
+    one.record(BAD, 1800);
+    assert_eq!(one.state(1800), TrustState::Escalated);
+    assert_eq!(one.state(1800 + 3599), TrustState::Escalated);
+    assert_eq!(one.state(1800 + 3600), TrustState::Recovering);
+    one.records(&[OK; 4], 5400);
+    assert_eq!(one.state(5400), TrustState::Recovering);
+    one.record(OK, 5401);
+    assert_eq!(one.state(5401), TrustState::Trusted);
+}
+
+#[test]
+fn rp_5_the_lenient_rule_ignores_what_passes_and_forgives_soon() {
+    let mut one = One::new(lenient());
+    one.records(&[BAD; 20], 0);
+    one.records(&[failure(Severity::Timeout); 20], 0);
+    one.records(&[failure(Severity::Crash); 4], 0);
+    assert_eq!(one.state(0), TrustState::Trusted);
+    one.record(failure(Severity::Crash), 0);
+    assert_eq!(one.state(0), TrustState::Escalated);
+    assert_eq!(one.state(900), TrustState::Recovering);
+    one.records(&[OK; 2], 900);
+    assert_eq!(one.state(900), TrustState::Trusted);
+    one.record(failure(Severity::Security), 901);
+    assert_eq!(one.state(901), TrustState::Blocked);
+}
+
+#[test]
+fn rp_5_the_rate_based_rule_bears_any_number_as_long_as_most_calls_work() {
+    let mut one = One::new(rate_based());
+    for _ in 0..40 {
+        one.records(&[OK, OK, BAD], 0);
+    }
+    assert_eq!(one.state(0), TrustState::Trusted);
+    one.records(&[BAD; 39], 1);
+    assert_eq!(one.state(1), TrustState::Trusted, "79 of 159");
+    one.record(BAD, 1);
+    assert_eq!(
+        (one.state(1), one.reason(1)),
+        (TrustState::Escalated, "80 of 160 calls failed in 10 min".to_owned())
+    );
+    assert_eq!(one.state(1200), TrustState::Escalated);
+    assert_eq!(one.state(1201), TrustState::Recovering);
+}

@@ -1,0 +1,243 @@
+//! Which failures still count: within the window, in a row, and as a share of all calls.
+//!
+//! Failures are kept one by one, so that counts are exact to the millisecond. The share also needs the calls
+//! that went well, and a busy tool has many of those; they are summed in slots of one 64th of the window,
+//! failures beside them, so that numerator and denominator always cover the same time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::Timestamp;
+use crate::classify::Severity;
+use crate::policy::{Ratio, TrustRule};
+
+/// The most failures that one account remembers. A count threshold above it acts as if it were this number.
+pub(super) const MOST_FAILURES: usize = 128;
+
+/// Into how many parts the window is cut for the share of failures.
+const SLOTS: u32 = 64;
+
+/// One failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failed {
+    pub(super) at: Timestamp,
+    pub(super) severity: Severity,
+    pub(super) recoverable: bool,
+}
+
+/// What an account remembers of its calls.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Window {
+    failures: VecDeque<Failed>,
+    /// How many of the newest failures came after the last success.
+    since_success: usize,
+    slots: VecDeque<Slot>,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    first: Timestamp,
+    last: Timestamp,
+    calls: u32,
+    failures: BTreeMap<Severity, u32>,
+}
+
+impl Window {
+    /// A call went well.
+    pub(super) fn success(&mut self, rule: &TrustRule, now: Timestamp) {
+        self.since_success = 0;
+        self.finished(rule, None, now);
+    }
+
+    /// A call failed, whether that counts or not: the filter of a rule can change under it.
+    pub(super) fn failure(&mut self, rule: &TrustRule, failed: Failed) {
+        let from = failed.at.before(rule.window);
+        while self.failures.front().is_some_and(|oldest| oldest.at < from) {
+            self.failures.pop_front();
+        }
+        self.remember(failed);
+        self.since_success = self.since_success.saturating_add(1).min(self.failures.len());
+        self.finished(rule, Some(failed.severity), failed.at);
+    }
+
+    /// A failure that is known from an earlier life. It joins neither a share nor a run, because the
+    /// successes beside it are not known.
+    pub(super) fn remember(&mut self, failed: Failed) {
+        if self.failures.len() == MOST_FAILURES {
+            self.failures.pop_front();
+        }
+        self.failures.push_back(failed);
+    }
+
+    /// The number of failures in a row as it is known from an earlier life.
+    pub(super) fn set_run(&mut self, run: u32) {
+        self.since_success = usize::try_from(run).unwrap_or(usize::MAX).min(self.failures.len());
+    }
+
+    /// All failures since the last success, counted or not; what a snapshot keeps.
+    pub(super) fn run(&self) -> u32 {
+        u32::try_from(self.since_success.min(self.failures.len())).unwrap_or(u32::MAX)
+    }
+
+    /// Failures in the window that fit.
+    pub(super) fn count(&self, window: Duration, now: Timestamp, fits: impl Fn(Severity) -> bool) -> u32 {
+        number(self.within(window, now).filter(|failed| fits(failed.severity)))
+    }
+
+    /// Failures in the window that fit, without a success between them. Failures that do not fit neither
+    /// count nor end the run.
+    pub(super) fn consecutive(
+        &self,
+        window: Duration,
+        now: Timestamp,
+        fits: impl Fn(Severity) -> bool,
+    ) -> u32 {
+        let from = now.before(window);
+        let run = self.failures.iter().rev().take(self.since_success);
+        number(run.filter(|failed| failed.at >= from && fits(failed.severity)))
+    }
+
+    /// Failures that fit, and all calls, in the window.
+    pub(super) fn share(
+        &self,
+        window: Duration,
+        now: Timestamp,
+        fits: impl Fn(Severity) -> bool,
+    ) -> (u32, u32) {
+        let from = now.before(window);
+        self.slots.iter().filter(|slot| slot.last >= from).fold(
+            (0, 0),
+            |(failed, calls): (u32, u32), slot| {
+                let fitting = slot.failures.iter().filter(|(severity, _)| fits(**severity));
+                let fitting = fitting.fold(0_u32, |sum, (_, count)| sum.saturating_add(*count));
+                (failed.saturating_add(fitting), calls.saturating_add(slot.calls))
+            },
+        )
+    }
+
+    /// Whether one of the failures that fit can only be healed by a person.
+    pub(super) fn needs_a_person(
+        &self,
+        window: Duration,
+        now: Timestamp,
+        fits: impl Fn(Severity) -> bool,
+    ) -> bool {
+        self.within(window, now).any(|failed| fits(failed.severity) && !failed.recoverable)
+    }
+
+    fn within(&self, window: Duration, now: Timestamp) -> impl Iterator<Item = &Failed> {
+        let from = now.before(window);
+        self.failures.iter().filter(move |failed| failed.at >= from)
+    }
+
+    /// Sums up for the share; costs nothing where no rule asks for one.
+    fn finished(&mut self, rule: &TrustRule, failed: Option<Severity>, now: Timestamp) {
+        if rule.rate.is_none() {
+            self.slots.clear();
+            return;
+        }
+        let from = now.before(rule.window);
+        while self.slots.front().is_some_and(|oldest| oldest.last < from) {
+            self.slots.pop_front();
+        }
+        let width = rule.window / SLOTS;
+        if self.slots.back().is_none_or(|newest| now.since(newest.first) > width) {
+            self.slots.push_back(Slot { first: now, last: now, calls: 0, failures: BTreeMap::new() });
+        }
+        if let Some(newest) = self.slots.back_mut() {
+            newest.last = newest.last.max(now);
+            newest.calls = newest.calls.saturating_add(1);
+            if let Some(severity) = failed {
+                let count = newest.failures.entry(severity).or_default();
+                *count = count.saturating_add(1);
+            }
+        }
+        // A window that a new configuration made longer can leave narrow slots behind.
+        while self.slots.len() > 2 * SLOTS as usize {
+            self.slots.pop_front();
+        }
+    }
+}
+
+/// Whether so many failures among so many calls are too many. Only what is above the expected share counts;
+/// a tool of which every call fails is never as expected.
+pub(super) fn exceeds(rate: Ratio, expected: Ratio, failed: u32, calls: u32) -> bool {
+    // Sums such as 0.1 + 0.2 come out a little above the decimal number that was meant.
+    const ROUNDING: f64 = 1e-9;
+    let threshold = (rate.get() + expected.get()).min(1.0);
+    calls > 0 && f64::from(failed) + ROUNDING >= threshold * f64::from(calls)
+}
+
+fn number<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1000)
+    }
+
+    fn rule() -> TrustRule {
+        TrustRule { rate: Some(Ratio::percent(50)), window: 64 * SECOND, ..TrustRule::default() }
+    }
+
+    fn failed(seconds: u64) -> Failed {
+        Failed { at: at(seconds), severity: Severity::Crash, recoverable: true }
+    }
+
+    #[test]
+    fn a_failure_counts_until_it_is_older_than_the_window() {
+        let mut window = Window::default();
+        window.failure(&rule(), failed(10));
+        assert_eq!(window.count(64 * SECOND, at(74), |_| true), 1);
+        assert_eq!(window.count(64 * SECOND, Timestamp::from_millis(74_001), |_| true), 0);
+    }
+
+    #[test]
+    fn memory_is_bounded_however_many_calls_there_are() {
+        let mut window = Window::default();
+        for second in 0..10_000 {
+            window.failure(&rule(), failed(second / 100));
+            window.success(&rule(), at(second / 100));
+        }
+        assert_eq!(window.failures.len(), MOST_FAILURES);
+        assert!(window.slots.len() <= 2 * SLOTS as usize);
+        assert_eq!(window.consecutive(64 * SECOND, at(100), |_| true), 0);
+    }
+
+    #[test]
+    fn the_share_is_right_beyond_what_is_remembered_one_by_one() {
+        let mut window = Window::default();
+        for _ in 0..1000 {
+            window.failure(&rule(), failed(1));
+        }
+        for _ in 0..3000 {
+            window.success(&rule(), at(2));
+        }
+        assert_eq!(window.share(64 * SECOND, at(3), |_| true), (1000, 4000));
+        assert_eq!(window.share(64 * SECOND, at(3), |severity| severity == Severity::Timeout), (0, 4000));
+        assert_eq!(window.share(64 * SECOND, at(67), |_| true), (0, 0));
+    }
+
+    #[test]
+    fn only_what_is_above_the_expected_share_is_too_much() {
+        for (rate, expected, failed, calls, too_many) in [
+            (50, 0, 4, 10, false),
+            (50, 0, 5, 10, true),
+            (10, 20, 3, 10, true),
+            (30, 20, 4, 10, false),
+            (30, 20, 5, 10, true),
+            (80, 50, 9, 10, false),
+            (80, 50, 10, 10, true),
+            (0, 0, 0, 0, false),
+        ] {
+            let answer = exceeds(Ratio::percent(rate), Ratio::percent(expected), failed, calls);
+            assert_eq!(answer, too_many, "{failed} of {calls}, {rate} % above {expected} %");
+        }
+    }
+}

@@ -1,0 +1,665 @@
+//! The machine of a turn: one event in, the steps to do next out.
+//!
+//! The driver starts what it is told to start, reports how each call ended, and wakes the machine at
+//! [`Turn::deadline`]. Everything else is decided here, in the order of the plan, so that the same events
+//! give the same turn.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "every index is a place in the plan that the slots were made from"
+)]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Timestamp;
+use crate::breaker::State as BreakerState;
+use crate::classify::{Nature, Reach};
+use crate::code::Code;
+use crate::id::{ToolCallId, ToolRef};
+use crate::json::Limits as JsonLimits;
+use crate::output::RawJson;
+
+use super::event::{CallEnd, Event, Failure, Misuse, Step, Stop, ToolFacts};
+use super::handler::{Decision, Dependants, Facts, Repeat, Strategy, decide, refuses};
+use super::params::{Pieces, Reference, ResolveError};
+use super::plan::{Need, Plan, PlannedCall};
+use super::result::{self, CallResult, EndedBy, Outcome, TurnResult};
+use super::trace::{Fact, Note, SkipReason, ToolFault};
+use super::{Limits, clip};
+
+/// A turn that was begun.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    plan: Arc<Plan>,
+    tools: BTreeMap<ToolRef, ToolFacts>,
+    started: Timestamp,
+    latest: Timestamp,
+    slots: Vec<Slot>,
+    /// Calls that could run and wait for a free place, the first of the plan first.
+    ready: BTreeSet<usize>,
+    running: usize,
+    /// Calls that have not ended.
+    open: usize,
+    succeeded: usize,
+    kept_bytes: usize,
+    /// Calls that the end of the turn cut off and that have not reported since.
+    cut_off: BTreeSet<usize>,
+    is_over: bool,
+}
+
+/// Where a call of the plan is.
+///
+/// ```text
+///            dependencies          a place             it, or its last
+///              are there          is free             alternative, ended
+///   Waiting ──────────────▶ Ready ─────────▶ Running ───────────────────▶ Ended
+///      │                      │               │   ▲                        ▲
+///      │                      │               └───┘ next alternative       │
+///      └──────────────────────┴────────────────────────────────────────────┘
+///        a dependency did not succeed and has no default; deadline; cancel
+/// ```
+#[derive(Clone, Debug)]
+enum State {
+    /// For so many dependencies.
+    Waiting { open: usize },
+    /// For a free place.
+    Ready,
+    /// With this candidate: 0 is the planned tool, then the alternatives.
+    Running { candidate: usize },
+    /// For good.
+    Ended(Ended),
+}
+
+#[derive(Clone, Debug)]
+struct Ended {
+    outcome: Outcome,
+    tool: ToolRef,
+    code: Option<Code>,
+    message: Option<String>,
+    escalated: bool,
+    output: Option<Pieces>,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    state: State,
+    tried: BTreeSet<usize>,
+    attempts: u32,
+}
+
+impl Turn {
+    /// Begins a turn.
+    ///
+    /// `earlier` are the results of an earlier submission of the same turn: what was finished then is not
+    /// run again ([`CallResult::is_finished`]), the rest goes on.
+    pub fn begin(
+        plan: Arc<Plan>,
+        tools: &BTreeMap<ToolRef, ToolFacts>,
+        earlier: Vec<CallResult>,
+        now: Timestamp,
+        notes: &mut Vec<Note>,
+    ) -> Result<(Self, Vec<Step>), Misuse> {
+        if let Some(unknown) = earlier.iter().find(|call| plan.position(&call.id).is_none()) {
+            return Err(Misuse::UnknownCall(unknown.id.clone()));
+        }
+        let tools = plan
+            .tools()
+            .into_iter()
+            .map(|tool| (tool.clone(), tools.get(tool).copied().unwrap_or_default()))
+            .collect();
+        let slots = plan.calls().iter().map(Slot::new).collect();
+        let open = plan.calls().len();
+        let mut turn = Self {
+            plan,
+            tools,
+            started: now,
+            latest: now,
+            slots,
+            ready: BTreeSet::new(),
+            running: 0,
+            open,
+            succeeded: 0,
+            kept_bytes: 0,
+            cut_off: BTreeSet::new(),
+            is_over: false,
+        };
+        notes.push(Note { at: now, call: None, tool: None, fact: Fact::TurnStarted { calls: open } });
+        turn.restore(earlier, notes);
+        for call in 0..turn.slots.len() {
+            turn.wake_if_ready(call);
+        }
+        let mut steps = Vec::new();
+        turn.advance(notes, &mut steps);
+        Ok((turn, steps))
+    }
+
+    /// Takes an event and says what to do next.
+    pub fn on(&mut self, now: Timestamp, event: Event, notes: &mut Vec<Note>) -> Result<Vec<Step>, Misuse> {
+        let mut steps = Vec::new();
+        self.latest = self.latest.max(now);
+        match event {
+            Event::Ended { id, end } => self.call_ended(&id, end, notes, &mut steps)?,
+            Event::BreakerChanged { tool, state } => self.breaker_changed(&tool, state, notes),
+            Event::Tick => {}
+            Event::Cancel if self.is_over => {}
+            Event::Cancel => {
+                self.note(None, None, Fact::TurnCancelled, notes);
+                self.finish(EndedBy::Cancel, notes, &mut steps);
+            }
+        }
+        self.advance(notes, &mut steps);
+        Ok(steps)
+    }
+
+    /// When the turn ends at the latest; the driver sends a [`Event::Tick`] then.
+    pub fn deadline(&self) -> Timestamp {
+        self.started + self.plan.deadline()
+    }
+
+    /// Whether [`Step::Done`] was given.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Calls that run now.
+    pub fn running(&self) -> usize {
+        self.running
+    }
+
+    /// Takes over what an earlier submission finished. All of it first, consequences after: a call that
+    /// succeeded then must not be skipped now because of another one's failure.
+    fn restore(&mut self, earlier: Vec<CallResult>, notes: &mut Vec<Note>) {
+        let mut restored = VecDeque::new();
+        for result in earlier.into_iter().filter(CallResult::is_finished) {
+            let Some(call) = self.plan.position(&result.id) else { continue };
+            if self.has_ended(call) {
+                continue;
+            }
+            self.note(Some(call), Some(&result.tool), Fact::CallRestored { outcome: result.outcome }, notes);
+            self.slots[call].attempts = result.attempts;
+            let (outcome, tool) = (result.outcome, result.tool);
+            let ended = match result.output {
+                Some(output) if outcome == Outcome::Succeeded => self.success(call, tool, output),
+                Some(_) | None => Ended {
+                    outcome,
+                    tool,
+                    code: result.code,
+                    message: result.message,
+                    escalated: result.escalated,
+                    output: None,
+                },
+            };
+            self.settle(call, ended);
+            restored.push_back(call);
+        }
+        self.propagate(restored, notes);
+    }
+
+    fn call_ended(
+        &mut self,
+        id: &ToolCallId,
+        end: CallEnd,
+        notes: &mut Vec<Note>,
+        steps: &mut Vec<Step>,
+    ) -> Result<(), Misuse> {
+        let call = self.plan.position(id).ok_or_else(|| Misuse::UnknownCall(id.clone()))?;
+        if self.cut_off.remove(&call) {
+            let code = match end {
+                CallEnd::Succeeded { .. } => None,
+                CallEnd::Failed(failure) => Some(failure.code),
+            };
+            self.note(Some(call), None, Fact::LateResult { code }, notes);
+            return Ok(());
+        }
+        let State::Running { candidate } = self.slots[call].state else {
+            return Err(Misuse::NotRunning(id.clone()));
+        };
+        self.running = self.running.saturating_sub(1);
+        let tool = self.tool(call, candidate);
+        match end {
+            CallEnd::Succeeded { output, attempts } => {
+                self.slots[call].attempts = self.slots[call].attempts.saturating_add(attempts);
+                self.note(Some(call), Some(&tool), Fact::ToolSucceeded { attempts }, notes);
+                let ended = self.success(call, tool, output);
+                self.settle(call, ended);
+                self.propagate(VecDeque::from([call]), notes);
+            }
+            CallEnd::Failed(failure) => {
+                if let Some(next) = self.failed(call, candidate, failure, notes) {
+                    self.run(call, next, notes, steps);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn breaker_changed(&mut self, tool: &ToolRef, state: BreakerState, notes: &mut Vec<Note>) {
+        let Some(facts) = self.tools.get_mut(tool) else { return };
+        if !self.is_over && facts.breaker != state {
+            facts.breaker = state;
+            self.note(None, Some(tool), Fact::CircuitBreaker { state }, notes);
+        }
+    }
+
+    /// Starts what can start; ends the turn if nothing is left to do or no time is left to do it.
+    fn advance(&mut self, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
+        if self.is_over {
+            return;
+        }
+        if self.open > 0 && self.latest >= self.deadline() {
+            self.note(None, None, Fact::TurnTimeout { timeout: self.plan.deadline() }, notes);
+            self.finish(EndedBy::Deadline, notes, steps);
+            return;
+        }
+        while self.running < self.plan.parallelism().get()
+            && let Some(call) = self.ready.pop_first()
+        {
+            let candidate = self.first_candidate(call);
+            self.run(call, candidate, notes, steps);
+        }
+        if self.open == 0 {
+            self.finish(EndedBy::Finished, notes, steps);
+        }
+    }
+
+    /// Starts a call with a candidate, or with the next one whose arguments can be made.
+    fn run(&mut self, call: usize, first: usize, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
+        let mut candidate = first;
+        loop {
+            let is_first_try = self.slots[call].tried.is_empty();
+            self.slots[call].tried.insert(candidate);
+            let tool = self.tool(call, candidate);
+            match self.arguments(call, candidate) {
+                Ok(arguments) => {
+                    if is_first_try {
+                        self.note_defaults(call, &tool, notes);
+                    }
+                    if candidate > 0 {
+                        let instead_of = self.call(call).tool.clone();
+                        self.note(Some(call), Some(&tool), Fact::AlternativeUsed { instead_of }, notes);
+                    }
+                    self.note(Some(call), Some(&tool), Fact::ToolStarted, notes);
+                    self.slots[call].state = State::Running { candidate };
+                    self.running += 1;
+                    let (id, timeout) = (self.call(call).id.clone(), self.call(call).timeout);
+                    steps.push(Step::Run { id, tool, arguments, timeout });
+                    return;
+                }
+                Err(error) => match self.failed(call, candidate, unresolved(&error), notes) {
+                    Some(next) => candidate = next,
+                    None => return,
+                },
+            }
+        }
+    }
+
+    /// The planned tool, or at once the first alternative that can run where the breaker of what stands
+    /// before it is open. If all are open the planned tool is asked anyway: the engine refuses it without
+    /// delay, and may have a finished answer to give.
+    fn first_candidate(&self, call: usize) -> usize {
+        self.untried(call).next().unwrap_or(0)
+    }
+
+    /// The candidates that were not tried and whose breakers let calls through.
+    fn untried(&self, call: usize) -> impl Iterator<Item = usize> {
+        self.call(call).tools().enumerate().filter_map(move |(candidate, tool)| {
+            let is_open = self.tools.get(tool).is_some_and(|facts| refuses(facts.breaker));
+            (!is_open && !self.slots[call].tried.contains(&candidate)).then_some(candidate)
+        })
+    }
+
+    fn arguments(&self, call: usize, candidate: usize) -> Result<RawJson, ResolveError> {
+        let planned = self.call(call);
+        let Some((_, params)) = planned.candidate(candidate) else { return Ok(RawJson::from_trusted("{}")) };
+        params.resolve(self.plan.limits().argument_bytes, |reference| self.piece(planned, reference))
+    }
+
+    fn piece<'s>(&'s self, planned: &'s PlannedCall, reference: &Reference) -> Result<&'s str, ResolveError> {
+        let from = &reference.from;
+        let not_kept = || ResolveError::NotKept { from: from.clone() };
+        let ended =
+            self.plan.position(from).and_then(|dependency| self.ended(dependency)).ok_or_else(not_kept)?;
+        let pieces = match ended.outcome {
+            Outcome::Succeeded => ended.output.as_ref(),
+            Outcome::Failed | Outcome::Skipped | Outcome::Cancelled | Outcome::LeftRunning => {
+                planned.default_for(from)
+            }
+        };
+        pieces.ok_or_else(not_kept)?.piece(from, &reference.pointer)
+    }
+
+    /// Decides about a failure. Gives the candidate to run next, or ends the call.
+    fn failed(
+        &mut self,
+        call: usize,
+        candidate: usize,
+        failure: Failure,
+        notes: &mut Vec<Note>,
+    ) -> Option<usize> {
+        let tool = self.tool(call, candidate);
+        self.slots[call].attempts = self.slots[call].attempts.saturating_add(failure.attempts);
+        let decision = decide(self.facts(call, &tool, &failure));
+        let strategy = decision.strategy;
+        self.note_failure(call, &tool, &failure, decision, notes);
+        let escalated = match strategy {
+            Strategy::AlternativeTool => match self.untried(call).next() {
+                Some(next) => return Some(next),
+                None => false,
+            },
+            Strategy::Escalate => true,
+            // A call that ended has no attempts left, so there is nothing to retry.
+            Strategy::Retry | Strategy::PartialSuccess | Strategy::GracefulFailure => false,
+        };
+        let message = Some(clip(&failure.message, MESSAGE_BYTES));
+        let code = Some(failure.code);
+        self.settle(call, Ended { outcome: Outcome::Failed, tool, code, message, escalated, output: None });
+        self.propagate(VecDeque::from([call]), notes);
+        None
+    }
+
+    fn facts(&self, call: usize, tool: &ToolRef, failure: &Failure) -> Facts {
+        let planned = self.call(call);
+        let mut dependants = Dependants::default();
+        for &dependant in self.plan.graph().dependants(call) {
+            match self.slots[dependant].state {
+                State::Waiting { .. } if self.call(dependant).default_for(&planned.id).is_some() => {
+                    dependants.covered += 1;
+                }
+                State::Waiting { .. } => dependants.stranded += 1,
+                State::Ready | State::Running { .. } | State::Ended(_) => {}
+            }
+        }
+        Facts {
+            code: failure.code,
+            nature: failure.nature,
+            reach: failure.reach,
+            repeat: failure.repeat,
+            breaker: self.tools.get(tool).copied().unwrap_or_default().breaker,
+            attempts: failure.attempts,
+            attempts_left: 0,
+            wait: Duration::ZERO,
+            remaining: self.deadline().since(self.latest),
+            alternatives: self.untried(call).count(),
+            need: planned.need,
+            dependants,
+            succeeded: self.succeeded,
+        }
+    }
+
+    /// A success, with what others want of its output looked up once, and with what is too large left out.
+    fn success(&mut self, call: usize, tool: ToolRef, output: RawJson) -> Ended {
+        let limits = *self.plan.limits();
+        let bytes = output.as_str().len();
+        let kept = self.kept_bytes.saturating_add(bytes);
+        let mut ended = Ended {
+            outcome: Outcome::Succeeded,
+            tool,
+            code: None,
+            message: None,
+            escalated: false,
+            output: None,
+        };
+        if bytes > limits.output_bytes || kept > limits.kept_bytes {
+            ended.code = Some(Code::ResultNotKept);
+            ended.message =
+                Some(format!("it succeeded, but its output of {bytes} bytes was too large to keep"));
+        } else {
+            self.kept_bytes = kept;
+            let json = JsonLimits { bytes: limits.output_bytes, depth: Limits::OUTPUT_DEPTH };
+            ended.output = Some(Pieces::cut(output, self.plan.wanted(call), json));
+        }
+        ended
+    }
+
+    fn settle(&mut self, call: usize, ended: Ended) {
+        debug_assert!(!self.has_ended(call), "a call ends once");
+        self.succeeded += usize::from(ended.outcome == Outcome::Succeeded);
+        self.open = self.open.saturating_sub(1);
+        self.ready.remove(&call);
+        self.slots[call].state = State::Ended(ended);
+    }
+
+    /// Tells the dependants of calls that ended, and theirs. A list and not recursion: chains may be long.
+    fn propagate(&mut self, mut ended: VecDeque<usize>, notes: &mut Vec<Note>) {
+        let plan = Arc::clone(&self.plan);
+        while let Some(call) = ended.pop_front() {
+            let succeeded = self.ended(call).is_some_and(|ended| ended.outcome == Outcome::Succeeded);
+            let id = &self.call(call).id.clone();
+            for &dependant in plan.graph().dependants(call) {
+                let State::Waiting { open } = &mut self.slots[dependant].state else { continue };
+                if succeeded || plan.calls()[dependant].default_for(id).is_some() {
+                    *open = open.saturating_sub(1);
+                    self.wake_if_ready(dependant);
+                } else {
+                    self.skip(dependant, SkipReason::Dependency(id.clone()), notes);
+                    ended.push_back(dependant);
+                }
+            }
+        }
+    }
+
+    fn wake_if_ready(&mut self, call: usize) {
+        if matches!(self.slots[call].state, State::Waiting { open: 0 }) {
+            self.slots[call].state = State::Ready;
+            self.ready.insert(call);
+        }
+    }
+
+    /// Ends a call that never ran. Only a dependency's failure is escalated: that the time is over is told
+    /// by the turn itself.
+    fn skip(&mut self, call: usize, because: SkipReason, notes: &mut Vec<Note>) {
+        let planned = self.call(call);
+        let (need, tool) = (planned.need, planned.tool.clone());
+        let (code, escalated, message) = match &because {
+            SkipReason::Dependency(id) => (
+                Code::DependencyFailed,
+                need == Need::Required,
+                format!("skipped: it depends on {id:?}, which did not succeed"),
+            ),
+            SkipReason::Deadline => (
+                Code::DeadlineExceeded,
+                false,
+                "skipped: the time of the turn was over before it could start".into(),
+            ),
+            SkipReason::Cancelled => {
+                (Code::Cancelled, false, "skipped: the turn was cancelled before it could start".into())
+            }
+        };
+        self.note(Some(call), Some(&tool), Fact::ToolSkipped { because, need, escalated }, notes);
+        let (code, message) = (Some(code), Some(message));
+        self.settle(call, Ended { outcome: Outcome::Skipped, tool, code, message, escalated, output: None });
+    }
+
+    /// Ends the turn: what has not started never will, what runs is stopped or left, and all is told.
+    fn finish(&mut self, by: EndedBy, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
+        self.is_over = true;
+        for call in 0..self.slots.len() {
+            match self.slots[call].state {
+                State::Ended(_) => {}
+                State::Waiting { .. } | State::Ready => {
+                    let because = match by {
+                        EndedBy::Cancel => SkipReason::Cancelled,
+                        EndedBy::Deadline | EndedBy::Finished => SkipReason::Deadline,
+                    };
+                    self.skip(call, because, notes);
+                }
+                State::Running { candidate } => self.cut(call, candidate, by, notes, steps),
+            }
+        }
+        self.running = 0;
+        let result = self.result(by);
+        let fact = Fact::TurnEnded { summary: result.summary.clone(), escalated: result.escalated };
+        self.note(None, None, fact, notes);
+        steps.push(Step::Done(result));
+    }
+
+    /// Cuts a running call off. A cancel of the caller always goes upstream; the end of the time only goes
+    /// to what can be stopped without harm (D31).
+    fn cut(
+        &mut self,
+        call: usize,
+        candidate: usize,
+        by: EndedBy,
+        notes: &mut Vec<Note>,
+        steps: &mut Vec<Step>,
+    ) {
+        let tool = self.tool(call, candidate);
+        let id = self.call(call).id.clone();
+        let stop = self.tools.get(&tool).copied().unwrap_or_default().stop;
+        steps.push(match (stop, by) {
+            (Stop::Cancel, _) | (Stop::Leave, EndedBy::Cancel) => Step::Cancel { id },
+            (Stop::Leave, EndedBy::Deadline | EndedBy::Finished) => Step::Leave { id },
+        });
+        let (outcome, code, message, fact) = match (stop, by) {
+            (Stop::Leave, _) => (
+                Outcome::LeftRunning,
+                Code::InFlight,
+                "still running at the end of the turn; send the turn again to get the result",
+                Fact::ToolLeftRunning,
+            ),
+            (Stop::Cancel, EndedBy::Cancel) => {
+                (Outcome::Cancelled, Code::Cancelled, "stopped: the turn was cancelled", Fact::ToolCancelled)
+            }
+            (Stop::Cancel, EndedBy::Deadline | EndedBy::Finished) => (
+                Outcome::Cancelled,
+                Code::DeadlineExceeded,
+                "stopped: the time of the turn was over",
+                Fact::ToolCancelled,
+            ),
+        };
+        self.note(Some(call), Some(&tool), fact, notes);
+        self.cut_off.insert(call);
+        let (code, message) = (Some(code), Some(message.to_owned()));
+        self.settle(call, Ended { outcome, tool, code, message, escalated: false, output: None });
+    }
+
+    fn result(&self, by: EndedBy) -> TurnResult {
+        let calls: Vec<CallResult> = (0..self.slots.len())
+            .filter_map(|call| {
+                let ended = self.ended(call)?;
+                Some(CallResult {
+                    id: self.call(call).id.clone(),
+                    tool: ended.tool.clone(),
+                    outcome: ended.outcome,
+                    code: ended.code,
+                    message: ended.message.clone(),
+                    escalated: ended.escalated,
+                    output: ended.output.as_ref().map(|output| output.text().clone()),
+                    attempts: self.slots[call].attempts,
+                })
+            })
+            .collect();
+        debug_assert_eq!(calls.len(), self.slots.len(), "when the turn ends, every call has ended");
+        TurnResult {
+            turn_id: self.plan.turn().cloned(),
+            status: result::status(&calls),
+            ended_by: by,
+            escalated: calls.iter().any(|call| call.escalated),
+            summary: result::summary(&calls),
+            calls,
+            started_at_ms: self.started,
+            ended_at_ms: self.latest,
+        }
+    }
+
+    /// Where a call is, for the table of states and events.
+    #[cfg(test)]
+    pub(super) fn state_name(&self, id: &ToolCallId) -> String {
+        match self.plan.position(id).map(|call| &self.slots[call].state) {
+            None => "unknown".to_owned(),
+            Some(State::Waiting { .. }) => "Waiting".to_owned(),
+            Some(State::Ready) => "Ready".to_owned(),
+            Some(State::Running { .. }) => "Running".to_owned(),
+            Some(State::Ended(ended)) => format!("{:?}", ended.outcome),
+        }
+    }
+
+    fn call(&self, call: usize) -> &PlannedCall {
+        &self.plan.calls()[call]
+    }
+
+    fn tool(&self, call: usize, candidate: usize) -> ToolRef {
+        let planned = self.call(call);
+        planned.candidate(candidate).map_or(&planned.tool, |(tool, _)| tool).clone()
+    }
+
+    fn ended(&self, call: usize) -> Option<&Ended> {
+        match &self.slots[call].state {
+            State::Ended(ended) => Some(ended),
+            State::Waiting { .. } | State::Ready | State::Running { .. } => None,
+        }
+    }
+
+    fn has_ended(&self, call: usize) -> bool {
+        self.ended(call).is_some()
+    }
+
+    fn note(&self, call: Option<usize>, tool: Option<&ToolRef>, fact: Fact, notes: &mut Vec<Note>) {
+        let planned = call.map(|call| self.call(call));
+        let tool = tool.or_else(|| planned.map(|planned| &planned.tool)).cloned();
+        notes.push(Note { at: self.latest, call: planned.map(|planned| planned.id.clone()), tool, fact });
+    }
+
+    /// Told when the call starts and not when the dependency failed: only then is the default used.
+    fn note_defaults(&self, call: usize, tool: &ToolRef, notes: &mut Vec<Note>) {
+        for dependency in &self.call(call).depends_on {
+            let ended = self.plan.position(&dependency.on).and_then(|position| self.ended(position));
+            if ended.is_some_and(|ended| ended.outcome != Outcome::Succeeded) {
+                self.note(
+                    Some(call),
+                    Some(tool),
+                    Fact::DefaultUsed { dependency: dependency.on.clone() },
+                    notes,
+                );
+            }
+        }
+    }
+
+    fn note_failure(
+        &self,
+        call: usize,
+        tool: &ToolRef,
+        failure: &Failure,
+        decision: Decision,
+        notes: &mut Vec<Note>,
+    ) {
+        let fault = ToolFault {
+            error: clip(&failure.message, MESSAGE_BYTES),
+            code: failure.code,
+            nature: failure.nature,
+            breaker: decision.facts.breaker,
+            attempts: failure.attempts,
+            decision: decision.strategy,
+        };
+        let fact = match failure.timed_out_after {
+            Some(timeout) => Fact::ToolTimeout { timeout, fault },
+            None => Fact::ToolError(fault),
+        };
+        self.note(Some(call), Some(tool), fact, notes);
+        let fact = Fact::Decision { strategy: decision.strategy, reason: decision.reason };
+        self.note(Some(call), Some(tool), fact, notes);
+    }
+}
+
+impl Slot {
+    fn new(planned: &PlannedCall) -> Self {
+        Self { state: State::Waiting { open: planned.depends_on.len() }, tried: BTreeSet::new(), attempts: 0 }
+    }
+}
+
+/// Arguments that cannot be made are a failure of the call that wanted them; it was never sent.
+fn unresolved(error: &ResolveError) -> Failure {
+    Failure {
+        code: Code::DependencyFailed,
+        message: error.to_string(),
+        nature: Nature::Permanent,
+        reach: Reach::NotSent,
+        repeat: Repeat::Safe,
+        attempts: 0,
+        timed_out_after: None,
+    }
+}
+
+/// The longest message of a tool that a turn keeps for each call.
+const MESSAGE_BYTES: usize = 2048;

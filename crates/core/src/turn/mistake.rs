@@ -1,0 +1,230 @@
+//! What is wrong with a plan, all of it at once, each with the path to it.
+
+use std::fmt;
+
+use crate::id::{InvalidId, ToolCallId};
+use crate::json::JsonError;
+
+use super::clip;
+use super::params::{InvalidPointer, Pointer};
+
+/// Everything that is wrong with a plan. There is at least one mistake in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanErrors {
+    /// The first [`PlanErrors::MAX`] of them, in the order of the plan as far as it could be read.
+    pub errors: Vec<PlanError>,
+    /// How many more there are.
+    pub omitted: usize,
+}
+
+/// One mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanError {
+    /// Where it is, as a JSON Pointer into the plan; empty for the plan as a whole.
+    pub path: String,
+    /// What is wrong there.
+    pub problem: Problem,
+}
+
+/// What can be wrong with a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// It is not JSON, or not within the limits of what is read.
+    Json(JsonError),
+    /// There is too much of something.
+    TooLarge {
+        /// Of what.
+        what: &'static str,
+        /// How much there is.
+        found: usize,
+        /// How much is allowed.
+        limit: usize,
+    },
+    /// A field that has to be there is not.
+    Missing(&'static str),
+    /// A field that no plan has; a misspelt `dependsOn` must not run things in the wrong order.
+    UnknownField(String),
+    /// A value of the wrong kind.
+    Expected {
+        /// What should be there.
+        expected: &'static str,
+        /// What is there.
+        found: &'static str,
+    },
+    /// A name that cannot be one.
+    InvalidName(InvalidId),
+    /// A tool without a namespace.
+    ToolWithoutNamespace,
+    /// Two calls have the same id.
+    DuplicateId {
+        /// The id.
+        id: ToolCallId,
+        /// Where it stands first.
+        first: String,
+    },
+    /// The same dependency is named twice.
+    DuplicateDependency(ToolCallId),
+    /// No call of the plan has this id.
+    UnknownCall(ToolCallId),
+    /// A call that waits for itself.
+    SelfReference,
+    /// Calls that wait for each other; each depends on the next, the last on the first.
+    Cycle(Vec<ToolCallId>),
+    /// A path that is no JSON Pointer.
+    InvalidPointer(InvalidPointer),
+    /// An object with `$from` has something besides `path`.
+    BadReference(String),
+    /// A default does not have what the arguments take from that dependency.
+    DefaultMisses {
+        /// The dependency that it stands in for.
+        from: ToolCallId,
+        /// What is not in it.
+        pointer: Pointer,
+    },
+}
+
+impl PlanErrors {
+    /// So many are told in full; a plan with more is not read to its end by anyone.
+    pub const MAX: usize = 100;
+
+    pub(super) const fn none() -> Self {
+        Self { errors: Vec::new(), omitted: 0 }
+    }
+
+    pub(super) fn push(&mut self, path: impl Into<String>, problem: Problem) {
+        if self.errors.len() < Self::MAX {
+            self.errors.push(PlanError { path: path.into(), problem });
+        } else {
+            self.omitted = self.omitted.saturating_add(1);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.errors.is_empty()
+    }
+}
+
+impl fmt::Display for PlanErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, error) in self.errors.iter().enumerate() {
+            if position > 0 {
+                f.write_str("; ")?;
+            }
+            write!(f, "{error}")?;
+        }
+        if self.omitted > 0 {
+            write!(f, "; and {} more", self.omitted)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for PlanErrors {}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = if self.path.is_empty() { "the plan" } else { &self.path };
+        write!(f, "{place}: {}", self.problem)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json(error) => write!(f, "{error}"),
+            Self::TooLarge { what, found, limit } => {
+                write!(f, "has {found} {what}, at most {limit} are allowed")
+            }
+            Self::Missing(field) => write!(f, "`{field}` is missing"),
+            Self::UnknownField(name) => write!(f, "{name:?} is not a field here"),
+            Self::Expected { expected, found } => write!(f, "expected {expected}, found {found}"),
+            Self::InvalidName(error) => write!(f, "{error}"),
+            Self::ToolWithoutNamespace => write!(f, "a tool is named as \"namespace/tool\""),
+            Self::DuplicateId { id, first } => write!(f, "the id {id:?} is already used at {first}"),
+            Self::DuplicateDependency(id) => write!(f, "the dependency on {id:?} is named twice"),
+            Self::UnknownCall(id) => write!(f, "no call of this plan has the id {id:?}"),
+            Self::SelfReference => write!(f, "a call cannot depend on itself"),
+            Self::Cycle(calls) => write_cycle(f, calls),
+            Self::InvalidPointer(error) => write!(f, "{error}"),
+            Self::BadReference(name) => {
+                write!(
+                    f,
+                    "an object with `$from` may have `path` besides it and nothing else, found {name:?}"
+                )
+            }
+            Self::DefaultMisses { from, pointer } => write!(
+                f,
+                "the default has nothing at {:?}, which the arguments take from {from:?}",
+                pointer.as_str()
+            ),
+        }
+    }
+}
+
+/// A long cycle is told by its beginning and its length: nobody reads ten thousand names.
+fn write_cycle(f: &mut fmt::Formatter<'_>, calls: &[ToolCallId]) -> fmt::Result {
+    const SHOWN: usize = 10;
+    write!(f, "calls wait for each other (each depends on the next): ")?;
+    for call in calls.iter().take(SHOWN) {
+        write!(f, "{call} -> ")?;
+    }
+    if calls.len() > SHOWN {
+        write!(f, "… {} more … -> ", calls.len() - SHOWN)?;
+    }
+    calls.first().map_or(Ok(()), |first| write!(f, "{first}"))
+}
+
+/// The way to a place in the plan, as a JSON Pointer, kept short: a hostile name must not make the
+/// message about it long.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Path(String);
+
+impl Path {
+    const TOKEN_BYTES: usize = 48;
+    const BYTES: usize = 256;
+
+    pub(super) fn root() -> Self {
+        Self::default()
+    }
+
+    /// Goes one step down; [`Path::leave`] with what this gives goes back up.
+    pub(super) fn enter(&mut self, token: impl fmt::Display) -> usize {
+        let before = self.0.len();
+        if before < Self::BYTES {
+            let token = token.to_string().replace('~', "~0").replace('/', "~1");
+            self.0.push('/');
+            self.0.push_str(&clip(&token, Self::TOKEN_BYTES));
+        } else if !self.0.ends_with("/…") {
+            self.0.push_str("/…");
+        }
+        before
+    }
+
+    pub(super) fn leave(&mut self, before: usize) {
+        self.0.truncate(before);
+    }
+
+    /// The place one step below this one.
+    pub(super) fn to(&self, token: impl fmt::Display) -> Self {
+        let mut below = self.clone();
+        below.enter(token);
+        below
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&Path> for String {
+    fn from(path: &Path) -> Self {
+        path.0.clone()
+    }
+}
+
+impl From<Path> for String {
+    fn from(path: Path) -> Self {
+        path.0
+    }
+}

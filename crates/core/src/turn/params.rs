@@ -1,0 +1,402 @@
+//! Arguments that refer to results of other calls.
+//!
+//! Anywhere in the params of a call an object `{"$from": "<id>", "path": "<JSON Pointer>"}` stands for a
+//! part of that call's output; without `path` it stands for the whole. References are found once, when the
+//! plan is checked, and kept as byte ranges of the text. So everything else of the params goes to the tool
+//! byte for byte, numbers with all their digits.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::id::ToolCallId;
+use crate::json::{Document, JsonError, Kind, Limits as JsonLimits, Value};
+use crate::output::RawJson;
+
+use super::mistake::{Path, PlanErrors, Problem};
+use super::{Limits, clip};
+
+/// The params of a call, with the places where outputs go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Params {
+    text: RawJson,
+    references: Vec<Reference>,
+}
+
+/// A place in the params that another call's output goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// Whose output.
+    pub from: ToolCallId,
+    /// Which part of it.
+    pub pointer: Pointer,
+    /// Where it stands in the text of the params.
+    span: Range<usize>,
+    /// Where it stands in the plan, for messages.
+    path: String,
+}
+
+impl Params {
+    /// No params: an empty object.
+    pub fn none() -> Self {
+        Self { text: RawJson::from_trusted("{}"), references: Vec::new() }
+    }
+
+    /// The references in the order of the text.
+    pub fn references(&self) -> &[Reference] {
+        &self.references
+    }
+
+    /// The arguments, with `piece` put in the place of every reference.
+    ///
+    /// The result is a JSON object of at most `limit` bytes, or the reason why it cannot be.
+    pub fn resolve<'p>(
+        &self,
+        limit: usize,
+        piece: impl Fn(&Reference) -> Result<&'p str, ResolveError>,
+    ) -> Result<RawJson, ResolveError> {
+        if self.references.is_empty() {
+            return Ok(self.text.clone());
+        }
+        let text = self.text.as_str();
+        let mut filled = String::new();
+        let mut rest = 0;
+        let mut append = |part: &str| {
+            if filled.len().saturating_add(part.len()) > limit {
+                return Err(ResolveError::TooLarge { limit });
+            }
+            filled.push_str(part);
+            Ok(())
+        };
+        for reference in &self.references {
+            append(text.get(rest..reference.span.start).unwrap_or_default())?;
+            append(piece(reference)?)?;
+            rest = reference.span.end;
+        }
+        append(text.get(rest..).unwrap_or_default())?;
+        if !filled.trim_start().starts_with('{') {
+            return Err(ResolveError::NotAnObject);
+        }
+        Ok(RawJson::from_trusted(filled))
+    }
+
+    /// Reads params out of a plan. What is wrong with them goes to `errors`.
+    pub(super) fn read(value: Value<'_>, path: &mut Path, errors: &mut PlanErrors) -> Self {
+        let text = value.raw();
+        match value.kind() {
+            Kind::Object(_) => {}
+            other @ (Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) | Kind::Array(_)) => {
+                let found = other.describe();
+                errors.push(&*path, Problem::Expected { expected: "an object", found });
+                return Self::none();
+            }
+        }
+        let mut references = Vec::new();
+        find_references(value, value.span().start, path, &mut references, errors);
+        Self { text: RawJson::from_trusted(text), references }
+    }
+}
+
+impl Reference {
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+}
+
+/// Why the arguments of a call cannot be made. It is a failure of that call, code `dependency_failed`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ResolveError {
+    /// The output does not have that part.
+    Missing {
+        /// Whose output.
+        from: ToolCallId,
+        /// What is not in it.
+        pointer: Pointer,
+    },
+    /// The output was too large to be kept for dependants.
+    NotKept {
+        /// Whose output.
+        from: ToolCallId,
+    },
+    /// The output is not JSON that can be looked into.
+    Unreadable {
+        /// Whose output.
+        from: ToolCallId,
+        /// Why.
+        error: JsonError,
+    },
+    /// With the outputs in them the arguments are too large.
+    TooLarge {
+        /// The bytes that are allowed.
+        limit: usize,
+    },
+    /// All of the params come from an output, and that is not an object.
+    NotAnObject,
+}
+
+impl fmt::Display for ResolveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { from, pointer } => {
+                write!(f, "the output of {from:?} has nothing at {:?}", clip(pointer.as_str(), 256))
+            }
+            Self::NotKept { from } => {
+                write!(f, "the output of {from:?} was too large to be passed on; ask it for less")
+            }
+            Self::Unreadable { from, error } => {
+                write!(f, "the output of {from:?} cannot be looked into: {error}")
+            }
+            Self::TooLarge { limit } => {
+                write!(
+                    f,
+                    "with the outputs in them the arguments exceed {limit} bytes; refer to smaller parts"
+                )
+            }
+            Self::NotAnObject => f.write_str("the output that should be the arguments is not an object"),
+        }
+    }
+}
+
+impl std::error::Error for ResolveError {}
+
+/// A JSON Pointer (RFC 6901).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pointer(Arc<str>);
+
+/// Why a text is no JSON Pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidPointer {
+    /// It neither is empty nor begins with a slash.
+    NoSlash,
+    /// A `~` that is followed by neither 0 nor 1.
+    Tilde,
+    /// Longer than any that is accepted.
+    TooLong,
+    /// More steps than an output can be deep.
+    TooDeep,
+}
+
+impl fmt::Display for InvalidPointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSlash => f.write_str("a JSON Pointer is empty or begins with `/`"),
+            Self::Tilde => f.write_str("in a JSON Pointer `~` is written `~0` and `/` within a name `~1`"),
+            Self::TooLong => {
+                write!(f, "a JSON Pointer of more than {} bytes is not accepted", Pointer::MAX_BYTES)
+            }
+            Self::TooDeep => {
+                write!(f, "a JSON Pointer of more than {} steps is not accepted", Limits::OUTPUT_DEPTH)
+            }
+        }
+    }
+}
+
+impl std::error::Error for InvalidPointer {}
+
+impl Pointer {
+    const MAX_BYTES: usize = 1024;
+
+    /// The pointer to the whole value.
+    pub fn whole() -> Self {
+        Self(Arc::from(""))
+    }
+
+    /// The pointer, if the text is one.
+    pub fn parse(text: &str) -> Result<Self, InvalidPointer> {
+        if text.len() > Self::MAX_BYTES {
+            return Err(InvalidPointer::TooLong);
+        }
+        if !text.is_empty() && !text.starts_with('/') {
+            return Err(InvalidPointer::NoSlash);
+        }
+        if text.split('~').skip(1).any(|after| !after.starts_with(['0', '1'])) {
+            return Err(InvalidPointer::Tilde);
+        }
+        if text.matches('/').count() > Limits::OUTPUT_DEPTH {
+            return Err(InvalidPointer::TooDeep);
+        }
+        Ok(Self(Arc::from(text)))
+    }
+
+    /// The text of it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn tokens(&self) -> Vec<String> {
+        self.0.split('/').skip(1).map(|token| token.replace("~1", "/").replace("~0", "~")).collect()
+    }
+}
+
+/// A text with the parts of it that somebody refers to, found in one pass.
+///
+/// An output may be megabytes and have a thousand dependants; each looking for itself would read it a
+/// thousand times. Parts are byte ranges, so overlapping ones cost nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pieces {
+    text: RawJson,
+    found: BTreeMap<Pointer, Range<usize>>,
+    error: Option<JsonError>,
+}
+
+impl Pieces {
+    /// Looks for all of `wanted` in a text.
+    pub fn cut<'p>(text: RawJson, wanted: impl IntoIterator<Item = &'p Pointer>, limits: JsonLimits) -> Self {
+        let mut wanted: Vec<Wanted<'p>> = wanted
+            .into_iter()
+            .filter(|pointer| !pointer.as_str().is_empty())
+            .map(|pointer| Wanted { tokens: pointer.tokens(), pointer })
+            .collect();
+        wanted.sort_by(|a, b| a.tokens.cmp(&b.tokens));
+        let mut found = BTreeMap::new();
+        let mut error = None;
+        if !wanted.is_empty() {
+            match Document::parse(text.as_str().as_bytes(), limits) {
+                Ok(document) => find_pieces(document.root(), &wanted, 0, &mut found),
+                Err(problem) => error = Some(problem),
+            }
+        }
+        Self { text, found, error }
+    }
+
+    /// All of the text.
+    pub fn text(&self) -> &RawJson {
+        &self.text
+    }
+
+    /// The part at a pointer that was looked for; `from` names the text if it is not there.
+    pub fn piece(&self, from: &ToolCallId, pointer: &Pointer) -> Result<&str, ResolveError> {
+        if pointer.as_str().is_empty() {
+            return Ok(self.text.as_str());
+        }
+        if let Some(error) = &self.error {
+            return Err(ResolveError::Unreadable { from: from.clone(), error: error.clone() });
+        }
+        self.found
+            .get(pointer)
+            .and_then(|span| self.text.as_str().get(span.clone()))
+            .ok_or_else(|| ResolveError::Missing { from: from.clone(), pointer: pointer.clone() })
+    }
+}
+
+struct Wanted<'p> {
+    tokens: Vec<String>,
+    pointer: &'p Pointer,
+}
+
+/// Goes down once for all pointers that begin the same way. They are sorted, so those that share their
+/// first `level` steps stand together. Recursion ends at [`Limits::OUTPUT_DEPTH`], where pointers end too.
+fn find_pieces(
+    value: Value<'_>,
+    wanted: &[Wanted<'_>],
+    level: usize,
+    found: &mut BTreeMap<Pointer, Range<usize>>,
+) {
+    let mut below: BTreeMap<&str, &[Wanted<'_>]> = BTreeMap::new();
+    for group in wanted.chunk_by(|a, b| a.tokens.get(level) == b.tokens.get(level)) {
+        let Some(first) = group.first() else { continue };
+        match first.tokens.get(level) {
+            Some(token) => {
+                below.insert(token, group);
+            }
+            None => {
+                for here in group {
+                    found.insert(here.pointer.clone(), value.span());
+                }
+            }
+        }
+    }
+    match value.kind() {
+        Kind::Object(members) if !below.is_empty() => {
+            for (name, member) in members {
+                if let Some(group) = below.get(name.as_ref()) {
+                    find_pieces(member, group, level + 1, found);
+                }
+            }
+        }
+        Kind::Array(items) if !below.is_empty() => {
+            let mut positions: Vec<_> =
+                below.iter().filter_map(|(token, group)| Some((array_index(token)?, *group))).collect();
+            positions.sort_by_key(|(position, _)| *position);
+            let mut positions = positions.into_iter().peekable();
+            for (position, item) in items.enumerate() {
+                let Some((next, group)) = positions.peek() else { break };
+                if *next == position {
+                    find_pieces(item, group, level + 1, found);
+                    positions.next();
+                }
+            }
+        }
+        Kind::Object(_) | Kind::Array(_) | Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) => {
+        }
+    }
+}
+
+/// The position that a step names; `-` and `01` name none.
+fn array_index(token: &str) -> Option<usize> {
+    let plain =
+        token == "0" || (!token.starts_with('0') && token.bytes().all(|digit| digit.is_ascii_digit()));
+    if plain { token.parse().ok() } else { None }
+}
+
+/// Collects the references below a value; `start` is where the params begin in the document. Recursion
+/// ends at the depth that the document was read with.
+fn find_references(
+    value: Value<'_>,
+    start: usize,
+    path: &mut Path,
+    found: &mut Vec<Reference>,
+    errors: &mut PlanErrors,
+) {
+    match value.kind() {
+        Kind::Object(_) if value.get("$from").is_some() => {
+            found.extend(read_reference(value, start, path, errors));
+        }
+        Kind::Object(members) => {
+            for (name, member) in members {
+                let before = path.enter(name);
+                find_references(member, start, path, found, errors);
+                path.leave(before);
+            }
+        }
+        Kind::Array(items) => {
+            for (position, item) in items.enumerate() {
+                let before = path.enter(position);
+                find_references(item, start, path, found, errors);
+                path.leave(before);
+            }
+        }
+        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) => {}
+    }
+}
+
+fn read_reference(value: Value<'_>, start: usize, path: &Path, errors: &mut PlanErrors) -> Option<Reference> {
+    let members = value.members()?;
+    let mut from = None;
+    let mut pointer = Some(Pointer::whole());
+    for (name, member) in members {
+        let place = || path.to(&name);
+        let string = member.as_str();
+        let expected = |expected| Problem::Expected { expected, found: member.kind().describe() };
+        match (name.as_ref(), string) {
+            ("$from", Some(id)) => match ToolCallId::new(id) {
+                Ok(id) => from = Some(id),
+                Err(error) => errors.push(place(), Problem::InvalidName(error)),
+            },
+            ("$from", None) => errors.push(place(), expected("the id of a call")),
+            ("path", Some(at)) => match Pointer::parse(&at) {
+                Ok(at) => pointer = Some(at),
+                Err(error) => {
+                    pointer = None;
+                    errors.push(place(), Problem::InvalidPointer(error));
+                }
+            },
+            ("path", None) => errors.push(place(), expected("a JSON Pointer")),
+            (other, _) => errors.push(path, Problem::BadReference(clip(other, 64))),
+        }
+    }
+    let span = value.span().start.saturating_sub(start)..value.span().end.saturating_sub(start);
+    Some(Reference { from: from?, pointer: pointer?, span, path: path.as_str().to_owned() })
+}

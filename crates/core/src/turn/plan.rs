@@ -1,0 +1,379 @@
+//! The plan of a turn, checked as a whole before anything of it runs.
+//!
+//! On the wire:
+//!
+//! ```json
+//! { "turnId": "t-1", "deadlineMs": 60000, "parallelism": 4, "calls": [
+//!   { "id": "flights", "tool": "travel/flight_search", "params": { "to": "LIS" }, "timeoutMs": 30000,
+//!     "alternatives": ["travel/flight_search_backup"] },
+//!   { "id": "compare", "tool": "travel/compare_prices", "required": false,
+//!     "params": { "best": { "$from": "flights", "path": "/best/0" } },
+//!     "dependsOn": [{ "id": "flights", "default": { "best": [null] } }] } ] }
+//! ```
+//!
+//! - A tool is `"namespace/tool"`, cut at the first slash, or `{"namespace": …, "tool": …}`.
+//! - Calls are required unless they say otherwise.
+//! - A dependency is an id, or an object with an id and a `default` that stands in for the output when that
+//!   call does not succeed. A `$from` to a call that `dependsOn` does not name implies the dependency,
+//!   without a default: nobody can use an output before it is there, so saying it twice would only be a
+//!   chance to forget it.
+//! - An alternative is a tool, or an object with a tool and params of its own.
+//! - A default must have everything that the arguments take from it. That is known now, so it is a mistake
+//!   of the plan and not a surprise on the day when the default is needed.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{ToolCallId, ToolRef, TurnId};
+use crate::json::{Document, Limits as JsonLimits};
+use crate::output::RawJson;
+
+use super::Limits;
+use super::graph::Graph;
+use super::mistake::{PlanErrors, Problem};
+use super::params::{Params, Pieces, Pointer};
+use super::read::{self, CallSketch, DependencySketch, Sketch};
+
+/// A plan that can run: every name in it is known, and no call waits for itself.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    turn: Option<TurnId>,
+    deadline: Duration,
+    parallelism: NonZeroUsize,
+    calls: Vec<PlannedCall>,
+    index: BTreeMap<ToolCallId, usize>,
+    graph: Graph,
+    /// For each call, the parts of its output that others refer to.
+    wanted: Vec<Vec<Pointer>>,
+    limits: Limits,
+}
+
+/// One call of a plan.
+#[derive(Clone, Debug)]
+pub struct PlannedCall {
+    /// Its name within the plan.
+    pub id: ToolCallId,
+    /// What it calls.
+    pub tool: ToolRef,
+    /// With what.
+    pub params: Params,
+    /// What it waits for, implied dependencies included, in the order of their ids.
+    pub depends_on: Vec<Dependency>,
+    /// Whether the turn needs it.
+    pub need: Need,
+    /// What is tried when the tool fails for good, in this order.
+    pub alternatives: Vec<Alternative>,
+    /// How long one attempt may take, if the plan says so; the engine's policy may allow less.
+    pub timeout: Option<Duration>,
+}
+
+/// Something a call waits for.
+#[derive(Clone, Debug)]
+pub struct Dependency {
+    /// The call.
+    pub on: ToolCallId,
+    /// What stands in for its output when it does not succeed.
+    pub default: Option<Pieces>,
+}
+
+/// Another tool for the same job.
+#[derive(Clone, Debug)]
+pub struct Alternative {
+    /// The tool.
+    pub tool: ToolRef,
+    /// Its params, if they are not those of the call.
+    pub params: Option<Params>,
+}
+
+/// Whether the turn needs a call. What is required and cannot be had is escalated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Need {
+    /// Somebody has to know when it is missing.
+    #[default]
+    Required,
+    /// The turn is as good without it.
+    Optional,
+}
+
+/// A plan as a Rust caller writes it down, not yet checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Draft {
+    /// The turn, for resubmission.
+    pub turn: Option<TurnId>,
+    /// How long it may take; the limit's if not given, never longer than that.
+    pub deadline: Option<Duration>,
+    /// How many calls run at once; the limit's if not given, never more than that.
+    pub parallelism: Option<NonZeroUsize>,
+    /// The calls.
+    pub calls: Vec<DraftCall>,
+}
+
+/// A call as a Rust caller writes it down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DraftCall {
+    /// Its name within the plan.
+    pub id: ToolCallId,
+    /// What it calls.
+    pub tool: ToolRef,
+    /// With what; an empty object if not given.
+    pub params: Option<RawJson>,
+    /// What it waits for.
+    pub depends_on: Vec<DraftDependency>,
+    /// Whether the turn needs it.
+    pub need: Need,
+    /// What is tried when the tool fails for good.
+    pub alternatives: Vec<DraftAlternative>,
+    /// How long one attempt may take.
+    pub timeout: Option<Duration>,
+}
+
+/// A dependency as a Rust caller writes it down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DraftDependency {
+    /// The call.
+    pub on: ToolCallId,
+    /// What stands in for its output.
+    pub default: Option<RawJson>,
+}
+
+/// An alternative as a Rust caller writes it down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DraftAlternative {
+    /// The tool.
+    pub tool: ToolRef,
+    /// Its params, if they are not those of the call.
+    pub params: Option<RawJson>,
+}
+
+impl Plan {
+    /// Reads a plan from JSON. Everything that is wrong with it is told at once.
+    pub fn parse(text: &[u8], limits: &Limits) -> Result<Self, PlanErrors> {
+        let mut errors = PlanErrors::none();
+        let json = JsonLimits { bytes: limits.bytes, depth: limits.depth };
+        match Document::parse(text, json) {
+            Ok(document) => {
+                let sketch = read::plan(document.root(), limits, &mut errors);
+                check(sketch, limits, errors)
+            }
+            Err(error) => {
+                errors.push("", Problem::Json(error));
+                Err(errors)
+            }
+        }
+    }
+
+    /// Checks a plan that was written down in Rust, by the same rules.
+    pub fn new(draft: Draft, limits: &Limits) -> Result<Self, PlanErrors> {
+        let mut errors = PlanErrors::none();
+        let sketch = read::draft(draft, limits, &mut errors);
+        check(sketch, limits, errors)
+    }
+
+    /// The turn, if the plan names one.
+    pub fn turn(&self) -> Option<&TurnId> {
+        self.turn.as_ref()
+    }
+
+    /// How long the turn may take from its start.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// How many of its calls run at once.
+    pub fn parallelism(&self) -> NonZeroUsize {
+        self.parallelism
+    }
+
+    /// Its calls, in the order in which they were written down.
+    pub fn calls(&self) -> &[PlannedCall] {
+        &self.calls
+    }
+
+    /// The tools that the plan may call, alternatives included; each once.
+    pub fn tools(&self) -> BTreeSet<&ToolRef> {
+        self.calls.iter().flat_map(PlannedCall::tools).collect()
+    }
+
+    pub(super) fn position(&self, id: &ToolCallId) -> Option<usize> {
+        self.index.get(id).copied()
+    }
+
+    pub(super) fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    pub(super) fn wanted(&self, call: usize) -> &[Pointer] {
+        self.wanted.get(call).map_or(&[], Vec::as_slice)
+    }
+
+    pub(super) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+}
+
+impl PlannedCall {
+    /// Its tool, then its alternatives.
+    pub fn tools(&self) -> impl Iterator<Item = &ToolRef> {
+        std::iter::once(&self.tool).chain(self.alternatives.iter().map(|alternative| &alternative.tool))
+    }
+
+    /// The tool and the params of a candidate: 0 is the tool itself, then the alternatives.
+    pub(super) fn candidate(&self, candidate: usize) -> Option<(&ToolRef, &Params)> {
+        match candidate.checked_sub(1) {
+            None => Some((&self.tool, &self.params)),
+            Some(place) => self
+                .alternatives
+                .get(place)
+                .map(|alternative| (&alternative.tool, alternative.params.as_ref().unwrap_or(&self.params))),
+        }
+    }
+
+    /// What stands in for the output of a dependency, if anything does.
+    pub(super) fn default_for(&self, dependency: &ToolCallId) -> Option<&Pieces> {
+        let place = self.depends_on.binary_search_by(|known| known.on.cmp(dependency)).ok()?;
+        self.depends_on.get(place)?.default.as_ref()
+    }
+}
+
+/// Checks what the names of a plan mean to each other, and puts the plan together if nothing was wrong.
+fn check(sketch: Sketch, limits: &Limits, mut errors: PlanErrors) -> Result<Plan, PlanErrors> {
+    let Sketch { turn, deadline, parallelism, calls } = sketch;
+    let index = index_ids(&calls, &mut errors);
+    let links: Vec<Links> = calls.iter().map(|call| link(call, &index, &mut errors)).collect();
+    let found = links.iter().map(|links| links.edges.len()).sum();
+    if found > limits.edges {
+        errors.push("", Problem::TooLarge { what: "dependencies", found, limit: limits.edges });
+        return Err(errors);
+    }
+    let wanted = wanted_parts(&calls, &index);
+    let graph = Graph::new(links.iter().map(|links| links.edges.iter().copied().collect()).collect());
+    for cycle in graph.cycles() {
+        let names = cycle.iter().filter_map(|&call| calls.get(call)?.id.clone()).collect();
+        let place = cycle.first().and_then(|&call| calls.get(call)).map_or("", |call| call.path.as_str());
+        errors.push(place, Problem::Cycle(names));
+    }
+    let mut planned = Vec::with_capacity(calls.len());
+    for (call, links) in calls.into_iter().zip(links) {
+        let path = call.path.clone();
+        match put_together(call, links.implied, limits, &mut errors) {
+            Some(call) => planned.push(call),
+            // Already told by whoever left the part out, except when that telling was cut short.
+            None if errors.is_empty() => errors.push(path, Problem::Missing("tool")),
+            None => {}
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    Ok(Plan { turn, deadline, parallelism, calls: planned, index, graph, wanted, limits: *limits })
+}
+
+/// Where each id stands; of two equal ids the first counts.
+fn index_ids(calls: &[CallSketch], errors: &mut PlanErrors) -> BTreeMap<ToolCallId, usize> {
+    let mut index = BTreeMap::new();
+    for (position, call) in calls.iter().enumerate() {
+        let Some(id) = &call.id else { continue };
+        match index.entry(id.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(position);
+            }
+            Entry::Occupied(taken) => {
+                let first =
+                    calls.get(*taken.get()).map_or_else(String::new, |first| first.path.to("id").into());
+                errors.push(call.path.to("id"), Problem::DuplicateId { id: id.clone(), first });
+            }
+        }
+    }
+    index
+}
+
+/// What a call is tied to.
+#[derive(Default)]
+struct Links {
+    edges: BTreeSet<usize>,
+    /// Dependencies that only a `$from` names.
+    implied: Vec<ToolCallId>,
+}
+
+fn link(call: &CallSketch, index: &BTreeMap<ToolCallId, usize>, errors: &mut PlanErrors) -> Links {
+    let mut links = Links::default();
+    let find = |id: &ToolCallId| match index.get(id) {
+        None => Err(Problem::UnknownCall(id.clone())),
+        Some(_) if call.id.as_ref() == Some(id) => Err(Problem::SelfReference),
+        Some(&target) => Ok(target),
+    };
+    for dependency in &call.depends_on {
+        match find(&dependency.on) {
+            Ok(target) if links.edges.insert(target) => {}
+            Ok(_) => {
+                errors.push(dependency.path.clone(), Problem::DuplicateDependency(dependency.on.clone()));
+            }
+            Err(problem) => errors.push(dependency.path.clone(), problem),
+        }
+    }
+    for reference in call.references() {
+        match find(&reference.from) {
+            Ok(target) if links.edges.insert(target) => links.implied.push(reference.from.clone()),
+            Ok(_) => {}
+            Err(problem) => errors.push(reference.path(), problem),
+        }
+    }
+    links
+}
+
+fn wanted_parts(calls: &[CallSketch], index: &BTreeMap<ToolCallId, usize>) -> Vec<Vec<Pointer>> {
+    let mut wanted: Vec<BTreeSet<&Pointer>> = vec![BTreeSet::new(); calls.len()];
+    for reference in calls.iter().flat_map(CallSketch::references) {
+        if let Some(parts) = index.get(&reference.from).and_then(|&target| wanted.get_mut(target)) {
+            parts.insert(&reference.pointer);
+        }
+    }
+    wanted.into_iter().map(|parts| parts.into_iter().cloned().collect()).collect()
+}
+
+fn put_together(
+    call: CallSketch,
+    implied: Vec<ToolCallId>,
+    limits: &Limits,
+    errors: &mut PlanErrors,
+) -> Option<PlannedCall> {
+    let mut taken: BTreeMap<&ToolCallId, Vec<&Pointer>> = BTreeMap::new();
+    for reference in call.references() {
+        taken.entry(&reference.from).or_default().push(&reference.pointer);
+    }
+    let mut depends_on = Vec::with_capacity(call.depends_on.len() + implied.len());
+    for DependencySketch { path, on, default } in &call.depends_on {
+        let taken = taken.get(on).map_or(&[][..], Vec::as_slice);
+        let default = default.clone().map(|text| cut_default(text, path, on, taken, limits, errors));
+        depends_on.push(Dependency { on: on.clone(), default });
+    }
+    depends_on.extend(implied.into_iter().map(|on| Dependency { on, default: None }));
+    depends_on.sort_by(|a, b| a.on.cmp(&b.on));
+    let CallSketch { path: _, id, tool, params, depends_on: _, need, alternatives, timeout } = call;
+    Some(PlannedCall { id: id?, tool: tool?, params, depends_on, need, alternatives, timeout })
+}
+
+fn cut_default(
+    text: RawJson,
+    path: &str,
+    from: &ToolCallId,
+    taken: &[&Pointer],
+    limits: &Limits,
+    errors: &mut PlanErrors,
+) -> Pieces {
+    let pieces =
+        Pieces::cut(text, taken.iter().copied(), JsonLimits { bytes: limits.bytes, depth: limits.depth });
+    for pointer in taken {
+        if pieces.piece(from, pointer).is_err() {
+            let problem = Problem::DefaultMisses { from: from.clone(), pointer: (*pointer).clone() };
+            errors.push(format!("{path}/default"), problem);
+        }
+    }
+    pieces
+}

@@ -1,0 +1,330 @@
+//! How a turn ended: every call in exactly one state, and one sentence for the user.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+use crate::code::Code;
+use crate::id::{ToolCallId, ToolRef, TurnId};
+use crate::output::RawJson;
+
+use super::clip;
+
+/// How a turn ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TurnResult {
+    /// The turn, if its plan named one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_id: Option<TurnId>,
+    /// How much of it succeeded.
+    pub status: TurnStatus,
+    /// What ended it.
+    pub ended_by: EndedBy,
+    /// Whether a person should look at something.
+    pub escalated: bool,
+    /// One sentence for the user.
+    pub summary: String,
+    /// Its calls, in the order of the plan.
+    pub calls: Vec<CallResult>,
+    /// When it began.
+    pub started_at_ms: Timestamp,
+    /// When it ended.
+    pub ended_at_ms: Timestamp,
+}
+
+/// How much of a turn succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TurnStatus {
+    /// Every call.
+    Completed,
+    /// Some calls.
+    Partial,
+    /// No call.
+    Failed,
+}
+
+/// What ended a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndedBy {
+    /// Every call had ended.
+    Finished,
+    /// Its time was over.
+    Deadline,
+    /// The caller withdrew it.
+    Cancel,
+}
+
+/// How a call of a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Outcome {
+    /// It, or an alternative, did its job.
+    Succeeded,
+    /// It, and its alternatives, did not.
+    Failed,
+    /// It never ran.
+    Skipped,
+    /// It ran when the turn ended, and was stopped.
+    Cancelled,
+    /// It ran when the turn ended, and runs on; what comes of it is recorded by the engine.
+    LeftRunning,
+}
+
+/// One call of a turn that ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallResult {
+    /// Its name within the plan.
+    pub id: ToolCallId,
+    /// The tool that ran last; the planned one if none ran.
+    pub tool: ToolRef,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why it did not succeed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+    /// The same in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Whether a person should look at it.
+    #[serde(default)]
+    pub escalated: bool,
+    /// What it gave; absent also where a success was too large to keep, and then `code` says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<RawJson>,
+    /// Attempts, of all tools that were tried for it.
+    pub attempts: u32,
+}
+
+impl CallResult {
+    /// Whether it ended by itself, so that a resubmitted turn does not run it again. What was skipped or
+    /// cut off gets another chance then; the engine's own dedupe finds what still runs.
+    pub fn is_finished(&self) -> bool {
+        match self.outcome {
+            Outcome::Succeeded | Outcome::Failed => true,
+            Outcome::Skipped | Outcome::Cancelled | Outcome::LeftRunning => false,
+        }
+    }
+}
+
+/// How much of these calls succeeded.
+pub(super) fn status(calls: &[CallResult]) -> TurnStatus {
+    match calls.iter().filter(|call| call.outcome == Outcome::Succeeded).count() {
+        0 => TurnStatus::Failed,
+        count if count == calls.len() => TurnStatus::Completed,
+        _ => TurnStatus::Partial,
+    }
+}
+
+/// "Completed flight search, but hotel search timed out": what was done, what was not and why, what a
+/// person should look at. Its length does not grow with the number of calls.
+pub(super) fn summary(calls: &[CallResult]) -> String {
+    let mut by_ending: BTreeMap<Ending, Vec<&CallResult>> = BTreeMap::new();
+    for call in calls {
+        by_ending.entry(ending(call)).or_default().push(call);
+    }
+    let done = by_ending.remove(&Ending::Completed);
+    let not_done: Vec<String> = by_ending
+        .iter()
+        .map(|(ending, calls)| format!("{} {}", names(calls), verb(*ending, calls.len() > 1)))
+        .collect();
+    let mut sentence = match (done, not_done.is_empty()) {
+        (Some(done), true) => format!("Completed {}", names(&done)),
+        (Some(done), false) => format!("Completed {}, but {}", names(&done), joined(&not_done)),
+        (None, _) => format!("Nothing was completed: {}", joined(&not_done)),
+    };
+    let escalated: Vec<&CallResult> = calls.iter().filter(|call| call.escalated).collect();
+    if !escalated.is_empty() {
+        let verb = if escalated.len() > 1 { "need" } else { "needs" };
+        sentence.push_str(&format!("; {} {verb} your attention", names(&escalated)));
+    }
+    sentence
+}
+
+/// What a summary makes of a call, in the order in which it tells.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Ending {
+    Completed,
+    TimedOut,
+    StillRunning,
+    Failed,
+    InDoubt,
+    NeedsApproval,
+    Cancelled,
+    Skipped,
+}
+
+fn ending(call: &CallResult) -> Ending {
+    let by_code = match call.code {
+        Some(Code::Timeout | Code::StuckCall | Code::DeadlineExceeded) => Some(Ending::TimedOut),
+        Some(Code::OutcomeUnknown) => Some(Ending::InDoubt),
+        Some(Code::ApprovalRequired) => Some(Ending::NeedsApproval),
+        Some(Code::Cancelled) => Some(Ending::Cancelled),
+        Some(_) | None => None,
+    };
+    match call.outcome {
+        Outcome::Succeeded => Ending::Completed,
+        Outcome::LeftRunning => Ending::StillRunning,
+        Outcome::Failed => by_code.unwrap_or(Ending::Failed),
+        Outcome::Cancelled => by_code.unwrap_or(Ending::Cancelled),
+        Outcome::Skipped => Ending::Skipped,
+    }
+}
+
+const fn verb(ending: Ending, several: bool) -> &'static str {
+    match (ending, several) {
+        (Ending::Completed, _) => "completed",
+        (Ending::TimedOut, _) => "timed out",
+        (Ending::StillRunning, false) => "timed out and is still running",
+        (Ending::StillRunning, true) => "timed out and are still running",
+        (Ending::Failed, _) => "failed",
+        (Ending::InDoubt, _) => "may or may not have taken effect",
+        (Ending::NeedsApproval, false) => "needs approval",
+        (Ending::NeedsApproval, true) => "need approval",
+        (Ending::Cancelled, false) => "was cancelled",
+        (Ending::Cancelled, true) => "were cancelled",
+        (Ending::Skipped, false) => "was skipped",
+        (Ending::Skipped, true) => "were skipped",
+    }
+}
+
+/// The tools of these calls by readable names, each once, the first few.
+fn names(calls: &[&CallResult]) -> String {
+    const SHOWN: usize = 5;
+    let mut counts: Vec<(String, usize)> = Vec::new();
+    let mut more = 0_usize;
+    for call in calls {
+        let name = readable(call.tool.tool.as_str());
+        if let Some((_, count)) = counts.iter_mut().find(|(known, _)| *known == name) {
+            *count += 1;
+        } else if counts.len() < SHOWN {
+            counts.push((name, 1));
+        } else {
+            more += 1;
+        }
+    }
+    let mut parts: Vec<String> = counts
+        .into_iter()
+        .map(|(name, count)| if count > 1 { format!("{name} ({count} calls)") } else { name })
+        .collect();
+    if more > 0 {
+        parts.push(format!("{more} more"));
+    }
+    joined(&parts)
+}
+
+fn joined(parts: &[String]) -> String {
+    match parts {
+        [] => String::new(),
+        [only] => only.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+/// `flight_search`, `flight-search` and `flightSearch` are all read as "flight search".
+fn readable(name: &str) -> String {
+    let mut words = String::new();
+    let mut after_small = false;
+    for character in name.chars() {
+        if matches!(character, '_' | '-' | '.' | '/' | ' ') {
+            if !words.is_empty() && !words.ends_with(' ') {
+                words.push(' ');
+            }
+            after_small = false;
+        } else {
+            if character.is_uppercase() && after_small {
+                words.push(' ');
+            }
+            words.extend(character.to_lowercase());
+            after_small = character.is_lowercase() || character.is_ascii_digit();
+        }
+    }
+    let words = words.trim_end();
+    clip(if words.is_empty() { name } else { words }, 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{Namespace, ToolName};
+
+    fn ended(tool: &str, outcome: Outcome, code: Option<Code>) -> CallResult {
+        CallResult {
+            id: ToolCallId::new(tool).unwrap(),
+            tool: ToolRef {
+                namespace: Namespace::new("travel").unwrap(),
+                tool: ToolName::new(tool).unwrap(),
+            },
+            outcome,
+            code,
+            message: None,
+            escalated: false,
+            output: None,
+            attempts: 1,
+        }
+    }
+
+    #[test]
+    fn the_summary_says_what_was_done_and_what_was_not() {
+        let done = || ended("flight_search", Outcome::Succeeded, None);
+        let escalated = |mut call: CallResult| {
+            call.escalated = true;
+            call
+        };
+        let cases = [
+            (vec![done()], "Completed flight search"),
+            (
+                vec![done(), ended("hotel_search", Outcome::Failed, Some(Code::Timeout))],
+                "Completed flight search, but hotel search timed out",
+            ),
+            (
+                vec![
+                    done(),
+                    ended("hotelSearch", Outcome::Cancelled, Some(Code::DeadlineExceeded)),
+                    ended("activity-search", Outcome::LeftRunning, Some(Code::InFlight)),
+                ],
+                "Completed flight search, but hotel search timed out and activity search timed out and is still running",
+            ),
+            (
+                vec![ended("a", Outcome::Failed, Some(Code::ToolError)), ended("b", Outcome::Skipped, None)],
+                "Nothing was completed: a failed and b was skipped",
+            ),
+            (
+                vec![
+                    done(),
+                    done(),
+                    escalated(ended("create_itinerary", Outcome::Skipped, Some(Code::DependencyFailed))),
+                    ended("pay", Outcome::Failed, Some(Code::OutcomeUnknown)),
+                ],
+                "Completed flight search (2 calls), but pay may or may not have taken effect and create itinerary was \
+                 skipped; create itinerary needs your attention",
+            ),
+            (
+                vec![ended("a", Outcome::Failed, Some(Code::ApprovalRequired))],
+                "Nothing was completed: a needs approval",
+            ),
+            (vec![ended("___", Outcome::Succeeded, None)], "Completed ___"),
+        ];
+        for (calls, sentence) in cases {
+            assert_eq!(summary(&calls), sentence);
+        }
+    }
+
+    #[test]
+    fn the_summary_of_a_thousand_calls_is_short() {
+        let calls: Vec<_> = (0..1000)
+            .map(|number| {
+                let outcome = if number % 2 == 0 { Outcome::Succeeded } else { Outcome::Failed };
+                ended(&format!("{number}{}", "x".repeat(200)), outcome, Some(Code::ToolError))
+            })
+            .collect();
+        let sentence = summary(&calls);
+        assert!(sentence.len() < 1000, "{sentence}");
+        assert!(sentence.contains("and 495 more"), "{sentence}");
+    }
+}

@@ -1,0 +1,480 @@
+//! What a turn decides, by requirement and by state and event.
+
+use super::*;
+
+#[test]
+fn eh_5_1_dependants_of_a_failed_call_are_skipped_and_the_rest_goes_on() {
+    let mut stage = Stage::new(
+        r#"{"calls":[
+            {"id":"a","tool":"travel/flight_search"},
+            {"id":"b","tool":"travel/compare_prices","dependsOn":["a"]},
+            {"id":"c","tool":"travel/create_itinerary","dependsOn":["b"]},
+            {"id":"d","tool":"travel/hotel_search"}]}"#,
+    );
+    stage.fail("a", permanent());
+    assert!(stage.result.is_none(), "d still runs");
+    stage.succeed("d", "{}");
+    assert_eq!(stage.started(), ["a", "d"]);
+    assert_eq!(
+        ["a", "b", "c", "d"].map(|id| stage.outcome(id)),
+        [Outcome::Failed, Outcome::Skipped, Outcome::Skipped, Outcome::Succeeded]
+    );
+    assert_eq!(stage.call("c").code, Some(Code::DependencyFailed));
+    assert_eq!(stage.result().status, TurnStatus::Partial);
+}
+
+#[test]
+fn eh_5_2_optional_dependants_are_skipped_and_required_ones_escalate() {
+    let mut stage = Stage::new(
+        r#"{"calls":[
+            {"id":"a","tool":"travel/flight_search"},
+            {"id":"b","tool":"travel/compare_prices","dependsOn":["a"],"required":false},
+            {"id":"c","tool":"travel/create_itinerary","dependsOn":["a"]}]}"#,
+    );
+    stage.fail("a", permanent());
+    assert_eq!((stage.outcome("b"), stage.call("b").escalated), (Outcome::Skipped, false));
+    assert_eq!((stage.outcome("c"), stage.call("c").escalated), (Outcome::Skipped, true));
+    stage.tells("Required tool skipped due to dependency failure");
+    assert!(stage.result().escalated);
+    assert!(
+        stage.result().summary.ends_with("create itinerary need your attention"),
+        "{}",
+        stage.result().summary
+    );
+}
+
+#[test]
+fn eh_5_3_a_default_stands_in_for_the_output_that_is_missing() {
+    let plan = r#"{"calls":[
+        {"id":"a","tool":"travel/flight_search"},
+        {"id":"b","tool":"travel/compare_prices","params":{"best":{"$from":"a","path":"/best/0"},"all":{"$from":"a"}},
+         "dependsOn":[{"id":"a","default":{"best":[12.50]}}]}]}"#;
+    let mut stage = Stage::new(plan);
+    stage.fail("a", permanent());
+    assert_eq!(stage.started[1].2, r#"{"best":12.50,"all":{"best":[12.50]}}"#);
+    stage.succeed("b", "1");
+    assert_eq!((stage.outcome("a"), stage.outcome("b")), (Outcome::Failed, Outcome::Succeeded));
+    stage.tells("Used default value for compare_prices");
+    assert!(!stage.result().escalated, "the plan foresaw it");
+
+    let mut stage = Stage::new(plan);
+    stage.succeed("a", r#"{"best":["LIS"]}"#);
+    assert_eq!(stage.started[1].2, r#"{"best":"LIS","all":{"best":["LIS"]}}"#, "an output beats the default");
+    assert!(!facts(&stage).iter().any(|fact| matches!(fact, Fact::DefaultUsed { .. })));
+}
+
+#[test]
+fn eh_5_4_independent_calls_go_on_despite_failures() {
+    let mut stage = Stage::new(
+        r#"{"calls":[{"id":"a","tool":"travel/flight_search"},{"id":"b","tool":"travel/hotel_search"},
+            {"id":"c","tool":"travel/activity_search"}]}"#,
+    );
+    assert_eq!(stage.started(), ["a", "b", "c"], "all at once");
+    stage.fail("a", permanent()).succeed("b", "1").succeed("c", "2");
+    assert_eq!(
+        ["a", "b", "c"].map(|id| stage.outcome(id)),
+        [Outcome::Failed, Outcome::Succeeded, Outcome::Succeeded]
+    );
+    assert_eq!(stage.call("c").output, Some(RawJson::from_trusted("2")));
+    assert_eq!(stage.result().ended_by, EndedBy::Finished);
+}
+
+const THREE_SEARCHES: &str = r#"{"calls":[{"id":"f","tool":"travel/flight_search"},
+    {"id":"h","tool":"travel/hotel_search"},{"id":"a","tool":"travel/activity_search"},
+    {"id":"late","tool":"travel/create_itinerary","dependsOn":["h"]}]}"#;
+
+#[test]
+fn eh_4_2_the_deadline_returns_what_is_finished() {
+    let mut stage = Stage::with(THREE_SEARCHES, &stoppable(&["hotel_search"]), Vec::new());
+    stage.at(50).succeed("f", r#"{"best":1}"#).at(100);
+    assert!(stage.result.is_none());
+    stage.at(299);
+    assert!(stage.result.is_none());
+    stage.at(300);
+    assert_eq!(stage.call("f").output, Some(RawJson::from_trusted(r#"{"best":1}"#)));
+    assert_eq!(
+        ["f", "h", "a", "late"].map(|id| (stage.outcome(id), stage.call(id).code)),
+        [
+            (Outcome::Succeeded, None),
+            (Outcome::Cancelled, Some(Code::DeadlineExceeded)),
+            (Outcome::LeftRunning, Some(Code::InFlight)),
+            (Outcome::Skipped, Some(Code::DeadlineExceeded)),
+        ]
+    );
+    assert_eq!(stage.cut, [Step::Cancel { id: call_id("h") }, Step::Leave { id: call_id("a") }]);
+    assert_eq!(stage.result().ended_by, EndedBy::Deadline);
+    assert!(stage.result().summary.starts_with("Completed flight search, but hotel search timed out"));
+    stage.tells("Turn timeout after 300000 ms");
+}
+
+#[test]
+fn eh_7_4_a_call_that_runs_at_the_deadline_of_the_turn_is_neither_retried_nor_replaced() {
+    let mut stage = Stage::with(
+        r#"{"deadlineMs":60000,"calls":[{"id":"f","tool":"travel/flight_search","alternatives":["travel/backup"]},
+            {"id":"h","tool":"travel/hotel_search"}]}"#,
+        &stoppable(&["flight_search"]),
+        Vec::new(),
+    );
+    stage.at(25).succeed("h", "{}").at(60);
+    assert_eq!(stage.cut, [Step::Cancel { id: call_id("f") }]);
+    assert_eq!(stage.result().summary, "Completed hotel search, but flight search timed out");
+    // Its end comes in afterwards: it is noted, and nothing starts any more.
+    stage.fail("f", timed_out());
+    assert_eq!(stage.started(), ["f", "h"]);
+    stage.tells("Failed after the end of the turn: flight_search (timeout)");
+}
+
+#[test]
+fn a_result_that_comes_in_with_the_deadline_still_counts_but_starts_nothing() {
+    let mut stage = Stage::new(
+        r#"{"deadlineMs":1000,"calls":[{"id":"a","tool":"travel/a"},{"id":"b","tool":"travel/b","dependsOn":["a"]}]}"#,
+    );
+    stage.now = Timestamp::from_millis(5000);
+    stage.succeed("a", "{}");
+    assert_eq!((stage.outcome("a"), stage.outcome("b")), (Outcome::Succeeded, Outcome::Skipped));
+    assert_eq!(stage.started(), ["a"]);
+}
+
+#[test]
+fn eh_6_4_an_alternative_steps_in_when_the_tool_fails_for_good() {
+    let plan = r#"{"calls":[{"id":"f","tool":"travel/flight_search","params":{"to":"LIS"},
+        "alternatives":["travel/flight_search_backup",{"tool":"travel/cards","params":{"text":"LIS"}}]}]}"#;
+    let mut stage = Stage::new(plan);
+    stage.fail("f", permanent());
+    assert_eq!(stage.started[1], ("f".into(), "flight_search_backup".into(), r#"{"to":"LIS"}"#.into()));
+    stage.tells("Used alternative tool flight_search_backup");
+    stage.fail("f", permanent());
+    assert_eq!(stage.started[2], ("f".into(), "cards".into(), r#"{"text":"LIS"}"#.into()));
+    stage.succeed_after("f", "{}", 2);
+    assert_eq!((stage.outcome("f"), stage.call("f").attempts), (Outcome::Succeeded, 4));
+    assert_eq!(stage.call("f").tool.tool.as_str(), "cards");
+    assert_eq!(stage.result().status, TurnStatus::Completed);
+
+    let mut stage = Stage::new(plan);
+    stage.fail("f", permanent()).fail("f", permanent()).fail("f", permanent());
+    assert_eq!((stage.outcome("f"), stage.call("f").escalated), (Outcome::Failed, true));
+}
+
+#[test]
+fn an_open_breaker_sends_the_call_to_its_alternative_at_once() {
+    let plan = r#"{"parallelism":1,"calls":[{"id":"x","tool":"travel/x"},
+        {"id":"f","tool":"travel/flight_search","alternatives":["travel/backup"]}]}"#;
+    let starts = |stage: &Stage| stage.started.iter().map(|(_, tool, _)| tool.clone()).collect::<Vec<_>>();
+
+    let mut stage = Stage::with(plan, &breaker("flight_search", BreakerState::Open), Vec::new());
+    stage.succeed("x", "1");
+    assert_eq!(starts(&stage), ["x", "backup"]);
+    // The tool that was passed over is tried if its breaker lets calls through again.
+    stage.on(Event::BreakerChanged { tool: tool("flight_search"), state: BreakerState::HalfOpen });
+    stage.fail("f", permanent());
+    assert_eq!(starts(&stage), ["x", "backup", "flight_search"]);
+
+    let mut stage = Stage::new(plan);
+    stage.on(Event::BreakerChanged { tool: tool("flight_search"), state: BreakerState::Open });
+    stage.tells("Circuit breaker opened for flight_search");
+    stage.succeed("x", "1");
+    assert_eq!(starts(&stage), ["x", "backup"]);
+
+    let mut all_open = breaker("flight_search", BreakerState::Open);
+    all_open.extend(breaker("backup", BreakerState::ForcedOpen));
+    let mut stage = Stage::with(plan, &all_open, Vec::new());
+    stage.succeed("x", "1");
+    assert_eq!(starts(&stage), ["x", "flight_search"], "the engine may have an answer for it");
+    stage.fail("f", Failure { code: Code::CircuitOpen, nature: Nature::Transient, ..permanent() });
+    assert_eq!(stage.outcome("f"), Outcome::Failed);
+}
+
+#[test]
+fn nothing_runs_twice_when_nobody_knows_whether_it_ran() {
+    for failure in [
+        Failure { code: Code::OutcomeUnknown, ..permanent() },
+        Failure { repeat: Repeat::Unsafe, ..timed_out() },
+        Failure { code: Code::ApprovalDenied, ..permanent() },
+    ] {
+        let mut stage = Stage::new(
+            r#"{"calls":[{"id":"pay","tool":"travel/pay","alternatives":["travel/pay_backup"]}]}"#,
+        );
+        stage.fail("pay", failure);
+        assert_eq!(stage.started(), ["pay"]);
+        assert!(stage.call("pay").escalated);
+    }
+}
+
+#[test]
+fn eh_4_4_a_time_out_is_in_the_trace_with_its_limit() {
+    let mut stage = Stage::new(r#"{"calls":[{"id":"f","tool":"travel/flight_search"}]}"#);
+    stage.fail("f", timed_out());
+    let timeout = traced(&stage, "ToolTimeout", "flight_search");
+    assert_eq!(timeout["timeout_ms"], 30_000);
+    assert_eq!(timeout["timestamp"], "1970-01-01T00:00:01.000Z");
+    assert_eq!(timeout["kind"], "Error");
+}
+
+#[test]
+fn eh_6_6_the_trace_has_every_error_its_class_breaker_decision_and_outcome() {
+    let mut stage = Stage::new(
+        r#"{"calls":[{"id":"f","tool":"travel/flight_search","alternatives":["travel/backup"]},
+            {"id":"h","tool":"travel/hotel_search","required":false}]}"#,
+    );
+    stage.fail("f", timed_out()).succeed_after("f", "{}", 2).fail("h", permanent());
+    let timeout = traced(&stage, "ToolTimeout", "flight_search");
+    assert_eq!(timeout["classification"], "transient");
+    assert_eq!(timeout["circuit_breaker_state"], "CLOSED");
+    assert_eq!(timeout["retry_count"], 4);
+    assert_eq!(timeout["decision"], "ALTERNATIVE_TOOL");
+    assert_eq!(traced(&stage, "ToolSucceeded", "backup")["sentence"], "Tool succeeded on retry 2: backup");
+    let error = traced(&stage, "ToolError", "hotel_search");
+    assert_eq!(error["classification"], "permanent");
+    assert_eq!(error["decision"], "PARTIAL_SUCCESS");
+    assert_eq!(
+        traced(&stage, "Decision", "hotel_search")["reason"],
+        "permanent error (no retry helps) of an optional call"
+    );
+    assert_eq!(trace_of(&stage).last().unwrap()["event_type"], "TurnEnded");
+}
+
+/// The events of the turn's trace, as they are written.
+fn trace_of(stage: &Stage) -> Vec<serde_json::Value> {
+    let mut trace = Trace::start(TraceId::from_bytes([1; 16]), None, 1000, Timestamp::ZERO);
+    stage.notes.iter().for_each(|note| trace.record(note, None).unwrap());
+    trace.events().iter().map(|event| serde_json::to_value(event).unwrap()).collect()
+}
+
+/// The first event of this type about this tool.
+fn traced(stage: &Stage, kind: &str, tool: &str) -> serde_json::Value {
+    let events = trace_of(stage);
+    let of_tool = |event: &&serde_json::Value| event["event_type"] == kind && event["tool_id"] == tool;
+    events.iter().find(of_tool).cloned().unwrap_or_else(|| panic!("no {kind} of {tool}: {events:#?}"))
+}
+
+#[test]
+fn arguments_that_cannot_be_made_fail_the_call_that_wants_them() {
+    let plan = r#"{"calls":[{"id":"a","tool":"travel/a"},
+        {"id":"b","tool":"travel/b","params":{"x":{"$from":"a","path":"/best/0"}}}]}"#;
+    for (output, message) in [
+        (r#"{"best":[]}"#, r#"the output of "a" has nothing at "/best/0""#),
+        ("{\"best\":", r#"the output of "a" cannot be looked into"#),
+    ] {
+        let mut stage = Stage::new(plan);
+        stage.succeed("a", output);
+        assert_eq!(stage.started(), ["a"]);
+        let call = stage.call("b");
+        assert_eq!(
+            (call.outcome, call.code, call.escalated),
+            (Outcome::Failed, Some(Code::DependencyFailed), true)
+        );
+        assert!(call.message.as_ref().unwrap().starts_with(message), "{:?}", call.message);
+    }
+
+    let whole = r#"{"calls":[{"id":"a","tool":"travel/a"},{"id":"b","tool":"travel/b","params":{"$from":"a"},
+        "alternatives":[{"tool":"travel/c","params":{"a":{"$from":"a"}}}]}]}"#;
+    let mut stage = Stage::new(whole);
+    stage.succeed("a", "[1]");
+    assert_eq!(
+        stage.started[1],
+        ("b".into(), "c".into(), r#"{"a":[1]}"#.into()),
+        "other params can still be made"
+    );
+    let mut stage = Stage::new(whole);
+    stage.succeed("a", r#" {"q":1}"#);
+    assert_eq!(stage.started[1], ("b".into(), "b".into(), r#" {"q":1}"#.into()));
+}
+
+#[test]
+fn an_output_that_is_too_large_is_a_success_that_nobody_can_use() {
+    let limits = Limits { output_bytes: 8, kept_bytes: 12, argument_bytes: 40, ..Limits::DEFAULT };
+    let plan = br#"{"calls":[{"id":"a","tool":"t/a"},{"id":"b","tool":"t/b"},{"id":"c","tool":"t/c"},
+        {"id":"uses","tool":"t/d","params":{"x":{"$from":"a"}}},{"id":"waits","tool":"t/e","dependsOn":["a"]},
+        {"id":"many","tool":"t/f","params":{"x":[{"$from":"b"},{"$from":"b"},{"$from":"b"},{"$from":"b"},{"$from":"b"}]}}]}"#;
+    let plan = Arc::new(Plan::parse(plan, &limits).unwrap());
+    let mut notes = Vec::new();
+    let now = Timestamp::ZERO;
+    let (mut turn, _) = Turn::begin(plan, &BTreeMap::new(), Vec::new(), now, &mut notes).unwrap();
+    let mut end = |id: &str, output: &str| {
+        let end = CallEnd::Succeeded { output: RawJson::from_trusted(output), attempts: 1 };
+        turn.on(now, Event::Ended { id: call_id(id), end }, &mut notes).unwrap()
+    };
+    end("a", "[1,2,3,4,5]");
+    end("b", "[1,2,3]");
+    end("c", "[1,23]");
+    let steps = end("waits", "1");
+    let Some(Step::Done(result)) = steps.last() else { panic!("{steps:?}") };
+    let told: Vec<_> =
+        result.calls.iter().map(|call| (call.outcome, call.code, call.output.is_some())).collect();
+    assert_eq!(
+        told,
+        [
+            (Outcome::Succeeded, Some(Code::ResultNotKept), false),
+            (Outcome::Succeeded, None, true),
+            (Outcome::Succeeded, Some(Code::ResultNotKept), false),
+            (Outcome::Failed, Some(Code::DependencyFailed), false),
+            (Outcome::Succeeded, None, true),
+            (Outcome::Failed, Some(Code::DependencyFailed), false),
+        ]
+    );
+}
+
+#[test]
+fn a_resubmitted_turn_runs_only_what_was_not_finished() {
+    let mut first = Stage::new(THREE_SEARCHES);
+    first.succeed("f", r#"{"best":1}"#).fail("a", permanent()).at(300);
+    let earlier = first.result().calls.clone();
+    let text = serde_json::to_string(&earlier).unwrap();
+    let mut second = Stage::with(THREE_SEARCHES, &BTreeMap::new(), serde_json::from_str(&text).unwrap());
+    assert_eq!(second.started(), ["h"]);
+    second.succeed("h", "{}").succeed("late", "{}");
+    assert_eq!(second.started(), ["h", "late"]);
+    assert_eq!(second.call("f").output, first.call("f").output);
+    assert_eq!(second.outcome("a"), Outcome::Failed);
+    second.tells("Finished earlier, not run again: flight_search");
+
+    let complete = Stage::with(THREE_SEARCHES, &BTreeMap::new(), second.result().calls.clone());
+    assert_eq!(complete.started(), [""; 0], "a finished turn ends at once");
+    assert_eq!(complete.result().status, TurnStatus::Partial);
+}
+
+#[test]
+fn results_of_another_plan_are_refused() {
+    let mut first = Stage::new(r#"{"calls":[{"id":"gone","tool":"t/x"}]}"#);
+    first.succeed("gone", "1");
+    let plan = Arc::new(Plan::parse(THREE_SEARCHES.as_bytes(), &Limits::DEFAULT).unwrap());
+    let earlier = first.result().calls.clone();
+    let begun = Turn::begin(plan, &BTreeMap::new(), earlier, Timestamp::ZERO, &mut Vec::new());
+    assert_eq!(begun.err(), Some(Misuse::UnknownCall(call_id("gone"))));
+}
+
+#[test]
+fn a_cancelled_turn_ends_at_once_and_says_what_may_still_take_effect() {
+    let mut stage = Stage::with(THREE_SEARCHES, &stoppable(&["hotel_search", "flight_search"]), Vec::new());
+    stage.succeed("f", "1").on(Event::Cancel);
+    assert_eq!(stage.cut, [Step::Cancel { id: call_id("h") }, Step::Cancel { id: call_id("a") }]);
+    assert_eq!(
+        ["f", "h", "a", "late"].map(|id| (stage.outcome(id), stage.call(id).code)),
+        [
+            (Outcome::Succeeded, None),
+            (Outcome::Cancelled, Some(Code::Cancelled)),
+            (Outcome::LeftRunning, Some(Code::InFlight)),
+            (Outcome::Skipped, Some(Code::Cancelled)),
+        ]
+    );
+    assert_eq!(stage.result().ended_by, EndedBy::Cancel);
+}
+
+/// Every state of a call with every event, told by the state after it.
+#[test]
+fn every_state_with_every_event() {
+    // `x` is brought into the state; `y` keeps the turn alive, `z` waits for `x`.
+    let plan = r#"{"parallelism":2,"calls":[{"id":"y","tool":"t/y"},{"id":"w","tool":"t/w"},
+        {"id":"x","tool":"t/x","dependsOn":["w"]},{"id":"z","tool":"t/z","dependsOn":["x"]}]}"#;
+    let ready_plan = r#"{"parallelism":1,"calls":[{"id":"y","tool":"t/y"},{"id":"x","tool":"t/x"}]}"#;
+    let success = || CallEnd::Succeeded { output: RawJson::from_trusted("1"), attempts: 1 };
+    let failure = || CallEnd::Failed(permanent());
+    let x = || call_id("x");
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum At {
+        Waiting,
+        Ready,
+        Running,
+        Succeeded,
+        Failed,
+        CutOff,
+        Late,
+    }
+    let bring = |at: At| {
+        let mut stage = Stage::new(if at == At::Ready { ready_plan } else { plan });
+        match at {
+            At::Waiting | At::Ready => {}
+            At::Running => {
+                stage.succeed("w", "1");
+            }
+            At::Succeeded => {
+                stage.succeed("w", "1").succeed("x", "1");
+            }
+            At::Failed => {
+                stage.succeed("w", "1").fail("x", permanent());
+            }
+            At::CutOff => {
+                stage.succeed("w", "1").at(300);
+            }
+            At::Late => {
+                stage.succeed("w", "1").at(300).succeed("x", "1");
+            }
+        }
+        stage
+    };
+    let events: [(&str, Event); 6] = [
+        ("success", Event::Ended { id: x(), end: success() }),
+        ("failure", Event::Ended { id: x(), end: failure() }),
+        (
+            "breaker",
+            Event::BreakerChanged {
+                tool: ToolRef {
+                    namespace: crate::id::Namespace::new("t").unwrap(),
+                    tool: crate::id::ToolName::new("x").unwrap(),
+                },
+                state: BreakerState::Open,
+            },
+        ),
+        ("tick", Event::Tick),
+        ("deadline", Event::Tick),
+        ("cancel", Event::Cancel),
+    ];
+    // For each state: what each event makes of `x`.
+    const REFUSED: &str = "refused";
+    let table = [
+        (At::Waiting, [REFUSED, REFUSED, "Waiting", "Waiting", "Skipped", "Skipped"]),
+        (At::Ready, [REFUSED, REFUSED, "Ready", "Ready", "Skipped", "Skipped"]),
+        (At::Running, ["Succeeded", "Failed", "Running", "Running", "LeftRunning", "LeftRunning"]),
+        (At::Succeeded, [REFUSED, REFUSED, "Succeeded", "Succeeded", "Succeeded", "Succeeded"]),
+        (At::Failed, [REFUSED, REFUSED, "Failed", "Failed", "Failed", "Failed"]),
+        (
+            At::CutOff,
+            ["LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning"],
+        ),
+        (At::Late, [REFUSED, REFUSED, "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning"]),
+    ];
+    for (at, expected) in table {
+        for ((name, event), expected) in events.clone().into_iter().zip(expected) {
+            let mut stage = bring(at);
+            let now = if name == "deadline" { stage.turn.deadline() } else { stage.now };
+            let was_over = stage.turn.is_over();
+            let after = match stage.turn.on(now, event, &mut stage.notes) {
+                Err(Misuse::NotRunning(id)) => {
+                    assert_eq!(id, x());
+                    REFUSED.to_owned()
+                }
+                Err(other) => panic!("{at:?} {name}: {other}"),
+                Ok(steps) => {
+                    assert!(!was_over || steps.is_empty(), "{at:?} {name}: nothing follows the end");
+                    stage.turn.state_name(&x())
+                }
+            };
+            assert_eq!(after, expected, "{at:?} {name}");
+            let ends = matches!(name, "deadline" | "cancel");
+            assert_eq!(stage.turn.is_over(), was_over || ends, "{at:?} {name}");
+        }
+    }
+}
+
+#[test]
+fn events_about_unknown_calls_are_refused_and_about_unknown_tools_ignored() {
+    let mut stage = Stage::new(THREE_SEARCHES);
+    let end = CallEnd::Failed(permanent());
+    let answer = stage.turn.on(stage.now, Event::Ended { id: call_id("nobody"), end }, &mut stage.notes);
+    assert_eq!(answer, Err(Misuse::UnknownCall(call_id("nobody"))));
+    let notes = stage.notes.len();
+    stage.on(Event::BreakerChanged { tool: tool("nobody"), state: BreakerState::Open });
+    assert_eq!(stage.notes.len(), notes);
+}
+
+#[test]
+fn a_clock_that_jumps_back_does_not_give_the_turn_more_time() {
+    let mut stage = Stage::new(THREE_SEARCHES);
+    stage.at(299);
+    stage.now = Timestamp::ZERO;
+    stage.succeed("f", "1");
+    stage.at(300);
+    assert!(stage.turn.is_over());
+    assert!(stage.notes.is_sorted_by_key(|note| note.at), "the story does not go back either");
+    assert_eq!(stage.result().ended_at_ms, Timestamp::from_millis(301_000));
+}

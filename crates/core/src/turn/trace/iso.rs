@@ -1,0 +1,101 @@
+//! Moments in the form that traces carry: what `Timestamp` prints, and back.
+
+use serde::{Deserialize, Deserializer, Serializer};
+
+use crate::Timestamp;
+
+pub(super) fn serialize<S: Serializer>(moment: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(moment)
+}
+
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+    let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+    parse(&text).ok_or_else(|| serde::de::Error::custom("expected a moment like 2025-11-05T10:30:45.007Z"))
+}
+
+/// Reads what `Timestamp` prints, and nothing else. The text is taken apart, put together and compared,
+/// so that no 31st of June slips through.
+pub(super) fn parse(text: &str) -> Option<Timestamp> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let mut date = date.split('-').map(|part| part.parse::<u64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let (clock, fraction) = time.split_once('.')?;
+    let mut clock = clock.split(':').map(|part| part.parse::<u64>().ok());
+    let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
+    let within = ((hour.checked_mul(60)?.checked_add(minute)?).checked_mul(60)?.checked_add(second)?)
+        .checked_mul(1000)?
+        .checked_add(fraction.parse().ok()?)?;
+    let days = days_since_epoch(year, month, day)?;
+    let moment = Timestamp::from_millis(days.checked_mul(86_400_000)?.checked_add(within)?);
+    (moment.to_string() == text).then_some(moment)
+}
+
+/// Years that begin in March put the leap day last.
+fn days_since_epoch(year: u64, month: u64, day: u64) -> Option<u64> {
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || !(1970..=1_000_000_000).contains(&year) {
+        return None;
+    }
+    let year = if month <= 2 { year - 1 } else { year };
+    let march_month = (month + 9) % 12;
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * march_month + 2) / 5 + day - 1;
+    days.checked_sub(719_468)
+}
+
+/// The same where a moment may be absent.
+pub(super) mod option {
+    use super::{Deserialize, Deserializer, Serializer, Timestamp, parse};
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        moment: &Option<Timestamp>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match moment {
+            Some(moment) => super::serialize(moment, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Timestamp>, D::Error> {
+        let text = <Option<std::borrow::Cow<'de, str>>>::deserialize(deserializer)?;
+        text.map(|text| parse(&text).ok_or_else(|| serde::de::Error::custom("expected an ISO moment")))
+            .transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_what_timestamps_print_is_read() {
+        for text in [
+            "2025-02-29T00:00:00.000Z",
+            "2025-06-31T00:00:00.000Z",
+            "2025-11-05T24:00:00.000Z",
+            "2025-11-05T10:60:00.000Z",
+            "2025-11-05T10:30:45Z",
+            "2025-11-05T10:30:45.7Z",
+            "2025-11-05 10:30:45.007Z",
+            "2025-11-05T10:30:45.007+00:00",
+            "2025-11-05-01T10:30:45.007Z",
+            "+2025-11-05T10:30:45.007Z",
+            "1969-12-31T23:59:59.999Z",
+            "99999999999999999999-01-01T00:00:00.000Z",
+            "",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_moment_comes_back(millis in 0..4_000_000_000_000_000_u64) {
+            let moment = Timestamp::from_millis(millis);
+            prop_assert_eq!(parse(&moment.to_string()), Some(moment));
+        }
+    }
+}

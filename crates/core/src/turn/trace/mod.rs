@@ -1,0 +1,464 @@
+//! The story of a turn: what happened, in events a program can count and sentences a person can read.
+//!
+//! A trace is written while the turn runs and only read after it: nothing in it changes or disappears, a
+//! closed span takes no more events, a closed trace takes nothing. It is bounded: the *first* events are
+//! kept, because a story is understood from its beginning, and the end is always told: room is reserved for
+//! the event that says how many were left out and for the one that says how the turn ended.
+//!
+//! Parameters and outputs never enter a trace. Texts of errors do; whoever exports a trace redacts them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+use crate::id::{ToolCallId, TurnId};
+
+use super::clip;
+
+mod event;
+mod id;
+mod iso;
+
+pub use event::{Event, EventType, Fact, Kind, Note, SkipReason, ToolFault};
+use event::{Place, TEXT_BYTES, event_type};
+pub use id::{SpanId, TraceId};
+
+/// A stretch of time that events belong to: one call of the turn, or the turn itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Span {
+    /// Its id.
+    pub span_id: SpanId,
+    /// The span that it is part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_span_id: Option<SpanId>,
+    /// What it is about.
+    pub name: String,
+    /// The call of the plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<ToolCallId>,
+    /// The calls that it waited for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends_on: Vec<ToolCallId>,
+    /// When it began.
+    #[serde(with = "iso")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub started_at: Timestamp,
+    /// When it ended; open if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "iso::option")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub ended_at: Option<Timestamp>,
+}
+
+/// The trace of one turn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Trace {
+    trace_id: TraceId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    turn_id: Option<TurnId>,
+    #[serde(with = "iso")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    started_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "iso::option")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    ended_at: Option<Timestamp>,
+    spans: BTreeMap<SpanId, Span>,
+    events: Vec<Event>,
+    dropped_events: u64,
+    dropped_spans: u64,
+    limit: usize,
+}
+
+/// Why something cannot be written into a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// The trace was closed.
+    Closed,
+    /// The span was closed.
+    SpanClosed(SpanId),
+    /// There is no such span.
+    UnknownSpan(SpanId),
+    /// There is such a span already.
+    DuplicateSpan(SpanId),
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the trace is closed"),
+            Self::SpanClosed(span) => write!(f, "the span {span} is closed"),
+            Self::UnknownSpan(span) => write!(f, "the trace has no span {span}"),
+            Self::DuplicateSpan(span) => write!(f, "the trace already has a span {span}"),
+        }
+    }
+}
+
+impl std::error::Error for TraceError {}
+
+impl Trace {
+    /// Events and spans that are kept of one turn. Raised, each stored trace may grow by about half a
+    /// kilobyte per event.
+    pub const DEFAULT_LIMIT: usize = 10_000;
+
+    /// Begins a trace that keeps `limit` events and as many spans.
+    pub fn start(trace_id: TraceId, turn_id: Option<TurnId>, limit: usize, now: Timestamp) -> Self {
+        Self {
+            trace_id,
+            turn_id,
+            started_at: now,
+            ended_at: None,
+            spans: BTreeMap::new(),
+            events: Vec::new(),
+            dropped_events: 0,
+            dropped_spans: 0,
+            limit,
+        }
+    }
+
+    /// Opens a span. One beyond the limit is not kept; events that name it are then kept without a span.
+    pub fn start_span(&mut self, mut span: Span) -> Result<(), TraceError> {
+        if self.ended_at.is_some() {
+            return Err(TraceError::Closed);
+        }
+        if self.spans.contains_key(&span.span_id) {
+            return Err(TraceError::DuplicateSpan(span.span_id));
+        }
+        if self.spans.len() >= self.limit {
+            self.dropped_spans = self.dropped_spans.saturating_add(1);
+            return Ok(());
+        }
+        span.name = clip(&span.name, TEXT_BYTES);
+        self.spans.insert(span.span_id, span);
+        Ok(())
+    }
+
+    /// Closes a span; it takes no more events.
+    pub fn end_span(&mut self, span: SpanId, now: Timestamp) -> Result<(), TraceError> {
+        match self.open_span(span)? {
+            Some(open) => open.ended_at = Some(now.max(open.started_at)),
+            None => return Ok(()),
+        }
+        Ok(())
+    }
+
+    /// Appends an event.
+    pub fn record(&mut self, note: &Note, span: Option<SpanId>) -> Result<(), TraceError> {
+        let span = match span {
+            Some(span) => self.open_span(span)?.map(|open| open.span_id),
+            None if self.ended_at.is_some() => return Err(TraceError::Closed),
+            None => None,
+        };
+        let is_told = self.events.last().is_some_and(|last| last.event_type == EventType::TurnEnded);
+        let is_end = event_type(&note.fact) == EventType::TurnEnded && !is_told;
+        if self.events.len() < self.limit {
+            self.push(note, span);
+        } else if is_end {
+            self.push_cut(note.at);
+            self.push(note, span);
+        } else {
+            self.dropped_events = self.dropped_events.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// Closes the trace and every span of it that is open. It is only read after that.
+    pub fn close(&mut self, now: Timestamp) {
+        if self.ended_at.is_some() {
+            return;
+        }
+        for span in self.spans.values_mut() {
+            let ended = now.max(span.started_at);
+            span.ended_at.get_or_insert(ended);
+        }
+        self.ended_at = Some(now.max(self.started_at));
+    }
+
+    /// The trace's id.
+    pub fn id(&self) -> TraceId {
+        self.trace_id
+    }
+
+    /// The events that were kept, in the order in which they were recorded. Each names its trace, so each
+    /// can stand as a line of its own.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// The spans that were kept.
+    pub fn spans(&self) -> impl Iterator<Item = &Span> {
+        self.spans.values()
+    }
+
+    /// Events that were not kept.
+    pub fn dropped(&self) -> u64 {
+        self.dropped_events
+    }
+
+    /// The span, if it takes events; nothing if it is one that was beyond the limit.
+    fn open_span(&mut self, id: SpanId) -> Result<Option<&mut Span>, TraceError> {
+        if self.ended_at.is_some() {
+            return Err(TraceError::Closed);
+        }
+        match self.spans.get_mut(&id) {
+            Some(span) if span.ended_at.is_some() => Err(TraceError::SpanClosed(id)),
+            Some(span) => Ok(Some(span)),
+            None if self.dropped_spans > 0 => Ok(None),
+            None => Err(TraceError::UnknownSpan(id)),
+        }
+    }
+
+    fn push(&mut self, note: &Note, span: Option<SpanId>) {
+        self.events.push(Event::of(self.place(span), note));
+    }
+
+    fn push_cut(&mut self, at: Timestamp) {
+        let dropped = self.dropped_events;
+        if dropped > 0 {
+            let sentence = format!("{dropped} events were left out here, the trace was full");
+            let blank = Event::blank(self.place(None), EventType::TraceCut, at, sentence);
+            self.events.push(Event { dropped: Some(dropped), ..blank });
+        }
+    }
+
+    fn place(&self, span: Option<SpanId>) -> Place {
+        let sequence =
+            u64::try_from(self.events.len()).unwrap_or(u64::MAX).saturating_add(self.dropped_events);
+        Place { trace: self.trace_id, span, sequence }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::breaker::State;
+    use crate::classify::Nature;
+    use crate::code::Code;
+    use crate::id::{Namespace, ToolName, ToolRef};
+    use crate::turn::{Need, Outcome, Strategy};
+    use std::time::Duration;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_762_338_645_007);
+
+    fn tool(name: &str) -> ToolRef {
+        ToolRef { namespace: Namespace::new("travel").unwrap(), tool: ToolName::new(name).unwrap() }
+    }
+
+    fn note(fact: Fact) -> Note {
+        Note { at: NOW, call: Some(ToolCallId::new("f").unwrap()), tool: Some(tool("flight_search")), fact }
+    }
+
+    fn trace(limit: usize) -> Trace {
+        Trace::start(TraceId::from_bytes([7; 16]), None, limit, NOW)
+    }
+
+    fn span(id: u8) -> Span {
+        Span {
+            span_id: SpanId::from_bytes([id; 8]),
+            parent_span_id: None,
+            name: "flight_search".into(),
+            call_id: None,
+            depends_on: Vec::new(),
+            started_at: NOW,
+            ended_at: None,
+        }
+    }
+
+    fn fault() -> ToolFault {
+        ToolFault {
+            error: "reset\nby peer".into(),
+            code: Code::RetryExhausted,
+            nature: Nature::Transient,
+            breaker: State::Closed,
+            attempts: 3,
+            decision: Strategy::Escalate,
+        }
+    }
+
+    /// One of each.
+    fn facts() -> Vec<(Fact, Kind, &'static str)> {
+        let because = |reason| Fact::ToolSkipped { because: reason, need: Need::Required, escalated: true };
+        let dependency = || ToolCallId::new("a").unwrap();
+        vec![
+            (Fact::TurnStarted { calls: 3 }, Kind::Summary, "Turn started with 3 calls"),
+            (
+                Fact::CallRestored { outcome: Outcome::Failed },
+                Kind::ToolInvocation,
+                "Finished earlier, not run again: flight_search",
+            ),
+            (Fact::ToolStarted, Kind::ToolInvocation, "Started flight_search"),
+            (
+                Fact::ToolRetry { attempt: 2, delay: Duration::from_millis(100) },
+                Kind::ToolInvocation,
+                "Retry of flight_search: attempt 2 in 100 ms",
+            ),
+            (Fact::ToolSucceeded { attempts: 1 }, Kind::ToolInvocation, "Tool succeeded: flight_search"),
+            (
+                Fact::ToolSucceeded { attempts: 2 },
+                Kind::ToolInvocation,
+                "Tool succeeded on retry 2: flight_search",
+            ),
+            (Fact::ToolError(fault()), Kind::Error, "Tool failed: flight_search, reset\nby peer"),
+            (
+                Fact::ToolTimeout { timeout: Duration::from_secs(30), fault: fault() },
+                Kind::Error,
+                "Tool timeout after 30000 ms: flight_search",
+            ),
+            (
+                Fact::Decision { strategy: Strategy::Escalate, reason: "permanent error".into() },
+                Kind::Decision,
+                "Decided to escalate for flight_search: permanent error",
+            ),
+            (
+                Fact::CircuitBreaker { state: State::Open },
+                Kind::Observation,
+                "Circuit breaker opened for flight_search",
+            ),
+            (
+                Fact::AlternativeUsed { instead_of: tool("cards") },
+                Kind::Decision,
+                "Used alternative tool flight_search instead of cards",
+            ),
+            (
+                Fact::DefaultUsed { dependency: dependency() },
+                Kind::Decision,
+                "Used default value for flight_search in place of the output of a",
+            ),
+            (
+                because(SkipReason::Dependency(dependency())),
+                Kind::Decision,
+                "Required tool skipped due to dependency failure: flight_search needs a",
+            ),
+            (
+                because(SkipReason::Deadline),
+                Kind::Decision,
+                "Required tool skipped because the turn's time was over: flight_search",
+            ),
+            (
+                because(SkipReason::Cancelled),
+                Kind::Decision,
+                "Required tool skipped because the turn was cancelled: flight_search",
+            ),
+            (Fact::ToolCancelled, Kind::ToolInvocation, "Stopped flight_search at the end of the turn"),
+            (
+                Fact::ToolLeftRunning,
+                Kind::ToolInvocation,
+                "Left flight_search running at the end of the turn",
+            ),
+            (
+                Fact::LateResult { code: None },
+                Kind::ToolInvocation,
+                "Succeeded after the end of the turn: flight_search",
+            ),
+            (
+                Fact::TurnTimeout { timeout: Duration::from_secs(1) },
+                Kind::Error,
+                "Turn timeout after 1000 ms",
+            ),
+            (Fact::TurnCancelled, Kind::Summary, "Turn cancelled"),
+            (
+                Fact::TurnEnded { summary: "Completed flight search".into(), escalated: false },
+                Kind::Summary,
+                "Completed flight search",
+            ),
+        ]
+    }
+
+    #[test]
+    fn every_event_is_one_line_with_a_sentence_and_comes_back_from_it() {
+        let mut trace = trace(100);
+        trace.start_span(span(1)).unwrap();
+        for (fact, kind, sentence) in facts() {
+            trace.record(&note(fact), Some(SpanId::from_bytes([1; 8]))).unwrap();
+            let event = trace.events().last().unwrap();
+            assert_eq!((event.kind, event.sentence.as_str()), (kind, sentence));
+            let line = serde_json::to_string(event).unwrap();
+            assert!(!line.contains('\n'), "{line}");
+            assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), *event);
+        }
+        trace.close(NOW);
+        let text = serde_json::to_string(&trace).unwrap();
+        assert_eq!(serde_json::from_str::<Trace>(&text).unwrap(), trace);
+    }
+
+    #[test]
+    fn an_event_of_a_time_out_has_the_fields_that_tools_look_for() {
+        let mut trace = trace(100);
+        let fact = Fact::ToolTimeout { timeout: Duration::from_secs(30), fault: fault() };
+        trace.record(&note(fact), None).unwrap();
+        assert_eq!(
+            serde_json::to_value(&trace.events()[0]).unwrap(),
+            serde_json::json!({
+                "event_type": "ToolTimeout", "kind": "Error", "timestamp": "2025-11-05T10:30:45.007Z",
+                "trace_id": "07070707070707070707070707070707", "sequence": 0,
+                "call_id": "f", "tool_id": "flight_search", "tool_namespace": "travel",
+                "sentence": "Tool timeout after 30000 ms: flight_search", "timeout_ms": 30000,
+                "error": "reset\nby peer", "code": "retry_exhausted", "classification": "transient",
+                "circuit_breaker_state": "CLOSED", "retry_count": 2, "decision": "ESCALATE",
+            })
+        );
+    }
+
+    #[test]
+    fn closed_spans_and_traces_refuse_writes() {
+        let mut trace = trace(100);
+        let (one, two) = (SpanId::from_bytes([1; 8]), SpanId::from_bytes([2; 8]));
+        trace.start_span(span(1)).unwrap();
+        assert_eq!(trace.start_span(span(1)), Err(TraceError::DuplicateSpan(one)));
+        assert_eq!(trace.record(&note(Fact::ToolStarted), Some(two)), Err(TraceError::UnknownSpan(two)));
+        assert_eq!(trace.end_span(two, NOW), Err(TraceError::UnknownSpan(two)));
+        trace.record(&note(Fact::ToolStarted), Some(one)).unwrap();
+        trace.end_span(one, NOW).unwrap();
+        assert_eq!(trace.record(&note(Fact::ToolStarted), Some(one)), Err(TraceError::SpanClosed(one)));
+        assert_eq!(trace.end_span(one, NOW), Err(TraceError::SpanClosed(one)));
+        trace.start_span(span(2)).unwrap();
+        trace.close(NOW);
+        assert!(trace.spans().all(|span| span.ended_at.is_some()));
+        assert_eq!(trace.record(&note(Fact::ToolStarted), None), Err(TraceError::Closed));
+        assert_eq!(trace.record(&note(Fact::ToolStarted), Some(two)), Err(TraceError::Closed));
+        assert_eq!(trace.start_span(span(3)), Err(TraceError::Closed));
+        assert_eq!(trace.events().len(), 1);
+    }
+
+    #[test]
+    fn a_full_trace_keeps_its_beginning_and_its_end_and_says_that_it_was_cut() {
+        let mut trace = trace(3);
+        for attempt in 1..=10 {
+            trace.record(&note(Fact::ToolSucceeded { attempts: attempt }), None).unwrap();
+        }
+        trace
+            .record(&note(Fact::TurnEnded { summary: "Completed x".into(), escalated: false }), None)
+            .unwrap();
+        let told: Vec<_> = trace.events().iter().map(|event| (event.event_type, event.sequence)).collect();
+        assert_eq!(
+            told,
+            [
+                (EventType::ToolSucceeded, 0),
+                (EventType::ToolSucceeded, 1),
+                (EventType::ToolSucceeded, 2),
+                (EventType::TraceCut, 10),
+                (EventType::TurnEnded, 11)
+            ]
+        );
+        assert_eq!((trace.dropped(), trace.events()[3].dropped), (7, Some(7)));
+        assert_eq!(trace.events()[3].sentence, "7 events were left out here, the trace was full");
+        // The end is told once.
+        trace.record(&note(Fact::TurnEnded { summary: "again".into(), escalated: false }), None).unwrap();
+        assert_eq!(trace.events().len(), 5);
+        // Spans are bounded too; what belongs to one that was not kept is kept without it.
+        (1..=5).for_each(|id| trace.start_span(span(id)).unwrap());
+        assert_eq!(trace.spans().count(), 3);
+        assert_eq!(trace.record(&note(Fact::ToolStarted), Some(SpanId::from_bytes([5; 8]))), Ok(()));
+    }
+
+    #[test]
+    fn long_texts_of_tools_are_cut() {
+        let mut trace = trace(3);
+        let fault = ToolFault { error: "é".repeat(100_000), ..fault() };
+        trace.record(&note(Fact::ToolError(fault)), None).unwrap();
+        assert!(serde_json::to_string(trace.events()).unwrap().len() < 2500);
+    }
+}

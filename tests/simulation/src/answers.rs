@@ -1,0 +1,222 @@
+//! How calls end: people who answer, answers on the wire, what is kept, and crashes.
+
+use steadfast_core::approval::{Decision, Grantor, ParkedId};
+use steadfast_core::call::{Approval, CallResult, Event, Kept, Provenance, Wake};
+use steadfast_core::code::Code;
+use steadfast_core::dedupe::{Record, RecordState};
+use steadfast_core::guard::Layer;
+use steadfast_core::key::Key;
+
+use crate::Defect;
+use crate::invariants::{self, Broken};
+use crate::model::Kind;
+use crate::system::World;
+
+use crate::transition::{COMMAND_LIVES, Happening};
+
+impl World {
+    pub(crate) fn person(&mut self, node: usize, number: u64) -> Result<(), Broken> {
+        let now = self.now;
+        let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
+        if running.call.state() != "AwaitingApproval" {
+            return Ok(());
+        }
+        let digest = running.call.request().digest;
+        let parked: Option<ParkedId> =
+            self.store.approvals.parked(now).find(|(_, parked)| parked.arguments == digest).map(|(id, _)| id);
+        let answer = match (self.rng.between(0, 9), parked) {
+            (0..=5, Some(parked)) => {
+                match self.store.approvals.decide(parked, Decision::Once, Grantor::Operator, now) {
+                    Ok(steadfast_core::approval::Decided::Granted { grant, .. }) => {
+                        Approval::Granted(Some(grant))
+                    }
+                    Ok(steadfast_core::approval::Decided::Denied) | Err(_) => Approval::Nobody,
+                }
+            }
+            (6..=7, _) => Approval::Denied,
+            _ => Approval::Nobody,
+        };
+        self.drive(node, number, Event::Answered(answer))
+    }
+
+    pub(crate) fn finish(
+        &mut self,
+        node: usize,
+        number: u64,
+        result: CallResult,
+        kept: Vec<Kept>,
+    ) -> Result<(), Broken> {
+        let life = self.nodes[node].identity.started;
+        let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
+        let record = running.call.claimed().cloned();
+        let about = record.as_ref().map(|record| record.key);
+        if let (Some(Defect::RefusalStored), Some(record), Err(failure)) =
+            (self.defect, &record, &result.ended)
+            && failure.code == Code::CircuitOpen
+        {
+            self.store.put_directly(Record { state: RecordState::Failed(failure.clone()), ..record.clone() });
+        }
+        self.answer(node, number, result.clone(), about)?;
+        self.nodes[node].calls.remove(&number);
+        // Followers of a refused leader in the same process get that refusal; nobody else ever does.
+        if let (Some(key), Err(failure)) = (about, &result.ended)
+            && invariants::is_refusal(failure.code)
+            && failure.code != Code::Cancelled
+        {
+            let followers: Vec<_> = self.nodes[node]
+                .calls
+                .iter()
+                .filter(|(_, other)| other.follows == Some(key))
+                .map(|(number, _)| *number)
+                .collect();
+            for follower in followers {
+                self.drive(node, follower, Event::Woke(Wake::LeaderRefused(Box::new(failure.clone()))))?;
+            }
+        }
+        let kept: Vec<_> = kept.into_iter().filter(|kept| !matches!(kept, Kept::Park(_))).collect();
+        if !kept.is_empty() {
+            // Not before a command on its way has arrived or is void: a release must not overtake its claim.
+            let due = self.now + COMMAND_LIVES;
+            self.nodes[node].kept.extend(kept.into_iter().map(|kept| (due, kept)));
+            self.later(1_000, Happening::Keep { node, life });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn answer(
+        &mut self,
+        node: usize,
+        number: u64,
+        result: CallResult,
+        about: Option<Key>,
+    ) -> Result<(), Broken> {
+        let life = self.nodes[node].identity.started;
+        let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
+        if std::mem::replace(&mut running.answered, true) {
+            return Ok(());
+        }
+        let dispatch = running.dispatch;
+        self.check_answer(node, number, &result)?;
+        let connection = self.dispatches[dispatch].connection;
+        if !self.connections[connection].open {
+            return Ok(());
+        }
+        if let Some(receipt) = &result.receipt {
+            if self.defect == Some(Defect::DeliveredBeforeWrite) {
+                let now = self.now;
+                self.store.delivered(receipt, now);
+            }
+            let now = self.now;
+            self.nodes[node].written.push((connection, receipt.clone(), now));
+            self.later(5_000, Happening::StillOpen { node, life, connection, receipt: receipt.clone() });
+        }
+        if self.fault(self.weather.answer_breaks) {
+            self.tell(format!("the answer to wish {} breaks on the wire", self.dispatches[dispatch].wish));
+            return self.break_connection(connection);
+        }
+        let travel = self.rng.between(0, 5);
+        self.later(travel, Happening::Delivered { dispatch, result: Box::new(result), about });
+        Ok(())
+    }
+
+    pub(crate) fn check_answer(
+        &mut self,
+        node: usize,
+        number: u64,
+        result: &CallResult,
+    ) -> Result<(), Broken> {
+        let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
+        let wish = self.model.wishes[running.wish].clone();
+        let heard = &self.dispatches[running.dispatch].heard;
+        if let Provenance::Replayed { reason, .. } = &result.provenance {
+            if let Err(failure) = &result.ended
+                && invariants::is_refusal(failure.code)
+            {
+                return Err(("no refusal again", format!("call {number} got {} again", failure.code)));
+            }
+            if wish.kind == Kind::Keyless
+                && result.receipt.as_ref().is_some_and(|receipt| heard.contains(receipt))
+                && !result.was_followed()
+                && *reason != steadfast_core::dedupe::ReplayReason::DoubleDispatch
+            {
+                return Err((
+                    "two meant as two",
+                    format!(
+                        "wish {} came on the connection that had brought the answer it was given again",
+                        running.wish
+                    ),
+                ));
+            }
+        }
+        if let Ok(output) = &result.ended {
+            let effect: Option<u64> = output
+                .content
+                .as_str()
+                .trim_matches('"')
+                .strip_prefix("effect ")
+                .and_then(|number| number.parse().ok());
+            let origin = self.model.effects.iter().find(|known| Some(known.number) == effect);
+            if let Some(origin) = origin
+                && origin.equal.1 != wish.arguments
+            {
+                return Err((
+                    "right arguments",
+                    format!(
+                        "wish {} for arguments {} got the answer to {}",
+                        running.wish, wish.arguments, origin.equal.1
+                    ),
+                ));
+            }
+        }
+        let looped = result.remarks.iter().any(|remark| remark.layer == Layer::Loop)
+            || matches!(&result.ended, Err(failure) if failure.code == Code::LoopDetected);
+        let who = (node, self.nodes[node].identity.started, wish.client, wish.arguments);
+        let told = self.model.failures.get(&who).copied().unwrap_or(0);
+        if looped && told < 2 {
+            return Err((
+                "guard counts calls",
+                format!("client {} was told of a loop after {told} failures", wish.client),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Repeats what did not get through.
+    pub(crate) fn keep(&mut self, node: usize) -> Result<(), Broken> {
+        let life = self.nodes[node].identity.started;
+        let now = self.now;
+        for (due, kept) in std::mem::take(&mut self.nodes[node].kept) {
+            if now < due || self.fault(self.weather.store_lost) {
+                self.nodes[node].kept.push((due, kept));
+                continue;
+            }
+            match kept {
+                Kept::Save(save) => drop(self.save(&save)),
+                Kept::Release(release) => self.store.release(&release),
+                Kept::Park(_) => {}
+            }
+        }
+        if !self.nodes[node].kept.is_empty() {
+            self.later(1_000, Happening::Keep { node, life });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn crash(&mut self, node: usize) -> Result<(), Broken> {
+        if !std::mem::replace(&mut self.nodes[node].alive, false) {
+            return Ok(());
+        }
+        self.tell(format!("process {node} CRASHES"));
+        self.died.insert(self.nodes[node].identity.clone());
+        self.nodes[node].calls.clear();
+        self.nodes[node].kept.clear();
+        for connection in 0..self.connections.len() {
+            if self.connections[connection].node == node {
+                self.break_connection(connection)?;
+            }
+        }
+        let away = self.rng.between(10, 30_000);
+        self.later(away, Happening::Restart { node });
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! What must hold, in words and in code. A simulation finds only what is stated.
+//!
+//! | | |
+//! | --- | --- |
+//! | one run per key | no explicit key and no call id has two effects, unless the tool is safe to repeat |
+//! | told before run again | equal arguments have a second effect only after (unless the second call takes up its own dispatch by its id) an answer about the first one (or the news that nobody knows) reached a client, or ten minutes after it ended undelivered |
+//! | two meant as two | a call on the connection that brought the answer to an equal one before is not answered with that answer |
+//! | recorded stays | what was given out as recorded under a key is what everyone gets under it later, and no save changes an answer |
+//! | waiters are answered | who waited for a run that is done does not run |
+//! | right arguments | nobody gets the answer to other arguments |
+//! | late answers count | when all is quiet, no record is open whose owner got an answer and lives |
+//! | one probe | a half-open breaker has one probe under way |
+//! | own epoch | an answer changes a breaker only if it was asked in the same epoch |
+//! | no refusal again | what is given again is never a refusal of ours |
+//! | grants once | a grant for one call is spent by one claim |
+//! | guard counts calls | a loop is told only after two failures were told |
+//! | not started, not unknown | an outcome is unknown only if an attempt was sent, or a process died about to send it |
+//! | an end | when the faults have stopped, every call ends and every caller is answered |
+//! | bounded | nothing is left behind but records, and no more of them than there were wishes |
+
+use steadfast_core::Timestamp;
+use steadfast_core::code::Code;
+
+use crate::model::{Effect, Intent, Model};
+
+/// A broken promise: which one, and how.
+pub(crate) type Broken = (&'static str, String);
+
+/// Checked whenever a tool takes effect and must not be repeated.
+pub(crate) fn effect(model: &Model, new: &Effect) -> Result<(), Broken> {
+    if let Some(intent) = new.intent {
+        let unprotected = match intent {
+            Intent::Explicit(key) => model.unprotected_keys.contains(&key),
+            Intent::CallId(_) => model.unprotected.contains(&new.equal),
+        };
+        if !unprotected && let Some(first) = model.effects.iter().find(|effect| effect.intent == Some(intent))
+        {
+            return Err((
+                "one run per key",
+                format!(
+                    "{intent:?} had its effect at {} and again at {}",
+                    first.at.as_millis(),
+                    new.at.as_millis()
+                ),
+            ));
+        }
+    }
+    if model.unprotected.contains(&new.equal) {
+        return Ok(());
+    }
+    for other in model.effects.iter().filter(|other| other.equal == new.equal) {
+        let (earlier, later) = if other.claimed < new.claimed { (other, new) } else { (new, other) };
+        runs_again(model, earlier, later)?;
+    }
+    Ok(())
+}
+
+/// Whether the later of two equal runs was claimed in the knowledge of the earlier one.
+fn runs_again(model: &Model, earlier: &Effect, later: &Effect) -> Result<(), Broken> {
+    let explicit = |effect: &Effect| matches!(effect.intent, Some(Intent::Explicit(_)));
+    let own_dispatch = matches!(later.intent, Some(Intent::CallId(_))) && later.resumed;
+    let Some(record) = earlier.record.filter(|_| !explicit(earlier) && !explicit(later) && !own_dispatch)
+    else {
+        return Ok(());
+    };
+    let told = model.told.get(&record).is_some_and(|at| *at <= later.claimed);
+    let waited = model.ended.get(&record).is_some_and(|at| later.claimed.since(*at).as_secs() >= 600);
+    if earlier.claimed == later.claimed || told || waited {
+        return Ok(());
+    }
+    let (client, arguments) = later.equal;
+    Err((
+        "told before run again",
+        format!(
+            "client {client} asked for arguments {arguments}: effect {} was claimed at {} and effect {} at {}, and nobody was told in between",
+            earlier.number,
+            clock(earlier.claimed),
+            later.number,
+            clock(later.claimed)
+        ),
+    ))
+}
+
+/// Refusals of ours are made anew each time; they are never an answer that is kept.
+pub(crate) fn is_refusal(code: Code) -> bool {
+    match code {
+        Code::CircuitOpen
+        | Code::Overloaded
+        | Code::LoopDetected
+        | Code::ToolErrorLimit
+        | Code::ApprovalRequired
+        | Code::ApprovalDenied
+        | Code::ToolBlocked
+        | Code::Cancelled
+        | Code::StoreUnavailable
+        | Code::InFlight
+        | Code::DeadlineExceeded
+        | Code::IdempotencyConflict => true,
+        Code::InvalidEnvelope
+        | Code::UnsupportedVersion
+        | Code::InvalidArguments
+        | Code::UnknownTool
+        | Code::RetryExhausted
+        | Code::Timeout
+        | Code::StuckCall
+        | Code::OutcomeUnknown
+        | Code::DependencyFailed
+        | Code::ResultNotKept
+        | Code::UpstreamUnavailable
+        | Code::ToolError => false,
+    }
+}
+
+/// Under an explicit key everyone gets the same answer once it was given out as recorded.
+pub(crate) fn recorded(model: &mut Model, key: u64, content: &str) -> Result<(), Broken> {
+    if model.unprotected_keys.contains(&key) {
+        return Ok(());
+    }
+    let first = model.recorded.entry(key).or_insert_with(|| content.to_owned());
+    if first != content {
+        return Err((
+            "recorded stays",
+            format!("key {key} was answered with {first} and later with {content}"),
+        ));
+    }
+    Ok(())
+}
+
+/// The moment `at` as a person reads it in a story.
+pub(crate) fn clock(at: Timestamp) -> String {
+    let millis = at.as_millis();
+    format!("{:>4}.{:03}", millis / 1000, millis % 1000)
+}

@@ -1,0 +1,108 @@
+//! Deterministic simulation of the decision core.
+//!
+//! Many callers, several processes, one shared store, tools whose effects are counted, and faults that the
+//! seed draws: crashes between any two steps, frozen processes whose leases lapse, lost commands and lost
+//! answers of the store, lost wake-ups, broken connections, broken answers, callers who cancel or leave, tools
+//! that fail, hang or die with the work half done, operators who force and reset, clocks that jump forward.
+//! Then the faults stop, and everything has to come to its end.
+//!
+//! What must hold is in `invariants`; what is true of the world is in `model`; the machines under test and
+//! the world around them are in `system`; what can happen to them is in `transition`. A seed decides
+//! everything. A failing one prints the command that replays it and the story of what happened.
+
+#![expect(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    reason = "a test program: an index or a text that is wrong is a mistake of the simulation, and stops it"
+)]
+
+mod answers;
+mod clients;
+mod invariants;
+mod model;
+mod processes;
+mod rng;
+mod store;
+mod system;
+mod tools;
+mod transition;
+mod weather;
+
+#[cfg(test)]
+mod tests;
+
+pub use system::Summary;
+
+/// A mistake planted on purpose, to show that the simulation finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// The store saves whoever comes.
+    OwnerIgnoredAtSave,
+    /// An answer counts as delivered when it is written.
+    DeliveredBeforeWrite,
+    /// The record does not say that an attempt may have been sent until it has ended.
+    StartedAfterAttempt,
+    /// A refusal is stored as if it were an answer.
+    RefusalStored,
+    /// A breaker counts answers whatever happened to it meanwhile.
+    LateBreakerResultCounted,
+    /// The guard counts each attempt.
+    GuardCountsRetries,
+    /// A waiter is treated like a newcomer when it wakes.
+    WaiterForgetsThatItWaited,
+    /// An unknown outcome counts as told when it is looked up.
+    ToldWhenLookedUp,
+    /// Everyone who sees a grant may spend it.
+    GrantSpentByAll,
+}
+
+impl Defect {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::OwnerIgnoredAtSave,
+        Self::DeliveredBeforeWrite,
+        Self::StartedAfterAttempt,
+        Self::RefusalStored,
+        Self::LateBreakerResultCounted,
+        Self::GuardCountsRetries,
+        Self::WaiterForgetsThatItWaited,
+        Self::ToldWhenLookedUp,
+        Self::GrantSpentByAll,
+    ];
+}
+
+impl Defect {
+    /// The promises that it breaks, one of which the simulation has to notice.
+    pub fn breaks(self) -> &'static [&'static str] {
+        match self {
+            Self::OwnerIgnoredAtSave => {
+                &["recorded stays", "one run per key", "told before run again", "right arguments"]
+            }
+            Self::DeliveredBeforeWrite | Self::ToldWhenLookedUp => &["told before run again"],
+            Self::StartedAfterAttempt => &["one run per key", "told before run again"],
+            Self::RefusalStored => &["no refusal again"],
+            Self::LateBreakerResultCounted => &["own epoch"],
+            Self::GuardCountsRetries => &["guard counts calls"],
+            Self::WaiterForgetsThatItWaited => &["told before run again", "waiters are answered"],
+            Self::GrantSpentByAll => &["grants once"],
+        }
+    }
+}
+
+/// A seed that broke a promise.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// Which promise.
+    pub invariant: &'static str,
+    /// How it was broken.
+    pub how: String,
+    /// What happened until then, a line each.
+    pub story: Vec<String>,
+}
+
+/// Lives through the world of one seed.
+pub fn run(seed: u64, defect: Option<Defect>) -> Result<Summary, Box<Failure>> {
+    system::World::new(seed, defect).live()
+}

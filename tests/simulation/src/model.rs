@@ -1,0 +1,74 @@
+//! What is true of the world, whatever the machines believe: what was wished for, what took effect, what arrived.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::Owner;
+use steadfast_core::key::Key;
+
+use crate::invariants::Broken;
+
+/// How a wish is made known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// Under a key that means intent; others may use the same.
+    Explicit(u64),
+    /// With an id of the dispatch, the same for every resend.
+    CallId,
+    /// With nothing but its arguments.
+    Keyless,
+}
+
+/// Something that a client wants done, once.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) client: usize,
+    pub(crate) kind: Kind,
+    pub(crate) arguments: u64,
+    pub(crate) tries: u32,
+    pub(crate) over: bool,
+}
+
+/// What must happen at most once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Intent {
+    Explicit(u64),
+    CallId(usize),
+}
+
+/// A tool has done what it was called for.
+#[derive(Clone, Debug)]
+pub(crate) struct Effect {
+    pub(crate) at: Timestamp,
+    pub(crate) intent: Option<Intent>,
+    /// Client and arguments: what the index is made of.
+    pub(crate) equal: (usize, u64),
+    pub(crate) record: Option<Key>,
+    /// Whether the call found its own dispatch and took it up; equal arguments of others do not matter to it.
+    pub(crate) resumed: bool,
+    /// When the call was given the run.
+    pub(crate) claimed: Timestamp,
+    pub(crate) number: u64,
+}
+
+/// The truth.
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    pub(crate) wishes: Vec<Wish>,
+    pub(crate) effects: Vec<Effect>,
+    /// When an answer about the run of this record first reached a client.
+    pub(crate) told: BTreeMap<Key, Timestamp>,
+    /// When the run of this record ended with an answer.
+    pub(crate) ended: BTreeMap<Key, Timestamp>,
+    /// What was given out as recorded under an explicit key.
+    pub(crate) recorded: BTreeMap<u64, String>,
+    /// A promise that was seen broken inside the store.
+    pub(crate) broken: Option<Broken>,
+    /// Keys and arguments that ran without the store, as the policy allows.
+    pub(crate) unprotected: BTreeSet<(usize, u64)>,
+    pub(crate) unprotected_keys: BTreeSet<u64>,
+    /// Claims whose tool answered while their process lived.
+    pub(crate) answered: BTreeSet<Owner>,
+    /// Failures that a session was told of, by process, client and arguments.
+    pub(crate) failures: BTreeMap<(usize, u64, usize, u64), u32>,
+}

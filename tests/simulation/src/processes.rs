@@ -1,0 +1,280 @@
+//! What processes do: they drive calls, send commands to the store and renew their leases.
+
+use steadfast_core::approval::Channel;
+use steadfast_core::call::{CallResult, Duplicates, Event, Hints, Request, Step, StoreFault};
+use steadfast_core::dedupe::{
+    Address, ClaimVerdict, Owner, Receipt, RecordState, Role, RunId, Save, SaveVerdict,
+};
+use steadfast_core::id::RequestId;
+use steadfast_core::retry::CallerLimits;
+use steadfast_core::trust::Signature;
+
+use crate::invariants::Broken;
+use crate::model::{Kind, Wish};
+use crate::system::{Connection, Dispatch, World, session_of};
+
+use crate::transition::{Command, Happening, Then, digest, key, tool, wanted};
+
+impl World {
+    pub(crate) fn arrive(&mut self, dispatch: usize) -> Result<(), Broken> {
+        let Dispatch { wish, connection, .. } = self.dispatches[dispatch];
+        let Connection { node, life, open } = self.connections[connection];
+        if !open {
+            return Ok(());
+        }
+        let home = &self.nodes[node];
+        if !home.alive || home.identity.started != life {
+            return self.break_connection(connection);
+        }
+        if home.frozen_until > self.now {
+            let until = home.frozen_until;
+            self.at(until, Happening::Arrive { dispatch });
+            return Ok(());
+        }
+        // Whatever was written to this connection before has arrived, or it would not speak again.
+        self.know(node, connection, None);
+        let number = self.nodes[node].next_call;
+        self.nodes[node].next_call += 1;
+        let request = self.request(node, number, wish);
+        let (number, step) = self.begin(node, request, wish, dispatch)?;
+        self.act(node, number, step)
+    }
+
+    pub(crate) fn request(&mut self, node: usize, number: u64, wish: usize) -> Request {
+        let Wish { client, kind, arguments, .. } = self.model.wishes[wish].clone();
+        let home = &self.nodes[node];
+        let run = format!("run-{node}-{}-{number}", home.identity.started);
+        let index = key(&format!("index {client} {arguments}"));
+        let address = match kind {
+            Kind::Explicit(name) => Address::Explicit(key(&format!("key {name}"))),
+            Kind::CallId => Address::CallId { id: key(&format!("call {wish}")), index },
+            Kind::Keyless => Address::Keyless { run: key(&run), index },
+        };
+        Request {
+            id: RequestId::new(format!("request-{wish}-{number}")).expect("a short text"),
+            tool: tool(),
+            tool_call: None,
+            session: session_of(client),
+            actor: None,
+            turn: None,
+            model: None,
+            duplicates: Duplicates::Joined(address),
+            digest: digest(arguments),
+            run: RunId(run.into()),
+            process: home.identity.clone(),
+            number,
+            signature: Signature("bank/pay".into()),
+            domain: None,
+            danger: None,
+            invalid_arguments: None,
+            limits: CallerLimits::default(),
+            hints: Hints::default(),
+            channel: Channel::Interactive,
+        }
+    }
+
+    /// The answers on this connection have arrived; the store is told in its own time.
+    pub(crate) fn know(&mut self, node: usize, connection: usize, only: Option<&Receipt>) {
+        let now = self.now;
+        let home = &mut self.nodes[node];
+        let life = home.identity.started;
+        let (arrived, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut home.written)
+            .into_iter()
+            .partition(|(line, receipt, _)| *line == connection && only.is_none_or(|only| only == receipt));
+        home.written = rest;
+        for (_, receipt, _) in arrived {
+            // A message that crosses the answer proves nothing if the connection breaks at that very moment. The rule
+            // takes it as proof all the same (it is not promised), and so does the model.
+            self.model.told.entry(receipt.key).or_insert(now);
+            self.nodes[node].known.push((receipt.clone(), now));
+            let delay = self.rng.between(0, 2_000);
+            if !self.fault(self.weather.store_lost) {
+                let what = Box::new(Command::Delivered(receipt, now));
+                self.later(
+                    delay,
+                    Happening::Command { node, life, number: 0, command: 0, what, then: Then::Nobody },
+                );
+            }
+        }
+    }
+
+    /// One event to a call, and then whatever it says.
+    pub(crate) fn drive(&mut self, node: usize, number: u64, event: Event) -> Result<(), Broken> {
+        match self.feed(node, number, event)? {
+            Some(step) => self.act(node, number, step),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn act(&mut self, node: usize, number: u64, step: Step) -> Result<(), Broken> {
+        let life = self.nodes[node].identity.started;
+        if !matches!(step, Step::Stay | Step::Answer { .. })
+            && let Some(running) = self.nodes[node].calls.get_mut(&number)
+        {
+            running.follows = None;
+        }
+        match step {
+            Step::Claim(claim) => self.command(node, number, Command::Claim(*claim)),
+            Step::Spend { grant, owner } => self.command(node, number, Command::Spend { grant, owner }),
+            Step::Start { key, owner } => self.command(node, number, Command::Start { key, owner }),
+            Step::Save(save) => self.command(node, number, Command::Save(*save)),
+            Step::Release(release) => self.command(node, number, Command::Release(release)),
+            Step::Renew => {
+                let record =
+                    self.nodes[node].calls.get(&number).and_then(|running| running.call.record()).cloned();
+                if let Some(record) = record {
+                    self.command(node, number, Command::Renew(record));
+                }
+            }
+            Step::Follow(record) => {
+                if let Some(running) = self.nodes[node].calls.get_mut(&number) {
+                    running.follows = Some(record);
+                }
+                // The safety net under the wake-up.
+                let look = self.rng.between(1_000, 5_000);
+                let command = self.nodes[node].calls.get(&number).map_or(0, |running| running.command);
+                self.later(look, Happening::LookOut { node, life, number, command });
+            }
+            Step::Ask(ask) => {
+                let now = self.now;
+                let running = &self.nodes[node].calls[&number];
+                let request = running.call.request();
+                let wanted = wanted(request, ask.operator_only);
+                let _asked = self.store.approvals.ask(
+                    wanted,
+                    &ask.escalation,
+                    None,
+                    &self.weather.policy.approval,
+                    now,
+                );
+                let thinks = self.rng.between(100, 60_000);
+                self.later(thinks, Happening::Person { node, life, number });
+            }
+            Step::Run(_) => self.start_tool(node, number)?,
+            Step::Cut(cut) => return self.cut(node, number, cut),
+            Step::Wait | Step::Stay => {}
+            Step::Answer { result, .. } => {
+                let about = self.nodes[node]
+                    .calls
+                    .get(&number)
+                    .and_then(|running| running.call.claimed())
+                    .map(|record| record.key);
+                if let Some(attempt) =
+                    self.nodes[node].calls.get_mut(&number).and_then(|running| running.attempt.as_mut())
+                {
+                    attempt.over = true;
+                }
+                self.answer(node, number, CallResult { receipt: None, ..*result }, about)?;
+            }
+            Step::Finish { result, kept } => return self.finish(node, number, *result, kept),
+        }
+        let due = self.nodes[node].calls.get(&number).and_then(|running| running.call.wake_at());
+        let armed = self.nodes[node].calls.get(&number).and_then(|running| running.woken_at);
+        if due.is_some() && due != armed {
+            if let Some(running) = self.nodes[node].calls.get_mut(&number) {
+                running.woken_at = due;
+            }
+            self.at(due.unwrap_or(self.now), Happening::Timer { node, life, number });
+        }
+        Ok(())
+    }
+
+    /// Sends a command to the store: it may get lost, or its answer may, or it may come late.
+    pub(crate) fn command(&mut self, node: usize, number: u64, what: Command) {
+        let life = self.nodes[node].identity.started;
+        let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
+        running.command += 1;
+        let command = running.command;
+        if self.fault(self.weather.store_lost) {
+            let patience = self.rng.between(10, 500);
+            let fault = *self.rng.pick(&[StoreFault::NotDone, StoreFault::Unanswered]);
+            self.tell(format!("process {node} call {number}: the command is lost"));
+            return self.later(
+                patience,
+                Happening::Reply { node, life, number, command, event: Box::new(Event::StoreFailed(fault)) },
+            );
+        }
+        let then = if self.fault(self.weather.store_unanswered) { Then::LoseTheAnswer } else { Then::Answer };
+        let travel = self.rng.between(0, 3);
+        self.later(travel, Happening::Command { node, life, number, command, what: Box::new(what), then });
+    }
+
+    /// The store does what it is asked, atomically.
+    pub(crate) fn apply(&mut self, node: usize, what: Command) -> Option<Event> {
+        let now = self.now;
+        match what {
+            Command::Claim(claim) => {
+                let known = self.nodes[node].known.clone();
+                let waited_for_an_answer = match claim.role {
+                    Role::Waiter { followed } => self
+                        .store
+                        .records
+                        .get(&followed)
+                        .is_some_and(|record| matches!(record.state, RecordState::Done(_))),
+                    Role::Fresh => false,
+                };
+                let mut store = std::mem::take(&mut self.store);
+                let verdict = store.claim(&claim, &known, |owner| self.sight(owner), now);
+                self.store = store;
+                if waited_for_an_answer && matches!(verdict, ClaimVerdict::Mine(_)) {
+                    let how = format!(
+                        "call {} of process {node} runs although what it waited for is done",
+                        claim.owner.call
+                    );
+                    self.model.broken = Some(("waiters are answered", how));
+                }
+                Some(Event::Claimed(verdict))
+            }
+            Command::Spend { grant, owner } => Some(Event::Spent(self.store.spend(grant, &owner, now))),
+            Command::Start { key, owner } => Some(Event::Started(self.store.start(&key, &owner, now))),
+            Command::Renew(record) => {
+                Some(Event::Renewed(self.store.renew(&record, &self.weather.policy.dedupe.keep, now)))
+            }
+            Command::Save(save) => Some(Event::Saved(self.save(&save))),
+            Command::Release(release) => {
+                self.store.release(&release);
+                Some(Event::Released)
+            }
+            Command::Delivered(receipt, at) => {
+                self.store.delivered(&receipt, at);
+                None
+            }
+        }
+    }
+
+    /// Saves, and remembers whether that changed an answer which was there before.
+    pub(crate) fn save(&mut self, save: &Save) -> SaveVerdict {
+        let answer =
+            |world: &Self| match world.store.records.get(&save.claimed.key).map(|record| &record.state) {
+                Some(RecordState::Done(output)) => Some(output.clone()),
+                Some(
+                    RecordState::Inflight
+                    | RecordState::Failed(_)
+                    | RecordState::Unknown
+                    | RecordState::Cancelled,
+                )
+                | None => None,
+            };
+        let before = answer(self);
+        let verdict = self.store.save(save, self.now);
+        if before.is_some() && before != answer(self) {
+            self.model.broken =
+                Some(("recorded stays", format!("{:?} saved over {before:?}", save.claimed.owner)));
+        }
+        verdict
+    }
+
+    pub(crate) fn renew(&mut self, node: usize, number: u64, owner: &Owner) -> Result<(), Broken> {
+        let record = self.nodes[node].calls.get(&number).and_then(|running| running.call.record()).cloned();
+        let Some(record) = record.filter(|record| record.owner == *owner) else { return Ok(()) };
+        let life = self.nodes[node].identity.started;
+        self.later(40_000, Happening::Renew { node, life, number, owner: owner.clone() });
+        if self.fault(self.weather.store_lost) {
+            return Ok(());
+        }
+        let now = self.now;
+        let keep = self.weather.policy.dedupe.keep;
+        let verdict = self.store.renew(&record, &keep, now);
+        self.drive(node, number, Event::Renewed(verdict))
+    }
+}

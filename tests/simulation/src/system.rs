@@ -1,0 +1,566 @@
+//! The machines under test and the world around them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use steadfast_core::Timestamp;
+use steadfast_core::breaker::Breaker;
+use steadfast_core::call::{Call, CallResult, Event, Kept, Notice, Request, Shared, Step};
+use steadfast_core::code::Code;
+use steadfast_core::dedupe::{Ending, LeaseSight, Owner, Process, Receipt};
+use steadfast_core::guard::LoopGuard;
+use steadfast_core::id::SessionKey;
+use steadfast_core::key::Key;
+use steadfast_core::limit::Limiter;
+use steadfast_core::policy::Policy;
+use steadfast_core::retry::RetryBudget;
+use steadfast_core::trust::TrustLedger;
+
+use crate::invariants::{self, Broken};
+use crate::model::Model;
+use crate::rng::Rng;
+use crate::store::Store;
+use crate::transition::Happening;
+use crate::weather::{Leases, Weather};
+use crate::{Defect, Failure};
+
+/// What a world saw before it ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Summary {
+    /// Calls that were begun.
+    pub calls: u64,
+    /// Effects of tools.
+    pub effects: u64,
+    /// Answers that were given again.
+    pub replays: u64,
+    /// Times that nobody knew.
+    pub unknown: u64,
+    /// Events in all.
+    pub events: u64,
+}
+
+/// Where a call is, seen from the world.
+pub(crate) struct Running {
+    pub(crate) call: Call,
+    pub(crate) wish: usize,
+    pub(crate) dispatch: usize,
+    /// The number of the attempt that runs.
+    pub(crate) attempt: Option<Attempt>,
+    pub(crate) follows: Option<Key>,
+    pub(crate) woken_at: Option<Timestamp>,
+    pub(crate) answered: bool,
+    /// Store commands are numbered, so that a late answer to an old one is not taken for the new one's.
+    pub(crate) command: u64,
+    pub(crate) sent: bool,
+    pub(crate) counted: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) number: u64,
+    pub(crate) epoch: u64,
+    pub(crate) probe: bool,
+    pub(crate) started: Timestamp,
+    pub(crate) over: bool,
+}
+
+/// One process that drives calls.
+pub(crate) struct Node {
+    pub(crate) identity: Process,
+    pub(crate) alive: bool,
+    pub(crate) frozen_until: Timestamp,
+    pub(crate) breaker: Breaker,
+    /// Transitions of the breaker so far.
+    pub(crate) epoch: u64,
+    pub(crate) budget: RetryBudget,
+    pub(crate) limiter: Limiter,
+    pub(crate) guards: BTreeMap<usize, LoopGuard>,
+    pub(crate) trust: TrustLedger,
+    pub(crate) calls: BTreeMap<u64, Running>,
+    pub(crate) next_call: u64,
+    pub(crate) kept: Vec<(Timestamp, Kept)>,
+    /// Answers on their way: the connection, the answer, when it was written.
+    pub(crate) written: Vec<(usize, Receipt, Timestamp)>,
+    /// Deliveries that this process knows of.
+    pub(crate) known: Vec<(Receipt, Timestamp)>,
+}
+
+/// A client's connection to one process.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    pub(crate) node: usize,
+    pub(crate) life: u64,
+    pub(crate) open: bool,
+}
+
+/// One sending of a wish.
+#[derive(Clone, Debug)]
+pub(crate) struct Dispatch {
+    pub(crate) wish: usize,
+    pub(crate) connection: usize,
+    pub(crate) answered: bool,
+    /// Answers that this client had received on this very connection when it sent this.
+    pub(crate) heard: Vec<Receipt>,
+}
+
+/// Everything.
+pub(crate) struct World {
+    pub(crate) seed: u64,
+    pub(crate) defect: Option<Defect>,
+    pub(crate) rng: Rng,
+    pub(crate) weather: Weather,
+    pub(crate) now: Timestamp,
+    queue: BTreeMap<(Timestamp, u64), Happening>,
+    ticks: u64,
+    pub(crate) model: Model,
+    pub(crate) store: Store,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) connections: Vec<Connection>,
+    /// The open connection of a client to a process.
+    pub(crate) lines: BTreeMap<(usize, usize), usize>,
+    /// What a client has received on a connection.
+    pub(crate) heard: BTreeMap<usize, Vec<Receipt>>,
+    pub(crate) dispatches: Vec<Dispatch>,
+    pub(crate) attempts: u64,
+    pub(crate) cut: BTreeSet<u64>,
+    /// Owners whose process died while a claim of theirs was open.
+    pub(crate) died: BTreeSet<Process>,
+    pub(crate) sent: BTreeSet<Owner>,
+    pub(crate) summary: Summary,
+    story: Vec<String>,
+}
+
+/// Long enough for every lease, hold and lingering attempt to be over.
+const AFTERMATH: u64 = 4 * 3600 * 1000;
+/// A world that needs more events than this circles.
+const MOST_EVENTS: u64 = 200_000;
+const LONGEST_STORY: usize = 4000;
+
+impl World {
+    pub(crate) fn new(seed: u64, defect: Option<Defect>) -> Self {
+        let mut rng = Rng::new(seed);
+        let mut weather = Weather::of(&mut rng);
+        if defect == Some(Defect::LateBreakerResultCounted) {
+            // A breaker that opens at once shows it soonest.
+            Arc::make_mut(&mut weather.policy).breaker.consecutive = Some(NonZeroU32::MIN);
+        }
+        let mut world = Self {
+            seed,
+            defect,
+            rng,
+            now: Timestamp::from_millis(1000),
+            queue: BTreeMap::new(),
+            ticks: 0,
+            model: Model::default(),
+            store: Store { defect, ..Store::default() },
+            nodes: Vec::new(),
+            connections: Vec::new(),
+            lines: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            dispatches: Vec::new(),
+            attempts: 0,
+            cut: BTreeSet::new(),
+            died: BTreeSet::new(),
+            sent: BTreeSet::new(),
+            summary: Summary::default(),
+            story: Vec::new(),
+            weather,
+        };
+        world.tell(format!("the world of seed {seed}: {:?}", world.weather));
+        for number in 0..world.weather.processes {
+            world.nodes.push(Node::born(number, 0));
+        }
+        world.open_the_day();
+        world
+    }
+
+    /// Runs until nothing more happens, and checks what must hold then.
+    pub(crate) fn live(mut self) -> Result<Summary, Box<Failure>> {
+        let end = Timestamp::from_millis(self.weather.storm + AFTERMATH);
+        while let Some(((at, _), happening)) = self.queue.pop_first() {
+            self.now = self.now.max(at);
+            self.summary.events += 1;
+            if self.now > end || self.summary.events > MOST_EVENTS {
+                let open = self.still_open();
+                return Err(self.failed(("an end", format!("the world does not come to rest: {open}"))));
+            }
+            let seen = |world: &Self| world.model.broken.clone().map_or(Ok(()), Err);
+            if let Err(broken) =
+                self.happen(happening).and_then(|()| seen(&self)).and_then(|()| self.notify_followers())
+            {
+                return Err(self.failed(broken));
+            }
+        }
+        if let Err(broken) = self.at_rest() {
+            return Err(self.failed(broken));
+        }
+        Ok(self.summary)
+    }
+
+    fn failed(self, (invariant, how): Broken) -> Box<Failure> {
+        Box::new(Failure { seed: self.seed, invariant, how, story: self.story })
+    }
+
+    pub(crate) fn tell(&mut self, line: String) {
+        if self.story.len() < LONGEST_STORY {
+            self.story.push(format!("{}  {line}", invariants::clock(self.now)));
+        }
+    }
+
+    /// Whether things still go wrong.
+    pub(crate) fn stormy(&self) -> bool {
+        self.now.as_millis() < self.weather.storm
+    }
+
+    /// A fault of this likelihood, as long as the storm lasts.
+    pub(crate) fn fault(&mut self, percent: u64) -> bool {
+        percent > 0 && self.stormy() && self.rng.chance(percent)
+    }
+
+    pub(crate) fn later(&mut self, millis: u64, happening: Happening) {
+        self.at(self.now + std::time::Duration::from_millis(millis), happening);
+    }
+
+    pub(crate) fn at(&mut self, at: Timestamp, happening: Happening) {
+        self.ticks += 1;
+        self.queue.insert((at, self.ticks), happening);
+    }
+
+    pub(crate) fn policy(&self) -> Arc<Policy> {
+        self.weather.policy.clone()
+    }
+
+    /// What the store can know about an owner.
+    pub(crate) fn sight(&self, owner: &Owner) -> LeaseSight {
+        match self.weather.leases {
+            Leases::Time => LeaseSight::Time,
+            Leases::Process => {
+                let lives = self.nodes.iter().any(|node| node.alive && node.identity == owner.process);
+                if lives { LeaseSight::Alive } else { LeaseSight::Gone }
+            }
+        }
+    }
+
+    /// Feeds one event to a call and gives back its step, with the invariants on notices checked.
+    pub(crate) fn feed(&mut self, node: usize, number: u64, event: Event) -> Result<Option<Step>, Broken> {
+        let now = self.now;
+        let attempt = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
+        let ran = matches!(event, Event::Ran(_));
+        let name = format!("{event:?}");
+        let mut notices = Vec::new();
+        let Some((running, mut shared)) = self.nodes[node].lend(number, &self.store) else { return Ok(None) };
+        let step = match running.call.on(&mut shared, now, event, &mut notices) {
+            Ok(step) => step,
+            Err(misuse) => return Err(("no misuse", format!("{misuse} in call {number} of process {node}"))),
+        };
+        self.tell(format!(
+            "process {node} call {number}: {} -> {}",
+            brief(&name),
+            brief(&format!("{step:?}"))
+        ));
+        self.count_failure(node, number, &step);
+        self.heed(node, number, &notices, attempt.filter(|_| ran))?;
+        Ok(Some(step))
+    }
+
+    /// A call whose failure is decided counts once for its session, however many attempts it made.
+    fn count_failure(&mut self, node: usize, number: u64, step: &Step) {
+        let fails = match step {
+            Step::Save(save) => !matches!(save.ending, Ending::Done(_)),
+            Step::Release(_) => true,
+            Step::Answer { result, .. } | Step::Finish { result, .. } => match &result.ended {
+                Ok(_) => false,
+                Err(failure) => !matches!(
+                    failure.code,
+                    Code::InFlight | Code::Cancelled | Code::LoopDetected | Code::ToolErrorLimit
+                ),
+            },
+            Step::Claim(_)
+            | Step::Follow(_)
+            | Step::Ask(_)
+            | Step::Spend { .. }
+            | Step::Start { .. }
+            | Step::Renew
+            | Step::Run(_)
+            | Step::Cut(_)
+            | Step::Wait
+            | Step::Stay => false,
+        };
+        let life = self.nodes[node].identity.started;
+        if let Some(running) =
+            self.nodes[node].calls.get_mut(&number).filter(|running| fails && !running.counted)
+        {
+            running.counted = true;
+            let wish = &self.model.wishes[running.wish];
+            *self.model.failures.entry((node, life, wish.client, wish.arguments)).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn begin(
+        &mut self,
+        node: usize,
+        request: Request,
+        wish: usize,
+        dispatch: usize,
+    ) -> Result<(u64, Step), Broken> {
+        let policy = self.policy();
+        let seed = self.rng.next();
+        let (now, number) = (self.now, request.number);
+        let client = self.model.wishes[wish].client;
+        let mut notices = Vec::new();
+        let home = &mut self.nodes[node];
+        let guard = home.guards.entry(client).or_default();
+        let mut shared = Shared {
+            breaker: &mut home.breaker,
+            dependency: None,
+            budget: &mut home.budget,
+            limiter: &mut home.limiter,
+            guard,
+            trust: &mut home.trust,
+            approvals: &self.store.approvals,
+        };
+        let (call, step) = Call::begin(&mut shared, request, policy, seed, now, &mut notices);
+        home.calls.insert(
+            number,
+            Running {
+                call,
+                wish,
+                dispatch,
+                attempt: None,
+                follows: None,
+                woken_at: None,
+                answered: false,
+                command: 0,
+                sent: false,
+                counted: false,
+            },
+        );
+        self.summary.calls += 1;
+        self.tell(format!(
+            "process {node} call {number}: begins wish {wish} -> {}",
+            brief(&format!("{step:?}"))
+        ));
+        self.count_failure(node, number, &step);
+        self.heed(node, number, &notices, None)?;
+        Ok((number, step))
+    }
+
+    /// Facts that the machines tell, held against what is true.
+    fn heed(
+        &mut self,
+        node: usize,
+        number: u64,
+        notices: &[Notice],
+        ended: Option<Attempt>,
+    ) -> Result<(), Broken> {
+        for notice in notices {
+            match notice {
+                Notice::BreakerChanged { transition, .. } => {
+                    let epoch = self.nodes[node].epoch;
+                    if let Some(attempt) = ended.filter(|attempt| attempt.epoch != epoch) {
+                        return Err((
+                            "own epoch",
+                            format!(
+                                "attempt {} of epoch {} changed the breaker of process {node} in epoch {epoch}: {transition:?}",
+                                attempt.number, attempt.epoch
+                            ),
+                        ));
+                    }
+                    self.nodes[node].epoch += 1;
+                    self.tell(format!(
+                        "process {node}: the breaker goes {:?} -> {:?}",
+                        transition.from, transition.to
+                    ));
+                }
+                Notice::StoreFailed { goes_on: true } => {
+                    if let Some(running) = self.nodes[node].calls.get(&number) {
+                        let wish = &self.model.wishes[running.wish];
+                        self.model.unprotected.insert((wish.client, wish.arguments));
+                        if let crate::model::Kind::Explicit(key) = wish.kind {
+                            self.model.unprotected_keys.insert(key);
+                        }
+                    }
+                }
+                Notice::Replayed { .. } => self.summary.replays += 1,
+                Notice::OutcomeUnknown => self.summary.unknown += 1,
+                Notice::CallStarted { .. }
+                | Notice::CallBlocked { .. }
+                | Notice::Following
+                | Notice::TookOver
+                | Notice::KeyConflict
+                | Notice::ApprovalAsked
+                | Notice::ApprovalEnded { .. }
+                | Notice::AttemptStarted { .. }
+                | Notice::AttemptEnded { .. }
+                | Notice::RetryScheduled { .. }
+                | Notice::RetryStopped { .. }
+                | Notice::AttemptCut { .. }
+                | Notice::AnsweredEarly { .. }
+                | Notice::TrustChanged(_)
+                | Notice::GuardTripped { .. }
+                | Notice::FenceLost
+                | Notice::StoreFailed { goes_on: false }
+                | Notice::WouldHave(_)
+                | Notice::CallFinished { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn still_open(&self) -> String {
+        let calls = self.nodes.iter().enumerate().flat_map(|(node, home)| {
+            home.calls.iter().map(move |(number, running)| {
+                format!("process {node} call {number} is {}", running.call.state())
+            })
+        });
+        calls.collect::<Vec<_>>().join("; ")
+    }
+
+    /// What must hold when nothing happens any more.
+    fn at_rest(&mut self) -> Result<(), Broken> {
+        let open = self.still_open();
+        if !open.is_empty() {
+            return Err(("an end", open));
+        }
+        for dispatch in &self.dispatches {
+            if !dispatch.answered && self.connections[dispatch.connection].open {
+                return Err((
+                    "an end",
+                    format!("wish {} waits on an open connection and was never answered", dispatch.wish),
+                ));
+            }
+        }
+        if let Some((node, home)) = self.nodes.iter().enumerate().find(|(_, home)| !home.kept.is_empty()) {
+            return Err(("bounded", format!("process {node} still keeps {:?}", home.kept)));
+        }
+        if self.store.records.len() > self.dispatches.len() {
+            return Err((
+                "bounded",
+                format!("{} records for {} dispatches", self.store.records.len(), self.dispatches.len()),
+            ));
+        }
+        for record in self.store.records.iter() {
+            let lives = self.nodes.iter().any(|node| node.identity == record.owner.process);
+            if record.is_open() && lives && self.model.answered.contains(&record.owner) {
+                return Err((
+                    "late answers count",
+                    format!("{:?} got its answer, and its record says {:?}", record.owner, record.state),
+                ));
+            }
+            let unknown = record.state == steadfast_core::dedupe::RecordState::Unknown;
+            if unknown && !self.sent.contains(&record.owner) && !self.died.contains(&record.owner.process) {
+                return Err((
+                    "not started, not unknown",
+                    format!("{:?} never sent anything and its process lives", record.owner),
+                ));
+            }
+        }
+        for (grant, owners) in &self.store.spent {
+            if owners.len() > 1 {
+                return Err(("grants once", format!("{grant:?} was spent by {owners:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Who follows a record that changed is woken, unless the message is lost; then its own look-out wakes it.
+    fn notify_followers(&mut self) -> Result<(), Broken> {
+        for key in std::mem::take(&mut self.store.changed) {
+            let mut woken = Vec::new();
+            for (node, home) in self.nodes.iter().enumerate() {
+                woken.extend(
+                    home.calls
+                        .iter()
+                        .filter(|(_, running)| running.follows == Some(key))
+                        .map(|(number, _)| (node, *number)),
+                );
+            }
+            for (node, number) in woken {
+                if !self.fault(self.weather.wake_lost) {
+                    let delay = self.rng.between(0, 5);
+                    let life = self.nodes[node].identity.started;
+                    self.later(delay, Happening::Changed { node, life, number, key });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    pub(crate) fn born(number: usize, life: u64) -> Self {
+        let pid = u32::try_from(number).unwrap_or(0);
+        Self {
+            identity: Process { boot: "boot".into(), pid, started: life },
+            alive: true,
+            frozen_until: Timestamp::ZERO,
+            breaker: Breaker::default(),
+            epoch: 0,
+            budget: RetryBudget::default(),
+            limiter: Limiter::default(),
+            guards: BTreeMap::new(),
+            trust: TrustLedger::default(),
+            calls: BTreeMap::new(),
+            next_call: 0,
+            kept: Vec::new(),
+            written: Vec::new(),
+            known: Vec::new(),
+        }
+    }
+
+    /// A call and the machines that it shares, for the length of one step.
+    pub(crate) fn lend<'n>(
+        &'n mut self,
+        number: u64,
+        store: &'n Store,
+    ) -> Option<(&'n mut Running, Shared<'n>)> {
+        let running = self.calls.get_mut(&number)?;
+        let client = client_of(&running.call);
+        let guard = self.guards.entry(client).or_default();
+        let shared = Shared {
+            breaker: &mut self.breaker,
+            dependency: None,
+            budget: &mut self.budget,
+            limiter: &mut self.limiter,
+            guard,
+            trust: &mut self.trust,
+            approvals: &store.approvals,
+        };
+        Some((running, shared))
+    }
+}
+
+/// Sessions are named after their client.
+pub(crate) fn session_of(client: usize) -> Option<SessionKey> {
+    SessionKey::new(format!("client-{client}")).ok()
+}
+
+fn client_of(call: &Call) -> usize {
+    let session = call.request().session.as_ref().map(SessionKey::as_str);
+    session.and_then(|text| text.strip_prefix("client-")).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// The head of a debug text; enough for a story.
+pub(crate) fn brief(text: &str) -> String {
+    text.chars().take(110).collect()
+}
+
+/// Whether an answer says anything about the run of a record.
+pub(crate) fn is_final(result: &CallResult) -> bool {
+    match &result.ended {
+        Ok(_) => true,
+        Err(failure) => !invariants::is_refusal(failure.code),
+    }
+}
+
+impl Summary {
+    /// Adds what another world saw.
+    pub fn add(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.effects += other.effects;
+        self.replays += other.replays;
+        self.unknown += other.unknown;
+        self.events += other.events;
+    }
+}

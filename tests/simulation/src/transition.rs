@@ -1,0 +1,365 @@
+//! What can happen, and what follows from it.
+
+use steadfast_core::Timestamp;
+use steadfast_core::approval::Wanted;
+use steadfast_core::call::{CallResult, Event, Outcome, Request, StoreFault, Wake};
+use steadfast_core::dedupe::{Claim, Owner, Receipt, Record, Release, Save};
+use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
+use steadfast_core::key::Key;
+use steadfast_core::output::{Output, RawJson};
+
+use crate::invariants::Broken;
+use crate::model::{Effect, Kind, Wish};
+use crate::system::{Node, World};
+
+/// Something that happens at its time.
+#[derive(Debug)]
+pub(crate) enum Happening {
+    /// A client sends a wish, again if need be.
+    Send {
+        wish: usize,
+    },
+    /// A dispatch arrives at a process.
+    Arrive {
+        dispatch: usize,
+    },
+    /// A client has waited long enough.
+    Impatient {
+        dispatch: usize,
+    },
+    /// A connection breaks.
+    Break {
+        connection: usize,
+    },
+    /// A command reaches the store.
+    Command {
+        node: usize,
+        life: u64,
+        number: u64,
+        command: u64,
+        what: Box<Command>,
+        then: Then,
+    },
+    /// The store's answer reaches the process.
+    Reply {
+        node: usize,
+        life: u64,
+        number: u64,
+        command: u64,
+        event: Box<Event>,
+    },
+    /// The time that a call named has come.
+    Timer {
+        node: usize,
+        life: u64,
+        number: u64,
+    },
+    /// A follower looks for itself, in case a wake-up was lost.
+    LookOut {
+        node: usize,
+        life: u64,
+        number: u64,
+        command: u64,
+    },
+    /// A followed record changed.
+    Changed {
+        node: usize,
+        life: u64,
+        number: u64,
+        key: Key,
+    },
+    /// A holder renews.
+    Renew {
+        node: usize,
+        life: u64,
+        number: u64,
+        owner: Owner,
+    },
+    /// A tool has done its work.
+    Effect(Effect, usize),
+    /// A tool answers.
+    ToolAnswers {
+        node: usize,
+        life: u64,
+        number: u64,
+        attempt: u64,
+        outcome: Box<Outcome>,
+    },
+    /// A person answers.
+    Person {
+        node: usize,
+        life: u64,
+        number: u64,
+    },
+    /// An answer reaches its client.
+    Delivered {
+        dispatch: usize,
+        result: Box<CallResult>,
+        about: Option<Key>,
+    },
+    /// A process looks whether a connection is still open.
+    StillOpen {
+        node: usize,
+        life: u64,
+        connection: usize,
+        receipt: Receipt,
+    },
+    /// A process tries again what it could not get through.
+    Keep {
+        node: usize,
+        life: u64,
+    },
+    Crash {
+        node: usize,
+    },
+    Restart {
+        node: usize,
+    },
+    Freeze {
+        node: usize,
+    },
+    Operator {
+        node: usize,
+    },
+    Jump,
+}
+
+/// What a store is asked to do.
+#[derive(Clone, Debug)]
+pub(crate) enum Command {
+    Claim(Claim),
+    Spend { grant: steadfast_core::approval::GrantId, owner: Owner },
+    Start { key: Key, owner: Owner },
+    Renew(Record),
+    Save(Save),
+    Release(Release),
+    Delivered(Receipt, Timestamp),
+}
+
+/// What becomes of the answer to a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Then {
+    Answer,
+    LoseTheAnswer,
+    Nobody,
+}
+
+impl World {
+    /// Wishes, crashes and all the rest that the day will bring.
+    pub(crate) fn open_the_day(&mut self) {
+        let storm = self.weather.storm;
+        for client in 0..self.weather.clients {
+            for _ in 0..self.weather.wishes {
+                let kind = match self.rng.between(0, 3) {
+                    0 => Kind::Explicit(self.rng.between(0, 2)),
+                    1 => Kind::CallId,
+                    _ => Kind::Keyless,
+                };
+                let arguments = match kind {
+                    // A key stands for its arguments; now and then somebody uses it wrongly.
+                    Kind::Explicit(key) if self.rng.chance(90) => key % self.weather.arguments,
+                    Kind::Explicit(_) | Kind::CallId | Kind::Keyless => {
+                        self.rng.between(0, self.weather.arguments - 1)
+                    }
+                };
+                self.model.wishes.push(Wish { client, kind, arguments, tries: 0, over: false });
+                let wish = self.model.wishes.len() - 1;
+                let at = self.rng.between(0, storm);
+                self.later(at, Happening::Send { wish });
+                if self.rng.chance(self.weather.double) {
+                    let twice = self.rng.between(1, 30);
+                    self.later(at + twice, Happening::Send { wish });
+                }
+            }
+        }
+        for node in 0..self.nodes.len() {
+            for (percent, make) in [
+                (self.weather.crash, (|node| Happening::Crash { node }) as fn(usize) -> Happening),
+                (self.weather.freeze, |node| Happening::Freeze { node }),
+                (self.weather.operator, |node| Happening::Operator { node }),
+                (self.weather.jump, |_| Happening::Jump),
+            ] {
+                for _ in 0..3 {
+                    if self.rng.chance(percent) {
+                        let at = self.rng.between(0, storm);
+                        self.later(at, make(node));
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn happen(&mut self, happening: Happening) -> Result<(), Broken> {
+        if let Some((node, life)) = happening.at_process() {
+            let home = &self.nodes[node];
+            if !home.alive || home.identity.started != life {
+                return Ok(());
+            }
+            if home.frozen_until > self.now {
+                let until = home.frozen_until;
+                self.at(until, happening);
+                return Ok(());
+            }
+        }
+        match happening {
+            Happening::Send { wish } => self.send(wish),
+            Happening::Arrive { dispatch } => self.arrive(dispatch),
+            Happening::Impatient { dispatch } => self.impatient(dispatch),
+            Happening::Break { connection } => self.break_connection(connection),
+            Happening::Command { node, life, number, command, what, then } => {
+                let event = self.apply(node, *what);
+                let answer = match then {
+                    Then::Answer => event,
+                    Then::LoseTheAnswer => Some(Event::StoreFailed(StoreFault::Unanswered)),
+                    Then::Nobody => None,
+                };
+                if let Some(event) = answer {
+                    let delay = self.rng.between(0, 3);
+                    self.later(
+                        delay,
+                        Happening::Reply { node, life, number, command, event: Box::new(event) },
+                    );
+                }
+                Ok(())
+            }
+            Happening::Reply { node, number, command, event, .. } => {
+                let expected =
+                    self.nodes[node].calls.get(&number).is_some_and(|running| running.command == command);
+                if expected { self.drive(node, number, *event) } else { Ok(()) }
+            }
+            Happening::Timer { node, number, .. } => {
+                if let Some(running) = self.nodes[node].calls.get_mut(&number) {
+                    running.woken_at = None;
+                }
+                let due = self.nodes[node].calls.get(&number).and_then(|running| running.call.wake_at());
+                if due.is_some_and(|due| due <= self.now) {
+                    self.drive(node, number, Event::Woke(Wake::Time))
+                } else {
+                    Ok(())
+                }
+            }
+            Happening::LookOut { node, number, command, .. } => {
+                let follows = self.nodes[node]
+                    .calls
+                    .get(&number)
+                    .is_some_and(|running| running.follows.is_some() && running.command == command);
+                if follows { self.drive(node, number, Event::Woke(Wake::Changed)) } else { Ok(()) }
+            }
+            Happening::Changed { node, number, key, .. } => {
+                let follows =
+                    self.nodes[node].calls.get(&number).is_some_and(|running| running.follows == Some(key));
+                if follows { self.drive(node, number, Event::Woke(Wake::Changed)) } else { Ok(()) }
+            }
+            Happening::Renew { node, number, owner, .. } => self.renew(node, number, &owner),
+            Happening::Effect(effect, wish) => self.effect(effect, wish),
+            Happening::ToolAnswers { node, number, attempt, outcome, .. } => {
+                self.tool_answers(node, number, attempt, *outcome)
+            }
+            Happening::Person { node, number, .. } => self.person(node, number),
+            Happening::Delivered { dispatch, result, about } => self.received(dispatch, &result, about),
+            Happening::StillOpen { node, connection, receipt, .. } => {
+                if self.connections[connection].open {
+                    self.know(node, connection, Some(&receipt));
+                }
+                Ok(())
+            }
+            Happening::Keep { node, .. } => self.keep(node),
+            Happening::Crash { node } => self.crash(node),
+            Happening::Restart { node } => {
+                let life = self.nodes[node].identity.started + 1;
+                self.nodes[node] = Node::born(node, life);
+                self.tell(format!("process {node} is back"));
+                Ok(())
+            }
+            Happening::Freeze { node } => {
+                let span = self.rng.between(1_000, 300_000);
+                self.nodes[node].frozen_until = self.now + std::time::Duration::from_millis(span);
+                self.tell(format!("process {node} is frozen for {span} ms"));
+                Ok(())
+            }
+            Happening::Operator { node } => {
+                let now = self.now;
+                let force = self.rng.chance(50);
+                let home = &mut self.nodes[node];
+                let change = if force { home.breaker.force_open(now) } else { home.breaker.reset(now) };
+                // A reset starts an epoch of its own, whether or not the state changes.
+                home.epoch += u64::from(change.is_some() || !force);
+                self.tell(format!("an operator at process {node}: {change:?}"));
+                if force {
+                    self.later(60_000, Happening::Operator { node });
+                }
+                Ok(())
+            }
+            Happening::Jump => {
+                let span = self.rng.between(1_000, 200_000);
+                self.now = self.now + std::time::Duration::from_millis(span);
+                self.tell(format!("the clock jumps by {span} ms"));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Happening {
+    /// The process that this happens in, and which life of it.
+    fn at_process(&self) -> Option<(usize, u64)> {
+        match self {
+            Self::Reply { node, life, .. }
+            | Self::Timer { node, life, .. }
+            | Self::LookOut { node, life, .. }
+            | Self::Changed { node, life, .. }
+            | Self::Renew { node, life, .. }
+            | Self::ToolAnswers { node, life, .. }
+            | Self::Person { node, life, .. }
+            | Self::StillOpen { node, life, .. }
+            | Self::Keep { node, life } => Some((*node, *life)),
+            Self::Send { .. }
+            | Self::Arrive { .. }
+            | Self::Impatient { .. }
+            | Self::Break { .. }
+            | Self::Command { .. }
+            | Self::Effect { .. }
+            | Self::Delivered { .. }
+            | Self::Crash { .. }
+            | Self::Restart { .. }
+            | Self::Freeze { .. }
+            | Self::Operator { .. }
+            | Self::Jump => None,
+        }
+    }
+}
+
+/// A command that has not reached the store after so long never does.
+pub(crate) const COMMAND_LIVES: std::time::Duration = std::time::Duration::from_millis(500);
+
+pub(crate) fn tool() -> ToolRef {
+    ToolRef {
+        namespace: Namespace::new("bank").expect("a short text"),
+        tool: ToolName::new("pay").expect("a short text"),
+    }
+}
+
+pub(crate) fn wanted(request: &Request, blocked: bool) -> Wanted<'_> {
+    Wanted {
+        tool: &request.tool,
+        arguments: request.digest,
+        signature: &request.signature,
+        session: request.session.as_ref(),
+        blocked,
+    }
+}
+
+pub(crate) fn key(text: &str) -> Key {
+    Key(Digest::of(text.as_bytes()))
+}
+
+pub(crate) fn digest(arguments: u64) -> Digest {
+    Digest::of(format!("arguments {arguments}").as_bytes())
+}
+
+pub(crate) fn success(attempt: u64) -> Outcome {
+    Outcome::Success {
+        output: Output { content: RawJson::string(&format!("effect {attempt}")), metadata: None },
+        concern: None,
+    }
+}

@@ -1,0 +1,118 @@
+//! What a seed has in store: the size of the world, its policy, and how often what goes wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_core::policy::{
+    AfterUnknown, Ambiguous, AskWhen, CacheFailures, OnStoreFailure, Policy, Profile, ToolClass,
+};
+
+use crate::rng::Rng;
+
+/// How owners are known to be gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leases {
+    /// One machine: with their process.
+    Process,
+    /// Several: by time.
+    Time,
+}
+
+/// Everything that a seed decides before the first event.
+#[derive(Clone, Debug)]
+pub(crate) struct Weather {
+    pub(crate) processes: usize,
+    pub(crate) clients: usize,
+    pub(crate) wishes: u64,
+    pub(crate) arguments: u64,
+    pub(crate) leases: Leases,
+    pub(crate) policy: Arc<Policy>,
+    /// Until when things go wrong, in milliseconds.
+    pub(crate) storm: u64,
+    pub(crate) pauses: [u64; 2],
+    // Percentages.
+    pub(crate) crash: u64,
+    pub(crate) freeze: u64,
+    pub(crate) store_lost: u64,
+    pub(crate) store_unanswered: u64,
+    pub(crate) wake_lost: u64,
+    pub(crate) connection_breaks: u64,
+    pub(crate) answer_breaks: u64,
+    pub(crate) cancels: u64,
+    pub(crate) double: u64,
+    pub(crate) tool_fails: u64,
+    pub(crate) tool_hangs: u64,
+    pub(crate) tool_lost: u64,
+    pub(crate) operator: u64,
+    pub(crate) jump: u64,
+}
+
+impl Weather {
+    pub(crate) fn of(rng: &mut Rng) -> Self {
+        // Half of the dangers are absent in a given world: what always goes wrong hides what rarely does.
+        let mut danger = |most: u64| if rng.chance(50) { 0 } else { rng.between(1, most) };
+        let crash = danger(60);
+        let freeze = danger(50);
+        let store_lost = danger(30);
+        let store_unanswered = danger(30);
+        let wake_lost = danger(80);
+        let connection_breaks = danger(40);
+        let answer_breaks = danger(50);
+        let cancels = danger(30);
+        let double = danger(30);
+        let tool_fails = danger(60);
+        let tool_hangs = danger(40);
+        let tool_lost = danger(40);
+        let operator = danger(40);
+        let jump = danger(30);
+        Self {
+            processes: usize::try_from(rng.between(1, 3)).unwrap_or(1),
+            clients: usize::try_from(rng.between(1, 4)).unwrap_or(1),
+            wishes: rng.between(2, 8),
+            arguments: rng.between(1, 3),
+            leases: if rng.chance(50) { Leases::Process } else { Leases::Time },
+            policy: Arc::new(policy(rng)),
+            storm: rng.between(30_000, 900_000),
+            pauses: if rng.chance(50) { [0, 400] } else { [0, 60_000] },
+            crash,
+            freeze,
+            store_lost,
+            store_unanswered,
+            wake_lost,
+            connection_breaks,
+            answer_breaks,
+            cancels,
+            double,
+            tool_fails,
+            tool_hangs,
+            tool_lost,
+            operator,
+            jump,
+        }
+    }
+}
+
+fn policy(rng: &mut Rng) -> Policy {
+    let profile = *rng.pick(&[Profile::Standard, Profile::Measured, Profile::Stepped]);
+    let class =
+        *rng.pick(&[ToolClass::Mutating, ToolClass::Mutating, ToolClass::Unknown, ToolClass::Idempotent]);
+    let mut policy = profile.policy(class);
+    if rng.chance(50) {
+        policy = policy.for_gateway();
+    }
+    policy.repeat.ambiguous = if rng.chance(70) { Ambiguous::Stop } else { Ambiguous::Retry };
+    policy.repeat.retry_safe = rng.chance(15);
+    if rng.chance(30) {
+        policy.time.attempt = Duration::from_secs(rng.between(1, 20));
+    }
+    policy.time.total = Duration::from_secs(rng.between(60, 600));
+    policy.dedupe.cache_failures =
+        *rng.pick(&[CacheFailures::Terminal, CacheFailures::All, CacheFailures::None]);
+    policy.dedupe.after_unknown = if rng.chance(80) { AfterUnknown::TellOnce } else { AfterUnknown::Hold };
+    policy.dedupe.on_store_failure =
+        if rng.chance(50) { OnStoreFailure::GoOn } else { OnStoreFailure::Refuse };
+    if rng.chance(25) {
+        policy.approval.when = AskWhen::Always;
+    }
+    policy
+}

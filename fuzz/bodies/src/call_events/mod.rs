@@ -1,0 +1,534 @@
+//! Calls, and everything that a driver can say to them: in order, out of order, and what nobody asked for.
+//!
+//! The first bytes make a policy, a past and a request. Then each byte is something that happens: mostly the
+//! step that the machine asked for is answered, by a store made of the core's own tables; sometimes something
+//! else comes. When the bytes are used up, a driver that makes no mistakes brings the call home.
+
+mod setup;
+mod store;
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::approval::{Decision, Grantor, Wanted};
+use steadfast_core::breaker::{Breaker, Verdict};
+use steadfast_core::call::{
+    Call, CallResult, Cut, Event, Kept, Misuse, Notice, Others, Outcome, Provenance, Recorded, Request,
+    Shared, Step, StoreFault, Wake,
+};
+use steadfast_core::classify::{Fault, Severity, classify};
+use steadfast_core::dedupe::{
+    Claim, ClaimVerdict, Ending, Intent, LeaseSight, Owner, Record, Release, Role, Rules, Save,
+};
+use steadfast_core::guard::{self, GuardedCall, LoopGuard};
+use steadfast_core::id::Digest;
+use steadfast_core::limit::Limiter;
+use steadfast_core::policy::{Mode, Policy};
+use steadfast_core::retry::RetryBudget;
+use steadfast_core::trust::{self, Finished, Subject, TrustLedger};
+
+use crate::draw::Draw;
+use store::Store;
+
+/// Any order of events is answered with a step or told to be misuse, a finished call stays finished, and the
+/// same events tell the same story.
+pub fn call_events(input: &[u8]) {
+    let story = World::live(input);
+    assert_eq!(World::live(input), story, "the same bytes told two stories");
+}
+
+/// Calls that follow each other, with what they share.
+const MOST_CALLS: u64 = 4;
+/// Events that are made of bytes; more of them only take time.
+const MOST_EVENTS: u32 = 200;
+/// A call that a driver without mistakes cannot bring to its end in this many events circles.
+const WAY_HOME: u32 = 100;
+
+struct World<'i> {
+    draw: Draw<'i>,
+    now: Timestamp,
+    /// What the store knows about other processes.
+    sight: LeaseSight,
+    store: Store,
+    breaker: Breaker,
+    dependency: Option<Breaker>,
+    budget: RetryBudget,
+    limiter: Limiter,
+    guard: LoopGuard,
+    trust: TrustLedger,
+    /// The record that another process claimed.
+    rival: Option<Box<Record>>,
+    rivals: u64,
+    events: u32,
+    story: String,
+}
+
+/// A call and what its driver knows about it.
+struct Driven {
+    call: Call,
+    /// The step that waits for an answer.
+    pending: Step,
+    attempts: u32,
+    runs: bool,
+    cut: bool,
+    answered: bool,
+    /// The last event was that a caller withdrew or is gone.
+    withdrawn: bool,
+    last_fault: Option<Fault>,
+}
+
+/// Whether the driver answers what it was asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Meant {
+    Answer,
+    Anything,
+}
+
+/// Whoever runs a failing input by hand wants to know what came before.
+impl Drop for World<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.story);
+        }
+    }
+}
+
+impl<'i> World<'i> {
+    /// Everything that happens, told by its steps and notices.
+    fn live(input: &'i [u8]) -> String {
+        let mut draw = Draw::new(input);
+        let policy = Arc::new(setup::policy(&mut draw));
+        let start = draw.pick([1_000_000, 0, u64::MAX - 50_000_000]);
+        let mut world = Self {
+            now: Timestamp::from_millis(start),
+            sight: draw.pick([LeaseSight::Time, LeaseSight::Gone, LeaseSight::Alive]),
+            store: Store::default(),
+            breaker: Breaker::default(),
+            dependency: draw.flag().then(Breaker::default),
+            budget: RetryBudget::default(),
+            limiter: Limiter::default(),
+            guard: LoopGuard::default(),
+            trust: TrustLedger::default(),
+            rival: None,
+            rivals: 0,
+            events: 0,
+            story: String::new(),
+            draw,
+        };
+        world.past(&policy);
+        for number in 0..MOST_CALLS {
+            let request = setup::request(&mut world.draw, number, world.now);
+            world.call(request, &policy);
+            assert_eq!(world.limiter.inside(), 0, "the call is over and its place is still taken");
+            if world.draw.rest().is_empty() {
+                break;
+            }
+        }
+        std::mem::take(&mut world.story)
+    }
+
+    /// Failures of calls before these: of the tool, of the model, of the service.
+    fn past(&mut self, policy: &Policy) {
+        let failures = self.draw.byte();
+        let (tool, signature) = (setup::tool(), setup::signature());
+        let subject = Subject { tool: &tool, signature: &signature, domain: None };
+        let rules = trust::Rules { signature: &policy.trust, domain: policy.domain_trust.as_ref() };
+        for _ in 0..failures % 4 {
+            let finished = Finished::Failure { severity: Severity::ServerError, recoverable: true };
+            self.trust.record(rules, subject, finished, self.now);
+        }
+        for _ in 0..failures / 4 % 4 {
+            let call = GuardedCall { tool: &tool, arguments: Digest::of(b"{}"), turn: None };
+            self.guard.begin(&policy.guard, call, self.now);
+            let ending = guard::Ending::Failure { message: "no", mistake: None };
+            self.guard.end(&policy.guard, call, ending, self.now);
+        }
+        for _ in 0..failures / 16 {
+            if let Ok((ticket, _)) = self.breaker.admit(&policy.breaker, self.now) {
+                self.breaker.record(
+                    &policy.breaker,
+                    ticket,
+                    Verdict::Failure { took: Duration::ZERO },
+                    self.now,
+                );
+            }
+        }
+    }
+
+    /// One call from its beginning to its end.
+    fn call(&mut self, request: Request, policy: &Arc<Policy>) {
+        let mut notices = Vec::new();
+        let (now, seed) = (self.now, request.number);
+        let (call, step) = Call::begin(&mut self.shared(), request, policy.clone(), seed, now, &mut notices);
+        let mut driven = Driven {
+            call,
+            pending: Step::Stay,
+            attempts: 0,
+            runs: false,
+            cut: false,
+            answered: false,
+            withdrawn: false,
+            last_fault: None,
+        };
+        self.heed(&mut driven, step, &notices);
+        while !driven.call.is_finished() {
+            self.events += 1;
+            match self.draw.next().filter(|_| self.events <= MOST_EVENTS) {
+                Some(byte) => self.happen(&mut driven, byte),
+                None => self.bring_home(&mut driven),
+            }
+        }
+        self.stays_finished(&mut driven);
+    }
+
+    fn happen(&mut self, driven: &mut Driven, byte: u8) {
+        let span = [0, 1, 20, 500, 60_000, 120_000, 3_600_000];
+        match span.get(usize::from(byte >> 3 & 7)) {
+            Some(millis) => self.now = self.now + Duration::from_millis(*millis),
+            None => self.now = self.now.max(driven.call.wake_at().unwrap_or(self.now)),
+        }
+        match byte & 7 {
+            0..=4 => self.answer(driven),
+            5 => {
+                let event = setup::stray(&mut self.draw);
+                self.feed(driven, event, Meant::Anything);
+            }
+            6 => self.elsewhere(driven),
+            _ => self.aside(driven),
+        }
+    }
+
+    /// The answer to what the machine asked for.
+    fn answer(&mut self, driven: &mut Driven) {
+        let now = self.now;
+        let event = match &driven.pending {
+            Step::Follow(_) => Event::Woke(self.draw.pick([Wake::Changed, Wake::Time])),
+            Step::Ask(_) => Event::Answered(setup::answer(&mut self.draw)),
+            Step::Run(_) | Step::Cut(_) => Event::Ran(setup::outcome(&mut self.draw)),
+            Step::Wait | Step::Answer { .. } | Step::Stay | Step::Finish { .. } => Event::Woke(Wake::Time),
+            Step::Claim(_)
+            | Step::Spend { .. }
+            | Step::Start { .. }
+            | Step::Save(_)
+            | Step::Release(_)
+            | Step::Renew => {
+                match self.draw.byte() % 6 {
+                    3 => Event::StoreFailed(StoreFault::NotDone),
+                    4 => Event::StoreFailed(StoreFault::Unanswered),
+                    5 => {
+                        // Done, and the answer is lost on its way.
+                        let _ = self.ask_the_store(driven, now);
+                        Event::StoreFailed(StoreFault::Unanswered)
+                    }
+                    _ => self.ask_the_store(driven, now),
+                }
+            }
+        };
+        self.feed(driven, event, Meant::Answer);
+    }
+
+    /// The store does what the pending step asks for.
+    fn ask_the_store(&mut self, driven: &Driven, now: Timestamp) -> Event {
+        match &driven.pending {
+            Step::Claim(claim) => Event::Claimed(self.claim(claim)),
+            Step::Spend { grant, owner } => Event::Spent(self.store.spend(*grant, owner, now)),
+            Step::Start { key, owner } => Event::Started(self.store.start(key, owner, now)),
+            Step::Save(save) => Event::Saved(self.store.save(save, now)),
+            Step::Release(release) => {
+                self.store.release(release);
+                Event::Released
+            }
+            Step::Renew => self.renewal(driven),
+            Step::Follow(_)
+            | Step::Ask(_)
+            | Step::Run(_)
+            | Step::Cut(_)
+            | Step::Wait
+            | Step::Answer { .. }
+            | Step::Stay
+            | Step::Finish { .. } => unreachable!("not for the store: {:?}", driven.pending),
+        }
+    }
+
+    fn renewal(&mut self, driven: &Driven) -> Event {
+        let keep = driven.call.policy().dedupe.keep;
+        match driven.call.record() {
+            Some(record) => Event::Renewed(self.store.renew(record, &keep, self.now)),
+            None => Event::StoreFailed(StoreFault::NotDone),
+        }
+    }
+
+    fn claim(&mut self, claim: &Claim) -> ClaimVerdict {
+        let others = self.sight;
+        let sight = |owner: &Owner| match others {
+            LeaseSight::Time => LeaseSight::Time,
+            LeaseSight::Alive | LeaseSight::Gone if owner.process == setup::process(1) => LeaseSight::Alive,
+            LeaseSight::Alive | LeaseSight::Gone => others,
+        };
+        self.store.claim(claim, sight, self.now)
+    }
+
+    /// Something that a driver may say at any time.
+    fn aside(&mut self, driven: &mut Driven) {
+        let event = match self.draw.byte() % 6 {
+            0 => Event::Woke(Wake::Time),
+            1 => Event::Cancelled(Others::None),
+            2 => Event::Cancelled(Others::Waiting),
+            3 => Event::Disconnected(Others::None),
+            4 => Event::Progressed,
+            _ => match driven.call.record() {
+                Some(_) => self.renewal(driven),
+                None => return,
+            },
+        };
+        self.feed(driven, event, Meant::Answer);
+    }
+
+    /// Another process, or somebody at the store.
+    fn elsewhere(&mut self, driven: &Driven) {
+        let keep = driven.call.policy().dedupe.keep;
+        match self.draw.byte() % 6 {
+            0 => self.rival_claims(driven),
+            1 => {
+                if let Some(claimed) = self.rival.clone() {
+                    let ending = Ending::Done(Some(setup::output()));
+                    let save =
+                        Save { claimed, ending, attempts: Vec::new(), delivered: None, hold: false, keep };
+                    let _ = self.store.save(&save, self.now);
+                }
+            }
+            2 => {
+                if let Some(record) = self.rival.take() {
+                    let Record { key, index, owner, .. } = *record;
+                    self.store.release(&Release { key, index, owner });
+                }
+            }
+            3 => self.store.empty(),
+            4 => self.store.sweep(self.now),
+            _ => self.store.deliver_all(self.now),
+        }
+    }
+
+    fn rival_claims(&mut self, driven: &Driven) {
+        let (request, policy) = (driven.call.request(), driven.call.policy());
+        let Some(address) = request.address() else { return };
+        self.rivals += 1;
+        let claim = Claim {
+            address,
+            intent: Intent::Take { started: self.draw.flag() },
+            role: Role::Fresh,
+            owner: Owner { process: setup::process(2), call: self.rivals, claim: 1 },
+            digest: request.digest,
+            retry_safe: request.is_retry_safe(policy),
+            best_effort: false,
+            arrived: self.now,
+            run: request.run.clone(),
+            rules: Rules::from(&policy.dedupe),
+            tool: request.tool.clone(),
+            request: request.id.clone(),
+            tool_call: None,
+            session: None,
+            actor: None,
+        };
+        if let ClaimVerdict::Mine(record) = self.claim(&claim) {
+            self.rival = Some(record);
+        }
+    }
+
+    /// A driver without mistakes, a store that answers, a tool that works: the call ends.
+    fn bring_home(&mut self, driven: &mut Driven) {
+        for _ in 0..WAY_HOME {
+            let event = match &driven.pending {
+                Step::Claim(_)
+                | Step::Spend { .. }
+                | Step::Start { .. }
+                | Step::Save(_)
+                | Step::Release(_)
+                | Step::Renew => self.ask_the_store(driven, self.now),
+                Step::Run(_) | Step::Cut(_) => {
+                    Event::Ran(Outcome::Success { output: setup::output(), concern: None })
+                }
+                Step::Follow(_)
+                | Step::Ask(_)
+                | Step::Wait
+                | Step::Answer { .. }
+                | Step::Stay
+                | Step::Finish { .. } => {
+                    let at = driven.call.wake_at();
+                    assert!(at.is_some(), "waits in {} for nothing", driven.call.state());
+                    self.now = self.now.max(at.unwrap_or(self.now));
+                    Event::Woke(Wake::Time)
+                }
+            };
+            self.feed(driven, event, Meant::Answer);
+            if driven.call.is_finished() {
+                return;
+            }
+        }
+        unreachable!(
+            "the call does not end: it is {} and waits for {:?}",
+            driven.call.state(),
+            driven.pending
+        );
+    }
+
+    /// One event into the machine, and what must hold after it.
+    fn feed(&mut self, driven: &mut Driven, event: Event, meant: Meant) {
+        let now = self.now;
+        // The whole machine is written out only where it can have been misused, for that takes long.
+        let wake_at = driven.call.wake_at();
+        let before =
+            (meant == Meant::Anything).then(|| (driven.call.state(), wake_at, format!("{:?}", driven.call)));
+        let ran = matches!(event, Event::Ran(_));
+        driven.withdrawn = matches!(event, Event::Cancelled(_) | Event::Disconnected(_));
+        let fault =
+            if let Event::Ran(Outcome::Failure { fault, .. }) = &event { Some(fault.clone()) } else { None };
+        let timer = matches!(event, Event::Woke(Wake::Time)) && wake_at.is_some_and(|at| at <= now);
+        let mut notices = Vec::new();
+        match driven.call.on(&mut self.shared(), now, event, &mut notices) {
+            Ok(step) => {
+                if ran {
+                    assert!(driven.runs, "an answer was taken for an attempt that nobody made");
+                    driven.runs = false;
+                    driven.cut = false;
+                    driven.last_fault = fault;
+                }
+                let idle = timer && step == Step::Stay;
+                self.heed(driven, step, &notices);
+                let later = driven.call.wake_at().is_none_or(|at| at > now || now == Timestamp::MAX);
+                assert!(!idle || later, "the timer fires again and again in {}", driven.call.state());
+            }
+            Err(Misuse { state, event }) => {
+                assert!(before.is_some(), "{event} answers {:?} and is misuse in {state}", driven.pending);
+                let after = (driven.call.state(), driven.call.wake_at(), format!("{:?}", driven.call));
+                assert_eq!(Some(after), before, "{event} was misuse and changed the machine");
+                assert_eq!(notices, [], "{event} was misuse and told something");
+            }
+        }
+    }
+
+    /// What must hold for a step, whatever led to it.
+    fn heed(&mut self, driven: &mut Driven, step: Step, notices: &[Notice]) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.story, "{} {} {step:?} {notices:?}", self.now, driven.call.state());
+        assert_eq!(
+            matches!(step, Step::Finish { .. }),
+            driven.call.is_finished(),
+            "the end and its step: {step:?}"
+        );
+        match &step {
+            Step::Run(run) => self.may_run(driven, run.attempt),
+            Step::Cut(cut) => {
+                // A caller may withdraw what is being cut already.
+                let again = driven.cut && *cut != Cut::Cancelled;
+                assert!(driven.runs && !again, "cut what does not run, or a second time: {cut:?}");
+                driven.cut = true;
+            }
+            Step::Answer { .. } => {
+                // Where others still wait, each who withdraws is answered; the driver knows whom it means.
+                let again = driven.answered && !driven.withdrawn;
+                assert!(!again, "the caller is answered a second time: {step:?}");
+                driven.answered = true;
+            }
+            Step::Finish { result, kept } => {
+                assert!(!driven.runs, "the call ended and its attempt runs on: {step:?}");
+                self.ended(driven, result, kept);
+            }
+            Step::Follow(_) | Step::Ask(_) | Step::Wait => {
+                assert!(driven.call.wake_at().is_some(), "waits for nothing: {step:?}");
+            }
+            Step::Claim(_)
+            | Step::Spend { .. }
+            | Step::Start { .. }
+            | Step::Renew
+            | Step::Save(_)
+            | Step::Release(_)
+            | Step::Stay => {}
+        }
+        if !matches!(step, Step::Stay | Step::Answer { .. }) {
+            driven.pending = step;
+        }
+    }
+
+    /// Whether an attempt may start now.
+    fn may_run(&mut self, driven: &mut Driven, attempt: u32) {
+        let (request, policy) = (driven.call.request(), driven.call.policy());
+        assert!(!driven.runs, "a second attempt beside the first");
+        assert_eq!(attempt, driven.attempts + 1, "attempts are counted from one, each once");
+        let most = policy.retry.attempts.get();
+        assert!(attempt <= most, "attempt {attempt} of {most}");
+        if let Some(fault) = &driven.last_fault {
+            let reach = classify(fault, &policy.classify, self.now).reach;
+            let safe = reach.proves_not_run() || request.is_retry_safe(policy);
+            assert!(safe, "it may have run and must not twice: {fault:?}");
+        }
+        if let Some(record) = driven.call.record() {
+            assert!(
+                self.store.started.contains(&record.owner),
+                "runs before `started` is written: {record:?}"
+            );
+        }
+        driven.attempts = attempt;
+        driven.runs = true;
+    }
+
+    /// The call is over: its answer goes out, and what it left to do is done.
+    fn ended(&mut self, driven: &Driven, result: &CallResult, kept: &[Kept]) {
+        assert_eq!(result.attempts, driven.attempts, "the attempts are counted wrong");
+        // In shadow nothing counts as recorded, but deliveries are marked, or every equal call would look like a resend.
+        let shadow = driven.call.policy().modes.dedupe == Mode::Shadow;
+        let receipt = result.receipt.is_some();
+        assert!(shadow || receipt == (result.recorded == Recorded::Yes), "a receipt for what is recorded");
+        let fresh = result.provenance == Provenance::Fresh;
+        assert!(!fresh || result.ended.is_err() || driven.attempts > 0, "an answer of nobody: {result:?}");
+        if let Some(receipt) = result.receipt.as_ref().filter(|_| self.draw.flag()) {
+            self.store.delivered(receipt, self.now);
+        }
+        for kept in kept {
+            match kept {
+                Kept::Save(save) => drop(self.store.save(save, self.now)),
+                Kept::Release(release) => self.store.release(release),
+                Kept::Park(ask) => {
+                    let request = driven.call.request();
+                    let wanted = Wanted {
+                        tool: &request.tool,
+                        arguments: request.digest,
+                        signature: &request.signature,
+                        session: request.session.as_ref(),
+                        blocked: ask.operator_only,
+                    };
+                    let policy = &driven.call.policy().approval;
+                    let asked = self.store.approvals.ask(wanted, &ask.escalation, None, policy, self.now);
+                    let decision = self.draw.pick([Decision::Once, Decision::Session, Decision::Deny]);
+                    let _ = self.store.approvals.decide(asked.id, decision, Grantor::Operator, self.now);
+                }
+            }
+        }
+    }
+
+    /// After the end everything is misuse.
+    fn stays_finished(&mut self, driven: &mut Driven) {
+        let now = self.now;
+        for kind in 0..setup::STRAYS {
+            let event = setup::stray(&mut Draw::new(&[kind]));
+            let mut notices = Vec::new();
+            let answer = driven.call.on(&mut self.shared(), now, event, &mut notices);
+            assert!(answer.is_err() && notices.is_empty(), "the call was over: {answer:?}");
+        }
+        assert!(driven.call.is_finished() && driven.call.wake_at().is_none());
+    }
+
+    fn shared(&mut self) -> Shared<'_> {
+        Shared {
+            breaker: &mut self.breaker,
+            dependency: self.dependency.as_mut(),
+            budget: &mut self.budget,
+            limiter: &mut self.limiter,
+            guard: &mut self.guard,
+            trust: &mut self.trust,
+            approvals: &self.store.approvals,
+        }
+    }
+}

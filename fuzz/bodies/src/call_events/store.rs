@@ -1,0 +1,79 @@
+//! A store in memory: nothing but the core's tables, and a memory of what was written.
+
+use std::collections::BTreeSet;
+
+use steadfast_core::Timestamp;
+use steadfast_core::approval::{Approvals, GrantId, Spend};
+use steadfast_core::dedupe::{
+    Absence, Claim, ClaimVerdict, LeaseSight, Owner, Receipt, Record, Records, Release, RenewVerdict, Save,
+    SaveVerdict, StartVerdict,
+};
+use steadfast_core::key::Key;
+use steadfast_core::policy::Lifetimes;
+
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    records: Records,
+    pub(super) approvals: Approvals,
+    /// Owners under whom `started` was ever written.
+    pub(super) started: BTreeSet<Owner>,
+}
+
+impl Store {
+    pub(super) fn claim(
+        &mut self,
+        claim: &Claim,
+        sight: impl Fn(&Owner) -> LeaseSight,
+        now: Timestamp,
+    ) -> ClaimVerdict {
+        let verdict = self.records.claim(claim, &[], sight, now);
+        self.note_started();
+        verdict
+    }
+
+    pub(super) fn start(&mut self, key: &Key, owner: &Owner, now: Timestamp) -> StartVerdict {
+        let verdict = self.records.start(key, owner, now);
+        self.note_started();
+        verdict
+    }
+
+    pub(super) fn renew(&mut self, claimed: &Record, keep: &Lifetimes, now: Timestamp) -> RenewVerdict {
+        self.records.renew(claimed, keep, Absence::Removed, now)
+    }
+
+    pub(super) fn save(&mut self, save: &Save, now: Timestamp) -> SaveVerdict {
+        self.records.save(save, now)
+    }
+
+    pub(super) fn release(&mut self, release: &Release) {
+        self.records.release(release);
+    }
+
+    pub(super) fn spend(&mut self, grant: GrantId, owner: &Owner, now: Timestamp) -> Spend {
+        self.approvals.spend(grant, owner.digest(), now)
+    }
+
+    pub(super) fn delivered(&mut self, receipt: &Receipt, now: Timestamp) {
+        self.records.delivered(receipt, now);
+    }
+
+    /// Every answer in it has arrived.
+    pub(super) fn deliver_all(&mut self, now: Timestamp) {
+        let receipts: Vec<Receipt> = self.records.iter().map(Record::receipt).collect();
+        receipts.iter().for_each(|receipt| self.records.delivered(receipt, now));
+    }
+
+    /// Somebody emptied it.
+    pub(super) fn empty(&mut self) {
+        self.records = Records::default();
+    }
+
+    pub(super) fn sweep(&mut self, now: Timestamp) {
+        self.records.sweep(now);
+    }
+
+    fn note_started(&mut self) {
+        self.started
+            .extend(self.records.iter().filter(|record| record.started).map(|record| record.owner.clone()));
+    }
+}

@@ -1,0 +1,246 @@
+//! Faults, and the other judgements that are made of what a call and its answer say.
+//!
+//! The first bytes choose the source, its number, what the other side asked for and the tool's own rules; the
+//! rest is the message.
+
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::classify::Mistake;
+use steadfast_core::classify::danger::{Shapes, dangerous};
+use steadfast_core::classify::record::{FailureRecord, Occasion, detect};
+use steadfast_core::classify::signature::{domain, signature};
+use steadfast_core::classify::{
+    Classified, Fault, Match, Nature, OverrideRule, Overrides, Reach, RetryAfter, Source, Transport,
+    classify as judge,
+};
+use steadfast_core::guard;
+use steadfast_core::guard::log::{Attribution, MalformedCall};
+use steadfast_core::id::{Digest, Namespace, ToolCallId, ToolName, ToolRef};
+use steadfast_core::json::{Document, Limits, Value};
+
+use crate::draw::Draw;
+
+/// Every fault is classified, by a rule that has a name, and words never prove that a tool did not run.
+pub fn classify(input: &[u8]) {
+    let mut draw = Draw::new(input);
+    let source = source(&mut draw);
+    let asked = asked(&mut draw);
+    let own = draw.byte();
+    let message = String::from_utf8_lossy(draw.rest()).into_owned();
+    let fault = Fault { source, message, retry_after: asked };
+    built_in(&fault);
+    overridden(&fault, own);
+    text(&fault.message);
+    if let Ok(document) = Document::parse(fault.message.as_bytes(), Limits::ENVELOPE) {
+        json(document.root(), &fault.message);
+    }
+}
+
+const NOW: Timestamp = Timestamp::from_millis(1_762_338_645_000);
+const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
+
+fn source(draw: &mut Draw<'_>) -> Source {
+    let kind = draw.byte();
+    let number = draw.short();
+    match kind % 11 {
+        0 => Source::Tool,
+        1 => Source::IsError,
+        2 => Source::Http { status: number },
+        3 => Source::JsonRpc { code: -i64::from(number) },
+        4 => {
+            let errors = [
+                Transport::ConnectionRefused,
+                Transport::ConnectionReset,
+                Transport::ConnectionClosed,
+                Transport::TimedOut,
+                Transport::NameNotFound,
+                Transport::Unreachable,
+                Transport::Tls,
+                Transport::Other,
+            ];
+            let error =
+                errors.get(usize::from(number / 2) % errors.len()).copied().unwrap_or(Transport::Other);
+            Source::Transport { error, written: number % 2 == 1 }
+        }
+        5 => Source::SessionLost,
+        6 => Source::WebSocket { code: number },
+        7 => {
+            let number = i32::from(number % 512);
+            match number {
+                0..256 => Source::Exit { code: Some(number), signal: None },
+                _ => Source::Exit { code: None, signal: Some(number - 256) },
+            }
+        }
+        8 => Source::Timeout { after: Duration::from_millis(u64::from(number)) },
+        9 => Source::Panic,
+        _ => Source::BadAnswer,
+    }
+}
+
+fn asked(draw: &mut Draw<'_>) -> Option<RetryAfter> {
+    match draw.byte() {
+        0 => None,
+        255 => Some(RetryAfter::At(Timestamp::MAX)),
+        254 => Some(RetryAfter::Delay(Duration::MAX)),
+        number if number % 2 == 0 => Some(RetryAfter::Delay(Duration::from_secs(u64::from(number)))),
+        number => Some(RetryAfter::At(Timestamp::from_millis(u64::from(number) << 33))),
+    }
+}
+
+/// What holds for every fault where the tool has no rules of its own.
+fn built_in(fault: &Fault) {
+    let judged = judge(fault, &Overrides::default(), NOW);
+    assert_eq!(judged, judge(fault, &Overrides::default(), NOW), "judged differently the second time");
+    sound(&judged);
+    let wordless = judge(&Fault { message: String::new(), ..fault.clone() }, &Overrides::default(), NOW);
+    if judged.reach.proves_not_run() {
+        assert!(wordless.reach.proves_not_run(), "words prove that it did not run: {fault:?} is {judged:?}");
+    }
+    match fault.source {
+        Source::IsError => assert_eq!(judged.reach, Reach::Answered, "a marked error is an answer"),
+        Source::Tool => assert!(!judged.reach.proves_not_run(), "a tool that spoke has run"),
+        Source::Timeout { .. } | Source::Panic => assert_eq!(judged.reach, Reach::Unknown),
+        Source::Transport { written: false, .. } => {
+            assert!(judged.reach.proves_not_run(), "what was not written cannot have run: {judged:?}");
+        }
+        Source::Transport { .. }
+        | Source::Http { .. }
+        | Source::JsonRpc { .. }
+        | Source::SessionLost
+        | Source::WebSocket { .. }
+        | Source::Exit { .. }
+        | Source::BadAnswer => {}
+    }
+    record(fault, &judged);
+}
+
+fn sound(judged: &Classified) {
+    assert!(!judged.rule.is_empty() && judged.rule.len() <= 80, "a rule that cannot be named: {judged:?}");
+    assert!(!judged.rule.chars().any(char::is_control), "a rule that breaks a log line: {judged:?}");
+    assert!(judged.retry_after.is_none_or(|wait| wait <= LONGEST_WAIT), "an endless wait: {judged:?}");
+}
+
+/// The tool's own rules come first, and one that does not hold changes nothing.
+fn overridden(fault: &Fault, own: u8) {
+    let unknown = if own & 1 == 0 { Nature::Transient } else { Nature::Permanent };
+    let nature = if own & 2 == 0 { Nature::Transient } else { Nature::Permanent };
+    let reach = [None, Some(Reach::Refused), Some(Reach::Unknown), Some(Reach::Answered)];
+    let reach = reach.get(usize::from(own >> 2 & 3)).copied().flatten();
+    // Patterns are costly to build, so only some inputs bring one of their own.
+    let pattern = (own & 16 != 0).then(|| fault.message.lines().next().unwrap_or_default().to_owned());
+    let rule = OverrideRule {
+        name: (own & 32 != 0).then(|| "own".to_owned()),
+        when: match pattern {
+            Some(pattern) => Match { text: Some(pattern), ..Match::default() },
+            None => Match {
+                source: Some(fault.source.kind()),
+                status: (own & 64 != 0).then_some(503),
+                ..Match::default()
+            },
+        },
+        nature,
+        severity: None,
+        reach,
+        retry_after: (own & 128 != 0).then_some(Duration::from_secs(7)),
+        matches: Vec::new(),
+        misses: Vec::new(),
+    };
+    let Ok(overrides) = Overrides::new(vec![rule]) else { return };
+    let overrides = overrides.with_unknown(unknown);
+    let judged = judge(fault, &overrides, NOW);
+    sound(&judged);
+    if judged.rule == "own" || judged.rule == "override.0" {
+        assert_eq!(judged.nature, nature, "the rule is named and not obeyed");
+        assert!(reach.is_none_or(|reach| reach == judged.reach), "the rule is named and not obeyed");
+    } else {
+        let alone = judge(fault, &Overrides::default().with_unknown(unknown), NOW);
+        assert_eq!(judged, alone, "a rule that does not hold changed the verdict");
+    }
+}
+
+fn record(fault: &Fault, judged: &Classified) {
+    let tool = tool();
+    let occasion = Occasion {
+        tool: &tool,
+        arguments: Digest::of(b"{}"),
+        summary: &fault.message,
+        domain: None,
+        service: Some(&fault.message),
+        call_id: None,
+        session: None,
+        turn_index: None,
+        retries: 0,
+    };
+    let record = FailureRecord::new(occasion, fault, judged, NOW);
+    let size = [&record.argument_summary, &record.error_type, &record.error_message].map(String::len);
+    assert!(size.iter().sum::<usize>() <= 512 + 128 + 1024, "the record is not bounded: {size:?}");
+    assert!(!record.error_type.is_empty(), "an error without a type");
+}
+
+/// What is done with any text.
+fn text(text: &str) {
+    for asked in [RetryAfter::parse(text), RetryAfter::parse_ms(text)] {
+        let wait = asked.and_then(|asked| asked.resolve(NOW));
+        assert!(wait.is_none_or(|wait| wait <= LONGEST_WAIT), "an endless wait: {wait:?}");
+    }
+    let masked = guard::mask(text);
+    assert!(masked.len() <= 4 * 4096, "the mask is longer than what it masks: {} bytes", masked.len());
+    assert!(!masked.contains("  ") && masked.trim_end() == masked, "white space is left: {masked:?}");
+    // A number after one of these stays; every other digit is an accident of the call.
+    let named = ["status", "http", "code", "errno", "exit", "signal"];
+    let small = text.to_ascii_lowercase();
+    if !named.iter().any(|name| small.contains(name)) {
+        let other: String = text.chars().map(other_digit).collect();
+        assert_eq!(guard::mask(&other), masked, "another number is another error: {other:?}");
+    }
+    let line = MalformedCall {
+        model: Attribution::of(None, ToolCallId::new(text).ok().as_ref()),
+        tool: tool(),
+        arguments: text.to_owned(),
+        error_type: Mistake::Arguments,
+        at: NOW,
+    };
+    let line = line.to_line();
+    assert!(!line.is_empty() && !line.contains('\n'), "not one line: {line:?}");
+    assert!(Document::parse(line.as_bytes(), Limits::ENVELOPE).is_ok(), "no JSON: {line}");
+}
+
+fn other_digit(character: char) -> char {
+    match character {
+        '9' => '0',
+        '0'..='8' => char::from_u32(u32::from(character) + 1).unwrap_or('0'),
+        _ => character,
+    }
+}
+
+/// What is done with parameters and results.
+fn json(value: Value<'_>, message: &str) {
+    let tool = tool();
+    let found = detect(value, &Overrides::default(), NOW);
+    assert_eq!(found, detect(value, &Overrides::default(), NOW), "found differently the second time");
+    if let Some(found) = found {
+        assert!(found.message.len() <= 1024 && found.error_type.len() <= 128, "not bounded: {found:?}");
+        assert!(found.http_status.is_none_or(|status| status >= 400), "not a failure: {found:?}");
+    }
+    let signed = signature(&tool, value);
+    assert_eq!(signed, signature(&tool, value), "signed differently the second time");
+    assert!(signed.0.len() <= 4096 && !signed.0.chars().any(char::is_control), "cannot be shown: {signed:?}");
+    let _ = domain(&tool, value);
+    assert_eq!(dangerous(value, &Shapes::NONE), None, "dangerous by no shape");
+    if let Some(shape) = dangerous(value, &Shapes::default()) {
+        assert!(Shapes::default().names().any(|name| name == shape.name), "an unknown shape: {shape:?}");
+        let without = Shapes::default().without(&shape.name);
+        assert_ne!(dangerous(value, &without), Some(shape), "found though it was taken out");
+    }
+    let (schema, sent) = (value.item(0).unwrap_or(value), value.item(1).unwrap_or(value));
+    let hint = guard::hint(schema, sent, message);
+    assert!(!hint.is_empty() && hint.len() <= 1500 + '…'.len_utf8(), "{} bytes of hint", hint.len());
+    assert!(guard::check_arguments(schema, sent).len() <= 8, "too many problems for one answer");
+}
+
+fn tool() -> ToolRef {
+    let names = (Namespace::new("files"), ToolName::new("read"));
+    let (Ok(namespace), Ok(tool)) = names else { unreachable!("these can be names") };
+    ToolRef { namespace, tool }
+}

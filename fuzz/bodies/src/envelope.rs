@@ -1,0 +1,111 @@
+//! Envelopes, and the reader of JSON below them.
+
+use steadfast_core::code::Code;
+use steadfast_core::envelope::{CallEnvelope, EnvelopeError, UnknownFields};
+use steadfast_core::json::{Document, Kind, Limits, Value};
+
+use crate::reader::{self, Tree};
+
+/// Whatever is sent as an envelope is read as serde_json reads it, within limits, or refused with a place that
+/// is in the text; and a call that was read is read again from what it is written as.
+pub fn envelope(input: &[u8]) {
+    read_alike(input, Limits::ENVELOPE);
+    read_alike(input, SMALL);
+    let kept = CallEnvelope::parse(input, UnknownFields::Keep);
+    let strict = CallEnvelope::parse(input, UnknownFields::Refuse);
+    for read in [&kept, &strict] {
+        match read {
+            Ok(call) => {
+                written_again(call);
+                // Views that every caller needs must hold for every call.
+                let _ = (call.tool(), call.caller_limits(), call.dedupe_mode());
+            }
+            Err(error) => said_well(error),
+        }
+    }
+    if let Ok(strict) = strict {
+        assert_eq!(Ok(strict), kept, "strict and lenient reading differ in more than unknown fields");
+    }
+}
+
+/// Small enough for the fuzzer to meet both limits often.
+const SMALL: Limits = Limits { bytes: 256, depth: 3 };
+
+/// Accepted exactly if the other reader accepts it within the limits, and read as the same.
+fn read_alike(input: &[u8], limits: Limits) {
+    let theirs = reader::read(input, limits.depth).filter(|_| input.len() <= limits.bytes);
+    match (Document::parse(input, limits), theirs) {
+        (Ok(document), Some(theirs)) => {
+            same(document.root(), &theirs);
+            assert!(reader::depth(&theirs) <= limits.depth, "deeper than the limit");
+        }
+        (Err(mistake), None) => {
+            assert!(mistake.offset <= input.len(), "the mistake is placed beyond the end: {mistake:?}");
+            assert!(!mistake.problem.is_empty(), "a mistake without words: {mistake:?}");
+            let position = mistake.position(input);
+            assert!(position.line > 0 && position.column > 0, "places are counted from one: {position:?}");
+        }
+        (Ok(document), None) => unreachable!("only we accept {:?} within {limits:?}", document.text()),
+        (Err(mistake), Some(theirs)) => {
+            unreachable!("only we refuse {theirs:?} within {limits:?}: {mistake:?}")
+        }
+    }
+}
+
+fn same(ours: Value<'_>, theirs: &Tree) {
+    match (ours.kind(), theirs) {
+        (Kind::Null, Tree::Null) => {}
+        (Kind::Bool(ours), Tree::Bool(theirs)) => assert_eq!(ours, *theirs),
+        (Kind::Number(digits), Tree::Number(theirs)) => {
+            assert_eq!((digits, ours.raw()), (theirs.as_str(), theirs.as_str()));
+        }
+        (Kind::String(text), Tree::String(theirs)) => assert_eq!(text, theirs.as_str()),
+        (Kind::Array(items), Tree::Array(theirs)) => {
+            assert_eq!(items.clone().count(), theirs.len());
+            for (place, (item, theirs)) in items.zip(theirs).enumerate() {
+                same(item, theirs);
+                if place < LOOKED_UP {
+                    assert_eq!(ours.item(place).map(Value::span), Some(item.span()));
+                }
+            }
+        }
+        (Kind::Object(members), Tree::Object(theirs)) => {
+            assert_eq!(members.clone().count(), theirs.len());
+            for (place, ((name, member), (their_name, theirs))) in members.zip(theirs).enumerate() {
+                assert_eq!(name, their_name.as_str());
+                same(member, theirs);
+                if place < LOOKED_UP {
+                    assert_eq!(ours.get(&name).map(Value::span), Some(member.span()), "{name:?}");
+                    let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
+                    assert_eq!(ours.pointer(&pointer).map(Value::span), Some(member.span()), "{pointer:?}");
+                }
+            }
+        }
+        (ours, theirs) => unreachable!("{ours:?} is not {theirs:?}"),
+    }
+}
+
+/// Children that are also looked up one by one, which takes long for many.
+const LOOKED_UP: usize = 16;
+
+/// What is passed on is what came.
+fn written_again(call: &CallEnvelope) {
+    let written = serde_json::to_string(call);
+    assert!(written.is_ok(), "a call that cannot be written: {written:?}");
+    let written = written.unwrap_or_default();
+    if written.len() > Limits::ENVELOPE.bytes {
+        return;
+    }
+    let again = CallEnvelope::parse(written.as_bytes(), UnknownFields::Keep);
+    assert_eq!(again.as_ref(), Ok(call), "read differently from {written}");
+}
+
+/// A refusal can be logged and acted on.
+fn said_well(error: &EnvelopeError) {
+    assert!(matches!(error.code(), Code::InvalidEnvelope | Code::UnsupportedVersion), "{error:?}");
+    let said = error.to_string();
+    assert!(!said.is_empty() && said.len() < 64 << 10, "{} bytes of {said:.100}", said.len());
+    if let EnvelopeError::Fields { problems, .. } = error {
+        assert!(!problems.is_empty(), "refused without a reason");
+    }
+}

@@ -1,0 +1,455 @@
+//! The breaker beside `recloser`, `failsafe` and `tower-resilience-circuitbreaker`.
+//!
+//! Each peer is called as its own documentation shows: the first two through a shared reference, the third as
+//! a tower service (clone, ready, call) inside a runtime. Ours is called as the executor does: admit, record,
+//! through the lock. Ours is told the time; the peers read a clock only when they open, half-open or (tower)
+//! on every call, so one row shows ours with two readings of the clock as well.
+
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use steadfast_core::Timestamp;
+use steadfast_core::breaker::{Breaker, SharedBreaker, Verdict};
+use steadfast_core::policy::{BreakerPolicy, Profile, RateRule, Ratio, ToolClass};
+use tower::{Service, ServiceExt as _};
+use tower_resilience_circuitbreaker::{CircuitBreakerLayer, SlidingWindowType};
+
+use crate::measure::{Contestant, allocations, contest, contest_in, repeat};
+use crate::report::{Budget, Figure, Report, Row};
+
+const RECLOSER: &str = "recloser 1.4.0";
+const FAILSAFE: &str = "failsafe 1.3.0";
+const TOWER: &str = "tower-resilience 0.14.0";
+
+pub(crate) fn run(report: &mut Report) {
+    check_and_record(report);
+    fail_fast(report);
+    as_records_grow(report);
+    shared_by_many_tasks(report);
+    allocate_nothing(report);
+}
+
+// ---- measurements -----------------------------------------------------------------------------------
+
+fn check_and_record(report: &mut Report) {
+    const WHAT: &str = "check and record, closed";
+    if !report.wants(WHAT) {
+        return;
+    }
+    let (ours, policy) = (SharedBreaker::default(), policy());
+    let (recloser, failsafe, mut tower) = (recloser(), failsafe(), Tower::counting(100));
+    let standing = contest(
+        2000,
+        &mut [
+            repeat(|number| call(&ours, &policy, busy_moment(number))),
+            repeat(|_| recloser.call(ready)),
+            repeat(|_| failsafe::CircuitBreaker::call(&failsafe, ready)),
+            Box::new(move |operations| tower.calls(operations)),
+        ],
+    );
+    report.add_peers(
+        WHAT,
+        &standing,
+        &[(RECLOSER, Budget::AtMost(1.0)), (FAILSAFE, Budget::None), (TOWER, Budget::None)],
+    );
+
+    let standing = contest(
+        2000,
+        &mut [repeat(|number| call(&ours, &policy, moment(number))), repeat(|_| recloser.call(ready))],
+    );
+    report.add_peers(
+        "check and record, closed, each in its own millisecond",
+        &standing,
+        &[(RECLOSER, Budget::None)],
+    );
+
+    let mut bare = Breaker::default();
+    let standing = contest(
+        2000,
+        &mut [
+            repeat(|number| call_bare(&mut bare, &policy, moment(number))),
+            repeat(|_| recloser.call(ready)),
+        ],
+    );
+    report.add_peers("check and record, closed, without the lock", &standing, &[(RECLOSER, Budget::None)]);
+
+    let one_in_ten = |number: u64| if number.is_multiple_of(10) { failing() } else { ready() };
+    let standing = contest(
+        2000,
+        &mut [
+            repeat(|number| call_for(&ours, &policy, busy_moment(number), || one_in_ten(number))),
+            repeat(|number| recloser.call(|| one_in_ten(number))),
+        ],
+    );
+    report.add_peers("check and record, closed, one in ten fails", &standing, &[(RECLOSER, Budget::None)]);
+
+    let standing =
+        contest(2000, &mut [repeat(|_| call_with_clock(&ours, &policy)), repeat(|_| recloser.call(ready))]);
+    report.add_peers(
+        "check and record, two readings of the clock included",
+        &standing,
+        &[(RECLOSER, Budget::None)],
+    );
+}
+
+fn fail_fast(report: &mut Report) {
+    const WHAT: &str = "refuse, open";
+    if !report.wants(WHAT) {
+        return;
+    }
+    let (ours, policy) = (SharedBreaker::default(), policy());
+    ours.with(|breaker| {
+        for _ in 0..5 {
+            if let Ok((ticket, _)) = breaker.admit(&policy, moment(0)) {
+                breaker.record(&policy, ticket, Verdict::Failure { took: Duration::ZERO }, moment(0));
+            }
+        }
+    });
+    let recloser = recloser::Recloser::custom().closed_len(1).open_wait(Duration::from_secs(3600)).build();
+    let failsafe = failsafe::Config::new()
+        .failure_policy(failsafe::failure_policy::consecutive_failures(
+            1,
+            failsafe::backoff::constant(Duration::from_secs(3600)),
+        ))
+        .build();
+    for _ in 0..2 {
+        _ = recloser.call(failing);
+        _ = failsafe::CircuitBreaker::call(&failsafe, failing);
+    }
+    let mut tower = Tower::open();
+    assert!(ours.check(&policy, moment(0)).is_err() && tower.service.is_open(), "all are open");
+    assert!(matches!(recloser.call(ready), Err(recloser::Error::Rejected)), "all are open");
+    assert!(!failsafe::CircuitBreaker::is_call_permitted(&failsafe), "all are open");
+    let standing = contest(
+        2000,
+        &mut [
+            repeat(|_| ours.admit(&policy, moment(0)).is_err()),
+            repeat(|_| recloser.call(ready).is_err()),
+            repeat(|_| failsafe::CircuitBreaker::call(&failsafe, ready).is_err()),
+            Box::new(move |operations| tower.calls(operations)),
+        ],
+    );
+    report.add_peers(
+        WHAT,
+        &standing,
+        &[(RECLOSER, Budget::AtMost(1.0)), (FAILSAFE, Budget::None), (TOWER, Budget::None)],
+    );
+}
+
+/// The largest window that there is, with more and more behind it.
+fn as_records_grow(report: &mut Report) {
+    const WHAT: &str = "check and record after";
+    if !report.wants(WHAT) {
+        return;
+    }
+    let last = NonZeroU32::new(RateRule::MOST).unwrap_or(NonZeroU32::MIN);
+    let rate = RateRule { threshold: Ratio::percent(50), last, at_least: last };
+    let policy = BreakerPolicy { rate: Some(rate), ..policy() };
+    let sizes = [100_u64, 1_000, 10_000, 100_000];
+    let breakers = sizes.map(|records| {
+        let breaker = SharedBreaker::default();
+        for number in 0..records {
+            call(&breaker, &policy, moment(number));
+        }
+        breaker
+    });
+    let mut ours: Vec<Contestant<'_>> = sizes
+        .iter()
+        .zip(&breakers)
+        .map(|(records, breaker)| {
+            let (policy, records) = (&policy, *records);
+            repeat(move |number| call(breaker, policy, moment(records + number)))
+        })
+        .collect();
+    let standing = contest(500, &mut ours);
+    for ((records, nanos), first_to) in sizes.iter().zip(&standing.nanos).zip(&standing.first_to) {
+        report.add(&Row {
+            what: format!("{WHAT} {records} records, itself after 100 as peer"),
+            ours: Figure::Nanos(*nanos),
+            peer: standing.nanos.first().map(|first| ("itself", Figure::Nanos(*first))),
+            ratio: Some(1.0 / first_to),
+            budget: Budget::AtMost(1.25),
+        });
+    }
+    for records in [100, 1_000, 10_000] {
+        let breaker = SharedBreaker::default();
+        let policy = &policy;
+        let standing = contest_in(
+            31,
+            20,
+            &mut [
+                repeat(|number| call(&breaker, policy, moment(number))),
+                Box::new(move |operations| {
+                    // A fresh one each time: its cost grows with every call.
+                    let mut tower = Tower::timed();
+                    tower.calls(records);
+                    tower.calls(operations)
+                }),
+            ],
+        );
+        report.add_peers(&format!("{WHAT} {records} records"), &standing, &[(TOWER, Budget::None)]);
+    }
+}
+
+fn shared_by_many_tasks(report: &mut Report) {
+    const WHAT: &str = "check and record, 64 tasks on 2 workers";
+    const TASKS: u32 = 64;
+    if !report.wants(WHAT) {
+        return;
+    }
+    let Ok(runtime) = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build() else {
+        return;
+    };
+    let (ours, policy) = (Arc::new(SharedBreaker::default()), Arc::new(policy()));
+    let (recloser, failsafe) = (Arc::new(recloser()), Arc::new(failsafe()));
+    let standing = contest_in(
+        61,
+        TASKS * 500,
+        &mut [
+            in_tasks(&runtime, TASKS, {
+                move || {
+                    let (ours, policy) = (Arc::clone(&ours), Arc::clone(&policy));
+                    // Millions of calls a second see the same millisecond.
+                    move |_| call(&ours, &policy, moment(0))
+                }
+            }),
+            in_tasks(&runtime, TASKS, move || {
+                let recloser = Arc::clone(&recloser);
+                move |_| recloser.call(ready).is_ok()
+            }),
+            in_tasks(&runtime, TASKS, move || {
+                let failsafe = Arc::clone(&failsafe);
+                move |_| failsafe::CircuitBreaker::call(&*failsafe, ready).is_ok()
+            }),
+        ],
+    );
+    for (index, (peer, budget)) in
+        [(RECLOSER, Budget::AtLeast(1.0)), (FAILSAFE, Budget::None)].into_iter().enumerate()
+    {
+        let per_second =
+            |index: usize| Figure::PerSecond(standing.nanos.get(index).map_or(f64::NAN, |nanos| 1e9 / nanos));
+        report.add(&Row {
+            what: WHAT.to_owned(),
+            ours: per_second(0),
+            peer: Some((peer, per_second(index + 1))),
+            ratio: standing.first_to.get(index + 1).map(|cost| 1.0 / cost),
+            budget,
+        });
+    }
+}
+
+fn allocate_nothing(report: &mut Report) {
+    const WHAT: &str = "allocations per call";
+    if !report.wants(WHAT) {
+        return;
+    }
+    let (ours, policy, recloser, failsafe) = (SharedBreaker::default(), policy(), recloser(), failsafe());
+    let closed = allocations(|number| call(&ours, &policy, moment(number)));
+    ours.with(|breaker| breaker.force_open(moment(0)));
+    let open = allocations(|_| ours.admit(&policy, moment(0)).is_err());
+    let mut tower = Tower::counting(100);
+    let peers = [
+        (RECLOSER, allocations(|_| recloser.call(ready))),
+        (FAILSAFE, allocations(|_| failsafe::CircuitBreaker::call(&failsafe, ready))),
+        (TOWER, allocations(|_| tower.calls(1))),
+    ];
+    for (name, count) in peers {
+        report.add(&Row {
+            what: format!("{WHAT}, closed"),
+            ours: Figure::Allocations(closed),
+            peer: Some((name, Figure::Allocations(count))),
+            ratio: None,
+            budget: Budget::Nothing,
+        });
+    }
+    let what = format!("{WHAT}, open");
+    report.add(&Row {
+        what,
+        ours: Figure::Allocations(open),
+        peer: None,
+        ratio: None,
+        budget: Budget::Nothing,
+    });
+}
+
+// ---- contestants ------------------------------------------------------------------------------------
+
+fn policy() -> BreakerPolicy {
+    Profile::Standard.policy(ToolClass::Unknown).breaker
+}
+
+fn moment(number: u64) -> Timestamp {
+    Timestamp::from_millis(1_700_000_000_000 + number)
+}
+
+/// The clock of a loop that calls as fast as it can: a millisecond has room for some thirty thousand calls.
+fn busy_moment(number: u64) -> Timestamp {
+    moment(number / 10_000)
+}
+
+fn call(breaker: &SharedBreaker, policy: &BreakerPolicy, now: Timestamp) -> bool {
+    call_for(breaker, policy, now, ready)
+}
+
+fn call_for(
+    breaker: &SharedBreaker,
+    policy: &BreakerPolicy,
+    now: Timestamp,
+    tool: impl FnOnce() -> Result<u32, u32>,
+) -> bool {
+    let Ok((permit, _)) = breaker.admit(policy, now) else { return false };
+    let answer = tool();
+    permit.record(policy, verdict(&answer), now);
+    answer.is_ok()
+}
+
+/// The machine as whoever holds it under a lock of their own calls it.
+fn call_bare(breaker: &mut Breaker, policy: &BreakerPolicy, now: Timestamp) -> bool {
+    let Ok((ticket, _)) = breaker.admit(policy, now) else { return false };
+    let answer = ready();
+    breaker.record(policy, ticket, verdict(&answer), now);
+    answer.is_ok()
+}
+
+fn verdict(answer: &Result<u32, u32>) -> Verdict {
+    let took = Duration::ZERO;
+    if answer.is_ok() { Verdict::Success { took } } else { Verdict::Failure { took } }
+}
+
+fn call_with_clock(breaker: &SharedBreaker, policy: &BreakerPolicy) -> bool {
+    let started = read_clock();
+    let Ok((permit, _)) = breaker.admit(policy, started) else { return false };
+    let good = ready().is_ok();
+    let ended = read_clock();
+    permit.record(policy, Verdict::Success { took: ended.since(started) }, ended);
+    good
+}
+
+fn read_clock() -> Timestamp {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn ready() -> Result<u32, u32> {
+    black_box(Ok(1))
+}
+
+fn failing() -> Result<u32, u32> {
+    black_box(Err(1))
+}
+
+fn recloser() -> recloser::Recloser {
+    recloser::Recloser::custom().closed_len(20).error_rate(0.5).build()
+}
+
+fn failsafe() -> impl failsafe::CircuitBreaker + Send + Sync + 'static {
+    failsafe::Config::new().build()
+}
+
+type Ready = tower::util::ServiceFn<fn(u32) -> std::future::Ready<Result<u32, u32>>>;
+
+/// The tower peer with the runtime that its futures are polled in.
+struct Tower {
+    runtime: tokio::runtime::Runtime,
+    service: tower_resilience_circuitbreaker::CircuitBreaker<
+        Ready,
+        tower_resilience_circuitbreaker::DefaultClassifier,
+    >,
+}
+
+impl Tower {
+    fn counting(size: usize) -> Self {
+        Self::new(SlidingWindowType::CountBased, size, good_service)
+    }
+
+    fn timed() -> Self {
+        Self::new(SlidingWindowType::TimeBased, 10, good_service)
+    }
+
+    fn open() -> Self {
+        let mut tower = Self::new(SlidingWindowType::CountBased, 1, bad_service);
+        tower.calls(2);
+        tower
+    }
+
+    #[expect(
+        clippy::expect_used,
+        reason = "the settings are constants, and a machine without threads measures nothing"
+    )]
+    fn new(
+        window: SlidingWindowType,
+        size: usize,
+        answer: fn(u32) -> std::future::Ready<Result<u32, u32>>,
+    ) -> Self {
+        let layer = CircuitBreakerLayer::builder()
+            .failure_rate_threshold(0.5)
+            .sliding_window_type(window)
+            .sliding_window_size(size)
+            .sliding_window_duration(Duration::from_secs(120))
+            .minimum_number_of_calls(size)
+            .wait_duration_in_open(Duration::from_secs(3600))
+            .build()
+            .expect("valid settings");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        Self { runtime, service: layer.layer_fn(tower::service_fn(answer)) }
+    }
+
+    fn calls(&mut self, operations: u32) -> Duration {
+        let service = &self.service;
+        self.runtime.block_on(async {
+            let started = Instant::now();
+            for number in 0..operations {
+                let mut service = service.clone();
+                if let Ok(service) = service.ready().await {
+                    _ = black_box(service.call(number).await);
+                }
+            }
+            started.elapsed()
+        })
+    }
+}
+
+fn good_service(number: u32) -> std::future::Ready<Result<u32, u32>> {
+    std::future::ready(Ok(number))
+}
+
+fn bad_service(number: u32) -> std::future::Ready<Result<u32, u32>> {
+    std::future::ready(Err(number))
+}
+
+/// Divides operations among tasks that give way now and then, as tasks that wait for something would.
+fn in_tasks<'a, Call>(
+    runtime: &'a tokio::runtime::Runtime,
+    tasks: u32,
+    mut make: impl FnMut() -> Call + 'a,
+) -> Contestant<'a>
+where
+    Call: FnMut(u64) -> bool + Send + 'static,
+{
+    Box::new(move |operations| {
+        let share = operations / tasks;
+        let calls: Vec<Call> = (0..tasks).map(|_| make()).collect();
+        let started = Instant::now();
+        let running: Vec<_> = calls
+            .into_iter()
+            .map(|mut call| {
+                runtime.spawn(async move {
+                    for number in 0..u64::from(share) {
+                        black_box(call(number));
+                        if number.is_multiple_of(16) {
+                            tokio::task::yield_now().await;
+                        }
+                    }
+                })
+            })
+            .collect();
+        runtime.block_on(async {
+            for task in running {
+                _ = task.await;
+            }
+        });
+        started.elapsed()
+    })
+}

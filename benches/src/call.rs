@@ -1,0 +1,352 @@
+//! The whole decision path of a call, without IO.
+//!
+//! A [`Desk`] is the smallest engine that there can be: it reads the raw parameters, derives from them what a
+//! request needs, drives the [`Call`] to its end, and keeps records in two maps that nobody shares. What a
+//! real engine adds (a store with locks, timers, telemetry) is not in these numbers.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::approval::{Approvals, Channel};
+use steadfast_core::breaker::{Breaker, Verdict};
+use steadfast_core::call::{
+    Call, CallResult, Duplicates, Event, Hints, Notice, Outcome, Request, Shared, Step,
+};
+use steadfast_core::classify::danger::dangerous;
+use steadfast_core::classify::signature::{domain, signature};
+use steadfast_core::classify::{Fault, Source};
+use steadfast_core::code::Code;
+use steadfast_core::dedupe::{Address, LeaseSight, Process, Records, RunId};
+use steadfast_core::guard::LoopGuard;
+use steadfast_core::id::{ActorId, Digest, InvalidId, Namespace, RequestId, SessionKey, ToolName, ToolRef};
+use steadfast_core::json::{Document, Limits};
+use steadfast_core::key::{Key, Scope, arguments_digest, computed_key, explicit_key};
+use steadfast_core::limit::Limiter;
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::{Policy, Profile, ToolClass};
+use steadfast_core::retry::{CallerLimits, RetryBudget};
+use steadfast_core::trust::TrustLedger;
+
+use crate::key::{SERDE_JCS, by_serde_jcs};
+use crate::measure::{allocations, contest, repeat};
+use crate::report::{Budget, Figure, Report, Row};
+use crate::sample;
+
+const PARTS: &str = "read + canonical form + SHA-256";
+const FRESH: &str = "a fresh call";
+
+pub(crate) fn run(report: &mut Report) {
+    // The names of the desk are constants that can be names.
+    _ = measure(report);
+}
+
+fn measure(report: &mut Report) -> Result<(), InvalidId> {
+    fresh_beside_its_parts(report)?;
+    short_ways_beside_fresh(report)?;
+    count_allocations(report)
+}
+
+// ---- measurements -----------------------------------------------------------------------------------
+
+/// The budget of the engine is 1.5 times the parts; what the core takes of it shows here.
+fn fresh_beside_its_parts(report: &mut Report) -> Result<(), InvalidId> {
+    for (size, bytes, budget) in [("1 KiB", 1024, Budget::AtMost(1.5)), ("256 B", 256, Budget::None)] {
+        let text = sample::params(bytes);
+        for (name, given) in [("computed key", Given::Nothing), ("explicit key", Given::Key)] {
+            let what = format!("fresh, {size}, {name}");
+            if !report.wants(&what) {
+                continue;
+            }
+            let mut desk = Desk::new(&text, given)?;
+            let policy = desk.policy.clone();
+            let standing = contest(
+                40,
+                &mut [
+                    repeat(move |number| desk.fresh(number)),
+                    repeat(|_| parts(black_box(&text), &policy)),
+                    repeat(|_| by_serde_jcs(black_box(&text))),
+                ],
+            );
+            report.add_peers(&what, &standing, &[(PARTS, budget), (SERDE_JCS, Budget::None)]);
+        }
+    }
+    Ok(())
+}
+
+/// A call that does not run must not cost more than one that does.
+fn short_ways_beside_fresh(report: &mut Report) -> Result<(), InvalidId> {
+    for way in [Way::Replayed, Way::RefusedByBreaker, Way::RefusedByGuard] {
+        let what = format!("{}, 1 KiB", way.name());
+        if !report.wants(&what) {
+            continue;
+        }
+        let text = sample::params(1024);
+        let mut short = Desk::on_the_way(way, &text)?;
+        let mut fresh = Desk::new(&text, Given::Key)?;
+        let standing = contest(
+            40,
+            &mut [repeat(move |number| short.go(way, number)), repeat(move |number| fresh.fresh(number))],
+        );
+        report.add_peers(&what, &standing, &[(FRESH, Budget::AtMost(1.0))]);
+    }
+    Ok(())
+}
+
+fn count_allocations(report: &mut Report) -> Result<(), InvalidId> {
+    let text = sample::params(1024);
+    let ways = [
+        (Way::Fresh, Given::Nothing, "computed key"),
+        (Way::Fresh, Given::Key, "explicit key"),
+        (Way::Replayed, Given::Key, "explicit key"),
+        (Way::RefusedByBreaker, Given::Key, "explicit key"),
+        (Way::RefusedByGuard, Given::Key, "explicit key"),
+    ];
+    for (way, given, name) in ways {
+        let what = format!("allocations per call, {}, {name}", way.name());
+        if !report.wants(&what) {
+            continue;
+        }
+        let mut desk =
+            if way == Way::Fresh { Desk::new(&text, given)? } else { Desk::on_the_way(way, &text)? };
+        let ours = Figure::Allocations(allocations(|number| desk.go(way, number)));
+        report.add(&Row { what, ours, peer: None, ratio: None, budget: Budget::None });
+    }
+    Ok(())
+}
+
+/// What the budget is counted in.
+fn parts(text: &str, policy: &Policy) -> Option<Digest> {
+    let document = Document::parse(text.as_bytes(), Limits::ENVELOPE).ok()?;
+    Some(arguments_digest(document.root(), policy.class, &policy.dedupe))
+}
+
+// ---- the desk ---------------------------------------------------------------------------------------
+
+/// How a call ends here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Fresh,
+    Replayed,
+    RefusedByBreaker,
+    RefusedByGuard,
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Replayed => "replay",
+            Self::RefusedByBreaker => "refused by the open breaker",
+            Self::RefusedByGuard => "refused by the guard",
+        }
+    }
+}
+
+/// What the caller sends along to be recognised by.
+#[derive(Clone, Copy)]
+enum Given {
+    Nothing,
+    Key,
+}
+
+struct Desk {
+    text: String,
+    given: Given,
+    tool: ToolRef,
+    session: SessionKey,
+    actor: ActorId,
+    request: RequestId,
+    process: Process,
+    policy: Arc<Policy>,
+    answer: Outcome,
+    breaker: Breaker,
+    budget: RetryBudget,
+    limiter: Limiter,
+    guard: LoopGuard,
+    trust: TrustLedger,
+    approvals: Approvals,
+    store: Records,
+    /// Kept from call to call, as whoever writes logs from it would.
+    notices: Vec<Notice>,
+}
+
+impl Desk {
+    fn new(text: &str, given: Given) -> Result<Self, InvalidId> {
+        let content =
+            RawJson::from_trusted(r#"{"content":[{"type":"text","text":"42 entries were updated"}]}"#);
+        let output = Output { content, metadata: None };
+        Ok(Self {
+            text: text.to_owned(),
+            given,
+            tool: ToolRef { namespace: Namespace::new("accounts")?, tool: ToolName::new("update_entries")? },
+            session: SessionKey::new("session-0123456789abcdef")?,
+            actor: ActorId::new("someone")?,
+            request: RequestId::new("request-0123456789abcdef")?,
+            process: Process { boot: "0123456789abcdef".into(), pid: 4711, started: 1 },
+            policy: Arc::new(Profile::Standard.policy(ToolClass::Unknown)),
+            answer: Outcome::Success { output, concern: None },
+            breaker: Breaker::default(),
+            budget: RetryBudget::default(),
+            limiter: Limiter::default(),
+            guard: LoopGuard::default(),
+            trust: TrustLedger::default(),
+            approvals: Approvals::default(),
+            store: Records::default(),
+            notices: Vec::with_capacity(16),
+        })
+    }
+
+    /// A desk at which the next call goes this way.
+    fn on_the_way(way: Way, text: &str) -> Result<Self, InvalidId> {
+        let mut desk = Self::new(text, Given::Key)?;
+        match way {
+            Way::Fresh => {}
+            Way::Replayed => _ = desk.call(0, moment(0)),
+            Way::RefusedByBreaker => {
+                let policy = &desk.policy.breaker;
+                while let Ok((ticket, _)) = desk.breaker.admit(policy, moment(0)) {
+                    let failure = Verdict::Failure { took: Duration::ZERO };
+                    desk.breaker.record(policy, ticket, failure, moment(0));
+                }
+            }
+            Way::RefusedByGuard => {
+                let good = std::mem::replace(&mut desk.answer, bad_answer());
+                for number in 0..2 {
+                    _ = desk.call(number, moment(0));
+                    // A failure that the record keeps would be given again before the guard has its say.
+                    desk.store = Records::default();
+                }
+                desk.answer = good;
+            }
+        }
+        assert!(desk.go(way, 1), "the call ends {}", way.name());
+        Ok(desk)
+    }
+
+    /// One call; whether it went the way that it should.
+    fn go(&mut self, way: Way, number: u64) -> bool {
+        match way {
+            Way::Fresh => self.fresh(number),
+            Way::Replayed => {
+                let result = self.call(number, moment(number));
+                result.is_some_and(|result| result.ended.is_ok() && result.attempts == 0)
+            }
+            Way::RefusedByBreaker => {
+                // Else the guard would soon refuse the repeated call before the breaker is asked.
+                self.guard.forget_tool(&self.tool);
+                self.code(number) == Some(Code::CircuitOpen)
+            }
+            Way::RefusedByGuard => {
+                matches!(self.code(number), Some(Code::LoopDetected | Code::ToolErrorLimit))
+            }
+        }
+    }
+
+    fn fresh(&mut self, number: u64) -> bool {
+        self.store = Records::default();
+        let result = self.call(number, moment(number));
+        result.is_some_and(|result| result.ended.is_ok() && result.attempts == 1)
+    }
+
+    /// Why the call was refused. Time stands still, so that no hold ends.
+    fn code(&mut self, number: u64) -> Option<Code> {
+        self.call(number, moment(0))?.ended.err().map(|failure| failure.code)
+    }
+
+    fn call(&mut self, number: u64, now: Timestamp) -> Option<CallResult> {
+        let request = self.request(number)?;
+        self.notices.clear();
+        let mut shared = Shared {
+            breaker: &mut self.breaker,
+            dependency: None,
+            budget: &mut self.budget,
+            limiter: &mut self.limiter,
+            guard: &mut self.guard,
+            trust: &mut self.trust,
+            approvals: &self.approvals,
+        };
+        let policy = Arc::clone(&self.policy);
+        let (mut call, mut step) = Call::begin(&mut shared, request, policy, number, now, &mut self.notices);
+        loop {
+            let event = match step {
+                Step::Claim(claim) => {
+                    Event::Claimed(self.store.claim(&claim, &[], |_| LeaseSight::Time, now))
+                }
+                Step::Run(_) => Event::Ran(self.answer.clone()),
+                Step::Save(save) => Event::Saved(self.store.save(&save, now)),
+                Step::Release(release) => {
+                    self.store.release(&release);
+                    Event::Released
+                }
+                Step::Finish { result, .. } => return Some(*result),
+                Step::Follow(_)
+                | Step::Ask(_)
+                | Step::Spend { .. }
+                | Step::Start { .. }
+                | Step::Renew
+                | Step::Cut(_)
+                | Step::Wait
+                | Step::Answer { .. }
+                | Step::Stay => return None,
+            };
+            step = call.on(&mut shared, now, event, &mut self.notices).ok()?;
+        }
+    }
+
+    /// Everything that is derived from the raw parameters, as an engine does before it asks the machine.
+    fn request(&self, number: u64) -> Option<Request> {
+        let document = Document::parse(self.text.as_bytes(), Limits::ENVELOPE).ok()?;
+        let params = document.root();
+        let policy = &self.policy;
+        let digest = arguments_digest(params, policy.class, &policy.dedupe);
+        let scope = Scope {
+            tool: &self.tool,
+            tenant: None,
+            workspace: None,
+            session: Some(&self.session),
+            actor: Some(&self.actor),
+            continuation: None,
+        };
+        let run: Arc<str> = format!("run-{number:016x}").into();
+        let address = match self.given {
+            Given::Key => Address::Explicit(explicit_key(&scope, "order-0123456789abcdef")),
+            Given::Nothing => Address::Keyless {
+                run: Key(Digest::of(run.as_bytes())),
+                index: computed_key(&scope, digest, policy.class, &policy.dedupe),
+            },
+        };
+        Some(Request {
+            id: self.request.clone(),
+            tool: self.tool.clone(),
+            tool_call: None,
+            session: Some(self.session.clone()),
+            actor: Some(self.actor.clone()),
+            turn: None,
+            model: None,
+            duplicates: Duplicates::Joined(address),
+            digest,
+            run: RunId(run),
+            process: self.process.clone(),
+            number,
+            signature: signature(&self.tool, params),
+            domain: domain(&self.tool, params),
+            danger: dangerous(params, &policy.shapes).map(|shape| shape.name.into()),
+            invalid_arguments: None,
+            limits: CallerLimits::default(),
+            hints: Hints::default(),
+            channel: Channel::Headless,
+        })
+    }
+}
+
+fn moment(number: u64) -> Timestamp {
+    Timestamp::from_millis(1_700_000_000_000 + number)
+}
+
+fn bad_answer() -> Outcome {
+    let fault =
+        Fault { source: Source::Tool, message: "the entry is not there".to_owned(), retry_after: None };
+    Outcome::Failure { fault, output: None }
+}

@@ -1,0 +1,157 @@
+//! Deriving a key beside the two canonicalizers that are published for serde.
+//!
+//! Ours is what is done for every call: read the raw text, write the canonical form, hash it, and hash the
+//! key with its scope. The peers do less, because no key with a scope comes out: read into a tree, write
+//! the canonical form, hash it.
+
+use std::hint::black_box;
+
+use sha2::{Digest as _, Sha256};
+use steadfast_core::id::{ActorId, InvalidId, Namespace, SessionKey, TenantId, ToolName, ToolRef};
+use steadfast_core::json::{Document, Limits};
+use steadfast_core::key::{Key, Scope, arguments_digest, computed_key};
+use steadfast_core::policy::{DedupePolicy, ToolClass};
+
+use crate::measure::{allocations, contest_in, repeat};
+use crate::report::{Budget, Figure, Report, Row};
+use crate::sample;
+
+pub(crate) const SERDE_JCS: &str = "serde_json + serde_jcs 0.2.0 + sha2";
+const CANONICALIZER: &str = "serde_json + serde_json_canonicalizer 0.4.1 + sha2";
+
+/// Name, bytes, rounds, derivations per round, and what DESIGN says of it.
+const SIZES: [(&str, usize, usize, u32, Budget); 3] = [
+    ("256 B", 256, 201, 100, Budget::None),
+    ("1 KiB", 1024, 201, 40, Budget::AtMost(1.0 / 3.0)),
+    ("64 KiB", 64 << 10, 61, 2, Budget::None),
+];
+
+pub(crate) fn run(report: &mut Report) {
+    let Ok(caller) = Caller::new() else { return };
+    for (size, bytes, rounds, operations, budget) in SIZES {
+        let text = sample::params(bytes);
+        agree(&text);
+        derive(report, &caller, &text, size, (rounds, operations), budget);
+    }
+    loosely(report, &caller);
+    count_allocations(report, &caller);
+}
+
+// ---- measurements -----------------------------------------------------------------------------------
+
+fn derive(
+    report: &mut Report,
+    caller: &Caller,
+    text: &str,
+    size: &str,
+    (rounds, operations): (usize, u32),
+    budget: Budget,
+) {
+    let what = format!("derive from {size}");
+    if !report.wants(&what) {
+        return;
+    }
+    let standing = contest_in(
+        rounds,
+        operations,
+        &mut [
+            repeat(|_| caller.key(black_box(text), ToolClass::Unknown)),
+            repeat(|_| by_serde_jcs(black_box(text))),
+            repeat(|_| by_canonicalizer(black_box(text))),
+        ],
+    );
+    report.add_peers(&what, &standing, &[(SERDE_JCS, budget), (CANONICALIZER, Budget::None)]);
+}
+
+/// Tools that change nothing have their strings compared loosely, which looks at every character.
+fn loosely(report: &mut Report, caller: &Caller) {
+    const WHAT: &str = "derive from 1 KiB, white space collapsed";
+    if !report.wants(WHAT) {
+        return;
+    }
+    let text = sample::params(1024);
+    let standing = contest_in(
+        101,
+        40,
+        &mut [
+            repeat(|_| caller.key(black_box(&text), ToolClass::ReadOnly)),
+            repeat(|_| caller.key(black_box(&text), ToolClass::Unknown)),
+        ],
+    );
+    report.add_peers(WHAT, &standing, &[("itself, exact", Budget::None)]);
+}
+
+fn count_allocations(report: &mut Report, caller: &Caller) {
+    for (size, bytes, ..) in SIZES {
+        let what = format!("allocations per derivation from {size}");
+        if !report.wants(&what) {
+            continue;
+        }
+        let text = sample::params(bytes);
+        let ours = Figure::Allocations(allocations(|_| caller.key(&text, ToolClass::Unknown)));
+        let peers = [
+            (SERDE_JCS, allocations(|_| by_serde_jcs(&text))),
+            (CANONICALIZER, allocations(|_| by_canonicalizer(&text))),
+        ];
+        for (peer, count) in peers {
+            let peer = Some((peer, Figure::Allocations(count)));
+            report.add(&Row { what: what.clone(), ours, peer, ratio: None, budget: Budget::None });
+        }
+    }
+}
+
+// ---- contestants ------------------------------------------------------------------------------------
+
+/// Whose key it is; made once, as a connection would.
+struct Caller {
+    tool: ToolRef,
+    tenant: TenantId,
+    session: SessionKey,
+    actor: ActorId,
+    policy: DedupePolicy,
+}
+
+impl Caller {
+    fn new() -> Result<Self, InvalidId> {
+        Ok(Self {
+            tool: ToolRef { namespace: Namespace::new("accounts")?, tool: ToolName::new("update_entries")? },
+            tenant: TenantId::new("tenant-7")?,
+            session: SessionKey::new("session-0123456789abcdef")?,
+            actor: ActorId::new("someone")?,
+            policy: DedupePolicy::default(),
+        })
+    }
+
+    fn key(&self, text: &str, class: ToolClass) -> Option<Key> {
+        let document = Document::parse(text.as_bytes(), Limits::ENVELOPE).ok()?;
+        let digest = arguments_digest(document.root(), class, &self.policy);
+        let scope = Scope {
+            tool: &self.tool,
+            tenant: Some(&self.tenant),
+            workspace: None,
+            session: Some(&self.session),
+            actor: Some(&self.actor),
+            continuation: None,
+        };
+        Some(computed_key(&scope, digest, class, &self.policy))
+    }
+}
+
+pub(crate) fn by_serde_jcs(text: &str) -> Option<[u8; 32]> {
+    let value: serde_json::Value = serde_json::from_slice(text.as_bytes()).ok()?;
+    Some(Sha256::digest(serde_jcs::to_vec(&value).ok()?).into())
+}
+
+fn by_canonicalizer(text: &str) -> Option<[u8; 32]> {
+    let value: serde_json::Value = serde_json::from_slice(text.as_bytes()).ok()?;
+    Some(Sha256::digest(serde_json_canonicalizer::to_vec(&value).ok()?).into())
+}
+
+/// A race in which not all reach the same goal says nothing.
+fn agree(text: &str) {
+    let ours = Document::parse(text.as_bytes(), Limits::ENVELOPE)
+        .map(|document| arguments_digest(document.root(), ToolClass::Unknown, &DedupePolicy::default()));
+    let ours = ours.ok().map(|digest| *digest.as_bytes());
+    assert!(ours.is_some() && ours == by_serde_jcs(text), "the same canonical form as serde_jcs");
+    assert!(ours == by_canonicalizer(text), "the same canonical form as serde_json_canonicalizer");
+}

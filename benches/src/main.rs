@@ -1,0 +1,119 @@
+//! Speed of Steadfast beside its peers.
+//!
+//! ```text
+//! steadfast-benches core [FILTER…] [--markdown FILE]
+//! ```
+//!
+//! A ratio is only worth something if both sides ran on the same machine at the same time, so every row is
+//! measured in rounds that take turns (see [`measure`]). Allocations are counted by a second build of this
+//! program, which the first one starts. A subject is a module with a `run` that adds rows to
+//! the [`Report`]; add it to [`SUITES`].
+
+mod breaker;
+mod call;
+mod key;
+mod machine;
+mod measure;
+mod report;
+mod sample;
+
+use std::process::{Command, ExitCode, Stdio};
+
+use measure::COUNTS;
+use report::Report;
+
+/// What can be asked for by name: a suite is a list of subjects.
+const SUITES: &[(&str, &[Subject])] = &[(
+    "core",
+    &[
+        Subject { name: "breaker", run: breaker::run },
+        Subject { name: "key", run: key::run },
+        Subject { name: "call", run: call::run },
+    ],
+)];
+
+struct Subject {
+    name: &'static str,
+    run: fn(&mut Report),
+}
+
+fn main() -> ExitCode {
+    match parse(std::env::args().skip(1)) {
+        Ok(wanted) => run(&wanted),
+        Err(problem) => {
+            let suites: Vec<_> = SUITES.iter().map(|(name, _)| *name).collect();
+            eprintln!("{problem}\nusage: steadfast-benches {} [FILTER…] [--markdown FILE]", suites.join("|"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+struct Wanted {
+    suite: String,
+    subjects: &'static [Subject],
+    filters: Vec<String>,
+    markdown: Option<String>,
+}
+
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Wanted, String> {
+    let suite = arguments.next().ok_or("name a suite")?;
+    let (_, subjects) = SUITES
+        .iter()
+        .find(|(name, _)| *name == suite)
+        .ok_or_else(|| format!("there is no suite `{suite}`"))?;
+    let mut wanted = Wanted { suite, subjects, filters: Vec::new(), markdown: None };
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--markdown" => wanted.markdown = Some(arguments.next().ok_or("--markdown needs a file")?),
+            option if option.starts_with('-') => return Err(format!("there is no option `{option}`")),
+            _ => wanted.filters.push(argument),
+        }
+    }
+    Ok(wanted)
+}
+
+fn run(wanted: &Wanted) -> ExitCode {
+    // Before anything runs: afterwards the load would be our own.
+    let facts = machine::facts();
+    let mut report = Report::new(wanted.filters.clone());
+    for subject in wanted.subjects {
+        report.begin(subject.name);
+        (subject.run)(&mut report);
+    }
+    if COUNTS {
+        println!("{}", report.rows());
+        return ExitCode::SUCCESS;
+    }
+    match counted(wanted) {
+        Ok(rows) => report.append(&rows),
+        Err(problem) => {
+            eprintln!("allocations were not counted: {problem}");
+            return ExitCode::FAILURE;
+        }
+    }
+    let markdown = format!("## {}\n\n{facts}\n\n{}\n\n{}", wanted.suite, measure::METHOD, report.markdown());
+    println!("{markdown}");
+    if let Some(path) = &wanted.markdown
+        && let Err(problem) = std::fs::write(path, markdown)
+    {
+        eprintln!("{path}: {problem}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// The rows of the build that counts allocations.
+fn counted(wanted: &Wanted) -> Result<String, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["run", "--quiet", "--release", "--package", "steadfast-benches"])
+        .args(["--features", "count-allocations", "--", wanted.suite.as_str()])
+        .args(&wanted.filters)
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|problem| problem.to_string())?;
+    if !output.status.success() {
+        return Err(output.status.to_string());
+    }
+    String::from_utf8(output.stdout).map_err(|problem| problem.to_string())
+}

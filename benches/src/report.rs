@@ -1,0 +1,167 @@
+//! The table that comes out: `what | ours | peer | ratio | budget | verdict`.
+
+use std::fmt;
+
+use crate::measure::{COUNTS, Standing};
+
+/// What a row is held against.
+#[derive(Clone, Copy)]
+pub(crate) enum Budget {
+    /// Ours divided by the peer's must not be more than this.
+    AtMost(f64),
+    /// Ours divided by the peer's must not be less than this.
+    AtLeast(f64),
+    /// Ours must be nothing at all.
+    Nothing,
+    /// For information.
+    None,
+}
+
+/// A number with what it counts.
+#[derive(Clone, Copy)]
+pub(crate) enum Figure {
+    /// Nanoseconds per operation.
+    Nanos(f64),
+    /// Operations per second.
+    PerSecond(f64),
+    /// Allocations per operation.
+    Allocations(f64),
+}
+
+/// One comparison.
+pub(crate) struct Row {
+    pub(crate) what: String,
+    pub(crate) ours: Figure,
+    pub(crate) peer: Option<(&'static str, Figure)>,
+    /// Ours divided by the peer's, measured side by side; by their figures if not given.
+    pub(crate) ratio: Option<f64>,
+    pub(crate) budget: Budget,
+}
+
+/// Rows of all subjects, and which of them are wanted.
+pub(crate) struct Report {
+    filters: Vec<String>,
+    subject: &'static str,
+    lines: Vec<String>,
+}
+
+impl Report {
+    pub(crate) fn new(filters: Vec<String>) -> Self {
+        Self { filters, subject: "", lines: Vec::new() }
+    }
+
+    /// From here on rows belong to this subject.
+    pub(crate) fn begin(&mut self, subject: &'static str) {
+        self.subject = subject;
+    }
+
+    /// Whether a measurement of this name was asked for; ask before measuring.
+    pub(crate) fn wants(&self, what: &str) -> bool {
+        let name = format!("{} {what}", self.subject);
+        // Time and allocations are measured in two builds; see `COUNTS`.
+        if what.contains("allocations") != COUNTS {
+            return false;
+        }
+        self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter.as_str()))
+    }
+
+    /// Adds a row and tells it at once, for whoever is waiting.
+    pub(crate) fn add(&mut self, row: &Row) {
+        let line = format!("| {}: {row}", self.subject);
+        eprintln!("{line}");
+        self.lines.push(line);
+    }
+
+    /// A row for each peer, from a contest in which ours was the first and they followed in this order.
+    pub(crate) fn add_peers(&mut self, what: &str, standing: &Standing, peers: &[(&'static str, Budget)]) {
+        let Some(ours) = standing.nanos.first() else { return };
+        let measured = standing.nanos.iter().zip(&standing.first_to).skip(1);
+        for ((peer, budget), (nanos, ratio)) in peers.iter().zip(measured) {
+            self.add(&Row {
+                what: what.to_owned(),
+                ours: Figure::Nanos(*ours),
+                peer: Some((peer, Figure::Nanos(*nanos))),
+                ratio: Some(*ratio),
+                budget: *budget,
+            });
+        }
+    }
+
+    /// Takes over the rows of another report.
+    pub(crate) fn append(&mut self, rows: &str) {
+        self.lines.extend(rows.lines().map(str::to_owned));
+    }
+
+    /// The rows alone.
+    pub(crate) fn rows(&self) -> String {
+        self.lines.join("\n")
+    }
+
+    pub(crate) fn markdown(&self) -> String {
+        let mut table = String::from("| what | ours | peer | ratio | budget | verdict |\n");
+        table.push_str("| --- | --- | --- | --- | --- | --- |\n");
+        for line in &self.lines {
+            table.push_str(line);
+            table.push('\n');
+        }
+        table
+    }
+}
+
+impl Figure {
+    const fn value(self) -> f64 {
+        match self {
+            Self::Nanos(value) | Self::PerSecond(value) | Self::Allocations(value) => value,
+        }
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nanos(nanos) if *nanos >= 1e6 => write!(f, "{:.2} ms", nanos / 1e6),
+            Self::Nanos(nanos) if *nanos >= 1e4 => write!(f, "{:.1} µs", nanos / 1e3),
+            Self::Nanos(nanos) => write!(f, "{nanos:.1} ns"),
+            Self::PerSecond(rate) => write!(f, "{:.2} M/s", rate / 1e6),
+            Self::Allocations(count) => write!(f, "{count:.2}"),
+        }
+    }
+}
+
+impl Row {
+    fn ratio(&self) -> Option<f64> {
+        let (_, peer) = self.peer?;
+        Some(self.ratio.unwrap_or(self.ours.value() / peer.value())).filter(|ratio| ratio.is_finite())
+    }
+
+    fn verdict(&self) -> &'static str {
+        let kept = match (self.budget, self.ratio()) {
+            (Budget::AtMost(most), Some(ratio)) => ratio <= most,
+            (Budget::AtLeast(least), Some(ratio)) => ratio >= least,
+            (Budget::Nothing, _) => self.ours.value() == 0.0,
+            (Budget::None, _) => return "",
+            (Budget::AtMost(_) | Budget::AtLeast(_), None) => false,
+        };
+        if kept { "kept" } else { "**missed**" }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} | {} | ", self.what, self.ours)?;
+        if let Some((name, figure)) = self.peer {
+            write!(f, "{name}: {figure}")?;
+        }
+        write!(f, " | ")?;
+        if let Some(ratio) = self.ratio() {
+            write!(f, "{ratio:.2}")?;
+        }
+        match self.budget {
+            Budget::AtMost(most) => write!(f, " | at most {most:.2}")?,
+            Budget::AtLeast(least) => write!(f, " | at least {least:.2}")?,
+            Budget::Nothing => write!(f, " | 0")?,
+            Budget::None => write!(f, " | ")?,
+        }
+        write!(f, " | {} |", self.verdict())
+    }
+}

@@ -1,0 +1,47 @@
+//! Everything that can be said about the sources without running them.
+
+use crate::Failure;
+use crate::invocation::Invocation;
+use crate::machine::{CARGO_DENY, CLIPPY, RUSTFMT};
+use crate::step::{self, Counts, Step};
+
+/// `cargo xtask check`.
+pub(crate) fn run() -> Result<(), Failure> {
+    step::run_all(&steps())
+}
+
+/// The cheapest first.
+pub(crate) fn steps() -> Vec<Step> {
+    vec![
+        Step {
+            name: "format",
+            run: Invocation::cargo(&["fmt", "--all", "--check"]),
+            needs: &[&RUSTFMT],
+            counts: Counts::Itself,
+        },
+        Step {
+            name: "dependencies and licences",
+            run: Invocation::cargo(&["deny", "check", "bans", "licenses", "sources"]),
+            needs: &[&CARGO_DENY],
+            counts: Counts::Itself,
+        },
+        Step {
+            name: "clippy",
+            run: Invocation::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+            needs: &[&CLIPPY],
+            counts: Counts::Itself,
+        },
+        Step {
+            name: "documentation",
+            run: Invocation::cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
+            needs: &[],
+            counts: Counts::Itself,
+        },
+        Step {
+            name: "generated files",
+            run: Invocation::xtask(&["gen", "--check"]),
+            needs: &[],
+            counts: Counts::Itself,
+        },
+    ]
+}

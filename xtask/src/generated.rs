@@ -1,0 +1,145 @@
+//! Files that are written by a program: made anew, or checked for being current.
+//!
+//! The folders listed here belong to the generator. A file in them that it does not write is an old one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::invocation::Invocation;
+use crate::requirements::Catalogue;
+use crate::{Failure, workspace};
+
+/// Options of `cargo xtask gen`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Change nothing; fail if a file is not what would be written
+    #[arg(long)]
+    check: bool,
+}
+
+const FOLDERS: [&str; 2] = ["docs/reference", "schema"];
+
+/// `cargo xtask gen`.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let wanted = produce()?;
+    let found = collect(workspace::root(), &FOLDERS)?;
+    let changes = differences(&wanted, &found);
+    if options.check && !changes.is_empty() {
+        let list: Vec<String> =
+            changes.iter().map(|(file, change)| format!("{file} {}", change.word())).collect();
+        return Err(format!("{}; run `cargo xtask gen`", list.join(", ")));
+    }
+    for (file, change) in changes {
+        let path = workspace::root().join(&file);
+        match change {
+            Change::Write(text) => workspace::write(&path, text)?,
+            Change::Remove => {
+                fs::remove_file(&path).map_err(|error| format!("cannot remove {file}: {error}"))?
+            }
+        }
+        eprintln!("{file}");
+    }
+    Ok(())
+}
+
+/// Texts by their paths from the top of the repository.
+type Files = BTreeMap<String, String>;
+
+/// Everything that is generated, as it should be.
+fn produce() -> Result<Files, Failure> {
+    let mut files = schemas()?;
+    files.insert("docs/reference/requirements.md".to_owned(), Catalogue::load()?.page());
+    Ok(files)
+}
+
+/// The schemas of the wire types, as the core's own example writes them.
+fn schemas() -> Result<Files, Failure> {
+    let stage = workspace::scratch("gen")?;
+    let folder = stage.join("schema");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)
+            .map_err(|error| format!("cannot empty {}: {error}", workspace::shown(&folder)))?;
+    }
+    Invocation::cargo(&[
+        "run",
+        "--quiet",
+        "--package",
+        "steadfast-core",
+        "--features",
+        "schema",
+        "--example",
+        "schema",
+    ])
+    .args(["--".to_owned(), folder.display().to_string()])
+    .run()?;
+    collect(&stage, &["schema"])
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Change<'w> {
+    Write(&'w str),
+    Remove,
+}
+
+impl Change<'_> {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Write(_) => "is not up to date",
+            Self::Remove => "is no longer generated",
+        }
+    }
+}
+
+fn differences<'w>(wanted: &'w Files, found: &Files) -> Vec<(String, Change<'w>)> {
+    let writes = wanted.iter().filter(|&(file, text)| found.get(file) != Some(text));
+    let removals = found.keys().filter(|&file| !wanted.contains_key(file));
+    let writes = writes.map(|(file, text)| (file.clone(), Change::Write(text)));
+    writes.chain(removals.map(|file| (file.clone(), Change::Remove))).collect()
+}
+
+/// The files that are in these folders of `root`, and in folders within them.
+fn collect(root: &Path, folders: &[&str]) -> Result<Files, Failure> {
+    let mut files = Files::new();
+    let mut open: Vec<PathBuf> =
+        folders.iter().map(|folder| root.join(folder)).filter(|path| path.exists()).collect();
+    while let Some(folder) = open.pop() {
+        let cannot = |error: std::io::Error| format!("cannot list {}: {error}", workspace::shown(&folder));
+        for entry in fs::read_dir(&folder).map_err(cannot)? {
+            let path = entry.map_err(cannot)?.path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+                files.insert(name, workspace::read(&path)?);
+            }
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(list: &[(&str, &str)]) -> Files {
+        list.iter().map(|&(name, text)| (name.to_owned(), text.to_owned())).collect()
+    }
+
+    #[test]
+    fn what_differs_is_written_what_is_new_too_and_what_is_old_is_removed() {
+        let wanted = files(&[("same", "1"), ("other", "2"), ("new", "3")]);
+        let found = files(&[("same", "1"), ("other", "x"), ("old", "4")]);
+        assert_eq!(
+            differences(&wanted, &found),
+            [
+                ("new".to_owned(), Change::Write("3")),
+                ("other".to_owned(), Change::Write("2")),
+                ("old".to_owned(), Change::Remove)
+            ]
+        );
+        assert_eq!(differences(&wanted, &wanted), []);
+    }
+}

@@ -1,0 +1,71 @@
+//! What a developer and CI run: `cargo xtask <command>`.
+//!
+//! Everything that has to happen to this repository is a command here, so that a fresh machine with Rust
+//! on it needs to know one thing. Each command is a list of other programs' command lines; what is printed
+//! after a failure can be pasted and run alone.
+
+mod bench;
+mod check;
+mod fuzz;
+mod generated;
+mod invocation;
+mod machine;
+mod requirements;
+mod simulation;
+mod step;
+mod tally;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// What a command that failed has to say for itself. Empty if it was said already.
+type Failure = String;
+
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", about = "Set up, check, test, simulate, measure", max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Set up what is missing and run everything: checks, tests, simulation, requirements
+    Test(test::Options),
+    /// Format, clippy, licences and dependencies, documentation, generated files
+    Check,
+    /// Run the simulation, for example `sim --seeds 1000` or `sim --seed 42`
+    Sim(simulation::Options),
+    /// List the requirement ids and the tests that show them
+    Requirements(requirements::Options),
+    /// Write the generated files anew
+    Gen(generated::Options),
+    /// Measure, and write the figures to BENCHMARKS.md
+    Bench(bench::Options),
+    /// Look for inputs that break an invariant
+    Fuzz(fuzz::Options),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Test(options) => test::run(&options),
+        Command::Check => check::run(),
+        Command::Sim(options) => simulation::run(&options),
+        Command::Requirements(options) => requirements::run(&options),
+        Command::Gen(options) => generated::run(&options),
+        Command::Bench(options) => bench::run(&options),
+        Command::Fuzz(options) => fuzz::run(&options),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.is_empty() {
+                eprintln!("error: {failure}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}

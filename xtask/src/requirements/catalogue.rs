@@ -1,0 +1,185 @@
+//! `requirements.toml`, read and checked.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use serde::Deserialize;
+
+use crate::{Failure, workspace};
+
+/// Everything that is promised.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Catalogue {
+    /// The issue that is being worked on. What is due up to here must have a test.
+    pub(crate) current: u32,
+    #[serde(rename = "seed")]
+    pub(crate) seeds: Vec<Seed>,
+}
+
+/// The promises that come from one document.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Seed {
+    /// What its ids begin with.
+    pub(crate) prefix: String,
+    /// Which document that is.
+    pub(crate) source: String,
+    pub(crate) title: String,
+    pub(crate) requirements: Vec<Requirement>,
+}
+
+/// One promise.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Requirement {
+    pub(crate) id: String,
+    /// The issue that brings its first test.
+    pub(crate) due: u32,
+    pub(crate) what: String,
+}
+
+impl Catalogue {
+    pub(crate) fn load() -> Result<Self, Failure> {
+        let path = workspace::root().join("requirements.toml");
+        Self::parse(&workspace::read(&path)?).map_err(|problem| format!("requirements.toml: {problem}"))
+    }
+
+    pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
+        let catalogue: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        let mut seen = BTreeSet::new();
+        for seed in &catalogue.seeds {
+            for Requirement { id, .. } in &seed.requirements {
+                if seed.id_from(&seed.test_prefix(id)).as_ref() != Some(id) {
+                    return Err(format!(
+                        "{id} is not an id of {}: it should look like {0}-1 or {0}-1.2",
+                        seed.prefix
+                    ));
+                }
+                if !seen.insert(id) {
+                    return Err(format!("{id} is there twice"));
+                }
+            }
+        }
+        Ok(catalogue)
+    }
+
+    /// The id that a test of this name carries, whether or not the catalogue has it.
+    pub(crate) fn id_carried_by(&self, test: &str) -> Option<String> {
+        self.seeds.iter().find_map(|seed| seed.id_from(test))
+    }
+
+    /// All promises as a page for readers.
+    pub(crate) fn page(&self) -> String {
+        let mut page = String::from(
+            "<!-- written by `cargo xtask gen` from requirements.toml -->\n\n# Requirements\n\n\
+             What Steadfast promises, by id. The tests that show a promise begin their names with its id: TR-2 is shown\n\
+             by `tr_2_…`, EH-2.1 by `eh_2_1_…`. `cargo xtask requirements` lists which have tests today. The last column\n\
+             is the issue that brings the first test.\n",
+        );
+        for seed in &self.seeds {
+            let _ = write!(
+                page,
+                "\n## {}: {}\n\n| id | what it demands | issue |\n| --- | --- | --- |\n",
+                seed.prefix, seed.title
+            );
+            for Requirement { id, due, what } in &seed.requirements {
+                let _ = writeln!(page, "| {id} | {what} | {due} |");
+            }
+        }
+        page
+    }
+}
+
+impl Seed {
+    /// The id at the beginning of a test's name: `tr_02_a_sentence` gives `TR-2`. A number needs a
+    /// sentence behind it, and a seed whose ids have two numbers takes two.
+    fn id_from(&self, test: &str) -> Option<String> {
+        let rest = test.strip_prefix(&self.prefix.to_lowercase())?.strip_prefix('_')?;
+        let mut parts = rest.split('_');
+        let mut number = || parts.next().and_then(|part| part.parse::<u32>().ok());
+        let id = if self.has_sections() {
+            format!("{}-{}.{}", self.prefix, number()?, number()?)
+        } else {
+            format!("{}-{}", self.prefix, number()?)
+        };
+        parts.next().filter(|sentence| !sentence.is_empty())?;
+        Some(id)
+    }
+
+    fn has_sections(&self) -> bool {
+        self.requirements.iter().any(|requirement| requirement.id.contains('.'))
+    }
+
+    /// How the name of a test for this id would begin.
+    fn test_prefix(&self, id: &str) -> String {
+        format!("{}_x", id.to_lowercase().replace(['-', '.'], "_"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = r#"
+        current = 2
+        [[seed]]
+        prefix = "TR"
+        source = "seed 000"
+        title = "the first"
+        requirements = [{ id = "TR-1", due = 2, what = "a" }, { id = "TR-12", due = 3, what = "b" }]
+        [[seed]]
+        prefix = "EH"
+        source = "seed 002"
+        title = "the second"
+        requirements = [{ id = "EH-2.1", due = 2, what = "c" }]
+    "#;
+
+    #[test]
+    fn a_name_carries_the_id_that_it_begins_with() {
+        let catalogue = Catalogue::parse(SMALL).unwrap();
+        for (name, id) in [
+            ("tr_1_a_sentence", Some("TR-1")),
+            ("tr_01_a_sentence", Some("TR-1")),
+            ("tr_12_a_sentence", Some("TR-12")),
+            ("tr_12_3_times_is_enough", Some("TR-12")),
+            ("tr_99_is_not_in_the_list", Some("TR-99")),
+            ("eh_2_1_a_sentence", Some("EH-2.1")),
+            ("eh_2_1_5_failures_open_it", Some("EH-2.1")),
+            ("eh_2_a_sentence", None),
+            ("tr_1", None),
+            ("tr_1_", None),
+            ("trees_1_grow", None),
+            ("a_sentence_about_tr_1_too", None),
+        ] {
+            assert_eq!(catalogue.id_carried_by(name).as_deref(), id, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_catalogue_with_a_mistake_is_refused_with_its_reason() {
+        let twice = SMALL.replace("TR-12", "TR-1");
+        assert_eq!(Catalogue::parse(&twice).unwrap_err(), "TR-1 is there twice");
+        let foreign = SMALL.replace("TR-12", "TG-12");
+        assert!(Catalogue::parse(&foreign).unwrap_err().starts_with("TG-12 is not an id of TR"));
+        let mixed = SMALL.replace("TR-12", "TR-1.2");
+        assert!(Catalogue::parse(&mixed).unwrap_err().starts_with("TR-1 is not an id of TR"));
+        let unknown = SMALL.replace("what = \"c\"", "what = \"c\", owner = \"me\"");
+        assert!(Catalogue::parse(&unknown).unwrap_err().contains("unknown field `owner`"));
+    }
+
+    #[test]
+    fn the_catalogue_of_this_repository_is_valid() {
+        let catalogue = Catalogue::load().unwrap();
+        assert!(catalogue.seeds.iter().map(|seed| seed.requirements.len()).sum::<usize>() > 90);
+    }
+
+    #[test]
+    fn the_page_has_every_id() {
+        let page = Catalogue::parse(SMALL).unwrap().page();
+        assert!(page.contains("## TR: the first"));
+        for row in ["| TR-1 | a | 2 |", "| TR-12 | b | 3 |", "| EH-2.1 | c | 2 |"] {
+            assert!(page.contains(row), "{row}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Which promise is shown by which test.
+//!
+//! `requirements.toml` lists what Steadfast promises. A test shows a promise by beginning its name with
+//! the promise's id. This command puts the two side by side, so that a promise without a test is seen.
+
+mod catalogue;
+mod coverage;
+mod scan;
+
+use clap::Args;
+
+pub(crate) use catalogue::Catalogue;
+
+use crate::{Failure, workspace};
+use coverage::Coverage;
+
+/// Options of `cargo xtask requirements`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Fail on every id without a test, also on those that later issues bring
+    #[arg(long)]
+    strict: bool,
+}
+
+/// `cargo xtask requirements`.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let catalogue = Catalogue::load()?;
+    let tests = scan::tests_below(workspace::root())?;
+    let coverage = Coverage::of(&catalogue, &tests);
+    print!("{coverage}");
+    let lacking = if options.strict { coverage.missing() } else { coverage.missing_and_due() };
+    let mut problems: Vec<String> = coverage.strangers().to_vec();
+    if !lacking.is_empty() {
+        problems.push(format!(
+            "no test carries {}; a test carries an id by beginning its name with it (TR-2: `fn tr_2_…`)",
+            lacking.join(", ")
+        ));
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n       ")) }
+}

@@ -1,0 +1,255 @@
+//! Runs a list of steps quietly, and says at the end what came of them.
+//!
+//! Every step runs, whatever became of those before it. What a step prints goes to a file; only a step
+//! that fails is heard, with the end of what it said and the command that repeats it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::invocation::Invocation;
+use crate::machine::Need;
+use crate::tally::Tally;
+use crate::{Failure, workspace};
+
+/// One thing to run.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) run: Invocation,
+    pub(crate) needs: &'static [&'static Need],
+    pub(crate) counts: Counts,
+}
+
+/// What a step adds to the closing line.
+#[derive(Clone, Copy)]
+pub(crate) enum Counts {
+    /// Itself: it passed or it failed.
+    Itself,
+    /// The tests that cargo's test binaries say they ran.
+    CargoTests,
+}
+
+/// Runs all of them. Talk goes to stderr; the closing line, alone, to stdout.
+pub(crate) fn run_all(steps: &[Step]) -> Result<(), Failure> {
+    let missing = set_up(steps.iter().flat_map(|step| step.needs.iter().copied()))?;
+    let mut total = Tally::default();
+    let mut failed = Vec::new();
+    for step in steps {
+        let lacking: Vec<&str> =
+            step.needs.iter().filter_map(|need| missing.get(need.name)).map(String::as_str).collect();
+        let tally = if lacking.is_empty() { run(step)? } else { not_run(step, &lacking) };
+        if tally.failed > 0 {
+            failed.push(step.name);
+        }
+        total += tally;
+    }
+    if !failed.is_empty() {
+        eprintln!("\nfailed: {}", failed.join(", "));
+    }
+    println!("{total}");
+    if failed.is_empty() { Ok(()) } else { Err(Failure::new()) }
+}
+
+/// Installs what is not there. Gives what is still missing afterwards, by name, with what to do about it.
+pub(crate) fn set_up<'n>(
+    needs: impl IntoIterator<Item = &'n Need>,
+) -> Result<BTreeMap<&'static str, String>, Failure> {
+    let mut missing = BTreeMap::new();
+    let by_name: BTreeMap<_, _> = needs.into_iter().map(|need| (need.name, need)).collect();
+    for need in by_name.values().filter(|need| !need.is_met()) {
+        let label = format!("install {}", need.name);
+        let problem = match need.installer() {
+            Err(reason) => {
+                eprintln!("  {:<8}{label} ({reason})", "FAILED");
+                true
+            }
+            Ok(installer) => {
+                let log = log_file(&label)?;
+                let ended = watched(&label, &installer, &log);
+                ended.tell(&label, &installer, &log);
+                !need.is_met()
+            }
+        };
+        if problem {
+            missing.insert(need.name, need.advice());
+        }
+    }
+    Ok(missing)
+}
+
+fn run(step: &Step) -> Result<Tally, Failure> {
+    let log = log_file(step.name)?;
+    let ended = watched(step.name, &step.run, &log);
+    let tally = ended.tally(step.counts);
+    ended.tell(step.name, &step.run, &log);
+    Ok(tally)
+}
+
+fn not_run(step: &Step, lacking: &[&str]) -> Tally {
+    eprintln!("  {:<8}{} (not run)", "FAILED", step.name);
+    for advice in lacking {
+        eprintln!("          {advice}");
+    }
+    Tally::FAIL
+}
+
+/// How a command ended.
+struct Ended {
+    success: bool,
+    took: Duration,
+    output: String,
+}
+
+impl Ended {
+    /// A command that failed has at least one failure, whatever it managed to count before.
+    fn tally(&self, counts: Counts) -> Tally {
+        let mut tally = match (counts, self.success) {
+            (Counts::CargoTests, _) => Tally::of_cargo_test(&self.output),
+            (Counts::Itself, true) => Tally::PASS,
+            (Counts::Itself, false) => Tally::FAIL,
+        };
+        if !self.success && tally.failed == 0 {
+            tally += Tally::FAIL;
+        }
+        tally
+    }
+
+    fn tell(&self, name: &str, run: &Invocation, log: &Path) {
+        let word = if self.success { "ok" } else { "FAILED" };
+        eprintln!("  {word:<8}{name:<34}{:>7.1} s", self.took.as_secs_f64());
+        if self.success {
+            return;
+        }
+        for line in telling_lines(&self.output) {
+            eprintln!("          | {line}");
+        }
+        eprintln!("          repeat with:  {run}");
+        eprintln!("          whole output: {}", workspace::shown(log));
+    }
+}
+
+/// Runs a command into a file, and shows on a terminal that it is still at it.
+fn watched(name: &str, run: &Invocation, log: &Path) -> Ended {
+    let began = Instant::now();
+    let (ended, end) = mpsc::channel::<()>();
+    let success = thread::scope(|scope| {
+        scope.spawn(move || show_progress(name, began, &end));
+        let success = into_file(run, log);
+        drop(ended);
+        success
+    });
+    let mut output =
+        std::fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    if let Err(problem) = &success {
+        output.push_str(problem);
+    }
+    Ended { success: success == Ok(true), took: began.elapsed(), output }
+}
+
+fn into_file(run: &Invocation, log: &Path) -> Result<bool, Failure> {
+    let file = File::create(log).and_then(|file| Ok((file.try_clone()?, file)));
+    let (out, err) = file.map_err(|error| format!("cannot write {}: {error}", workspace::shown(log)))?;
+    let mut command = run.command();
+    // A file has no colours. rustfmt goes by the name of the terminal instead of asking whether there is one.
+    command.env("CARGO_TERM_COLOR", "never").env("NO_COLOR", "1").env("TERM", "dumb").stdout(out).stderr(err);
+    let status = command.status();
+    Ok(status.map_err(|error| run.did_not_start(&error))?.success())
+}
+
+/// One line that is written over each second. Where nobody watches, nothing: the step is told when it ends.
+fn show_progress(name: &str, began: Instant, end: &mpsc::Receiver<()>) {
+    let mut terminal = io::stderr();
+    if !terminal.is_terminal() {
+        return;
+    }
+    loop {
+        // A terminal that cannot be written to is no reason to stop the step.
+        let _ = write!(terminal, "\r  {:<8}{name:<34}{:>5} s", "…", began.elapsed().as_secs());
+        match end.recv_timeout(Duration::from_secs(1)) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let _ = write!(terminal, "\r{:60}\r", "");
+}
+
+/// What of an output helps: the names of tests that failed, and its end.
+fn telling_lines(output: &str) -> Vec<&str> {
+    const TAIL: usize = 40;
+    let lines: Vec<&str> = output.lines().collect();
+    let (before, tail) = lines.split_at(lines.len().saturating_sub(TAIL));
+    let failed = before.iter().filter(|line| line.starts_with("test ") && line.ends_with("FAILED"));
+    failed.chain(tail).copied().collect()
+}
+
+fn log_file(name: &str) -> Result<PathBuf, Failure> {
+    let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    Ok(workspace::scratch("logs")?.join(format!("{plain}.log")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(success: bool, output: &str) -> Ended {
+        Ended { success, took: Duration::ZERO, output: output.to_owned() }
+    }
+
+    #[test]
+    fn a_test_run_that_does_not_compile_counts_as_one_failure() {
+        assert_eq!(ended(false, "error: could not compile").tally(Counts::CargoTests), Tally::FAIL);
+    }
+
+    #[test]
+    fn a_test_binary_that_dies_fails_the_run_although_the_others_passed() {
+        let output = "test result: ok. 5 passed; 0 failed; 0 ignored;\nerror: test failed (signal: 6)";
+        let tally = ended(false, output).tally(Counts::CargoTests);
+        assert_eq!(tally, Tally { passed: 5, failed: 1, skipped: 0 });
+    }
+
+    #[test]
+    fn failures_that_were_counted_are_not_counted_twice() {
+        let output = "test result: FAILED. 5 passed; 2 failed; 0 ignored;";
+        let tally = ended(false, output).tally(Counts::CargoTests);
+        assert_eq!(tally, Tally { passed: 5, failed: 2, skipped: 0 });
+    }
+
+    #[test]
+    fn the_output_of_a_failed_step_is_its_end_and_the_names_of_failed_tests() {
+        let mut output = String::from("test early::one ... FAILED\ntest early::two ... ok\n");
+        for line in 0..100 {
+            output.push_str(&format!("line {line}\n"));
+        }
+        let lines = telling_lines(&output);
+        assert_eq!(lines.first(), Some(&"test early::one ... FAILED"));
+        assert_eq!(lines.get(1), Some(&"line 60"));
+        assert_eq!(lines.last(), Some(&"line 99"));
+    }
+
+    #[test]
+    fn what_cannot_start_fails_and_says_so() {
+        let log = log_file("test of a step that cannot start").unwrap();
+        let ended = watched("nothing", &Invocation::of("no-such-program-here", &[]), &log);
+        assert!(!ended.success);
+        assert!(ended.output.contains("did not start"), "{}", ended.output);
+    }
+
+    #[test]
+    fn what_a_step_prints_is_kept_in_its_log() {
+        let log = log_file("test of a step that prints").unwrap();
+        let ended = watched("echo", &Invocation::of("echo", &["heard"]), &log);
+        assert!(ended.success);
+        assert_eq!(ended.output, "heard\n");
+        assert_eq!(std::fs::read_to_string(log).unwrap(), "heard\n");
+    }
+
+    #[test]
+    fn a_step_whose_need_is_missing_fails_instead_of_being_left_out() {
+        let step = Step { name: "x", run: Invocation::of("true", &[]), needs: &[], counts: Counts::Itself };
+        assert_eq!(not_run(&step, &["it is missing"]), Tally::FAIL);
+    }
+}

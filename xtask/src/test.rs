@@ -1,0 +1,39 @@
+//! The one command: set up what is missing and run everything.
+
+use clap::Args;
+
+use crate::invocation::Invocation;
+use crate::step::{self, Counts, Step};
+use crate::{Failure, check, simulation};
+
+/// Options of `cargo xtask test`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Also run what takes longer: ten times the seeds
+    #[arg(long)]
+    long: bool,
+}
+
+/// `cargo xtask test`.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let mut steps = check::steps();
+    steps.push(Step {
+        name: "tests",
+        run: Invocation::cargo(&["test", "--workspace", "--no-fail-fast"]),
+        needs: &[],
+        counts: Counts::CargoTests,
+    });
+    steps.push(Step {
+        name: "simulation",
+        run: simulation::invocation(&["--seeds", if options.long { "100000" } else { "10000" }]),
+        needs: &[],
+        counts: Counts::Itself,
+    });
+    steps.push(Step {
+        name: "requirements",
+        run: Invocation::xtask(&["requirements"]),
+        needs: &[],
+        counts: Counts::Itself,
+    });
+    step::run_all(&steps)
+}

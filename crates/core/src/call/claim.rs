@@ -103,6 +103,9 @@ impl Call {
                 self.turn_away(shared, say::conflict(), now, notices)
             }
             ClaimVerdict::Full => self.turn_away(shared, say::store_full(), now, notices),
+            ClaimVerdict::Closed => {
+                self.turn_away(shared, say::store_unavailable(&self.request), now, notices)
+            }
             // A claim is never answered so; a look-up is handled before.
             ClaimVerdict::Nothing => {
                 self.turn_away(shared, say::store_unavailable(&self.request), now, notices)

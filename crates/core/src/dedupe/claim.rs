@@ -235,6 +235,8 @@ pub enum ClaimVerdict {
     Nothing,
     /// The store is full of open records.
     Full,
+    /// The store has lost everything a moment ago, and the tool must not run twice: holders come first.
+    Closed,
 }
 
 /// An answer that was found.

@@ -29,6 +29,7 @@
 mod claim;
 mod delivery;
 mod format;
+mod marker;
 mod owner;
 mod record;
 mod records;
@@ -39,6 +40,7 @@ pub use claim::{
 };
 pub use delivery::{Delivery, Heard};
 pub use format::{FORMAT, UnreadableRecord};
+pub use marker::{Marker, MarkerWatch, Seen};
 pub use owner::{
     Absence, Release, RenewVerdict, Resolution, Save, SaveVerdict, StartVerdict, decide_delivered,
     decide_release, decide_renew, decide_resolve, decide_save, decide_start,

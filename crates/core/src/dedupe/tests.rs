@@ -144,6 +144,7 @@ fn name(decision: &ClaimDecision) -> &'static str {
         ClaimVerdict::Conflict => "conflict",
         ClaimVerdict::Nothing => "nothing",
         ClaimVerdict::Full => "full",
+        ClaimVerdict::Closed => "closed",
     }
 }
 

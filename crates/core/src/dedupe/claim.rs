@@ -15,6 +15,9 @@
 //! | `unknown`, delivered 10 s ago or more | tell | tell | mine (`hold`: tell) | tell |
 //!
 //! An explicit key with another digest is a conflict in every row, for waiters too, and nothing is written.
+//!
+//! A call id with other arguments finds nothing: it is another call. One whose own record failed, or lapsed before
+//! its start, stands back behind an equal run that is open or owes its answer, and takes the third column there.
 
 use std::time::Duration;
 

@@ -148,25 +148,17 @@ impl World {
                 ));
             }
         }
-        if let Ok(output) = &result.ended {
-            let effect: Option<u64> = output
-                .content
-                .as_str()
-                .trim_matches('"')
-                .strip_prefix("effect ")
-                .and_then(|number| number.parse().ok());
-            let origin = self.model.effects.iter().find(|known| Some(known.number) == effect);
-            if let Some(origin) = origin
-                && origin.equal.1 != wish.arguments
-            {
-                return Err((
-                    "right arguments",
-                    format!(
-                        "wish {} for arguments {} got the answer to {}",
-                        running.wish, wish.arguments, origin.equal.1
-                    ),
-                ));
-            }
+        if let Ok(output) = &result.ended
+            && let Some(origin) = self.model.effect_of(output.content.as_str())
+            && origin.equal.1 != wish.arguments
+        {
+            return Err((
+                "right arguments",
+                format!(
+                    "wish {} for arguments {} got the answer to {}",
+                    running.wish, wish.arguments, origin.equal.1
+                ),
+            ));
         }
         let looped = result.remarks.iter().any(|remark| remark.layer == Layer::Loop)
             || matches!(&result.ended, Err(failure) if failure.code == Code::LoopDetected);
@@ -190,6 +182,7 @@ impl World {
                 self.nodes[node].kept.push((due, kept));
                 continue;
             }
+            self.see_marker(node);
             match kept {
                 Kept::Save(save) => drop(self.save(&save)),
                 Kept::Release(release) => self.store.release(&release),

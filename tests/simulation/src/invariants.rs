@@ -17,10 +17,14 @@
 //! | not started, not unknown | an outcome is unknown only if an attempt was sent, or a process died about to send it |
 //! | an end | when the faults have stopped, every call ends and every caller is answered |
 //! | bounded | nothing is left behind but records, and no more of them than there were wishes |
+//!
+//! A store that loses everything is an excuse for a second run, and for another recorded answer, only in the cases
+//! that `emptied` lists.
 
 use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
 
+use crate::emptied::FoundBy;
 use crate::model::{Effect, Intent, Model};
 
 /// A broken promise: which one, and how.
@@ -33,8 +37,9 @@ pub(crate) fn effect(model: &Model, new: &Effect) -> Result<(), Broken> {
             Intent::Explicit(key) => model.unprotected_keys.contains(&key),
             Intent::CallId(_) => model.unprotected.contains(&new.equal),
         };
-        if !unprotected && let Some(first) = model.effects.iter().find(|effect| effect.intent == Some(intent))
-        {
+        let mut same = model.effects.iter().filter(|effect| effect.intent == Some(intent));
+        let first = same.find(|other| !forgotten(model, other, new, FoundBy::Key));
+        if let Some(first) = first.filter(|_| !unprotected) {
             return Err((
                 "one run per key",
                 format!(
@@ -49,7 +54,7 @@ pub(crate) fn effect(model: &Model, new: &Effect) -> Result<(), Broken> {
         return Ok(());
     }
     for other in model.effects.iter().filter(|other| other.equal == new.equal) {
-        let (earlier, later) = if other.claimed < new.claimed { (other, new) } else { (new, other) };
+        let (earlier, later) = in_order(other, new);
         runs_again(model, earlier, later)?;
     }
     Ok(())
@@ -65,7 +70,8 @@ fn runs_again(model: &Model, earlier: &Effect, later: &Effect) -> Result<(), Bro
     };
     let told = model.told.get(&record).is_some_and(|at| *at <= later.claimed);
     let waited = model.ended.get(&record).is_some_and(|at| later.claimed.since(*at).as_secs() >= 600);
-    if earlier.claimed == later.claimed || told || waited {
+    let forgotten = model.lost_between(earlier, later, FoundBy::EqualArguments);
+    if earlier.claimed == later.claimed || told || waited || forgotten {
         return Ok(());
     }
     let (client, arguments) = later.equal;
@@ -79,6 +85,16 @@ fn runs_again(model: &Model, earlier: &Effect, later: &Effect) -> Result<(), Bro
             clock(later.claimed)
         ),
     ))
+}
+
+/// Whether an emptied store stands between the two runs.
+fn forgotten(model: &Model, one: &Effect, other: &Effect, by: FoundBy) -> bool {
+    let (earlier, later) = in_order(one, other);
+    model.lost_between(earlier, later, by)
+}
+
+fn in_order<'e>(one: &'e Effect, other: &'e Effect) -> (&'e Effect, &'e Effect) {
+    if one.claimed < other.claimed { (one, other) } else { (other, one) }
 }
 
 /// Refusals of ours are made anew each time; they are never an answer that is kept.
@@ -116,13 +132,17 @@ pub(crate) fn recorded(model: &mut Model, key: u64, content: &str) -> Result<(),
     if model.unprotected_keys.contains(&key) {
         return Ok(());
     }
-    let first = model.recorded.entry(key).or_insert_with(|| content.to_owned());
-    if first != content {
+    let runs = |first: &str| model.effect_of(first).zip(model.effect_of(content));
+    let lost =
+        |first: &str| runs(first).is_some_and(|(one, other)| forgotten(model, one, other, FoundBy::Key));
+    let first = model.recorded.get(&key).filter(|first| *first != content);
+    if let Some(first) = first.filter(|first| !lost(first)) {
         return Err((
             "recorded stays",
             format!("key {key} was answered with {first} and later with {content}"),
         ));
     }
+    model.recorded.insert(key, content.to_owned());
     Ok(())
 }
 

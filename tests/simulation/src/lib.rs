@@ -3,7 +3,7 @@
 //! Many callers, several processes, one shared store, tools whose effects are counted, and faults that the
 //! seed draws: crashes between any two steps, frozen processes whose leases lapse, lost commands and lost
 //! answers of the store, lost wake-ups, broken connections, broken answers, callers who cancel or leave, tools
-//! that fail, hang or die with the work half done, operators who force and reset, clocks that jump forward.
+//! that fail, hang or die with the work half done, a store that loses everything, operators who force and reset, clocks that jump forward.
 //! Then the faults stop, and everything has to come to its end.
 //!
 //! What must hold is in `invariants`; what is true of the world is in `model`; the machines under test and
@@ -18,6 +18,7 @@
 
 mod answers;
 mod clients;
+mod emptied;
 mod invariants;
 mod model;
 mod processes;
@@ -54,11 +55,17 @@ pub enum Defect {
     ToldWhenLookedUp,
     /// Everyone who sees a grant may spend it.
     GrantSpentByAll,
+    /// An emptied store takes new claims at once.
+    EmptiedStoreTakesClaims,
+    /// A holder that finds an emptied store does not write its claim again.
+    ClaimNotWrittenAgain,
+    /// A save that finds nothing writes nothing.
+    SaveNeedsItsRecord,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::OwnerIgnoredAtSave,
         Self::DeliveredBeforeWrite,
         Self::StartedAfterAttempt,
@@ -68,10 +75,18 @@ impl Defect {
         Self::WaiterForgetsThatItWaited,
         Self::ToldWhenLookedUp,
         Self::GrantSpentByAll,
+        Self::EmptiedStoreTakesClaims,
+        Self::ClaimNotWrittenAgain,
+        Self::SaveNeedsItsRecord,
     ];
 }
 
 impl Defect {
+    /// Whether it shows only where a store loses everything; then every world has that.
+    fn needs_an_emptied_store(self) -> bool {
+        matches!(self, Self::EmptiedStoreTakesClaims | Self::ClaimNotWrittenAgain | Self::SaveNeedsItsRecord)
+    }
+
     /// The promises that it breaks, one of which the simulation has to notice.
     pub fn breaks(self) -> &'static [&'static str] {
         match self {
@@ -85,6 +100,10 @@ impl Defect {
             Self::GuardCountsRetries => &["guard counts calls"],
             Self::WaiterForgetsThatItWaited => &["told before run again", "waiters are answered"],
             Self::GrantSpentByAll => &["grants once"],
+            Self::EmptiedStoreTakesClaims | Self::ClaimNotWrittenAgain => {
+                &["one run per key", "told before run again", "recorded stays"]
+            }
+            Self::SaveNeedsItsRecord => &["late answers count", "one run per key", "told before run again"],
         }
     }
 }

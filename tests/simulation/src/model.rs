@@ -6,6 +6,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::dedupe::Owner;
 use steadfast_core::key::Key;
 
+use crate::emptied::Emptying;
 use crate::invariants::Broken;
 
 /// How a wish is made known.
@@ -46,6 +47,8 @@ pub(crate) struct Effect {
     pub(crate) record: Option<Key>,
     /// Whether the call found its own dispatch and took it up; equal arguments of others do not matter to it.
     pub(crate) resumed: bool,
+    /// Under which claim.
+    pub(crate) owner: Option<Owner>,
     /// When the call was given the run.
     pub(crate) claimed: Timestamp,
     pub(crate) number: u64,
@@ -71,4 +74,14 @@ pub(crate) struct Model {
     pub(crate) answered: BTreeSet<Owner>,
     /// Failures that a session was told of, by process, client and arguments.
     pub(crate) failures: BTreeMap<(usize, u64, usize, u64), u32>,
+    /// When the store lost everything, and what.
+    pub(crate) emptyings: Vec<Emptying>,
+}
+
+impl Model {
+    /// The effect that an answer tells of.
+    pub(crate) fn effect_of(&self, content: &str) -> Option<&Effect> {
+        let number = content.trim_matches('"').strip_prefix("effect ")?.parse::<u64>().ok()?;
+        self.effects.iter().find(|effect| effect.number == number)
+    }
 }

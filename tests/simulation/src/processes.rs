@@ -11,7 +11,7 @@ use steadfast_core::trust::Signature;
 
 use crate::invariants::Broken;
 use crate::model::{Kind, Wish};
-use crate::system::{Connection, Dispatch, World, session_of};
+use crate::system::{Connection, Dispatch, World, session_of, sight};
 
 use crate::transition::{Command, Happening, Then, digest, key, tool, wanted};
 
@@ -202,6 +202,7 @@ impl World {
     /// The store does what it is asked, atomically.
     pub(crate) fn apply(&mut self, node: usize, what: Command) -> Option<Event> {
         let now = self.now;
+        let watch = self.see_marker(node);
         match what {
             Command::Claim(claim) => {
                 let known = self.nodes[node].known.clone();
@@ -213,9 +214,12 @@ impl World {
                         .is_some_and(|record| matches!(record.state, RecordState::Done(_))),
                     Role::Fresh => false,
                 };
-                let mut store = std::mem::take(&mut self.store);
-                let verdict = store.claim(&claim, &known, |owner| self.sight(owner), now);
-                self.store = store;
+                let (nodes, leases) = (&self.nodes, self.weather.leases);
+                let verdict =
+                    self.store.claim(&claim, &known, watch, |owner| sight(nodes, leases, owner), now);
+                if let ClaimVerdict::Mine(record) = &verdict {
+                    self.model.claimed(record, self.nodes[node].started_after);
+                }
                 if waited_for_an_answer && matches!(verdict, ClaimVerdict::Mine(_)) {
                     let how = format!(
                         "call {} of process {node} runs although what it waited for is done",
@@ -228,7 +232,9 @@ impl World {
             Command::Spend { grant, owner } => Some(Event::Spent(self.store.spend(grant, &owner, now))),
             Command::Start { key, owner } => Some(Event::Started(self.store.start(&key, &owner, now))),
             Command::Renew(record) => {
-                Some(Event::Renewed(self.store.renew(&record, &self.weather.policy.dedupe.keep, now)))
+                self.model.heard(&record.owner, now);
+                let keep = self.weather.policy.dedupe.keep;
+                Some(Event::Renewed(self.store.renew(&record, &keep, watch, now)))
             }
             Command::Save(save) => Some(Event::Saved(self.save(&save))),
             Command::Release(release) => {
@@ -255,6 +261,7 @@ impl World {
                 )
                 | None => None,
             };
+        self.model.heard(&save.claimed.owner, self.now);
         let before = answer(self);
         let verdict = self.store.save(save, self.now);
         if before.is_some() && before != answer(self) {
@@ -274,7 +281,9 @@ impl World {
         }
         let now = self.now;
         let keep = self.weather.policy.dedupe.keep;
-        let verdict = self.store.renew(&record, &keep, now);
+        let watch = self.see_marker(node);
+        self.model.heard(&record.owner, now);
+        let verdict = self.store.renew(&record, &keep, watch, now);
         self.drive(node, number, Event::Renewed(verdict))
     }
 }

@@ -1,5 +1,9 @@
 //! One seed decides everything.
 
+/// Any number would do; with this one no seed that once broke a promise has its store emptied, so that its world still shows
+/// what it showed then.
+const SALT: u64 = 10;
+
 /// SplitMix64: small, fast, and the same everywhere.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
@@ -7,6 +11,11 @@ pub(crate) struct Rng(u64);
 impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed ^ 0x5DEE_CE66_D1CE_4E5B)
+    }
+
+    /// A second generator of the same seed, for what must not disturb the first.
+    pub(crate) fn beside(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ SALT)
     }
 
     pub(crate) fn next(&mut self) -> u64 {

@@ -5,30 +5,44 @@ use std::collections::BTreeMap;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{Approvals, GrantId, Spend};
 use steadfast_core::dedupe::{
-    Absence, Claim, ClaimVerdict, IndexMove, Intent, LeaseSight, Owner, Receipt, Record, RecordState,
-    Records, Release, RenewVerdict, Role, Save, SaveVerdict, StartVerdict, Write, decide_save,
+    Absence, Claim, ClaimVerdict, IndexMove, Intent, LeaseSight, Marker, MarkerWatch, Owner, Receipt, Record,
+    RecordState, Records, Release, RenewVerdict, Role, Save, SaveVerdict, StartVerdict, Write, decide_save,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
 
 use crate::Defect;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) records: Records,
     pub(crate) approvals: Approvals,
-    /// Who spent which grant; the model's own memory of it.
-    pub(crate) spent: BTreeMap<GrantId, Vec<Owner>>,
+    /// Changes when everything is lost.
+    pub(crate) marker: Marker,
+    /// Who spent which grant; the model's own memory of it. An emptied store counts its grants anew.
+    pub(crate) spent: BTreeMap<(u64, GrantId), Vec<Owner>>,
     /// Records that changed since they were last asked for.
     pub(crate) changed: Vec<Key>,
     pub(crate) defect: Option<Defect>,
 }
 
 impl Store {
+    pub(crate) fn new(marker: Marker, defect: Option<Defect>) -> Self {
+        Self {
+            records: Records::default(),
+            approvals: Approvals::default(),
+            marker,
+            spent: BTreeMap::new(),
+            changed: Vec::new(),
+            defect,
+        }
+    }
+
     pub(crate) fn claim(
         &mut self,
         claim: &Claim,
         known: &[(Receipt, Timestamp)],
+        watch: MarkerWatch,
         sight: impl Fn(&Owner) -> LeaseSight,
         now: Timestamp,
     ) -> ClaimVerdict {
@@ -40,6 +54,16 @@ impl Store {
         }
         if self.defect == Some(Defect::WaiterForgetsThatItWaited) {
             claim.role = Role::Fresh;
+        }
+        if !watch.admits(claim.retry_safe, now) && self.defect != Some(Defect::EmptiedStoreTakesClaims) {
+            // What is there again is found as ever; only where the call would run it has to come again.
+            let look = Claim { intent: Intent::Look, ..claim.clone() };
+            if self.records.claim(&look, known, &sight, now) == ClaimVerdict::Nothing {
+                return match claim.intent {
+                    Intent::Take { .. } => ClaimVerdict::Closed,
+                    Intent::Look => ClaimVerdict::Nothing,
+                };
+            }
         }
         let verdict = self.records.claim(&claim, known, sight, now);
         self.note();
@@ -66,8 +90,18 @@ impl Store {
         }
     }
 
-    pub(crate) fn renew(&mut self, claimed: &Record, keep: &Lifetimes, now: Timestamp) -> RenewVerdict {
-        let verdict = self.records.renew(claimed, keep, Absence::Removed, now);
+    pub(crate) fn renew(
+        &mut self,
+        claimed: &Record,
+        keep: &Lifetimes,
+        watch: MarkerWatch,
+        now: Timestamp,
+    ) -> RenewVerdict {
+        let absence = match self.defect {
+            Some(Defect::ClaimNotWrittenAgain) => Absence::Removed,
+            Some(_) | None => watch.absence(now),
+        };
+        let verdict = self.records.renew(claimed, keep, absence, now);
         self.note();
         verdict
     }
@@ -82,6 +116,7 @@ impl Store {
                 self.records.apply(decided.write);
                 decided.verdict
             }
+            (Some(Defect::SaveNeedsItsRecord), None) => SaveVerdict::FenceLost,
             (Some(_) | None, _) => self.records.save(save, now),
         };
         self.note();
@@ -98,6 +133,13 @@ impl Store {
         self.note();
     }
 
+    /// Everything is lost.
+    pub(crate) fn empty(&mut self, marker: Marker) {
+        self.records = Records::default();
+        self.approvals = Approvals::default();
+        self.marker = marker;
+    }
+
     fn note(&mut self) {
         self.changed.extend_from_slice(self.records.changed());
     }
@@ -108,7 +150,7 @@ impl Store {
             (spend, _) => spend,
         };
         if matches!(spend, Spend::Spent | Spend::AlreadyMine) {
-            let owners = self.spent.entry(grant).or_default();
+            let owners = self.spent.entry((self.marker.0, grant)).or_default();
             if !owners.contains(owner) {
                 owners.push(owner.clone());
             }

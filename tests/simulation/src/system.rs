@@ -8,7 +8,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::breaker::Breaker;
 use steadfast_core::call::{Call, CallResult, Event, Kept, Notice, Request, Shared, Step};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Ending, LeaseSight, Owner, Process, Receipt};
+use steadfast_core::dedupe::{Ending, LeaseSight, Marker, MarkerWatch, Owner, Process, Receipt};
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::SessionKey;
 use steadfast_core::key::Key;
@@ -36,6 +36,8 @@ pub struct Summary {
     pub replays: u64,
     /// Times that nobody knew.
     pub unknown: u64,
+    /// Times that the store lost everything.
+    pub emptyings: u64,
     /// Events in all.
     pub events: u64,
 }
@@ -71,6 +73,10 @@ pub(crate) struct Node {
     pub(crate) alive: bool,
     pub(crate) frozen_until: Timestamp,
     pub(crate) breaker: Breaker,
+    /// What it knows of the marker of the store.
+    pub(crate) watch: MarkerWatch,
+    /// How often the store had lost everything before.
+    pub(crate) started_after: usize,
     /// Transitions of the breaker so far.
     pub(crate) epoch: u64,
     pub(crate) budget: RetryBudget,
@@ -109,6 +115,8 @@ pub(crate) struct World {
     pub(crate) seed: u64,
     pub(crate) defect: Option<Defect>,
     pub(crate) rng: Rng,
+    /// Decides what was added later.
+    pub(crate) side: Rng,
     pub(crate) weather: Weather,
     pub(crate) now: Timestamp,
     queue: BTreeMap<(Timestamp, u64), Happening>,
@@ -139,21 +147,26 @@ const LONGEST_STORY: usize = 4000;
 
 impl World {
     pub(crate) fn new(seed: u64, defect: Option<Defect>) -> Self {
-        let mut rng = Rng::new(seed);
-        let mut weather = Weather::of(&mut rng);
+        let (mut rng, mut side) = (Rng::new(seed), Rng::beside(seed));
+        let mut weather = Weather::of(&mut rng, &mut side);
         if defect == Some(Defect::LateBreakerResultCounted) {
             // A breaker that opens at once shows it soonest.
             Arc::make_mut(&mut weather.policy).breaker.consecutive = Some(NonZeroU32::MIN);
+        }
+        let marker = Marker(side.next());
+        if defect.is_some_and(Defect::needs_an_emptied_store) {
+            weather.emptyings = 2;
         }
         let mut world = Self {
             seed,
             defect,
             rng,
+            side,
             now: Timestamp::from_millis(1000),
             queue: BTreeMap::new(),
             ticks: 0,
             model: Model::default(),
-            store: Store { defect, ..Store::default() },
+            store: Store::new(marker, defect),
             nodes: Vec::new(),
             connections: Vec::new(),
             lines: BTreeMap::new(),
@@ -170,6 +183,7 @@ impl World {
         world.tell(format!("the world of seed {seed}: {:?}", world.weather));
         for number in 0..world.weather.processes {
             world.nodes.push(Node::born(number, 0));
+            world.see_marker(number);
         }
         world.open_the_day();
         world
@@ -229,17 +243,6 @@ impl World {
 
     pub(crate) fn policy(&self) -> Arc<Policy> {
         self.weather.policy.clone()
-    }
-
-    /// What the store can know about an owner.
-    pub(crate) fn sight(&self, owner: &Owner) -> LeaseSight {
-        match self.weather.leases {
-            Leases::Time => LeaseSight::Time,
-            Leases::Process => {
-                let lives = self.nodes.iter().any(|node| node.alive && node.identity == owner.process);
-                if lives { LeaseSight::Alive } else { LeaseSight::Gone }
-            }
-        }
     }
 
     /// Feeds one event to a call and gives back its step, with the invariants on notices checked.
@@ -495,6 +498,8 @@ impl Node {
             identity: Process { boot: "boot".into(), pid, started: life },
             alive: true,
             frozen_until: Timestamp::ZERO,
+            watch: MarkerWatch::default(),
+            started_after: 0,
             breaker: Breaker::default(),
             epoch: 0,
             budget: RetryBudget::default(),
@@ -531,6 +536,17 @@ impl Node {
     }
 }
 
+/// What the store can know about an owner.
+pub(crate) fn sight(nodes: &[Node], leases: Leases, owner: &Owner) -> LeaseSight {
+    match leases {
+        Leases::Time => LeaseSight::Time,
+        Leases::Process => {
+            let lives = nodes.iter().any(|node| node.alive && node.identity == owner.process);
+            if lives { LeaseSight::Alive } else { LeaseSight::Gone }
+        }
+    }
+}
+
 /// Sessions are named after their client.
 pub(crate) fn session_of(client: usize) -> Option<SessionKey> {
     SessionKey::new(format!("client-{client}")).ok()
@@ -561,6 +577,7 @@ impl Summary {
         self.effects += other.effects;
         self.replays += other.replays;
         self.unknown += other.unknown;
+        self.emptyings += other.emptyings;
         self.events += other.events;
     }
 }

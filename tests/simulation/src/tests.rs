@@ -15,6 +15,15 @@ fn sf_8_seeds_that_once_broke_a_promise_keep_it() {
 }
 
 #[test]
+fn sf_8_some_worlds_lose_their_store_and_those_of_old_seeds_are_as_they_were() {
+    let losses = |seed| run(seed, None).map_or(0, |summary| summary.emptyings);
+    assert!((0..200).map(losses).sum::<u64>() > 50);
+    for seed in OLD_SEEDS {
+        assert_eq!(losses(seed), 0, "seed {seed} was found before stores were emptied");
+    }
+}
+
+#[test]
 fn sf_8_every_planted_defect_is_found() {
     for defect in Defect::ALL {
         let found = (0..3000).find_map(|seed| run(seed, Some(defect)).err());

@@ -45,7 +45,7 @@ impl World {
                 self.later(40_000, Happening::Renew { node, life, number, owner: record.owner.clone() });
             }
         }
-        let record = record.map(|record| record.key);
+        let (record, owner) = record.map(|record| (record.key, record.owner)).unzip();
         let works = self.rng.between(1, 3_000);
         let lost = |world: &mut Self| {
             Fault::new(
@@ -72,6 +72,7 @@ impl World {
             equal: (client, arguments),
             record,
             resumed,
+            owner,
             claimed,
             number: attempt_number,
         };

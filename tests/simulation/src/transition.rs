@@ -122,6 +122,8 @@ pub(crate) enum Happening {
         node: usize,
     },
     Jump,
+    /// The store loses everything.
+    Emptied,
 }
 
 /// What a store is asked to do.
@@ -148,6 +150,7 @@ impl World {
     /// Wishes, crashes and all the rest that the day will bring.
     pub(crate) fn open_the_day(&mut self) {
         let storm = self.weather.storm;
+        let mut sends = Vec::new();
         for client in 0..self.weather.clients {
             for _ in 0..self.weather.wishes {
                 let kind = match self.rng.between(0, 3) {
@@ -166,6 +169,7 @@ impl World {
                 let wish = self.model.wishes.len() - 1;
                 let at = self.rng.between(0, storm);
                 self.later(at, Happening::Send { wish });
+                sends.push(at);
                 if self.rng.chance(self.weather.double) {
                     let twice = self.rng.between(1, 30);
                     self.later(at + twice, Happening::Send { wish });
@@ -185,6 +189,21 @@ impl World {
                         self.later(at, make(node));
                     }
                 }
+            }
+        }
+        for _ in 0..self.weather.emptyings {
+            // Most often while something is under way; an idle store has little to lose.
+            let at = if self.side.chance(75) {
+                *self.side.pick(&sends) + self.side.between(1, 5_000)
+            } else {
+                self.side.between(0, storm)
+            };
+            self.later(at.min(storm), Happening::Emptied);
+            // What takes the store down may take a process along; it comes back without knowing the old marker.
+            if self.side.chance(40) {
+                let node = usize::try_from(self.side.next() % self.nodes.len() as u64).unwrap_or(0);
+                let crash = at + self.side.between(0, 5_000);
+                self.later(crash.min(storm), Happening::Crash { node });
             }
         }
     }
@@ -267,7 +286,9 @@ impl World {
             Happening::Crash { node } => self.crash(node),
             Happening::Restart { node } => {
                 let life = self.nodes[node].identity.started + 1;
-                self.nodes[node] = Node::born(node, life);
+                self.nodes[node] =
+                    Node { started_after: self.model.emptyings.len(), ..Node::born(node, life) };
+                self.see_marker(node);
                 self.tell(format!("process {node} is back"));
                 Ok(())
             }
@@ -294,6 +315,10 @@ impl World {
                 let span = self.rng.between(1_000, 200_000);
                 self.now = self.now + std::time::Duration::from_millis(span);
                 self.tell(format!("the clock jumps by {span} ms"));
+                Ok(())
+            }
+            Happening::Emptied => {
+                self.empty_the_store();
                 Ok(())
             }
         }
@@ -324,7 +349,8 @@ impl Happening {
             | Self::Restart { .. }
             | Self::Freeze { .. }
             | Self::Operator { .. }
-            | Self::Jump => None,
+            | Self::Jump
+            | Self::Emptied => None,
         }
     }
 }

@@ -45,10 +45,13 @@ pub(crate) struct Weather {
     pub(crate) tool_lost: u64,
     pub(crate) operator: u64,
     pub(crate) jump: u64,
+    /// How often the store loses everything.
+    pub(crate) emptyings: u64,
 }
 
 impl Weather {
-    pub(crate) fn of(rng: &mut Rng) -> Self {
+    /// `side` decides what was added later, so that the worlds of old seeds stay what they were.
+    pub(crate) fn of(rng: &mut Rng, side: &mut Rng) -> Self {
         // Half of the dangers are absent in a given world: what always goes wrong hides what rarely does.
         let mut danger = |most: u64| if rng.chance(50) { 0 } else { rng.between(1, most) };
         let crash = danger(60);
@@ -88,6 +91,7 @@ impl Weather {
             tool_lost,
             operator,
             jump,
+            emptyings: if side.chance(30) { side.between(1, 2) } else { 0 },
         }
     }
 }

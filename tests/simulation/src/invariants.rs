@@ -3,7 +3,7 @@
 //! | | |
 //! | --- | --- |
 //! | one run per key | no explicit key and no call id has two effects, unless the tool is safe to repeat |
-//! | told before run again | equal arguments have a second effect only after (unless the second call takes up its own dispatch by its id) an answer about the first one (or the news that nobody knows) reached a client, or ten minutes after it ended undelivered |
+//! | told before run again | equal arguments have a second effect only after an answer about the first one (or the news that nobody knows) reached a client, or ten minutes after it ended undelivered |
 //! | two meant as two | a call on the connection that brought the answer to an equal one before is not answered with that answer |
 //! | recorded stays | what was given out as recorded under a key is what everyone gets under it later, and no save changes an answer |
 //! | waiters are answered | who waited for a run that is done does not run |
@@ -63,15 +63,13 @@ pub(crate) fn effect(model: &Model, new: &Effect) -> Result<(), Broken> {
 /// Whether the later of two equal runs was claimed in the knowledge of the earlier one.
 fn runs_again(model: &Model, earlier: &Effect, later: &Effect) -> Result<(), Broken> {
     let explicit = |effect: &Effect| matches!(effect.intent, Some(Intent::Explicit(_)));
-    let own_dispatch = matches!(later.intent, Some(Intent::CallId(_))) && later.resumed;
-    let Some(record) = earlier.record.filter(|_| !explicit(earlier) && !explicit(later) && !own_dispatch)
-    else {
+    let Some(record) = earlier.record.filter(|_| !explicit(earlier) && !explicit(later)) else {
         return Ok(());
     };
     let told = model.told.get(&record).is_some_and(|at| *at <= later.claimed);
     let waited = model.ended.get(&record).is_some_and(|at| later.claimed.since(*at).as_secs() >= 600);
     let forgotten = model.lost_between(earlier, later, FoundBy::EqualArguments);
-    if earlier.claimed == later.claimed || told || waited || forgotten {
+    if told || waited || forgotten {
         return Ok(());
     }
     let (client, arguments) = later.equal;

@@ -61,11 +61,13 @@ pub enum Defect {
     ClaimNotWrittenAgain,
     /// A save that finds nothing writes nothing.
     SaveNeedsItsRecord,
+    /// A dispatch that failed runs again beside an equal run that is open or owes its answer.
+    FailedDispatchDoesNotStandBack,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::OwnerIgnoredAtSave,
         Self::DeliveredBeforeWrite,
         Self::StartedAfterAttempt,
@@ -78,6 +80,7 @@ impl Defect {
         Self::EmptiedStoreTakesClaims,
         Self::ClaimNotWrittenAgain,
         Self::SaveNeedsItsRecord,
+        Self::FailedDispatchDoesNotStandBack,
     ];
 }
 
@@ -104,6 +107,7 @@ impl Defect {
                 &["one run per key", "told before run again", "recorded stays"]
             }
             Self::SaveNeedsItsRecord => &["late answers count", "one run per key", "told before run again"],
+            Self::FailedDispatchDoesNotStandBack => &["told before run again"],
         }
     }
 }

@@ -45,8 +45,6 @@ pub(crate) struct Effect {
     /// Client and arguments: what the index is made of.
     pub(crate) equal: (usize, u64),
     pub(crate) record: Option<Key>,
-    /// Whether the call found its own dispatch and took it up; equal arguments of others do not matter to it.
-    pub(crate) resumed: bool,
     /// Under which claim.
     pub(crate) owner: Option<Owner>,
     /// When the call was given the run.

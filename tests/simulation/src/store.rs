@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{Approvals, GrantId, Spend};
 use steadfast_core::dedupe::{
-    Absence, Claim, ClaimVerdict, IndexMove, Intent, LeaseSight, Marker, MarkerWatch, Owner, Receipt, Record,
-    RecordState, Records, Release, RenewVerdict, Role, Save, SaveVerdict, StartVerdict, Write, decide_save,
+    Absence, Address, Claim, ClaimVerdict, Found, IndexMove, Intent, LeaseSight, Marker, MarkerWatch, Owner,
+    Receipt, Record, RecordState, Records, Release, RenewVerdict, Role, Save, SaveVerdict, StartVerdict,
+    Write, decide_claim, decide_save,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -64,6 +65,17 @@ impl Store {
                     Intent::Look => ClaimVerdict::Nothing,
                 };
             }
+        }
+        // The defect looks at nothing but the call's own record.
+        if self.defect == Some(Defect::FailedDispatchDoesNotStandBack)
+            && let (Role::Fresh, Address::CallId { id, .. }) = (claim.role, claim.address)
+            && let Some(own) = self.records.get(&id)
+        {
+            let found = Found { own: Some((own, sight(&own.owner))), ..Found::default() };
+            let decided = decide_claim(&claim, found, known, now);
+            self.records.apply(decided.write);
+            self.note();
+            return decided.verdict;
         }
         let verdict = self.records.claim(&claim, known, sight, now);
         self.note();

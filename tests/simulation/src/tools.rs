@@ -26,9 +26,6 @@ impl World {
         let first = !std::mem::replace(&mut running.sent, true);
         let (wish, record) = (running.wish, running.call.claimed().cloned());
         let claimed = record.as_ref().map_or(now, |record| record.updated);
-        let resumed = record
-            .as_ref()
-            .is_some_and(|record| record.run != running.call.request().run || record.version > 1);
         let probes = home.calls.values().filter_map(|running| running.attempt).filter(|attempt| {
             attempt.probe
                 && !attempt.over
@@ -71,7 +68,6 @@ impl World {
             intent,
             equal: (client, arguments),
             record,
-            resumed,
             owner,
             claimed,
             number: attempt_number,

@@ -1,7 +1,8 @@
 //! `cargo xtask sim --seeds N [--seed S]`.
 
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use steadfast_simulation::{Summary, run};
 
@@ -24,10 +25,13 @@ fn main() -> ExitCode {
     let begun = Instant::now();
     let mut total = Summary::default();
     let count = range.end - range.start;
-    for seed in range {
+    let mut progress = Progress::new(begun, count);
+    for (done, seed) in (0_u64..).zip(range) {
+        progress.tell(done);
         match run(seed, None) {
             Ok(summary) => total.add(summary),
             Err(failure) => {
+                progress.clear();
                 println!("{}", failure.story.join("\n"));
                 println!("\nseed {seed} breaks \"{}\": {}", failure.invariant, failure.how);
                 println!("replay it with: cargo xtask sim --seed {seed}");
@@ -35,13 +39,55 @@ fn main() -> ExitCode {
             }
         }
     }
+    progress.clear();
     println!(
-        "{count} worlds in {:.1} s: {} calls, {} effects, {} answers given again, {} times told that nobody knows; every promise held",
+        "{count} worlds in {:.1} s: {} calls, {} effects, {} answers given again, {} times told that nobody knows, {} stores emptied; every promise held",
         begun.elapsed().as_secs_f64(),
         total.calls,
         total.effects,
         total.replays,
         total.unknown,
+        total.emptyings,
     );
     ExitCode::SUCCESS
+}
+
+/// How far a long run is, on stderr. A terminal has one line that is written over; where nobody watches, a line
+/// now and then is enough for a log. A short run says nothing.
+struct Progress {
+    begun: Instant,
+    count: u64,
+    terminal: bool,
+    next: Duration,
+    shown: bool,
+}
+
+impl Progress {
+    fn new(begun: Instant, count: u64) -> Self {
+        let terminal = io::stderr().is_terminal();
+        let next = Duration::from_secs(if terminal { 3 } else { 30 });
+        Self { begun, count, terminal, next, shown: false }
+    }
+
+    fn tell(&mut self, done: u64) {
+        let spent = self.begun.elapsed();
+        if spent < self.next {
+            return;
+        }
+        let line = format!("{done} of {} worlds after {} s", self.count, spent.as_secs());
+        // Progress that cannot be shown is no reason to stop.
+        let _ = if self.terminal {
+            write!(io::stderr(), "\r{line:60}")
+        } else {
+            writeln!(io::stderr(), "{line}")
+        };
+        self.next = spent + Duration::from_secs(if self.terminal { 1 } else { 30 });
+        self.shown = true;
+    }
+
+    fn clear(&self) {
+        if self.terminal && self.shown {
+            let _ = write!(io::stderr(), "\r{:60}\r", "");
+        }
+    }
 }

@@ -15,7 +15,7 @@
 //! | grants once | a grant for one call is spent by one claim |
 //! | guard counts calls | a loop is told only after two failures were told |
 //! | not started, not unknown | an outcome is unknown only if an attempt was sent, or a process died about to send it |
-//! | an end | when the faults have stopped, every call ends and every caller is answered |
+//! | an end | when the faults have stopped, every call ends, every caller is answered, and no process that lives has left a claim behind |
 //! | bounded | nothing is left behind but records, and no more of them than there were wishes |
 //!
 //! A store that loses everything is an excuse for a second run, and for another recorded answer, only in the cases

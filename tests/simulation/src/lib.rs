@@ -61,13 +61,15 @@ pub enum Defect {
     ClaimNotWrittenAgain,
     /// A save that finds nothing writes nothing.
     SaveNeedsItsRecord,
+    /// A claim is saved or given back while a renewal is still on its way.
+    RenewalOvertaken,
     /// A dispatch that failed runs again beside an equal run that is open or owes its answer.
     FailedDispatchDoesNotStandBack,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::OwnerIgnoredAtSave,
         Self::DeliveredBeforeWrite,
         Self::StartedAfterAttempt,
@@ -80,6 +82,7 @@ impl Defect {
         Self::EmptiedStoreTakesClaims,
         Self::ClaimNotWrittenAgain,
         Self::SaveNeedsItsRecord,
+        Self::RenewalOvertaken,
         Self::FailedDispatchDoesNotStandBack,
     ];
 }
@@ -87,7 +90,13 @@ impl Defect {
 impl Defect {
     /// Whether it shows only where a store loses everything; then every world has that.
     fn needs_an_emptied_store(self) -> bool {
-        matches!(self, Self::EmptiedStoreTakesClaims | Self::ClaimNotWrittenAgain | Self::SaveNeedsItsRecord)
+        matches!(
+            self,
+            Self::EmptiedStoreTakesClaims
+                | Self::ClaimNotWrittenAgain
+                | Self::SaveNeedsItsRecord
+                | Self::RenewalOvertaken
+        )
     }
 
     /// The promises that it breaks, one of which the simulation has to notice.
@@ -107,6 +116,7 @@ impl Defect {
                 &["one run per key", "told before run again", "recorded stays"]
             }
             Self::SaveNeedsItsRecord => &["late answers count", "one run per key", "told before run again"],
+            Self::RenewalOvertaken => &["an end", "late answers count"],
             Self::FailedDispatchDoesNotStandBack => &["told before run again"],
         }
     }

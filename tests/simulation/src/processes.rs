@@ -1,5 +1,7 @@
 //! What processes do: they drive calls, send commands to the store and renew their leases.
 
+use std::time::Duration;
+
 use steadfast_core::approval::Channel;
 use steadfast_core::call::{CallResult, Duplicates, Event, Hints, Request, Step, StoreFault};
 use steadfast_core::dedupe::{
@@ -9,6 +11,7 @@ use steadfast_core::id::RequestId;
 use steadfast_core::retry::CallerLimits;
 use steadfast_core::trust::Signature;
 
+use crate::Defect;
 use crate::invariants::Broken;
 use crate::model::{Kind, Wish};
 use crate::system::{Connection, Dispatch, World, session_of, sight};
@@ -184,7 +187,7 @@ impl World {
         let life = self.nodes[node].identity.started;
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
         running.command += 1;
-        let command = running.command;
+        let (command, renewed_by) = (running.command, running.renewed_by);
         if self.fault(self.weather.store_lost) {
             let patience = self.rng.between(10, 500);
             let fault = *self.rng.pick(&[StoreFault::NotDone, StoreFault::Unanswered]);
@@ -195,7 +198,13 @@ impl World {
             );
         }
         let then = if self.fault(self.weather.store_unanswered) { Then::LoseTheAnswer } else { Then::Answer };
-        let travel = self.rng.between(0, 3);
+        let mut travel = self.rng.between(0, 3);
+        if matches!(what, Command::Save(_) | Command::Release(_))
+            && self.defect != Some(Defect::RenewalOvertaken)
+        {
+            // Not before the last renewal has arrived: after an emptied store it would bring back what is over.
+            travel += u64::try_from(renewed_by.since(self.now).as_millis()).unwrap_or(0);
+        }
         self.later(travel, Happening::Command { node, life, number, command, what: Box::new(what), then });
     }
 
@@ -277,6 +286,18 @@ impl World {
         let life = self.nodes[node].identity.started;
         self.later(40_000, Happening::Renew { node, life, number, owner: owner.clone() });
         if self.fault(self.weather.store_lost) {
+            return Ok(());
+        }
+        // Some are slow, and nobody hears the answer. That matters only where one that finds nothing may write.
+        if self.weather.emptyings > 0 && self.stormy() && self.side.chance(30) {
+            // The defect shows soonest where they are very slow.
+            let slowest = if self.defect == Some(Defect::RenewalOvertaken) { 60_000 } else { 400 };
+            let travel = self.side.between(1, slowest);
+            if let Some(running) = self.nodes[node].calls.get_mut(&number) {
+                running.renewed_by = self.now + Duration::from_millis(travel);
+            }
+            let (what, then) = (Box::new(Command::Renew(record)), Then::Nobody);
+            self.later(travel, Happening::Command { node, life, number, command: 0, what, then });
             return Ok(());
         }
         let now = self.now;

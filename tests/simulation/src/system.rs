@@ -8,7 +8,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::breaker::Breaker;
 use steadfast_core::call::{Call, CallResult, Event, Kept, Notice, Request, Shared, Step};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Ending, LeaseSight, Marker, MarkerWatch, Owner, Process, Receipt};
+use steadfast_core::dedupe::{Ending, LeaseSight, Marker, MarkerWatch, Owner, Process, Receipt, RecordState};
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::SessionKey;
 use steadfast_core::key::Key;
@@ -54,6 +54,8 @@ pub(crate) struct Running {
     pub(crate) answered: bool,
     /// Store commands are numbered, so that a late answer to an old one is not taken for the new one's.
     pub(crate) command: u64,
+    /// When the last renewal has arrived.
+    pub(crate) renewed_by: Timestamp,
     pub(crate) sent: bool,
     pub(crate) counted: bool,
 }
@@ -335,6 +337,7 @@ impl World {
                 woken_at: None,
                 answered: false,
                 command: 0,
+                renewed_by: now,
                 sent: false,
                 counted: false,
             },
@@ -451,7 +454,10 @@ impl World {
                     format!("{:?} got its answer, and its record says {:?}", record.owner, record.state),
                 ));
             }
-            let unknown = record.state == steadfast_core::dedupe::RecordState::Unknown;
+            if lives && record.state == RecordState::Inflight {
+                return Err(("an end", format!("{:?} lives and has left a claim behind", record.owner)));
+            }
+            let unknown = record.state == RecordState::Unknown;
             if unknown && !self.sent.contains(&record.owner) && !self.died.contains(&record.owner.process) {
                 return Err((
                     "not started, not unknown",

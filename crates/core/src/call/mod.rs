@@ -442,7 +442,8 @@ impl Call {
     }
 
     /// The record that is ours and has to be renewed while the call is open. What is being saved or given back
-    /// is not renewed any more.
+    /// is not renewed any more, and a save or release is not sent before the last renewal is answered or void: after
+    /// an emptied store, a renewal that comes too late would bring back what is over.
     pub fn record(&self) -> Option<&Record> {
         let ends = matches!(self.state, State::Saving { .. } | State::Releasing { .. });
         self.record.as_deref().filter(|_| self.store == StoreSight::Fine && !ends)

@@ -119,7 +119,7 @@ fn keys(text: &str) {
         for scope in [whole, Scope { tenant: None, ..whole }, Scope { session: None, ..whole }] {
             keys.push(explicit_key(&scope, right));
             keys.push(separate_key(&scope, right, arguments));
-            keys.push(call_id_key(&scope, right));
+            keys.push(call_id_key(&scope, right, arguments));
             keys.push(computed_key(&scope, arguments, ToolClass::Unknown, &policy));
         }
         // Everybody's calls: the session is no part of it.

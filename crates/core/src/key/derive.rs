@@ -8,7 +8,7 @@
 //! ```text
 //! steadfast-key-1::explicit::TENANT::ACTOR::NAMESPACE::SESSION::TEXT::CONTINUATION
 //! steadfast-key-1::separate::TENANT::ACTOR::NAMESPACE::SESSION::TEXT::TOOL::ARGUMENTS::CONTINUATION
-//! steadfast-key-1::call-id::TENANT::ACTOR::NAMESPACE::SESSION::ID::CONTINUATION
+//! steadfast-key-1::call-id::TENANT::ACTOR::NAMESPACE::SESSION::ID::TOOL::ARGUMENTS::CONTINUATION
 //! steadfast-key-1::computed::TENANT::WORKSPACE::NAMESPACE::TOOL::ARGUMENTS::SESSION::ACTOR::CONTINUATION
 //! steadfast-key-1::global::TENANT::WORKSPACE::NAMESPACE::TOOL::ARGUMENTS::CONTINUATION
 //! ```
@@ -20,7 +20,8 @@
 //! ARGUMENTS is the digest of the canonical parameters in hex rather than the parameters themselves: it is
 //! there already (the conflict check, the guard and approvals compare it), so long parameters are hashed
 //! once, and it needs no escaping. The tool is not a part of an explicit key: the same key for another tool
-//! is a conflict, not a second call.
+//! is a conflict, not a second call. Tool and arguments are a part of the key of a call id, because call ids
+//! never conflict: a client that uses one twice makes two calls, and neither may overwrite the other's record.
 
 use sha2::{Digest as _, Sha256};
 
@@ -61,9 +62,10 @@ pub fn separate_key(scope: &Scope<'_>, text: &str, arguments: Digest) -> Key {
     own_key("separate", scope, text).part(scope.tool.tool.as_str()).digest(Some(arguments)).finish(scope)
 }
 
-/// The key under which a resend of the same dispatch is found.
-pub fn call_id_key(scope: &Scope<'_>, id: &str) -> Key {
-    own_key("call-id", scope, id).finish(scope)
+/// The key under which a resend of the same dispatch is found. The same id with another tool or other arguments is
+/// another dispatch.
+pub fn call_id_key(scope: &Scope<'_>, id: &str, arguments: Digest) -> Key {
+    own_key("call-id", scope, id).part(scope.tool.tool.as_str()).digest(Some(arguments)).finish(scope)
 }
 
 /// The key of a call that was given none.

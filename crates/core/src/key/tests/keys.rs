@@ -117,7 +117,7 @@ fn the_vectors_that_all_languages_share_hold() {
         let key = match vector.kind.as_str() {
             "explicit" => explicit_key(&owned.scope(), &text),
             "separate" => separate_key(&owned.scope(), &text, arguments.unwrap()),
-            "callId" => call_id_key(&owned.scope(), &text),
+            "callId" => call_id_key(&owned.scope(), &text, arguments.unwrap()),
             "computed" => computed_key(&owned.scope(), arguments.unwrap(), class, &policy),
             kind => panic!("{kind}"),
         };
@@ -146,6 +146,16 @@ fn tr_4_other_parameters_under_one_key_are_seen_by_their_digest() {
 }
 
 #[test]
+fn a_call_id_that_comes_with_another_tool_or_other_arguments_is_another_dispatch() {
+    let read = Owned::full();
+    let write = Owned { tool: Owned::of("files", "write").tool, ..read.clone() };
+    let key = |owned: &Owned, params| call_id_key(&owned.scope(), "7", digest(params, ToolClass::Unknown));
+    assert_eq!(key(&read, r#"{"a":1}"#), key(&read, r#"{ "a": 1.0, "retryCount": 3 }"#), "a resend");
+    assert_ne!(key(&read, r#"{"a":1}"#), key(&read, r#"{"a":2}"#));
+    assert_ne!(key(&read, r#"{"a":1}"#), key(&write, r#"{"a":1}"#));
+}
+
+#[test]
 fn what_an_mcp_client_brings_back_joins_the_key_but_not_the_digest() {
     let first = Owned::full();
     let state = |text: &str| with_value(text, |value| continuation_digest(None, Some(value)));
@@ -157,7 +167,8 @@ fn what_an_mcp_client_brings_back_joins_the_key_but_not_the_digest() {
 
     let second = Owned { continuation: responses("{}"), ..first.clone() };
     assert_ne!(explicit_key(&first.scope(), "k"), explicit_key(&second.scope(), "k"));
-    assert_ne!(call_id_key(&first.scope(), "k"), call_id_key(&second.scope(), "k"));
+    let none = digest("{}", ToolClass::Unknown);
+    assert_ne!(call_id_key(&first.scope(), "k", none), call_id_key(&second.scope(), "k", none));
     assert_ne!(computed(&first, "{}", ToolClass::Unknown), computed(&second, "{}", ToolClass::Unknown));
 }
 
@@ -345,7 +356,12 @@ fn different_intents_never_share_a_key() {
     for owned in given.values() {
         for text in ["k", "k::", "::k", "s", "s::k", "\\", "\\\\", ":", "", "computed"] {
             add(explicit_key(&owned.scope(), text), format!("explicit {owned:?} {text}"));
-            add(call_id_key(&owned.scope(), text), format!("call id {owned:?} {text}"));
+        }
+    }
+    for owned in different_scopes().into_iter().filter(|owned| owned.workspace.is_none()) {
+        for (text, params) in [("k", "{}"), ("k::", "{}"), ("", "{}"), ("k", "[]"), ("read", "[]")] {
+            let key = call_id_key(&owned.scope(), text, digest(params, ToolClass::Unknown));
+            add(key, format!("call id {owned:?} {text} {params}"));
         }
     }
     assert!(seen.len() > 6_000, "{}", seen.len());

@@ -12,7 +12,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::approval::{Approvals, Channel};
 use steadfast_core::breaker::{Breaker, Verdict};
 use steadfast_core::call::{
-    Call, CallResult, Duplicates, Event, Hints, Notice, Outcome, Request, Shared, Step,
+    Call, CallResult, Duplicates, Event, Hints, Notice, Outcome, Request, SentKey, Shared, Step,
 };
 use steadfast_core::classify::danger::dangerous;
 use steadfast_core::classify::signature::{domain, signature};
@@ -326,6 +326,10 @@ impl Desk {
             turn: None,
             model: None,
             duplicates: Duplicates::Joined(address),
+            sent_key: match self.given {
+                Given::Key => SentKey::Given,
+                Given::Nothing => SentKey::Run,
+            },
             digest,
             run: RunId(run),
             process: self.process.clone(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use steadfast_core::approval::Channel;
-use steadfast_core::call::{CallResult, Duplicates, Event, Hints, Request, Step, StoreFault};
+use steadfast_core::call::{CallResult, Duplicates, Event, Hints, Request, SentKey, Step, StoreFault};
 use steadfast_core::dedupe::{
     Address, ClaimVerdict, Owner, Receipt, RecordState, Role, RunId, Save, SaveVerdict,
 };
@@ -48,6 +48,7 @@ impl World {
         let home = &self.nodes[node];
         let run = format!("run-{node}-{}-{number}", home.identity.started);
         let index = key(&format!("index {client} {arguments}"));
+        let explicit = matches!(kind, Kind::Explicit(_));
         let address = match kind {
             Kind::Explicit(name) => Address::Explicit(key(&format!("key {name}"))),
             Kind::CallId => Address::CallId { id: key(&format!("call {wish}")), index },
@@ -62,6 +63,7 @@ impl World {
             turn: None,
             model: None,
             duplicates: Duplicates::Joined(address),
+            sent_key: if explicit { SentKey::Given } else { SentKey::Run },
             digest: digest(arguments),
             run: RunId(run.into()),
             process: home.identity.clone(),

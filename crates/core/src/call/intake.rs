@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::request::{Duplicates, Hints, Request};
+use super::request::{Duplicates, Hints, Request, SentKey};
 use crate::approval::Channel;
 use crate::classify::{danger, signature};
 use crate::dedupe::{Address, Process, RunId};
@@ -14,7 +14,7 @@ use crate::guard::check_arguments;
 use crate::id::{Digest, ToolRef};
 use crate::json::{Document, Limits, Value};
 use crate::key::{self, DedupeMode, GivenKey, Key, Scope};
-use crate::policy::{ArgumentCheck, Conflict, Policy};
+use crate::policy::{ArgumentCheck, ComputedKeys, Conflict, Policy};
 
 /// What the surface knows about a call that its envelope does not say.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +47,8 @@ impl Request {
         let tool = envelope.tool();
         let target = &envelope.target;
         let digest = key::arguments_digest(params, policy.class, &policy.dedupe);
+        let own_key = envelope.payload.idempotency_key.as_ref().map(IdempotencyKey::as_str);
+        let given = GivenKey::choose(own_key, intake.hook_key);
         Ok(Self {
             id: envelope.request_id.clone(),
             tool_call: envelope.tool_call_id.clone(),
@@ -54,7 +56,11 @@ impl Request {
             actor: Some(target.actor_id.clone()),
             turn: target.turn_id.clone(),
             model: target.model_id.clone(),
-            duplicates: duplicates(envelope, &tool, digest, policy, intake.hook_key),
+            duplicates: duplicates(envelope, &tool, digest, policy, given),
+            sent_key: match given {
+                GivenKey::ByCaller(_) | GivenKey::ByHook(_) => SentKey::Given,
+                GivenKey::None => SentKey::Run,
+            },
             digest,
             run: intake.run.clone(),
             process: intake.process.clone(),
@@ -75,16 +81,17 @@ impl Request {
 }
 
 /// Whether and how duplicates are recognised. A caller that asks for it without a key means the computed one, and
-/// means it: it counts as if the caller had given it.
+/// means it: it counts as if the caller had given it. Where none may be computed, there is nothing to recognise it by.
 fn duplicates(
     envelope: &CallEnvelope,
     tool: &ToolRef,
     digest: Digest,
     policy: &Policy,
-    hook_key: Option<&str>,
+    given: GivenKey<'_>,
 ) -> Duplicates {
-    let own = envelope.payload.idempotency_key.as_ref().map(IdempotencyKey::as_str);
-    let given = GivenKey::choose(own, hook_key);
+    if given == GivenKey::None && policy.dedupe.computed_keys == ComputedKeys::Never {
+        return Duplicates::Allowed;
+    }
     let address = || Address::Explicit(key_of(envelope, tool, digest, policy, given));
     match DedupeMode::resolve(envelope.transport.dedupe_mode, given) {
         DedupeMode::Disabled => Duplicates::Allowed,

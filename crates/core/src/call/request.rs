@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::approval::Channel;
 use crate::dedupe::{Address, Process, RunId};
 use crate::id::{ActorId, Digest, Domain, ModelId, RequestId, SessionKey, ToolCallId, ToolRef, TurnId};
-use crate::policy::{Ambiguous, Policy, ToolClass};
+use crate::key::Key;
+use crate::policy::{Ambiguous, ComputedKeys, DedupePolicy, Policy, ToolClass};
 use crate::retry::CallerLimits;
 use crate::trust::Signature;
 
@@ -28,6 +29,8 @@ pub struct Request {
     pub model: Option<ModelId>,
     /// Whether and how duplicates are recognised.
     pub duplicates: Duplicates,
+    /// The key that travels upstream with it.
+    pub sent_key: SentKey,
     /// The canonical arguments.
     pub digest: Digest,
     /// The id of this run, should it be the first.
@@ -63,12 +66,41 @@ pub enum Duplicates {
     Refused(Address),
 }
 
+/// The key that travels upstream with a call, for a tool that honours keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SentKey {
+    /// The one that the caller or the `key` hook gave: it comes again when the call does.
+    Given,
+    /// The id of the run, also where duplicates are found by a computed key. It is forgotten with the record, so it
+    /// protects nobody who calls again.
+    Run,
+}
+
 /// What the caller says about the call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the hints of the contract, by name")]
 pub struct Hints {
     pub expected_retry_safe: bool,
     pub safety_critical: bool,
+}
+
+impl Duplicates {
+    /// How duplicates of a call are found for which nobody gave a key: by the client's id of its dispatch, if it has
+    /// one, and through the index of equal arguments, as far as keys may be computed.
+    pub fn keyless(
+        call_id: Option<Key>,
+        run: Key,
+        policy: &DedupePolicy,
+        computed: impl FnOnce() -> Key,
+    ) -> Self {
+        match (policy.computed_keys, call_id) {
+            (ComputedKeys::Derive, Some(id)) => Self::Joined(Address::CallId { id, index: computed() }),
+            (ComputedKeys::Derive, None) => Self::Joined(Address::Keyless { run, index: computed() }),
+            // An index of its own leads to nothing but this dispatch.
+            (ComputedKeys::Never, Some(id)) => Self::Joined(Address::CallId { id, index: id }),
+            (ComputedKeys::Never, None) => Self::Allowed,
+        }
+    }
 }
 
 impl Request {
@@ -82,9 +114,8 @@ impl Request {
 
     /// Whether the tool may run again where nobody knows if it ran. Fixed for the whole call and stored with the claim.
     pub fn is_retry_safe(&self, policy: &Policy) -> bool {
-        // A tool that honours keys is protected by the caller's key only: the id of a run is forgotten with the run.
-        let keyed = matches!(self.address(), Some(Address::Explicit(_)));
-        let vouched = policy.repeat.retry_safe || (policy.repeat.honours_key && keyed);
+        let recognised = policy.repeat.honours_key && self.sent_key == SentKey::Given;
+        let vouched = policy.repeat.retry_safe || recognised;
         match policy.class {
             ToolClass::ReadOnly | ToolClass::Idempotent => true,
             ToolClass::Mutating => vouched,

@@ -238,6 +238,8 @@ pub struct DedupePolicy {
     pub cache_failures: CacheFailures,
     /// What a keyless call gets after an unknown outcome.
     pub after_unknown: AfterUnknown,
+    /// Whether a call without a key is given a computed one.
+    pub computed_keys: ComputedKeys,
     /// Whose calls share a computed key.
     pub scope: KeyScope,
     /// How strings are compared; by class if not set.
@@ -290,6 +292,17 @@ pub enum AfterUnknown {
     TellOnce,
     /// It is told until someone settles it.
     Hold,
+}
+
+/// Whether a call without a key is given a computed one. The switch for an incident in which calls that are not the
+/// same look alike: keys and call ids that the callers give still count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ComputedKeys {
+    /// It is, from tool, arguments and who asks.
+    Derive,
+    /// It is not: each such call is a call of its own, whatever the caller asks for.
+    Never,
 }
 
 /// Whose calls share a computed key.
@@ -672,6 +685,7 @@ impl Default for DedupePolicy {
             conflict: Conflict::Reject,
             cache_failures: CacheFailures::Terminal,
             after_unknown: AfterUnknown::TellOnce,
+            computed_keys: ComputedKeys::Derive,
             scope: KeyScope::Session,
             strings: None,
             volatile: ["clientTs", "retryCount", "traceparent"].map(Box::from).into(),

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{Channel, GrantId, Spend};
-use steadfast_core::call::{Approval, Duplicates, Event, Hints, Others, Outcome, Request, StoreFault, Wake};
+use steadfast_core::call::{
+    Approval, Duplicates, Event, Hints, Others, Outcome, Request, SentKey, StoreFault, Wake,
+};
 use steadfast_core::classify::{Fault, RetryAfter, Severity, Source, Transport};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
@@ -69,6 +71,10 @@ pub(super) fn request(draw: &mut Draw<'_>, number: u64, now: Timestamp) -> Reque
         5 => Duplicates::Refused(Address::Keyless { run: key(&format!("run {number}")), index }),
         _ => Duplicates::Allowed,
     };
+    let sent_key = match duplicates {
+        Duplicates::Joined(Address::Explicit(_)) => SentKey::Given,
+        Duplicates::Joined(_) | Duplicates::Refused(_) | Duplicates::Allowed => SentKey::Run,
+    };
     let millis = |number: u64| Duration::from_millis(number);
     let limits = match draw.byte() % 6 {
         1 => CallerLimits { attempts: Some(0), ..CallerLimits::default() },
@@ -89,6 +95,7 @@ pub(super) fn request(draw: &mut Draw<'_>, number: u64, now: Timestamp) -> Reque
         turn: (shape & 2 != 0).then(|| known(TurnId::new("turn"))),
         model: None,
         duplicates,
+        sent_key,
         digest: Digest::of(if shape & 4 == 0 { b"{}" } else { b"[]" }),
         run: RunId(format!("run-{number}").into()),
         process: process(1),

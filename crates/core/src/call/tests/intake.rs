@@ -6,7 +6,7 @@ use crate::envelope::{EnvelopeError, MatchedOn};
 use crate::guard::{Layer, Remark};
 use crate::json::{Document, Limits, Value};
 use crate::key::{Scope, computed_key, explicit_key, separate_key};
-use crate::policy::{Conflict, KeyScope};
+use crate::policy::{ComputedKeys, Conflict, KeyScope};
 
 fn of(envelope: &Json, policy: &Policy, hook_key: Option<&str>, input_schema: Option<Value<'_>>) -> Request {
     let envelope = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Keep).unwrap();
@@ -95,6 +95,46 @@ fn a_computed_key_is_shared_between_sessions_only_for_tools_that_change_nothing(
     };
     assert_eq!(address(ToolClass::ReadOnly, "s-1"), address(ToolClass::ReadOnly, "s-2"));
     assert_ne!(address(ToolClass::Mutating, "s-1"), address(ToolClass::Mutating, "s-2"));
+}
+
+#[test]
+fn where_no_key_may_be_computed_only_those_that_are_given_count() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.dedupe.computed_keys = ComputedKeys::Never;
+    let explicit = |text| Duplicates::Joined(key_by(|scope| explicit_key(scope, text)));
+    let asking = |mode: &str| envelope_with(&json!({ "transport": { "dedupeMode": mode } }));
+    assert_eq!(dedupe(&keyed("mine"), &policy, None), explicit("mine"));
+    assert_eq!(dedupe(&asking("enforced"), &policy, Some("hook")), explicit("hook"));
+    for mode in ["enforced", "bestEffort"] {
+        assert_eq!(dedupe(&asking(mode), &policy, None), Duplicates::Allowed, "{mode}");
+    }
+    // Such a call is a call of its own: nothing is looked up, nothing is kept.
+    let mut world = World::new();
+    for _ in 0..2 {
+        assert!(!world.post(&asking("enforced"), &policy, &at_once(paid())).from_cache);
+    }
+    assert_eq!((world.runs, world.store.writes), (2, 0));
+}
+
+#[test]
+fn a_call_without_a_key_is_found_by_its_call_id_and_by_equal_arguments_as_far_as_they_may_be_used() {
+    let key = |name: &str| Key(Digest::of(name.as_bytes()));
+    let (id, run, index) = (key("id"), key("run"), key("index"));
+    let mut policy = policy(ToolClass::Mutating);
+    let of = |policy: &Policy, id| Duplicates::keyless(id, run, &policy.dedupe, || index);
+    assert_eq!(of(&policy, Some(id)), Duplicates::Joined(Address::CallId { id, index }));
+    assert_eq!(of(&policy, None), Duplicates::Joined(Address::Keyless { run, index }));
+    policy.dedupe.computed_keys = ComputedKeys::Never;
+    assert_eq!(of(&policy, None), Duplicates::Allowed);
+
+    // A resend of a dispatch is still found; an equal call under another id is not, not even undelivered.
+    let mut world = World::new();
+    let mut post = |id: &str| {
+        let duplicates = of(&policy, Some(key(id)));
+        let request = Request { duplicates, ..from_envelope(&envelope(), &policy) };
+        matches!(world.drive(request, &policy, &at_once(paid())).provenance, Provenance::Replayed { .. })
+    };
+    assert_eq!([post("one"), post("one"), post("two"), post("one")], [false, true, false, true]);
 }
 
 #[test]

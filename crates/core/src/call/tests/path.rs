@@ -241,6 +241,27 @@ fn who_vouches_for_a_second_run_is_believed_as_far_as_the_class_goes() {
 }
 
 #[test]
+fn a_tool_that_honours_keys_may_run_again_only_under_a_key_that_somebody_gave() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.repeat.honours_key = true;
+    let (id, index) = (Key(Digest::of(b"id")), Key(Digest::of(b"index")));
+    let by_id = Request {
+        duplicates: Duplicates::Joined(Address::CallId { id, index }),
+        ..from_envelope(&envelope(), &policy)
+    };
+    let by_arguments = envelope_with(&json!({ "transport": { "dedupeMode": "enforced" } }));
+    for (name, request, expected) in [
+        ("explicit", request(&policy), "retry"),
+        // What travels upstream is the id of the run, which the next call does not have.
+        ("call id", by_id, "unknown"),
+        ("keyless", keyless(&policy), "unknown"),
+        ("computed", from_envelope(&by_arguments, &policy), "unknown"),
+    ] {
+        assert_eq!(leads_to(&policy, request, http(500)), expected, "{name}");
+    }
+}
+
+#[test]
 fn an_unknown_outcome_names_the_way_to_find_out() {
     let mut policy = policy(ToolClass::Mutating);
     policy.verify = Some("list the payments of today".into());

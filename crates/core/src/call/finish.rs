@@ -1,8 +1,8 @@
 //! How a call ends: refused, replayed, saved, released, answered early.
 
 use super::{
-    Call, CallResult, Caller, Kept, Notice, Provenance, Recorded, Refusal, RefusedBy, Shared, State, Step,
-    StoreSight, Upstream, say,
+    Call, CallResult, Caller, Kept, Notice, Provenance, Recorded, Refusal, RefusedBy, Shadowed, Shared,
+    State, Step, StoreSight, Upstream, say,
 };
 use crate::Timestamp;
 use crate::classify::{Mistake, Severity};
@@ -205,9 +205,12 @@ impl Call {
             Err(failure) => guard::Ending::Failure { message: &failure.message, mistake },
         };
         let remarks = shared.guard.end(&self.policy.guard, self.guarded(), ending, now);
-        notices.extend(remarks.iter().map(|remark| Notice::GuardTripped { layer: remark.layer }));
         if self.policy.modes.guard == Mode::Enforce {
+            notices.extend(remarks.iter().map(|remark| Notice::GuardTripped { layer: remark.layer }));
             result.remarks = remarks;
+        } else if let Some(remark) = remarks.first() {
+            // In shadow the guard has not acted: the answer goes out as it is.
+            self.shadow(Shadowed::Remarked(remark.layer), notices);
         }
         result
     }

@@ -150,4 +150,6 @@ pub enum Shadowed {
     Asked,
     /// It would have been tried again.
     Retried,
+    /// The model would have been told something beside the answer.
+    Remarked(Layer),
 }

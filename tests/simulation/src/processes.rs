@@ -128,7 +128,7 @@ impl World {
                 let record =
                     self.nodes[node].calls.get(&number).and_then(|running| running.call.record()).cloned();
                 if let Some(record) = record {
-                    self.command(node, number, Command::Renew(record));
+                    self.command(node, number, Command::Renew(record, self.now));
                 }
             }
             Step::Follow(record) => {
@@ -242,10 +242,11 @@ impl World {
             }
             Command::Spend { grant, owner } => Some(Event::Spent(self.store.spend(grant, &owner, now))),
             Command::Start { key, owner } => Some(Event::Started(self.store.start(&key, &owner, now))),
-            Command::Renew(record) => {
+            Command::Renew(record, sent) => {
                 self.model.heard(&record.owner, now);
                 let keep = self.weather.policy.dedupe.keep;
-                Some(Event::Renewed(self.store.renew(&record, &keep, watch, now)))
+                let verdict = self.store.renew(&record, &keep, watch, now);
+                Some(Event::Renewed { owner: record.owner, sent, verdict })
             }
             Command::Save(save) => Some(Event::Saved(self.save(&save))),
             Command::Release(release) => {
@@ -298,7 +299,7 @@ impl World {
             if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                 running.renewed_by = self.now + Duration::from_millis(travel);
             }
-            let (what, then) = (Box::new(Command::Renew(record)), Then::Nobody);
+            let (what, then) = (Box::new(Command::Renew(record, self.now)), Then::Nobody);
             self.later(travel, Happening::Command { node, life, number, command: 0, what, then });
             return Ok(());
         }
@@ -307,6 +308,6 @@ impl World {
         let watch = self.see_marker(node);
         self.model.heard(&record.owner, now);
         let verdict = self.store.renew(&record, &keep, watch, now);
-        self.drive(node, number, Event::Renewed(verdict))
+        self.drive(node, number, Event::Renewed { owner: record.owner, sent: now, verdict })
     }
 }

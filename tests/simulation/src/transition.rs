@@ -132,7 +132,7 @@ pub(crate) enum Command {
     Claim(Claim),
     Spend { grant: steadfast_core::approval::GrantId, owner: Owner },
     Start { key: Key, owner: Owner },
-    Renew(Record),
+    Renew(Record, Timestamp),
     Save(Save),
     Release(Release),
     Delivered(Receipt, Timestamp),

@@ -89,7 +89,7 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         if matches!(self.store, StoreSight::FenceLost | StoreSight::MarkedUnknown) {
-            return self.look_again();
+            return self.look_again(now);
         }
         match self.record() {
             Some(record) if !record.started => {

@@ -22,6 +22,7 @@ impl Call {
         }
         self.claims += 1;
         self.state = State::Claiming { role, repeats: 0, unanswered: false };
+        self.lease_from(now);
         let at_once =
             self.policy.modes.trust != Mode::Enforce || matches!(self.need(shared, now), Need::Nobody);
         self.claim_step(Intent::Take { started: at_once }, role)
@@ -79,7 +80,6 @@ impl Call {
                 if record.run != self.request.run {
                     notices.push(Notice::TookOver);
                 }
-                self.lease_until = now + self.policy.dedupe.keep.lease;
                 self.record = Some(record);
                 self.store = StoreSight::Fine;
                 self.ask_or_go(shared, now, notices)
@@ -125,6 +125,7 @@ impl Call {
     ) -> Step {
         if repeats < CLAIM_REPEATS {
             self.state = State::Claiming { role, repeats: repeats + 1, unanswered };
+            self.lease_from(now);
             return self.claim_step(Intent::Take { started: false }, role);
         }
         let goes_on = self.dedupe() == Mode::Shadow || self.goes_on_without_store();
@@ -203,7 +204,7 @@ impl Call {
     }
 
     /// The claim was lost between two steps: look again, as a waiter would.
-    pub(super) fn look_again(&mut self) -> Step {
+    pub(super) fn look_again(&mut self, now: Timestamp) -> Step {
         let followed = self
             .record
             .take()
@@ -216,6 +217,12 @@ impl Call {
         }
         let role = Role::Waiter { followed };
         self.state = State::Claiming { role, repeats: 0, unanswered: false };
+        self.lease_from(now);
         self.claim_step(Intent::Take { started: false }, role)
+    }
+
+    /// A claim goes out now. Should it be ours, its lease may have begun at once, however long the answer takes.
+    fn lease_from(&mut self, now: Timestamp) {
+        self.lease_until = now + self.policy.dedupe.keep.lease;
     }
 }

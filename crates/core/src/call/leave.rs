@@ -88,9 +88,17 @@ impl Call {
         Step::Stay
     }
 
-    pub(super) fn renewed(&mut self, verdict: RenewVerdict, now: Timestamp, notices: &mut Vec<Notice>) {
+    /// Whether this is the token of the record that we hold: a renewal of an earlier claim may be late on the wire.
+    pub(super) fn owns(&self, owner: &Owner) -> bool {
+        self.record.as_ref().is_some_and(|record| record.owner == *owner)
+    }
+
+    pub(super) fn renewed(&mut self, verdict: RenewVerdict, sent: Timestamp, notices: &mut Vec<Notice>) {
         match verdict {
-            RenewVerdict::Renewed => self.lease_until = now + self.policy.dedupe.keep.lease,
+            // A renewal that was overtaken by a later one does not shorten what that one gained.
+            RenewVerdict::Renewed => {
+                self.lease_until = self.lease_until.max(sent + self.policy.dedupe.keep.lease);
+            }
             // A shadow record holds nothing up.
             RenewVerdict::MarkedUnknown | RenewVerdict::Lost if self.dedupe() == Mode::Shadow => {
                 self.record = None

@@ -124,7 +124,7 @@ pub struct Call {
     record: Option<Box<Record>>,
     /// Whether the store has the claim.
     store: StoreSight,
-    /// When a holder that nobody heard of may count as gone.
+    /// When a holder that nobody heard of may count as gone, by our own clock: counted from when the store was asked.
     lease_until: Timestamp,
     schedule: Option<Schedule>,
     first_attempt: Option<Timestamp>,
@@ -336,7 +336,7 @@ impl Call {
             (State::Starting, Event::Started(StartVerdict::Started)) => {
                 Ok(self.started(shared, now, notices))
             }
-            (State::Starting, Event::Started(StartVerdict::Lost)) => Ok(self.look_again()),
+            (State::Starting, Event::Started(StartVerdict::Lost)) => Ok(self.look_again(now)),
             // In shadow the record is nobody's protection.
             (State::Starting, Event::StoreFailed(_)) if self.dedupe() == Mode::Shadow => {
                 Ok(self.attempt(shared, now, notices))
@@ -364,8 +364,8 @@ impl Call {
                 Ok(self.next_attempt(shared, now, notices))
             }
             (state @ State::BackingOff { .. }, Event::Woke(_)) => Ok(self.stay(state)),
-            (State::Renewing, Event::Renewed(verdict)) => {
-                self.renewed(verdict, now, notices);
+            (State::Renewing, Event::Renewed { owner, sent, verdict }) if self.owns(&owner) => {
+                self.renewed(verdict, sent.min(now), notices);
                 Ok(self.attempt_if_ours(shared, now, notices))
             }
             (State::Renewing, Event::StoreFailed(_)) if self.dedupe() == Mode::Shadow => {
@@ -404,11 +404,13 @@ impl Call {
                 Ok(self.disconnected(shared, state, others, now, notices))
             }
             // A renewal is made at any time while the call is open; a sign of life may be late.
-            (state @ (State::Saving { .. } | State::Releasing { .. }), Event::Renewed(_)) => {
+            (state @ (State::Saving { .. } | State::Releasing { .. }), Event::Renewed { .. }) => {
                 Ok(self.stay(state))
             }
-            (state, Event::Renewed(verdict)) if !matches!(state, State::Finished) => {
-                self.renewed(verdict, now, notices);
+            (state, Event::Renewed { owner, sent, verdict }) if !matches!(state, State::Finished) => {
+                if self.owns(&owner) {
+                    self.renewed(verdict, sent.min(now), notices);
+                }
                 Ok(self.stay(state))
             }
             (state, Event::Progressed) if !matches!(state, State::Finished) => Ok(self.stay(state)),

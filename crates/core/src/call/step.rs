@@ -32,8 +32,15 @@ pub enum Event {
     Ran(Outcome),
     /// The attempt shows a sign of life. May come at any time while it runs.
     Progressed,
-    /// The store decided on a renewal, on [`Step::Renew`] or at any time in between.
-    Renewed(RenewVerdict),
+    /// The store decided on a renewal, on [`Step::Renew`] or at any time in between. One of another claim is ignored.
+    Renewed {
+        /// Whose lease it was, as [`Call::record`](super::Call::record) named it.
+        owner: Owner,
+        /// When the store was asked: nobody knows when it was done, and the lease runs no longer than from here.
+        sent: Timestamp,
+        /// What the store said.
+        verdict: RenewVerdict,
+    },
     /// The store decided on [`Step::Save`].
     Saved(SaveVerdict),
     /// The store did [`Step::Release`].
@@ -289,7 +296,7 @@ impl Event {
             Self::Started(_) => "Started",
             Self::Ran(_) => "Ran",
             Self::Progressed => "Progressed",
-            Self::Renewed(_) => "Renewed",
+            Self::Renewed { .. } => "Renewed",
             Self::Saved(_) => "Saved",
             Self::Released => "Released",
             Self::StoreFailed(_) => "StoreFailed",

@@ -192,7 +192,8 @@ impl<'i> World<'i> {
         match byte & 7 {
             0..=4 => self.answer(driven),
             5 => {
-                let event = setup::stray(&mut self.draw);
+                let owner = driven.call.claimed().map(|record| record.owner.clone());
+                let event = setup::stray(&mut self.draw, owner, self.now);
                 self.feed(driven, event, Meant::Anything);
             }
             6 => self.elsewhere(driven),
@@ -255,7 +256,11 @@ impl<'i> World<'i> {
     fn renewal(&mut self, driven: &Driven) -> Event {
         let keep = driven.call.policy().dedupe.keep;
         match driven.call.record() {
-            Some(record) => Event::Renewed(self.store.renew(record, &keep, self.now)),
+            Some(record) => Event::Renewed {
+                owner: record.owner.clone(),
+                sent: self.now,
+                verdict: self.store.renew(record, &keep, self.now),
+            },
             None => Event::StoreFailed(StoreFault::NotDone),
         }
     }
@@ -512,7 +517,7 @@ impl<'i> World<'i> {
     fn stays_finished(&mut self, driven: &mut Driven) {
         let now = self.now;
         for kind in 0..setup::STRAYS {
-            let event = setup::stray(&mut Draw::new(&[kind]));
+            let event = setup::stray(&mut Draw::new(&[kind]), None, now);
             let mut notices = Vec::new();
             let answer = driven.call.on(&mut self.shared(), now, event, &mut notices);
             assert!(answer.is_err() && notices.is_empty(), "the call was over: {answer:?}");

@@ -170,8 +170,8 @@ pub(super) fn outcome(draw: &mut Draw<'_>) -> Outcome {
 pub(super) const STRAYS: u8 = 21;
 
 /// Any event, whatever was asked for. Only that the record is ours and that it was started is never made up:
-/// what a driver says about those is what its store has written.
-pub(super) fn stray(draw: &mut Draw<'_>) -> Event {
+/// what a driver says about those is what its store has written. `own` is the token of the record that the call has.
+pub(super) fn stray(draw: &mut Draw<'_>, own: Option<Owner>, now: Timestamp) -> Event {
     let owner = Owner { process: process(3), call: 0, claim: 0 };
     let key = Key(Digest::of(b"explicit"));
     let receipt = Receipt { key, owner, version: 1 };
@@ -193,11 +193,20 @@ pub(super) fn stray(draw: &mut Draw<'_>) -> Event {
         ])),
         5 => Event::Started(StartVerdict::Lost),
         6 => Event::Ran(outcome(draw)),
-        7 => Event::Renewed(draw.pick([
-            RenewVerdict::Renewed,
-            RenewVerdict::MarkedUnknown,
-            RenewVerdict::Lost,
-        ])),
+        7 => {
+            let own = own.unwrap_or_else(|| receipt.owner.clone());
+            // An earlier claim of the same call, whose renewal is late on the wire.
+            let stale = Owner { claim: own.claim.wrapping_add(1), ..own.clone() };
+            let (owner, verdict) = draw.pick([
+                (own.clone(), RenewVerdict::Renewed),
+                (own.clone(), RenewVerdict::MarkedUnknown),
+                (own, RenewVerdict::Lost),
+                (stale.clone(), RenewVerdict::Renewed),
+                (stale.clone(), RenewVerdict::MarkedUnknown),
+                (stale, RenewVerdict::Lost),
+            ]);
+            Event::Renewed { owner, sent: now, verdict }
+        }
         8 => Event::Saved(draw.pick([SaveVerdict::FenceLost, SaveVerdict::Saved(receipt)])),
         9 => Event::Released,
         10 => Event::StoreFailed(draw.pick([StoreFault::NotDone, StoreFault::Unanswered])),

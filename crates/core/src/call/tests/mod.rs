@@ -235,7 +235,7 @@ impl World {
                 self.store.count_writes();
                 Event::Started(verdict)
             }
-            Step::Renew => Event::Renewed(self.store.renew(call, now)),
+            Step::Renew => renewed(call, now, self.store.renew(call, now)),
             Step::Save(save) => Event::Saved(self.store.save(save, now)),
             Step::Release(release) => {
                 self.store.release(release);
@@ -253,6 +253,12 @@ impl World {
             }
         };
         Some(fault.map_or(event, Event::StoreFailed))
+    }
+
+    /// A renewal that was made aside, and what came of it.
+    fn renewed(&mut self, call: &mut Call, verdict: RenewVerdict) -> Step {
+        let event = renewed(call, self.now, verdict);
+        self.on(call, event)
     }
 
     fn pass(&mut self, span: Duration) {
@@ -460,6 +466,12 @@ fn busy(wait: Duration) -> Outcome {
 
 fn at_once(outcome: Outcome) -> Vec<(Duration, Outcome)> {
     vec![(Duration::ZERO, outcome)]
+}
+
+/// The store's word on the lease of the record that the call has now.
+fn renewed(call: &Call, sent: Timestamp, verdict: RenewVerdict) -> Event {
+    let owner = call.claimed().map_or_else(|| call.owner(), |record| record.owner.clone());
+    Event::Renewed { owner, sent, verdict }
 }
 
 // ---- results ----

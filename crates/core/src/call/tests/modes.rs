@@ -107,7 +107,7 @@ fn dedupe_in_shadow_lets_a_failing_store_and_a_lost_fence_change_nothing() {
 
     let mut world = World::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
-    world.on(&mut call, Event::Renewed(RenewVerdict::Lost));
+    world.renewed(&mut call, RenewVerdict::Lost);
     assert_eq!(name_of(&world.on(&mut call, Event::Ran(not_sent()))), "Wait", "it is retried all the same");
     assert_eq!(name_of(&world.wake(&mut call)), "Run");
 

@@ -143,7 +143,7 @@ fn no_further_attempt_starts_when_the_fence_was_lost_during_one() {
     let (mut call, _) = world.begin(request(&policy), &policy);
     world.store.steal();
     let verdict = world.store.renew(&call, world.now);
-    assert_eq!(name_of(&world.on(&mut call, Event::Renewed(verdict))), "Stay", "a running attempt goes on");
+    assert_eq!(name_of(&world.renewed(&mut call, verdict)), "Stay", "a running attempt goes on");
     assert_eq!(call.record(), None, "there is nothing to renew any more");
     let result = finished(world.on(&mut call, Event::Ran(http(500))));
     assert_eq!((code(&result), world.runs), (Some(Code::ToolError), 1));
@@ -156,7 +156,7 @@ fn no_further_attempt_starts_when_the_fence_was_lost_between_two() {
     let mut world = World::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
     assert_eq!(name_of(&world.on(&mut call, Event::Ran(http(500)))), "Wait");
-    world.on(&mut call, Event::Renewed(RenewVerdict::Lost));
+    world.renewed(&mut call, RenewVerdict::Lost);
     let (result, kept) = finished_keeping(world.wake(&mut call));
     assert_eq!(
         (code(&result), message(&result)),
@@ -182,7 +182,7 @@ fn a_holder_that_was_silent_for_longer_than_its_lease_renews_before_a_further_at
     let (mut call, _) = world.begin(request(&policy), &policy);
     world.on(&mut call, Event::Ran(http(500)));
     world.pass(100 * MS);
-    world.on(&mut call, Event::Renewed(RenewVerdict::Renewed));
+    world.renewed(&mut call, RenewVerdict::Renewed);
     assert_eq!(name_of(&world.wake(&mut call)), "Run");
     assert_eq!(world.steps, ["Claim", "Run", "Wait", "Stay", "Run"]);
 
@@ -229,7 +229,7 @@ fn a_claim_that_was_lost_before_the_start_is_looked_at_again_as_a_waiter_would()
     let (mut call, _) = world.begin(request, &policy);
     world.store.steal();
     let verdict = world.store.renew(&call, world.now);
-    world.on(&mut call, Event::Renewed(verdict));
+    world.renewed(&mut call, verdict);
     let step = world.on(&mut call, Event::Answered(Approval::Granted(None)));
     assert_eq!((name_of(&step), world.runs), ("Follow", 0), "another holds the record: {:?}", world.steps);
 }

@@ -289,6 +289,7 @@ impl Desk {
                 | Step::Cut(_)
                 | Step::Wait
                 | Step::Answer { .. }
+                | Step::CancelUpstream
                 | Step::Stay => return None,
             };
             step = call.on(&mut shared, now, event, &mut self.notices).ok()?;

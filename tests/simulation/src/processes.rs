@@ -113,7 +113,7 @@ impl World {
 
     pub(crate) fn act(&mut self, node: usize, number: u64, step: Step) -> Result<(), Broken> {
         let life = self.nodes[node].identity.started;
-        if !matches!(step, Step::Stay | Step::Answer { .. })
+        if !matches!(step, Step::Stay | Step::Answer { .. } | Step::CancelUpstream)
             && let Some(running) = self.nodes[node].calls.get_mut(&number)
         {
             running.follows = None;
@@ -157,7 +157,7 @@ impl World {
             }
             Step::Run(_) => self.start_tool(node, number)?,
             Step::Cut(cut) => return self.cut(node, number, cut),
-            Step::Wait | Step::Stay => {}
+            Step::Wait | Step::CancelUpstream | Step::Stay => {}
             Step::Answer { result, .. } => {
                 let about = self.nodes[node]
                     .calls

@@ -290,6 +290,7 @@ impl World {
             | Step::Run(_)
             | Step::Cut(_)
             | Step::Wait
+            | Step::CancelUpstream
             | Step::Stay => false,
         };
         let life = self.nodes[node].identity.started;

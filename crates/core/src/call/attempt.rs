@@ -260,8 +260,18 @@ impl Call {
                 self.state = State::Attempting(attempt);
                 Step::Cut(Cut::Cancelled)
             }
-            Others::None if self.caller == Caller::GaveUp => self.stay(State::Attempting(attempt)),
-            Others::None => self.answer_early(State::Attempting(attempt), result, Upstream::Cancel, notices),
+            Others::None => match self.caller {
+                Caller::Waiting => {
+                    self.answer_early(State::Attempting(attempt), result, Upstream::Cancel, notices)
+                }
+                // The first caller has left before; now the last one has.
+                Caller::Gone => {
+                    self.caller = Caller::GaveUp;
+                    self.state = State::Attempting(attempt);
+                    Step::CancelUpstream
+                }
+                Caller::GaveUp => self.stay(State::Attempting(attempt)),
+            },
         }
     }
 

@@ -307,9 +307,9 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         self.state = state;
-        self.caller = match (self.caller, upstream) {
-            (Caller::GaveUp, _) | (_, Upstream::Cancel) => Caller::GaveUp,
-            (Caller::Waiting | Caller::Gone, Upstream::LeaveAlone) => Caller::Gone,
+        self.caller = match upstream {
+            Upstream::Cancel => Caller::GaveUp,
+            Upstream::LeaveAlone => Caller::Gone,
         };
         if let Err(failure) = &result.ended {
             notices.push(Notice::AnsweredEarly { code: failure.code });

@@ -369,7 +369,7 @@ impl Call {
                 Ok(self.attempt_if_ours(shared, now, notices))
             }
             (State::Renewing, Event::StoreFailed(_)) if self.dedupe() == Mode::Shadow => {
-                Ok(self.attempt(shared, now, notices))
+                Ok(self.attempt_if_ours(shared, now, notices))
             }
             (State::Renewing, Event::StoreFailed(_)) => {
                 // Whoever cannot renew cannot know that the record is still its own.

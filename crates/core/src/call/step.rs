@@ -147,13 +147,16 @@ pub enum Step {
     Save(Box<Save>),
     /// Give the claim back. Answer with [`Event::Released`].
     Release(Release),
-    /// Answer the caller now; what was going on goes on.
+    /// Answer the caller now; what was going on goes on. Comes at most once.
     Answer {
         /// The answer. It never counts as delivered.
         result: Box<CallResult>,
         /// Whether the tool is told.
         upstream: Upstream,
     },
+    /// Tell the tool to cancel. Its caller was answered or is gone, and nobody else is left; the attempt itself goes
+    /// on until it ends, because its answer still counts.
+    CancelUpstream,
     /// Nothing new: what was going on goes on.
     Stay,
     /// The end. The caller gets the result, unless it was answered before.

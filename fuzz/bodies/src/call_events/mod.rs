@@ -15,8 +15,8 @@ use steadfast_core::Timestamp;
 use steadfast_core::approval::{Decision, Grantor, Wanted};
 use steadfast_core::breaker::{Breaker, Verdict};
 use steadfast_core::call::{
-    Call, CallResult, Cut, Event, Kept, Misuse, Notice, Others, Outcome, Provenance, Recorded, Request,
-    Shared, Step, StoreFault, Wake,
+    Call, CallResult, Event, Kept, Misuse, Notice, Others, Outcome, Provenance, Recorded, Request, Shared,
+    Step, StoreFault, Upstream, Wake,
 };
 use steadfast_core::classify::{Fault, Severity, classify};
 use steadfast_core::dedupe::{
@@ -71,11 +71,13 @@ struct Driven {
     /// The step that waits for an answer.
     pending: Step,
     attempts: u32,
+    /// When the first one started.
+    first: Option<Timestamp>,
     runs: bool,
     cut: bool,
     answered: bool,
-    /// The last event was that a caller withdrew or is gone.
-    withdrawn: bool,
+    /// The tool was told to cancel while its attempt goes on.
+    cancelled_upstream: bool,
     last_fault: Option<Fault>,
 }
 
@@ -166,10 +168,11 @@ impl<'i> World<'i> {
             call,
             pending: Step::Stay,
             attempts: 0,
+            first: None,
             runs: false,
             cut: false,
             answered: false,
-            withdrawn: false,
+            cancelled_upstream: false,
             last_fault: None,
         };
         self.heed(&mut driven, step, &notices);
@@ -208,7 +211,9 @@ impl<'i> World<'i> {
             Step::Follow(_) => Event::Woke(self.draw.pick([Wake::Changed, Wake::Time])),
             Step::Ask(_) => Event::Answered(setup::answer(&mut self.draw)),
             Step::Run(_) | Step::Cut(_) => Event::Ran(setup::outcome(&mut self.draw)),
-            Step::Wait | Step::Answer { .. } | Step::Stay | Step::Finish { .. } => Event::Woke(Wake::Time),
+            Step::Wait | Step::Answer { .. } | Step::CancelUpstream | Step::Stay | Step::Finish { .. } => {
+                Event::Woke(Wake::Time)
+            }
             Step::Claim(_)
             | Step::Spend { .. }
             | Step::Start { .. }
@@ -248,6 +253,7 @@ impl<'i> World<'i> {
             | Step::Cut(_)
             | Step::Wait
             | Step::Answer { .. }
+            | Step::CancelUpstream
             | Step::Stay
             | Step::Finish { .. } => unreachable!("not for the store: {:?}", driven.pending),
         }
@@ -359,6 +365,7 @@ impl<'i> World<'i> {
                 | Step::Ask(_)
                 | Step::Wait
                 | Step::Answer { .. }
+                | Step::CancelUpstream
                 | Step::Stay
                 | Step::Finish { .. } => {
                     let at = driven.call.wake_at();
@@ -387,7 +394,8 @@ impl<'i> World<'i> {
         let before =
             (meant == Meant::Anything).then(|| (driven.call.state(), wake_at, format!("{:?}", driven.call)));
         let ran = matches!(event, Event::Ran(_));
-        driven.withdrawn = matches!(event, Event::Cancelled(_) | Event::Disconnected(_));
+        let owner = driven.call.claimed().map(|record| &record.owner);
+        let foreign = matches!(&event, Event::Renewed { owner: renewed, .. } if owner != Some(renewed));
         let fault =
             if let Event::Ran(Outcome::Failure { fault, .. }) = &event { Some(fault.clone()) } else { None };
         let timer = matches!(event, Event::Woke(Wake::Time)) && wake_at.is_some_and(|at| at <= now);
@@ -399,6 +407,13 @@ impl<'i> World<'i> {
                     driven.runs = false;
                     driven.cut = false;
                     driven.last_fault = fault;
+                }
+                if let (true, Some((_, _, before))) = (foreign, &before) {
+                    assert_eq!(
+                        format!("{:?}", driven.call),
+                        *before,
+                        "a renewal of another claim was heeded"
+                    );
                 }
                 let idle = timer && step == Step::Stay;
                 self.heed(driven, step, &notices);
@@ -426,17 +441,17 @@ impl<'i> World<'i> {
         match &step {
             Step::Run(run) => self.may_run(driven, run.attempt),
             Step::Cut(cut) => {
-                // A caller may withdraw what is being cut already.
-                let again = driven.cut && *cut != Cut::Cancelled;
-                assert!(driven.runs && !again, "cut what does not run, or a second time: {cut:?}");
+                assert!(driven.runs && !driven.cut, "cut what does not run, or a second time: {cut:?}");
                 driven.cut = true;
             }
-            Step::Answer { .. } => {
-                // Where others still wait, each who withdraws is answered; the driver knows whom it means.
-                let again = driven.answered && !driven.withdrawn;
-                assert!(!again, "the caller is answered a second time: {step:?}");
+            Step::Answer { upstream, .. } => {
+                assert!(!driven.answered, "the caller is answered a second time: {step:?}");
                 driven.answered = true;
+                if *upstream == Upstream::Cancel {
+                    Self::cancels_upstream(driven);
+                }
             }
+            Step::CancelUpstream => Self::cancels_upstream(driven),
             Step::Finish { result, kept } => {
                 assert!(!driven.runs, "the call ended and its attempt runs on: {step:?}");
                 self.ended(driven, result, kept);
@@ -452,9 +467,15 @@ impl<'i> World<'i> {
             | Step::Release(_)
             | Step::Stay => {}
         }
-        if !matches!(step, Step::Stay | Step::Answer { .. }) {
+        if !matches!(step, Step::Stay | Step::Answer { .. } | Step::CancelUpstream) {
             driven.pending = step;
         }
+    }
+
+    /// The tool is told once, of an attempt that runs and that nobody ended.
+    fn cancels_upstream(driven: &mut Driven) {
+        assert!(driven.runs && !driven.cut && !driven.cancelled_upstream, "the tool is told for no reason");
+        driven.cancelled_upstream = true;
     }
 
     /// Whether an attempt may start now.
@@ -464,19 +485,38 @@ impl<'i> World<'i> {
         assert_eq!(attempt, driven.attempts + 1, "attempts are counted from one, each once");
         let most = policy.retry.attempts.get();
         assert!(attempt <= most, "attempt {attempt} of {most}");
+        self.is_in_time(driven);
+        assert!(!driven.cancelled_upstream, "another attempt after the tool was told to cancel");
         if let Some(fault) = &driven.last_fault {
             let reach = classify(fault, &policy.classify, self.now).reach;
             let safe = reach.proves_not_run() || request.is_retry_safe(policy);
             assert!(safe, "it may have run and must not twice: {fault:?}");
         }
-        if let Some(record) = driven.call.record() {
+        // In shadow the record protects nobody, and a start that could not be written holds nothing up.
+        if let Some(record) = driven.call.record().filter(|_| policy.modes.dedupe == Mode::Enforce) {
             assert!(
                 self.store.started.contains(&record.owner),
                 "runs before `started` is written: {record:?}"
             );
         }
         driven.attempts = attempt;
+        driven.first.get_or_insert(self.now);
         driven.runs = true;
+    }
+
+    /// Deadline and total time limit the start of an attempt, however late a timer fires or a store answers.
+    fn is_in_time(&self, driven: &Driven) {
+        let (limits, policy) = (driven.call.request().limits, driven.call.policy());
+        if policy.modes.are_off() {
+            return;
+        }
+        // A deadline at the end of time is none.
+        let deadline = limits.deadline.filter(|deadline| *deadline < Timestamp::MAX);
+        assert!(deadline.is_none_or(|deadline| self.now < deadline), "starts after its deadline");
+        let spans = [policy.retry.total, policy.time.last_retry, limits.elapsed];
+        if let (Some(first), Some(span)) = (driven.first, spans.into_iter().flatten().min()) {
+            assert!(self.now <= first + span, "a retry that starts too late");
+        }
     }
 
     /// The call is over: its answer goes out, and what it left to do is done.

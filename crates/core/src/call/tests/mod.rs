@@ -5,6 +5,7 @@
 //! | `table` | every state with every event |
 //! | `intake` | from an envelope to a request, from a result to an envelope |
 //! | `path` | refusals, duplicates, retries, time |
+//! | `late` | starts, timers and callers that are too late |
 //! | `store` | a store that fails, the fence, what is kept |
 //! | `cancel` | cancel, disconnect, time is up, can never answer |
 //! | `approval` | asking a person |
@@ -16,6 +17,7 @@
 mod approval;
 mod cancel;
 mod intake;
+mod late;
 mod modes;
 mod path;
 mod requirements;
@@ -247,6 +249,7 @@ impl World {
             | Step::Cut(_)
             | Step::Wait
             | Step::Answer { .. }
+            | Step::CancelUpstream
             | Step::Stay
             | Step::Finish { .. } => {
                 return None;
@@ -351,6 +354,7 @@ fn name_of(step: &Step) -> &'static str {
         Step::Save(_) => "Save",
         Step::Release(_) => "Release",
         Step::Answer { .. } => "Answer",
+        Step::CancelUpstream => "CancelUpstream",
         Step::Stay => "Stay",
         Step::Finish { .. } => "Finish",
     }

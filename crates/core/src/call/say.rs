@@ -197,6 +197,8 @@ pub(super) fn failed(code: Code, attempts: u32, message: String) -> Cow<'static,
         format!("failed {attempts} times, and calls to the tool are held back now: ")
     } else if code == Code::RetryExhausted {
         format!("failed {attempts} times, and there will be no further try: ")
+    } else if code == Code::Overloaded {
+        format!("failed {attempts} times, and the tool has as many calls as allowed now: ")
     } else if code == Code::DeadlineExceeded {
         "failed, and the deadline leaves no time for another try: ".to_owned()
     } else if code == Code::StuckCall {

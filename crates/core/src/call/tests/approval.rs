@@ -17,7 +17,7 @@ fn interactive(policy: &Policy, key: &str) -> Request {
 }
 
 /// A tool that lost trust.
-fn escalated(world: &mut World, policy: &Policy) {
+pub(super) fn escalated(world: &mut World, policy: &Policy) {
     let request = request(policy);
     for _ in 0..3 {
         let subject = Subject { tool: &request.tool, signature: &request.signature, domain: None };

@@ -175,3 +175,40 @@ fn of_many_decisions_that_would_have_differed_only_the_first_is_told() {
     assert_eq!((result.attempts, code(&result)), (1, Some(Code::UpstreamUnavailable)));
     assert_eq!(would_have(&world), [Shadowed::Refused(Code::LoopDetected)]);
 }
+
+#[test]
+fn dedupe_in_shadow_drops_a_record_that_is_another_s_or_was_declared_unknown() {
+    for verdict in [RenewVerdict::Lost, RenewVerdict::MarkedUnknown] {
+        let mut policy = policy(ToolClass::Mutating);
+        policy.modes.dedupe = Mode::Shadow;
+        let mut world = World::new();
+        let (mut call, _) = world.begin(request(&policy), &policy);
+        assert_eq!(world.renewed(&mut call, verdict), Step::Stay);
+        assert_eq!(call.claimed(), None, "{verdict:?}: there is nothing to renew and nothing to save");
+        assert!(!world.has(&Notice::FenceLost), "{verdict:?}: nobody relied on it");
+        assert_eq!(name_of(&world.on(&mut call, Event::Ran(not_sent()))), "Wait");
+        assert_eq!(name_of(&world.wake(&mut call)), "Run", "{verdict:?}: it is retried all the same");
+        let result = finished(world.on(&mut call, Event::Ran(paid())));
+        assert_eq!((result.ended.is_ok(), result.recorded), (true, Recorded::NotAsked), "{verdict:?}");
+        assert_eq!(world.steps, ["Claim", "Run", "Stay", "Wait", "Run", "Finish"], "{verdict:?}");
+    }
+}
+
+#[test]
+fn what_the_guard_in_shadow_would_have_added_is_told() {
+    use crate::guard::Layer;
+    for (mode, shadowed, tripped) in
+        [(Mode::Enforce, vec![], 1), (Mode::Shadow, vec![Shadowed::Remarked(Layer::Loop)], 0)]
+    {
+        let mut policy = policy(ToolClass::Mutating);
+        policy.modes.guard = mode;
+        let mut world = World::new();
+        world.drive(from_envelope(&keyed("k"), &policy), &policy, &at_once(http(400)));
+        assert_eq!(would_have(&world), [], "{mode:?}: a first failure is nothing to speak of");
+        let second = world.drive(from_envelope(&keyed("l"), &policy), &policy, &at_once(http(400)));
+        assert_eq!(second.remarks.len(), tripped, "{mode:?}");
+        assert_eq!(would_have(&world), shadowed, "{mode:?}");
+        let trips = world.count(|notice| matches!(notice, Notice::GuardTripped { .. }));
+        assert_eq!(trips, tripped, "{mode:?}: the guard acted");
+    }
+}

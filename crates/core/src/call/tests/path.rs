@@ -380,6 +380,37 @@ fn a_breaker_that_opens_between_attempts_ends_the_call() {
 }
 
 #[test]
+fn a_refusal_between_two_attempts_tells_what_the_tool_said_last() {
+    let held_back: fn(&mut World, &Policy) = |world, _| {
+        world.breaker.force_open(world.now);
+    };
+    let too_many: fn(&mut World, &Policy) =
+        |world, policy| world.limiter.enter(&policy.limits, world.now).unwrap();
+    for (happens, expected, why) in [
+        (held_back, Code::CircuitOpen, "failed 1 times, and calls to the tool are held back now: it failed"),
+        (
+            too_many,
+            Code::Overloaded,
+            "failed 1 times, and the tool has as many calls as allowed now: it failed",
+        ),
+    ] {
+        let mut policy = policy(ToolClass::Idempotent);
+        policy.limits.concurrency = NonZeroU32::new(1);
+        let mut world = World::new();
+        let (mut call, _) = world.begin(request(&policy), &policy);
+        let fault = Fault::new(Source::Http { status: 500 }, "it failed");
+        let failed = Outcome::Failure { fault, output: Some(answer("out of paper")) };
+        assert_eq!(name_of(&world.on(&mut call, Event::Ran(failed))), "Wait");
+        happens(&mut world, &policy);
+        let result = finished(world.wake(&mut call));
+        assert_eq!((code(&result), message(&result)), (Some(expected), why));
+        let failure = result.ended.unwrap_err();
+        assert_eq!((failure.output, failure.retriable), (Some(answer("out of paper")), true), "{expected:?}");
+        assert_eq!((world.runs, world.store.state()), (1, "none"), "a refusal is not kept");
+    }
+}
+
+#[test]
 fn a_deadline_cuts_a_running_attempt() {
     let safe = policy(ToolClass::Idempotent);
     let mut call_of = request(&safe);

@@ -277,3 +277,189 @@ fn a_run_whose_holder_is_gone_is_taken_over_if_safe_and_told_if_not() {
         }
     }
 }
+
+#[test]
+fn a_start_that_cannot_be_written_goes_on_where_a_second_run_does_no_harm() {
+    use OnStoreFailure::{GoOn, Refuse};
+    use ToolClass::{Idempotent, Mutating, ReadOnly, Unknown};
+    for (class, unknown, critical, runs) in [
+        (ReadOnly, Refuse, false, true),
+        (Idempotent, Refuse, false, true),
+        (Unknown, GoOn, false, true),
+        (Unknown, Refuse, false, false),
+        (Mutating, GoOn, false, false),
+        (ReadOnly, GoOn, true, false),
+    ] {
+        for fault in [StoreFault::NotDone, StoreFault::Unanswered] {
+            let row = format!("{class:?} {unknown:?} {critical} {fault:?}");
+            let mut policy = policy(class);
+            policy.approval.when = AskWhen::Always;
+            policy.dedupe.on_store_failure = unknown;
+            let mut request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+            request.hints.safety_critical = critical;
+            let mut world = World::new();
+            let (mut call, _) = world.begin(request, &policy);
+            world.store.faults = [Some(fault)].into();
+            let step = world.on(&mut call, Event::Answered(Approval::Granted(None)));
+            assert!(world.has(&Notice::StoreFailed { goes_on: runs }), "{row}");
+            if !runs {
+                assert_eq!(code(&finished(step)), Some(Code::StoreUnavailable), "{row}");
+                assert_eq!((world.runs, world.store.state()), (0, "none"), "{row}");
+                continue;
+            }
+            assert_eq!((name_of(&step), call.record()), ("Run", None), "{row}: nothing to renew");
+            let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(paid())));
+            assert_eq!((result.ended, result.recorded), (Ok(answer("paid")), Recorded::No), "{row}");
+            let [Kept::Save(save)] = &kept[..] else { panic!("{row}: {kept:?}") };
+            assert!(matches!(world.store.save(save, world.now), SaveVerdict::Saved(_)), "{row}");
+            assert_eq!(world.store.state(), "done", "{row}");
+        }
+    }
+}
+
+/// Another process finds the lease of the only record ended, and declares its outcome unknown.
+fn declared_unknown(world: &mut World) {
+    let record = world.store.records.iter().next().expect("there is a record").clone();
+    let unknown = Record { state: RecordState::Unknown, version: record.version + 1, ..record };
+    let write = Write::Put { record: Box::new(unknown), index: IndexMove::Keep, remove: Vec::new() };
+    world.store.records.apply(write);
+    assert_eq!(world.store.state(), "unknown");
+}
+
+#[test]
+fn nothing_further_starts_after_others_were_told_that_nobody_knows() {
+    let policy = policy(ToolClass::Mutating);
+    // During an attempt: its answer still counts.
+    for (outcome, state) in [(paid(), "done"), (busy(Duration::ZERO), "none"), (timed_out(), "unknown")] {
+        let mut world = World::new();
+        let (mut call, _) = world.begin(request(&policy), &policy);
+        declared_unknown(&mut world);
+        let verdict = world.store.renew(&call, world.now);
+        assert_eq!(verdict, RenewVerdict::MarkedUnknown);
+        assert_eq!(world.renewed(&mut call, verdict), Step::Stay, "a running attempt goes on");
+        assert_eq!(call.record(), None, "there is nothing to renew any more");
+        finished(world.on(&mut call, Event::Ran(outcome)));
+        assert_eq!((world.runs, world.store.state()), (1, state));
+    }
+    // Between two: the owner knows that nothing ran, and gives it back.
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    assert_eq!(name_of(&world.on(&mut call, Event::Ran(busy(Duration::ZERO)))), "Wait");
+    declared_unknown(&mut world);
+    world.renewed(&mut call, RenewVerdict::MarkedUnknown);
+    let (result, kept) = finished_keeping(world.wake(&mut call));
+    assert_eq!((message(&result), result.recorded, world.runs), ("busy", Recorded::No, 1));
+    let [Kept::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+    world.store.release(release);
+    assert_eq!(world.store.state(), "none");
+}
+
+#[test]
+fn who_was_declared_unknown_before_its_attempt_takes_the_record_back_under_the_same_token() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+    let (mut call, step) = world.begin_only(request, &policy);
+    // The claim says `started`, because nothing spoke against the attempt; then the tool loses trust.
+    approval::escalated(&mut world, &policy);
+    let step = world.serve(&mut call, step);
+    assert_eq!((name_of(&step), call.record().map(|record| record.started)), ("Ask", Some(true)));
+    let owner = call.record().unwrap().owner.clone();
+    declared_unknown(&mut world);
+    world.renewed(&mut call, RenewVerdict::MarkedUnknown);
+    world.steps.clear();
+    world.on(&mut call, Event::Answered(Approval::Granted(None)));
+    assert_eq!(world.steps.first(), Some(&"ClaimOnly"));
+    assert_eq!(call.record().map(|record| &record.owner), Some(&owner), "it is ours, and was all the time");
+    assert_eq!(world.store.state(), "inflight");
+    assert_eq!(name_of(&world.on(&mut call, Event::Answered(Approval::Granted(None)))), "Run");
+    finished(world.on(&mut call, Event::Ran(paid())));
+    assert_eq!((world.runs, world.store.state()), (1, "done"));
+}
+
+#[test]
+fn a_renewal_of_an_earlier_claim_says_nothing_about_this_one() {
+    // A first claim is lost before its start, and the call comes to hold a second one. Then the answer to a renewal
+    // of the first one arrives.
+    let mut policy = policy(ToolClass::Mutating);
+    policy.approval.when = AskWhen::Always;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(from_envelope_on(&keyed("k"), &policy, Channel::Interactive), &policy);
+    let first = call.record().unwrap().owner.clone();
+    world.store.records = Records::default();
+    assert_eq!(name_of(&world.on(&mut call, Event::Answered(Approval::Granted(None)))), "Ask");
+    assert_eq!(name_of(&world.on(&mut call, Event::Answered(Approval::Granted(None)))), "Run");
+    assert_ne!(call.record().map(|record| &record.owner), Some(&first), "another claim");
+    for verdict in [RenewVerdict::Lost, RenewVerdict::MarkedUnknown, RenewVerdict::Renewed] {
+        let before = format!("{call:?}");
+        let stale = Event::Renewed { owner: first.clone(), sent: world.now + SECOND, verdict };
+        assert_eq!(world.on(&mut call, stale), Step::Stay);
+        assert_eq!(format!("{call:?}"), before, "{verdict:?}");
+    }
+    assert_eq!(name_of(&world.on(&mut call, Event::Ran(busy(Duration::ZERO)))), "Wait");
+    assert_eq!(name_of(&world.wake(&mut call)), "Run", "the record is still ours");
+    assert!(!world.has(&Notice::FenceLost));
+
+    // Nor is it the answer to the renewal that was asked for.
+    policy.approval.when = AskWhen::Escalated;
+    policy.dedupe.keep.lease = 100 * MS;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.on(&mut call, Event::Ran(busy(Duration::ZERO)));
+    world.now = call.wake_at().unwrap();
+    assert_eq!(world.on_only(&mut call, Event::Woke(Wake::Time)), Ok(Step::Renew));
+    let other = Owner { claim: first.claim + 1, ..first };
+    let stale = Event::Renewed { owner: other, sent: world.now, verdict: RenewVerdict::Lost };
+    assert_eq!((world.on(&mut call, stale), call.state()), (Step::Stay, "Renewing"));
+    assert_eq!(name_of(&world.renewed(&mut call, RenewVerdict::Renewed)), "Run");
+}
+
+#[test]
+fn a_lease_is_counted_from_when_the_store_was_asked_not_from_its_answer() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.dedupe.keep.lease = SECOND;
+    // The claim was sent at the start; its answer took most of the lease.
+    let slowly_claimed = || {
+        let mut world = World::new();
+        let (mut call, step) = world.begin_only(request(&policy), &policy);
+        let Step::Claim(claim) = step else { panic!("{step:?}") };
+        let verdict = world.store.claim(&claim, world.now);
+        world.pass(900 * MS);
+        assert_eq!(name_of(&world.on(&mut call, Event::Claimed(verdict))), "Run");
+        assert_eq!(name_of(&world.on(&mut call, Event::Ran(http(500)))), "Wait");
+        assert_eq!(call.wake_at(), Some(START + 1100 * MS));
+        (world, call)
+    };
+    let woken = |(mut world, mut call): (World, Call)| {
+        world.now = call.wake_at().unwrap();
+        name_of(&world.on_only(&mut call, Event::Woke(Wake::Time)).unwrap())
+    };
+    assert_eq!(woken(slowly_claimed()), "Renew", "it may have ended at one second");
+    for (name, renewals, expected) in [
+        ("sent in time, answered late", vec![(200 * MS, RenewVerdict::Renewed)], "Run"),
+        ("sent too early to last", vec![(50 * MS, RenewVerdict::Renewed)], "Renew"),
+        (
+            "overtaken by a later one",
+            vec![(200 * MS, RenewVerdict::Renewed), (50 * MS, RenewVerdict::Renewed)],
+            "Run",
+        ),
+    ] {
+        let (mut world, mut call) = slowly_claimed();
+        world.pass(100 * MS);
+        for (sent, verdict) in renewals {
+            let event = renewed(&call, START + sent, verdict);
+            world.on(&mut call, event);
+        }
+        assert_eq!(woken((world, call)), expected, "{name}");
+    }
+
+    // A claim that was repeated counts from the repeat that was answered.
+    let mut world = World::new();
+    let (mut call, _) = world.begin_only(request(&policy), &policy);
+    world.pass(500 * MS);
+    let step = world.on_only(&mut call, Event::StoreFailed(StoreFault::NotDone)).unwrap();
+    world.serve(&mut call, step);
+    assert_eq!(name_of(&world.on(&mut call, Event::Ran(http(500)))), "Wait");
+    world.now = START + 1499 * MS;
+    assert_eq!(name_of(&world.on_only(&mut call, Event::Woke(Wake::Time)).unwrap()), "Run");
+}

@@ -62,7 +62,7 @@ fn check_and_record(report: &mut Report) {
     report.add_peers(
         "check and record, closed, each in its own millisecond",
         &standing,
-        &[(RECLOSER, Budget::None)],
+        &[(RECLOSER, Budget::AtMost(1.0))],
     );
 
     let mut bare = Breaker::default();
@@ -173,14 +173,16 @@ fn as_records_grow(report: &mut Report) {
             budget: Budget::AtMost(1.25),
         });
     }
-    for records in [100, 1_000, 10_000] {
-        let breaker = SharedBreaker::default();
-        let policy = &policy;
+    for records in [100_u32, 1_000, 10_000] {
+        let (breaker, policy, behind) = (SharedBreaker::default(), &policy, u64::from(records));
+        for number in 0..behind {
+            call(&breaker, policy, moment(number));
+        }
         let standing = contest_in(
             31,
             20,
             &mut [
-                repeat(|number| call(&breaker, policy, moment(number))),
+                repeat(|number| call(&breaker, policy, moment(behind + number))),
                 Box::new(move |operations| {
                     // A fresh one each time: its cost grows with every call.
                     let mut tower = Tower::timed();

@@ -363,10 +363,10 @@ impl Breaker {
         if self.window.is_clean() { None } else { self.open_if_due(policy, now) }
     }
 
-    /// So many good answers of one moment, counted elsewhere while nothing bad was in sight.
-    fn count_good(&mut self, good: u64, at: Timestamp) {
+    /// Good answers with their moments, counted elsewhere while nothing bad was in sight.
+    fn count_good(&mut self, moments: impl ExactSizeIterator<Item = Option<Timestamp>>) {
         if let Phase::Closed = self.phase {
-            self.window.push_good(good, at);
+            self.window.push_good(moments);
         }
     }
 

@@ -5,7 +5,7 @@
 //! - One says "closed, and this is the epoch". While it does, an admission takes no lock. This is safe because
 //!   a ticket is worth nothing beyond its epoch: if the breaker opens a moment later, the answer is one of an
 //!   older epoch and is ignored, exactly as if the attempt had been admitted a moment earlier.
-//! - The [`Tally`] counts good answers that come in quick succession while all is well.
+//! - The first word of the [`Tally`] counts good answers while all is well.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -24,14 +24,7 @@ pub struct SharedBreaker {
     /// One more than the epoch while closed, nothing otherwise. Written under the lock only.
     closed: Apart<AtomicU64>,
     tally: Apart<Tally>,
-    inside: Apart<Mutex<Inside>>,
-}
-
-#[derive(Debug)]
-struct Inside {
-    breaker: Breaker,
-    /// The moment that the tally counts for.
-    tallied: Timestamp,
+    breaker: Apart<Mutex<Breaker>>,
 }
 
 /// Something on a cache line of its own, because its neighbours change more often or more seldom.
@@ -51,7 +44,7 @@ impl SharedBreaker {
         Self {
             closed: Apart(AtomicU64::new(closed_word(&breaker))),
             tally: Apart(Tally::default()),
-            inside: Apart(Mutex::new(Inside { breaker, tallied: Timestamp::ZERO })),
+            breaker: Apart(Mutex::new(breaker)),
         }
     }
 
@@ -81,31 +74,27 @@ impl SharedBreaker {
         if !policy.forced_open && self.closed.0.load(Ordering::Acquire) != 0 {
             return Ok(());
         }
-        self.lock().breaker.check(policy, now)
+        self.lock().check(policy, now)
     }
 
     /// The state as of now.
     pub fn state(&self, policy: &BreakerPolicy, now: Timestamp) -> State {
-        self.lock().breaker.state(policy, now)
+        self.lock().state(policy, now)
     }
 
     /// Everything else that a breaker can do, under the lock: force open, reset, adopt, snapshot.
     pub fn with<R>(&self, act: impl FnOnce(&mut Breaker) -> R) -> R {
-        let mut inside = self.lock();
-        let result = act(&mut inside.breaker);
-        self.closed.0.store(closed_word(&inside.breaker), Ordering::Release);
+        let mut breaker = self.lock();
+        let result = act(&mut breaker);
+        self.closed.0.store(closed_word(&breaker), Ordering::Release);
         result
     }
 
     /// Whoever takes the lock first puts into the window what was counted beside it.
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        let mut inside = self.inside.0.lock();
-        let good = self.tally.0.close();
-        if good > 0 {
-            let tallied = inside.tallied;
-            inside.breaker.count_good(good, tallied);
-        }
-        inside
+    fn lock(&self) -> MutexGuard<'_, Breaker> {
+        let mut breaker = self.breaker.0.lock();
+        breaker.count_good(self.tally.0.close());
+        breaker
     }
 
     fn record(
@@ -115,13 +104,12 @@ impl SharedBreaker {
         verdict: Verdict,
         now: Timestamp,
     ) -> Option<Transition> {
-        let mut inside = self.lock();
-        let change = inside.breaker.record(policy, ticket, verdict, now);
+        let mut breaker = self.lock();
+        let change = breaker.record(policy, ticket, verdict, now);
         if change.is_some() {
-            self.closed.0.store(closed_word(&inside.breaker), Ordering::Release);
-        } else if inside.breaker.is_untroubled() {
-            inside.tallied = now;
-            self.tally.0.open(inside.breaker.epoch, now);
+            self.closed.0.store(closed_word(&breaker), Ordering::Release);
+        } else if breaker.is_untroubled() {
+            self.tally.0.open(breaker.epoch);
         }
         change
     }
@@ -183,7 +171,7 @@ impl<B: Borrow<SharedBreaker>> Permit<B> {
     /// A sign of life; says whether the attempt still counts.
     pub fn renew(&self, policy: &BreakerPolicy, now: Timestamp) -> bool {
         let shared: &SharedBreaker = self.breaker.borrow();
-        self.ticket.as_ref().is_some_and(|ticket| shared.lock().breaker.renew(policy, ticket, now))
+        self.ticket.as_ref().is_some_and(|ticket| shared.lock().renew(policy, ticket, now))
     }
 
     /// Whether this attempt is the one that finds out if the tool is back.
@@ -198,7 +186,7 @@ impl<B: Borrow<SharedBreaker>> Drop for Permit<B> {
         // Only a probe holds something that has to be freed.
         if let Some(ticket) = self.ticket.take_if(|ticket| ticket.is_probe()) {
             let shared: &SharedBreaker = self.breaker.borrow();
-            shared.lock().breaker.release(ticket);
+            shared.lock().release(ticket);
         }
     }
 }
@@ -263,27 +251,37 @@ mod tests {
     }
 
     proptest! {
-        /// The same calls through the shared one and through a bare one; equal moments make the tally count.
+        /// The same calls through the shared one and through a bare one, by a clock that stands, runs, leaps and
+        /// steps back, with runs of good answers that are longer than the tally.
         #[test]
         fn what_is_counted_beside_the_lock_decides_as_if_it_were_not(
-            calls in prop::collection::vec((0_u64..4, 0_u8..10), 1..100),
+            calls in prop::collection::vec((0_u8..5, 0_u8..10, 1_usize..30), 1..60),
         ) {
             let last = NonZeroU32::new(8).unwrap();
             let rate = RateRule { threshold: Ratio::percent(50), last, at_least: last };
             let slow = SlowRule { slower_than: Duration::from_secs(1), rate };
-            let policy = BreakerPolicy { consecutive: None, rate: Some(rate), slow: Some(slow), ..policy() };
-            let (shared, mut bare, mut now) = (SharedBreaker::default(), Breaker::default(), at(0));
-            for (step, kind) in calls {
-                now = now + Duration::from_secs(step / 3);
-                let verdict = match kind {
-                    0..6 => GOOD,
-                    6..8 => FAILED,
-                    8 => Verdict::Success { took: Duration::from_secs(2) },
-                    _ => Verdict::Neutral,
+            let window = Duration::from_secs(10);
+            let policy = BreakerPolicy { consecutive: None, rate: Some(rate), slow: Some(slow), window, ..policy() };
+            let (shared, mut bare, mut now) = (SharedBreaker::default(), Breaker::default(), at(100));
+            for (clock, kind, times) in calls {
+                let (verdict, times) = match kind {
+                    0..6 => (GOOD, times),
+                    6..8 => (FAILED, 1),
+                    8 => (Verdict::Success { took: Duration::from_secs(2) }, 1),
+                    _ => (Verdict::Neutral, 1),
                 };
-                let through = shared.admit(&policy, now).map(|(permit, _)| permit.record(&policy, verdict, now));
-                let directly = bare.admit(&policy, now).map(|(ticket, _)| bare.record(&policy, ticket, verdict, now));
-                prop_assert_eq!(through, directly);
+                for _ in 0..times {
+                    now = match clock {
+                        0 => now,
+                        1 => now + Duration::from_millis(1),
+                        2 => now + Duration::from_millis(700),
+                        3 => now + Duration::from_secs(7),
+                        _ => now.before(Duration::from_millis(900)),
+                    };
+                    let through = shared.admit(&policy, now).map(|(permit, _)| permit.record(&policy, verdict, now));
+                    let directly = bare.admit(&policy, now).map(|(ticket, _)| bare.record(&policy, ticket, verdict, now));
+                    prop_assert_eq!(through, directly);
+                }
             }
             prop_assert_eq!(shared.with(|breaker| breaker.counts()), bare.counts());
             prop_assert_eq!(shared.state(&policy, now), bare.state(&policy, now));

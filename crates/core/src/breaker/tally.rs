@@ -1,77 +1,193 @@
-//! Good answers of one millisecond, counted beside the lock.
+//! Good answers, counted beside the lock.
 //!
-//! Within one epoch and one millisecond, good answers in good time are all alike: the window would hold the
-//! same word for each. While nothing bad is in sight they cannot change any decision either. So they are only
-//! counted, with one atomic step, and put into the window by whoever takes the lock next.
+//! While nothing bad is in sight, good answers in good time cannot change any decision: all that the window
+//! will want to know of them is how many they were and when. So each only takes the next of a few places with
+//! one atomic step and leaves its moment there, and whoever takes the lock next puts them into the window.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Timestamp;
 
-/// A count with the stamp of what it counts, in one word, so that a count under another stamp cannot go
-/// through: 16 bits of the epoch, 32 bits of the millisecond, 16 bits of count. Nothing at all while closed.
-///
-/// The stamp is shortened. For an answer to be counted in the wrong place, tens of thousands of epochs would
-/// have to pass between two instructions, or seven weeks to the millisecond without a single call.
-#[derive(Debug, Default)]
-pub(super) struct Tally(AtomicU64);
+/// So many answers are counted before somebody has to take the lock. More would make it rarer still, and cost
+/// each breaker eight bytes per place.
+pub(super) const ROOM: usize = 64;
 
-const COUNT_BITS: u32 = 16;
-const FULL: u64 = (1 << COUNT_BITS) - 1;
+/// Places for moments, and one word that says how many are taken and by answers of which epoch.
+///
+/// The word has three parts: 16 bits of the epoch (nothing while closed), 40 bits that number the openings,
+/// 8 bits of count. Epoch and number are shortened. For an answer to be counted in the wrong epoch, tens of
+/// thousands of epochs would have to pass between two instructions.
+#[derive(Debug)]
+pub(super) struct Tally {
+    word: AtomicU64,
+    moments: [Moment; ROOM],
+}
+
+const COUNT_BITS: u32 = 8;
+const EPOCH_BITS: u32 = 16;
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self { word: AtomicU64::default(), moments: std::array::from_fn(|_| Moment::default()) }
+    }
+}
 
 impl Tally {
-    /// Counts a good answer, if that is what is being counted.
+    /// Counts a good answer, if answers of its epoch are being counted and there is room.
     #[inline]
     pub(super) fn count(&self, epoch: u64, now: Timestamp) -> bool {
-        let wanted = stamp(epoch, now);
-        let mut word = self.0.load(Ordering::Relaxed);
-        while word >> COUNT_BITS == wanted && word & FULL < FULL {
-            match self.0.compare_exchange_weak(word, word + 1, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return true,
+        let mut word = self.word.load(Ordering::Relaxed);
+        while is_open_for(word, epoch)
+            && let Some(place) = self.moments.get(taken(word))
+            && Moment::has_room_for(now)
+        {
+            match self.word.compare_exchange_weak(word, word + 1, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => {
+                    place.write(opening(word), now);
+                    return true;
+                }
                 Err(changed) => word = changed,
             }
         }
         false
     }
 
-    /// Begins to count for this epoch and millisecond. Only under the lock, and only after [`Tally::close`].
-    pub(super) fn open(&self, epoch: u64, now: Timestamp) {
-        self.0.store(stamp(epoch, now) << COUNT_BITS, Ordering::Relaxed);
+    /// Begins to count answers of this epoch. Only under the lock, and only after [`Tally::close`].
+    pub(super) fn open(&self, epoch: u64) {
+        let next = opening(self.word.load(Ordering::Relaxed)).wrapping_add(1);
+        self.word.store(mark(epoch) | next << COUNT_BITS & !EPOCH, Ordering::Relaxed);
     }
 
-    /// Ends counting and says how many there were. Only under the lock.
-    pub(super) fn close(&self) -> u64 {
-        if self.0.load(Ordering::Relaxed) == 0 { 0 } else { self.0.swap(0, Ordering::Relaxed) & FULL }
+    /// Ends counting and gives the moments in the order in which the places were taken. One that is not there
+    /// yet, because its answer is just being counted, is left empty. Only under the lock.
+    pub(super) fn close(&self) -> impl ExactSizeIterator<Item = Option<Timestamp>> {
+        let mut word = self.word.load(Ordering::Relaxed);
+        if word & EPOCH != 0 {
+            word = self.word.fetch_and(!(EPOCH | COUNT), Ordering::Relaxed);
+        }
+        let moments = self.moments.get(..taken(word)).unwrap_or_default();
+        moments.iter().map(move |moment| moment.read(opening(word)))
     }
 }
 
-/// Never nothing: the lowest bit of the part of the epoch is set.
-fn stamp(epoch: u64, now: Timestamp) -> u64 {
-    ((epoch << 1 | 1) & 0xFFFF) << 32 | now.as_millis() & 0xFFFF_FFFF
+const EPOCH: u64 = u64::MAX << (u64::BITS - EPOCH_BITS);
+const COUNT: u64 = (1 << COUNT_BITS) - 1;
+
+/// The part of the epoch; never nothing, because its lowest bit is set.
+fn mark(epoch: u64) -> u64 {
+    (epoch << 1 | 1) << (u64::BITS - EPOCH_BITS)
+}
+
+fn is_open_for(word: u64, epoch: u64) -> bool {
+    word & EPOCH == mark(epoch)
+}
+
+fn opening(word: u64) -> u64 {
+    (word & !EPOCH) >> COUNT_BITS
+}
+
+fn taken(word: u64) -> usize {
+    (word & COUNT) as usize
+}
+
+/// A moment, and the number of the opening that it belongs to. Who took a place and was held up before it wrote
+/// may write when the place is another's already: the number shows it.
+#[derive(Debug, Default)]
+struct Moment(AtomicU64);
+
+impl Moment {
+    const OPENING_BITS: u32 = 20;
+
+    /// Five hundred years after the epoch the lock will do.
+    fn has_room_for(moment: Timestamp) -> bool {
+        moment.as_millis().leading_zeros() >= Self::OPENING_BITS
+    }
+
+    fn write(&self, opening: u64, moment: Timestamp) {
+        self.0.store(moment.as_millis() << Self::OPENING_BITS | Self::short(opening), Ordering::Relaxed);
+    }
+
+    fn read(&self, opening: u64) -> Option<Timestamp> {
+        let word = self.0.load(Ordering::Relaxed);
+        let millis = word >> Self::OPENING_BITS;
+        (Self::short(word) == Self::short(opening)).then(|| Timestamp::from_millis(millis))
+    }
+
+    fn short(opening: u64) -> u64 {
+        opening & ((1 << Self::OPENING_BITS) - 1)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_the_epoch_and_millisecond_that_it_is_open_for_are_counted() {
-        let (tally, now) = (Tally::default(), Timestamp::from_millis(1_700_000_000_123));
-        let later = Timestamp::from_millis(1_700_000_000_124);
-        assert!(!tally.count(0, Timestamp::ZERO), "closed");
-        tally.open(3, now);
-        assert!(tally.count(3, now) && tally.count(3, now));
-        assert!(!tally.count(4, now) && !tally.count(3, later));
-        assert_eq!(tally.close(), 2);
-        assert!(!tally.count(3, now));
-        assert_eq!(tally.close(), 0);
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(1_700_000_000_000 + millis)
+    }
+
+    fn moments(tally: &Tally) -> Vec<Option<Timestamp>> {
+        tally.close().collect()
     }
 
     #[test]
-    fn a_full_count_does_not_run_over() {
+    fn only_answers_of_the_epoch_that_it_is_open_for_are_counted() {
         let tally = Tally::default();
-        tally.open(0, Timestamp::ZERO);
-        let counted = (0..70_000).filter(|_| tally.count(0, Timestamp::ZERO)).count();
-        assert_eq!((counted as u64, tally.close()), (FULL, FULL));
+        assert!(!tally.count(0, Timestamp::ZERO), "closed");
+        tally.open(3);
+        assert!(tally.count(3, at(0)) && tally.count(3, at(7)) && tally.count(3, at(2)));
+        assert!(!tally.count(4, at(7)) && !tally.count(2, at(7)));
+        assert_eq!(moments(&tally), [Some(at(0)), Some(at(7)), Some(at(2))]);
+        assert!(!tally.count(3, at(7)));
+        assert_eq!(moments(&tally), []);
+        tally.open(3);
+        assert_eq!(moments(&tally), [], "what was given is not given again");
+    }
+
+    #[test]
+    fn a_full_tally_counts_no_further() {
+        let tally = Tally::default();
+        for opened in 0..3 {
+            tally.open(0);
+            let counted = (0..1000).filter(|number| tally.count(0, at(opened + number))).count();
+            assert_eq!(counted, ROOM);
+            assert_eq!(
+                moments(&tally),
+                (0..ROOM as u64).map(|place| Some(at(opened + place))).collect::<Vec<_>>()
+            );
+        }
+    }
+
+    #[test]
+    fn a_moment_that_is_written_too_late_is_nobodys() {
+        let tally = Tally::default();
+        tally.open(0);
+        let held_up = opening(tally.word.load(Ordering::Relaxed));
+        tally.count(0, at(1));
+        tally.close().count();
+        tally.open(0);
+        assert!(tally.count(0, at(2)) && tally.count(0, at(3)));
+        tally.moments[0].write(held_up, at(1));
+        assert_eq!(moments(&tally), [None, Some(at(3))]);
+    }
+
+    #[test]
+    fn the_end_of_time_is_left_to_the_lock() {
+        let tally = Tally::default();
+        tally.open(0);
+        assert!(!tally.count(0, Timestamp::MAX) && !tally.count(0, Timestamp::from_millis(1 << 44)));
+        let last = Timestamp::from_millis((1 << 44) - 1);
+        assert!(tally.count(0, last));
+        assert_eq!(moments(&tally), [Some(last)]);
+    }
+
+    #[test]
+    fn numbers_of_openings_run_over_without_harm() {
+        let tally = Tally::default();
+        tally.word.store(!(EPOCH | COUNT), Ordering::Relaxed);
+        tally.open(u64::MAX);
+        assert_eq!(opening(tally.word.load(Ordering::Relaxed)), 0);
+        assert!(tally.count(u64::MAX, at(1)) && !tally.count(0, at(1)));
+        assert_eq!(moments(&tally), [Some(at(1))]);
     }
 }

@@ -115,6 +115,8 @@ pub(super) struct Window {
     reach: Reach,
     /// The same before it was bounded, to see that nothing changed.
     asked: Reach,
+    /// How old an outcome may get, as of the last one.
+    span: Duration,
     /// Failures among the last `reach.failures`.
     failures: u32,
     /// Slow ones among the last `reach.slow`.
@@ -131,16 +133,11 @@ impl Window {
         if reach != self.asked {
             self.reshape(reach);
         }
+        self.span = span;
         if self.keep == 0 {
             return;
         }
-        if self.back(1) > outcome.at_the_latest() {
-            self.pull_back_to(outcome);
-        }
-        let oldest_kept = outcome.before(span);
-        if self.back(self.len) < oldest_kept {
-            self.expire(oldest_kept);
-        }
+        self.make_way_for(outcome);
         // The newest enters the sight of a rule, and the one at its far end leaves it.
         let Reach { failures, slow, .. } = self.reach;
         if failures > 0 {
@@ -155,19 +152,19 @@ impl Window {
                 self.slow -= u32::from(self.back(slow).is_slow());
             }
         }
-        let position = self.position(0);
-        if let Some(slot) = self.ring.get_mut(position) {
-            *slot = outcome;
-        }
-        self.next = self.next.wrapping_add(1);
-        self.len = self.keep.min(self.len + 1);
+        self.enter(outcome);
         self.run = if outcome.is_failed() { self.len.min(self.run + 1) } else { 0 };
     }
 
-    /// Takes in so many good outcomes of one moment; more than are kept leave no trace anyway.
-    pub(super) fn push_good(&mut self, count: u64, at: Timestamp) {
-        for _ in 0..count.min(u64::from(self.keep)) {
-            self.push(self.asked, Duration::MAX, Outcome::good(at));
+    /// Takes in good outcomes by the rules of the last one, while nothing bad is in sight: then there is nothing
+    /// to count. Of one whose moment is not known, only that it was soon after the one before it. Those beyond
+    /// what is kept would leave no trace.
+    pub(super) fn push_good(&mut self, moments: impl ExactSizeIterator<Item = Option<Timestamp>>) {
+        let passing = moments.len().saturating_sub(self.keep as usize);
+        for moment in moments.skip(passing) {
+            let outcome = moment.map_or(Outcome::default().moved_to(self.back(1)), Outcome::good);
+            self.make_way_for(outcome);
+            self.enter(outcome);
         }
     }
 
@@ -196,6 +193,28 @@ impl Window {
     /// Slow ones among those that the rule of slowness looks at.
     pub(super) fn slow(&self) -> Share {
         Share { part: self.slow, whole: self.len.min(self.reach.slow) }
+    }
+
+    /// What the moment of the newest outcome does to those before it.
+    #[inline]
+    fn make_way_for(&mut self, outcome: Outcome) {
+        if self.back(1) > outcome.at_the_latest() {
+            self.pull_back_to(outcome);
+        }
+        let oldest_kept = outcome.before(self.span);
+        if self.back(self.len) < oldest_kept {
+            self.expire(oldest_kept);
+        }
+    }
+
+    #[inline]
+    fn enter(&mut self, outcome: Outcome) {
+        let position = self.position(0);
+        if let Some(slot) = self.ring.get_mut(position) {
+            *slot = outcome;
+        }
+        self.next = self.next.wrapping_add(1);
+        self.len = self.keep.min(self.len + 1);
     }
 
     /// A clock that stepped back would leave outcomes of the future at the head, which would then outlive

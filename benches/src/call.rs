@@ -16,7 +16,7 @@ use steadfast_core::call::{
 };
 use steadfast_core::classify::danger::dangerous;
 use steadfast_core::classify::signature::{domain, signature};
-use steadfast_core::classify::{Fault, Source};
+use steadfast_core::classify::{Aims, Fault, Source};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{Address, LeaseSight, Process, Records, RunId};
 use steadfast_core::guard::LoopGuard;
@@ -302,6 +302,7 @@ impl Desk {
         let params = document.root();
         let policy = &self.policy;
         let digest = arguments_digest(params, policy.class, &policy.dedupe);
+        let aims = Aims::of(params);
         let scope = Scope {
             tool: &self.tool,
             tenant: None,
@@ -335,9 +336,9 @@ impl Desk {
             run: RunId(run),
             process: self.process.clone(),
             number,
-            signature: signature(&self.tool, params),
-            domain: domain(&self.tool, params),
-            danger: dangerous(params, &policy.shapes).map(|shape| shape.name.into()),
+            signature: signature(&self.tool, &aims),
+            domain: Some(domain(&self.tool, &aims)),
+            danger: dangerous(&aims, &policy.shapes).map(|shape| shape.name.into()),
             invalid_arguments: None,
             limits: CallerLimits::default(),
             hints: Hints::default(),

@@ -135,6 +135,13 @@ text_ids! {
     Domain,
 }
 
+/// A tool depends at least on the server that it belongs to.
+impl From<&Namespace> for Domain {
+    fn from(server: &Namespace) -> Self {
+        Self(Arc::clone(&server.0))
+    }
+}
+
 /// A tool with the namespace it lives in; the unit that breakers and policies are about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ToolRef {
@@ -196,12 +203,10 @@ impl Digest {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    use fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let digit = |value: u8| char::from(if value < 10 { b'0' + value } else { b'a' + value - 10 });
+    let mut text = String::with_capacity(bytes.len() * 2);
+    text.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
+    text
 }
 
 fn hex_value(digit: u8) -> Option<u8> {

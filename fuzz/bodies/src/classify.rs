@@ -11,7 +11,7 @@ use steadfast_core::classify::danger::{Shapes, dangerous};
 use steadfast_core::classify::record::{FailureRecord, Occasion, detect};
 use steadfast_core::classify::signature::{domain, signature};
 use steadfast_core::classify::{
-    Classified, Fault, Match, Nature, OverrideRule, Overrides, Reach, RetryAfter, Source, Transport,
+    Aims, Classified, Fault, Match, Nature, OverrideRule, Overrides, Reach, RetryAfter, Source, Transport,
     classify as judge,
 };
 use steadfast_core::guard;
@@ -223,15 +223,16 @@ fn json(value: Value<'_>, message: &str) {
         assert!(found.message.len() <= 1024 && found.error_type.len() <= 128, "not bounded: {found:?}");
         assert!(found.http_status.is_none_or(|status| status >= 400), "not a failure: {found:?}");
     }
-    let signed = signature(&tool, value);
-    assert_eq!(signed, signature(&tool, value), "signed differently the second time");
+    let aims = Aims::of(value);
+    let signed = signature(&tool, &aims);
+    assert_eq!(signed, signature(&tool, &Aims::of(value)), "signed differently the second time");
     assert!(signed.0.len() <= 4096 && !signed.0.chars().any(char::is_control), "cannot be shown: {signed:?}");
-    let _ = domain(&tool, value);
-    assert_eq!(dangerous(value, &Shapes::NONE), None, "dangerous by no shape");
-    if let Some(shape) = dangerous(value, &Shapes::default()) {
+    let _ = domain(&tool, &aims);
+    assert_eq!(dangerous(&aims, &Shapes::NONE), None, "dangerous by no shape");
+    if let Some(shape) = dangerous(&aims, &Shapes::default()) {
         assert!(Shapes::default().names().any(|name| name == shape.name), "an unknown shape: {shape:?}");
         let without = Shapes::default().without(&shape.name);
-        assert_ne!(dangerous(value, &without), Some(shape), "found though it was taken out");
+        assert_ne!(dangerous(&aims, &without), Some(shape), "found though it was taken out");
     }
     let (schema, sent) = (value.item(0).unwrap_or(value), value.item(1).unwrap_or(value));
     let hint = guard::hint(schema, sent, message);

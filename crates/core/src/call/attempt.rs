@@ -302,7 +302,7 @@ impl Call {
                 let ending = Ending::Done(
                     Some(output.clone()).filter(|output| output.len() <= self.policy.dedupe.largest_output),
                 );
-                let result = CallResult { ended: Ok(output), ..self.failed(say::cancelled(), now) };
+                let result = self.result(Ok(output), now);
                 let result = self.judge_run(shared, result, concern, None, now, notices);
                 self.save(result, ending, now, notices)
             }

@@ -9,6 +9,7 @@ use crate::classify::{Mistake, Severity};
 use crate::code::Code;
 use crate::dedupe::{Ending, Failure, Owner, Release, Replay, ReplayReason, Save, SaveVerdict};
 use crate::guard;
+use crate::output::Output;
 use crate::policy::{AfterUnknown, Dangerous, Mode};
 use crate::trust::Finished;
 
@@ -76,11 +77,10 @@ impl Call {
             fingerprint: replay.receipt.key.fingerprint(),
         };
         let result = CallResult {
-            ended,
             provenance,
             recorded: Recorded::Yes,
             receipt: Some(replay.receipt),
-            ..self.failed(say::cancelled(), now)
+            ..self.result(ended, now)
         };
         self.conclude(shared, result, now, notices)
     }
@@ -99,8 +99,13 @@ impl Call {
 
     /// A result that says why there is none, with everything else as it stands now.
     pub(super) fn failed(&self, failure: Failure, now: Timestamp) -> CallResult {
+        self.result(Err(failure), now)
+    }
+
+    /// A result with everything as it stands now.
+    pub(super) fn result(&self, ended: Result<Output, Failure>, now: Timestamp) -> CallResult {
         CallResult {
-            ended: Err(failure),
+            ended,
             provenance: Provenance::Fresh,
             attempts: self.attempts,
             retries: self.retries.clone(),
@@ -225,20 +230,10 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        let Some(claimed) = self.record.clone() else { return self.finish(result, Vec::new(), now, notices) };
-        let hold =
-            self.request.hints.safety_critical || self.policy.dedupe.after_unknown == AfterUnknown::Hold;
-        let save = Box::new(Save {
-            claimed,
-            ending,
-            attempts: self.facts.clone(),
-            delivered: None,
-            hold,
-            keep: self.policy.dedupe.keep,
-        });
+        let Some(save) = self.save_of(ending) else { return self.finish(result, Vec::new(), now, notices) };
         match self.store {
             StoreSight::Fine | StoreSight::MarkedUnknown | StoreSight::FenceLost => {
-                self.state = State::Saving { result: Box::new(result), save: save.clone() };
+                self.state = State::Saving { result: Box::new(result), ending: save.ending.clone() };
                 Step::Save(save)
             }
             StoreSight::Down => {
@@ -248,14 +243,30 @@ impl Call {
         }
     }
 
+    /// What is saved, if there is a claim.
+    pub(super) fn save_of(&self, ending: Ending) -> Option<Box<Save>> {
+        let claimed = self.record.clone()?;
+        let hold =
+            self.request.hints.safety_critical || self.policy.dedupe.after_unknown == AfterUnknown::Hold;
+        let attempts = self.facts.clone();
+        Some(Box::new(Save {
+            claimed,
+            ending,
+            attempts,
+            delivered: None,
+            hold,
+            keep: self.policy.dedupe.keep,
+        }))
+    }
+
     pub(super) fn saved(
         &mut self,
-        result: CallResult,
+        mut result: Box<CallResult>,
         verdict: SaveVerdict,
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        let (recorded, receipt) = match verdict {
+        (result.recorded, result.receipt) = match verdict {
             SaveVerdict::Saved(receipt) => (Recorded::Yes, Some(receipt)),
             SaveVerdict::FenceLost => {
                 if self.store == StoreSight::Fine {
@@ -264,7 +275,7 @@ impl Call {
                 (Recorded::No, None)
             }
         };
-        self.finish(CallResult { recorded, receipt, ..result }, Vec::new(), now, notices)
+        self.finish(result, Vec::new(), now, notices)
     }
 
     /// Gives back what was claimed, then ends.
@@ -319,13 +330,14 @@ impl Call {
 
     pub(super) fn finish(
         &mut self,
-        result: CallResult,
+        result: impl Into<Box<CallResult>>,
         kept: Vec<Kept>,
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
         self.state = State::Finished;
-        let mut result = CallResult { took: now.since(self.arrived), ..result };
+        let mut result = result.into();
+        result.took = now.since(self.arrived);
         if self.dedupe() == Mode::Shadow {
             // A shadow record answers nobody, so nothing is promised.
             result.recorded = Recorded::NotAsked;
@@ -336,7 +348,7 @@ impl Call {
             attempts: result.attempts,
             replayed: matches!(result.provenance, Provenance::Replayed { .. }),
         });
-        Step::Finish { result: Box::new(result), kept }
+        Step::Finish { result, kept }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::request::{Duplicates, Hints, Request, SentKey};
 use crate::approval::Channel;
-use crate::classify::{danger, signature};
+use crate::classify::{Aims, danger, signature};
 use crate::dedupe::{Address, Process, RunId};
 use crate::envelope::{CallEnvelope, EnvelopeError, IdempotencyKey};
 use crate::guard::check_arguments;
@@ -49,6 +49,7 @@ impl Request {
         let digest = key::arguments_digest(params, policy.class, &policy.dedupe);
         let own_key = envelope.payload.idempotency_key.as_ref().map(IdempotencyKey::as_str);
         let given = GivenKey::choose(own_key, intake.hook_key);
+        let aims = Aims::of(params);
         Ok(Self {
             id: envelope.request_id.clone(),
             tool_call: envelope.tool_call_id.clone(),
@@ -65,9 +66,9 @@ impl Request {
             run: intake.run.clone(),
             process: intake.process.clone(),
             number: intake.number,
-            signature: signature::signature(&tool, params),
-            domain: target.domain.clone().or_else(|| signature::domain(&tool, params)),
-            danger: danger::dangerous(params, &policy.shapes).map(|shape| Arc::from(shape.name)),
+            signature: signature::signature(&tool, &aims),
+            domain: Some(target.domain.clone().unwrap_or_else(|| signature::domain(&tool, &aims))),
+            danger: danger::dangerous(&aims, &policy.shapes).map(|shape| Arc::from(shape.name)),
             invalid_arguments: invalid_arguments(policy, intake.input_schema, params),
             limits: envelope.caller_limits(),
             hints: Hints {

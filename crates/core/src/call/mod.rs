@@ -59,8 +59,8 @@ use crate::breaker::{self, Breaker, Ticket};
 use crate::classify::Classified;
 use crate::code::Code;
 use crate::dedupe::{
-    Address, AttemptFact, Claim, ClaimVerdict, Failure, Found, Intent, Owner, Record, RenewVerdict, Role,
-    StartVerdict, decide_claim,
+    Address, AttemptFact, Claim, ClaimVerdict, Ending, Failure, Found, Intent, Owner, Record, RenewVerdict,
+    Role, StartVerdict, decide_claim,
 };
 use crate::guard::{GuardedCall, LoopGuard};
 use crate::key::Key;
@@ -179,7 +179,7 @@ enum State {
     Attempting(Attempt),
     BackingOff { until: Timestamp },
     Renewing,
-    Saving { result: Box<CallResult>, save: Box<crate::dedupe::Save> },
+    Saving { result: Box<CallResult>, ending: Ending },
     Releasing { result: Box<CallResult>, kept: Vec<Kept> },
     Finished,
 }
@@ -378,23 +378,20 @@ impl Call {
             }
 
             (State::Saving { result, .. }, Event::Saved(verdict)) => {
-                Ok(self.saved(*result, verdict, now, notices))
+                Ok(self.saved(result, verdict, now, notices))
             }
-            (State::Saving { result, save }, Event::StoreFailed(_)) => {
+            (State::Saving { result, ending }, Event::StoreFailed(_)) => {
                 notices.push(Notice::StoreFailed { goes_on: true });
-                Ok(self.finish(
-                    CallResult { recorded: Recorded::No, receipt: None, ..*result },
-                    vec![Kept::Save(save)],
-                    now,
-                    notices,
-                ))
+                let kept = self.save_of(ending).map(Kept::Save);
+                let result = CallResult { recorded: Recorded::No, receipt: None, ..*result };
+                Ok(self.finish(result, kept.into_iter().collect(), now, notices))
             }
             (State::Releasing { result, kept }, Event::Released) => {
-                Ok(self.finish(*result, kept, now, notices))
+                Ok(self.finish(result, kept, now, notices))
             }
             (State::Releasing { result, mut kept }, Event::StoreFailed(_)) => {
                 kept.extend(self.kept_release());
-                Ok(self.finish(*result, kept, now, notices))
+                Ok(self.finish(result, kept, now, notices))
             }
 
             (state, Event::Cancelled(others)) if !matches!(state, State::Finished) => {

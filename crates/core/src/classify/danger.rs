@@ -6,14 +6,13 @@
 
 use std::borrow::Cow;
 
+use super::aims::Aims;
 use super::shell::{Command, Program, SHELLS, takes_line};
-use super::signature::commands_in;
-use crate::json::Value;
 
 /// The first dangerous shape among the commands that a call would start.
-pub fn dangerous(params: Value<'_>, shapes: &Shapes) -> Option<DangerousShape> {
-    let commands = commands_in(params);
-    let by_structure = shapes.structures.iter().find(|structure| structure.is_in(&commands));
+pub fn dangerous(aims: &Aims<'_>, shapes: &Shapes) -> Option<DangerousShape> {
+    let commands = aims.commands();
+    let by_structure = shapes.structures.iter().find(|structure| structure.is_in(commands));
     let name = by_structure.map(|structure| Cow::Borrowed(structure.name())).or_else(|| {
         let programs = || commands.iter().filter_map(Command::program);
         shapes
@@ -340,7 +339,7 @@ mod tests {
 
     fn found(params: &str, shapes: &Shapes) -> Option<String> {
         let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
-        dangerous(document.root(), shapes).map(|shape| shape.name.into_owned())
+        dangerous(&Aims::of(document.root()), shapes).map(|shape| shape.name.into_owned())
     }
 
     fn in_line(line: &str) -> Option<String> {
@@ -453,9 +452,10 @@ mod tests {
                 tool: crate::id::ToolName::new("t").unwrap(),
             };
             let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
-            let first = dangerous(document.root(), &Shapes::default());
-            proptest::prop_assert_eq!(first, dangerous(document.root(), &Shapes::default()));
-            let signature = super::super::signature::signature(&tool, document.root());
+            let aims = Aims::of(document.root());
+            let first = dangerous(&aims, &Shapes::default());
+            proptest::prop_assert_eq!(first, dangerous(&Aims::of(document.root()), &Shapes::default()));
+            let signature = super::super::signature::signature(&tool, &aims);
             proptest::prop_assert!(!signature.0.contains(char::is_control));
             in_line(&line);
         }

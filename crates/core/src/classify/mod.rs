@@ -11,9 +11,10 @@
 //! ([`Source::Tool`]) is believed when it tells of a lost connection.
 //!
 //! Beside the classifier stand the other judgements that are made of a call's facts alone:
-//! [`signature`] (what trust counts by), [`danger`] (commands that nobody should run unasked) and
-//! [`record`] (failure records, and failures hidden in successful results).
+//! [`signature`] (what trust counts by), [`danger`] (commands that nobody should run unasked), both of what the
+//! call is aimed at ([`Aims`]), and [`record`] (failure records, and failures hidden in successful results).
 
+mod aims;
 pub mod danger;
 mod overrides;
 pub mod record;
@@ -28,6 +29,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use aims::Aims;
 pub use overrides::{InvalidOverride, Match, OverrideProblem, OverrideRule, Overrides};
 
 use crate::Timestamp;

@@ -9,25 +9,17 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use super::aims::{Aim, Aims};
 use super::shell::{self, Command};
 use super::text::cut;
 use crate::id::{Digest, Domain, ToolRef};
-use crate::json::{Kind, Spelling, Value};
 use crate::trust::Signature;
 
 /// The longest part of a signature that is kept as it is, in bytes.
 const LONGEST_PART: usize = 160;
 
-/// The names under which tools take what a signature is made of, without case, `_` and `-`; the first that
-/// is present counts.
-const URLS: &[&str] = &["url", "uri", "endpoint", "href", "baseurl"];
-const PATHS: &[&str] =
-    &["path", "filepath", "file", "filename", "absolutepath", "notebookpath", "directory", "dir", "folder"];
-const COMMANDS: &[&str] = &["command", "cmd", "commandline", "shellcommand", "script", "argv", "commands"];
-const ARGUMENTS: &[&str] = &["args", "arguments"];
-
 /// The signature of a call.
-pub fn signature(tool: &ToolRef, params: Value<'_>) -> Signature {
+pub fn signature(tool: &ToolRef, aims: &Aims<'_>) -> Signature {
     let mut text = String::with_capacity(128);
     escape(&mut text, tool.namespace.as_str());
     text.push('/');
@@ -40,107 +32,26 @@ pub fn signature(tool: &ToolRef, params: Value<'_>) -> Signature {
             escape(&mut text, &shortened(&value));
         }
     };
-    let url = named(params, URLS).into_iter().find_map(|(_, value)| place_of(&value.as_str()?));
-    let path = named(params, PATHS).into_iter().find_map(|(_, value)| parent(&value.as_str()?));
-    add("command", main_program(&commands_in(params)).map(Cow::Owned));
+    let url = aims.all(Aim::Url).find_map(|value| place_of(&value.as_str()?));
+    let path = aims.all(Aim::Path).find_map(|value| parent(&value.as_str()?));
+    add("command", main_program(aims.commands()).map(Cow::Borrowed));
     add("path", path.map(Cow::Owned).or_else(|| url.as_ref().and_then(Place::folder).map(Cow::Owned)));
     add("url", url.as_ref().and_then(Place::remote).map(Cow::Owned));
     Signature(Arc::from(text))
 }
 
 /// What a call depends on: the host of its URL, else the server that the tool belongs to.
-pub fn domain(tool: &ToolRef, params: Value<'_>) -> Option<Domain> {
-    let host = named(params, URLS).into_iter().find_map(|(_, value)| match place_of(&value.as_str()?)? {
+pub fn domain(tool: &ToolRef, aims: &Aims<'_>) -> Domain {
+    let host = aims.all(Aim::Url).find_map(|value| match place_of(&value.as_str()?)? {
         Place::Remote { host, .. } => Domain::new(host).ok(),
         Place::File(_) => None,
     });
-    host.or_else(|| Domain::new(tool.namespace.as_str()).ok())
-}
-
-/// The commands that a call would start, from the parameters that hold a command line or a list of words.
-pub(super) fn commands_in(params: Value<'_>) -> Vec<Command> {
-    let mut found = Vec::new();
-    for (name, value) in named(params, COMMANDS) {
-        match value.kind() {
-            Kind::String(line) => match arguments_beside(params, &line) {
-                Some(words) => found.extend(shell::commands_of_words(words)),
-                None => found.extend(shell::commands(&line)),
-            },
-            Kind::Array(lines) if name == "commands" => {
-                found
-                    .extend(lines.take(64).filter_map(Value::as_str).flat_map(|line| shell::commands(&line)));
-            }
-            Kind::Array(words) => {
-                let words = words.take(1024).filter_map(Value::as_str).map(Cow::into_owned).collect();
-                found.extend(shell::commands_of_words(words));
-            }
-            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Object(_) => {}
-        }
-    }
-    found
-}
-
-/// `{"command": "rm", "args": ["-rf", "x"]}` as one list of words.
-fn arguments_beside(params: Value<'_>, program: &str) -> Option<Vec<String>> {
-    let (_, list) = named(params, ARGUMENTS).into_iter().next()?;
-    let Kind::Array(list) = list.kind() else { return None };
-    if program.contains(char::is_whitespace) {
-        return None;
-    }
-    let rest = list.take(1024).filter_map(Value::as_str).map(Cow::into_owned);
-    Some(std::iter::once(program.to_owned()).chain(rest).collect())
-}
-
-/// The members of an object that have one of these names, in the order of the names. Every call passes
-/// here several times, so that a name is folded once, in place, and nothing is allocated unless something
-/// is found.
-fn named<'d>(object: Value<'d>, names: &[&'static str]) -> Vec<(&'static str, Value<'d>)> {
-    let Some(entries) = object.entries() else { return Vec::new() };
-    let mut found: Vec<(usize, Value<'d>)> = entries
-        .filter_map(|(name, value)| {
-            let folded = Folded::new(name)?;
-            let letters = folded.letters.get(..folded.length)?;
-            Some((names.iter().position(|wanted| wanted.as_bytes() == letters)?, value))
-        })
-        .collect();
-    found.sort_by_key(|(rank, _)| *rank);
-    found.into_iter().filter_map(|(rank, value)| Some((*names.get(rank)?, value))).collect()
-}
-
-/// The longest name that is looked for, in bytes.
-const LONGEST_NAME: usize = 12;
-
-/// A name in small letters and without `_` and `-`, so that `file_path` and `filePath` are the same.
-struct Folded {
-    letters: [u8; LONGEST_NAME],
-    length: usize,
-}
-
-impl Folded {
-    /// Nothing if the name cannot be one that is looked for.
-    fn new(name: Spelling<'_>) -> Option<Self> {
-        let mut folded = Self { letters: [0; LONGEST_NAME], length: 0 };
-        match name {
-            Spelling::Plain(plain) => plain.bytes().try_for_each(|byte| folded.push(byte))?,
-            Spelling::Escaped(_) => {
-                name.decoded().try_for_each(|character| folded.push(u8::try_from(character).ok()?))?;
-            }
-        }
-        Some(folded)
-    }
-
-    fn push(&mut self, byte: u8) -> Option<()> {
-        if !matches!(byte, b'_' | b'-') {
-            *self.letters.get_mut(self.length)? = byte.to_ascii_lowercase();
-            self.length += 1;
-        }
-        Some(())
-    }
+    host.unwrap_or_else(|| Domain::from(&tool.namespace))
 }
 
 /// The program that a command line is about: not a substituted one, not a shell that is handed another
 /// line, and nothing that only prepares.
-fn main_program(commands: &[Command]) -> Option<String> {
+fn main_program(commands: &[Command]) -> Option<&str> {
     let substituted: Vec<usize> =
         commands.iter().flat_map(|command| command.substituted.iter().copied()).collect();
     let mut programs = commands
@@ -154,7 +65,7 @@ fn main_program(commands: &[Command]) -> Option<String> {
             && program.arguments.iter().any(|word| shell::takes_line(word));
         !hands_on && !PREPARATIONS.contains(&program.name)
     });
-    Some(name_or_star(real.unwrap_or(first).name).to_owned())
+    Some(name_or_star(real.unwrap_or(first).name))
 }
 
 /// What often stands before the command that matters.
@@ -234,24 +145,28 @@ fn parent(path: &str) -> Option<String> {
     if path.is_empty() {
         return None;
     }
-    let mut parts: Vec<&str> = Vec::new();
+    let root = if path.starts_with(['/', '\\']) { "/" } else { "" };
+    let mut folder = String::with_capacity(path.len() + 1);
     for part in path.split(['/', '\\']) {
         match part {
             "" | "." => {}
-            ".." if parts.last().is_some_and(|last| *last != "..") => {
-                parts.pop();
+            ".." if !matches!(folder.rsplit('/').next(), None | Some("" | "..")) => leave(&mut folder),
+            part => {
+                folder.push_str(if folder.is_empty() { root } else { "/" });
+                folder.push_str(part);
             }
-            part => parts.push(part),
         }
     }
-    parts.pop();
-    let rooted = path.starts_with(['/', '\\']);
-    let folder = parts.join("/");
-    Some(match (rooted, folder.is_empty()) {
-        (true, _) => format!("/{folder}"),
-        (false, true) => ".".to_owned(),
-        (false, false) => folder,
-    })
+    leave(&mut folder);
+    if folder.is_empty() {
+        folder.push_str(if root.is_empty() { "." } else { root });
+    }
+    Some(folder)
+}
+
+/// Takes the last part off a path.
+fn leave(folder: &mut String) {
+    folder.truncate(folder.rfind('/').unwrap_or(0));
 }
 
 /// A long part keeps its beginning and a fingerprint, so that two long ones stay different.
@@ -265,10 +180,10 @@ fn shortened(part: &str) -> Cow<'_, str> {
 
 /// Writes a part so that it cannot be taken for two, nor break a log line.
 fn escape(text: &mut String, part: &str) {
-    let is_special = |c: char| matches!(c, '|' | '%') || c.is_control();
-    if !part.contains(is_special) {
+    if part.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'|' | b'%')) {
         return text.push_str(part);
     }
+    let is_special = |c: char| matches!(c, '|' | '%') || c.is_control();
     for c in part.chars() {
         if is_special(c) {
             // Writing to a String cannot fail.
@@ -291,15 +206,7 @@ mod tests {
 
     fn signed(name: &str, params: &str) -> String {
         let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
-        signature(&tool(name), document.root()).0.as_ref().to_owned()
-    }
-
-    #[test]
-    fn every_name_that_is_looked_for_can_be_found() {
-        for name in [URLS, PATHS, COMMANDS, ARGUMENTS].concat() {
-            assert!(name.len() <= LONGEST_NAME, "{name}");
-            assert!(name.bytes().all(|byte| byte.is_ascii_lowercase()), "{name}");
-        }
+        signature(&tool(name), &Aims::of(document.root())).0.as_ref().to_owned()
     }
 
     #[test]
@@ -315,7 +222,15 @@ mod tests {
             ("read", r#"{"\u0046ile-PATH":"x.txt"}"#, "ns/read|path=."),
             ("read", r#"{"__notebook__path__":"x.txt"}"#, "ns/read|path=."),
             ("read", r#"{"p\u00e4th":"x.txt","pathology":"x.txt","absolutepathx":"x.txt"}"#, "ns/read"),
+            ("read", r#"{"\u0000path":"x.txt","path ":"x.txt","path7":"x.txt"}"#, "ns/read"),
+            ("read", r#"{"filename":"a/x","file":"b/x","path":"c/x"}"#, "ns/read|path=c"),
             ("read", r#"{"path":"C:\\src\\x.rs"}"#, "ns/read|path=C:/src"),
+            ("read", r#"{"path":"../../a/./b/../../x.txt"}"#, "ns/read|path=../.."),
+            ("read", r#"{"path":"/../../x"}"#, "ns/read|path=/../.."),
+            ("read", r#"{"path":"a/../x"}"#, "ns/read|path=."),
+            ("read", r#"{"path":"//a/.."}"#, "ns/read|path=/"),
+            ("read", r#"{"path":"./"}"#, "ns/read|path=."),
+            ("read", r#"{"path":"ordn\u0085er|ä/x"}"#, "ns/read|path=ordn%85er%7Cä"),
             ("bash", r#"{"command":"FOO=1 sudo rm -rf x"}"#, "ns/bash|command=rm"),
             ("bash", r#"{"command":"cd /repo && cargo test | tail"}"#, "ns/bash|command=cargo"),
             ("bash", r#"{"command":["bash","-lc","env A=b git push"]}"#, "ns/bash|command=git"),
@@ -368,7 +283,7 @@ mod tests {
             ("{}", "ns"),
         ] {
             let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
-            assert_eq!(domain(&tool("get"), document.root()).unwrap().as_str(), expected, "{params}");
+            assert_eq!(domain(&tool("get"), &Aims::of(document.root())).as_str(), expected, "{params}");
         }
     }
 }

@@ -79,19 +79,19 @@ pub fn computed_key(scope: &Scope<'_>, arguments: Digest, class: ToolClass, poli
         (KeyScope::Session, _) => false,
     };
     let kind = if is_shared { "global" } else { "computed" };
-    let hash = KeyHash::new(kind)
+    let key = KeyText::new(kind)
         .part(text(scope.tenant.map(TenantId::as_str)))
         .part(text(scope.workspace.map(WorkspaceId::as_str)))
         .part(scope.tool.namespace.as_str())
         .part(scope.tool.tool.as_str())
         .digest(Some(arguments));
-    let hash = match is_shared {
-        true => hash,
-        false => hash
-            .part(text(scope.session.map(SessionKey::as_str)))
-            .part(text(scope.actor.map(ActorId::as_str))),
+    let key = match is_shared {
+        true => key,
+        false => {
+            key.part(text(scope.session.map(SessionKey::as_str))).part(text(scope.actor.map(ActorId::as_str)))
+        }
     };
-    hash.finish(scope)
+    key.finish(scope)
 }
 
 /// The digest of a call's parameters: what is kept with its record and compared when its key comes again.
@@ -130,8 +130,8 @@ fn string_rule(class: ToolClass, policy: &DedupePolicy) -> StringRule {
 }
 
 /// What all keys that someone gave have in common.
-fn own_key(kind: &str, scope: &Scope<'_>, own: &str) -> KeyHash {
-    KeyHash::new(kind)
+fn own_key(kind: &str, scope: &Scope<'_>, own: &str) -> KeyText {
+    KeyText::new(kind)
         .part(text(scope.tenant.map(TenantId::as_str)))
         .part(text(scope.actor.map(ActorId::as_str)))
         .part(scope.tool.namespace.as_str())
@@ -143,46 +143,40 @@ fn text(part: Option<&str>) -> &str {
     part.unwrap_or_default()
 }
 
-/// The hash of a key's text, which is never built.
-struct KeyHash(Sha256);
+/// The text of a key, as far as it is written.
+struct KeyText(String);
 
-impl KeyHash {
+impl KeyText {
     fn new(kind: &str) -> Self {
-        Self(Sha256::new_with_prefix(DERIVATION)).part(kind)
+        let mut text = String::with_capacity(256);
+        text.push_str(DERIVATION);
+        Self(text).part(kind)
     }
 
     fn part(mut self, part: &str) -> Self {
-        self.0.update("::");
-        let mut rest = part;
-        while let Some(special) = rest.find([':', '\\']) {
-            let (before, behind) = rest.split_at(special);
-            self.0.update(before);
-            self.0.update("\\");
-            let (character, behind) = behind.split_at(1);
-            self.0.update(character);
-            rest = behind;
+        self.0.push_str("::");
+        if !part.bytes().any(|byte| matches!(byte, b':' | b'\\')) {
+            self.0.push_str(part);
+            return self;
         }
-        self.0.update(rest);
+        for character in part.chars() {
+            if matches!(character, ':' | '\\') {
+                self.0.push('\\');
+            }
+            self.0.push(character);
+        }
         self
     }
 
     fn digest(mut self, digest: Option<Digest>) -> Self {
-        self.0.update("::");
+        self.0.push_str("::");
         if let Some(digest) = digest {
-            let mut hex = [[0; 2]; 32];
-            for (pair, byte) in hex.iter_mut().zip(digest.as_bytes()) {
-                *pair = [hex_digit(byte >> 4), hex_digit(byte & 15)];
-            }
-            self.0.update(hex.as_flattened());
+            self.0.push_str(&digest.to_hex());
         }
         self
     }
 
     fn finish(self, scope: &Scope<'_>) -> Key {
-        Key(Digest::from_bytes(self.digest(scope.continuation).0.finalize().into()))
+        Key(Digest::of(self.digest(scope.continuation).0.as_bytes()))
     }
-}
-
-fn hex_digit(value: u8) -> u8 {
-    if value < 10 { b'0' + value } else { b'a' + value - 10 }
 }

@@ -311,7 +311,7 @@ impl Desk {
             actor: Some(&self.actor),
             continuation: None,
         };
-        let run: Arc<str> = format!("run-{number:016x}").into();
+        let run: Arc<str> = format!("run-{number}").into();
         let address = match self.given {
             Given::Key => Address::Explicit(explicit_key(&scope, "order-0123456789abcdef")),
             Given::Nothing => Address::Keyless {

@@ -1,6 +1,7 @@
 //! The shared store: atomic, and nothing but the core's tables. Here is where most defects are planted.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{Approvals, GrantId, Spend};
@@ -85,7 +86,7 @@ impl Store {
                 ClaimVerdict::Unknown(receipt)
             }
             (Some(Defect::StartedAfterAttempt), ClaimVerdict::Mine(record)) => {
-                ClaimVerdict::Mine(Box::new(Record { started: true, ..*record }))
+                ClaimVerdict::Mine(Arc::new(Record { started: true, ..(*record).clone() }))
             }
             (_, verdict) => verdict,
         }
@@ -122,7 +123,7 @@ impl Store {
         let verdict = match (self.defect, self.records.get(&save.claimed.key)) {
             (Some(Defect::OwnerIgnoredAtSave), Some(record)) => {
                 let mut save = save.clone();
-                save.claimed.owner = record.owner.clone();
+                Arc::make_mut(&mut save.claimed).owner = record.owner.clone();
                 let open = Record { state: RecordState::Inflight, ..record.clone() };
                 let decided = decide_save(&save, Some(&open), None, now);
                 self.records.apply(decided.write);
@@ -173,7 +174,7 @@ impl Store {
     /// Stores a refusal as if it were an answer; only a defect does that.
     pub(crate) fn put_directly(&mut self, record: Record) {
         self.records.apply(Write::Put {
-            record: Box::new(record),
+            record: Arc::new(record),
             index: IndexMove::Keep,
             remove: Vec::new(),
         });

@@ -108,7 +108,7 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         if let Some(record) = &mut self.record {
-            record.started = true;
+            Arc::make_mut(record).started = true;
         }
         self.attempt(shared, now, notices)
     }

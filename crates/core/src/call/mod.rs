@@ -121,7 +121,7 @@ pub struct Call {
     /// Claims made so far; numbers the owner tokens.
     claims: u32,
     /// The record that is ours, as we claimed it.
-    record: Option<Box<Record>>,
+    record: Option<Arc<Record>>,
     /// Whether the store has the claim.
     store: StoreSight,
     /// When a holder that nobody heard of may count as gone, by our own clock: counted from when the store was asked.

@@ -19,6 +19,7 @@
 //! A call id with other arguments finds nothing: it is another call. One whose own record failed, or lapsed before
 //! its start, stands back behind an equal run that is open or owes its answer, and takes the third column there.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::record::{
@@ -223,7 +224,7 @@ impl<V> Decided<V> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimVerdict {
     /// The call may run; this is its record.
-    Mine(Box<Record>),
+    Mine(Arc<Record>),
     /// Somebody else is at it: wait for this record.
     Follow(Key),
     /// Somebody else is at it, and the caller does not want to wait.
@@ -441,7 +442,7 @@ fn lapsed_into_unknown(claim: &Claim, record: &Record, now: Timestamp) -> ClaimD
             let unknown = record.written(RecordState::Unknown, &claim.rules.keep, hold, now);
             Decided {
                 verdict: ClaimVerdict::Unknown(unknown.receipt()),
-                write: Write::Put { record: Box::new(unknown), index: IndexMove::Keep, remove: Vec::new() },
+                write: Write::Put { record: Arc::new(unknown), index: IndexMove::Keep, remove: Vec::new() },
             }
         }
     }
@@ -505,8 +506,9 @@ fn mine(claim: &Claim, over: Option<&Record>, found: Found<'_>, now: Timestamp) 
     let replaced = over.filter(|old| old.key != key && (old.origin == Origin::Run || taken.is_some()));
     let mut remove: Vec<Key> = [orphan, replaced].into_iter().flatten().map(|old| old.key).collect();
     remove.dedup();
+    let record = Arc::new(record);
     Decided {
-        verdict: ClaimVerdict::Mine(Box::new(record.clone())),
-        write: Write::Put { record: Box::new(record), index: IndexMove::Point, remove },
+        verdict: ClaimVerdict::Mine(Arc::clone(&record)),
+        write: Write::Put { record, index: IndexMove::Point, remove },
     }
 }

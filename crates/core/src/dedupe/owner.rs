@@ -1,5 +1,7 @@
 //! What the owner of a record may do to it. The owner token is compared every time; it is the fence.
 
+use std::sync::Arc;
+
 use super::claim::Decided;
 use super::record::{AttemptFact, Ending, IndexMove, Lease, Owner, Receipt, Record, RecordState, Write};
 use crate::Timestamp;
@@ -92,7 +94,7 @@ pub fn decide_renew(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Save {
     /// The record as it was claimed; written anew if the store has none.
-    pub claimed: Box<Record>,
+    pub claimed: Arc<Record>,
     /// How the run ended.
     pub ending: Ending,
     /// The attempts that were made.
@@ -240,5 +242,5 @@ fn fresh_version(claimed: &Record, now: Timestamp) -> u64 {
 }
 
 fn put(record: Record, index: IndexMove) -> Write {
-    Write::Put { record: Box::new(record), index, remove: Vec::new() }
+    Write::Put { record: Arc::new(record), index, remove: Vec::new() }
 }

@@ -235,7 +235,7 @@ pub enum Write {
     /// This record under its key.
     Put {
         /// The record.
-        record: Box<Record>,
+        record: Arc<Record>,
         /// Whether the index entry (if the record has one) is pointed at it.
         index: IndexMove,
         /// Records that this one replaces.

@@ -4,6 +4,7 @@
 //! fuzzer and the benchmarks stand on it, so that there is one way in which a [`Write`] is carried out.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::claim::{Claim, ClaimVerdict, Found, Role, decide_claim};
 use super::owner::{
@@ -18,7 +19,7 @@ use crate::policy::Lifetimes;
 /// Records and the index of equal arguments.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
-    records: BTreeMap<Key, Record>,
+    records: BTreeMap<Key, Arc<Record>>,
     index: BTreeMap<Key, Key>,
     changed: Vec<Key>,
 }
@@ -34,10 +35,10 @@ impl Records {
     ) -> ClaimVerdict {
         let see = |record: Option<&Record>| record.map(|record| sight(&record.owner));
         let followed = match claim.role {
-            Role::Waiter { followed } => self.records.get(&followed),
+            Role::Waiter { followed } => self.get(&followed),
             Role::Fresh => None,
         };
-        let own = self.records.get(&claim.address.own());
+        let own = self.get(&claim.address.own());
         let indexed = self.indexed(claim.address.index());
         let found = Found {
             followed: followed.zip(see(followed)),
@@ -51,7 +52,7 @@ impl Records {
 
     /// Marks a record as started.
     pub fn start(&mut self, key: &Key, owner: &Owner, now: Timestamp) -> StartVerdict {
-        let decided = decide_start(owner, self.records.get(key), now);
+        let decided = decide_start(owner, self.get(key), now);
         self.apply(decided.write);
         decided.verdict
     }
@@ -64,14 +65,14 @@ impl Records {
         absence: Absence,
         now: Timestamp,
     ) -> RenewVerdict {
-        let decided = decide_renew(claimed, keep, self.records.get(&claimed.key), absence, now);
+        let decided = decide_renew(claimed, keep, self.get(&claimed.key), absence, now);
         self.apply(decided.write);
         decided.verdict
     }
 
     /// Saves an answer.
     pub fn save(&mut self, save: &Save, now: Timestamp) -> SaveVerdict {
-        let own = self.records.get(&save.claimed.key);
+        let own = self.get(&save.claimed.key);
         let decided = decide_save(save, own, self.indexed(save.claimed.index), now);
         self.apply(decided.write);
         decided.verdict
@@ -79,19 +80,19 @@ impl Records {
 
     /// Gives a claim back.
     pub fn release(&mut self, release: &Release) {
-        let write = decide_release(release, self.records.get(&release.key), self.indexed(release.index));
+        let write = decide_release(release, self.get(&release.key), self.indexed(release.index));
         self.apply(write);
     }
 
     /// Marks an answer as delivered.
     pub fn delivered(&mut self, receipt: &Receipt, at: Timestamp) {
-        let write = decide_delivered(receipt, at, self.records.get(&receipt.key));
+        let write = decide_delivered(receipt, at, self.get(&receipt.key));
         self.apply(write);
     }
 
     /// Settles an unknown outcome; says whether there was one.
     pub fn resolve(&mut self, key: &Key, resolution: Resolution, keep: &Lifetimes, now: Timestamp) -> bool {
-        let decided = decide_resolve(self.records.get(key), resolution, keep, now);
+        let decided = decide_resolve(self.get(key), resolution, keep, now);
         self.apply(decided.write);
         decided.verdict
     }
@@ -117,7 +118,7 @@ impl Records {
                     }
                 }
                 self.changed.push(record.key);
-                self.records.insert(record.key, *record);
+                self.records.insert(record.key, record);
             }
             Write::Remove { key, index } => {
                 self.records.remove(&key);
@@ -138,12 +139,12 @@ impl Records {
 
     /// The record under this key.
     pub fn get(&self, key: &Key) -> Option<&Record> {
-        self.records.get(key)
+        self.records.get(key).map(|record| &**record)
     }
 
     /// All of them, in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = &Record> {
-        self.records.values()
+        self.records.values().map(|record| &**record)
     }
 
     /// How many there are.
@@ -163,6 +164,6 @@ impl Records {
     }
 
     fn indexed(&self, index: Option<Key>) -> Option<&Record> {
-        self.records.get(self.index.get(&index?)?)
+        self.get(self.index.get(&index?)?)
     }
 }

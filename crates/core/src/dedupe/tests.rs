@@ -1,5 +1,6 @@
 //! The tables, row by row. One row, one test; every column in it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
@@ -558,7 +559,7 @@ fn a_renewal_extends_only_what_is_ours_and_in_flight() {
 
 fn save(ending: Ending) -> Save {
     Save {
-        claimed: Box::new(mine(RecordState::Inflight)),
+        claimed: Arc::new(mine(RecordState::Inflight)),
         ending,
         attempts: Vec::new(),
         delivered: None,

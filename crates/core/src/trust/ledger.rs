@@ -79,10 +79,10 @@ impl TrustLedger {
             return Standing::Blocked(escalation(tool, None, &account_of(blocked), rules.signature));
         }
         let of_tool = self.tools.items.get(tool).map(|account| (account, rules.signature, None));
-        let of_signature = self
-            .signatures
-            .items
-            .get(&(tool.clone(), signature.clone()))
+        // Where nothing has failed yet there is nothing to look for, which is asked several times per call.
+        let of_signature = (!self.signatures.items.is_empty())
+            .then(|| self.signatures.items.get(&(tool.clone(), signature.clone())))
+            .flatten()
             .map(|account| (account, rules.signature, None));
         let of_domain = domain.zip(rules.domain).and_then(|(domain, rule)| {
             self.domains.items.get(domain).map(|account| (account, rule, Some(domain)))

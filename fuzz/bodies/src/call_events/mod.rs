@@ -59,7 +59,7 @@ struct World<'i> {
     guard: LoopGuard,
     trust: TrustLedger,
     /// The record that another process claimed.
-    rival: Option<Box<Record>>,
+    rival: Option<Arc<Record>>,
     rivals: u64,
     events: u32,
     story: String,
@@ -312,8 +312,8 @@ impl<'i> World<'i> {
             }
             2 => {
                 if let Some(record) = self.rival.take() {
-                    let Record { key, index, owner, .. } = *record;
-                    self.store.release(&Release { key, index, owner });
+                    let Record { key, index, owner, .. } = &*record;
+                    self.store.release(&Release { key: *key, index: *index, owner: owner.clone() });
                 }
             }
             3 => self.store.empty(),

@@ -105,7 +105,7 @@ impl Store {
         for mut record in stolen {
             record.owner.call = 99;
             self.records.apply(Write::Put {
-                record: Box::new(record),
+                record: Arc::new(record),
                 index: IndexMove::Keep,
                 remove: Vec::new(),
             });

@@ -321,7 +321,7 @@ fn a_start_that_cannot_be_written_goes_on_where_a_second_run_does_no_harm() {
 fn declared_unknown(world: &mut World) {
     let record = world.store.records.iter().next().expect("there is a record").clone();
     let unknown = Record { state: RecordState::Unknown, version: record.version + 1, ..record };
-    let write = Write::Put { record: Box::new(unknown), index: IndexMove::Keep, remove: Vec::new() };
+    let write = Write::Put { record: Arc::new(unknown), index: IndexMove::Keep, remove: Vec::new() };
     world.store.records.apply(write);
     assert_eq!(world.store.state(), "unknown");
 }

@@ -182,6 +182,11 @@ impl Digest {
         hex(&self.0)
     }
 
+    /// The same, added to a text.
+    pub(crate) fn write_hex(&self, text: &mut String) {
+        write_hex(text, &self.0);
+    }
+
     /// The first twelve hex digits; what logs, metrics and answers show of a key.
     pub fn fingerprint(&self) -> String {
         hex(self.0.first_chunk::<6>().map_or(&self.0[..], |short| &short[..]))
@@ -203,10 +208,14 @@ impl Digest {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    let digit = |value: u8| char::from(if value < 10 { b'0' + value } else { b'a' + value - 10 });
     let mut text = String::with_capacity(bytes.len() * 2);
-    text.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
+    write_hex(&mut text, bytes);
     text
+}
+
+fn write_hex(text: &mut String, bytes: &[u8]) {
+    let digit = |value: u8| char::from(if value < 10 { b'0' + value } else { b'a' + value - 10 });
+    text.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
 }
 
 fn hex_value(digit: u8) -> Option<u8> {

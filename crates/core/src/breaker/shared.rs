@@ -91,10 +91,19 @@ impl SharedBreaker {
     }
 
     /// Whoever takes the lock first puts into the window what was counted beside it.
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, Breaker> {
         let mut breaker = self.breaker.0.lock();
-        breaker.count_good(self.tally.0.close());
+        if self.tally.0.is_open() {
+            self.settle(&mut breaker);
+        }
         breaker
+    }
+
+    /// Apart, because most of those who come for the lock find nothing to put in.
+    #[inline(never)]
+    fn settle(&self, breaker: &mut Breaker) {
+        breaker.count_good(self.tally.0.close());
     }
 
     fn record(
@@ -130,7 +139,8 @@ impl SharedBreaker {
         policy: &BreakerPolicy,
         now: Timestamp,
     ) -> Result<(Ticket, Option<Transition>), Refused> {
-        self.with(|breaker| breaker.admit(policy, now))
+        // An admission never closes a breaker nor opens a closed one, so that the word stays true.
+        self.lock().admit(policy, now)
     }
 }
 

@@ -58,13 +58,16 @@ impl Tally {
         self.word.store(mark(epoch) | next << COUNT_BITS & !EPOCH, Ordering::Relaxed);
     }
 
+    /// Whether answers are being counted. Only under the lock does it stay so.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & EPOCH != 0
+    }
+
     /// Ends counting and gives the moments in the order in which the places were taken. One that is not there
     /// yet, because its answer is just being counted, is left empty. Only under the lock.
     pub(super) fn close(&self) -> impl ExactSizeIterator<Item = Option<Timestamp>> {
-        let mut word = self.word.load(Ordering::Relaxed);
-        if word & EPOCH != 0 {
-            word = self.word.fetch_and(!(EPOCH | COUNT), Ordering::Relaxed);
-        }
+        let word = self.word.fetch_and(!(EPOCH | COUNT), Ordering::Relaxed);
         let moments = self.moments.get(..taken(word)).unwrap_or_default();
         moments.iter().map(move |moment| moment.read(opening(word)))
     }
@@ -133,12 +136,13 @@ mod tests {
     #[test]
     fn only_answers_of_the_epoch_that_it_is_open_for_are_counted() {
         let tally = Tally::default();
-        assert!(!tally.count(0, Timestamp::ZERO), "closed");
+        assert!(!tally.is_open() && !tally.count(0, Timestamp::ZERO));
         tally.open(3);
+        assert!(tally.is_open());
         assert!(tally.count(3, at(0)) && tally.count(3, at(7)) && tally.count(3, at(2)));
         assert!(!tally.count(4, at(7)) && !tally.count(2, at(7)));
         assert_eq!(moments(&tally), [Some(at(0)), Some(at(7)), Some(at(2))]);
-        assert!(!tally.count(3, at(7)));
+        assert!(!tally.is_open() && !tally.count(3, at(7)));
         assert_eq!(moments(&tally), []);
         tally.open(3);
         assert_eq!(moments(&tally), [], "what was given is not given again");

@@ -171,7 +171,7 @@ impl KeyText {
     fn digest(mut self, digest: Option<Digest>) -> Self {
         self.0.push_str("::");
         if let Some(digest) = digest {
-            self.0.push_str(&digest.to_hex());
+            digest.write_hex(&mut self.0);
         }
         self
     }

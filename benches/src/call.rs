@@ -325,6 +325,7 @@ impl Desk {
             tool_call: None,
             session: Some(self.session.clone()),
             actor: Some(self.actor.clone()),
+            tenant: None,
             turn: None,
             model: None,
             duplicates: Duplicates::Joined(address),

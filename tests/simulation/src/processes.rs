@@ -60,6 +60,7 @@ impl World {
             tool_call: None,
             session: session_of(client),
             actor: None,
+            tenant: None,
             turn: None,
             model: None,
             duplicates: Duplicates::Joined(address),

@@ -56,6 +56,7 @@ impl Call {
             tool_call: request.tool_call.clone(),
             session: request.session.clone(),
             actor: request.actor.clone(),
+            tenant: request.tenant.clone(),
         })
     }
 

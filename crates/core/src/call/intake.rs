@@ -55,6 +55,7 @@ impl Request {
             tool_call: envelope.tool_call_id.clone(),
             session: Some(target.session_key.clone()),
             actor: Some(target.actor_id.clone()),
+            tenant: target.tenant_id.clone(),
             turn: target.turn_id.clone(),
             model: target.model_id.clone(),
             duplicates: duplicates(envelope, &tool, digest, policy, given),

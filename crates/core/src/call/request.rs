@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::approval::Channel;
 use crate::dedupe::{Address, Process, RunId};
-use crate::id::{ActorId, Digest, Domain, ModelId, RequestId, SessionKey, ToolCallId, ToolRef, TurnId};
+use crate::id::{ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId};
 use crate::key::Key;
 use crate::policy::{Ambiguous, ComputedKeys, DedupePolicy, Policy, ToolClass};
 use crate::retry::CallerLimits;
@@ -23,6 +23,8 @@ pub struct Request {
     pub session: Option<SessionKey>,
     /// Who acts.
     pub actor: Option<ActorId>,
+    /// Whose data it is.
+    pub tenant: Option<TenantId>,
     /// The turn, if the host tells it.
     pub turn: Option<TurnId>,
     /// The model, if the host tells it.

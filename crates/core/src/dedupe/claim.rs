@@ -27,7 +27,7 @@ use super::record::{
     lifetime,
 };
 use crate::Timestamp;
-use crate::id::{ActorId, Digest, RequestId, SessionKey, ToolCallId, ToolRef};
+use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
 use crate::key::Key;
 use crate::output::Output;
 use crate::policy::{AfterUnknown, CacheFailures, DedupePolicy, Lifetimes};
@@ -183,6 +183,8 @@ pub struct Claim {
     pub session: Option<SessionKey>,
     /// Who acts.
     pub actor: Option<ActorId>,
+    /// Whose data it is.
+    pub tenant: Option<TenantId>,
 }
 
 impl Claim {
@@ -497,6 +499,7 @@ fn mine(claim: &Claim, over: Option<&Record>, found: Found<'_>, now: Timestamp) 
         tool_call: claim.tool_call.clone(),
         session: claim.session.clone(),
         actor: claim.actor.clone(),
+        tenant: claim.tenant.clone(),
         attempts: again.map_or_else(Vec::new, |record| record.attempts.clone()),
     };
     // What was taken over goes, or everyone who waited for it would take it over in turn; and what nothing but the

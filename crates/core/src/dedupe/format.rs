@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::record::{AttemptFact, Failure, Lease, Origin, Owner, Record, RecordState, RunId};
 use crate::Timestamp;
 use crate::code::Code;
-use crate::id::{ActorId, Digest, RequestId, SessionKey, ToolCallId, ToolRef};
+use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
 use crate::key::Key;
 use crate::output::Output;
 
@@ -121,6 +121,8 @@ struct StoredRequest<'r> {
     session_key: Option<Cow<'r, SessionKey>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     actor_id: Option<Cow<'r, ActorId>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tenant_id: Option<Cow<'r, TenantId>>,
     params_digest: Digest,
 }
 
@@ -172,6 +174,7 @@ impl<'r> From<&'r Record> for Stored<'r> {
                 tool_call_id: record.tool_call.as_ref().map(Cow::Borrowed),
                 session_key: record.session.as_ref().map(Cow::Borrowed),
                 actor_id: record.actor.as_ref().map(Cow::Borrowed),
+                tenant_id: record.tenant.as_ref().map(Cow::Borrowed),
                 params_digest: record.digest,
             },
             execution: Execution { attempts: Cow::Borrowed(&record.attempts) },
@@ -220,6 +223,7 @@ impl TryFrom<Stored<'_>> for Record {
             tool_call: stored.request.tool_call_id.map(Cow::into_owned),
             session: stored.request.session_key.map(Cow::into_owned),
             actor: stored.request.actor_id.map(Cow::into_owned),
+            tenant: stored.request.tenant_id.map(Cow::into_owned),
             attempts: stored.execution.attempts.into_owned(),
         })
     }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 use crate::code::Code;
-use crate::id::{ActorId, Digest, RequestId, SessionKey, ToolCallId, ToolRef};
+use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
 use crate::key::Key;
 use crate::output::Output;
 use crate::policy::Lifetimes;
@@ -201,6 +201,8 @@ pub struct Record {
     pub session: Option<SessionKey>,
     /// Who acts.
     pub actor: Option<ActorId>,
+    /// Whose data it is.
+    pub tenant: Option<TenantId>,
     /// The attempts so far; only the last [`Record::MOST_ATTEMPTS`] are kept.
     pub attempts: Vec<AttemptFact>,
 }

@@ -79,6 +79,7 @@ fn claim(column: Column) -> Claim {
         tool_call: None,
         session: None,
         actor: None,
+        tenant: None,
     }
 }
 
@@ -112,6 +113,7 @@ fn record(column: Column, state: RecordState) -> Record {
         tool_call: None,
         session: None,
         actor: None,
+        tenant: None,
         attempts: Vec::new(),
     }
 }

@@ -1,6 +1,6 @@
 //! Keys out of what a call says about itself.
 //!
-//! Each key is the SHA-256 of one text. Its parts are joined by `::`; within a part `:` is written `\:` and
+//! Each key is the SHA-256 of one text, with its last four bytes replaced by its [`Home`]. The parts of the text are joined by `::`; within a part `:` is written `\:` and
 //! `\` is written `\\`, so that no two lists of parts give one text (`a::b` + `c` is not `a` + `b::c`). A
 //! part that is absent is empty, which no identifier can be, and every kind has its own number of parts in
 //! its own order:
@@ -11,6 +11,7 @@
 //! steadfast-key-1::call-id::TENANT::ACTOR::NAMESPACE::SESSION::ID::TOOL::ARGUMENTS::CONTINUATION
 //! steadfast-key-1::computed::TENANT::WORKSPACE::NAMESPACE::TOOL::ARGUMENTS::SESSION::ACTOR::CONTINUATION
 //! steadfast-key-1::global::TENANT::WORKSPACE::NAMESPACE::TOOL::ARGUMENTS::CONTINUATION
+//! steadfast-key-1::run::RUN
 //! ```
 //!
 //! The first part names the version of this derivation: records made by another one are not found, which
@@ -25,7 +26,8 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Canonicalizer, Form, Key};
+use super::{Canonicalizer, Form, Home, Key};
+use crate::dedupe::RunId;
 use crate::id::{ActorId, Digest, SessionKey, TenantId, ToolRef, WorkspaceId};
 use crate::json::Value;
 use crate::policy::{DedupePolicy, KeyScope, StringRule, ToolClass};
@@ -54,18 +56,26 @@ pub struct Scope<'a> {
 
 /// The key of a call whose caller (or `key` hook) gave this text.
 pub fn explicit_key(scope: &Scope<'_>, text: &str) -> Key {
-    own_key("explicit", scope, text).finish(scope)
+    own_key("explicit", scope, text).finish(scope, Home::of(scope))
 }
 
 /// The same where the same text with another tool or other arguments is meant to be another call.
 pub fn separate_key(scope: &Scope<'_>, text: &str, arguments: Digest) -> Key {
-    own_key("separate", scope, text).part(scope.tool.tool.as_str()).digest(Some(arguments)).finish(scope)
+    own_key("separate", scope, text).part(scope.tool.tool.as_str()).digest(Some(arguments)).finish(scope, Home::of(scope))
 }
 
 /// The key under which a resend of the same dispatch is found. The same id with another tool or other arguments is
 /// another dispatch.
 pub fn call_id_key(scope: &Scope<'_>, id: &str, arguments: Digest) -> Key {
-    own_key("call-id", scope, id).part(scope.tool.tool.as_str()).digest(Some(arguments)).finish(scope)
+    own_key("call-id", scope, id)
+        .part(scope.tool.tool.as_str())
+        .digest(Some(arguments))
+        .finish(scope, Home::of(scope))
+}
+
+/// The key of a run that only the index of equal arguments finds. It lives where its index does.
+pub fn run_key(index: Key, run: &RunId) -> Key {
+    Key::at(index.home(), Digest::of(KeyText::new("run").part(&run.0).0.as_bytes()))
 }
 
 /// The key of a call that was given none.
@@ -91,7 +101,8 @@ pub fn computed_key(scope: &Scope<'_>, arguments: Digest, class: ToolClass, poli
             key.part(text(scope.session.map(SessionKey::as_str))).part(text(scope.actor.map(ActorId::as_str)))
         }
     };
-    key.finish(scope)
+    let home = if is_shared { Home::of(&Scope { actor: None, ..*scope }) } else { Home::of(scope) };
+    key.finish(scope, home)
 }
 
 /// The digest of a call's parameters: what is kept with its record and compared when its key comes again.
@@ -143,6 +154,22 @@ fn text(part: Option<&str>) -> &str {
     part.unwrap_or_default()
 }
 
+impl Home {
+    /// FNV-1a of tenant, namespace and actor: it places keys and proves nothing, so it need not be strong.
+    fn of(scope: &Scope<'_>) -> Self {
+        let parts = [
+            text(scope.tenant.map(TenantId::as_str)),
+            scope.tool.namespace.as_str(),
+            text(scope.actor.map(ActorId::as_str)),
+        ];
+        let mut hash: u32 = 0x811c_9dc5;
+        for byte in parts.iter().flat_map(|part| part.bytes().chain([0])) {
+            hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        }
+        Self(hash.to_be_bytes())
+    }
+}
+
 /// The text of a key, as far as it is written.
 struct KeyText(String);
 
@@ -176,7 +203,7 @@ impl KeyText {
         self
     }
 
-    fn finish(self, scope: &Scope<'_>) -> Key {
-        Key(Digest::of(self.digest(scope.continuation).0.as_bytes()))
+    fn finish(self, scope: &Scope<'_>, home: Home) -> Key {
+        Key::at(home, Digest::of(self.digest(scope.continuation).0.as_bytes()))
     }
 }

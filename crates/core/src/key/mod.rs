@@ -15,7 +15,8 @@ mod tests;
 
 pub use self::canonical::{Canonicalizer, Form};
 pub use self::derive::{
-    Scope, arguments_digest, call_id_key, computed_key, continuation_digest, explicit_key, separate_key,
+    Scope, arguments_digest, call_id_key, computed_key, continuation_digest, explicit_key, run_key,
+    separate_key,
 };
 
 use serde::{Deserialize, Serialize};
@@ -32,7 +33,32 @@ impl Key {
     pub fn fingerprint(&self) -> String {
         self.0.fingerprint()
     }
+
+    /// Where it lives.
+    pub fn home(&self) -> Home {
+        let [.., a, b, c, d] = *self.0.as_bytes();
+        Home([a, b, c, d])
+    }
+
+    /// The same key in the space of shadow mode.
+    pub fn shadowed(&self) -> Self {
+        Self::at(self.home(), Digest::of(&[b"shadow".as_slice(), self.0.as_bytes()].concat()))
+    }
+
+    /// The last bytes say where a key lives, the other 224 bits which it is.
+    fn at(home: Home, hash: Digest) -> Self {
+        let mut bytes = *hash.as_bytes();
+        if let Some(place) = bytes.last_chunk_mut() {
+            *place = home.0;
+        }
+        Self(Digest::from_bytes(bytes))
+    }
 }
+
+/// The neighbourhood of a key. All keys of one actor at one server (and of a run and its index) share it, so that
+/// a store that is spread over machines can keep together what one atomic operation touches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Home(pub [u8; 4]);
 
 /// What a caller asks for about duplicates of its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,11 +114,5 @@ impl<'a> GivenKey<'a> {
             Self::ByCaller(text) | Self::ByHook(text) => Some(text),
             Self::None => None,
         }
-    }
-}
-impl Key {
-    /// The same key in the space of shadow mode.
-    pub fn shadowed(&self) -> Self {
-        Self(Digest::of(&[b"shadow".as_slice(), self.0.as_bytes()].concat()))
     }
 }

@@ -342,6 +342,7 @@ impl<'i> World<'i> {
             tool_call: None,
             session: None,
             actor: None,
+            tenant: None,
         };
         if let ClaimVerdict::Mine(record) = self.claim(&claim) {
             self.rival = Some(record);

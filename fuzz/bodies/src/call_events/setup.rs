@@ -92,6 +92,7 @@ pub(super) fn request(draw: &mut Draw<'_>, number: u64, now: Timestamp) -> Reque
         tool_call: None,
         session: (shape & 1 == 0).then(|| known(SessionKey::new("session"))),
         actor: None,
+        tenant: None,
         turn: (shape & 2 != 0).then(|| known(TurnId::new("turn"))),
         model: None,
         duplicates,

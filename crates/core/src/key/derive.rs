@@ -61,7 +61,10 @@ pub fn explicit_key(scope: &Scope<'_>, text: &str) -> Key {
 
 /// The same where the same text with another tool or other arguments is meant to be another call.
 pub fn separate_key(scope: &Scope<'_>, text: &str, arguments: Digest) -> Key {
-    own_key("separate", scope, text).part(scope.tool.tool.as_str()).digest(Some(arguments)).finish(scope, Home::of(scope))
+    own_key("separate", scope, text)
+        .part(scope.tool.tool.as_str())
+        .digest(Some(arguments))
+        .finish(scope, Home::of(scope))
 }
 
 /// The key under which a resend of the same dispatch is found. The same id with another tool or other arguments is

@@ -1,0 +1,83 @@
+//! Small things with versions: the state of a breaker, the trust of a tenant, approvals, sessions.
+
+use std::fmt;
+use std::sync::Arc;
+
+use steadfast_core::Timestamp;
+
+/// What a document is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DocumentKind {
+    /// The state of a circuit breaker.
+    Breaker,
+    /// The failures that a tenant remembers.
+    Trust,
+    /// The requests and grants of a tenant.
+    Approvals,
+    /// What is known of a conversation.
+    Session,
+}
+
+impl DocumentKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Breaker, Self::Trust, Self::Approvals, Self::Session];
+
+    /// The word that is stored for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Breaker => "breaker",
+            Self::Trust => "trust",
+            Self::Approvals => "approvals",
+            Self::Session => "session",
+        }
+    }
+
+    /// The kind that is stored as this word.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// Names a document.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DocumentName {
+    /// What it is about.
+    pub kind: DocumentKind,
+    /// Which one.
+    pub id: Arc<str>,
+}
+
+impl fmt::Display for DocumentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind.name(), self.id)
+    }
+}
+
+/// A document as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// Grows with every write and is never given twice to one name, not even after it was removed.
+    pub version: u64,
+    /// What it says.
+    pub body: Arc<str>,
+}
+
+/// A change of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DocumentWrite {
+    /// The version that it replaces; nothing if there must be none.
+    pub replaces: Option<u64>,
+    /// What it says from now on; nothing removes it.
+    pub body: Option<Arc<str>>,
+    /// When it is forgotten.
+    pub expires: Option<Timestamp>,
+}
+
+/// What became of a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// It is written, as this version.
+    As(u64),
+    /// Somebody else was faster; this is what is there now.
+    Stale(Option<Document>),
+}

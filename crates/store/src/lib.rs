@@ -1,0 +1,117 @@
+//! What Steadfast remembers, and where.
+//!
+//! A [`Store`] adds atomicity to the tables of [`steadfast_core::dedupe`], and nothing else: each of its record
+//! operations finds the records, asks the table, and writes what the table says, all in one. Beside the records it
+//! keeps small [documents](Document) with versions (breakers, trust, approvals, sessions) and [logs](Log) that are
+//! only appended to (history, traces, the audit).
+//!
+//! The trait is the same for a map in memory, a file and a server; [`StoreError`] says what a caller has to know
+//! about a failure: whether the operation may have happened.
+
+mod clock;
+mod codec;
+mod document;
+mod error;
+mod journal;
+mod news;
+mod process;
+mod select;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{
+    Claim, ClaimVerdict, Owner, Receipt, Record, Release, RenewVerdict, Resolution, Save, SaveVerdict,
+    StartVerdict,
+};
+use steadfast_core::key::Key;
+use steadfast_core::policy::Lifetimes;
+use tokio::sync::broadcast;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use codec::{Codec, InvalidSecret, Unreadable};
+pub use document::{Document, DocumentKind, DocumentName, DocumentWrite, Written};
+pub use error::{StoreError, Trouble};
+pub use journal::{Entry, Journal, Keep, Query};
+pub use news::News;
+pub use process::{Neighbours, this_process};
+pub use select::{Flush, Page, Selection, Swept};
+
+/// What a store operation gives back.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// Where calls are remembered.
+///
+/// Every record operation is atomic and decided inside by the table of its name. An operation whose future is
+/// dropped may still happen.
+pub trait Store: fmt::Debug + Send + Sync {
+    /// What it is called in logs and errors: `memory`, `sqlite`, `redis`.
+    fn kind(&self) -> &'static str;
+
+    /// What time it is for the records of this store. Leases and lifetimes are counted in it.
+    fn now(&self) -> Timestamp;
+
+    /// Looks for the record of a call, and takes it if it may. `known` are deliveries that the store may not have
+    /// been told yet.
+    fn claim<'a>(
+        &'a self,
+        claim: &'a Claim,
+        known: &'a [(Receipt, Timestamp)],
+    ) -> StoreFuture<'a, ClaimVerdict>;
+
+    /// Marks that an attempt may have been sent.
+    fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict>;
+
+    /// Extends the lease of a claim; writes the claim again where the store has lost everything.
+    fn renew<'a>(&'a self, claimed: &'a Record, keep: &'a Lifetimes) -> StoreFuture<'a, RenewVerdict>;
+
+    /// Saves an answer under the fence.
+    fn save<'a>(&'a self, save: &'a Save) -> StoreFuture<'a, SaveVerdict>;
+
+    /// Gives a claim back.
+    fn release<'a>(&'a self, release: &'a Release) -> StoreFuture<'a, ()>;
+
+    /// Marks the answer that this receipt names as arrived at its caller. May be written late.
+    fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()>;
+
+    /// Settles an unknown outcome; says whether there was one.
+    fn resolve<'a>(&'a self, key: Key, resolution: Resolution, keep: &'a Lifetimes) -> StoreFuture<'a, bool>;
+
+    /// Waits until the record under this key is no longer in flight under a living holder: it is finished, gone, or
+    /// its lease has ended. Looks for itself after it has begun to listen, so nothing is missed; may come back
+    /// early. A store that fails meanwhile comes back too, for the claim that follows to say so.
+    fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+    /// The record under this key, unless it is past its lifetime.
+    fn record(&self, key: Key) -> StoreFuture<'_, Option<Record>>;
+
+    /// Records for a person to look at, in the order of their keys.
+    fn records<'a>(&'a self, selection: &'a Selection, page: Page) -> StoreFuture<'a, Vec<Record>>;
+
+    /// Forgets records; says how many.
+    fn flush<'a>(&'a self, flush: &'a Flush) -> StoreFuture<'a, u64>;
+
+    /// Removes what is past its lifetime: records, documents and entries. Bounded work; says whether more is left.
+    fn sweep(&self) -> StoreFuture<'_, Swept>;
+
+    /// A document, unless it is past its lifetime.
+    fn read<'a>(&'a self, name: &'a DocumentName) -> StoreFuture<'a, Option<Document>>;
+
+    /// Writes a document if it is still the one that was read.
+    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written>;
+
+    /// All documents of a kind.
+    fn documents(&self, kind: DocumentKind) -> StoreFuture<'_, Vec<(DocumentName, Document)>>;
+
+    /// Adds entries to a journal, within its bounds. Need not survive a crash of this process.
+    fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()>;
+
+    /// Reads entries of a journal, newest first.
+    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<Entry>>;
+
+    /// What other processes did to the documents, and what happened to the store itself. A receiver that lags has
+    /// to read everything again.
+    fn news(&self) -> broadcast::Receiver<News>;
+}

@@ -447,6 +447,12 @@ impl Approvals {
         Ok(Decided::Granted { grant: id, dropped })
     }
 
+    /// Whether this grant is one for this call. Numbers begin anew in a store that was emptied, so whoever spends a
+    /// grant that was seen earlier asks first, in the same atomic step.
+    pub fn is_for(&self, id: GrantId, wanted: Wanted<'_>) -> bool {
+        self.grants.get(&id).is_some_and(|grant| grant.is_for(wanted))
+    }
+
     /// Spends a grant for the owner of a claim. Stores do this in one atomic step, before the attempt is marked
     /// as started; the same owner may repeat it when the answer was lost.
     pub fn spend(&mut self, id: GrantId, owner: Digest, now: Timestamp) -> Spend {
@@ -531,7 +537,7 @@ impl Grant {
         }
     }
 
-    fn fits(&self, wanted: Wanted<'_>, now: Timestamp) -> bool {
+    fn is_for(&self, wanted: Wanted<'_>) -> bool {
         let same_call = match &self.fits {
             Fits::Once { arguments } => *arguments == wanted.arguments,
             Fits::Session { signature, session } => {
@@ -539,13 +545,13 @@ impl Grant {
             }
             Fits::Time { signature } => signature == wanted.signature,
         };
+        self.tool == *wanted.tool && same_call
+    }
+
+    fn fits(&self, wanted: Wanted<'_>, now: Timestamp) -> bool {
         // What was granted before the block was granted without knowing of it.
         let despite_block = !wanted.blocked || (self.blocked && self.by == Grantor::Operator);
-        self.tool == *wanted.tool
-            && same_call
-            && despite_block
-            && self.spent_by.is_none()
-            && now < self.expires
+        self.is_for(wanted) && despite_block && self.spent_by.is_none() && now < self.expires
     }
 
     const fn is_used_up_by_a_call(&self) -> bool {

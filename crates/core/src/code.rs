@@ -129,6 +129,37 @@ impl Code {
             | Self::ToolError => Status::Error,
         }
     }
+
+    /// Whether it is ours to say, and says nothing about what the tool would answer. Never stored, never given to
+    /// a later duplicate.
+    pub const fn is_refusal(self) -> bool {
+        match self {
+            Self::CircuitOpen
+            | Self::Overloaded
+            | Self::LoopDetected
+            | Self::ToolErrorLimit
+            | Self::ApprovalRequired
+            | Self::ApprovalDenied
+            | Self::ToolBlocked
+            | Self::Cancelled
+            | Self::StoreUnavailable
+            | Self::InFlight
+            | Self::DeadlineExceeded
+            | Self::IdempotencyConflict => true,
+            Self::InvalidEnvelope
+            | Self::UnsupportedVersion
+            | Self::InvalidArguments
+            | Self::UnknownTool
+            | Self::RetryExhausted
+            | Self::Timeout
+            | Self::StuckCall
+            | Self::OutcomeUnknown
+            | Self::DependencyFailed
+            | Self::ResultNotKept
+            | Self::UpstreamUnavailable
+            | Self::ToolError => false,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -353,6 +353,12 @@ impl Call {
 }
 
 impl CallResult {
+    /// Whether the call was turned away before the tool was bothered, which is never stored as an answer.
+    pub fn is_refused(&self) -> bool {
+        let code = self.ended.as_ref().err().map(|failure| failure.code);
+        self.attempts == 0 && code.is_some_and(|code| code.is_refusal() && code != Code::Cancelled)
+    }
+
     /// Whether the answer comes from a run that was in flight when the call came.
     pub fn was_followed(&self) -> bool {
         matches!(self.provenance, Provenance::Replayed { reason: ReplayReason::Waited, .. })

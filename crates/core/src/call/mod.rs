@@ -463,6 +463,21 @@ impl Call {
         &self.policy
     }
 
+    /// The attempts that were made, as the record remembers them.
+    pub fn attempts(&self) -> &[AttemptFact] {
+        &self.facts
+    }
+
+    /// What decided its jitter.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// When it came.
+    pub fn arrived(&self) -> Timestamp {
+        self.arrived
+    }
+
     /// The name of the state, for logs and tests.
     pub fn state(&self) -> &'static str {
         self.state.name()

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::approval::Channel;
 use crate::dedupe::{Address, Process, RunId};
-use crate::id::{ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId};
+use crate::id::{
+    ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
+};
 use crate::key::Key;
 use crate::policy::{Ambiguous, ComputedKeys, DedupePolicy, Policy, ToolClass};
 use crate::retry::CallerLimits;

@@ -9,7 +9,8 @@ use super::text::cut;
 use super::{Classified, Fault, Nature, Overrides, Severity, Source, classify};
 use crate::Timestamp;
 use crate::id::{Digest, Domain, Namespace, SessionKey, ToolCallId, ToolName, ToolRef};
-use crate::json::{Kind, Value};
+use crate::json::{Document, Kind, Limits, Value};
+use crate::output::Output;
 
 /// The longest message that a record keeps, in bytes.
 const LONGEST_MESSAGE: usize = 1024;
@@ -141,6 +142,18 @@ pub fn detect(result: Value<'_>, overrides: &Overrides, now: Timestamp) -> Optio
         http_status: found.http_status,
         severity,
     })
+}
+
+/// How bad the failure is that an output tells of in its structure, if it tells of one. Most outputs do not even
+/// have a member of such a name, and are not read.
+pub fn concern(output: &Output, overrides: &Overrides, now: Timestamp) -> Option<Severity> {
+    let text = output.content.as_str();
+    // `error`, `isError`, and the four spellings of a status.
+    if !["rror\"", "tatus"].iter().any(|part| text.contains(part)) {
+        return None;
+    }
+    let document = Document::parse(text.as_bytes(), Limits::ENVELOPE).ok()?;
+    Some(detect(document.root(), overrides, now)?.severity)
 }
 
 /// What a result states about a failure of its own.

@@ -90,8 +90,9 @@ pub(super) fn decide(fault: &Fault, facts: &Facts<'_>, unknown: Nature) -> Decis
         }
         Source::Exit { code, signal } => exit(code, signal),
         Source::Timeout { .. } => Verdict::transient(Unknown, Severity::Timeout, Code::Timeout).by("timeout"),
-        // A panic is to a tool in our process what a crash is to one in a child.
-        Source::Panic => Verdict::transient(Unknown, Severity::Crash, Code::ToolError).by("panic"),
+        // A panic is a mistake in the tool's own code, in our process: it would be made again. How far the tool got
+        // before it, nobody knows.
+        Source::Panic => Verdict::permanent(Unknown, Severity::Crash).by("panic"),
         Source::BadAnswer => Verdict::permanent(Answered, Severity::Validation).by("bad-answer"),
     }
 }

@@ -203,7 +203,7 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
         (Source::Exit { code: None, signal: Some(9) }, "", Transient, Unknown, S::Crash, "exit.signal.9"),
         (Source::Exit { code: None, signal: None }, "", Transient, Unknown, S::Crash, "exit"),
         (TIMED_OUT, "", Transient, Unknown, S::Timeout, "timeout"),
-        (Source::Panic, "", Transient, Unknown, S::Crash, "panic"),
+        (Source::Panic, "", Permanent, Unknown, S::Crash, "panic"),
         (Source::BadAnswer, "expected an object", Permanent, Answered, S::Validation, "bad-answer"),
         // Words thrown in place of an answer are believed about the transport, but prove nothing.
         (Source::Tool, "Service unavailable (503)", Transient, Unknown, S::ServerError, "text.http.503"),

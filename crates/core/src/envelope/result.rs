@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::EnvelopeError;
+use super::{CallEnvelope, EnvelopeError};
 use crate::breaker;
 use crate::code::{Code, Status};
 use crate::id::{RequestId, ToolName, TurnId};
@@ -107,6 +107,43 @@ impl From<&EnvelopeError> for ErrorBody {
             message: error.to_string(),
             retriable: false,
             terminal: true,
+            breaker_state: None,
+            rule: None,
+            verify: None,
+            retry_after_ms: None,
+        }
+    }
+}
+
+impl ResultEnvelope {
+    /// The answer to a call that was turned away at the door, before it became one.
+    pub fn turned_away(call: &CallEnvelope, error: ErrorBody) -> Self {
+        Self {
+            request_id: call.request_id.clone(),
+            status: error.code.status(),
+            from_cache: false,
+            cache: None,
+            tool_name: call.tool_name.clone(),
+            duration_ms: 0,
+            attempts: 0,
+            output: None,
+            error: Some(error),
+            retried_by: Vec::new(),
+            recorded: None,
+            escalated: false,
+            turn: call.target.turn_id.clone(),
+        }
+    }
+}
+
+impl ErrorBody {
+    /// A refusal that passes: the same call may succeed in a moment.
+    pub fn for_now(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            retriable: true,
+            terminal: false,
             breaker_state: None,
             rule: None,
             verify: None,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::account::{Account, Blocked, Escalated, Recovering, State};
+use super::shelf::Shelf;
 use super::window::Failed;
 use super::{Bounds, Finished, Scope, Signature, TrustLedger, TrustState};
 use crate::Timestamp;
@@ -298,6 +299,29 @@ impl TrustLedger {
         Ok(ledger)
     }
 
+    /// Takes over what another process stored, entry by entry whichever is newer. What is not trusted here and is
+    /// missing there was reset there, unless something happened here since.
+    ///
+    /// Single failures are not taken over: they count in the process that saw them.
+    pub fn adopt(&mut self, snapshot: Snapshot) -> Result<(), SnapshotError> {
+        let written = snapshot.last_updated;
+        let bounds = Bounds {
+            tools: self.tools.most,
+            signatures: self.signatures.most,
+            domains: self.domains.most,
+            history: self.most_history,
+        };
+        let theirs = Self::restore(snapshot, bounds)?;
+        self.tools.adopt(theirs.tools, written);
+        self.signatures.adopt(theirs.signatures, written);
+        self.domains.adopt(theirs.domains, written);
+        self.everything = match (self.everything.take(), theirs.everything) {
+            (Some(ours), None) if ours.at > written => Some(ours),
+            (_, theirs) => theirs,
+        };
+        Ok(())
+    }
+
     fn put_back(&mut self, entry: String, stored: ToolReliabilityState) -> Result<(), SnapshotError> {
         let account = stored.account(&entry)?;
         let twice = match stored.holder(&entry)? {
@@ -341,6 +365,40 @@ impl TrustLedger {
             account.last_failure = account.last_failure.max(Some(at));
             account.domain = entry.domain.clone();
         }
+    }
+}
+
+impl<K: Ord + Clone> Shelf<K, Account> {
+    /// Takes over accounts that were stored at `written`.
+    fn adopt(&mut self, theirs: Self, written: Timestamp) {
+        for (key, account) in &mut self.items {
+            let reset = theirs.items.get(key).is_none_or(|stored| stored.state == State::Trusted);
+            if account.state != State::Trusted && reset && account.touched() < written {
+                *account = Account::default();
+            }
+        }
+        for (key, stored) in theirs.items.into_iter().filter(|(_, stored)| stored.state != State::Trusted) {
+            if let Some(account) = self.get_or_make(key, written)
+                && (account.state == State::Trusted || account.touched() < stored.touched())
+            {
+                // The failures that were seen here stay; the state is theirs.
+                let window = std::mem::take(&mut account.window);
+                *account = Account { window, ..stored };
+            }
+        }
+    }
+}
+
+impl Account {
+    /// When something last happened to it.
+    fn touched(&self) -> Timestamp {
+        let changed = match &self.state {
+            State::Trusted => None,
+            State::Escalated(escalated) => Some(escalated.at.max(escalated.last_counted)),
+            State::Recovering(recovering) => Some(recovering.at),
+            State::Blocked(blocked) => Some(blocked.at),
+        };
+        changed.max(self.last_failure).max(self.last_success).unwrap_or_default()
     }
 }
 

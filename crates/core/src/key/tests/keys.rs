@@ -431,7 +431,13 @@ fn what_one_atomic_operation_touches_lives_in_one_place() {
     let scope = owned.scope();
     let index = computed(&owned, "{}", ToolClass::Mutating);
     let run = run_key(index, &RunId("run-1".into()));
-    for key in [explicit_key(&scope, "k"), call_id_key(&scope, "c", digest("{}", ToolClass::Mutating)), run, index.shadowed(), run.shadowed()] {
+    for key in [
+        explicit_key(&scope, "k"),
+        call_id_key(&scope, "c", digest("{}", ToolClass::Mutating)),
+        run,
+        index.shadowed(),
+        run.shadowed(),
+    ] {
         assert_eq!(key.home(), index.home());
         assert_ne!(key, index);
     }

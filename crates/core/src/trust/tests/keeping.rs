@@ -294,3 +294,24 @@ fn a_success_leaves_no_trace_where_nothing_needs_it() {
     }
     assert!(crowd.ledger.signatures.items.is_empty());
 }
+
+#[test]
+fn rp_11_two_processes_learn_from_each_other_and_the_newer_word_counts() {
+    let escalated = One::escalated(TrustRule::default(), 10);
+    let mut other = One::new(TrustRule::default());
+    other.records(&[BAD; 2], 5);
+    other.ledger.adopt(escalated.ledger.snapshot(at(20))).unwrap();
+    assert_eq!(other.state(20), TrustState::Escalated, "it was escalated elsewhere");
+
+    // Reset there: what is stored no longer names it.
+    let mut reset = escalated.ledger.clone();
+    reset.reset(Target::Signature(&other.tool, &other.signature), at(30));
+    let stored = reset.snapshot(at(30));
+    let mut failed_since = One::new(TrustRule::default());
+    failed_since.ledger = other.ledger.clone();
+    failed_since.record(BAD, 31);
+    other.ledger.adopt(stored.clone()).unwrap();
+    assert_eq!(other.state(32), TrustState::Trusted);
+    failed_since.ledger.adopt(stored).unwrap();
+    assert_eq!(failed_since.state(32), TrustState::Escalated, "something happened here after the reset");
+}

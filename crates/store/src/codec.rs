@@ -145,3 +145,173 @@ impl fmt::Display for Unreadable {
 }
 
 impl std::error::Error for Unreadable {}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use steadfast_core::Timestamp;
+    use steadfast_core::dedupe::{Lease, Origin, Owner, Process, RecordState, RunId};
+    use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
+    use steadfast_core::output::{Output, RawJson};
+
+    use super::*;
+
+    const SECRET: [u8; 32] = [7; 32];
+
+    fn record(output: &str) -> Record {
+        let at = Timestamp::from_millis(1_762_338_645_007);
+        let (namespace, tool) = (Namespace::new("bank").unwrap(), ToolName::new("pay").unwrap());
+        Record {
+            key: Key(Digest::of(b"key")),
+            origin: Origin::Run,
+            index: Some(Key(Digest::of(b"index"))),
+            call_id: None,
+            tool: ToolRef { namespace, tool },
+            state: RecordState::Done(Some(Output { content: RawJson::string(output), metadata: None })),
+            owner: Owner { process: Process { boot: "boot".into(), pid: 1, started: 2 }, call: 3, claim: 4 },
+            started: true,
+            retry_safe: false,
+            digest: Digest::of(b"arguments"),
+            run: RunId("run".into()),
+            lease: Lease::Until(at),
+            delivered: None,
+            version: 2,
+            arrived: at,
+            created: at,
+            updated: at,
+            expires: Some(at),
+            request: RequestId::new("request").unwrap(),
+            tool_call: None,
+            session: None,
+            actor: None,
+            tenant: None,
+            attempts: Vec::new(),
+        }
+    }
+
+    fn encrypted() -> Codec {
+        Codec::encrypted(&SECRET).unwrap()
+    }
+
+    /// Small and large, in the clear and not: every form that is written.
+    fn forms() -> Vec<(Codec, Record, u8)> {
+        let (small, large) = (record("paid"), record(&"paid ".repeat(2000)));
+        vec![
+            (Codec::default(), small.clone(), PLAIN),
+            (Codec::default(), large.clone(), COMPRESSED),
+            (encrypted(), small, ENCRYPTED),
+            (encrypted(), large, ENCRYPTED),
+        ]
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was_in_every_form() {
+        for (codec, record, form) in forms() {
+            let stored = codec.encode(&record);
+            assert_eq!(stored.first(), Some(&form));
+            assert_eq!(codec.decode(record.key, &stored).unwrap(), record);
+        }
+    }
+
+    #[test]
+    fn what_is_large_is_compressed_and_what_is_secret_cannot_be_read() {
+        let large = record(&"paid ".repeat(2000));
+        assert!(Codec::default().encode(&large).len() < 2000);
+        assert!(encrypted().encode(&large).len() < 2000, "compressed before it is encrypted");
+        let small = record("paid");
+        let holds = |stored: &[u8]| stored.windows(6).any(|part| part == b"\"paid\"");
+        assert!(holds(&Codec::default().encode(&small)));
+        assert!(!holds(&encrypted().encode(&small)));
+        assert_ne!(encrypted().encode(&small), encrypted().encode(&small), "no nonce is used twice");
+    }
+
+    #[test]
+    fn a_secret_can_be_introduced_while_old_records_are_still_there() {
+        let record = record("paid");
+        let plain = Codec::default().encode(&record);
+        assert_eq!(encrypted().decode(record.key, &plain).unwrap(), record);
+    }
+
+    #[test]
+    fn another_secret_or_none_reads_nothing() {
+        let record = record("paid");
+        let stored = encrypted().encode(&record);
+        let other = Codec::encrypted(&[8; 32]).unwrap();
+        assert!(matches!(other.decode(record.key, &stored), Err(Unreadable::WrongSecret)));
+        assert!(matches!(Codec::default().decode(record.key, &stored), Err(Unreadable::NoSecret)));
+        for length in [0, 31, 33] {
+            let refused = Codec::encrypted(&vec![7; length]).unwrap_err();
+            assert!(refused.to_string().contains(&format!("has {length} bytes")), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_was_moved_is_not_read() {
+        let elsewhere = Key(Digest::of(b"another key"));
+        for (codec, record, form) in forms() {
+            let found = codec.decode(elsewhere, &codec.encode(&record));
+            match form {
+                ENCRYPTED => assert!(matches!(found, Err(Unreadable::WrongSecret)), "{found:?}"),
+                _ => assert!(matches!(found, Err(Unreadable::Damaged)), "{found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_cut_or_changed_anywhere_is_refused() {
+        for (codec, record, form) in forms() {
+            let stored = codec.encode(&record);
+            for end in 0..stored.len() {
+                assert!(codec.decode(record.key, &stored[..end]).is_err(), "cut at {end}");
+            }
+            for place in 0..stored.len() {
+                let mut changed = stored.clone();
+                changed[place] ^= 1;
+                let found = codec.decode(record.key, &changed);
+                // In the clear a change may give another record, which nobody can tell; it must not give a panic.
+                assert!(found.is_err() || form != ENCRYPTED, "changed at {place}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_of_a_newer_version_says_so() {
+        let record = record("paid");
+        let newer = record.to_json().replacen("\"format\":1", "\"format\":2", 1);
+        let found = Codec::default().decode(record.key, &tagged(PLAIN, newer.as_bytes()));
+        assert!(matches!(found, Err(Unreadable::Record(UnreadableRecord::Newer(2)))), "{found:?}");
+    }
+
+    #[test]
+    fn a_bomb_is_refused_before_anything_is_allocated() {
+        let key = record("").key;
+        let announces = |length: u32| tagged(COMPRESSED, &[&length.to_le_bytes()[..], &[0; 64]].concat());
+        for length in [u32::MAX, (64 << 20) + 1] {
+            assert!(matches!(Codec::default().decode(key, &announces(length)), Err(Unreadable::Damaged)));
+        }
+        // One that keeps to the limit in what it announces, and unfolds to more than that.
+        let mut liar = lz4_flex::compress_prepend_size(&vec![b' '; 1 << 20]);
+        liar[..4].copy_from_slice(&1024_u32.to_le_bytes());
+        assert!(matches!(Codec::default().decode(key, &tagged(COMPRESSED, &liar)), Err(Unreadable::Damaged)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(tag in "[pce]", bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let key = record("").key;
+            let stored = tagged(tag.as_bytes()[0], &bytes);
+            for codec in [Codec::default(), encrypted()] {
+                prop_assert!(codec.decode(key, &stored).is_err());
+                prop_assert!(codec.decode(key, &bytes).is_err());
+            }
+        }
+
+        #[test]
+        fn any_output_comes_back(text in ".{0,3000}") {
+            let record = record(&text);
+            for codec in [Codec::default(), encrypted()] {
+                prop_assert_eq!(codec.decode(record.key, &codec.encode(&record)).unwrap(), record.clone());
+            }
+        }
+    }
+}

@@ -13,9 +13,12 @@ mod codec;
 mod document;
 mod error;
 mod journal;
+mod memory;
 mod news;
 mod process;
 mod select;
+#[cfg(feature = "suite")]
+pub mod suite;
 
 use std::fmt;
 use std::future::Future;
@@ -35,8 +38,9 @@ pub use codec::{Codec, InvalidSecret, Unreadable};
 pub use document::{Document, DocumentKind, DocumentName, DocumentWrite, Written};
 pub use error::{StoreError, Trouble};
 pub use journal::{Entry, Journal, Keep, Query};
+pub use memory::{MemoryOptions, MemoryStore};
 pub use news::News;
-pub use process::{Neighbours, this_process};
+pub use process::{Neighbours, Sight, this_process};
 pub use select::{Flush, Page, Selection, Swept};
 
 /// What a store operation gives back.

@@ -4,6 +4,7 @@
 //! and a laptop that slept is not declared dead. A process is told apart by the boot of its machine, its number
 //! and its start; where any of that cannot be judged, time decides.
 
+use std::fmt;
 use std::fs;
 use std::sync::Arc;
 
@@ -16,6 +17,18 @@ pub fn this_process() -> Process {
     // A machine that tells nothing gets a boot of its own, so that nobody is taken for somebody else.
     let boot = boot().unwrap_or_else(|| format!("unknown-{pid}-{:?}", std::time::SystemTime::now()).into());
     Process { boot, pid, started: started(pid).unwrap_or(0) }
+}
+
+/// The process with this number on the machine of this one, if there is one.
+#[cfg(feature = "suite")]
+pub(crate) fn process_of(neighbour: &Process, pid: u32) -> Option<Process> {
+    Some(Process { pid, started: started(pid)?, ..neighbour.clone() })
+}
+
+/// Judges whether the process that owns a record still lives.
+pub trait Sight: fmt::Debug + Send + Sync {
+    /// What is known of a process.
+    fn sight(&self, process: &Process) -> LeaseSight;
 }
 
 /// Judges the owners of records on this machine.
@@ -32,9 +45,10 @@ impl Neighbours {
     pub fn of(own: Process) -> Self {
         Self { own, gone: Mutex::new(None) }
     }
+}
 
-    /// What is known of a process.
-    pub fn sight(&self, process: &Process) -> LeaseSight {
+impl Sight for Neighbours {
+    fn sight(&self, process: &Process) -> LeaseSight {
         if *process == self.own {
             return LeaseSight::Alive;
         }

@@ -1,0 +1,102 @@
+//! Documents in memory.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use steadfast_core::Timestamp;
+
+use crate::document::{Document, DocumentKind, DocumentName, DocumentWrite, Written};
+use crate::error::{StoreError, Trouble};
+
+/// The most documents. Breakers, tenants and sessions are far fewer; who makes up names without end is stopped here.
+const MOST: usize = 25_000;
+
+#[derive(Debug, Default)]
+pub(super) struct Documents {
+    shelf: Mutex<Shelf>,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    documents: BTreeMap<DocumentName, Stored>,
+    /// One count for all of them: so no name gets a version twice, and nothing has to be kept of what was removed.
+    versions: u64,
+}
+
+#[derive(Debug)]
+struct Stored {
+    document: Document,
+    expires: Option<Timestamp>,
+}
+
+impl Documents {
+    pub(super) fn read(&self, name: &DocumentName, now: Timestamp) -> Option<Document> {
+        self.shelf.lock().current(name, now).cloned()
+    }
+
+    pub(super) fn write(
+        &self,
+        name: &DocumentName,
+        write: DocumentWrite,
+        now: Timestamp,
+    ) -> Result<Written, StoreError> {
+        let mut shelf = self.shelf.lock();
+        let current = shelf.current(name, now);
+        if current.map(|document| document.version) != write.replaces {
+            return Ok(Written::Stale(current.cloned()));
+        }
+        if write.body.is_some() && current.is_none() && shelf.documents.len() >= MOST {
+            shelf.sweep(now);
+            if shelf.documents.len() >= MOST {
+                return Err(StoreError::not_done(Trouble::Full, "the memory store is full of documents"));
+            }
+        }
+        shelf.versions += 1;
+        let version = shelf.versions;
+        match write.body {
+            Some(body) => {
+                let stored = Stored { document: Document { version, body }, expires: write.expires };
+                shelf.documents.insert(name.clone(), stored);
+            }
+            None => {
+                shelf.documents.remove(name);
+            }
+        }
+        Ok(Written::As(version))
+    }
+
+    pub(super) fn of(&self, kind: DocumentKind, now: Timestamp) -> Vec<(DocumentName, Document)> {
+        let shelf = self.shelf.lock();
+        let first = DocumentName { kind, id: Arc::from("") };
+        let from_first = shelf.documents.range((Bound::Included(first), Bound::Unbounded));
+        from_first
+            .take_while(|(name, _)| name.kind == kind)
+            .filter(|(_, stored)| !stored.is_expired(now))
+            .map(|(name, stored)| (name.clone(), stored.document.clone()))
+            .collect()
+    }
+
+    pub(super) fn sweep(&self, now: Timestamp) -> u64 {
+        self.shelf.lock().sweep(now)
+    }
+}
+
+impl Shelf {
+    fn current(&self, name: &DocumentName, now: Timestamp) -> Option<&Document> {
+        self.documents.get(name).filter(|stored| !stored.is_expired(now)).map(|stored| &stored.document)
+    }
+
+    fn sweep(&mut self, now: Timestamp) -> u64 {
+        let before = self.documents.len();
+        self.documents.retain(|_, stored| !stored.is_expired(now));
+        (before - self.documents.len()) as u64
+    }
+}
+
+impl Stored {
+    fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires.is_some_and(|expires| expires <= now)
+    }
+}

@@ -1,0 +1,135 @@
+//! Making room, and removing what is past its lifetime.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::key::Key;
+
+use super::shards::{Finished, Shard, Shards};
+use crate::select::Swept;
+
+/// The most records that one sweep removes.
+const MOST_SWEPT: usize = 4096;
+/// A store that is full of open records looks for expired ones no more often than this.
+const SEARCH_EVERY: Duration = Duration::from_secs(1);
+
+/// How useful a finished record is.
+#[derive(Clone, Copy)]
+enum Use {
+    Spare,
+    Kept,
+}
+
+/// The finished record that was written longest ago in its shard.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Oldest {
+    updated: Timestamp,
+    shard: usize,
+    key: Key,
+    version: u64,
+}
+
+impl Shards {
+    /// Makes room for some more: finished records go, those first that are hardly of use any more, and among them
+    /// those first that were written longest ago. Says whether there is room now.
+    pub(super) fn make_room(&self, now: Timestamp) -> bool {
+        for class in [Use::Spare, Use::Kept] {
+            self.evict(class);
+        }
+        if self.room.records() >= self.room.most && self.may_search(now) {
+            self.remove_expired(now);
+        }
+        self.room.records() < self.room.most
+    }
+
+    /// Looking at every shard costs something, so a few records go at once.
+    fn wants_room(&self) -> bool {
+        let some = (self.room.most / 256).clamp(1, 64);
+        self.room.records() + some > self.room.most || self.is_heavy()
+    }
+
+    fn evict(&self, class: Use) {
+        if !self.wants_room() {
+            return;
+        }
+        let mut oldest = BinaryHeap::new();
+        self.in_each_shard(|number, shard| oldest.extend(shard.oldest(number, class).map(Reverse)));
+        while self.wants_room()
+            && let Some(Reverse(Oldest { shard, key, version, .. })) = oldest.pop()
+        {
+            // It may have been claimed again meanwhile; then it stays.
+            self.remove_if(key, |record| record.version == version && !record.is_open());
+            let next = self.in_shard(shard, |records| records.oldest(shard, class)).flatten();
+            oldest.extend(next.map(Reverse));
+        }
+    }
+
+    /// Removes what is past its lifetime.
+    pub(super) fn sweep(&self, now: Timestamp) -> Swept {
+        let swept = self.remove_expired(now);
+        self.forget_pointers(|_, target| target.is_none());
+        swept
+    }
+
+    fn remove_expired(&self, now: Timestamp) -> Swept {
+        let mut expired = self.keys(|record| record.is_expired(now));
+        let more = expired.len() > MOST_SWEPT;
+        expired.truncate(MOST_SWEPT);
+        let removed = expired.into_iter().filter(|key| self.remove_if(*key, |record| record.is_expired(now)));
+        Swept { removed: removed.count() as u64, more }
+    }
+
+    fn may_search(&self, now: Timestamp) -> bool {
+        let mut searched = self.room.searched.lock();
+        let may = now.since(*searched) >= SEARCH_EVERY;
+        if may {
+            *searched = now;
+        }
+        may
+    }
+
+    /// Keeps the index from growing where one dispatch id comes again and again with other arguments: entries that
+    /// lead to the record of another call go. As many as there are records stay at most.
+    pub(super) fn bound_pointers(&self) {
+        if self.room.pointers.load(Ordering::Relaxed) > 2 * self.room.most {
+            self.forget_pointers(|index, target| target != Some(Some(index)));
+        }
+    }
+
+    /// Forgets index entries. The judge sees the entry and the index of the record that it points to, if there is
+    /// such a record.
+    fn forget_pointers(&self, forget: impl Fn(Key, Option<Option<Key>>) -> bool) {
+        let mut entries = Vec::new();
+        self.in_each_shard(|_, shard| entries.extend(shard.index.iter().map(|(index, key)| (*index, *key))));
+        for (index, key) in entries {
+            let target = self.look(key, |record| Some(record.index));
+            if forget(index, target) {
+                self.atomically([Some(index), Some(key), None], |locked| {
+                    let target = locked.record(key)?.map(|record| record.index);
+                    if locked.pointer(index)? == Some(key) && forget(index, target) {
+                        locked.unpoint(index)?;
+                    }
+                    Ok(())
+                });
+            }
+        }
+    }
+}
+
+impl Shard {
+    fn oldest(&mut self, number: usize, class: Use) -> Option<Oldest> {
+        let queue = match class {
+            Use::Spare => &mut self.spare,
+            Use::Kept => &mut self.kept,
+        };
+        while queue.front().is_some_and(|finished| !finished.is_current(&self.records)) {
+            queue.pop_front();
+        }
+        let Finished { key, version } = *queue.front()?;
+        let updated = self.records.get(&key)?.updated;
+        Some(Oldest { updated, shard: number, key, version })
+    }
+}

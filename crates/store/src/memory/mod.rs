@@ -1,0 +1,333 @@
+//! The store of one process: a map, sharded, bounded, and gone with the process.
+//!
+//! Every operation is done when it is asked for, under the locks of the shards it touches; the futures it gives back
+//! are ready. What is decided is decided by the tables of the core, and what they say is carried out in [`shards`].
+//!
+//! It holds so many records and no more. Open ones are pinned; of the finished ones the least useful goes first
+//! (see [`evict`](Shards::make_room)). A store that is full of open ones says so, and the call is refused: forgetting
+//! one of them would mean to run it twice.
+
+mod documents;
+mod evict;
+mod journals;
+mod shards;
+#[cfg(test)]
+mod tests;
+mod waiting;
+
+use std::collections::BinaryHeap;
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{
+    Absence, Claim, ClaimVerdict, Found, LeaseSight, Owner, Process, Receipt, Record, Release, RenewVerdict,
+    Resolution, Role, Save, SaveVerdict, StartVerdict, Write, decide_claim, decide_delivered, decide_release,
+    decide_renew, decide_resolve, decide_save, decide_start,
+};
+use steadfast_core::key::Key;
+use steadfast_core::policy::Lifetimes;
+use tokio::sync::broadcast;
+
+use self::documents::Documents;
+use self::journals::Journals;
+use self::shards::{Carried, Shards};
+use crate::clock::{Clock, SystemClock};
+use crate::document::{Document, DocumentKind, DocumentName, DocumentWrite, Written};
+use crate::error::{StoreError, Trouble};
+use crate::journal::{Entry, Journal, Keep, Query};
+use crate::news::News;
+use crate::process::{Neighbours, Sight, this_process};
+use crate::select::{Flush, Page, Selection, Swept};
+use crate::{Store, StoreFuture};
+
+/// How a memory store is made.
+#[derive(Clone, Debug)]
+pub struct MemoryOptions {
+    /// The most records. Each costs about a kilobyte and its output.
+    pub most: usize,
+    /// The most bytes of outputs: 25,000 records of the largest output would be more than any machine has.
+    pub most_bytes: usize,
+    /// Where the time comes from.
+    pub clock: Arc<dyn Clock>,
+    /// The process whose calls are kept here: as long as it lives, so do its claims.
+    pub process: Process,
+    /// What is known of other processes, should their records get here.
+    pub sight: Arc<dyn Sight>,
+}
+
+impl MemoryOptions {
+    /// The usual bounds, with this clock and the claims of this process.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let process = this_process();
+        Self {
+            most: 25_000,
+            most_bytes: 256 << 20,
+            clock,
+            sight: Arc::new(Neighbours::of(process.clone())),
+            process,
+        }
+    }
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        Self::new(Arc::new(SystemClock::default()))
+    }
+}
+
+/// Keeps everything in memory.
+#[derive(Debug)]
+pub struct MemoryStore {
+    shards: Shards,
+    documents: Documents,
+    journals: Journals,
+    clock: Arc<dyn Clock>,
+    process: Process,
+    sight: Arc<dyn Sight>,
+    /// Never sent on: nobody else writes here, and what is lost is lost with the process.
+    news: broadcast::Sender<News>,
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new(options: MemoryOptions) -> Self {
+        Self {
+            shards: Shards::new(options.most, options.most_bytes),
+            documents: Documents::default(),
+            journals: Journals::default(),
+            clock: options.clock,
+            process: options.process,
+            sight: options.sight,
+            news: broadcast::Sender::new(1),
+        }
+    }
+
+    fn sight(&self, owner: &Owner) -> LeaseSight {
+        self.sight.sight(&owner.process)
+    }
+
+    /// One try of a claim; nothing if it would need room that there is not.
+    fn try_claim(
+        &self,
+        claim: &Claim,
+        known: &[(Receipt, Timestamp)],
+        now: Timestamp,
+    ) -> Option<ClaimVerdict> {
+        let (own, index) = (claim.address.own(), claim.address.index());
+        let followed = match claim.role {
+            Role::Waiter { followed } => Some(followed),
+            Role::Fresh => None,
+        };
+        let see = |record: &'_ Record| self.sight(&record.owner);
+        self.shards.atomically([Some(own), index, followed], |locked| {
+            let own = locked.record(own)?;
+            let indexed = locked.indexed(index)?;
+            let followed = followed.map_or(Ok(None), |key| locked.record(key))?;
+            let found = Found {
+                followed: followed.map(|record| (record, see(record))),
+                own: own.map(|record| (record, see(record))),
+                indexed: indexed.map(|record| (record, see(record))),
+            };
+            let decided = decide_claim(claim, found, known, now);
+            Ok(match locked.carry_out(decided.write)? {
+                Carried::Out => Some(decided.verdict),
+                Carried::NoRoom => None,
+            })
+        })
+    }
+
+    fn try_save(&self, save: &Save, now: Timestamp) -> Option<SaveVerdict> {
+        let (key, index) = (save.claimed.key, save.claimed.index);
+        self.shards.atomically([Some(key), index, None], |locked| {
+            let decided = decide_save(save, locked.record(key)?, locked.indexed(index)?, now);
+            Ok(match locked.carry_out(decided.write)? {
+                Carried::Out => Some(decided.verdict),
+                Carried::NoRoom => None,
+            })
+        })
+    }
+
+    /// Tries until there was room; nothing if there is none to be made.
+    fn with_room<V>(&self, now: Timestamp, mut attempt: impl FnMut() -> Option<V>) -> Option<V> {
+        loop {
+            if let Some(verdict) = attempt() {
+                return Some(verdict);
+            }
+            if !self.shards.make_room(now) {
+                return None;
+            }
+        }
+    }
+
+    /// Decides over the one record under this key. Such writes replace what they found, so there is always room.
+    fn change<V>(&self, key: Key, decide: impl Fn(Option<&Record>) -> (V, Write)) -> V {
+        self.shards.atomically([Some(key), None, None], |locked| {
+            let (verdict, write) = decide(locked.record(key)?);
+            locked.carry_out(write)?;
+            Ok(verdict)
+        })
+    }
+
+    fn flush_finished(&self, selection: &Selection) -> u64 {
+        let mut flushed = 0;
+        for key in self.shards.keys(|record| !record.is_open() && selection.holds(record)) {
+            let finished = |record: &Record| !record.is_open() && selection.holds(record);
+            flushed += u64::from(self.shards.remove_if(key, finished));
+        }
+        flushed
+    }
+
+    /// The first so many keys behind the start of the page.
+    fn page(&self, selection: &Selection, page: Page, now: Timestamp) -> Vec<Key> {
+        let mut first = BinaryHeap::new();
+        self.shards.each(|record| {
+            let behind = page.after.is_none_or(|after| record.key > after);
+            if behind && selection.holds(record) && !record.is_expired(now) {
+                first.push(record.key);
+                if first.len() > page.limit {
+                    first.pop();
+                }
+            }
+        });
+        first.into_sorted_vec()
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new(MemoryOptions::default())
+    }
+}
+
+impl Store for MemoryStore {
+    fn kind(&self) -> &'static str {
+        "memory"
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn claim<'a>(
+        &'a self,
+        claim: &'a Claim,
+        known: &'a [(Receipt, Timestamp)],
+    ) -> StoreFuture<'a, ClaimVerdict> {
+        let now = self.clock.now();
+        let verdict = self.with_room(now, || self.try_claim(claim, known, now));
+        self.shards.bound_pointers();
+        done(verdict.unwrap_or(ClaimVerdict::Full))
+    }
+
+    fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict> {
+        let now = self.clock.now();
+        done(self.change(key, |found| {
+            let decided = decide_start(owner, found, now);
+            (decided.verdict, decided.write)
+        }))
+    }
+
+    fn renew<'a>(&'a self, claimed: &'a Record, keep: &'a Lifetimes) -> StoreFuture<'a, RenewVerdict> {
+        let now = self.clock.now();
+        done(self.change(claimed.key, |found| {
+            let decided = decide_renew(claimed, keep, found, Absence::Removed, now);
+            (decided.verdict, decided.write)
+        }))
+    }
+
+    fn save<'a>(&'a self, save: &'a Save) -> StoreFuture<'a, SaveVerdict> {
+        let now = self.clock.now();
+        let verdict = self.with_room(now, || self.try_save(save, now));
+        if self.shards.is_heavy() {
+            self.shards.make_room(now);
+        }
+        let full = || StoreError::not_done(Trouble::Full, "the memory store is full of calls in flight");
+        Box::pin(ready(verdict.ok_or_else(full)))
+    }
+
+    fn release<'a>(&'a self, release: &'a Release) -> StoreFuture<'a, ()> {
+        self.shards.atomically([Some(release.key), release.index, None], |locked| {
+            let own = locked.record(release.key)?;
+            let write = decide_release(release, own, locked.indexed(release.index)?);
+            locked.carry_out(write)?;
+            Ok(())
+        });
+        done(())
+    }
+
+    fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()> {
+        self.change(receipt.key, |found| ((), decide_delivered(receipt, at, found)));
+        done(())
+    }
+
+    fn resolve<'a>(&'a self, key: Key, resolution: Resolution, keep: &'a Lifetimes) -> StoreFuture<'a, bool> {
+        let now = self.clock.now();
+        done(self.change(key, |found| {
+            let decided = decide_resolve(found, resolution, keep, now);
+            (decided.verdict, decided.write)
+        }))
+    }
+
+    fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(self.wait_until_settled(key))
+    }
+
+    fn record(&self, key: Key) -> StoreFuture<'_, Option<Record>> {
+        let now = self.clock.now();
+        done(self.shards.look(key, |record| (!record.is_expired(now)).then(|| record.clone())))
+    }
+
+    fn records<'a>(&'a self, selection: &'a Selection, page: Page) -> StoreFuture<'a, Vec<Record>> {
+        let now = self.clock.now();
+        let keys = self.page(selection, page, now);
+        let holds = |record: &Record| selection.holds(record) && !record.is_expired(now);
+        let copy = |key| self.shards.look(key, |record| holds(record).then(|| record.clone()));
+        done(keys.into_iter().filter_map(copy).collect())
+    }
+
+    fn flush<'a>(&'a self, flush: &'a Flush) -> StoreFuture<'a, u64> {
+        done(match flush {
+            Flush::Key(key) => u64::from(self.shards.remove_if(*key, |_| true)),
+            Flush::Finished(selection) => self.flush_finished(selection),
+        })
+    }
+
+    fn sweep(&self) -> StoreFuture<'_, Swept> {
+        let now = self.clock.now();
+        let swept = self.shards.sweep(now);
+        let removed = swept.removed + self.documents.sweep(now) + self.journals.sweep(now);
+        done(Swept { removed, ..swept })
+    }
+
+    fn read<'a>(&'a self, name: &'a DocumentName) -> StoreFuture<'a, Option<Document>> {
+        done(self.documents.read(name, self.clock.now()))
+    }
+
+    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written> {
+        Box::pin(ready(self.documents.write(name, write, self.clock.now())))
+    }
+
+    fn documents(&self, kind: DocumentKind) -> StoreFuture<'_, Vec<(DocumentName, Document)>> {
+        done(self.documents.of(kind, self.clock.now()))
+    }
+
+    fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()> {
+        self.journals.append(journal, entries, keep, self.clock.now());
+        done(())
+    }
+
+    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<Entry>> {
+        done(self.journals.read(query))
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.news.subscribe()
+    }
+}
+
+/// Everything here is done before its future is looked at.
+fn done<'a, T: Send + 'a>(value: T) -> StoreFuture<'a, T> {
+    Box::pin(ready(Ok(value)))
+}

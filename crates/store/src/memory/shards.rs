@@ -1,0 +1,452 @@
+//! Records and the index of equal arguments, spread over shards.
+//!
+//! An operation touches up to four keys: its own, the index of its arguments, what the index points to, and what it
+//! followed. It begins with the shards of the keys it knows. Where it meets a key of another shard, it gives all
+//! locks back, takes them again with that one more, in order, and decides from the start; so no decision is made on
+//! what was seen before, and no two operations wait for each other in a circle.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{IndexMove, Origin, Record, RecordState, Write};
+use steadfast_core::key::Key;
+use tokio::sync::Notify;
+
+use super::waiting::Waiting;
+
+/// How many shards there are: as many as a set of them has bits.
+const SHARDS: usize = 64;
+/// The most shards that are locked at once. Three are known from the start; what the index points to and the index
+/// of a record that is removed come to it. More only while others keep moving the index, and then it starts afresh.
+const MOST_LOCKED: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct Shards {
+    shards: Vec<Mutex<Shard>>,
+    pub(super) room: Room,
+}
+
+/// A part of the records.
+#[derive(Debug)]
+pub(super) struct Shard {
+    pub(super) records: Map<Kept>,
+    pub(super) index: Map<Key>,
+    pub(super) waiting: Map<Waiting>,
+    /// Finished records that are hardly of use any more, in the order of their last write.
+    pub(super) spare: VecDeque<Finished>,
+    /// The other finished ones.
+    pub(super) kept: VecDeque<Finished>,
+}
+
+/// A record as it is kept: as it came out of the table.
+pub(super) type Kept = Arc<Record>;
+
+pub(super) type Map<V> = HashMap<Key, V, Spread>;
+
+/// A finished record as it was when it was written; passed over if it has changed since.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Finished {
+    pub(super) key: Key,
+    pub(super) version: u64,
+}
+
+/// What there is, and what there may be.
+#[derive(Debug)]
+pub(super) struct Room {
+    pub(super) most: usize,
+    pub(super) most_bytes: usize,
+    records: AtomicUsize,
+    bytes: AtomicUsize,
+    pub(super) pointers: AtomicUsize,
+    /// When records were last looked through for expired ones because there was no room.
+    pub(super) searched: Mutex<Timestamp>,
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carried {
+    /// It is carried out.
+    Out,
+    /// Nothing was written: it needs a place that there is not.
+    NoRoom,
+}
+
+/// The shards that one operation has locked.
+pub(super) struct Locked<'a> {
+    set: ShardSet,
+    guards: [Option<MutexGuard<'a, Shard>>; MOST_LOCKED],
+    room: &'a Room,
+    woken: Vec<Arc<Notify>>,
+}
+
+/// A key lies in a shard that is not locked yet.
+pub(super) struct Elsewhere(usize);
+
+impl Shards {
+    pub(super) fn new(most: usize, most_bytes: usize) -> Self {
+        let spread = Spread::random();
+        let shard = || Shard {
+            records: HashMap::with_hasher(spread),
+            index: HashMap::with_hasher(spread),
+            waiting: HashMap::with_hasher(spread),
+            spare: VecDeque::new(),
+            kept: VecDeque::new(),
+        };
+        let room = Room {
+            most,
+            most_bytes,
+            records: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            pointers: AtomicUsize::new(0),
+            searched: Mutex::new(Timestamp::ZERO),
+        };
+        Self { shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect(), room }
+    }
+
+    /// Runs an operation under the locks of everything it touches, and wakes whom it concerns. The operation may
+    /// run several times; it writes last, after it has seen everything.
+    pub(super) fn atomically<R>(
+        &self,
+        keys: [Option<Key>; 3],
+        mut operation: impl FnMut(&mut Locked<'_>) -> Result<R, Elsewhere>,
+    ) -> R {
+        let known = keys.into_iter().flatten().fold(ShardSet(0), |set, key| set.with(shard_of(&key)));
+        let mut set = known;
+        loop {
+            let mut locked = self.lock(set);
+            let result = operation(&mut locked);
+            let woken = std::mem::take(&mut locked.woken);
+            drop(locked);
+            for waiting in woken {
+                waiting.notify_waiters();
+            }
+            match result {
+                Ok(result) => return result,
+                Err(Elsewhere(shard)) => {
+                    set = set.with(shard);
+                    if set.len() > MOST_LOCKED {
+                        set = known.with(shard);
+                    }
+                }
+            }
+        }
+    }
+
+    fn lock(&self, set: ShardSet) -> Locked<'_> {
+        let mut guards = [const { None }; MOST_LOCKED];
+        for (guard, shard) in guards.iter_mut().zip(set.iter()) {
+            *guard = self.shards.get(shard).map(Mutex::lock);
+        }
+        Locked { set, guards, room: &self.room, woken: Vec::new() }
+    }
+
+    /// Looks at one record.
+    pub(super) fn look<R>(&self, key: Key, look: impl FnOnce(&Record) -> Option<R>) -> Option<R> {
+        self.in_shard_of(&key, |shard| shard.records.get(&key).and_then(|record| look(record)))
+    }
+
+    /// Does something in the one shard of this key.
+    pub(super) fn in_shard_of<R>(&self, key: &Key, act: impl FnOnce(&mut Shard) -> R) -> R {
+        #[expect(clippy::indexing_slicing, reason = "a shard's number is below the number of shards")]
+        act(&mut self.shards[shard_of(key)].lock())
+    }
+
+    /// Does something in every shard, one after the other.
+    pub(super) fn in_each_shard(&self, mut act: impl FnMut(usize, &mut Shard)) {
+        for (number, shard) in self.shards.iter().enumerate() {
+            act(number, &mut shard.lock());
+        }
+    }
+
+    /// Does something in one shard.
+    pub(super) fn in_shard<R>(&self, number: usize, act: impl FnOnce(&mut Shard) -> R) -> Option<R> {
+        self.shards.get(number).map(|shard| act(&mut shard.lock()))
+    }
+
+    /// Looks at every record; one shard is locked at a time.
+    pub(super) fn each(&self, mut look: impl FnMut(&Record)) {
+        self.in_each_shard(|_, shard| shard.records.values().for_each(|record| look(record)));
+    }
+
+    /// The keys of the records that are meant.
+    pub(super) fn keys(&self, meant: impl Fn(&Record) -> bool) -> Vec<Key> {
+        let mut keys = Vec::new();
+        self.each(|record| {
+            if meant(record) {
+                keys.push(record.key);
+            }
+        });
+        keys
+    }
+
+    /// Removes a record, and the index entry that points to it, if it is still meant.
+    pub(super) fn remove_if(&self, key: Key, meant: impl Fn(&Record) -> bool) -> bool {
+        self.atomically([Some(key), None, None], |locked| {
+            let Some(record) = locked.record(key)?.filter(|record| meant(record)) else {
+                return Ok(false);
+            };
+            let write = Write::Remove { key, index: record.index };
+            locked.carry_out(write)?;
+            Ok(true)
+        })
+    }
+
+    /// Whether the outputs take more than they may.
+    pub(super) fn is_heavy(&self) -> bool {
+        self.room.bytes.load(Ordering::Relaxed) > self.room.most_bytes
+    }
+}
+
+impl Room {
+    pub(super) fn records(&self) -> usize {
+        self.records.load(Ordering::Relaxed)
+    }
+
+    /// Records, bytes of outputs, index entries.
+    #[cfg(test)]
+    pub(super) fn counted(&self) -> (usize, usize, usize) {
+        let count = |number: &AtomicUsize| number.load(Ordering::SeqCst);
+        (count(&self.records), count(&self.bytes), count(&self.pointers))
+    }
+
+    fn take(&self) -> bool {
+        let one_more = |records| (records < self.most).then_some(records + 1);
+        self.records.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+    }
+}
+
+impl Locked<'_> {
+    /// The record under this key.
+    pub(super) fn record(&self, key: Key) -> Result<Option<&Record>, Elsewhere> {
+        Ok(self.shard(&key)?.records.get(&key).map(|record| &**record))
+    }
+
+    /// The record that the index points to.
+    pub(super) fn indexed(&self, index: Option<Key>) -> Result<Option<&Record>, Elsewhere> {
+        let Some(index) = index else { return Ok(None) };
+        self.pointer(index)?.map_or(Ok(None), |key| self.record(key))
+    }
+
+    /// What the index points to.
+    pub(super) fn pointer(&self, index: Key) -> Result<Option<Key>, Elsewhere> {
+        Ok(self.shard(&index)?.index.get(&index).copied())
+    }
+
+    /// Carries out what a table decided, as [`steadfast_core::dedupe::Records::apply`] does. All of it or nothing.
+    pub(super) fn carry_out(&mut self, write: Write) -> Result<Carried, Elsewhere> {
+        match write {
+            Write::Nothing => Ok(Carried::Out),
+            Write::Put { record, index, remove } => {
+                let mut places = usize::from(self.record(record.key)?.is_some());
+                for gone in &remove {
+                    places += usize::from(self.record(*gone)?.is_some());
+                }
+                let points_from = match (record.index, index) {
+                    (None, _) | (Some(_), IndexMove::Keep) => None,
+                    (Some(entry), IndexMove::Point) => self.shard(&entry).map(|_| Some(entry))?,
+                    (Some(entry), IndexMove::PointIfFree) => {
+                        self.indexed(Some(entry))?.is_none().then_some(entry)
+                    }
+                };
+                // It takes one of the places of what it replaces, and gives the others back.
+                match places.checked_sub(1) {
+                    Some(left) => {
+                        self.room.records.fetch_sub(left, Ordering::Relaxed);
+                    }
+                    None if self.room.take() => {}
+                    None => return Ok(Carried::NoRoom),
+                }
+                for gone in remove {
+                    self.remove(gone)?;
+                }
+                if let Some(entry) = points_from
+                    && self.shard_mut(&entry)?.index.insert(entry, record.key).is_none()
+                {
+                    self.room.pointers.fetch_add(1, Ordering::Relaxed);
+                }
+                self.put(record)?;
+                Ok(Carried::Out)
+            }
+            Write::Remove { key, index } => {
+                let entry = match index {
+                    Some(entry) => (self.pointer(entry)? == Some(key)).then_some(entry),
+                    None => None,
+                };
+                let removed = usize::from(self.remove(key)?);
+                self.room.records.fetch_sub(removed, Ordering::Relaxed);
+                if let Some(entry) = entry {
+                    self.unpoint(entry)?;
+                }
+                Ok(Carried::Out)
+            }
+        }
+    }
+
+    /// Forgets an index entry.
+    pub(super) fn unpoint(&mut self, index: Key) -> Result<(), Elsewhere> {
+        if self.shard_mut(&index)?.index.remove(&index).is_some() {
+            self.room.pointers.fetch_sub(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, record: Kept) -> Result<(), Elsewhere> {
+        let key = record.key;
+        self.room.bytes.fetch_add(weight(&record), Ordering::Relaxed);
+        let shard = self.shard_mut(&key)?;
+        let settles = !matches!(record.state, RecordState::Inflight);
+        if !record.is_open() {
+            shard.note_finished(&record);
+        }
+        let before = shard.records.insert(key, record);
+        let woken = if settles { shard.waiting.remove(&key) } else { None };
+        if let Some(before) = before {
+            self.room.bytes.fetch_sub(weight(&before), Ordering::Relaxed);
+        }
+        self.woken.extend(woken.map(Waiting::into_notify));
+        Ok(())
+    }
+
+    /// Says whether there was one. Its place is not given back yet.
+    fn remove(&mut self, key: Key) -> Result<bool, Elsewhere> {
+        let shard = self.shard_mut(&key)?;
+        let (before, woken) = (shard.records.remove(&key), shard.waiting.remove(&key));
+        if let Some(before) = &before {
+            self.room.bytes.fetch_sub(weight(before), Ordering::Relaxed);
+        }
+        self.woken.extend(woken.map(Waiting::into_notify));
+        Ok(before.is_some())
+    }
+
+    fn shard(&self, key: &Key) -> Result<&Shard, Elsewhere> {
+        let shard = shard_of(key);
+        self.guards.get(self.place(shard)?).and_then(Option::as_deref).ok_or(Elsewhere(shard))
+    }
+
+    fn shard_mut(&mut self, key: &Key) -> Result<&mut Shard, Elsewhere> {
+        let shard = shard_of(key);
+        let place = self.place(shard)?;
+        self.guards.get_mut(place).and_then(Option::as_deref_mut).ok_or(Elsewhere(shard))
+    }
+
+    fn place(&self, shard: usize) -> Result<usize, Elsewhere> {
+        self.set.place(shard).ok_or(Elsewhere(shard))
+    }
+}
+
+impl Shard {
+    /// Remembers when a record was finished, for whoever has to make room.
+    fn note_finished(&mut self, record: &Record) {
+        let is_spare = match record.state {
+            // An answer that only the index finds, and that has arrived, is replayed to nobody but a double dispatch.
+            RecordState::Done(_) => record.origin == Origin::Run && record.delivered.is_some(),
+            RecordState::Failed(_) | RecordState::Cancelled => true,
+            RecordState::Inflight | RecordState::Unknown => return,
+        };
+        let records = &self.records;
+        let queue = if is_spare { &mut self.spare } else { &mut self.kept };
+        if queue.len() > 2 * records.len() + 32 {
+            queue.retain(|finished| finished.is_current(records));
+        }
+        queue.push_back(Finished { key: record.key, version: record.version });
+    }
+}
+
+impl Finished {
+    /// Whether it is still so.
+    pub(super) fn is_current(&self, records: &Map<Kept>) -> bool {
+        records.get(&self.key).is_some_and(|record| record.version == self.version && !record.is_open())
+    }
+}
+
+/// How many bytes of output a record holds.
+pub(super) fn weight(record: &Record) -> usize {
+    match &record.state {
+        RecordState::Done(output) => output.as_ref().map_or(0, |output| output.len()),
+        RecordState::Failed(failure) => {
+            failure.message.len() + failure.output.as_ref().map_or(0, |output| output.len())
+        }
+        RecordState::Inflight | RecordState::Unknown | RecordState::Cancelled => 0,
+    }
+}
+
+/// Keys are hashes already, and any byte but the last four, which are those of its home, spreads them. The map
+/// inside a shard uses the first ones.
+fn shard_of(key: &Key) -> usize {
+    let [.., byte, _, _, _, _] = *key.0.as_bytes();
+    usize::from(byte) % SHARDS
+}
+
+/// A set of shards, one bit each.
+#[derive(Clone, Copy, Debug)]
+struct ShardSet(u64);
+
+impl ShardSet {
+    fn with(self, shard: usize) -> Self {
+        Self(self.0 | 1 << shard)
+    }
+
+    fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// The shards in order.
+    fn iter(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let next = (left != 0).then(|| left.trailing_zeros() as usize);
+            left &= left.wrapping_sub(1);
+            next
+        })
+    }
+
+    /// The how manieth of the set it is.
+    fn place(self, shard: usize) -> Option<usize> {
+        let bit = 1_u64 << shard;
+        (self.0 & bit != 0).then(|| (self.0 & (bit - 1)).count_ones() as usize)
+    }
+}
+
+/// Hashes keys, which are hashes already, by mixing in a secret: whoever chooses arguments must not be able to
+/// choose places in our maps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spread(u64);
+
+impl Spread {
+    fn random() -> Self {
+        Self(RandomState::new().hash_one(0))
+    }
+}
+
+impl BuildHasher for Spread {
+    type Hasher = Mix;
+
+    fn build_hasher(&self) -> Mix {
+        Mix(self.0)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Mix(u64);
+
+impl Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(first) = bytes.first_chunk() {
+            let product = u128::from(self.0 ^ u64::from_le_bytes(*first)) * 0x9e37_79b9_7f4a_7c15;
+            #[expect(clippy::cast_possible_truncation, reason = "both halves are wanted")]
+            let mixed = product as u64 ^ (product >> 64) as u64;
+            self.0 = mixed;
+        }
+    }
+
+    /// The length of a key is always the same.
+    fn write_usize(&mut self, _: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

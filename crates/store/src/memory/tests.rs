@@ -1,0 +1,299 @@
+//! What only this store promises: its bounds, what it forgets first, and that nothing of what it counts is wrong.
+
+#![expect(clippy::wildcard_enum_match_arm, reason = "tests name what they expect")]
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use steadfast_core::call::StoreFault;
+use steadfast_core::dedupe::{Address, Ending, Intent, Rules, RunId};
+use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
+use steadfast_core::key::run_key;
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::DedupePolicy;
+
+use super::*;
+use crate::clock::ManualClock;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn store(most: usize) -> (MemoryStore, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_000_000)));
+    (MemoryStore::new(MemoryOptions { most, ..MemoryOptions::new(clock.clone()) }), clock)
+}
+
+/// Every future of this store is ready at once.
+fn now<T>(future: StoreFuture<'_, T>) -> Result<T, StoreError> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("a future of the memory store waits"),
+    }
+}
+
+fn key(text: &str) -> Key {
+    Key(Digest::of(text.as_bytes()))
+}
+
+fn claim(address: Address, arguments: &str, call: u64) -> Claim {
+    let (namespace, tool) = (Namespace::new("bank").unwrap(), ToolName::new("pay").unwrap());
+    Claim {
+        address,
+        intent: Intent::Take { started: true },
+        role: Role::Fresh,
+        owner: Owner { process: this_process(), call, claim: 1 },
+        digest: Digest::of(arguments.as_bytes()),
+        retry_safe: false,
+        best_effort: false,
+        arrived: Timestamp::ZERO,
+        run: RunId("run".into()),
+        rules: Rules::from(&DedupePolicy::default()),
+        tool: ToolRef { namespace, tool },
+        request: RequestId::new("request").unwrap(),
+        tool_call: None,
+        session: None,
+        actor: None,
+        tenant: None,
+    }
+}
+
+fn explicit(text: &str) -> Claim {
+    claim(Address::Explicit(key(text)), "arguments", 1)
+}
+
+fn keyless(arguments: &str) -> Claim {
+    let index = key(arguments);
+    let run = run_key(index, &RunId(arguments.into()));
+    claim(Address::Keyless { run, index }, arguments, 1)
+}
+
+fn take(store: &MemoryStore, claim: &Claim) -> Arc<Record> {
+    match now(store.claim(claim, &[])).unwrap() {
+        ClaimVerdict::Mine(record) => record,
+        verdict => panic!("{verdict:?}"),
+    }
+}
+
+fn saving(record: Arc<Record>, output: &str) -> Save {
+    let output = Output { content: RawJson::string(output), metadata: None };
+    let keep = DedupePolicy::default().keep;
+    let ending = Ending::Done(Some(output));
+    Save { claimed: record, ending, attempts: Vec::new(), delivered: None, hold: false, keep }
+}
+
+/// A call that was answered, and whose answer has arrived.
+fn answered(store: &MemoryStore, claim: &Claim, output: &str) -> Key {
+    let record = take(store, claim);
+    let key = record.key;
+    let SaveVerdict::Saved(receipt) = now(store.save(&saving(record, output))).unwrap() else {
+        panic!("the fence is lost")
+    };
+    now(store.delivered(&receipt, store.now())).unwrap();
+    key
+}
+
+fn holds(store: &MemoryStore, key: Key) -> bool {
+    now(store.record(key)).unwrap().is_some()
+}
+
+#[test]
+fn what_is_hardly_of_use_any_more_is_forgotten_first() {
+    let (store, clock) = store(20);
+    let of_keys: Vec<Key> = (0..10).map(|n| answered(&store, &explicit(&n.to_string()), "paid")).collect();
+    clock.advance(SECOND);
+    let of_runs: Vec<Key> = (0..10).map(|n| answered(&store, &keyless(&n.to_string()), "paid")).collect();
+    for number in 0..10 {
+        take(&store, &explicit(&format!("new {number}")));
+    }
+    assert!(of_keys.iter().all(|key| holds(&store, *key)), "whoever gave a key may come again");
+    assert!(!of_runs.iter().any(|key| holds(&store, *key)), "nobody comes again for what has arrived");
+}
+
+#[test]
+fn among_equals_the_oldest_is_forgotten_first() {
+    let (store, clock) = store(20);
+    let keys: Vec<Key> = (0..20)
+        .map(|number| {
+            clock.advance(SECOND);
+            answered(&store, &explicit(&number.to_string()), "paid")
+        })
+        .collect();
+    for (number, oldest) in keys.iter().enumerate() {
+        take(&store, &explicit(&format!("new {number}")));
+        assert!(!holds(&store, *oldest), "the {number}th");
+        assert!(keys[number + 1..].iter().all(|newer| holds(&store, *newer)), "the {number}th");
+    }
+    assert_eq!(now(store.claim(&explicit("one too many"), &[])).unwrap(), ClaimVerdict::Full);
+}
+
+#[test]
+fn outputs_are_bounded_in_bytes() {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_000_000)));
+    let store = MemoryStore::new(MemoryOptions { most_bytes: 10_000, ..MemoryOptions::new(clock) });
+    let large = "x".repeat(998);
+    let keys: Vec<Key> =
+        (0..50).map(|number| answered(&store, &explicit(&number.to_string()), &large)).collect();
+    let held = keys.iter().filter(|key| holds(&store, **key)).count();
+    assert_eq!(held, 10, "as many as fit");
+    assert!(holds(&store, keys[49]));
+}
+
+#[test]
+fn a_full_store_finds_room_in_what_is_past_its_lifetime() {
+    let (store, clock) = store(10);
+    let mut held = keyless("0");
+    held.rules.keep.open = 5 * SECOND;
+    take(&store, &held);
+    for number in 1..10 {
+        take(&store, &keyless(&number.to_string()));
+    }
+    assert_eq!(now(store.claim(&explicit("new"), &[])).unwrap(), ClaimVerdict::Full);
+    clock.advance(6 * SECOND);
+    take(&store, &explicit("new"));
+}
+
+#[test]
+fn an_answer_without_a_record_and_without_room_was_not_saved() {
+    let (store, _) = store(10);
+    let lost = take(&store, &explicit("lost"));
+    now(store.flush(&Flush::Key(lost.key))).unwrap();
+    let held: Vec<_> = (0..10).map(|number| take(&store, &keyless(&number.to_string()))).collect();
+    let save = saving(lost, "paid");
+    let refused = now(store.save(&save)).unwrap_err();
+    assert_eq!((refused.fault(), refused.trouble()), (StoreFault::NotDone, Trouble::Full));
+    let [first, ..] = held.as_slice() else { panic!() };
+    now(store.flush(&Flush::Key(first.key))).unwrap();
+    assert!(
+        matches!(now(store.save(&save)), Ok(SaveVerdict::Saved(_))),
+        "it is kept, and saved when there is room"
+    );
+}
+
+#[test]
+fn a_follower_that_gives_up_leaves_nothing_behind() {
+    let (store, _) = store(10);
+    let record = take(&store, &explicit("k"));
+    let waiting = |store: &MemoryStore| {
+        let mut waiting = 0;
+        store.shards.in_each_shard(|_, shard| waiting += shard.waiting.len());
+        waiting
+    };
+    let mut followers: Vec<_> = (0..3).map(|_| store.settled(record.key)).collect();
+    for follower in &mut followers {
+        assert!(follower.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    assert_eq!(waiting(&store), 1);
+    followers.truncate(1);
+    assert_eq!(waiting(&store), 1, "one still waits");
+    followers.clear();
+    assert_eq!(waiting(&store), 0);
+}
+
+#[test]
+fn neither_the_index_nor_the_order_of_records_grows_with_one_that_changes() {
+    let (store, _) = store(10);
+    let id = key("dispatch");
+    for number in 0..1000 {
+        let arguments = number.to_string();
+        take(&store, &claim(Address::CallId { id, index: key(&arguments) }, &arguments, number));
+        answered(&store, &claim(Address::Explicit(key("again")), "arguments", number), "paid");
+        now(store.flush(&Flush::Key(key("again")))).unwrap();
+    }
+    store.shards.in_each_shard(|_, shard| {
+        assert!(shard.index.len() <= 21 && shard.kept.len() <= 40 && shard.spare.len() <= 40);
+    });
+    assert_eq!(check_the_books(&store).records, 1);
+}
+
+#[test]
+fn documents_are_bounded_and_make_room_for_those_that_expired() {
+    let (store, clock) = store(10);
+    let write = |number: u32, expires| {
+        let name = DocumentName { kind: DocumentKind::Session, id: number.to_string().into() };
+        now(store.write(&name, DocumentWrite { replaces: None, body: Some("x".into()), expires }))
+    };
+    write(0, Some(store.now() + SECOND)).unwrap();
+    for number in 1..25_000 {
+        write(number, None).unwrap();
+    }
+    assert_eq!(write(25_000, None).unwrap_err().trouble(), Trouble::Full);
+    clock.advance(2 * SECOND);
+    write(25_000, None).unwrap();
+}
+
+#[test]
+fn a_store_of_one_process_has_no_news() {
+    let (store, _) = store(10);
+    let mut news = store.news();
+    let name = DocumentName { kind: DocumentKind::Breaker, id: "bank/pay".into() };
+    now(store.write(&name, DocumentWrite { replaces: None, body: Some("x".into()), expires: None })).unwrap();
+    assert!(news.try_recv().is_err());
+}
+
+#[test]
+fn the_books_are_right_after_many_threads() {
+    let (store, clock) = store(24);
+    std::thread::scope(|threads| {
+        for thread in 0..4_u64 {
+            let (store, clock) = (&store, &clock);
+            threads.spawn(move || (0..3000).for_each(|step| act(store, clock, thread, step)));
+        }
+    });
+    let books = check_the_books(&store);
+    assert!(books.records <= 24);
+    clock.advance(Duration::from_secs(100_000));
+    now(store.sweep()).unwrap();
+    let books = check_the_books(&store);
+    assert_eq!((books.records, books.pointers), (0, 0), "everything ends");
+}
+
+/// One step of one thread: calls on few keys, in every pairing, some answered, some given back, some left.
+fn act(store: &MemoryStore, clock: &ManualClock, thread: u64, step: u64) {
+    let (arguments, id) = (step * 7 % 11, (step * 5 + thread) % 13);
+    let index = key(&format!("arguments {arguments}"));
+    let address = match step % 3 {
+        0 => Address::Explicit(key(&format!("key {id}"))),
+        1 => Address::CallId { id: key(&format!("id {id}")), index },
+        _ => Address::Keyless { run: key(&format!("run {thread} {step}")), index },
+    };
+    let claim = claim(address, &arguments.to_string(), thread << 32 | step);
+    if step.is_multiple_of(100) {
+        clock.advance(SECOND);
+    }
+    match now(store.claim(&claim, &[])).unwrap() {
+        ClaimVerdict::Mine(record) if step % 5 < 3 => {
+            if let Ok(SaveVerdict::Saved(receipt)) = now(store.save(&saving(record, "paid"))) {
+                now(store.delivered(&receipt, store.now())).unwrap();
+            }
+        }
+        ClaimVerdict::Mine(record) if step % 5 == 3 => {
+            let release = Release { key: record.key, index: record.index, owner: record.owner.clone() };
+            now(store.release(&release)).unwrap();
+        }
+        ClaimVerdict::Follow(key) if step.is_multiple_of(4) => {
+            now(store.flush(&Flush::Key(key))).unwrap();
+        }
+        ClaimVerdict::Full => {
+            now(store.flush(&Flush::Key(claim.address.own()))).unwrap();
+        }
+        _ => {}
+    }
+}
+
+struct Books {
+    records: usize,
+    pointers: usize,
+}
+
+/// What is counted is what is there, and every index entry leads somewhere it may.
+fn check_the_books(store: &MemoryStore) -> Books {
+    let (mut records, mut bytes, mut pointers) = (0, 0, 0);
+    store.shards.in_each_shard(|_, shard| {
+        records += shard.records.len();
+        bytes += shard.records.values().map(|record| shards::weight(record)).sum::<usize>();
+        pointers += shard.index.len();
+    });
+    assert_eq!(store.shards.room.counted(), (records, bytes, pointers));
+    Books { records, pointers }
+}

@@ -1,0 +1,153 @@
+//! Documents: compare and set, versions that are never given twice.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use steadfast_core::Timestamp;
+
+use super::world::{World, within};
+use crate::Store;
+use crate::document::{Document, DocumentKind, DocumentName, DocumentWrite, Written};
+use crate::news::News;
+
+pub(super) async fn a_document_is_replaced_only_by_who_has_read_it(world: World) {
+    let name = name(DocumentKind::Breaker, "bank/pay");
+    assert_eq!(world.read(&name).await.unwrap(), None);
+    assert_eq!(put(&*world.first(), &name, Some(1), "early").await, Written::Stale(None), "there is none");
+
+    let first = written(put(&*world.first(), &name, None, "closed").await);
+    let closed = Document { version: first, body: "closed".into() };
+    assert_eq!(world.second().read(&name).await.unwrap(), Some(closed.clone()));
+    let stale = Written::Stale(Some(closed));
+    assert_eq!(put(&*world.second(), &name, None, "open").await, stale, "there is one already");
+    assert_eq!(put(&*world.second(), &name, Some(first + 1), "open").await, stale);
+
+    let second = written(put(&*world.second(), &name, Some(first), "open").await);
+    assert!(second > first);
+    let open = Document { version: second, body: "open".into() };
+    assert_eq!(put(&*world.first(), &name, Some(first), "half").await, Written::Stale(Some(open.clone())));
+    assert_eq!(world.read(&name).await.unwrap(), Some(open), "who comes late changes nothing");
+}
+
+pub(super) async fn a_version_is_never_given_twice(world: World) {
+    let name = name(DocumentKind::Approvals, "tenant");
+    let mut given = BTreeSet::new();
+    let mut latest = 0;
+    for round in 0..5 {
+        let first = written(put(&*world.handle(round), &name, None, "a").await);
+        let second = written(put(&*world.handle(round + 1), &name, Some(first), "a").await);
+        let removed = written(remove(&*world.handle(round), &name, Some(second)).await);
+        assert_eq!(world.second().read(&name).await.unwrap(), None, "it is removed");
+        assert!(latest < first && first < second && second <= removed, "versions grow");
+        latest = second;
+        assert!(given.insert(first) && given.insert(second), "after a removal too");
+        // Whoever still holds an old version must not take the new document for the one it knows.
+        let anew = written(put(&*world.first(), &name, None, "b").await);
+        for old in &given {
+            assert!(matches!(put(&*world.second(), &name, Some(*old), "c").await, Written::Stale(Some(_))));
+        }
+        written(remove(&*world.second(), &name, Some(anew)).await);
+        given.insert(anew);
+        latest = latest.max(anew);
+        assert!(matches!(remove(&*world.first(), &name, Some(anew)).await, Written::Stale(None)));
+    }
+}
+
+pub(super) async fn a_document_is_forgotten_when_it_expires(world: World) {
+    let name = name(DocumentKind::Session, "conversation");
+    let write =
+        |replaces, expires: Option<Timestamp>| DocumentWrite { replaces, body: Some("x".into()), expires };
+    let expires = Some(world.now() + 4 * world.moment());
+    let first = written(world.write(&name, write(None, expires)).await.unwrap());
+    assert!(world.read(&name).await.unwrap().is_some());
+    world.pass(5).await;
+    assert_eq!(world.second().read(&name).await.unwrap(), None);
+    assert_eq!(world.documents(DocumentKind::Session).await.unwrap(), []);
+    assert_eq!(world.write(&name, write(Some(first), None)).await.unwrap(), Written::Stale(None));
+    world.sweep().await.unwrap();
+    let second = written(world.write(&name, write(None, None)).await.unwrap());
+    assert!(second > first);
+    world.pass(5).await;
+    assert!(world.read(&name).await.unwrap().is_some(), "one without an end stays");
+}
+
+pub(super) async fn documents_are_listed_by_kind(world: World) {
+    for kind in DocumentKind::ALL {
+        for id in ["b", "a/b", "a%b_", "ä\u{1f600}"] {
+            written(put(&*world.first(), &name(kind, id), None, kind.name()).await);
+        }
+    }
+    for kind in DocumentKind::ALL {
+        let listed = world.second().documents(kind).await.unwrap();
+        let names: BTreeSet<_> = listed.iter().map(|(name, _)| name.clone()).collect();
+        let expected: BTreeSet<_> = ["b", "a/b", "a%b_", "ä\u{1f600}"].map(|id| name(kind, id)).into();
+        assert_eq!((names, listed.len()), (expected, 4));
+        assert!(listed.iter().all(|(_, document)| &*document.body == kind.name()));
+    }
+}
+
+pub(super) async fn one_of_many_writers_of_a_document_wins(world: World) {
+    let name = name(DocumentKind::Trust, "tenant");
+    let mut replaces = None;
+    for round in 0..4 {
+        let mut writers = tokio::task::JoinSet::new();
+        for number in 0..16 {
+            let (store, name) = (world.handle(number), name.clone());
+            let body = format!("{round}/{number}");
+            writers.spawn(async move { (put(&*store, &name, replaces, &body).await, body) });
+        }
+        let mut winner = None;
+        while let Some(ended) = writers.join_next().await {
+            if let (Written::As(version), body) = ended.unwrap() {
+                assert!(winner.is_none(), "two writers replaced one version");
+                winner = Some(Document { version, body: body.into() });
+            }
+        }
+        assert!(winner.is_some(), "nobody won");
+        assert_eq!(world.read(&name).await.unwrap(), winner);
+        replaces = winner.map(|document| document.version);
+    }
+}
+
+pub(super) async fn other_processes_hear_of_a_document(world: World) {
+    if !world.is_shared() {
+        return;
+    }
+    let mut news = world.second().news();
+    let name = name(DocumentKind::Breaker, "bank/pay");
+    let first = written(put(&*world.first(), &name, None, "open").await);
+    within("news of a new document", heard(&mut news, &name)).await;
+    let second = written(put(&*world.first(), &name, Some(first), "closed").await);
+    within("news of a changed document", heard(&mut news, &name)).await;
+    written(remove(&*world.first(), &name, Some(second)).await);
+    within("news of a removed document", heard(&mut news, &name)).await;
+}
+
+async fn heard(news: &mut tokio::sync::broadcast::Receiver<News>, name: &DocumentName) {
+    loop {
+        match news.recv().await.unwrap() {
+            News::DocumentChanged(changed) if changed == *name => return,
+            News::DocumentChanged(_) | News::Emptied | News::Lost | News::Back => {}
+        }
+    }
+}
+
+fn name(kind: DocumentKind, id: &str) -> DocumentName {
+    DocumentName { kind, id: id.into() }
+}
+
+async fn put(store: &dyn Store, name: &DocumentName, replaces: Option<u64>, body: &str) -> Written {
+    let body = Some(Arc::from(body));
+    store.write(name, DocumentWrite { replaces, body, expires: None }).await.unwrap()
+}
+
+async fn remove(store: &dyn Store, name: &DocumentName, replaces: Option<u64>) -> Written {
+    store.write(name, DocumentWrite { replaces, body: None, expires: None }).await.unwrap()
+}
+
+fn written(written: Written) -> u64 {
+    match written {
+        Written::As(version) => version,
+        Written::Stale(found) => panic!("stale, there is {found:?}"),
+    }
+}

@@ -1,0 +1,257 @@
+//! What the owner of a record may do to it, and nobody else.
+
+use std::time::Duration;
+
+use steadfast_core::dedupe::{
+    AttemptFact, Claim, ClaimVerdict, Ending, Intent, Lease, Owner, Receipt, Record, RecordState, Release,
+    RenewVerdict, Resolution, Save, SaveVerdict, StartVerdict,
+};
+use steadfast_core::policy::Lifetimes;
+
+use super::world::{
+    COLUMNS, Failed, LONG, World, done, failed, lifetimes, long_after, output, release, save, saved,
+};
+
+pub(super) async fn a_start_is_written_once_and_for_its_owner_only(world: World) {
+    let idle = Claim { intent: Intent::Take { started: false }, ..world.explicit("k") };
+    let record = world.take(&idle).await;
+    assert_eq!(world.start(record.key, &world.owner()).await.unwrap(), StartVerdict::Lost);
+    assert_eq!(world.found(record.key).await, record, "a foreign token writes nothing");
+
+    assert_eq!(world.start(record.key, &record.owner).await.unwrap(), StartVerdict::Started);
+    let started = world.found(record.key).await;
+    assert_eq!((started.started, started.version), (true, 2));
+    assert_eq!(world.start(record.key, &record.owner).await.unwrap(), StartVerdict::Started);
+    assert_eq!(world.found(record.key).await, started, "once is enough");
+
+    world.save(&save(&record, done("paid"))).await.unwrap();
+    assert_eq!(world.start(record.key, &record.owner).await.unwrap(), StartVerdict::Lost, "it is over");
+    let nowhere = world.explicit("nowhere").address.own();
+    assert_eq!(world.start(nowhere, &record.owner).await.unwrap(), StartVerdict::Lost);
+    assert!(world.is_absent(nowhere).await);
+}
+
+pub(super) async fn a_renewal_extends_the_lease_of_its_owner_only(world: World) {
+    let record = world.take(&world.explicit("k")).await;
+    let stranger = Record { owner: world.owner(), ..record.clone() };
+    assert_eq!(world.renew(&stranger, &lifetimes()).await.unwrap(), RenewVerdict::Lost);
+    assert_eq!(world.found(record.key).await, record, "a foreign token writes nothing");
+
+    world.pass(1).await;
+    assert_eq!(world.renew(&record, &lifetimes()).await.unwrap(), RenewVerdict::Renewed);
+    let renewed = world.found(record.key).await;
+    let (Lease::Until(before), Lease::Until(after)) = (record.lease, renewed.lease) else {
+        panic!("a claim has a lease with an end")
+    };
+    assert!(after > before && renewed.expires > record.expires && renewed.version == 2);
+
+    world.save(&save(&record, Ending::Unknown)).await.unwrap();
+    let unknown = world.found(record.key).await;
+    assert_eq!(world.renew(&record, &lifetimes()).await.unwrap(), RenewVerdict::MarkedUnknown);
+    assert_eq!(world.found(record.key).await, unknown);
+}
+
+pub(super) async fn a_renewal_brings_nothing_back(world: World) {
+    let record = world.take(&world.explicit("released")).await;
+    world.release(&release(&record)).await.unwrap();
+    assert_eq!(world.renew(&record, &lifetimes()).await.unwrap(), RenewVerdict::Lost);
+    assert!(world.is_absent(record.key).await);
+
+    let (record, _) = world.run(&world.explicit("answered"), done("paid")).await;
+    assert_eq!(world.renew(&record, &lifetimes()).await.unwrap(), RenewVerdict::Lost);
+    assert_eq!(world.found(record.key).await, record);
+}
+
+pub(super) async fn an_answer_is_saved_under_the_fence(world: World) {
+    for column in COLUMNS {
+        let record = world.take(&world.leader(column, "fence")).await;
+        let stranger = Record { owner: world.owner(), ..record.clone() };
+        for ending in [done("stolen"), failed(Failed::ForGood), Ending::Unknown] {
+            let verdict = world.second().save(&save(&stranger, ending)).await.unwrap();
+            assert_eq!(verdict, SaveVerdict::FenceLost);
+            assert_eq!(world.found(record.key).await, record, "a foreign token writes nothing");
+        }
+        let attempts: Vec<_> = (0..20).map(|number| attempt(&world, number)).collect();
+        let answer = Save { attempts: attempts.clone(), ..save(&record, done("paid")) };
+        let receipt = saved(world.save(&answer).await.unwrap());
+        let kept = world.found(record.key).await;
+        assert_eq!(kept.receipt(), receipt);
+        assert_eq!((&kept.state, kept.delivered), (&RecordState::Done(Some(output("paid"))), None));
+        assert_eq!(kept.attempts, attempts[4..], "the last of them, word for word");
+    }
+    let record = world.take(&world.explicit("kept back")).await;
+    let at = world.now();
+    let late = Save { delivered: Some(at), ..save(&record, Ending::Done(None)) };
+    saved(world.save(&late).await.unwrap());
+    let kept = world.found(record.key).await;
+    assert_eq!((kept.state, kept.delivered), (RecordState::Done(None), Some(at)));
+}
+
+fn attempt(world: &World, number: u32) -> AttemptFact {
+    let started = world.now() + Duration::from_millis(number.into());
+    let rule = number.is_multiple_of(2).then(|| format!("rule {number}").into());
+    AttemptFact { started, finished: long_after(started), rule, retriable: number.is_multiple_of(3) }
+}
+
+pub(super) async fn a_save_that_is_repeated_changes_nothing(world: World) {
+    for (name, ending, other) in [
+        ("done", done("paid"), failed(Failed::ForGood)),
+        ("failed", failed(Failed::ForGood), done("paid")),
+        ("done for good", done("paid"), Ending::Unknown),
+    ] {
+        let claim = world.explicit(name);
+        let record = world.take(&claim).await;
+        let receipt = saved(world.save(&save(&record, ending.clone())).await.unwrap());
+        let kept = world.found(record.key).await;
+        assert_eq!(saved(world.second().save(&save(&record, ending)).await.unwrap()), receipt, "{name}");
+        assert_eq!(world.save(&save(&record, other)).await.unwrap(), SaveVerdict::FenceLost, "{name}");
+        assert_eq!(world.found(record.key).await, kept, "{name}");
+    }
+    let record = world.take(&world.explicit("unknown")).await;
+    let receipt = saved(world.save(&save(&record, Ending::Unknown)).await.unwrap());
+    assert_eq!(saved(world.save(&save(&record, Ending::Unknown)).await.unwrap()), receipt);
+}
+
+pub(super) async fn a_late_answer_turns_unknown_into_done(world: World) {
+    for column in COLUMNS {
+        let first = world.take_and_lapse(world.leader(column, "late")).await;
+        let second = world.duplicate(column, "late", &first);
+        let ClaimVerdict::Unknown(told) = world.ask(&second).await else { panic!("{column:?}") };
+        world.delivered(&told, world.now()).await.unwrap();
+        let receipt = saved(world.save(&save(&first, done("paid"))).await.unwrap());
+        let kept = world.found(first.key).await;
+        assert_eq!(kept.receipt(), receipt);
+        assert_eq!(kept.delivered, None, "what was told is not this answer");
+        // The mark of the telling comes late, and misses.
+        world.delivered(&told, world.now()).await.unwrap();
+        assert_eq!(world.found(first.key).await, kept);
+        assert!(matches!(world.ask(&second).await, ClaimVerdict::Replay(_)), "{column:?}");
+    }
+}
+
+pub(super) async fn a_save_that_finds_nothing_writes(world: World) {
+    for column in COLUMNS {
+        let record = world.take(&world.leader(column, "gone")).await;
+        world.release(&release(&record)).await.unwrap();
+        assert!(world.is_absent(record.key).await);
+        let receipt = saved(world.save(&save(&record, done("paid"))).await.unwrap());
+        let kept = world.found(record.key).await;
+        assert_eq!((kept.receipt(), &kept.owner), (receipt, &record.owner));
+        assert!(kept.version > record.version, "a mark for what was there before must miss");
+        let second = world.duplicate(column, "gone", &record);
+        assert!(
+            matches!(world.ask(&second).await, ClaimVerdict::Replay(_)),
+            "the index finds it: {column:?}"
+        );
+    }
+}
+
+pub(super) async fn a_save_that_finds_nothing_leaves_a_newer_index_alone(world: World) {
+    let old = world.take(&world.call_id("old", "pay")).await;
+    world.release(&release(&old)).await.unwrap();
+    let new = world.take(&world.call_id("new", "pay")).await;
+    saved(world.save(&save(&old, done("paid"))).await.unwrap());
+    assert_eq!(world.ask(&world.keyless("pay")).await, ClaimVerdict::Follow(new.key));
+    assert_eq!(world.verdict(&world.call_id("old", "pay")).await, "replay", "it is found under its id");
+}
+
+pub(super) async fn a_save_finds_its_run_through_the_index(world: World) {
+    // The claim took another run over in place, and its answer was lost: the caller does not know the key.
+    let claim = Claim { retry_safe: true, ..world.keyless("pay") };
+    let first = world.take_and_lapse(claim).await;
+    let second = world.keyless("pay");
+    let taken = world.take(&second).await;
+    assert_eq!(taken.key, first.key);
+    let believed = Record { key: second.address.own(), ..taken };
+    let receipt = saved(world.save(&save(&believed, done("paid"))).await.unwrap());
+    assert_eq!(receipt.key, first.key);
+    assert!(world.is_absent(second.address.own()).await);
+    assert!(matches!(world.ask(&world.keyless("pay")).await, ClaimVerdict::Replay(_)));
+}
+
+pub(super) async fn a_release_gives_back_what_is_its_own(world: World) {
+    for column in COLUMNS {
+        let record = world.take(&world.leader(column, "given back")).await;
+        let foreign = Release { owner: world.owner(), ..release(&record) };
+        world.release(&foreign).await.unwrap();
+        assert_eq!(world.found(record.key).await, record, "a foreign token removes nothing");
+
+        world.release(&release(&record)).await.unwrap();
+        assert!(world.is_absent(record.key).await);
+        let second = world.duplicate(column, "given back", &record);
+        let taken = world.take(&second).await;
+        assert_eq!(taken.key, second.address.own(), "{column:?}");
+        world.release(&release(&record)).await.unwrap();
+        assert_eq!(world.found(taken.key).await, taken, "a release that comes again is too late");
+
+        world.save(&save(&taken, Ending::Unknown)).await.unwrap();
+        world.release(&release(&taken)).await.unwrap();
+        assert!(world.is_absent(taken.key).await, "the owner knows that nothing ran");
+    }
+    let (record, _) = world.run(&world.explicit("answered"), done("paid")).await;
+    world.release(&release(&record)).await.unwrap();
+    assert_eq!(world.found(record.key).await, record, "an answer stays");
+}
+
+pub(super) async fn a_release_finds_its_run_through_the_index(world: World) {
+    let first = world.take_and_lapse(Claim { retry_safe: true, ..world.keyless("pay") }).await;
+    let second = world.keyless("pay");
+    let taken = world.take(&second).await;
+    assert_eq!(taken.key, first.key);
+    let believed = Release { key: second.address.own(), ..release(&taken) };
+    world.release(&believed).await.unwrap();
+    assert!(world.is_absent(first.key).await);
+    assert_eq!(world.verdict(&world.keyless("pay")).await, "mine");
+}
+
+pub(super) async fn a_delivery_marks_the_answer_it_names_and_no_other(world: World) {
+    let at = world.now();
+    let (record, receipt) = world.run(&world.explicit("k"), done("paid")).await;
+    let stranger = Owner { claim: 99, ..receipt.owner.clone() };
+    for wrong in [
+        Receipt { version: receipt.version + 1, ..receipt.clone() },
+        Receipt { version: receipt.version - 1, ..receipt.clone() },
+        Receipt { owner: stranger, ..receipt.clone() },
+    ] {
+        world.delivered(&wrong, at).await.unwrap();
+        assert_eq!(world.found(record.key).await, record);
+    }
+    world.second().delivered(&receipt, at).await.unwrap();
+    let marked = world.found(record.key).await;
+    assert_eq!((marked.delivered, marked.version), (Some(at), record.version + 1));
+    assert_eq!(marked.expires, record.expires);
+    world.delivered(&marked.receipt(), long_after(at)).await.unwrap();
+    assert_eq!(world.found(record.key).await.delivered, Some(at), "the first arrival counts");
+
+    let inflight = world.take(&world.explicit("in flight")).await;
+    world.delivered(&inflight.receipt(), at).await.unwrap();
+    assert_eq!(world.found(inflight.key).await, inflight, "there is no answer yet");
+    let nowhere = world.explicit("nowhere").address.own();
+    world.delivered(&Receipt { key: nowhere, ..receipt }, at).await.unwrap();
+    assert!(world.is_absent(nowhere).await);
+}
+
+pub(super) async fn an_operator_settles_an_unknown_outcome(world: World) {
+    let keep = Lifetimes { done: 2 * LONG, ..lifetimes() };
+    for column in COLUMNS {
+        let (ran, _) = world.run(&world.leader(column, "ran"), Ending::Unknown).await;
+        assert!(world.second().resolve(ran.key, Resolution::Ran, &keep).await.unwrap());
+        let settled = world.found(ran.key).await;
+        assert_eq!(settled.state, RecordState::Done(None));
+        assert!(settled.expires > ran.expires, "it lives as long as an answer");
+        let again = world.resolve(ran.key, Resolution::DidNotRun, &keep).await.unwrap();
+        assert!(!again, "there is nothing to settle any more");
+        assert_eq!(world.found(ran.key).await, settled);
+
+        let (idle, _) = world.run(&world.leader(column, "did not"), Ending::Unknown).await;
+        assert!(world.resolve(idle.key, Resolution::DidNotRun, &keep).await.unwrap());
+        assert!(world.is_absent(idle.key).await);
+        let second = world.duplicate(column, "did not", &idle);
+        assert_eq!(world.verdict(&second).await, "mine", "{column:?}");
+    }
+    let inflight = world.take(&world.explicit("in flight")).await;
+    assert!(!world.resolve(inflight.key, Resolution::Ran, &keep).await.unwrap());
+    assert_eq!(world.found(inflight.key).await, inflight);
+    let nowhere = world.explicit("nowhere").address.own();
+    assert!(!world.resolve(nowhere, Resolution::Ran, &keep).await.unwrap());
+}

@@ -1,0 +1,427 @@
+//! Random histories, step by step beside the reference: [`Records`] of the core, which is the tables and a map.
+//!
+//! Every verdict and every record must be the same. Both handles are used. Where time is real, spans are either
+//! nothing or longer than the case, so that no verdict depends on a millisecond, and moments are left out of the
+//! comparison.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{
+    Absence, Address, Claim, ClaimVerdict, Ending, Intent, Lease, LeaseSight, Owner, Receipt, Record,
+    Records, Release, Resolution, Role, RunId, Save, SaveVerdict, Write,
+};
+use steadfast_core::id::{Digest, SessionKey};
+use steadfast_core::key::{Key, run_key};
+use steadfast_core::policy::{AfterUnknown, CacheFailures, Lifetimes};
+
+use super::world::{
+    Failed, LONG, World, call_id, done, explicit, failed, index, lifetimes, rules, save, tool,
+};
+use crate::select::{Flush, Page, Selection};
+
+const STEPS: u64 = 150;
+
+pub(super) async fn random_histories_go_as_in_the_reference(world: World) {
+    for seed in 0..world.histories() {
+        let mut history = History::new(&world, seed);
+        for step in 0..STEPS {
+            history.step = step;
+            history.step().await;
+        }
+        history.end().await;
+    }
+}
+
+/// The same thing as the store gave it and as the reference did: they differ in moments where time is real.
+#[derive(Clone, Debug)]
+struct Pair<T> {
+    real: T,
+    model: T,
+}
+
+struct History<'w> {
+    world: &'w World,
+    model: Records,
+    random: Random,
+    seed: u64,
+    step: u64,
+    session: SessionKey,
+    /// What was claimed, newest last.
+    claims: Vec<Claim>,
+    held: Vec<Pair<Record>>,
+    receipts: Vec<Pair<Receipt>>,
+    followed: Vec<Key>,
+    marks: Vec<(Pair<Receipt>, Timestamp)>,
+    /// What was done, for whoever has to understand a failure.
+    story: Vec<String>,
+}
+
+impl<'w> History<'w> {
+    fn new(world: &'w World, seed: u64) -> Self {
+        Self {
+            world,
+            model: Records::default(),
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed),
+            seed,
+            step: 0,
+            session: SessionKey::new(format!("history {seed}")).unwrap(),
+            claims: Vec::new(),
+            held: Vec::new(),
+            receipts: Vec::new(),
+            followed: Vec::new(),
+            marks: Vec::new(),
+            story: Vec::new(),
+        }
+    }
+
+    async fn step(&mut self) {
+        match self.random.below(20) {
+            0..8 => self.claim().await,
+            8..11 => self.save().await,
+            11 => self.release().await,
+            12 => self.start().await,
+            13 => self.renew().await,
+            14..16 => self.deliver().await,
+            16 => self.resolve().await,
+            17 => self.flush().await,
+            18 => self.end_a_process(),
+            _ => self.pass().await,
+        }
+        self.compare_records().await;
+    }
+
+    /// Leaves nothing behind, so that any number of histories fit into a store.
+    async fn end(self) {
+        for record in self.model.iter() {
+            self.world.flush(&Flush::Key(record.key)).await.unwrap();
+        }
+    }
+
+    async fn claim(&mut self) {
+        let claim = match self.random.pick(&self.claims) {
+            // The answer was lost, and the claim is repeated.
+            Some(again) if self.random.one_in(6) => again.clone(),
+            Some(_) | None => self.fresh_claim(),
+        };
+        let marks: Vec<_> = self.marks.iter().filter(|_| !self.random.one_in(4)).cloned().collect();
+        let of_store: Vec<_> = marks.iter().map(|(receipt, at)| (receipt.real.clone(), *at)).collect();
+        let of_model: Vec<_> = marks.iter().map(|(receipt, at)| (receipt.model.clone(), *at)).collect();
+        let (store, now) = (self.world.handle(self.random.next()), self.world.now());
+        let verdict = store.claim(&claim, &of_store).await.unwrap();
+        let sight = |owner: &Owner| self.world.sight(owner);
+        let expected = self.model.claim(&claim, &of_model, sight, now);
+        self.story.push(format!("{:?} {:?} {:?}: {expected:?}", claim.address, claim.role, claim.owner));
+        self.claims.push(claim);
+        self.same(&self.timeless_verdict(&verdict), &self.timeless_verdict(&expected));
+        match (verdict, expected) {
+            (ClaimVerdict::Mine(real), ClaimVerdict::Mine(model)) => {
+                self.held.push(Pair { real: Arc::unwrap_or_clone(real), model: Arc::unwrap_or_clone(model) });
+            }
+            (ClaimVerdict::Follow(key), _) => self.followed.push(key),
+            (ClaimVerdict::Replay(real), ClaimVerdict::Replay(model)) => {
+                self.receipts.push(Pair { real: real.receipt, model: model.receipt });
+            }
+            (ClaimVerdict::Unknown(real), ClaimVerdict::Unknown(model)) => {
+                self.receipts.push(Pair { real, model });
+            }
+            _ => {}
+        }
+    }
+
+    /// Few keys, ids and arguments, so that calls meet.
+    fn fresh_claim(&mut self) -> Claim {
+        let seed = self.seed;
+        let random = &mut self.random;
+        let arguments = format!("history {seed} arguments {}", random.below(2));
+        let mut owner = self.world.owner();
+        if self.world.ends_with_process() && random.one_in(4) {
+            owner.process = self.world.spawn();
+        }
+        let run = RunId(format!("run {} of {seed}", owner.call).into());
+        let index = index(&arguments);
+        let address = match random.below(3) {
+            0 => explicit(&format!("history {seed} key {}", random.below(2))),
+            1 => Address::CallId { id: call_id(&format!("history {seed} id {}", random.below(3))), index },
+            _ => Address::Keyless { run: run_key(index, &run), index },
+        };
+        let role = match random.pick(&self.followed) {
+            Some(followed) if random.one_in(3) => Role::Waiter { followed: *followed },
+            Some(_) | None => Role::Fresh,
+        };
+        let mut rules = rules();
+        rules.cache_failures =
+            *random.pick(&[CacheFailures::None, CacheFailures::Terminal, CacheFailures::All]).unwrap();
+        rules.after_unknown = if random.one_in(4) { AfterUnknown::Hold } else { AfterUnknown::TellOnce };
+        rules.double_dispatch = Duration::from_millis(20);
+        let still = self.world.stands_still();
+        let moment = self.world.moment();
+        let mut span = || match random.below(4) {
+            0 => Duration::ZERO,
+            1 if still => 2 * moment,
+            _ => LONG,
+        };
+        rules.undelivered = span();
+        rules.after_telling = span();
+        rules.keep = Lifetimes { lease: span(), ..lifetimes() };
+        if still {
+            // Nothing that is open may end before it is looked at.
+            rules.keep.done = span().max(moment);
+            rules.keep.open = span().max(moment);
+        }
+        let intent = match random.below(5) {
+            0 => Intent::Look,
+            1 => Intent::Take { started: false },
+            _ => Intent::Take { started: true },
+        };
+        let before = Duration::from_millis(random.below(3) * 15);
+        Claim {
+            address,
+            role,
+            rules,
+            intent,
+            run,
+            digest: Digest::of(arguments.as_bytes()),
+            retry_safe: random.one_in(2),
+            best_effort: random.one_in(5),
+            arrived: Timestamp::from_millis(1_000_000) + before,
+            tool: if random.one_in(8) { tool("refund") } else { tool("pay") },
+            session: Some(self.session.clone()),
+            owner,
+            ..self.world.explicit("")
+        }
+    }
+
+    /// One of the records that were claimed, mostly one of the last; sometimes under a foreign token.
+    fn some_held(&mut self) -> Option<Pair<Record>> {
+        let recent = self.held.len().saturating_sub(4);
+        let some = if self.random.one_in(4) { &self.held[..] } else { &self.held[recent..] };
+        let mut held = self.random.pick(some)?.clone();
+        if self.random.one_in(6) {
+            let stranger = self.world.owner();
+            held.real.owner = stranger.clone();
+            held.model.owner = stranger;
+        }
+        if self.random.one_in(10)
+            && let Some(elsewhere) = self.random.pick(&self.claims)
+        {
+            // Whoever lost the answer to its claim believes in another key.
+            held.real.key = elsewhere.address.own();
+            held.model.key = elsewhere.address.own();
+        }
+        Some(held)
+    }
+
+    async fn save(&mut self) {
+        let Some(held) = self.some_held() else { return };
+        let ending = match self.random.below(4) {
+            0 => Ending::Unknown,
+            1 => failed(if self.random.one_in(2) { Failed::ForGood } else { Failed::ForNow }),
+            2 => Ending::Done(None),
+            _ => done("paid"),
+        };
+        let hold = self.random.one_in(4);
+        let delivered = self.random.one_in(8).then_some(Timestamp::from_millis(1_000_000));
+        let of = |record: &Record| Save { hold, delivered, ..save(record, ending.clone()) };
+        let (store, now) = (self.world.handle(self.random.next()), self.world.now());
+        let verdict = store.save(&of(&held.real)).await.unwrap();
+        let expected = self.model.save(&of(&held.model), now);
+        self.story.push(format!("save {ending:?} as {:?}: {expected:?}", held.real.owner));
+        match (verdict, expected) {
+            (SaveVerdict::Saved(real), SaveVerdict::Saved(model)) => {
+                self.same(&self.timeless_receipt(&real), &self.timeless_receipt(&model));
+                self.receipts.push(Pair { real, model });
+            }
+            (verdict, expected) => self.same(&verdict, &expected),
+        }
+    }
+
+    async fn release(&mut self) {
+        let Some(held) = self.some_held() else { return };
+        let index = if self.random.one_in(4) { None } else { held.real.index };
+        let release = Release { key: held.real.key, index, owner: held.real.owner };
+        self.story.push(format!("{release:?}"));
+        self.world.handle(self.random.next()).release(&release).await.unwrap();
+        self.model.release(&release);
+    }
+
+    async fn start(&mut self) {
+        let Some(held) = self.some_held() else { return };
+        let (store, now) = (self.world.handle(self.random.next()), self.world.now());
+        let verdict = store.start(held.real.key, &held.real.owner).await.unwrap();
+        let expected = self.model.start(&held.model.key, &held.model.owner, now);
+        self.story.push(format!("start as {:?}: {expected:?}", held.real.owner));
+        self.same(&verdict, &expected);
+    }
+
+    async fn renew(&mut self) {
+        let Some(held) = self.some_held() else { return };
+        let (store, now) = (self.world.handle(self.random.next()), self.world.now());
+        let verdict = store.renew(&held.real, &lifetimes()).await.unwrap();
+        let expected = self.model.renew(&held.model, &lifetimes(), Absence::Removed, now);
+        self.story.push(format!("renew as {:?}: {expected:?}", held.real.owner));
+        self.same(&verdict, &expected);
+    }
+
+    async fn deliver(&mut self) {
+        // Mostly of an answer that was just given.
+        let recent = if self.random.one_in(3) { 0 } else { self.receipts.len().saturating_sub(2) };
+        let Some(receipt) = self.random.pick(&self.receipts[recent..]).cloned() else { return };
+        let at = self.world.now();
+        self.story.push(format!("delivered {:?}", receipt.model));
+        if self.random.one_in(3) {
+            // The process knows it, and the store is told later, or never.
+            self.marks.push((receipt, at));
+            return;
+        }
+        self.world.handle(self.random.next()).delivered(&receipt.real, at).await.unwrap();
+        self.model.delivered(&receipt.model, at);
+    }
+
+    async fn resolve(&mut self) {
+        let Some(Pair { real, .. }) = self.random.pick(&self.receipts).cloned() else { return };
+        let resolution = if self.random.one_in(2) { Resolution::Ran } else { Resolution::DidNotRun };
+        let (store, now) = (self.world.handle(self.random.next()), self.world.now());
+        let verdict = store.resolve(real.key, resolution, &lifetimes()).await.unwrap();
+        let expected = self.model.resolve(&real.key, resolution, &lifetimes(), now);
+        self.story.push(format!("{resolution:?} {:?}: {expected}", real.key));
+        self.same(&verdict, &expected);
+    }
+
+    async fn flush(&mut self) {
+        let Some(claim) = self.random.pick(&self.claims) else { return };
+        let key = claim.address.own();
+        if !self.random.one_in(4) {
+            return;
+        }
+        self.story.push(format!("flush {key:?}"));
+        let flushed = self.world.handle(self.random.next()).flush(&Flush::Key(key)).await.unwrap();
+        let found = self.model.get(&key).map(|record| record.index);
+        self.same(&flushed, &u64::from(found.is_some()));
+        if let Some(index) = found {
+            self.model.apply(Write::Remove { key, index });
+        }
+    }
+
+    fn end_a_process(&mut self) {
+        let Some(claim) = self.random.pick(&self.claims) else { return };
+        let process = claim.owner.process.clone();
+        // The process that most of them live in stays.
+        if self.world.ends_with_process() && process != self.world.owner().process {
+            let owner = claim.owner.clone();
+            if self.world.sight(&owner) == LeaseSight::Alive {
+                self.story.push(format!("the end of {process:?}"));
+                self.world.kill(&process);
+            }
+        }
+    }
+
+    /// Time passes, where it can be moved; and what is past its lifetime goes, here and there.
+    async fn pass(&mut self) {
+        if !self.world.stands_still() {
+            return;
+        }
+        self.world.pass(1).await;
+        self.story.push("a moment passes".into());
+        while self.world.sweep().await.unwrap().more {}
+        self.model.sweep(self.world.now());
+    }
+
+    async fn compare_records(&mut self) {
+        // Reading everything after every step is much to ask of a server.
+        if !self.world.stands_still() && !self.step.is_multiple_of(10) {
+            return;
+        }
+        let selection = Selection { session: Some(self.session.clone()), ..Selection::default() };
+        let store = self.world.handle(self.random.next());
+        let page = Page { after: None, limit: 10_000 };
+        let records = store.records(&selection, page).await.unwrap();
+        let records: Vec<_> = records.iter().map(|record| self.timeless(record)).collect();
+        let expected: Vec<_> = self.model.iter().map(|record| self.timeless(record)).collect();
+        self.same(&records, &expected);
+    }
+
+    fn same<T: PartialEq + std::fmt::Debug>(&self, found: &T, expected: &T) {
+        if found != expected {
+            let story = self.story.join("\n");
+            panic!(
+                "{story}\n\nhistory {}, step {}: the store says\n{found:#?}\nthe reference says\n{expected:#?}",
+                self.seed, self.step
+            );
+        }
+    }
+
+    fn timeless_verdict(&self, verdict: &ClaimVerdict) -> ClaimVerdict {
+        match verdict {
+            ClaimVerdict::Mine(record) => ClaimVerdict::Mine(Arc::new(self.timeless(record))),
+            ClaimVerdict::Replay(replay) if !self.world.stands_still() => {
+                let mut replay = replay.clone();
+                replay.age = Duration::ZERO;
+                replay.receipt = self.timeless_receipt(&replay.receipt);
+                ClaimVerdict::Replay(replay)
+            }
+            ClaimVerdict::Unknown(receipt) => ClaimVerdict::Unknown(self.timeless_receipt(receipt)),
+            ClaimVerdict::Replay(_)
+            | ClaimVerdict::Follow(_)
+            | ClaimVerdict::Busy
+            | ClaimVerdict::Conflict
+            | ClaimVerdict::Nothing
+            | ClaimVerdict::Full
+            | ClaimVerdict::Closed => verdict.clone(),
+        }
+    }
+
+    /// A record without what depends on the millisecond.
+    fn timeless(&self, record: &Record) -> Record {
+        if self.world.stands_still() {
+            return record.clone();
+        }
+        Record {
+            lease: match record.lease {
+                Lease::Record => Lease::Record,
+                Lease::Until(_) => Lease::Until(Timestamp::ZERO),
+            },
+            created: Timestamp::ZERO,
+            updated: Timestamp::ZERO,
+            expires: record.expires.map(|_| Timestamp::ZERO),
+            version: self.timeless_version(record.version),
+            ..record.clone()
+        }
+    }
+
+    fn timeless_receipt(&self, receipt: &Receipt) -> Receipt {
+        Receipt { version: self.timeless_version(receipt.version), ..receipt.clone() }
+    }
+
+    /// A record that was lost begins again at a version made of the time.
+    fn timeless_version(&self, version: u64) -> u64 {
+        if self.world.stands_still() { version } else { version.min(1_000_000) }
+    }
+}
+
+/// A generator whose every number is told by its seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn one_in(&mut self, number: u64) -> bool {
+        self.below(number) == 0
+    }
+
+    fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
+        let length = u64::try_from(of.len()).ok().filter(|length| *length > 0)?;
+        of.get(usize::try_from(self.below(length)).ok()?)
+    }
+}

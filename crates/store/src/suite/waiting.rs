@@ -1,0 +1,132 @@
+//! Waiting for a record to be settled. Each case has a limit; nobody may wait for ever.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use steadfast_core::dedupe::{Claim, Ending, Record, Resolution, Rules};
+use steadfast_core::key::Key;
+use steadfast_core::policy::Lifetimes;
+use tokio::task::JoinHandle;
+
+use super::world::{Failed, World, done, failed, lifetimes, release, rules, save, within};
+use crate::Store;
+use crate::select::Flush;
+
+pub(super) async fn what_is_settled_is_not_waited_for(world: World) {
+    let nothing = world.explicit("nothing").address.own();
+    let (answered, _) = world.run(&world.explicit("done"), done("paid")).await;
+    let (refused, _) = world.run(&world.explicit("failed"), failed(Failed::ForNow)).await;
+    let (unknown, _) = world.run(&world.explicit("unknown"), Ending::Unknown).await;
+    let lapsed = world.take_and_lapse(world.explicit("lapsed")).await;
+    for key in [nothing, answered.key, refused.key, unknown.key, lapsed.key] {
+        within("a record that nobody holds", world.settled(key)).await;
+    }
+}
+
+pub(super) async fn a_follower_is_woken_by_every_end(world: World) {
+    for end in ENDS {
+        let record = world.take(&world.explicit(&format!("{end:?}"))).await;
+        let follower = follow(world.first(), record.key).await;
+        end.bring(&world, &*world.first(), &record).await;
+        within(&format!("a follower after {end:?}"), follower).await.unwrap();
+    }
+}
+
+pub(super) async fn a_follower_of_another_handle_is_woken(world: World) {
+    for end in ENDS {
+        let record = world.take(&world.explicit(&format!("{end:?}"))).await;
+        let follower = follow(world.second(), record.key).await;
+        end.bring(&world, &*world.first(), &record).await;
+        within(&format!("a follower elsewhere after {end:?}"), follower).await.unwrap();
+    }
+}
+
+pub(super) async fn a_follower_is_woken_when_the_lease_ends(world: World) {
+    let keep = Lifetimes { lease: 2 * world.moment(), ..lifetimes() };
+    let mut claim = Claim { rules: Rules { keep, ..rules() }, ..world.explicit("k") };
+    claim.owner.process = world.spawn();
+    let record = world.take(&claim).await;
+    let follower = follow(world.second(), record.key).await;
+    if world.ends_with_process() {
+        world.kill(&record.owner.process);
+    } else {
+        world.pass(3).await;
+    }
+    within("a follower of a lapsed claim", follower).await.unwrap();
+    assert_eq!(world.verdict(&world.explicit("k")).await, "tell");
+}
+
+pub(super) async fn every_follower_is_woken(world: World) {
+    let records = [world.take(&world.explicit("a")).await, world.take(&world.keyless("b")).await];
+    let mut followers = Vec::new();
+    for number in 0..40 {
+        let record = if number < 20 { &records[0] } else { &records[1] };
+        followers.push(follow(world.handle(number), record.key).await);
+    }
+    // Some give up, and take nobody with them.
+    for follower in followers.iter().step_by(7) {
+        follower.abort();
+    }
+    for record in &records {
+        world.save(&save(record, done("paid"))).await.unwrap();
+    }
+    for (number, follower) in followers.into_iter().enumerate() {
+        let ended = within("a follower among many", follower).await;
+        assert!(ended.is_ok() || number % 7 == 0);
+    }
+}
+
+/// How a record can cease to be in flight.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Done,
+    Failed,
+    Unknown,
+    Released,
+    Flushed,
+    SettledByOperator,
+}
+
+const ENDS: [End; 6] =
+    [End::Done, End::Failed, End::Unknown, End::Released, End::Flushed, End::SettledByOperator];
+
+impl End {
+    async fn bring(self, world: &World, store: &dyn Store, record: &Record) {
+        match self {
+            Self::Done => drop(store.save(&save(record, done("paid"))).await.unwrap()),
+            Self::Failed => drop(store.save(&save(record, failed(Failed::ForNow))).await.unwrap()),
+            Self::Unknown => drop(store.save(&save(record, Ending::Unknown)).await.unwrap()),
+            Self::Released => store.release(&release(record)).await.unwrap(),
+            Self::Flushed => assert_eq!(store.flush(&Flush::Key(record.key)).await.unwrap(), 1),
+            Self::SettledByOperator => {
+                store.save(&save(record, Ending::Unknown)).await.unwrap();
+                let resolution = Resolution::DidNotRun;
+                assert!(world.second().resolve(record.key, resolution, &lifetimes()).await.unwrap());
+            }
+        }
+    }
+}
+
+/// One who waits, and has begun to.
+async fn follow(store: Arc<dyn Store>, key: Key) -> JoinHandle<()> {
+    let (begun, begins) = tokio::sync::oneshot::channel();
+    let follower = tokio::spawn(async move {
+        let mut settled = store.settled(key);
+        let mut begun = Some(begun);
+        poll_fn(|context| {
+            let poll = settled.as_mut().poll(context);
+            if let Some(begun) = begun.take() {
+                // The case has ended if nobody listens.
+                let _ = begun.send(());
+            }
+            match poll {
+                Poll::Ready(()) => Poll::Ready(()),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await;
+    });
+    begins.await.unwrap();
+    follower
+}

@@ -1,0 +1,408 @@
+//! What the cases speak in: calls, handles, and time that passes.
+
+use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_core::Timestamp;
+use steadfast_core::code::Code;
+use steadfast_core::dedupe::{
+    Address, Claim, ClaimVerdict, Ending, Failure, Intent, LeaseSight, Owner, Process, Receipt, Record,
+    Release, ReplayReason, Role, Rules, RunId, Save, SaveVerdict,
+};
+use steadfast_core::id::{ActorId, Digest, Namespace, RequestId, SessionKey, TenantId, ToolName, ToolRef};
+use steadfast_core::key::{Key, Scope, call_id_key, computed_key, explicit_key, run_key};
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::{AfterUnknown, CacheFailures, DedupePolicy, Lifetimes, ToolClass};
+
+use super::{Fixture, Leases, Time};
+use crate::Store;
+
+/// Longer than any case takes.
+pub(super) const LONG: Duration = Duration::from_secs(3600);
+
+/// How long a case waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A store and those who use it.
+pub(super) struct World {
+    fixture: Fixture,
+    /// The process that most callers live in.
+    process: Process,
+    dead: Mutex<BTreeSet<Process>>,
+    calls: AtomicU64,
+}
+
+/// The columns of the claim table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Column {
+    Explicit,
+    CallId,
+    Equal,
+    Waiter,
+}
+
+pub(super) const COLUMNS: [Column; 4] = [Column::Explicit, Column::CallId, Column::Equal, Column::Waiter];
+
+impl From<Fixture> for World {
+    fn from(fixture: Fixture) -> Self {
+        let process = match &fixture.leases {
+            Leases::Process(processes) => processes.spawn(),
+            Leases::Time => Process { boot: "somewhere".into(), pid: 1, started: 1 },
+        };
+        Self { fixture, process, dead: Mutex::default(), calls: AtomicU64::new(1) }
+    }
+}
+
+impl Deref for World {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.fixture.store
+    }
+}
+
+impl World {
+    /// The first handle.
+    pub(super) fn first(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.fixture.store)
+    }
+
+    /// The handle of the other process.
+    pub(super) fn second(&self) -> Arc<dyn Store> {
+        Arc::clone(self.fixture.second.as_ref().unwrap_or(&self.fixture.store))
+    }
+
+    /// Whether the second handle is another process.
+    pub(super) fn is_shared(&self) -> bool {
+        self.fixture.second.is_some()
+    }
+
+    /// One handle or the other.
+    pub(super) fn handle(&self, number: u64) -> Arc<dyn Store> {
+        if number.is_multiple_of(2) { self.first() } else { self.second() }
+    }
+
+    pub(super) fn most(&self) -> Option<usize> {
+        self.fixture.most
+    }
+
+    pub(super) fn histories(&self) -> u64 {
+        self.fixture.histories
+    }
+
+    /// Whether a lease ends with the process of its owner.
+    pub(super) fn ends_with_process(&self) -> bool {
+        match self.fixture.leases {
+            Leases::Process(_) => true,
+            Leases::Time => false,
+        }
+    }
+
+    /// Whether time stands still until it is moved.
+    pub(super) fn stands_still(&self) -> bool {
+        match self.fixture.time {
+            Time::Manual(_) => true,
+            Time::Real { .. } => false,
+        }
+    }
+
+    /// The unit of time.
+    pub(super) fn moment(&self) -> Duration {
+        match self.fixture.time {
+            Time::Manual(_) => Duration::from_secs(1),
+            Time::Real { moment } => moment,
+        }
+    }
+
+    /// Lets so many moments pass.
+    pub(super) async fn pass(&self, moments: u32) {
+        match &self.fixture.time {
+            Time::Manual(clock) => clock.advance(self.moment() * moments),
+            Time::Real { moment } => tokio::time::sleep(*moment * moments).await,
+        }
+    }
+
+    /// What the store must see of an owner.
+    pub(super) fn sight(&self, owner: &Owner) -> LeaseSight {
+        match self.fixture.leases {
+            Leases::Process(_) if self.dead.lock().contains(&owner.process) => LeaseSight::Gone,
+            Leases::Process(_) => LeaseSight::Alive,
+            Leases::Time => LeaseSight::Time,
+        }
+    }
+
+    /// A process of its own, where processes end leases.
+    pub(super) fn spawn(&self) -> Process {
+        match &self.fixture.leases {
+            Leases::Process(processes) => processes.spawn(),
+            Leases::Time => self.process.clone(),
+        }
+    }
+
+    /// Ends a process.
+    pub(super) fn kill(&self, process: &Process) {
+        match &self.fixture.leases {
+            Leases::Process(processes) => {
+                processes.kill(process);
+                self.dead.lock().insert(process.clone());
+            }
+            Leases::Time => {}
+        }
+    }
+
+    /// A token that nobody had.
+    pub(super) fn owner(&self) -> Owner {
+        let call = self.calls.fetch_add(1, Ordering::SeqCst);
+        Owner { process: self.process.clone(), call, claim: 1 }
+    }
+
+    /// A call that comes now.
+    pub(super) fn claim(&self, address: Address, arguments: &str) -> Claim {
+        let owner = self.owner();
+        let run = RunId(format!("run-{}", owner.call).into());
+        Claim {
+            address,
+            intent: Intent::Take { started: true },
+            role: Role::Fresh,
+            digest: Digest::of(arguments.as_bytes()),
+            retry_safe: false,
+            best_effort: false,
+            arrived: self.now(),
+            run,
+            rules: rules(),
+            tool: tool("pay"),
+            request: RequestId::new(format!("request-{}", owner.call)).unwrap(),
+            tool_call: None,
+            session: Some(session()),
+            actor: Some(ActorId::new("somebody").unwrap()),
+            tenant: Some(TenantId::new("tenant").unwrap()),
+            owner,
+        }
+    }
+
+    /// A call under a key of its caller's.
+    pub(super) fn explicit(&self, key: &str) -> Claim {
+        self.claim(explicit(key), "arguments")
+    }
+
+    /// A call with an id of its dispatch.
+    pub(super) fn call_id(&self, id: &str, arguments: &str) -> Claim {
+        self.claim(Address::CallId { id: call_id(id), index: index(arguments) }, arguments)
+    }
+
+    /// A call that is known by its arguments only.
+    pub(super) fn keyless(&self, arguments: &str) -> Claim {
+        let claim = self.explicit("");
+        let index = index(arguments);
+        let address = Address::Keyless { run: run_key(index, &claim.run), index };
+        Claim { address, digest: Digest::of(arguments.as_bytes()), ..claim }
+    }
+
+    /// The first call of a column. The name keeps cases apart that share a store.
+    pub(super) fn leader(&self, column: Column, name: &str) -> Claim {
+        let name = format!("{name} {column:?}");
+        match column {
+            Column::Explicit => self.claim(explicit(&name), &name),
+            Column::CallId => self.call_id(&name, &name),
+            Column::Equal | Column::Waiter => self.keyless(&name),
+        }
+    }
+
+    /// The call that comes after the leader's in this column.
+    pub(super) fn duplicate(&self, column: Column, name: &str, of: &Record) -> Claim {
+        let role = match column {
+            Column::Explicit | Column::CallId | Column::Equal => Role::Fresh,
+            Column::Waiter => Role::Waiter { followed: of.key },
+        };
+        Claim { role, ..self.leader(column, name) }
+    }
+
+    /// Claims through the first handle.
+    pub(super) async fn ask(&self, claim: &Claim) -> ClaimVerdict {
+        self.fixture.store.claim(claim, &[]).await.unwrap()
+    }
+
+    /// Claims through the second handle, and says in a word what came of it.
+    pub(super) async fn verdict(&self, claim: &Claim) -> &'static str {
+        word(&self.second().claim(claim, &[]).await.unwrap())
+    }
+
+    /// Claims what must be free.
+    pub(super) async fn take(&self, claim: &Claim) -> Record {
+        mine(self.ask(claim).await)
+    }
+
+    /// Claims what must be free, and lets the lease end.
+    pub(super) async fn take_and_lapse(&self, claim: Claim) -> Record {
+        let mut claim = claim;
+        if self.ends_with_process() {
+            claim.owner.process = self.spawn();
+        } else {
+            claim.rules.keep.lease = Duration::ZERO;
+        }
+        let record = self.take(&claim).await;
+        self.kill(&claim.owner.process);
+        record
+    }
+
+    /// Claims what must be free, and answers.
+    pub(super) async fn run(&self, claim: &Claim, ending: Ending) -> (Record, Receipt) {
+        let record = self.take(claim).await;
+        let receipt = saved(self.save(&save(&record, ending)).await.unwrap());
+        (self.found(record.key).await, receipt)
+    }
+
+    /// The record that must be there.
+    pub(super) async fn found(&self, key: Key) -> Record {
+        self.second().record(key).await.unwrap().expect("there is a record")
+    }
+
+    /// Whether nothing is there.
+    pub(super) async fn is_absent(&self, key: Key) -> bool {
+        self.second().record(key).await.unwrap().is_none()
+    }
+}
+
+/// Waits for what must come.
+pub(super) async fn within<F: Future>(what: &str, future: F) -> F::Output {
+    let came = tokio::time::timeout(PATIENCE, future).await;
+    came.unwrap_or_else(|_| panic!("{what}: nothing came within {PATIENCE:?}"))
+}
+
+/// A verdict in a word, as the table says it.
+pub(super) fn word(verdict: &ClaimVerdict) -> &'static str {
+    match verdict {
+        ClaimVerdict::Mine(_) => "mine",
+        ClaimVerdict::Follow(_) => "follow",
+        ClaimVerdict::Busy => "busy",
+        ClaimVerdict::Replay(replay) => match replay.reason {
+            ReplayReason::SameKey => "replay",
+            ReplayReason::Undelivered => "replay undelivered",
+            ReplayReason::DoubleDispatch => "replay double dispatch",
+            ReplayReason::Waited => "answer",
+        },
+        ClaimVerdict::Unknown(_) => "tell",
+        ClaimVerdict::Conflict => "conflict",
+        ClaimVerdict::Nothing => "nothing",
+        ClaimVerdict::Full => "full",
+        ClaimVerdict::Closed => "closed",
+    }
+}
+
+pub(super) fn mine(verdict: ClaimVerdict) -> Record {
+    let word = word(&verdict);
+    let ClaimVerdict::Mine(record) = verdict else { panic!("expected mine, got {word}") };
+    Arc::unwrap_or_clone(record)
+}
+
+pub(super) fn saved(verdict: SaveVerdict) -> Receipt {
+    match verdict {
+        SaveVerdict::Saved(receipt) => receipt,
+        SaveVerdict::FenceLost => panic!("the fence is lost"),
+    }
+}
+
+pub(super) fn save(claimed: &Record, ending: Ending) -> Save {
+    Save {
+        claimed: Arc::new(claimed.clone()),
+        ending,
+        attempts: Vec::new(),
+        delivered: None,
+        hold: false,
+        keep: lifetimes(),
+    }
+}
+
+pub(super) fn release(record: &Record) -> Release {
+    Release { key: record.key, index: record.index, owner: record.owner.clone() }
+}
+
+pub(super) fn done(text: &str) -> Ending {
+    Ending::Done(Some(output(text)))
+}
+
+pub(super) fn output(text: &str) -> Output {
+    Output { content: RawJson::string(text), metadata: Some(RawJson::from_trusted(r#"{"a":[1,2]}"#)) }
+}
+
+pub(super) fn failed(kind: Failed) -> Ending {
+    Ending::Failed(failure(kind))
+}
+
+/// Whether a failure is for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    ForGood,
+    ForNow,
+}
+
+pub(super) fn failure(kind: Failed) -> Failure {
+    Failure {
+        code: Code::ToolError,
+        message: "no".into(),
+        retriable: kind == Failed::ForNow,
+        terminal: kind == Failed::ForGood,
+        rule: Some("a rule".into()),
+        verify: Some("look".into()),
+        retry_after: Some(Duration::from_millis(1500)),
+        output: Some(output("what it said")),
+    }
+}
+
+pub(super) fn lifetimes() -> Lifetimes {
+    Lifetimes { done: LONG, failed: LONG, open: LONG, lease: LONG }
+}
+
+pub(super) fn rules() -> Rules {
+    Rules {
+        cache_failures: CacheFailures::Terminal,
+        after_unknown: AfterUnknown::TellOnce,
+        double_dispatch: Duration::ZERO,
+        undelivered: LONG,
+        after_telling: LONG,
+        keep: lifetimes(),
+    }
+}
+
+pub(super) fn tool(name: &str) -> ToolRef {
+    ToolRef { namespace: Namespace::new("suite").unwrap(), tool: ToolName::new(name).unwrap() }
+}
+
+pub(super) fn session() -> SessionKey {
+    SessionKey::new("conversation").unwrap()
+}
+
+pub(super) fn explicit(key: &str) -> Address {
+    Address::Explicit(scoped(|scope| explicit_key(scope, key)))
+}
+
+pub(super) fn call_id(id: &str) -> Key {
+    scoped(|scope| call_id_key(scope, id, Digest::of(b"the arguments")))
+}
+
+/// The computed key of these arguments.
+pub(super) fn index(arguments: &str) -> Key {
+    let digest = Digest::of(arguments.as_bytes());
+    scoped(|scope| computed_key(scope, digest, ToolClass::Mutating, &DedupePolicy::default()))
+}
+
+fn scoped(key: impl Fn(&Scope<'_>) -> Key) -> Key {
+    let (tool, session) = (tool("pay"), session());
+    key(&Scope {
+        tool: &tool,
+        tenant: None,
+        workspace: None,
+        session: Some(&session),
+        actor: None,
+        continuation: None,
+    })
+}
+
+/// A moment that is neither now nor nothing.
+pub(super) fn long_after(now: Timestamp) -> Timestamp {
+    now + LONG
+}

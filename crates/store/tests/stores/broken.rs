@@ -1,0 +1,680 @@
+//! A store for each promise that breaks it, to show that the suite can fail.
+//!
+//! Each is the memory store behind a wrapper with one fault; beside the fault stand the cases that must go red. The
+//! runtime has one thread and its time is paused, so that a case that waits for ever ends at once.
+
+#![expect(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "each fault is one of many")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{
+    Address, Claim, ClaimVerdict, Intent, LeaseSight, Owner, Process, Receipt, Record, RecordState, Release,
+    RenewVerdict, Resolution, Save, SaveVerdict, StartVerdict,
+};
+use steadfast_core::id::Digest;
+use steadfast_core::key::Key;
+use steadfast_core::policy::{CacheFailures, Lifetimes};
+use steadfast_store::suite::{CASES, Case};
+use steadfast_store::{
+    Document, DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep, MemoryOptions,
+    MemoryStore, News, Page, Query, Selection, Sight, Store, StoreFuture, Swept, Written,
+};
+use tokio::sync::broadcast;
+
+const LONG: Duration = Duration::from_secs(1_000_000);
+
+/// What is wrong with a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Nothing,
+    ForgetsClaims,
+    ChangesTokens,
+    NobodyDies,
+    ForgetsStarts,
+    CountsLooksAsDeliveries,
+    IgnoresDeliveries,
+    IgnoresKnownDeliveries,
+    SeesNoDoubleDispatch,
+    ReplaysEveryFailure,
+    RunsAfterUnknown,
+    IgnoresArguments,
+    LooksWrite,
+    ForgetsIndex,
+    TakesCallIdsForRuns,
+    IgnoresOwner,
+    RenewsAnything,
+    SavesOver,
+    TakesUnknownForFinal,
+    SavesOnlyWhatIsThere,
+    SavesOverTheIndex,
+    OwnersIgnoreTheIndex,
+    DeliversAnything,
+    ResolvesAnything,
+    NeverSettles,
+    LosesWakeUps,
+    KeepsForEver,
+    SweepsOpen,
+    FlushesOpen,
+    ForgetsHold,
+    SweepsForEver,
+    FlushesNothing,
+    IgnoresSelections,
+    RepeatsPages,
+    EvictsOpen,
+    HasNoBound,
+    LastWriterWins,
+    ReusesVersions,
+    MixesKinds,
+    TellsNoNews,
+    ReadsOldestFirst,
+    JournalsGrow,
+    MixesJournals,
+    DecidesOnAnEarlierLook,
+    LocksAsItGoes,
+}
+
+/// Every fault, and the cases that find it.
+const BROKEN: &[(Fault, &[&str])] = &[
+    (
+        Fault::ForgetsClaims,
+        &[
+            "a_claim_that_finds_nothing_is_mine",
+            "a_claim_in_flight_is_followed",
+            "sf_1_of_many_claimers_one_runs",
+            "random_histories_go_as_in_the_reference",
+        ],
+    ),
+    (Fault::ChangesTokens, &["a_claim_is_repeated_under_its_own_token"]),
+    (
+        Fault::NobodyDies,
+        &[
+            "a_lapsed_claim_that_was_not_started_is_mine",
+            "a_lapsed_run_that_is_safe_to_repeat_is_taken_over",
+            "a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown",
+            "a_follower_is_woken_when_the_lease_ends",
+            "random_histories_go_as_in_the_reference",
+        ],
+    ),
+    (
+        Fault::ForgetsStarts,
+        &[
+            "a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown",
+            "a_start_is_written_once_and_for_its_owner_only",
+            "random_histories_go_as_in_the_reference",
+        ],
+    ),
+    (Fault::CountsLooksAsDeliveries, &["an_answer_that_did_not_arrive_is_replayed"]),
+    (
+        Fault::IgnoresDeliveries,
+        &[
+            "an_answer_that_arrived_is_history_for_equal_arguments",
+            "a_delivery_marks_the_answer_it_names_and_no_other",
+            "random_histories_go_as_in_the_reference",
+        ],
+    ),
+    (
+        Fault::IgnoresKnownDeliveries,
+        &["a_delivery_that_the_store_does_not_know_counts", "random_histories_go_as_in_the_reference"],
+    ),
+    (
+        Fault::SeesNoDoubleDispatch,
+        &["a_double_dispatch_is_one_call", "random_histories_go_as_in_the_reference"],
+    ),
+    (
+        Fault::ReplaysEveryFailure,
+        &["a_failure_is_replayed_as_the_rules_say", "random_histories_go_as_in_the_reference"],
+    ),
+    (Fault::RunsAfterUnknown, &["an_unknown_outcome_is_told"]),
+    (
+        Fault::IgnoresArguments,
+        &[
+            "tr_4_the_same_key_with_other_arguments_is_a_conflict",
+            "a_call_id_with_other_arguments_is_another_call",
+            "random_histories_go_as_in_the_reference",
+        ],
+    ),
+    (Fault::LooksWrite, &["a_look_writes_nothing", "random_histories_go_as_in_the_reference"]),
+    (
+        Fault::ForgetsIndex,
+        &[
+            "a_record_that_only_the_index_finds_is_replaced",
+            "a_dispatch_that_failed_stands_back_behind_an_equal_run",
+            "sf_1_of_many_equal_calls_one_runs",
+            "random_histories_go_as_in_the_reference",
+        ],
+    ),
+    (Fault::TakesCallIdsForRuns, &["a_call_id_keeps_its_record_when_the_index_moves_on"]),
+    (
+        Fault::IgnoresOwner,
+        &[
+            "a_start_is_written_once_and_for_its_owner_only",
+            "a_renewal_extends_the_lease_of_its_owner_only",
+            "an_answer_is_saved_under_the_fence",
+            "a_release_gives_back_what_is_its_own",
+            "random_histories_go_as_in_the_reference",
+        ],
+    ),
+    (Fault::RenewsAnything, &["a_renewal_brings_nothing_back", "random_histories_go_as_in_the_reference"]),
+    (
+        Fault::SavesOver,
+        &["a_save_that_is_repeated_changes_nothing", "random_histories_go_as_in_the_reference"],
+    ),
+    (
+        Fault::TakesUnknownForFinal,
+        &["a_late_answer_turns_unknown_into_done", "random_histories_go_as_in_the_reference"],
+    ),
+    (
+        Fault::SavesOnlyWhatIsThere,
+        &["a_save_that_finds_nothing_writes", "random_histories_go_as_in_the_reference"],
+    ),
+    (Fault::SavesOverTheIndex, &["a_save_that_finds_nothing_leaves_a_newer_index_alone"]),
+    (
+        Fault::OwnersIgnoreTheIndex,
+        &[
+            "a_save_finds_its_run_through_the_index",
+            "a_release_finds_its_run_through_the_index",
+            "random_histories_go_as_in_the_reference",
+        ],
+    ),
+    (Fault::DeliversAnything, &["a_delivery_marks_the_answer_it_names_and_no_other"]),
+    (Fault::ResolvesAnything, &["an_operator_settles_an_unknown_outcome"]),
+    (Fault::NeverSettles, &["what_is_settled_is_not_waited_for"]),
+    (
+        Fault::LosesWakeUps,
+        &[
+            "a_follower_is_woken_by_every_end",
+            "a_follower_of_another_handle_is_woken",
+            "a_follower_is_woken_when_the_lease_ends",
+            "every_follower_is_woken",
+            "tr_2_many_callers_get_the_one_answer",
+        ],
+    ),
+    (
+        Fault::KeepsForEver,
+        &["what_is_past_its_lifetime_is_absent", "a_document_is_forgotten_when_it_expires"],
+    ),
+    (Fault::SweepsOpen, &["open_records_are_pinned", "an_unknown_outcome_under_hold_stays"]),
+    (Fault::FlushesOpen, &["open_records_are_pinned", "a_flush_forgets_what_is_finished_and_selected"]),
+    (Fault::ForgetsHold, &["an_unknown_outcome_under_hold_stays", "random_histories_go_as_in_the_reference"]),
+    (Fault::SweepsForEver, &["a_sweep_comes_to_an_end"]),
+    (Fault::FlushesNothing, &["a_flush_of_a_key_forgets_it_whatever_it_is"]),
+    (Fault::IgnoresSelections, &["a_flush_forgets_what_is_finished_and_selected", "records_come_in_pages"]),
+    (Fault::RepeatsPages, &["records_come_in_pages"]),
+    (
+        Fault::EvictsOpen,
+        &["a_full_store_forgets_finished_records_only", "a_store_full_of_open_records_says_so"],
+    ),
+    (
+        Fault::HasNoBound,
+        &["a_full_store_forgets_finished_records_only", "a_store_full_of_open_records_says_so"],
+    ),
+    (
+        Fault::LastWriterWins,
+        &["a_document_is_replaced_only_by_who_has_read_it", "one_of_many_writers_of_a_document_wins"],
+    ),
+    (Fault::ReusesVersions, &["a_version_is_never_given_twice"]),
+    (Fault::MixesKinds, &["documents_are_listed_by_kind"]),
+    (Fault::TellsNoNews, &["other_processes_hear_of_a_document"]),
+    (Fault::ReadsOldestFirst, &["a_journal_is_read_newest_first"]),
+    (Fault::JournalsGrow, &["a_journal_is_bounded_in_number", "a_journal_is_bounded_in_age"]),
+    (Fault::MixesJournals, &["journals_are_apart"]),
+    (
+        Fault::DecidesOnAnEarlierLook,
+        &[
+            "sf_1_of_many_claimers_one_runs",
+            "sf_1_of_many_equal_calls_one_runs",
+            "sf_1_of_many_who_wait_for_a_lapsed_run_one_takes_it_over",
+            "tr_2_many_callers_get_the_one_answer",
+        ],
+    ),
+    (Fault::LocksAsItGoes, &["calls_that_cross_do_not_block_each_other"]),
+];
+
+#[test]
+fn each_broken_store_fails_the_cases_that_watch_its_promise() {
+    let mut unseen = Vec::new();
+    for (fault, cases) in BROKEN {
+        for name in *cases {
+            let case =
+                CASES.iter().find(|case| case.name == *name).unwrap_or_else(|| panic!("no case {name}"));
+            if passes(case, *fault) {
+                unseen.push((fault, name));
+            }
+        }
+    }
+    assert!(unseen.is_empty(), "these faults were not seen: {unseen:#?}");
+}
+
+#[test]
+fn every_case_fails_for_some_broken_store_and_for_no_sound_one() {
+    let watched: BTreeSet<&str> = BROKEN.iter().flat_map(|(_, cases)| cases.iter().copied()).collect();
+    let unwatched: Vec<_> = CASES.iter().filter(|case| !watched.contains(case.name)).collect();
+    assert!(unwatched.is_empty(), "no broken store fails {unwatched:?}");
+    for case in CASES {
+        assert!(passes(case, Fault::Nothing), "{} fails for a sound store", case.name);
+    }
+}
+
+/// Whether a case passes for a store with this fault.
+fn passes(case: &Case, fault: Fault) -> bool {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let mut fixture = super::memory_with(|options| Arc::new(Broken::new(fault, options)));
+    fixture.histories = 40;
+    if fault == Fault::TellsNoNews {
+        fixture.second = Some(Arc::clone(&fixture.store));
+    }
+    catch_unwind(AssertUnwindSafe(|| runtime.block_on((case.run)(fixture)))).is_ok()
+}
+
+/// The memory store with one fault.
+#[derive(Debug)]
+struct Broken {
+    inner: MemoryStore,
+    fault: Fault,
+    most: usize,
+    count: AtomicU64,
+    /// The newest claim of each index.
+    newest: Mutex<BTreeMap<Key, Key>>,
+    /// Open records in the order of their claims.
+    open: Mutex<Vec<Key>>,
+    versions: Mutex<BTreeMap<DocumentName, u64>>,
+    locks: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// Sees everybody alive.
+#[derive(Debug)]
+struct Immortals;
+
+impl Sight for Immortals {
+    fn sight(&self, _: &Process) -> LeaseSight {
+        LeaseSight::Alive
+    }
+}
+
+impl Broken {
+    fn new(fault: Fault, mut options: MemoryOptions) -> Self {
+        let most = options.most;
+        if fault == Fault::NobodyDies {
+            options.sight = Arc::new(Immortals);
+        }
+        if fault == Fault::HasNoBound {
+            options.most = usize::MAX / 4;
+        }
+        Self {
+            inner: MemoryStore::new(options),
+            fault,
+            most,
+            count: AtomicU64::new(0),
+            newest: Mutex::default(),
+            open: Mutex::default(),
+            versions: Mutex::default(),
+            locks: Mutex::default(),
+        }
+    }
+
+    fn is(&self, fault: Fault) -> bool {
+        self.fault == fault
+    }
+
+    async fn found(&self, key: Key) -> Option<Record> {
+        self.inner.record(key).await.unwrap()
+    }
+
+    async fn forget(&self, key: Key) {
+        self.inner.flush(&Flush::Key(key)).await.unwrap();
+    }
+
+    /// The owner of what is there, whoever asks.
+    async fn owner_of(&self, key: Key, asking: &Owner) -> Owner {
+        match self.found(key).await {
+            Some(record) if self.is(Fault::IgnoresOwner) => record.owner,
+            Some(_) | None => asking.clone(),
+        }
+    }
+
+    fn keep(&self, keep: Lifetimes) -> Lifetimes {
+        if self.is(Fault::KeepsForEver) {
+            Lifetimes { done: LONG, failed: LONG, open: LONG, ..keep }
+        } else {
+            keep
+        }
+    }
+
+    async fn spoilt(&self, claim: &Claim) -> Claim {
+        let mut claim = claim.clone();
+        claim.rules.keep = self.keep(claim.rules.keep);
+        let number = self.count.fetch_add(1, Ordering::SeqCst);
+        match self.fault {
+            Fault::ChangesTokens => claim.owner.call += 1_000_000 * (number + 1),
+            Fault::SeesNoDoubleDispatch => claim.rules.double_dispatch = Duration::ZERO,
+            Fault::ReplaysEveryFailure => claim.rules.cache_failures = CacheFailures::All,
+            Fault::RunsAfterUnknown => claim.rules.after_telling = Duration::ZERO,
+            Fault::IgnoresArguments => {
+                if let Some(record) = self.found(claim.address.own()).await {
+                    claim.digest = record.digest;
+                }
+            }
+            Fault::LooksWrite if claim.intent == Intent::Look => {
+                claim.intent = Intent::Take { started: false }
+            }
+            Fault::ForgetsStarts if claim.intent != Intent::Look => {
+                claim.intent = Intent::Take { started: false };
+            }
+            Fault::ForgetsIndex => {
+                let index = Key(Digest::of(&number.to_le_bytes()));
+                claim.address = match claim.address {
+                    Address::CallId { id, .. } => Address::CallId { id, index },
+                    Address::Keyless { run, .. } => Address::Keyless { run, index },
+                    Address::Explicit(key) => Address::Explicit(key),
+                };
+            }
+            Fault::TakesCallIdsForRuns => {
+                if let Address::CallId { id, index } = claim.address {
+                    claim.address = Address::Keyless { run: id, index };
+                }
+            }
+            _ => {}
+        }
+        claim
+    }
+
+    fn lock_of(&self, key: Key) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(self.locks.lock().entry(key).or_default())
+    }
+
+    async fn claim_somehow(&self, claim: &Claim, known: &[(Receipt, Timestamp)]) -> ClaimVerdict {
+        let claim = self.spoilt(claim).await;
+        let known = if self.is(Fault::IgnoresKnownDeliveries) { &[] } else { known };
+        if self.is(Fault::EvictsOpen) && self.open.lock().len() >= self.most / 8 {
+            let oldest = self.open.lock().remove(0);
+            self.forget(oldest).await;
+        }
+        if self.is(Fault::DecidesOnAnEarlierLook) && claim.intent != Intent::Look {
+            let look = Claim { intent: Intent::Look, ..claim.clone() };
+            let seen = self.inner.claim(&look, known).await.unwrap();
+            tokio::task::yield_now().await;
+            if seen != ClaimVerdict::Nothing {
+                return seen;
+            }
+            self.forget(claim.address.own()).await;
+            let newest = claim.address.index().and_then(|index| self.newest.lock().get(&index).copied());
+            if let Some(newest) = newest {
+                self.forget(newest).await;
+            }
+        }
+        let verdict = self.inner.claim(&claim, known).await.unwrap();
+        match &verdict {
+            ClaimVerdict::Mine(record) => {
+                self.open.lock().push(record.key);
+                if let Some(index) = record.index {
+                    self.newest.lock().insert(index, record.key);
+                }
+                if self.is(Fault::ForgetsClaims) {
+                    self.forget(record.key).await;
+                }
+            }
+            ClaimVerdict::Replay(replay) if self.is(Fault::CountsLooksAsDeliveries) => {
+                self.inner.delivered(&replay.receipt, self.inner.now().before(LONG)).await.unwrap();
+            }
+            _ => {}
+        }
+        verdict
+    }
+
+    async fn save_somehow(&self, save: &Save) -> SaveVerdict {
+        let mut save = save.clone();
+        let key = save.claimed.key;
+        save.keep = self.keep(save.keep);
+        let owner = self.owner_of(key, &save.claimed.owner).await;
+        Arc::make_mut(&mut save.claimed).owner = owner;
+        let found = self.found(key).await;
+        let is_unknown = found.as_ref().is_some_and(|record| record.state == RecordState::Unknown);
+        match self.fault {
+            Fault::SavesOver => self.forget(key).await,
+            Fault::TakesUnknownForFinal if is_unknown => return SaveVerdict::FenceLost,
+            Fault::SavesOnlyWhatIsThere if found.is_none() => return SaveVerdict::FenceLost,
+            Fault::OwnersIgnoreTheIndex => Arc::make_mut(&mut save.claimed).index = None,
+            Fault::ForgetsHold => save.hold = false,
+            Fault::SavesOverTheIndex if found.is_none() => {
+                let newest = save.claimed.index.and_then(|index| self.newest.lock().get(&index).copied());
+                if let Some(newest) = newest {
+                    self.forget(newest).await;
+                }
+            }
+            _ => {}
+        }
+        self.inner.save(&save).await.unwrap()
+    }
+
+    /// All records that are meant, whatever their state.
+    async fn forget_all(&self, selection: &Selection) -> u64 {
+        let page = Page { after: None, limit: usize::MAX };
+        let records = self.inner.records(selection, page).await.unwrap();
+        for record in &records {
+            self.forget(record.key).await;
+        }
+        records.len() as u64
+    }
+
+    async fn settle_somehow(&self, key: Key) {
+        let in_flight = match self.found(key).await {
+            Some(record) => record.state == RecordState::Inflight && self.is(Fault::LosesWakeUps),
+            None => false,
+        };
+        if in_flight || self.is(Fault::NeverSettles) {
+            std::future::pending().await
+        }
+        self.inner.settled(key).await;
+    }
+}
+
+impl Store for Broken {
+    fn kind(&self) -> &'static str {
+        "broken"
+    }
+
+    fn now(&self) -> Timestamp {
+        self.inner.now()
+    }
+
+    fn claim<'a>(
+        &'a self,
+        claim: &'a Claim,
+        known: &'a [(Receipt, Timestamp)],
+    ) -> StoreFuture<'a, ClaimVerdict> {
+        Box::pin(async move {
+            if !self.is(Fault::LocksAsItGoes) {
+                return Ok(self.claim_somehow(claim, known).await);
+            }
+            let own = self.lock_of(claim.address.own());
+            let _own = own.lock().await;
+            tokio::task::yield_now().await;
+            let newest = claim.address.index().and_then(|index| self.newest.lock().get(&index).copied());
+            let other =
+                newest.filter(|newest| *newest != claim.address.own()).map(|newest| self.lock_of(newest));
+            let _other = match &other {
+                Some(other) => Some(other.lock().await),
+                None => None,
+            };
+            Ok(self.claim_somehow(claim, known).await)
+        })
+    }
+
+    fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict> {
+        Box::pin(async move {
+            if self.is(Fault::ForgetsStarts) {
+                return Ok(StartVerdict::Started);
+            }
+            self.inner.start(key, &self.owner_of(key, owner).await).await
+        })
+    }
+
+    fn renew<'a>(&'a self, claimed: &'a Record, keep: &'a Lifetimes) -> StoreFuture<'a, RenewVerdict> {
+        Box::pin(async move {
+            if self.is(Fault::RenewsAnything) {
+                return Ok(RenewVerdict::Renewed);
+            }
+            let owner = self.owner_of(claimed.key, &claimed.owner).await;
+            self.inner.renew(&Record { owner, ..claimed.clone() }, keep).await
+        })
+    }
+
+    fn save<'a>(&'a self, save: &'a Save) -> StoreFuture<'a, SaveVerdict> {
+        Box::pin(async move { Ok(self.save_somehow(save).await) })
+    }
+
+    fn release<'a>(&'a self, release: &'a Release) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let owner = self.owner_of(release.key, &release.owner).await;
+            let index = if self.is(Fault::OwnersIgnoreTheIndex) { None } else { release.index };
+            self.inner.release(&Release { key: release.key, index, owner }).await
+        })
+    }
+
+    fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            match self.found(receipt.key).await {
+                _ if self.is(Fault::IgnoresDeliveries) => Ok(()),
+                Some(record) if self.is(Fault::DeliversAnything) => {
+                    self.inner.delivered(&record.receipt(), at).await
+                }
+                Some(_) | None => self.inner.delivered(receipt, at).await,
+            }
+        })
+    }
+
+    fn resolve<'a>(&'a self, key: Key, resolution: Resolution, keep: &'a Lifetimes) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            let resolved = self.inner.resolve(key, resolution, keep).await?;
+            Ok(resolved || self.is(Fault::ResolvesAnything))
+        })
+    }
+
+    fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(self.settle_somehow(key))
+    }
+
+    fn record(&self, key: Key) -> StoreFuture<'_, Option<Record>> {
+        self.inner.record(key)
+    }
+
+    fn records<'a>(&'a self, selection: &'a Selection, page: Page) -> StoreFuture<'a, Vec<Record>> {
+        Box::pin(async move {
+            let page = if self.is(Fault::RepeatsPages) { Page { after: None, ..page } } else { page };
+            let everything = Selection::default();
+            let selection = if self.is(Fault::IgnoresSelections) { &everything } else { selection };
+            self.inner.records(selection, page).await
+        })
+    }
+
+    fn flush<'a>(&'a self, flush: &'a Flush) -> StoreFuture<'a, u64> {
+        Box::pin(async move {
+            match flush {
+                Flush::Key(_) if self.is(Fault::FlushesNothing) => Ok(0),
+                Flush::Finished(selection) if self.is(Fault::FlushesOpen) => {
+                    Ok(self.forget_all(selection).await)
+                }
+                Flush::Finished(_) if self.is(Fault::IgnoresSelections) => {
+                    self.inner.flush(&Flush::Finished(Selection::default())).await
+                }
+                Flush::Key(_) | Flush::Finished(_) => self.inner.flush(flush).await,
+            }
+        })
+    }
+
+    fn sweep(&self) -> StoreFuture<'_, Swept> {
+        Box::pin(async move {
+            if self.is(Fault::SweepsOpen) {
+                self.forget_all(&Selection { open: true, ..Selection::default() }).await;
+            }
+            let swept = self.inner.sweep().await?;
+            Ok(Swept { more: swept.more || self.is(Fault::SweepsForEver), ..swept })
+        })
+    }
+
+    fn read<'a>(&'a self, name: &'a DocumentName) -> StoreFuture<'a, Option<Document>> {
+        Box::pin(async move {
+            let document = self.inner.read(name).await?;
+            Ok(document.map(|document| self.numbered(name, document)))
+        })
+    }
+
+    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written> {
+        Box::pin(async move {
+            let mut write = write;
+            if self.is(Fault::KeepsForEver) {
+                write.expires = None;
+            }
+            if self.is(Fault::LastWriterWins) {
+                write.replaces = self.inner.read(name).await?.map(|document| document.version);
+            }
+            if !self.is(Fault::ReusesVersions) {
+                return self.inner.write(name, write).await;
+            }
+            let found = self.inner.read(name).await?;
+            let numbered = found.clone().map(|document| self.numbered(name, document));
+            if numbered.as_ref().map(|document| document.version) != write.replaces {
+                return Ok(Written::Stale(numbered));
+            }
+            // Counts from one for every document, and begins again when it was removed.
+            let version = write.replaces.unwrap_or(0) + 1;
+            self.versions.lock().insert(name.clone(), version);
+            let replaces = found.map(|document| document.version);
+            self.inner.write(name, DocumentWrite { replaces, ..write }).await?;
+            Ok(Written::As(version))
+        })
+    }
+
+    fn documents(&self, kind: DocumentKind) -> StoreFuture<'_, Vec<(DocumentName, Document)>> {
+        Box::pin(async move {
+            let mut documents = self.inner.documents(kind).await?;
+            if self.is(Fault::MixesKinds) {
+                documents.extend(self.inner.documents(DocumentKind::Trust).await?);
+            }
+            Ok(documents)
+        })
+    }
+
+    fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()> {
+        let endless = Keep { most: u64::MAX, age: LONG };
+        let keep = if self.is(Fault::JournalsGrow) { endless } else { keep };
+        let journal = if self.is(Fault::MixesJournals) { Journal::History } else { journal };
+        self.inner.append(journal, entries, keep)
+    }
+
+    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<Entry>> {
+        Box::pin(async move {
+            let mut query = query.clone();
+            if self.is(Fault::MixesJournals) {
+                query.journal = Journal::History;
+            }
+            let mut entries = self.inner.entries(&query).await?;
+            if self.is(Fault::ReadsOldestFirst) {
+                entries.reverse();
+            }
+            Ok(entries)
+        })
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.inner.news()
+    }
+}
+
+impl Broken {
+    /// The document as a store numbers it that counts anew after a removal.
+    fn numbered(&self, name: &DocumentName, document: Document) -> Document {
+        match self.versions.lock().get(name) {
+            Some(version) if self.is(Fault::ReusesVersions) => Document { version: *version, ..document },
+            Some(_) | None => document,
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Requests and grants: in the store, with a copy here for the decisions that must not wait.
+
+use std::sync::Arc;
+
+use steadfast_core::approval::{Approvals, Decided, Decision, Grantor, NotDecided, Parked, ParkedId};
+use steadfast_core::id::TenantId;
+use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, StoreError, Trouble, Written};
+
+use crate::engine::{Engine, Inner};
+
+/// Why a person's answer could not be taken.
+#[derive(Debug)]
+pub enum AnswerError {
+    /// It does not fit the request.
+    NotDecided(NotDecided),
+    /// The store failed; it may be tried again.
+    Store(StoreError),
+}
+
+impl std::fmt::Display for AnswerError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotDecided(why) => why.fmt(f),
+            Self::Store(error) => write!(f, "the answer could not be stored: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for AnswerError {}
+
+/// How often a change is tried again because somebody else was faster.
+const TRIES: u32 = 32;
+
+impl Engine {
+    /// The requests of a tenant that wait for an answer.
+    pub fn approvals(&self, tenant: Option<&TenantId>) -> Vec<(ParkedId, Parked)> {
+        let cell = self.inner.machines.tenants.get(&tenant.cloned());
+        let now = self.inner.clock.now();
+        let approvals = cell.approvals.lock();
+        approvals.parked(now).map(|(id, parked)| (id, parked.clone())).collect()
+    }
+
+    /// A person's answer to a request.
+    pub async fn decide(
+        &self,
+        tenant: Option<&TenantId>,
+        request: ParkedId,
+        decision: Decision,
+        by: Grantor,
+    ) -> Result<Decided, AnswerError> {
+        let now = self.inner.clock.now();
+        let tenant = tenant.cloned();
+        let decided = self
+            .inner
+            .change_approvals(&tenant, |approvals| approvals.decide(request, decision, by, now))
+            .await;
+        decided.map_err(AnswerError::Store)?.map_err(AnswerError::NotDecided)
+    }
+}
+
+impl Inner {
+    /// Changes the approvals of a tenant in the store, and the copy here with it. `change` may be made more than
+    /// once; only the last one counts.
+    pub(crate) async fn change_approvals<R>(
+        &self,
+        tenant: &Option<TenantId>,
+        mut change: impl FnMut(&mut Approvals) -> R,
+    ) -> Result<R, StoreError> {
+        let name = document(tenant);
+        let mut found = self.store.read(&name).await?;
+        for _ in 0..TRIES {
+            let mut approvals =
+                found.as_ref().map_or_else(|| Ok(Approvals::default()), |document| read(&document.body))?;
+            let before = approvals.clone();
+            let result = change(&mut approvals);
+            if approvals == before {
+                self.adopt_approvals(tenant, approvals);
+                return Ok(result);
+            }
+            let body = serde_json::to_string(&approvals)
+                .map_err(|error| StoreError::not_done(Trouble::Unreadable, error.to_string()))?;
+            let write = DocumentWrite {
+                replaces: found.map(|document| document.version),
+                body: Some(body.into()),
+                expires: None,
+            };
+            match self.store.write(&name, write).await? {
+                Written::As(_) => {
+                    self.adopt_approvals(tenant, approvals);
+                    return Ok(result);
+                }
+                Written::Stale(now) => found = now,
+            }
+        }
+        Err(StoreError::not_done(
+            Trouble::Full,
+            "the approvals are being changed by too many at once; try again",
+        ))
+    }
+
+    /// The same where the change has to be made somewhere: if the store fails, only here.
+    pub(crate) async fn change_approvals_at_least_here<R>(
+        &self,
+        tenant: &Option<TenantId>,
+        mut change: impl FnMut(&mut Approvals) -> R,
+    ) -> R {
+        match self.change_approvals(tenant, &mut change).await {
+            Ok(result) => result,
+            Err(error) => {
+                self.telling.store_failed(self.store.kind(), &error);
+                let cell = self.machines.tenants.get(tenant);
+                let result = change(&mut cell.approvals.lock());
+                cell.approvals_changed.notify_waiters();
+                result
+            }
+        }
+    }
+
+    /// Takes what the store says about the approvals of a tenant.
+    pub(crate) fn adopt_stored_approvals(&self, name: &DocumentName, body: &str) -> Result<(), StoreError> {
+        self.adopt_approvals(&TenantId::new(&name.id).ok(), read(body)?);
+        Ok(())
+    }
+
+    fn adopt_approvals(&self, tenant: &Option<TenantId>, approvals: Approvals) {
+        let cell = self.machines.tenants.get(tenant);
+        *cell.approvals.lock() = approvals;
+        cell.approvals_changed.notify_waiters();
+    }
+}
+
+fn document(tenant: &Option<TenantId>) -> DocumentName {
+    let id: Arc<str> = tenant.as_ref().map_or_else(|| Arc::from(""), |tenant| Arc::from(tenant.as_str()));
+    DocumentName { kind: DocumentKind::Approvals, id }
+}
+
+fn read(body: &str) -> Result<Approvals, StoreError> {
+    serde_json::from_str(body).map_err(|error| {
+        StoreError::not_done(Trouble::Unreadable, format!("the stored approvals cannot be read: {error}"))
+    })
+}

@@ -1,0 +1,188 @@
+//! The small machines that calls share, each behind a lock of its own that is never held over an await.
+//!
+//! A call looks its machines up once, when it begins, and borrows them for the length of one step. They are always
+//! locked in the order in which [`Cells::with`] names them, so no two calls can wait for each other.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use steadfast_core::approval::Approvals;
+use steadfast_core::breaker::Breaker;
+use steadfast_core::call::Shared;
+use steadfast_core::guard::LoopGuard;
+use steadfast_core::id::{SessionKey, TenantId, ToolRef};
+use steadfast_core::limit::Limiter;
+use steadfast_core::retry::RetryBudget;
+use steadfast_core::trust::TrustLedger;
+use tokio::sync::Notify;
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Machines {
+    pub(crate) tools: Registry<ToolKey, ToolCell>,
+    pub(crate) dependencies: Registry<DependencyKey, DependencyCell>,
+    pub(crate) sessions: Registry<SessionId, Mutex<LoopGuard>>,
+    pub(crate) tenants: Registry<Option<TenantId>, Tenant>,
+}
+
+/// A tool, as one tenant sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ToolKey {
+    pub(crate) tenant: Option<TenantId>,
+    pub(crate) tool: ToolRef,
+}
+
+/// What several tools depend on: a host, a server, or everything.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct DependencyKey {
+    pub(crate) tenant: Option<TenantId>,
+    pub(crate) name: Arc<str>,
+}
+
+/// A conversation, as one tenant has it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct SessionId {
+    pub(crate) tenant: Option<TenantId>,
+    pub(crate) session: Option<SessionKey>,
+}
+
+/// What the calls of one tool share.
+#[derive(Debug, Default)]
+pub(crate) struct ToolCell {
+    pub(crate) breaker: Mutex<Breaker>,
+    pub(crate) limiter: Mutex<Limiter>,
+}
+
+/// What the calls of one dependency share.
+#[derive(Debug, Default)]
+pub(crate) struct DependencyCell {
+    pub(crate) breaker: Mutex<Breaker>,
+    pub(crate) budget: Mutex<RetryBudget>,
+}
+
+/// What the calls of one tenant share.
+#[derive(Debug, Default)]
+pub(crate) struct Tenant {
+    pub(crate) trust: Mutex<TrustLedger>,
+    pub(crate) approvals: Mutex<Approvals>,
+    /// Somebody asked, or answered.
+    pub(crate) approvals_changed: Notify,
+}
+
+/// The machines of one call.
+#[derive(Clone, Debug)]
+pub(crate) struct Cells {
+    pub(crate) tool: Arc<ToolCell>,
+    /// Whose retries are counted together.
+    pub(crate) dependency: Arc<DependencyCell>,
+    /// The coarser breaker that the caller asked for.
+    pub(crate) coarser: Option<Arc<DependencyCell>>,
+    pub(crate) guard: Arc<Mutex<LoopGuard>>,
+    pub(crate) tenant: Arc<Tenant>,
+}
+
+impl Cells {
+    /// Lends the machines for one step.
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Shared<'_>) -> R) -> R {
+        let mut breaker = self.tool.breaker.lock();
+        let mut limiter = self.tool.limiter.lock();
+        let mut coarser = self.coarser.as_ref().map(|cell| cell.breaker.lock());
+        let mut budget = self.dependency.budget.lock();
+        let mut guard = self.guard.lock();
+        let mut trust = self.tenant.trust.lock();
+        let approvals = self.tenant.approvals.lock();
+        act(&mut Shared {
+            breaker: &mut breaker,
+            dependency: coarser.as_deref_mut(),
+            budget: &mut budget,
+            limiter: &mut limiter,
+            guard: &mut guard,
+            trust: &mut trust,
+            approvals: &approvals,
+        })
+    }
+}
+
+impl Machines {
+    /// The most tools, dependencies, conversations and tenants that are remembered at once. What is not in use and
+    /// was not used for the longest time makes room.
+    const MOST: usize = 10_000;
+
+    pub(crate) fn new() -> Self {
+        Self {
+            tools: Registry::of_at_most(Self::MOST),
+            dependencies: Registry::of_at_most(Self::MOST),
+            sessions: Registry::of_at_most(Self::MOST),
+            tenants: Registry::of_at_most(Self::MOST),
+        }
+    }
+}
+
+/// Things by name, made when first asked for, bounded.
+#[derive(Debug)]
+pub(crate) struct Registry<K, V> {
+    entries: RwLock<HashMap<K, Entry<V>>>,
+    most: usize,
+    /// Counts look-ups; stands for time, of which only the order matters.
+    tick: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Entry<V> {
+    value: Arc<V>,
+    used: AtomicU64,
+}
+
+impl<K: Eq + Hash + Clone + Ord, V: Default> Registry<K, V> {
+    fn of_at_most(most: usize) -> Self {
+        Self { entries: RwLock::default(), most, tick: AtomicU64::new(0) }
+    }
+
+    /// The thing of this name.
+    pub(crate) fn get(&self, name: &K) -> Arc<V> {
+        let tick = self.tick.fetch_add(1, Ordering::Relaxed);
+        if let Some(entry) = self.entries.read().get(name) {
+            entry.used.store(tick, Ordering::Relaxed);
+            return entry.value.clone();
+        }
+        let mut entries = self.entries.write();
+        if entries.len() >= self.most && !entries.contains_key(name) {
+            make_room(&mut entries);
+        }
+        let entry = entries
+            .entry(name.clone())
+            .or_insert_with(|| Entry { value: Arc::default(), used: AtomicU64::new(tick) });
+        entry.value.clone()
+    }
+
+    /// The thing of this name, if there is one.
+    pub(crate) fn find(&self, name: &K) -> Option<Arc<V>> {
+        self.entries.read().get(name).map(|entry| entry.value.clone())
+    }
+
+    /// All of them, in the order of their names.
+    pub(crate) fn all(&self) -> Vec<(K, Arc<V>)> {
+        let mut all: Vec<_> =
+            self.entries.read().iter().map(|(name, entry)| (name.clone(), entry.value.clone())).collect();
+        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        all
+    }
+}
+
+/// Removes a tenth of what nobody uses, the longest unused first: making room one by one would sort each time.
+/// What is in use stays, whatever the bound says: two machines for one tool would be worse than one too many.
+fn make_room<K: Eq + Hash + Clone, V>(entries: &mut HashMap<K, Entry<V>>) {
+    let mut idle: Vec<(u64, K)> = entries
+        .iter()
+        .filter(|(_, entry)| Arc::strong_count(&entry.value) == 1)
+        .map(|(name, entry)| (entry.used.load(Ordering::Relaxed), name.clone()))
+        .collect();
+    idle.sort_by_key(|(used, _)| *used);
+    let spare = entries.len() / 10 + 1;
+    for (_, name) in idle.into_iter().take(spare) {
+        entries.remove(&name);
+    }
+}

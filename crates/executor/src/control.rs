@@ -1,0 +1,69 @@
+//! What is said to a call from outside while it is under way.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tokio::sync::Notify;
+
+/// The ear of one call. Signals do not queue: each is either raised or not.
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    raised: AtomicU8,
+    changed: Notify,
+}
+
+/// Something that was said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// The caller withdraws the call.
+    Cancel,
+    /// The caller is gone.
+    Gone,
+    /// The attempt shows a sign of life.
+    Progress,
+}
+
+const CANCEL: u8 = 1;
+const GONE: u8 = 2;
+const PROGRESS: u8 = 4;
+
+impl Control {
+    pub(crate) fn cancel(&self) {
+        self.raise(CANCEL);
+    }
+
+    pub(crate) fn gone(&self) {
+        self.raise(GONE);
+    }
+
+    pub(crate) fn progress(&self) {
+        self.raise(PROGRESS);
+    }
+
+    /// Waits for the next signal and lowers it. A cancel counts before everything else.
+    pub(crate) async fn heard(&self) -> Signal {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(signal) = self.take() {
+                return signal;
+            }
+            changed.await;
+        }
+    }
+
+    fn take(&self) -> Option<Signal> {
+        let raised = self.raised.load(Ordering::Acquire);
+        let (bit, signal) = match raised {
+            0 => return None,
+            raised if raised & CANCEL != 0 => (CANCEL, Signal::Cancel),
+            raised if raised & GONE != 0 => (GONE, Signal::Gone),
+            _ => (PROGRESS, Signal::Progress),
+        };
+        self.raised.fetch_and(!bit, Ordering::AcqRel);
+        Some(signal)
+    }
+
+    fn raise(&self, bit: u8) {
+        self.raised.fetch_or(bit, Ordering::AcqRel);
+        self.changed.notify_one();
+    }
+}

@@ -1,0 +1,57 @@
+//! Answers that have reached their callers.
+//!
+//! The process that wrote an answer knows first that it has arrived. The mark in the store follows when it can;
+//! until then claims take this process's word for it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::Receipt;
+use steadfast_store::Store;
+use tokio::sync::mpsc;
+
+/// An answer that can be marked as delivered, and where its record is.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    pub(crate) receipt: Receipt,
+    pub(crate) store: Arc<dyn Store>,
+}
+
+/// What this process knows of deliveries and the store may not know yet.
+#[derive(Debug)]
+pub(crate) struct Deliveries {
+    known: Mutex<Vec<(Receipt, Timestamp)>>,
+    queue: mpsc::Sender<(Arrival, Timestamp)>,
+}
+
+/// Deliveries that wait to be written. More are dropped: a mark that is missing means one replay, said to be one.
+const MOST: usize = 4096;
+
+impl Deliveries {
+    /// The list, and what has to be written.
+    pub(crate) fn new() -> (Self, mpsc::Receiver<(Arrival, Timestamp)>) {
+        let (queue, waiting) = mpsc::channel(MOST);
+        (Self { known: Mutex::default(), queue }, waiting)
+    }
+
+    pub(crate) fn known(&self) -> Vec<(Receipt, Timestamp)> {
+        self.known.lock().clone()
+    }
+
+    pub(crate) fn arrived(&self, arrival: Arrival, at: Timestamp) {
+        let receipt = arrival.receipt.clone();
+        if self.queue.try_send((arrival, at)).is_ok() {
+            self.known.lock().push((receipt, at));
+        }
+    }
+
+    /// Writes the marks, one after the other, for as long as the engine lives.
+    pub(crate) async fn write(&self, mut waiting: mpsc::Receiver<(Arrival, Timestamp)>) {
+        while let Some((arrival, at)) = waiting.recv().await {
+            // A mark that does not get through is not repeated: the answer is given again, and says so.
+            let _ = arrival.store.delivered(&arrival.receipt, at).await;
+            self.known.lock().retain(|(receipt, _)| *receipt != arrival.receipt);
+        }
+    }
+}

@@ -1,0 +1,562 @@
+//! One call on its way: the steps of the core's machine, carried out.
+//!
+//! The machine decides; this file acts, one step at a time, and tells the machine what came of it. Store operations
+//! are awaited to their end before anything else is heard, so that the machine never gets an answer to a step that
+//! it has left. While something longer goes on (an attempt, a wait, a person who thinks) the caller's signals, the
+//! machine's timer and the renewal of the lease are heard beside it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::approval::{self, ParkedId, Spend, Wanted};
+use steadfast_core::call::{
+    Approval, Ask, Call, CallResult, Cut, Event, Notice, Others, Outcome, Run, Step, Upstream, Wake,
+};
+use steadfast_core::classify::record::concern;
+use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_core::dedupe::{Owner, RenewVerdict};
+use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::key::Key;
+use steadfast_core::policy::Mode;
+use steadfast_store::{Store, StoreError};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::cells::Cells;
+use crate::control::Signal;
+use crate::engine::{Desk, Inner};
+use crate::followers::{self, Entered};
+use crate::history::Finished;
+use crate::keep::Keeping;
+use crate::tool::{Answer, AnyTool, Attempt, Running};
+
+/// How long an attempt that is ended has to say something after it was told.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// One call on its way.
+pub(crate) struct Drive {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) envelope: Arc<CallEnvelope>,
+    pub(crate) call: Call,
+    pub(crate) cells: Cells,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) tool: Arc<dyn AnyTool>,
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) notices: Vec<Notice>,
+    going: Going,
+    entered: Option<(Key, Entered)>,
+    renewal: Renewal,
+    stopped: bool,
+}
+
+/// What goes on while the machine waits.
+enum Going {
+    Nothing,
+    Attempt { running: Running, number: u32, started: Timestamp, cancel: CancellationToken },
+    Following(Pin<Box<dyn Future<Output = Wake> + Send>>),
+    Asking(ParkedId, Box<Ask>),
+}
+
+/// The lease of the claim, kept alive.
+enum Renewal {
+    /// There is none to keep.
+    None,
+    /// Due at this moment.
+    Due(Timestamp),
+    /// Under way.
+    Asked(Pin<Box<dyn Future<Output = Result<Renewed, StoreError>> + Send>>),
+}
+
+/// What a renewal came to.
+struct Renewed {
+    owner: Owner,
+    sent: Timestamp,
+    verdict: RenewVerdict,
+}
+
+impl Drive {
+    #[expect(clippy::too_many_arguments, reason = "the parts of a call, named once")]
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        envelope: Arc<CallEnvelope>,
+        call: Call,
+        cells: Cells,
+        store: Arc<dyn Store>,
+        tool: Arc<dyn AnyTool>,
+        desk: Arc<Desk>,
+        notices: Vec<Notice>,
+    ) -> Self {
+        let (going, renewal) = (Going::Nothing, Renewal::None);
+        Self {
+            inner,
+            envelope,
+            call,
+            cells,
+            store,
+            tool,
+            desk,
+            notices,
+            going,
+            entered: None,
+            renewal,
+            stopped: false,
+        }
+    }
+
+    /// Carries out the steps until the call is over.
+    pub(crate) async fn run(mut self, first: Step) {
+        let mut step = first;
+        loop {
+            self.tell();
+            let event = match step {
+                Step::Claim(claim) => {
+                    let known = self.inner.deliveries.known();
+                    match self.store.claim(&claim, &known).await {
+                        Ok(verdict) => Event::Claimed(verdict),
+                        Err(error) => self.store_failed(&error),
+                    }
+                }
+                Step::Follow(key) => {
+                    self.going = Going::Following(self.follow(key));
+                    self.wait().await
+                }
+                Step::Ask(ask) => {
+                    self.ask(ask).await;
+                    self.wait().await
+                }
+                Step::Spend { grant, owner } => {
+                    let spender = owner.digest();
+                    let now = self.inner.clock.now();
+                    let wanted = wanted(&self.call, Answers::Anyone);
+                    let spent = self.inner.change_approvals(&self.call.request().tenant, |approvals| {
+                        if approvals.is_for(grant, wanted) {
+                            approvals.spend(grant, spender, now)
+                        } else {
+                            Spend::Gone
+                        }
+                    });
+                    match spent.await {
+                        Ok(spend) => Event::Spent(spend),
+                        Err(error) => self.store_failed(&error),
+                    }
+                }
+                Step::Start { key, owner } => {
+                    self.finish_renewal().await;
+                    match self.store.start(key, &owner).await {
+                        Ok(verdict) => Event::Started(verdict),
+                        Err(error) => self.store_failed(&error),
+                    }
+                }
+                Step::Renew => {
+                    self.finish_renewal().await;
+                    self.ask_renewal();
+                    match answered(&mut self.renewal).await {
+                        Ok(renewed) => self.renewed(renewed),
+                        Err(error) => {
+                            self.renewal = Renewal::None;
+                            self.store_failed(&error)
+                        }
+                    }
+                }
+                Step::Run(run) => {
+                    self.going = self.start(&run);
+                    self.wait().await
+                }
+                Step::Cut(cut) => self.cut(cut).await,
+                Step::Wait | Step::Stay => self.wait().await,
+                Step::Save(save) => {
+                    self.finish_renewal().await;
+                    match self.store.save(&save).await {
+                        Ok(verdict) => Event::Saved(verdict),
+                        Err(error) => self.store_failed(&error),
+                    }
+                }
+                Step::Release(release) => {
+                    self.finish_renewal().await;
+                    match self.store.release(&release).await {
+                        Ok(()) => Event::Released,
+                        Err(error) => self.store_failed(&error),
+                    }
+                }
+                Step::Answer { result, upstream } => {
+                    self.answer(*result);
+                    match (upstream, &self.going) {
+                        (Upstream::Cancel, Going::Attempt { cancel, .. }) => cancel.cancel(),
+                        (Upstream::Cancel | Upstream::LeaveAlone, _) => {}
+                    }
+                    self.wait().await
+                }
+                Step::CancelUpstream => {
+                    if let Going::Attempt { cancel, .. } = &self.going {
+                        cancel.cancel();
+                    }
+                    self.wait().await
+                }
+                Step::Finish { result, kept } => {
+                    let kept = kept.into_iter().map(|kept| Keeping::of(kept, &self));
+                    self.inner.keeper.keep(kept);
+                    return self.finish(*result).await;
+                }
+            };
+            step = self.feed(event);
+        }
+    }
+
+    /// Tells the machine what happened; what it says is what to do next.
+    fn feed(&mut self, event: Event) -> Step {
+        let now = self.inner.clock.now();
+        let step = self.cells.with(|shared| self.call.on(shared, now, event, &mut self.notices));
+        self.see_claim(now);
+        step.unwrap_or_else(|misuse| {
+            // A mistake of this file: the call goes on waiting, and somebody has to hear of it.
+            tracing::error!(event = "engine.misuse", %misuse);
+            debug_assert!(false, "{misuse}");
+            Step::Stay
+        })
+    }
+
+    /// Whether the call holds a claim now, or another one than before.
+    fn see_claim(&mut self, now: Timestamp) {
+        let held = self.call.record().map(|record| record.key);
+        match (held, &self.entered) {
+            (Some(key), Some((entered, _))) if key == *entered => {}
+            (Some(key), _) => self.entered = Some((key, self.inner.runs.enter(key))),
+            (None, _) => {}
+        }
+        match (held, &self.renewal) {
+            (Some(_), Renewal::None) => self.renewal = Renewal::Due(now + self.lease() / 3),
+            (None, Renewal::Due(_)) => self.renewal = Renewal::None,
+            (Some(_), Renewal::Due(_) | Renewal::Asked(_)) | (None, Renewal::None | Renewal::Asked(_)) => {}
+        }
+    }
+
+    // ---- while something goes on ----
+
+    /// Waits for the next thing that the machine has to hear of.
+    async fn wait(&mut self) -> Event {
+        if self.stopped && matches!(self.going, Going::Attempt { .. }) {
+            return self.lost().await;
+        }
+        loop {
+            let now = self.inner.clock.now();
+            if let Renewal::Due(at) = self.renewal
+                && at <= now
+                && self.call.record().is_some()
+            {
+                self.ask_renewal();
+            }
+            let wake = self.call.wake_at().map(|at| at.since(now));
+            let renew = match self.renewal {
+                Renewal::Due(at) if self.call.record().is_some() => Some(at.since(now)),
+                Renewal::Due(_) | Renewal::None | Renewal::Asked(_) => None,
+            };
+            let heard = tokio::select! {
+                biased;
+                ended = self.going.ended(&self.inner, &self.call) => Heard::Ended(ended),
+                signal = self.desk.control.heard() => Heard::Signal(signal),
+                () = self.inner.stopping.cancelled(), if !self.stopped => Heard::Stop,
+                verdict = answered(&mut self.renewal) => Heard::Renewed(verdict),
+                () = sleep(wake) => Heard::Time,
+                () = sleep(renew) => continue,
+            };
+            match heard {
+                Heard::Ended(Ended::Ran(answer)) => return self.ran(answer).await,
+                Heard::Ended(Ended::Woke(wake)) => {
+                    self.going = Going::Nothing;
+                    return Event::Woke(wake);
+                }
+                Heard::Ended(Ended::Answered(approval)) => {
+                    self.going = Going::Nothing;
+                    return Event::Answered(approval);
+                }
+                Heard::Signal(Signal::Progress) => return Event::Progressed,
+                Heard::Signal(Signal::Cancel) => return Event::Cancelled(self.others()),
+                Heard::Signal(Signal::Gone) => return Event::Disconnected(self.others()),
+                Heard::Stop => {
+                    self.stopped = true;
+                    return Event::Cancelled(Others::None);
+                }
+                Heard::Renewed(Ok(renewed)) => return self.renewed(renewed),
+                Heard::Renewed(Err(error)) => {
+                    self.renewal = Renewal::Due(now + self.lease() / 3);
+                    self.inner.store_trouble(&*self.store, &error);
+                }
+                Heard::Time => return Event::Woke(Wake::Time),
+            }
+        }
+    }
+
+    fn others(&self) -> Others {
+        self.entered.as_ref().map_or(Others::None, |(_, entered)| entered.others())
+    }
+
+    // ---- attempts ----
+
+    fn start(&self, run: &Run) -> Going {
+        let cancel = CancellationToken::new();
+        let attempt = Attempt {
+            envelope: self.envelope.clone(),
+            number: run.attempt,
+            deadline: run.deadline,
+            run: run.run.clone(),
+            cancelled: cancel.clone(),
+            desk: self.desk.clone(),
+        };
+        let running: Running = if self.inner.hooks.0.is_none() {
+            self.tool.start(attempt)
+        } else {
+            let (tool, hooks, envelope) =
+                (self.tool.clone(), self.inner.hooks.clone(), self.envelope.clone());
+            Box::pin(async move {
+                hooks.before_attempt(&envelope, attempt.number).await;
+                tool.start(attempt).await
+            })
+        };
+        Going::Attempt { running, number: run.attempt, started: self.inner.clock.now(), cancel }
+    }
+
+    async fn ran(&mut self, answer: Answer) -> Event {
+        if let Going::Attempt { number, .. } = self.going {
+            self.inner.hooks.after_attempt(&self.envelope, number, &answer).await;
+        }
+        self.going = Going::Nothing;
+        Event::Ran(match answer {
+            Ok(output) => {
+                let policy = self.call.policy();
+                let concern = match policy.modes.trust {
+                    Mode::Off => None,
+                    Mode::Shadow | Mode::Enforce => {
+                        concern(&output, &policy.classify, self.inner.clock.now())
+                    }
+                };
+                Outcome::Success { output, concern }
+            }
+            Err(fault) => Outcome::Failure { fault: fault.fault, output: fault.output },
+        })
+    }
+
+    async fn cut(&mut self, cut: Cut) -> Event {
+        let Going::Attempt { started, .. } = &self.going else { return Event::Woke(Wake::Time) };
+        let after = self.inner.clock.now().since(*started);
+        let why = match cut {
+            Cut::Silent(_) | Cut::TooLong => "the tool did not answer in time",
+            Cut::Deadline => "the deadline of the call has passed",
+            Cut::Cancelled => "the call was withdrawn",
+        };
+        self.end_attempt(Fault::new(Source::Timeout { after }, why)).await
+    }
+
+    /// The engine stops, and this attempt with it: what became of it nobody will know.
+    async fn lost(&mut self) -> Event {
+        let source = Source::Transport { error: Transport::ConnectionClosed, written: true };
+        self.end_attempt(Fault::new(source, "the engine was shut down while the tool was at work")).await
+    }
+
+    /// Ends the attempt. It is told first, and what it says then still counts.
+    async fn end_attempt(&mut self, silent: Fault) -> Event {
+        let Going::Attempt { running, cancel, .. } = &mut self.going else {
+            return Event::Woke(Wake::Time);
+        };
+        cancel.cancel();
+        let answer = tokio::select! {
+            biased;
+            answer = running => answer,
+            () = tokio::time::sleep(LAST_WORDS) => Err(silent.into()),
+        };
+        self.ran(answer).await
+    }
+
+    // ---- others ----
+
+    /// Waits for somebody else's run: in this process without asking the store.
+    fn follow(&self, key: Key) -> Pin<Box<dyn Future<Output = Wake> + Send>> {
+        match self.inner.runs.follow(key) {
+            Some(run) => Box::pin(over(run)),
+            None => {
+                let store = self.store.clone();
+                Box::pin(async move {
+                    store.settled(key).await;
+                    Wake::Changed
+                })
+            }
+        }
+    }
+
+    /// Puts the call before a person.
+    async fn ask(&mut self, ask: Box<Ask>) {
+        let shown = crate::keep::shown(&self.envelope);
+        let now = self.inner.clock.now();
+        let asked = self.inner.change_approvals_at_least_here(&self.call.request().tenant, |approvals| {
+            let policy = &self.call.policy().approval;
+            approvals.ask(wanted(&self.call, Answers::of(&ask)), &ask.escalation, Some(&shown), policy, now)
+        });
+        let id = asked.await.id;
+        self.going = Going::Asking(id, ask);
+    }
+
+    // ---- the lease ----
+
+    fn lease(&self) -> Duration {
+        self.call.policy().dedupe.keep.lease
+    }
+
+    fn ask_renewal(&mut self) {
+        let Some(record) = self.call.claimed().cloned() else {
+            self.renewal = Renewal::None;
+            return;
+        };
+        let (store, keep) = (self.store.clone(), self.call.policy().dedupe.keep);
+        let sent = self.inner.clock.now();
+        self.renewal = Renewal::Asked(Box::pin(async move {
+            let verdict = store.renew(&record, &keep).await?;
+            Ok(Renewed { owner: record.owner, sent, verdict })
+        }));
+    }
+
+    fn renewed(&mut self, Renewed { owner, sent, verdict }: Renewed) -> Event {
+        self.renewal = Renewal::Due(sent + self.lease() / 3);
+        Event::Renewed { owner, sent, verdict }
+    }
+
+    /// A renewal that is under way is waited for: it must not be overtaken by what follows it.
+    async fn finish_renewal(&mut self) {
+        if let Renewal::Asked(renewal) = &mut self.renewal {
+            if let Err(error) = renewal.await {
+                self.inner.store_trouble(&*self.store, &error);
+            }
+            self.renewal = Renewal::None;
+        }
+    }
+
+    // ---- the end ----
+
+    fn answer(&self, result: CallResult) {
+        self.desk.answer(&result, self.call.request(), &self.store);
+    }
+
+    async fn finish(mut self, result: CallResult) {
+        self.tell();
+        if let (Some((_, entered)), Err(failure)) = (&self.entered, &result.ended)
+            && result.is_refused()
+        {
+            entered.refused(failure);
+        }
+        if result.attempts == 0 {
+            let code = result.ended.as_ref().err().map(|failure| failure.code);
+            self.inner.hooks.short_circuit(&self.envelope, code).await;
+        }
+        self.inner.telling.finished(&self.inner.about(&self.envelope, &self.call), &result);
+        let finished = Finished::new(self.call, &result);
+        self.desk.answer(&result, finished.request(), &self.store);
+        self.inner.history.remember(finished);
+    }
+
+    fn store_failed(&self, error: &StoreError) -> Event {
+        self.inner.store_trouble(&*self.store, error);
+        Event::StoreFailed(error.fault())
+    }
+
+    fn tell(&mut self) {
+        self.inner.tell(&self.envelope, &self.call, &mut self.notices);
+    }
+}
+
+/// Something that was heard while the machine waited.
+enum Heard {
+    Ended(Ended),
+    Signal(Signal),
+    Stop,
+    Renewed(Result<Renewed, StoreError>),
+    Time,
+}
+
+/// What went on has ended.
+enum Ended {
+    Ran(Answer),
+    Woke(Wake),
+    Answered(Approval),
+}
+
+impl Going {
+    async fn ended(&mut self, inner: &Inner, call: &Call) -> Ended {
+        match self {
+            Self::Nothing => std::future::pending().await,
+            Self::Attempt { running, .. } => Ended::Ran(running.await),
+            Self::Following(followed) => Ended::Woke(followed.await),
+            Self::Asking(id, ask) => {
+                let tenant = inner.machines.tenants.get(&call.request().tenant);
+                loop {
+                    let changed = tenant.approvals_changed.notified();
+                    let answer = tenant.approvals.lock().answer(
+                        *id,
+                        wanted(call, Answers::of(ask)),
+                        inner.clock.now(),
+                    );
+                    match answer {
+                        approval::Answer::Pending => changed.await,
+                        approval::Answer::Granted(grant) => {
+                            return Ended::Answered(Approval::Granted(Some(grant)));
+                        }
+                        approval::Answer::Denied => return Ended::Answered(Approval::Denied),
+                        approval::Answer::Gone => return Ended::Answered(Approval::Nobody),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a person is asked for.
+fn wanted(call: &Call, answers: Answers) -> Wanted<'_> {
+    let request = call.request();
+    Wanted {
+        tool: &request.tool,
+        arguments: request.digest,
+        signature: &request.signature,
+        session: request.session.as_ref(),
+        blocked: matches!(answers, Answers::Operator),
+    }
+}
+
+/// Whose answer counts.
+#[derive(Clone, Copy)]
+enum Answers {
+    Anyone,
+    Operator,
+}
+
+impl Answers {
+    fn of(ask: &Ask) -> Self {
+        if ask.operator_only { Self::Operator } else { Self::Anyone }
+    }
+}
+
+async fn over(mut run: watch::Receiver<followers::Run>) -> Wake {
+    loop {
+        match &*run.borrow_and_update() {
+            followers::Run::Open => {}
+            followers::Run::Over => return Wake::Changed,
+            followers::Run::Refused(failure) => return Wake::LeaderRefused(failure.clone()),
+        }
+        if run.changed().await.is_err() {
+            return Wake::Changed;
+        }
+    }
+}
+
+async fn answered(renewal: &mut Renewal) -> Result<Renewed, StoreError> {
+    match renewal {
+        Renewal::Asked(future) => future.await,
+        Renewal::None | Renewal::Due(_) => std::future::pending().await,
+    }
+}
+
+async fn sleep(span: Option<Duration>) {
+    match span {
+        Some(span) => tokio::time::sleep(span).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,613 @@
+//! The way in.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_core::approval::Channel;
+use steadfast_core::call::{Call, CallResult, Intake, Notice, Request};
+use steadfast_core::code::Code;
+use steadfast_core::dedupe::{Owner, Process, RunId};
+use steadfast_core::envelope::{BreakerHint, CallEnvelope, ErrorBody, ResultEnvelope};
+use steadfast_core::id::Digest;
+use steadfast_core::policy::{Profile, ToolClass};
+use steadfast_store::{
+    Clock, Keep, MemoryOptions, MemoryStore, Neighbours, Store, StoreError, SystemClock, this_process,
+};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, broadcast};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::cells::{Cells, DependencyKey, Machines, SessionId, ToolKey};
+use crate::control::Control;
+use crate::deliveries::{Arrival, Deliveries};
+use crate::drive::Drive;
+use crate::followers::Runs;
+use crate::history::{self, History};
+use crate::hooks::{Hooked, Hooks};
+use crate::host::HostCalls;
+use crate::keep::Keeper;
+use crate::persist::Marks;
+use crate::policies::Policies;
+use crate::telling::{About, EngineEvent, Listener, Telling};
+use crate::tool::{AnyTool, Tool};
+use crate::trust_file::TrustFile;
+
+/// Makes calls safe to make. Cheap to clone; all clones are one engine.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    pub(crate) inner: Arc<Inner>,
+    /// Ends the engine's own tasks with the last clone.
+    _life: Arc<DropGuard>,
+}
+
+/// What an engine is made of.
+pub(crate) struct Inner {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) store: Arc<dyn Store>,
+    /// Where calls that change nothing are remembered: losing them costs a run and no more.
+    pub(crate) local: Arc<dyn Store>,
+    policies: Box<dyn Policies>,
+    pub(crate) machines: Machines,
+    pub(crate) runs: Arc<Runs>,
+    pub(crate) hooks: Hooked,
+    pub(crate) keeper: Keeper,
+    pub(crate) deliveries: Deliveries,
+    pub(crate) telling: Telling,
+    pub(crate) stopping: CancellationToken,
+    pub(crate) hosted: HostCalls,
+    pub(crate) marks: Marks,
+    pub(crate) history: History,
+    pub(crate) history_kept: Keep,
+    pub(crate) trust_file: Option<TrustFile>,
+    gate: Gate,
+    process: Process,
+    /// Names this process in the ids of runs.
+    tag: String,
+    calls: AtomicU64,
+    seed: u64,
+}
+
+/// What a caller gets.
+#[derive(Clone, Debug)]
+pub struct Called {
+    /// The answer.
+    pub result: ResultEnvelope,
+    /// For marking the answer as [delivered](Engine::delivered), where that matters.
+    pub arrival: Option<Arrival>,
+}
+
+/// What the surface knows about a call that its envelope does not say.
+#[derive(Clone, Copy, Debug)]
+pub struct CallOptions {
+    /// Whether somebody can be asked while the call waits.
+    pub channel: Channel,
+}
+
+impl Default for CallOptions {
+    fn default() -> Self {
+        Self { channel: Channel::Headless }
+    }
+}
+
+/// How a shutdown went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// Calls that had to be ended. What they were doing is recorded as unknown, unless it may run again.
+    pub ended: usize,
+    /// Store operations that did not get through, and are lost with this process.
+    pub lost: usize,
+}
+
+impl Engine {
+    /// An engine with everything at its default: the standard profile, and a memory that ends with the process.
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder::default()
+    }
+
+    /// Makes a call. The tool is run as often as it should be, and the future ends in bounded time.
+    ///
+    /// Dropping the future is a disconnect: what was not started is given back, what was goes on and is recorded.
+    pub fn call(&self, envelope: CallEnvelope, tool: impl Tool) -> Calling {
+        self.call_with(envelope, tool, CallOptions::default())
+    }
+
+    /// The same, with what the surface knows beside the envelope.
+    pub fn call_with(&self, envelope: CallEnvelope, tool: impl Tool, options: CallOptions) -> Calling {
+        self.dispatch(Arc::new(envelope), Arc::new(tool), options)
+    }
+
+    /// The answer of this call has reached its caller. Equal calls without a key are new calls from now on.
+    pub fn delivered(&self, arrival: Arrival) {
+        self.inner.deliveries.arrived(arrival, self.inner.clock.now());
+    }
+
+    /// What happens to calls, as it happens. A reader that is too slow misses events and is told so.
+    pub fn events(&self) -> broadcast::Receiver<EngineEvent> {
+        self.inner.telling.stream()
+    }
+
+    /// The calls that are under way.
+    pub fn open_calls(&self) -> usize {
+        self.inner.gate.open.load(Ordering::Acquire)
+    }
+
+    /// Takes no more calls, waits for those under way, and after `limit` ends them: what may have had its effect is
+    /// recorded as unknown.
+    pub async fn shutdown(&self, limit: Duration) -> Drained {
+        let inner = &self.inner;
+        inner.gate.closing.store(true, Ordering::Release);
+        let drained = tokio::time::timeout(limit, inner.gate.empty()).await.is_ok();
+        let ended = if drained { 0 } else { self.open_calls() };
+        inner.stopping.cancel();
+        // What was told to end has its last words and one store operation left.
+        let _ = tokio::time::timeout(LAST_STEPS, inner.gate.empty()).await;
+        let _ = tokio::time::timeout(LAST_STEPS, inner.keeper.drain(inner)).await;
+        let _ = tokio::time::timeout(LAST_STEPS, inner.persist_now()).await;
+        Drained { ended, lost: inner.keeper.len() }
+    }
+
+    pub(crate) fn dispatch(
+        &self,
+        envelope: Arc<CallEnvelope>,
+        tool: Arc<dyn AnyTool>,
+        options: CallOptions,
+    ) -> Calling {
+        let desk = Arc::new(Desk::default());
+        let Some(place) = Gate::enter(&self.inner) else {
+            let refused = self.inner.gate.refusal();
+            desk.give(Called { result: ResultEnvelope::turned_away(&envelope, refused), arrival: None });
+            return Calling { drive: None, desk };
+        };
+        let drive = drive(self.inner.clone(), place, envelope, tool, desk.clone(), options);
+        Calling { drive: Some(Box::pin(drive)), desk }
+    }
+}
+
+/// The whole way of one call.
+async fn drive(
+    inner: Arc<Inner>,
+    place: Place,
+    envelope: Arc<CallEnvelope>,
+    tool: Arc<dyn AnyTool>,
+    desk: Arc<Desk>,
+    options: CallOptions,
+) {
+    let hook_key = match envelope.payload.idempotency_key {
+        None => inner.hooks.key(&envelope).await,
+        Some(_) => None,
+    };
+    let policy = inner.policies.policy(&envelope);
+    let number = inner.calls.fetch_add(1, Ordering::Relaxed);
+    let intake = Intake {
+        process: &inner.process,
+        number,
+        run: &RunId(format!("{}-{number:x}", inner.tag).into()),
+        channel: options.channel,
+        hook_key: hook_key.as_deref(),
+        input_schema: None,
+    };
+    let request = match Request::from_envelope(&envelope, &policy, intake) {
+        Ok(request) => request,
+        Err(error) => {
+            let error = ErrorBody::from(&error);
+            return desk
+                .give(Called { result: ResultEnvelope::turned_away(&envelope, error), arrival: None });
+        }
+    };
+    let cells = inner.cells(&envelope, &request);
+    let store = match policy.class {
+        ToolClass::ReadOnly => inner.local.clone(),
+        ToolClass::Idempotent | ToolClass::Mutating | ToolClass::Unknown => inner.store.clone(),
+    };
+    let seed = spread(inner.seed ^ number);
+    let now = inner.clock.now();
+    let mut notices = Vec::with_capacity(8);
+    let (call, step) = cells.with(|shared| Call::begin(shared, request, policy, seed, now, &mut notices));
+    Drive::new(inner, envelope, call, cells, store, tool, desk, notices).run(step).await;
+    drop(place);
+}
+
+/// A call on its way. Dropping it leaves the call to the engine.
+#[must_use = "a call that is not awaited is a disconnect"]
+pub struct Calling {
+    drive: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    pub(crate) desk: Arc<Desk>,
+}
+
+impl Calling {
+    /// Withdraws the call. It still has to be awaited: it may have come too late.
+    pub fn cancel(&self) {
+        self.desk.control.cancel();
+    }
+
+    /// Something that can withdraw the call from elsewhere.
+    pub fn canceller(&self) -> Canceller {
+        Canceller { desk: self.desk.clone() }
+    }
+
+    /// Leaves the rest of the call to a task of its own.
+    pub(crate) fn detach(&mut self) {
+        if let Some(drive) = self.drive.take()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(drive);
+        }
+    }
+}
+
+impl Future for Calling {
+    type Output = Called;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Called> {
+        if let Some(drive) = &mut self.drive
+            && drive.as_mut().poll(context).is_ready()
+        {
+            self.drive = None;
+        }
+        let Some(called) = self.desk.take() else { return Poll::Pending };
+        // Answered early: what was going on goes on without this caller.
+        self.detach();
+        Poll::Ready(called)
+    }
+}
+
+impl Drop for Calling {
+    fn drop(&mut self) {
+        if self.drive.is_some() {
+            self.desk.control.gone();
+            self.detach();
+        }
+    }
+}
+
+impl fmt::Debug for Calling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Calling").field("over", &self.drive.is_none()).finish_non_exhaustive()
+    }
+}
+
+/// Withdraws a call from elsewhere.
+#[derive(Clone, Debug)]
+pub struct Canceller {
+    desk: Arc<Desk>,
+}
+
+impl Canceller {
+    /// Withdraws the call. It may have come too late.
+    pub fn cancel(&self) {
+        self.desk.control.cancel();
+    }
+}
+
+/// Where a call and its caller meet.
+#[derive(Debug, Default)]
+pub(crate) struct Desk {
+    pub(crate) control: Control,
+    answer: Mutex<Option<Called>>,
+    given: AtomicBool,
+    pub(crate) answered: Notify,
+}
+
+impl Desk {
+    /// Answers the caller, once.
+    pub(crate) fn answer(&self, result: &CallResult, request: &Request, store: &Arc<dyn Store>) {
+        if !self.given.load(Ordering::Acquire) {
+            let arrival = result.receipt.clone().map(|receipt| Arrival { receipt, store: store.clone() });
+            self.give(Called { result: result.to_envelope(request), arrival });
+        }
+    }
+
+    fn give(&self, called: Called) {
+        if !self.given.swap(true, Ordering::AcqRel) {
+            *self.answer.lock() = Some(called);
+            self.answered.notify_waiters();
+        }
+    }
+
+    pub(crate) fn take(&self) -> Option<Called> {
+        if self.given.load(Ordering::Acquire) { self.answer.lock().take() } else { None }
+    }
+}
+
+impl Inner {
+    /// The machines that this call shares with others.
+    fn cells(&self, envelope: &CallEnvelope, request: &Request) -> Cells {
+        let machines = &self.machines;
+        let tenant = &request.tenant;
+        let own = machines.dependencies.get(&dependency(request));
+        let coarser = coarser(envelope, request).map(|key| machines.dependencies.get(&key));
+        Cells {
+            tool: machines.tools.get(&ToolKey { tenant: tenant.clone(), tool: request.tool.clone() }),
+            dependency: own,
+            coarser,
+            guard: machines
+                .sessions
+                .get(&SessionId { tenant: tenant.clone(), session: request.session.clone() }),
+            tenant: machines.tenants.get(tenant),
+        }
+    }
+
+    pub(crate) fn about<'a>(&self, envelope: &'a CallEnvelope, call: &'a Call) -> About<'a> {
+        About { envelope, request: call.request(), policy: call.policy(), at: self.clock.now() }
+    }
+
+    pub(crate) fn tell(&self, envelope: &CallEnvelope, call: &Call, notices: &mut Vec<Notice>) {
+        if !notices.is_empty() {
+            self.marks.note(call.request(), || coarser(envelope, call.request()), notices);
+            self.telling.notices(&self.about(envelope, call), notices);
+        }
+    }
+
+    /// Removes from the stores what is past its lifetime, for as long as the engine lives.
+    async fn sweep(&self) {
+        let mut pause = SWEEP;
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = SWEEP;
+            for store in [&self.store, &self.local] {
+                match store.sweep().await {
+                    Ok(swept) if swept.more => pause = SWEEP_MORE,
+                    Ok(_) => {}
+                    Err(error) => self.store_trouble(&**store, &error),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn store_trouble(&self, store: &dyn Store, error: &StoreError) {
+        self.telling.store_failed(store.kind(), error);
+    }
+}
+
+/// What a call depends on: the host that its arguments name, else the server of its tool.
+fn dependency(request: &Request) -> DependencyKey {
+    let name = request.domain.as_ref().map_or(request.tool.namespace.as_str(), |domain| domain.as_str());
+    DependencyKey { tenant: request.tenant.clone(), name: name.into() }
+}
+
+/// The coarser breaker that the caller asked for.
+fn coarser(envelope: &CallEnvelope, request: &Request) -> Option<DependencyKey> {
+    match envelope.transport.circuit_breaker_hint {
+        None | Some(BreakerHint::Tool) => None,
+        Some(BreakerHint::Dependency) => Some(dependency(request)),
+        Some(BreakerHint::Global) => Some(DependencyKey { tenant: request.tenant.clone(), name: "*".into() }),
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("store", &self.store.kind())
+            .field("open", &self.gate.open)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How an engine is made.
+#[derive(Default)]
+pub struct EngineBuilder {
+    clock: Option<Arc<dyn Clock>>,
+    store: Option<Arc<dyn Store>>,
+    policies: Option<Box<dyn Policies>>,
+    hooks: Option<Arc<dyn Hooks>>,
+    listeners: Vec<Arc<dyn Listener>>,
+    process: Option<Process>,
+    most_calls: Option<usize>,
+    trust_file: Option<TrustFile>,
+    history: Option<Keep>,
+}
+
+impl EngineBuilder {
+    /// Where calls are remembered. Without one: in memory.
+    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// Which policy holds for a call. Without any: the standard profile, of no class.
+    pub fn policies(mut self, policies: impl Policies) -> Self {
+        self.policies = Some(Box::new(policies));
+        self
+    }
+
+    /// Code of the user's at named points of a call.
+    pub fn hooks(mut self, hooks: Arc<dyn Hooks>) -> Self {
+        self.hooks = Some(hooks);
+        self
+    }
+
+    /// Somebody who hears of everything. May be given more than once.
+    pub fn listener(mut self, listener: Arc<dyn Listener>) -> Self {
+        self.listeners.push(listener);
+        self
+    }
+
+    /// What time it is. Without one: the machine's.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// As whom claims are made. Without one: as this process. A second engine in one process needs a name of its
+    /// own, or the two cannot tell their claims apart.
+    pub fn process(mut self, process: Process) -> Self {
+        self.process = Some(process);
+        self
+    }
+
+    /// The most calls at once; more are refused at once. Each takes a few KiB.
+    pub fn most_calls(mut self, most: usize) -> Self {
+        self.most_calls = Some(most);
+        self
+    }
+
+    /// How much of the history of calls is kept. Without it: 100,000 calls, for a day.
+    pub fn history(mut self, keep: Keep) -> Self {
+        self.history = Some(keep);
+        self
+    }
+
+    /// Keeps the trust of calls without a tenant in this file instead of the store.
+    pub fn trust_file(mut self, file: TrustFile) -> Self {
+        self.trust_file = Some(file);
+        self
+    }
+
+    /// Starts it, with what the store knows. A store that fails now is no reason not to start: it heals.
+    ///
+    /// Needs a tokio runtime whose time driver is enabled.
+    pub async fn start(self) -> Engine {
+        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::default()));
+        let process = self.process.unwrap_or_else(this_process);
+        let memory = || -> Arc<dyn Store> {
+            Arc::new(MemoryStore::new(MemoryOptions {
+                process: process.clone(),
+                sight: Arc::new(Neighbours::of(process.clone())),
+                ..MemoryOptions::new(clock.clone())
+            }))
+        };
+        let (deliveries, arrivals) = Deliveries::new();
+        let (history, finished) = History::new();
+        let me = Owner { process: process.clone(), call: 0, claim: 0 }.digest();
+        let inner = Arc::new(Inner {
+            local: memory(),
+            store: self.store.unwrap_or_else(memory),
+            policies: self
+                .policies
+                .unwrap_or_else(|| Box::new(Arc::new(Profile::Standard.policy(ToolClass::Unknown)))),
+            machines: Machines::new(),
+            runs: Arc::default(),
+            hooks: Hooked(self.hooks),
+            keeper: Keeper::new(),
+            deliveries,
+            telling: Telling::to(self.listeners),
+            stopping: CancellationToken::new(),
+            hosted: HostCalls::default(),
+            marks: Marks::default(),
+            history,
+            history_kept: self.history.unwrap_or(history::KEEP),
+            trust_file: self.trust_file,
+            gate: Gate::of_at_most(self.most_calls.unwrap_or(MOST_CALLS)),
+            tag: me.fingerprint(),
+            seed: seed(me, clock.now().as_millis()),
+            calls: AtomicU64::new(1),
+            process,
+            clock,
+        });
+        let ended = CancellationToken::new();
+        let task = |work: Pin<Box<dyn Future<Output = ()> + Send>>| {
+            let ended = ended.clone();
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = work => {}
+                    () = ended.cancelled() => {}
+                }
+            });
+        };
+        let listening = inner.clone();
+        task(Box::pin(async move { listening.listen_to_store().await }));
+        inner.load().await;
+        if let Some(file) = &inner.trust_file {
+            inner.load_trust_file(file);
+        }
+        let persisting = inner.clone();
+        task(Box::pin(async move { persisting.persist().await }));
+        let remembering = inner.clone();
+        task(Box::pin(async move { remembering.write_history(finished).await }));
+        let sweeping = inner.clone();
+        task(Box::pin(async move { sweeping.sweep().await }));
+        let keeping = inner.clone();
+        task(Box::pin(async move { keeping.keeper.run(&keeping).await }));
+        let delivering = inner.clone();
+        task(Box::pin(async move { delivering.deliveries.write(arrivals).await }));
+        Engine { inner, _life: Arc::new(ended.drop_guard()) }
+    }
+}
+
+impl fmt::Debug for EngineBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineBuilder").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+/// The most calls at once, unless it is set.
+const MOST_CALLS: usize = 10_000;
+/// How often the stores are swept, and how soon again if there was more than one sweep does.
+const SWEEP: Duration = Duration::from_secs(30);
+const SWEEP_MORE: Duration = Duration::from_millis(100);
+/// What calls that were told to end have for that.
+const LAST_STEPS: Duration = Duration::from_secs(5);
+
+/// Counts the calls that are under way.
+#[derive(Debug)]
+struct Gate {
+    open: AtomicUsize,
+    most: usize,
+    closing: AtomicBool,
+    left: Notify,
+}
+
+/// A call's place inside.
+struct Place(Arc<Inner>);
+
+impl Gate {
+    fn of_at_most(most: usize) -> Self {
+        Self { open: AtomicUsize::new(0), most, closing: AtomicBool::new(false), left: Notify::new() }
+    }
+
+    fn enter(inner: &Arc<Inner>) -> Option<Place> {
+        let gate = &inner.gate;
+        let inside = gate.open.fetch_add(1, Ordering::AcqRel);
+        let place = Place(inner.clone());
+        // The place is given back when it is dropped, also where there was none.
+        (inside < gate.most && !gate.closing.load(Ordering::Acquire)).then_some(place)
+    }
+
+    fn refusal(&self) -> ErrorBody {
+        let why = if self.closing.load(Ordering::Acquire) {
+            "the call was not run: steadfast is being shut down. Call again in a moment"
+        } else {
+            "the call was not run: as many calls as allowed are under way. Wait a moment, then call again"
+        };
+        ErrorBody::for_now(Code::Overloaded, why)
+    }
+
+    async fn empty(&self) {
+        loop {
+            let left = self.left.notified();
+            if self.open.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            left.await;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let gate = &self.0.gate;
+        if gate.open.fetch_sub(1, Ordering::AcqRel) == 1 && gate.closing.load(Ordering::Acquire) {
+            gate.left.notify_waiters();
+        }
+    }
+}
+
+/// Jitter only has to differ between processes and calls; nobody's safety depends on it.
+fn seed(me: Digest, now: u64) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = *me.as_bytes();
+    spread(u64::from_be_bytes([a, b, c, d, e, f, g, h]) ^ now)
+}
+
+/// SplitMix64: neighbouring numbers become unlike ones.
+fn spread(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}

@@ -1,0 +1,200 @@
+//! What became of calls, kept for a day: digests and derived facts, no parameters and no answers.
+//!
+//! It is written beside the calls, in batches, and may lose its last moments in a crash: nothing is decided by it.
+//! What is full is dropped and counted, so that a slow store never holds a call up.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use steadfast_core::Timestamp;
+use steadfast_core::call::{Call, CallResult, Duplicates, Provenance, Recorded};
+use steadfast_core::code::{Code, Status};
+use steadfast_core::dedupe::AttemptFact;
+use steadfast_core::id::{
+    ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
+};
+use steadfast_core::policy::ToolClass;
+use steadfast_core::redact;
+use steadfast_store::{Entry, Journal, Keep};
+use tokio::sync::mpsc;
+
+use crate::engine::Inner;
+
+/// One call, as it is remembered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the facts of a call, by name")]
+pub struct CallFacts {
+    /// The format; readers refuse a newer one.
+    pub format: u32,
+    pub request_id: RequestId,
+    pub tool: ToolRef,
+    pub class: ToolClass,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<ToolCallId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<TenantId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionKey>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor: Option<ActorId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<TurnId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<Domain>,
+    /// What trust judged it by.
+    pub signature: String,
+    /// The canonical arguments.
+    pub digest: Digest,
+    /// The key of its record, as a fingerprint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Whether a duplicate would have been refused rather than made to wait.
+    pub best_effort: bool,
+    /// The shape of the dangerous command that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub danger: Option<String>,
+    /// How the arguments broke the tool's schema.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invalid_arguments: Option<String>,
+    /// What decided its jitter.
+    pub seed: u64,
+    #[serde(rename = "arrivedAtMs")]
+    pub arrived: Timestamp,
+    pub took_ms: u64,
+    pub attempts: Vec<AttemptFact>,
+    pub status: Status,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+    /// The rule that decided its failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    pub replayed: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<bool>,
+}
+
+/// Where finished calls go.
+#[derive(Debug)]
+pub(crate) struct History {
+    queue: mpsc::Sender<Finished>,
+    dropped: AtomicU64,
+}
+
+/// A call that is over.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    call: Call,
+    status: Status,
+    code: Option<Code>,
+    rule: Option<String>,
+    took: Duration,
+    replayed: bool,
+    recorded: Recorded,
+}
+
+/// How much is kept, unless it is set.
+pub(crate) const KEEP: Keep = Keep { most: 100_000, age: Duration::from_secs(24 * 3600) };
+/// Calls that wait to be written.
+const WAITING: usize = 1024;
+/// The most that is written at once.
+const BATCH: usize = 256;
+const FORMAT: u32 = 1;
+
+impl History {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Finished>) {
+        let (queue, waiting) = mpsc::channel(WAITING);
+        (Self { queue, dropped: AtomicU64::new(0) }, waiting)
+    }
+
+    pub(crate) fn remember(&self, finished: Finished) {
+        if self.queue.try_send(finished).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Finished {
+    pub(crate) fn new(call: Call, result: &CallResult) -> Self {
+        let failure = result.ended.as_ref().err();
+        Self {
+            status: result.status(),
+            code: failure.map(|failure| failure.code),
+            rule: failure.and_then(|failure| failure.rule.as_ref().map(ToString::to_string)),
+            took: result.took,
+            replayed: matches!(result.provenance, Provenance::Replayed { .. }),
+            recorded: result.recorded,
+            call,
+        }
+    }
+
+    pub(crate) fn request(&self) -> &steadfast_core::call::Request {
+        self.call.request()
+    }
+
+    fn facts(&self) -> CallFacts {
+        let request = self.call.request();
+        CallFacts {
+            format: FORMAT,
+            request_id: request.id.clone(),
+            tool: request.tool.clone(),
+            class: self.call.policy().class,
+            tool_call_id: request.tool_call.clone(),
+            tenant: request.tenant.clone(),
+            session: request.session.clone(),
+            actor: request.actor.clone(),
+            turn: request.turn.clone(),
+            model: request.model.clone(),
+            domain: request.domain.clone(),
+            signature: redact::text(&request.signature.0).into_owned(),
+            digest: request.digest,
+            key: request.address().map(|address| address.own().fingerprint()),
+            best_effort: matches!(request.duplicates, Duplicates::Refused(_)),
+            danger: request.danger.as_ref().map(ToString::to_string),
+            invalid_arguments: request.invalid_arguments.as_ref().map(|why| redact::text(why).into_owned()),
+            seed: self.call.seed(),
+            arrived: self.call.arrived(),
+            took_ms: steadfast_core::millis(self.took),
+            attempts: self.call.attempts().to_vec(),
+            status: self.status,
+            code: self.code,
+            rule: self.rule.clone(),
+            replayed: self.replayed,
+            recorded: match self.recorded {
+                Recorded::NotAsked => None,
+                Recorded::Yes => Some(true),
+                Recorded::No => Some(false),
+            },
+        }
+    }
+
+    fn entry(&self) -> Option<Entry> {
+        let facts = self.facts();
+        let body = serde_json::to_string(&facts).ok()?;
+        Some(Entry { at: facts.arrived, subject: facts.request_id.as_str().into(), body: body.into() })
+    }
+}
+
+impl Inner {
+    /// Writes the history, for as long as the engine lives.
+    pub(crate) async fn write_history(&self, mut waiting: mpsc::Receiver<Finished>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        while waiting.recv_many(&mut batch, BATCH).await > 0 {
+            let entries: Vec<_> = batch.drain(..).filter_map(|finished| finished.entry()).collect();
+            if let Err(error) = self.store.append(Journal::History, &entries, self.history_kept).await {
+                self.store_trouble(&*self.store, &error);
+            }
+            let dropped = self.history.dropped.swap(0, Ordering::Relaxed);
+            if dropped > 0 {
+                tracing::warn!(
+                    event = "history.dropped",
+                    dropped,
+                    "the store is too slow for the history of calls"
+                );
+            }
+        }
+    }
+}

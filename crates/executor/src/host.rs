@@ -1,0 +1,243 @@
+//! Calls whose tool is run by the host: `begin`, `report`, `heartbeat`, `cancel`.
+//!
+//! The host asks whether it may run, runs its tool, and reports what came of it; everything in between is the same
+//! machine. A report may be answered with another order to run: then an attempt failed and is to be repeated, and
+//! the wait before it has passed already.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::RunId;
+use steadfast_core::envelope::CallEnvelope;
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::{CallOptions, Called, Desk, Engine};
+use crate::tool::{Answer, Attempt, Tool};
+
+/// Names a call that the host runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// What the host does next.
+#[derive(Clone, Debug)]
+pub enum Begun {
+    /// Run the tool, then report.
+    Run(Order),
+    /// Nothing: this is the answer.
+    Answered(Box<Called>),
+}
+
+/// Leave to run a tool once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// The call.
+    pub call: Ticket,
+    /// Which attempt, from 1.
+    pub attempt: u32,
+    /// When it counts as lost at the latest, unless it shows signs of life.
+    pub deadline: Option<Timestamp>,
+    /// Names the run, for upstreams that recognise duplicates.
+    pub run: RunId,
+}
+
+/// What a host learns when it shows a sign of life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pulse {
+    /// Go on.
+    Wanted,
+    /// Nobody wants the answer any more: stop if that is safe, and report what came of it.
+    Unwanted,
+}
+
+/// Why a report or a heartbeat is not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HostError {
+    /// There is no such call: it was never begun, or is long over.
+    NoSuchCall,
+    /// This attempt was ended; another one has been ordered since, or none.
+    NotThisAttempt,
+}
+
+impl fmt::Display for HostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSuchCall => {
+                "there is no such call: it was never begun here, or it has ended. Begin it again"
+            }
+            Self::NotThisAttempt => {
+                "this attempt was ended before the report came; what it did is not known here"
+            }
+        })
+    }
+}
+
+impl std::error::Error for HostError {}
+
+/// The calls that hosts run.
+#[derive(Debug, Default)]
+pub(crate) struct HostCalls {
+    calls: Mutex<Numbered>,
+}
+
+#[derive(Debug, Default)]
+struct Numbered {
+    next: u64,
+    calls: BTreeMap<Ticket, Arc<HostCall>>,
+}
+
+/// Calls that hosts never came back to make room after this many.
+const MOST: usize = 10_000;
+
+/// A call that a host runs.
+#[derive(Debug)]
+struct HostCall {
+    desk: Arc<Desk>,
+    ordered: Mutex<Option<Ordered>>,
+    changed: Notify,
+}
+
+/// An order that was given, and where its report goes.
+#[derive(Debug)]
+struct Ordered {
+    attempt: u32,
+    deadline: Option<Timestamp>,
+    run: RunId,
+    fetched: bool,
+    cancelled: CancellationToken,
+    report: oneshot::Sender<Answer>,
+}
+
+impl Engine {
+    /// Asks whether a tool of the host's may run.
+    pub async fn begin(&self, envelope: CallEnvelope, options: CallOptions) -> Begun {
+        let host = HostTool::default();
+        let slot = host.call.clone();
+        let mut calling = self.dispatch(Arc::new(envelope), Arc::new(host), options);
+        let call = Arc::new(HostCall {
+            desk: calling.desk.clone(),
+            ordered: Mutex::default(),
+            changed: Notify::new(),
+        });
+        *slot.lock() = Some(call.clone());
+        let ticket = self.inner.hosted.enter(call.clone());
+        calling.detach();
+        self.next(ticket, &call).await
+    }
+
+    /// The host's tool has ended.
+    pub async fn report(&self, call: Ticket, attempt: u32, answer: Answer) -> Result<Begun, HostError> {
+        let host = self.inner.hosted.find(call)?;
+        let report = {
+            let mut ordered = host.ordered.lock();
+            match ordered.take_if(|ordered| ordered.attempt == attempt) {
+                Some(ordered) => ordered.report,
+                None => return Err(HostError::NotThisAttempt),
+            }
+        };
+        // An attempt that was ended a moment ago does not hear it any more.
+        report.send(answer).map_err(|_| HostError::NotThisAttempt)?;
+        Ok(self.next(call, &host).await)
+    }
+
+    /// The host's tool is still at work.
+    pub fn heartbeat(&self, call: Ticket, attempt: u32) -> Result<Pulse, HostError> {
+        let host = self.inner.hosted.find(call)?;
+        let ordered = host.ordered.lock();
+        let ordered = ordered.as_ref().filter(|ordered| ordered.attempt == attempt);
+        let Some(ordered) = ordered else { return Err(HostError::NotThisAttempt) };
+        host.desk.control.progress();
+        let unwanted = ordered.cancelled.is_cancelled() || ordered.report.is_closed();
+        Ok(if unwanted { Pulse::Unwanted } else { Pulse::Wanted })
+    }
+
+    /// Whoever asked for the call withdraws it.
+    pub fn cancel(&self, call: Ticket) -> Result<(), HostError> {
+        self.inner.hosted.find(call)?.desk.control.cancel();
+        Ok(())
+    }
+
+    /// Waits for the next order or for the answer.
+    async fn next(&self, call: Ticket, host: &HostCall) -> Begun {
+        loop {
+            let (answered, changed) = (host.desk.answered.notified(), host.changed.notified());
+            if let Some(called) = host.desk.take() {
+                self.inner.hosted.leave(call);
+                return Begun::Answered(Box::new(called));
+            }
+            if let Some(order) = host.order(call) {
+                return Begun::Run(order);
+            }
+            tokio::select! {
+                () = answered => {}
+                () = changed => {}
+            }
+        }
+    }
+}
+
+impl HostCalls {
+    fn enter(&self, call: Arc<HostCall>) -> Ticket {
+        let mut numbered = self.calls.lock();
+        numbered.next += 1;
+        let ticket = Ticket(numbered.next);
+        numbered.calls.insert(ticket, call);
+        if numbered.calls.len() > MOST {
+            numbered.calls.pop_first();
+        }
+        ticket
+    }
+
+    fn find(&self, call: Ticket) -> Result<Arc<HostCall>, HostError> {
+        self.calls.lock().calls.get(&call).cloned().ok_or(HostError::NoSuchCall)
+    }
+
+    fn leave(&self, call: Ticket) {
+        self.calls.lock().calls.remove(&call);
+    }
+}
+
+impl HostCall {
+    fn order(&self, call: Ticket) -> Option<Order> {
+        let mut ordered = self.ordered.lock();
+        let ordered = ordered.as_mut().filter(|ordered| !ordered.fetched)?;
+        ordered.fetched = true;
+        Some(Order { call, attempt: ordered.attempt, deadline: ordered.deadline, run: ordered.run.clone() })
+    }
+}
+
+/// Stands for the host: an attempt is an order, and lasts until its report.
+#[derive(Debug, Default)]
+struct HostTool {
+    call: Arc<Mutex<Option<Arc<HostCall>>>>,
+}
+
+impl Tool for HostTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+        let call = self.call.lock().clone();
+        async move {
+            let (report, reported) = oneshot::channel();
+            if let Some(call) = call {
+                *call.ordered.lock() = Some(Ordered {
+                    attempt: attempt.number,
+                    deadline: attempt.deadline,
+                    run: attempt.run.clone(),
+                    fetched: false,
+                    cancelled: attempt.cancelled.clone(),
+                    report,
+                });
+                call.changed.notify_waiters();
+            }
+            match reported.await {
+                Ok(answer) => answer,
+                // The host's order was forgotten; only time ends the attempt now.
+                Err(_) => std::future::pending().await,
+            }
+        }
+    }
+}

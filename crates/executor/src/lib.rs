@@ -1,0 +1,62 @@
+//! The engine: carries out what the core decides.
+//!
+//! ```no_run
+//! # async fn example(envelope: steadfast_core::envelope::CallEnvelope) {
+//! use steadfast_core::output::{Output, RawJson};
+//! use steadfast_executor::{Attempt, Engine};
+//!
+//! let engine = Engine::builder().start().await;
+//! let called = engine
+//!     .call(envelope, async |attempt: Attempt| {
+//!         let content = RawJson::from_trusted(attempt.params().to_owned());
+//!         Ok(Output { content, metadata: None })
+//!     })
+//!     .await;
+//! println!("{:?}", called.result.status);
+//! # }
+//! ```
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `engine` | the way in: calls, shutdown |
+//! | `drive` | one call on its way: one `match` over the machine's steps |
+//! | `tool`, `hooks` | other people's code, and how it is kept from breaking a call |
+//! | `host` | calls whose tool is run by the host |
+//! | `cells` | the machines that calls share |
+//! | `followers` | callers in this process that wait for one run |
+//! | `keep`, `deliveries` | what has to get through to the store later |
+//! | `approvals` | people's answers |
+//! | `persist`, `trust_file` | what the machines know, kept |
+//! | `history` | what became of calls |
+//! | `telling` | facts for whoever listens |
+
+mod approvals;
+mod catch;
+mod cells;
+mod clock;
+mod control;
+mod deliveries;
+mod drive;
+mod engine;
+mod followers;
+mod history;
+mod hooks;
+mod host;
+mod keep;
+mod persist;
+mod policies;
+mod telling;
+mod tool;
+mod trust_file;
+
+pub use approvals::AnswerError;
+pub use clock::RuntimeClock;
+pub use deliveries::Arrival;
+pub use engine::{CallOptions, Called, Calling, Canceller, Drained, Engine, EngineBuilder};
+pub use history::CallFacts;
+pub use hooks::{HookFuture, Hooks, PATIENCE};
+pub use host::{Begun, HostError, Order, Pulse, Ticket};
+pub use policies::Policies;
+pub use telling::{About, EngineEvent, Listener};
+pub use tool::{Answer, Attempt, Tool, ToolFault};
+pub use trust_file::TrustFile;

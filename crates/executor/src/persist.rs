@@ -1,0 +1,336 @@
+//! What the machines know, kept in the store: breakers, trust, approvals and the guards of conversations.
+//!
+//! Nothing here is on the way of a call. A change marks a document; a task of the engine writes it a moment later,
+//! newest state once, compared with what is stored. What other processes write is taken over when the store tells
+//! of it. While the store is down the marks stay, so that it heals by itself.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use steadfast_core::breaker::{self, Breaker};
+use steadfast_core::call::{BreakerScope, Notice, Request};
+use steadfast_core::guard::{self, LoopGuard};
+use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
+use steadfast_core::trust::{Bounds, Snapshot, TrustLedger};
+use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, News, StoreError, Trouble, Written};
+use tokio::sync::Notify;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::cells::{DependencyKey, SessionId, ToolKey};
+use crate::engine::Inner;
+
+/// What is to be written.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    marked: Mutex<BTreeSet<Marked>>,
+    changed: Notify,
+}
+
+/// Something whose document is older than it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Marked {
+    Tool(ToolKey),
+    Dependency(DependencyKey),
+    Trust(Option<TenantId>),
+    Session(SessionId),
+}
+
+/// The name of a document, readable and without two meanings.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Name {
+    Tool(Option<TenantId>, Namespace, ToolName),
+    Dependency(Option<TenantId>, Arc<str>),
+    Tenant(Option<TenantId>),
+    Session(Option<TenantId>, Option<SessionKey>),
+}
+
+/// Changes are gathered for this long before they are written.
+const GATHER: Duration = Duration::from_millis(50);
+/// How long to leave a failing store alone.
+const PAUSE: Duration = Duration::from_secs(2);
+/// How often a write is tried again because somebody else was faster.
+const TRIES: u32 = 8;
+/// A guard is not looked at again after this long.
+const SESSION_LASTS: Duration = Duration::from_secs(24 * 3600);
+/// A breaker that nothing happened to for this long is closed anyway.
+const BREAKER_LASTS: Duration = Duration::from_secs(7 * 24 * 3600);
+
+impl Marks {
+    /// Marks what these notices say has changed.
+    pub(crate) fn note(
+        &self,
+        request: &Request,
+        coarser: impl Fn() -> Option<DependencyKey>,
+        notices: &[Notice],
+    ) {
+        for notice in notices {
+            let marked = match notice {
+                Notice::BreakerChanged { scope: BreakerScope::Tool, .. } => {
+                    Marked::Tool(ToolKey { tenant: request.tenant.clone(), tool: request.tool.clone() })
+                }
+                Notice::BreakerChanged { scope: BreakerScope::Dependency, .. } => match coarser() {
+                    Some(coarser) => Marked::Dependency(coarser),
+                    None => continue,
+                },
+                Notice::TrustChanged(_) => Marked::Trust(request.tenant.clone()),
+                Notice::GuardTripped { .. } => Marked::Session(SessionId {
+                    tenant: request.tenant.clone(),
+                    session: request.session.clone(),
+                }),
+                Notice::CallStarted { .. }
+                | Notice::CallBlocked { .. }
+                | Notice::Following
+                | Notice::Replayed { .. }
+                | Notice::TookOver
+                | Notice::KeyConflict
+                | Notice::ApprovalAsked
+                | Notice::ApprovalEnded { .. }
+                | Notice::AttemptStarted { .. }
+                | Notice::AttemptEnded { .. }
+                | Notice::RetryScheduled { .. }
+                | Notice::RetryStopped { .. }
+                | Notice::AttemptCut { .. }
+                | Notice::AnsweredEarly { .. }
+                | Notice::OutcomeUnknown
+                | Notice::FenceLost
+                | Notice::StoreFailed { .. }
+                | Notice::WouldHave(_)
+                | Notice::CallFinished { .. } => continue,
+            };
+            self.mark(marked);
+        }
+    }
+
+    pub(crate) fn mark(&self, marked: Marked) {
+        self.marked.lock().insert(marked);
+        self.changed.notify_one();
+    }
+}
+
+impl Inner {
+    /// Writes what is marked, for as long as the engine lives.
+    pub(crate) async fn persist(&self) {
+        loop {
+            self.marks.changed.notified().await;
+            tokio::time::sleep(GATHER).await;
+            if !self.persist_now().await {
+                tokio::time::sleep(PAUSE).await;
+                self.marks.changed.notify_one();
+            }
+        }
+    }
+
+    /// Writes what is marked; says whether all of it got through.
+    pub(crate) async fn persist_now(&self) -> bool {
+        let marked = std::mem::take(&mut *self.marks.marked.lock());
+        let mut through = true;
+        for marked in marked {
+            if let Err(error) = self.write(&marked).await {
+                self.telling.store_failed(self.store.kind(), &error);
+                self.marks.marked.lock().insert(marked);
+                through = false;
+            }
+        }
+        through
+    }
+
+    /// Takes over everything that is stored.
+    pub(crate) async fn load(&self) {
+        for kind in DocumentKind::ALL {
+            match self.store.documents(kind).await {
+                Ok(documents) => {
+                    for (name, document) in documents {
+                        self.adopt(&name, &document.body);
+                    }
+                }
+                Err(error) => self.telling.store_failed(self.store.kind(), &error),
+            }
+        }
+    }
+
+    /// Hears what happens to the store, for as long as the engine lives.
+    pub(crate) async fn listen_to_store(&self) {
+        let mut news = self.store.news();
+        loop {
+            match news.recv().await {
+                Ok(told) => {
+                    self.telling.store_news(self.store.kind(), &told);
+                    match told {
+                        News::DocumentChanged(name) => self.reload(&name).await,
+                        News::Back => self.load().await,
+                        News::Emptied => self.mark_everything(),
+                        News::Lost => {}
+                    }
+                }
+                Err(RecvError::Lagged(_)) => self.load().await,
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
+    async fn reload(&self, name: &DocumentName) {
+        match self.store.read(name).await {
+            Ok(Some(document)) => self.adopt(name, &document.body),
+            Ok(None) => {}
+            Err(error) => self.telling.store_failed(self.store.kind(), &error),
+        }
+    }
+
+    /// What is known here is written again.
+    fn mark_everything(&self) {
+        for (key, _) in self.machines.tools.all() {
+            self.marks.mark(Marked::Tool(key));
+        }
+        for (key, _) in self.machines.dependencies.all() {
+            self.marks.mark(Marked::Dependency(key));
+        }
+        for (tenant, _) in self.machines.tenants.all() {
+            self.marks.mark(Marked::Trust(tenant));
+        }
+    }
+
+    async fn write(&self, marked: &Marked) -> Result<(), StoreError> {
+        if let (Marked::Trust(_), Some(file)) = (marked, &self.trust_file) {
+            return self.write_trust_file(file).await;
+        }
+        let name = marked.document()?;
+        let mut found = self.store.read(&name).await?;
+        for _ in 0..TRIES {
+            if let Some(found) = &found {
+                self.adopt(&name, &found.body);
+            }
+            let Some((body, lasts)) = self.body(marked)? else { return Ok(()) };
+            if found.as_ref().is_some_and(|found| *found.body == *body) {
+                return Ok(());
+            }
+            let write = DocumentWrite {
+                replaces: found.map(|found| found.version),
+                body: Some(body.into()),
+                expires: lasts.map(|lasts| self.store.now() + lasts),
+            };
+            match self.store.write(&name, write).await? {
+                Written::As(_) => return Ok(()),
+                Written::Stale(now) => found = now,
+            }
+        }
+        Err(StoreError::not_done(Trouble::Full, "a document is being changed by too many at once"))
+    }
+
+    /// What there is to write, and for how long it is kept.
+    fn body(&self, marked: &Marked) -> Result<Option<(String, Option<Duration>)>, StoreError> {
+        let json = |lasts: Option<Duration>, text: Result<String, serde_json::Error>| {
+            text.map(|text| Some((text, lasts))).map_err(|error| unreadable(&error))
+        };
+        match marked {
+            Marked::Tool(key) => match self.machines.tools.find(key) {
+                Some(cell) => {
+                    json(Some(BREAKER_LASTS), serde_json::to_string(&cell.breaker.lock().snapshot()))
+                }
+                None => Ok(None),
+            },
+            Marked::Dependency(key) => match self.machines.dependencies.find(key) {
+                Some(cell) => {
+                    json(Some(BREAKER_LASTS), serde_json::to_string(&cell.breaker.lock().snapshot()))
+                }
+                None => Ok(None),
+            },
+            Marked::Trust(tenant) => match self.machines.tenants.find(tenant) {
+                Some(cell) => {
+                    let snapshot = cell.trust.lock().snapshot(self.clock.now());
+                    json(None, serde_json::to_string(&snapshot))
+                }
+                None => Ok(None),
+            },
+            Marked::Session(session) => match self.machines.sessions.find(session) {
+                Some(guard) => json(Some(SESSION_LASTS), serde_json::to_string(&guard.lock().snapshot())),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Takes over one document. What cannot be read is left alone and told of: it may be a newer version's.
+    fn adopt(&self, name: &DocumentName, body: &str) {
+        if let Err(why) = self.try_adopt(name, body) {
+            tracing::warn!(event = "store.unreadable", document = %name, %why);
+        }
+    }
+
+    fn try_adopt(&self, name: &DocumentName, body: &str) -> Result<(), String> {
+        let text = |error: serde_json::Error| error.to_string();
+        let now = self.clock.now();
+        if name.kind == DocumentKind::Approvals {
+            return self.adopt_stored_approvals(name, body).map_err(|error| error.to_string());
+        }
+        match serde_json::from_str(&name.id).map_err(text)? {
+            Name::Tool(tenant, namespace, tool) => {
+                let key = ToolKey { tenant, tool: ToolRef { namespace, tool } };
+                let snapshot: breaker::Snapshot = serde_json::from_str(body).map_err(text)?;
+                adopt_breaker(&self.machines.tools.get(&key).breaker, &snapshot, now);
+            }
+            Name::Dependency(tenant, name) => {
+                let snapshot: breaker::Snapshot = serde_json::from_str(body).map_err(text)?;
+                let cell = self.machines.dependencies.get(&DependencyKey { tenant, name });
+                adopt_breaker(&cell.breaker, &snapshot, now);
+            }
+            Name::Tenant(tenant) => {
+                let snapshot = Snapshot::read(body).map_err(|error| error.to_string())?;
+                let cell = self.machines.tenants.get(&tenant);
+                adopt_trust(&cell.trust, snapshot)?;
+            }
+            Name::Session(tenant, session) => {
+                let id = SessionId { tenant, session };
+                // A guard that is in use here knows more than one that was stored.
+                if self.machines.sessions.find(&id).is_none() {
+                    let snapshot: guard::Snapshot = serde_json::from_str(body).map_err(text)?;
+                    let restored = LoopGuard::restore(snapshot).map_err(|error| error.to_string())?;
+                    *self.machines.sessions.get(&id).lock() = restored;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A ledger that knows nothing takes everything over, single failures too.
+pub(crate) fn adopt_trust(trust: &Mutex<TrustLedger>, snapshot: Snapshot) -> Result<(), String> {
+    let mut trust = trust.lock();
+    let fresh =
+        trust.history(None).next().is_none() && trust.snapshot(snapshot.last_updated).tool_states.is_empty();
+    if fresh {
+        *trust = TrustLedger::restore(snapshot, Bounds::default()).map_err(|error| error.to_string())?;
+        return Ok(());
+    }
+    trust.adopt(snapshot).map_err(|error| error.to_string())
+}
+
+fn adopt_breaker(breaker: &Mutex<Breaker>, snapshot: &breaker::Snapshot, now: steadfast_core::Timestamp) {
+    breaker.lock().adopt(snapshot, now);
+}
+
+impl Marked {
+    fn document(&self) -> Result<DocumentName, StoreError> {
+        let (kind, name) = match self {
+            Self::Tool(key) => (
+                DocumentKind::Breaker,
+                Name::Tool(key.tenant.clone(), key.tool.namespace.clone(), key.tool.tool.clone()),
+            ),
+            Self::Dependency(key) => {
+                (DocumentKind::Breaker, Name::Dependency(key.tenant.clone(), key.name.clone()))
+            }
+            Self::Trust(tenant) => (DocumentKind::Trust, Name::Tenant(tenant.clone())),
+            Self::Session(session) => {
+                (DocumentKind::Session, Name::Session(session.tenant.clone(), session.session.clone()))
+            }
+        };
+        let id = serde_json::to_string(&name).map_err(|error| unreadable(&error))?;
+        Ok(DocumentName { kind, id: id.into() })
+    }
+}
+
+fn unreadable(error: &serde_json::Error) -> StoreError {
+    StoreError::not_done(Trouble::Unreadable, error.to_string())
+}

@@ -1,0 +1,132 @@
+//! What happened, for whoever listens: logs, metrics, spans, the dashboard, users' own code.
+//!
+//! The machine's notices leave through here and nowhere else. A [`Listener`] is called in line and must be quick;
+//! whoever wants to take its time subscribes to the [stream](crate::Engine::events). A listener that panics is
+//! told of in the log, and neither the call nor the other listeners notice.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use steadfast_core::Timestamp;
+use steadfast_core::call::{CallResult, Notice, Request};
+use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::id::{RequestId, SessionKey, TenantId, ToolRef};
+use steadfast_core::policy::Policy;
+use steadfast_store::{News, StoreError};
+use tokio::sync::broadcast;
+
+/// Hears of everything. All of it has to be redacted before it leaves the process.
+pub trait Listener: Send + Sync + 'static {
+    /// A fact about a call.
+    fn notice(&self, _about: &About<'_>, _notice: &Notice) {}
+
+    /// A call is over: this is what its caller gets, or would have got.
+    fn finished(&self, _about: &About<'_>, _result: &CallResult) {}
+
+    /// A store operation failed.
+    fn store_failed(&self, _store: &str, _error: &StoreError) {}
+
+    /// Something happened to the store itself.
+    fn store_news(&self, _store: &str, _news: &News) {}
+}
+
+/// Which call a fact is about.
+#[derive(Clone, Copy, Debug)]
+pub struct About<'a> {
+    /// The call as it came.
+    pub envelope: &'a CallEnvelope,
+    /// What was made of it.
+    pub request: &'a Request,
+    /// By which policy it is decided.
+    pub policy: &'a Policy,
+    /// When the fact was told.
+    pub at: Timestamp,
+}
+
+/// A fact about a call, to keep.
+#[derive(Clone, Debug)]
+pub struct EngineEvent {
+    /// The request.
+    pub request: RequestId,
+    /// The call within this process.
+    pub call: u64,
+    /// The tool.
+    pub tool: ToolRef,
+    /// Whose data it is.
+    pub tenant: Option<TenantId>,
+    /// The conversation.
+    pub session: Option<SessionKey>,
+    /// When it was told.
+    pub at: Timestamp,
+    /// The fact.
+    pub notice: Notice,
+}
+
+/// Everyone who listens.
+pub(crate) struct Telling {
+    listeners: Vec<Arc<dyn Listener>>,
+    stream: broadcast::Sender<EngineEvent>,
+}
+
+/// How many events a slow reader of the stream may be behind before it misses some.
+const STREAM: usize = 1024;
+
+impl Telling {
+    pub(crate) fn to(listeners: Vec<Arc<dyn Listener>>) -> Self {
+        Self { listeners, stream: broadcast::Sender::new(STREAM) }
+    }
+
+    pub(crate) fn stream(&self) -> broadcast::Receiver<EngineEvent> {
+        self.stream.subscribe()
+    }
+
+    pub(crate) fn notices(&self, about: &About<'_>, notices: &mut Vec<Notice>) {
+        for notice in &*notices {
+            self.each(|listener| listener.notice(about, notice));
+        }
+        if self.stream.receiver_count() == 0 {
+            notices.clear();
+            return;
+        }
+        for notice in notices.drain(..) {
+            let request = about.request;
+            // Nobody left to hear it is no failure.
+            let _ = self.stream.send(EngineEvent {
+                request: request.id.clone(),
+                call: request.number,
+                tool: request.tool.clone(),
+                tenant: request.tenant.clone(),
+                session: request.session.clone(),
+                at: about.at,
+                notice,
+            });
+        }
+    }
+
+    pub(crate) fn finished(&self, about: &About<'_>, result: &CallResult) {
+        self.each(|listener| listener.finished(about, result));
+    }
+
+    pub(crate) fn store_failed(&self, store: &str, error: &StoreError) {
+        self.each(|listener| listener.store_failed(store, error));
+    }
+
+    pub(crate) fn store_news(&self, store: &str, news: &News) {
+        self.each(|listener| listener.store_news(store, news));
+    }
+
+    fn each(&self, tell: impl Fn(&dyn Listener)) {
+        for listener in &self.listeners {
+            if catch_unwind(AssertUnwindSafe(|| tell(&**listener))).is_err() {
+                tracing::warn!(event = "listener.failed", "a listener panicked; the call goes on");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Telling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telling").field("listeners", &self.listeners.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,139 @@
+//! What the engine runs: a tool, one attempt at a time.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use steadfast_core::Timestamp;
+use steadfast_core::classify::{Fault, Source};
+use steadfast_core::dedupe::RunId;
+use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::output::Output;
+use tokio_util::sync::CancellationToken;
+
+use crate::catch::Caught;
+use crate::engine::Desk;
+
+/// What an attempt gives back: the tool's answer, or what went wrong.
+pub type Answer = Result<Output, ToolFault>;
+
+/// Something that can be called. Every async function from an [`Attempt`] to an [`Answer`] is one.
+///
+/// An attempt is a future of its own and owned by the engine: it goes on when its caller goes away, and is dropped
+/// when the engine ends it. Before that its [`Attempt::cancelled`] is told, so that it can pass the word on.
+pub trait Tool: Send + Sync + 'static {
+    /// Makes one attempt.
+    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static;
+}
+
+impl<F, Fut> Tool for F
+where
+    F: Fn(Attempt) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Answer> + Send + 'static,
+{
+    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+        self(attempt)
+    }
+}
+
+/// One attempt at a call: what is asked, and what the tool may want to know about it.
+#[derive(Clone)]
+pub struct Attempt {
+    /// The call as it came.
+    pub envelope: Arc<CallEnvelope>,
+    /// Which attempt it is, from 1. Worth passing on, so that others do not multiply our retries.
+    pub number: u32,
+    /// When it will be ended at the latest. Worth passing on too.
+    pub deadline: Option<Timestamp>,
+    /// Names the run: the same for every attempt, also after a crash. What an upstream that recognises duplicates
+    /// is given where the caller gave no key.
+    pub run: RunId,
+    pub(crate) cancelled: CancellationToken,
+    pub(crate) desk: Arc<Desk>,
+}
+
+impl Attempt {
+    /// The arguments, as the JSON text they came in.
+    pub fn params(&self) -> &str {
+        self.envelope.payload.params.as_str()
+    }
+
+    /// What to send along for an upstream that recognises duplicates: the caller's key, else the id of the run.
+    pub fn idempotency_key(&self) -> &str {
+        self.envelope.payload.idempotency_key.as_ref().map_or(&*self.run.0, |key| key.as_str())
+    }
+
+    /// Resolves when nobody wants the answer any more. The attempt may still give one.
+    pub async fn cancelled(&self) {
+        self.cancelled.cancelled().await;
+    }
+
+    /// Whether nobody wants the answer any more.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.is_cancelled()
+    }
+
+    /// A sign of life: pushes back the time-out of this attempt, within the total of the call.
+    pub fn progress(&self) {
+        self.desk.control.progress();
+    }
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attempt")
+            .field("tool", &self.envelope.tool())
+            .field("number", &self.number)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An attempt that went wrong.
+#[derive(Clone, Debug)]
+pub struct ToolFault {
+    /// How; classified by the core.
+    pub fault: Fault,
+    /// What the tool itself said, word for word, where it said something.
+    pub output: Option<Output>,
+}
+
+impl From<Fault> for ToolFault {
+    fn from(fault: Fault) -> Self {
+        Self { fault, output: None }
+    }
+}
+
+/// A tool of whatever type.
+pub(crate) trait AnyTool: Send + Sync {
+    fn start(&self, attempt: Attempt) -> Running;
+}
+
+/// An attempt on its way. A panic in it is an answer: a lost call would be worse.
+pub(crate) type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+impl<T: Tool> AnyTool for T {
+    fn start(&self, attempt: Attempt) -> Running {
+        // Making the future may panic as well as running it.
+        match catch_unwind(AssertUnwindSafe(|| self.run(attempt))) {
+            Ok(future) => Box::pin(async move {
+                match Caught(std::pin::pin!(future)).await {
+                    Ok(answer) => answer,
+                    Err(panic) => Err(panicked(&*panic)),
+                }
+            }),
+            Err(panic) => {
+                let answer = Err(panicked(&*panic));
+                Box::pin(std::future::ready(answer))
+            }
+        }
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> ToolFault {
+    let said = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+    Fault::new(Source::Panic, said.unwrap_or("the tool panicked")).into()
+}

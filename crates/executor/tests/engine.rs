@@ -1,0 +1,566 @@
+//! The engine as a Rust program uses it: a real runtime with paused time, tools that are scripted.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::approval::{Channel, Decision, Grantor};
+use steadfast_core::call::{CallResult, Notice};
+use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_core::code::{Code, Status};
+use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::{AskWhen, Mode, Policy, Profile, ToolClass};
+use steadfast_executor::{
+    About, Answer, Attempt, Begun, CallFacts, CallOptions, Called, Drained, Engine, HookFuture, Hooks,
+    HostError, Listener, Pulse, RuntimeClock, Tool, TrustFile,
+};
+use steadfast_store::{Journal, MemoryOptions, MemoryStore, Query, Store};
+use tokio::sync::Semaphore;
+use tokio::sync::broadcast::error::RecvError;
+
+async fn engine(policy: Policy) -> Engine {
+    Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
+}
+
+fn standard(class: ToolClass) -> Policy {
+    Profile::Standard.policy(class)
+}
+
+/// A call of `bank/pay`, with a key if there is one.
+fn pay(amount: u32, key: Option<&str>) -> CallEnvelope {
+    let key = key.map_or(String::new(), |key| format!(r#","idempotencyKey":"{key}""#));
+    let text = format!(
+        r#"{{"contractVersion":"1.1","requestId":"r","toolName":"pay","toolNamespace":"bank",
+            "target":{{"sessionKey":"s","actorId":"ann"}},
+            "payload":{{"version":"1.0","params":{{"amount":{amount}}}{key}}}}}"#
+    );
+    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+}
+
+fn ok() -> Answer {
+    Ok(Output { content: RawJson::from_trusted("\"paid\""), metadata: None })
+}
+
+fn reset() -> Answer {
+    let source = Source::Transport { error: Transport::ConnectionReset, written: true };
+    Err(Fault::new(source, "connection reset").into())
+}
+
+fn broken() -> Answer {
+    Err(Fault::new(Source::Http { status: 500 }, "internal error").into())
+}
+
+/// A tool that counts its runs and waits for leave to end each of them.
+#[derive(Clone)]
+struct Gated {
+    runs: Arc<AtomicU32>,
+    leave: Arc<Semaphore>,
+}
+
+impl Gated {
+    fn new() -> Self {
+        Self { runs: Arc::default(), leave: Arc::new(Semaphore::new(0)) }
+    }
+
+    fn runs(&self) -> u32 {
+        self.runs.load(Ordering::SeqCst)
+    }
+}
+
+impl Tool for Gated {
+    fn run(&self, _attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+        let this = self.clone();
+        async move {
+            this.runs.fetch_add(1, Ordering::SeqCst);
+            this.leave.acquire().await.unwrap().forget();
+            ok()
+        }
+    }
+}
+
+/// Lets everything that can go on go on.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn code(called: &Called) -> Option<Code> {
+    called.result.error.as_ref().map(|error| error.code)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_runs_its_tool_and_brings_its_answer() {
+    let engine = engine(standard(ToolClass::Unknown)).await;
+    let called = engine.call(pay(1, None), async |_: Attempt| ok()).await;
+    assert_eq!(called.result.status, Status::Success);
+    assert_eq!(called.result.attempts, 1);
+    assert_eq!(called.result.output.unwrap().content.as_str(), "\"paid\"");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sf_1_sixty_four_callers_of_one_key_are_one_run() {
+    let engine = engine(standard(ToolClass::Mutating)).await;
+    let tool = Gated::new();
+    let callers: Vec<_> =
+        (0..64).map(|_| tokio::spawn(engine.call(pay(1, Some("k")), tool.clone()))).collect();
+    settle().await;
+    assert_eq!(tool.runs(), 1);
+    tool.leave.add_permits(64);
+    let mut replayed = 0;
+    for caller in callers {
+        let called = caller.await.unwrap();
+        assert_eq!(called.result.status, Status::Success);
+        replayed += u32::from(called.result.from_cache);
+    }
+    assert_eq!((tool.runs(), replayed), (1, 63));
+    assert_eq!(engine.open_calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_a_tool_is_a_terminal_error_and_not_a_lost_call() {
+    let engine = engine(standard(ToolClass::ReadOnly)).await;
+    let called = engine.call(pay(1, None), async |_: Attempt| -> Answer { panic!("no such account") }).await;
+    let error = called.result.error.unwrap();
+    assert_eq!(called.result.attempts, 1);
+    assert!(error.terminal && error.message.contains("no such account"), "{error:?}");
+    let called = engine.call(pay(1, None), async |_: Attempt| ok()).await;
+    assert_eq!(called.result.status, Status::Success, "the engine goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_goes_away_leaves_a_recorded_answer() {
+    let engine = engine(standard(ToolClass::Mutating)).await;
+    let tool = Gated::new();
+    let caller = tokio::spawn(engine.call(pay(1, Some("k")), tool.clone()));
+    settle().await;
+    caller.abort();
+    settle().await;
+    assert_eq!(engine.open_calls(), 1, "the attempt goes on without its caller");
+    tool.leave.add_permits(1);
+    settle().await;
+    assert_eq!(engine.open_calls(), 0);
+    let called = engine.call(pay(1, Some("k")), tool.clone()).await;
+    assert!(called.result.from_cache);
+    assert_eq!(tool.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_5_transient_faults_are_retried_until_one_attempt_succeeds() {
+    let engine = engine(standard(ToolClass::Idempotent)).await;
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = runs.clone();
+    let called = engine
+        .call(pay(1, Some("k")), move |_: Attempt| {
+            let run = counted.fetch_add(1, Ordering::SeqCst);
+            async move { if run < 2 { reset() } else { ok() } }
+        })
+        .await;
+    assert_eq!(called.result.status, Status::Success);
+    assert_eq!((called.result.attempts, runs.load(Ordering::SeqCst)), (3, 3));
+    assert_eq!(called.result.retried_by.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_tool_is_ended_and_told_so() {
+    let mut policy = standard(ToolClass::ReadOnly);
+    policy.retry.attempts = 1.try_into().unwrap();
+    let engine = engine(policy).await;
+    let told = Arc::new(AtomicU32::new(0));
+    let seen = told.clone();
+    let called = engine
+        .call(pay(1, None), move |attempt: Attempt| {
+            let seen = seen.clone();
+            async move {
+                attempt.cancelled().await;
+                seen.fetch_add(1, Ordering::SeqCst);
+                std::future::pending().await
+            }
+        })
+        .await;
+    assert_eq!(code(&called), Some(Code::Timeout));
+    assert_eq!(told.load(Ordering::SeqCst), 1);
+    assert_eq!(engine.open_calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mutating_tool_that_falls_silent_is_unknown_and_its_late_answer_is_kept() {
+    let engine = engine(standard(ToolClass::Mutating)).await;
+    let tool = Gated::new();
+    let called = engine.call(pay(1, Some("k")), tool.clone()).await;
+    assert_eq!(code(&called), Some(Code::OutcomeUnknown));
+    assert_eq!(engine.open_calls(), 1, "the attempt may still answer");
+    tool.leave.add_permits(1);
+    settle().await;
+    let called = engine.call(pay(1, Some("k")), tool.clone()).await;
+    assert_eq!((called.result.status, called.result.from_cache), (Status::Success, true));
+    assert_eq!(tool.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_withdrawn_call_is_over_and_others_that_wait_for_its_run_are_not() {
+    let engine = engine(standard(ToolClass::Mutating)).await;
+    let tool = Gated::new();
+    let first = engine.call(pay(1, Some("k")), tool.clone());
+    let cancel = first.canceller();
+    let first = tokio::spawn(first);
+    settle().await;
+    let second = tokio::spawn(engine.call(pay(1, Some("k")), tool.clone()));
+    settle().await;
+    cancel.cancel();
+    assert_eq!(code(&first.await.unwrap()), Some(Code::Cancelled));
+    tool.leave.add_permits(1);
+    let second = second.await.unwrap();
+    assert_eq!(second.result.status, Status::Success);
+    assert_eq!(tool.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_then_records_what_is_open_as_unknown() {
+    let engine = engine(standard(ToolClass::Mutating)).await;
+    let tool = Gated::new();
+    let caller = tokio::spawn(engine.call(pay(1, Some("k")), tool.clone()));
+    settle().await;
+    let drained = engine.shutdown(Duration::from_secs(10)).await;
+    assert_eq!(drained, Drained { ended: 1, lost: 0 });
+    let called = caller.await.unwrap();
+    assert!(matches!(code(&called), Some(Code::Cancelled | Code::OutcomeUnknown)), "{called:?}");
+    assert_eq!(engine.open_calls(), 0);
+    let late = engine.call(pay(2, None), tool.clone()).await;
+    assert_eq!(code(&late), Some(Code::Overloaded));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_8_five_failures_open_the_breaker_and_the_next_call_runs_nothing() {
+    let mut policy = standard(ToolClass::Unknown);
+    policy.retry.attempts = 1.try_into().unwrap();
+    policy.modes.guard = Mode::Off;
+    policy.modes.trust = Mode::Off;
+    let engine = engine(policy).await;
+    let runs = Arc::new(AtomicU32::new(0));
+    let mut last = None;
+    for amount in 0..6 {
+        let counted = runs.clone();
+        let tool = move |_: Attempt| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            async { reset() }
+        };
+        last = Some(engine.call(pay(amount, None), tool).await);
+    }
+    assert_eq!(code(&last.unwrap()), Some(Code::CircuitOpen));
+    assert_eq!(runs.load(Ordering::SeqCst), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_runs_its_own_tool_and_reports() {
+    let engine = engine(standard(ToolClass::Idempotent)).await;
+    let Begun::Run(order) = engine.begin(pay(1, Some("k")), CallOptions::default()).await else { panic!() };
+    assert_eq!(order.attempt, 1);
+    assert_eq!(engine.heartbeat(order.call, 1), Ok(Pulse::Wanted));
+    let Ok(Begun::Run(again)) = engine.report(order.call, 1, reset()).await else { panic!("a retry") };
+    assert_eq!((again.attempt, &again.run), (2, &order.run));
+    assert_eq!(engine.report(order.call, 1, ok()).await.unwrap_err(), HostError::NotThisAttempt);
+    let Ok(Begun::Answered(called)) = engine.report(order.call, 2, ok()).await else { panic!() };
+    assert_eq!((called.result.status, called.result.attempts), (Status::Success, 2));
+    assert_eq!(engine.heartbeat(order.call, 2), Err(HostError::NoSuchCall));
+    let Begun::Answered(replayed) = engine.begin(pay(1, Some("k")), CallOptions::default()).await else {
+        panic!()
+    };
+    assert!(replayed.result.from_cache);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_never_reports_does_not_hold_its_call_open_for_ever() {
+    let mut policy = standard(ToolClass::ReadOnly);
+    policy.retry.attempts = 1.try_into().unwrap();
+    let timeout = policy.time.attempt;
+    let engine = engine(policy).await;
+    let Begun::Run(order) = engine.begin(pay(1, None), CallOptions::default()).await else { panic!() };
+    tokio::time::sleep(timeout / 2).await;
+    assert_eq!(engine.heartbeat(order.call, 1), Ok(Pulse::Wanted));
+    tokio::time::sleep(timeout * 3 / 4).await;
+    assert_eq!(engine.open_calls(), 1, "a sign of life pushes the time-out back");
+    tokio::time::sleep(timeout).await;
+    assert_eq!(engine.open_calls(), 0);
+    assert_eq!(engine.report(order.call, 1, ok()).await.unwrap_err(), HostError::NotThisAttempt);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_learns_that_nobody_wants_the_answer_any_more() {
+    let engine = engine(standard(ToolClass::Mutating)).await;
+    let Begun::Run(order) = engine.begin(pay(1, Some("k")), CallOptions::default()).await else { panic!() };
+    engine.cancel(order.call).unwrap();
+    settle().await;
+    assert_eq!(engine.heartbeat(order.call, 1), Ok(Pulse::Unwanted));
+    let Ok(Begun::Answered(called)) = engine.report(order.call, 1, ok()).await else { panic!() };
+    assert_eq!(code(&called), Some(Code::Cancelled));
+    settle().await;
+    let Begun::Answered(again) = engine.begin(pay(1, Some("k")), CallOptions::default()).await else {
+        panic!()
+    };
+    assert_eq!((again.result.status, again.result.from_cache), (Status::Success, true), "its answer is kept");
+}
+
+/// Counts what its hooks see, and misbehaves if told to.
+#[derive(Default)]
+struct Seen {
+    log: parking_lot::Mutex<Vec<String>>,
+    panics: bool,
+    hangs: bool,
+}
+
+impl Seen {
+    fn note(&self, what: String) -> HookFuture<'_, ()> {
+        self.log.lock().push(what);
+        assert!(!self.panics, "a hook that panics");
+        let hangs = self.hangs;
+        Box::pin(async move {
+            if hangs {
+                std::future::pending().await
+            }
+        })
+    }
+
+    fn log(&self) -> Vec<String> {
+        self.log.lock().clone()
+    }
+}
+
+impl Hooks for Seen {
+    fn key<'a>(&'a self, call: &'a CallEnvelope) -> HookFuture<'a, Option<String>> {
+        let key = call.payload.params.as_str().contains("42").then(|| "from the hook".to_owned());
+        Box::pin(async { key })
+    }
+
+    fn before_attempt<'a>(&'a self, _: &'a CallEnvelope, attempt: u32) -> HookFuture<'a, ()> {
+        self.note(format!("before {attempt}"))
+    }
+
+    fn after_attempt<'a>(
+        &'a self,
+        _: &'a CallEnvelope,
+        attempt: u32,
+        answer: &'a Answer,
+    ) -> HookFuture<'a, ()> {
+        self.note(format!("after {attempt} {}", if answer.is_ok() { "good" } else { "bad" }))
+    }
+
+    fn short_circuit<'a>(&'a self, _: &'a CallEnvelope, code: Option<Code>) -> HookFuture<'a, ()> {
+        self.note(format!("short {}", code.map_or("replayed", Code::as_str)))
+    }
+}
+
+async fn hooked(policy: Policy, hooks: Seen) -> (Engine, Arc<Seen>) {
+    let hooks = Arc::new(hooks);
+    let engine = Engine::builder()
+        .clock(Arc::new(RuntimeClock::new()))
+        .policies(Arc::new(policy))
+        .hooks(hooks.clone())
+        .start()
+        .await;
+    (engine, hooks)
+}
+
+/// Fails as often as it is told to, then succeeds.
+fn flaky(failures: u32) -> impl Tool {
+    let runs = AtomicU32::new(0);
+    move |_: Attempt| {
+        let run = runs.fetch_add(1, Ordering::SeqCst);
+        async move { if run < failures { broken() } else { ok() } }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_12_hooks_fire_once_per_attempt_and_once_for_a_short_circuit() {
+    let (engine, seen) = hooked(standard(ToolClass::Idempotent), Seen::default()).await;
+    engine.call(pay(1, Some("k")), flaky(1)).await;
+    assert_eq!(seen.log(), ["before 1", "after 1 bad", "before 2", "after 2 good"]);
+    let replayed = engine.call(pay(1, Some("k")), flaky(0)).await;
+    assert!(replayed.result.from_cache);
+    assert_eq!(seen.log()[4..], ["short replayed"]);
+    let conflict = engine.call(pay(2, Some("k")), flaky(0)).await;
+    assert_eq!(code(&conflict), Some(Code::IdempotencyConflict));
+    assert_eq!(seen.log()[5..], ["short idempotency_conflict"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_12_a_hook_that_panics_or_hangs_does_not_break_a_call() {
+    for misbehaved in [Seen { panics: true, ..Seen::default() }, Seen { hangs: true, ..Seen::default() }] {
+        let (engine, seen) = hooked(standard(ToolClass::Mutating), misbehaved).await;
+        let called = engine.call(pay(1, Some("k")), flaky(0)).await;
+        assert_eq!(called.result.status, Status::Success);
+        assert_eq!(seen.log(), ["before 1", "after 1 good"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_key_hook_gives_a_key_to_a_call_that_has_none() {
+    let (engine, _) = hooked(standard(ToolClass::Mutating), Seen::default()).await;
+    for replayed in [false, true] {
+        let called = engine.call(pay(42, None), flaky(0)).await;
+        assert_eq!(called.result.from_cache, replayed);
+        let called = engine.call(pay(7, None), flaky(0)).await;
+        assert!(!called.result.from_cache, "a call without a key is a call of its own");
+    }
+}
+
+/// A listener that counts, and panics if told to.
+#[derive(Default)]
+struct Counts {
+    notices: AtomicU32,
+    finished: AtomicU32,
+    panics: bool,
+}
+
+impl Listener for Counts {
+    fn notice(&self, _: &About<'_>, _: &Notice) {
+        self.notices.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics, "a listener that panics");
+    }
+
+    fn finished(&self, _: &About<'_>, _: &CallResult) {
+        self.finished.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics, "a listener that panics");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_18_a_listener_that_fails_breaks_neither_the_call_nor_the_other_listeners() {
+    let (bad, good) = (Arc::new(Counts { panics: true, ..Counts::default() }), Arc::new(Counts::default()));
+    let engine = Engine::builder().listener(bad.clone()).listener(good.clone()).start().await;
+    let mut slow = engine.events();
+    let called = engine.call(pay(1, Some("k")), flaky(0)).await;
+    assert_eq!(called.result.status, Status::Success);
+    assert_eq!(good.finished.load(Ordering::SeqCst), 1);
+    let told = good.notices.load(Ordering::SeqCst);
+    assert!(told >= 4 && told == bad.notices.load(Ordering::SeqCst), "{told}");
+    let first = slow.recv().await.unwrap();
+    assert!(matches!(first.notice, Notice::CallStarted { .. }));
+    // A reader that never reads holds nobody up: it misses events and is told so.
+    for amount in 0..600 {
+        engine.call(pay(amount, None), flaky(0)).await;
+    }
+    assert!(matches!(slow.recv().await, Err(RecvError::Lagged(_))));
+}
+
+/// Engines that share a store, as restarts of one process do.
+async fn restarted(store: &Arc<dyn Store>, clock: &Arc<RuntimeClock>, policy: &Policy) -> Engine {
+    Engine::builder()
+        .store(store.clone())
+        .clock(clock.clone())
+        .policies(Arc::new(policy.clone()))
+        .start()
+        .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_breaker_and_lost_trust_survive_a_restart() {
+    let clock = Arc::new(RuntimeClock::new());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let mut policy = standard(ToolClass::Unknown);
+    policy.retry.attempts = 1.try_into().unwrap();
+    policy.modes.guard = Mode::Off;
+    policy.modes.trust = Mode::Shadow;
+    let engine = restarted(&store, &clock, &policy).await;
+    for amount in 0..5 {
+        engine.call(pay(amount, None), flaky(1)).await;
+    }
+    engine.shutdown(Duration::from_secs(1)).await;
+    policy.modes.trust = Mode::Off;
+    let engine = restarted(&store, &clock, &policy).await;
+    assert_eq!(code(&engine.call(pay(9, None), flaky(0)).await), Some(Code::CircuitOpen));
+    policy.modes.trust = Mode::Enforce;
+    policy.modes.breaker = Mode::Off;
+    let engine = restarted(&store, &clock, &policy).await;
+    assert_eq!(code(&engine.call(pay(9, None), flaky(0)).await), Some(Code::ApprovalRequired));
+
+    // An operator says yes, and the next such call passes; the one after asks again.
+    settle().await;
+    let (id, parked) = engine.approvals(None).pop().unwrap();
+    assert_eq!(parked.tool.tool.as_str(), "pay");
+    engine.decide(None, id, Decision::Once, Grantor::Operator).await.unwrap();
+    let other = restarted(&store, &clock, &policy).await;
+    assert_eq!(other.call(pay(9, None), flaky(0)).await.result.status, Status::Success);
+    assert_eq!(code(&other.call(pay(9, None), flaky(0)).await), Some(Code::ApprovalRequired));
+    assert_eq!(
+        code(&engine.call(pay(9, None), flaky(0)).await),
+        Some(Code::ApprovalRequired),
+        "spent elsewhere"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_who_answers_in_time_lets_the_waiting_call_run() {
+    let mut policy = standard(ToolClass::Mutating);
+    policy.approval.when = AskWhen::Always;
+    let engine = engine(policy).await;
+    let options = CallOptions { channel: Channel::Interactive };
+    for (decision, expected) in [(Decision::Once, None), (Decision::Deny, Some(Code::ApprovalDenied))] {
+        let key = format!("{decision:?}");
+        let calling = tokio::spawn(engine.call_with(pay(1, Some(&key)), flaky(0), options));
+        settle().await;
+        let (id, _) = engine.approvals(None).pop().expect("it asks");
+        engine.decide(None, id, decision, Grantor::Operator).await.unwrap();
+        assert_eq!(code(&calling.await.unwrap()), expected, "{decision:?}");
+    }
+    let nobody = engine.call_with(pay(1, Some("nobody")), flaky(0), options).await;
+    assert_eq!(code(&nobody), Some(Code::ApprovalRequired), "the wait is bounded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_11_trust_in_a_file_is_written_whole_and_read_at_the_next_start() {
+    let folder = std::env::temp_dir().join(format!("steadfast-trust-{}", std::process::id()));
+    let file = TrustFile::at(folder.join("reliability.json"));
+    let mut policy = standard(ToolClass::Unknown);
+    policy.retry.attempts = 1.try_into().unwrap();
+    policy.modes.guard = Mode::Off;
+    policy.modes.breaker = Mode::Off;
+    let build = || Engine::builder().policies(Arc::new(policy.clone())).trust_file(file.clone()).start();
+    let engine = build().await;
+    for amount in 0..3 {
+        engine.call(pay(amount, None), flaky(1)).await;
+    }
+    engine.shutdown(Duration::from_secs(1)).await;
+    let text = file.read().unwrap().unwrap();
+    assert!(text.contains("\"escalated\"") && text.contains("\"version\": 1"), "{text}");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing unfinished is left behind");
+    let engine = build().await;
+    assert_eq!(code(&engine.call(pay(9, None), flaky(0)).await), Some(Code::ApprovalRequired));
+
+    // A damaged file costs nobody their start, and is not overwritten before there is something to say.
+    file.write("{\"version\": 1, \"tool_states\"").unwrap();
+    let engine = build().await;
+    assert_eq!(engine.call(pay(9, None), flaky(0)).await.result.status, Status::Success);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn rp_12_the_file_of_the_project_comes_before_that_of_the_user() {
+    let folder = std::env::temp_dir().join(format!("steadfast-where-{}", std::process::id()));
+    let (project, user) = (folder.join("project"), folder.join("user"));
+    assert_eq!(TrustFile::find(&project, &user).path(), user.join("reliability.json"));
+    std::fs::create_dir_all(&project).unwrap();
+    assert_eq!(TrustFile::find(&project, &user).path(), project.join("reliability.json"));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_history_of_a_call_says_what_became_of_it_and_not_what_was_in_it() {
+    let clock = Arc::new(RuntimeClock::new());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let engine = restarted(&store, &clock, &standard(ToolClass::Idempotent)).await;
+    engine.call(pay(314_159, Some("a-key-of-mine")), flaky(1)).await;
+    settle().await;
+    let query =
+        Query { journal: Journal::History, subject: Some("r".into()), since: Timestamp::ZERO, limit: 10 };
+    let entries = store.entries(&query).await.unwrap();
+    assert_eq!(entries.len(), 1);
+    let body = &entries[0].body;
+    assert!(!body.contains("314159") && !body.contains("a-key-of-mine") && !body.contains("paid"), "{body}");
+    let facts: CallFacts = serde_json::from_str(body).unwrap();
+    assert_eq!((facts.attempts.len(), facts.status, facts.recorded), (2, Status::Success, Some(true)));
+}

@@ -1,0 +1,139 @@
+//! Steadfast for those who live in tower.
+//!
+//! The layer stands in front of a service that makes single attempts, and turns it into one that makes whole calls:
+//!
+//! ```text
+//!   CallEnvelope ──▶ Guarded<S> ──▶ Called            never an error: a failed tool is a value
+//!                        │  as often as it should be
+//!                        ▼
+//!                  Attempt ──▶ S ──▶ Output, or what went wrong
+//! ```
+//!
+//! Retry, time-out, limit and breaker layers below it would do their work twice; leave them out, and set the policy.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::task::{Context, Poll};
+
+use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::output::Output;
+use steadfast_executor::{Answer, Attempt, Called, Calling, Engine, ToolFault};
+use tower::{Layer, Service, ServiceExt};
+
+/// Puts an engine in front of a service.
+#[derive(Clone, Debug)]
+pub struct SteadfastLayer {
+    engine: Engine,
+}
+
+impl SteadfastLayer {
+    /// With this engine.
+    pub fn new(engine: Engine) -> Self {
+        Self { engine }
+    }
+}
+
+impl<S> Layer<S> for SteadfastLayer {
+    type Service = Guarded<S>;
+
+    fn layer(&self, inner: S) -> Guarded<S> {
+        Guarded { engine: self.engine.clone(), inner }
+    }
+}
+
+/// A service whose every call is safe to make.
+#[derive(Clone, Debug)]
+pub struct Guarded<S> {
+    engine: Engine,
+    inner: S,
+}
+
+impl<S> Service<CallEnvelope> for Guarded<S>
+where
+    S: Service<Attempt, Response = Output> + Clone + Send + Sync + 'static,
+    S::Error: Into<ToolFault> + Send,
+    S::Future: Send,
+{
+    type Response = Called;
+    type Error = Infallible;
+    type Future = Ready;
+
+    /// Always: whether the call may run is decided for each call, and a refusal is an answer.
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, call: CallEnvelope) -> Ready {
+        let service = self.inner.clone();
+        let tool = move |attempt: Attempt| {
+            let service = service.clone();
+            async move { answer(service, attempt).await }
+        };
+        Ready(self.engine.call(call, tool))
+    }
+}
+
+async fn answer<S>(service: S, attempt: Attempt) -> Answer
+where
+    S: Service<Attempt, Response = Output>,
+    S::Error: Into<ToolFault>,
+{
+    service.oneshot(attempt).await.map_err(Into::into)
+}
+
+/// A call on its way. Dropping it is a disconnect; what was started goes on and is recorded.
+#[derive(Debug)]
+pub struct Ready(Calling);
+
+impl Future for Ready {
+    type Output = Result<Called, Infallible>;
+
+    fn poll(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        std::pin::Pin::new(&mut self.0).poll(context).map(Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use steadfast_core::classify::{Fault, Source};
+    use steadfast_core::code::Status;
+    use steadfast_core::envelope::UnknownFields;
+    use steadfast_core::output::RawJson;
+    use steadfast_core::policy::{Profile, ToolClass};
+    use tower::{ServiceBuilder, service_fn};
+
+    use super::*;
+
+    fn envelope() -> CallEnvelope {
+        let text = r#"{"contractVersion":"1.1","requestId":"r","toolName":"search","toolNamespace":"web",
+            "target":{"sessionKey":"s","actorId":"ann"},
+            "payload":{"version":"1.0","params":{"q":"rust"},"idempotencyKey":"k"}}"#;
+        CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_behind_the_layer_is_retried_and_its_answer_is_replayed() {
+        let policy = Arc::new(Profile::Standard.policy(ToolClass::Idempotent));
+        let engine = Engine::builder().policies(policy).start().await;
+        let runs = Arc::new(AtomicU32::new(0));
+        let counted = runs.clone();
+        let service = service_fn(move |_: Attempt| {
+            let run = counted.fetch_add(1, Ordering::SeqCst);
+            async move {
+                match run {
+                    0 => Err(Fault::new(Source::Http { status: 503 }, "unavailable")),
+                    _ => Ok(Output { content: RawJson::string("found"), metadata: None }),
+                }
+            }
+        });
+        let mut guarded = ServiceBuilder::new().layer(SteadfastLayer::new(engine)).service(service);
+        let first = guarded.ready().await.unwrap().call(envelope()).await.unwrap();
+        assert_eq!((first.result.status, first.result.attempts), (Status::Success, 2));
+        let again = guarded.ready().await.unwrap().call(envelope()).await.unwrap();
+        assert!(again.result.from_cache);
+        assert_eq!(runs.load(Ordering::SeqCst), 2);
+    }
+}

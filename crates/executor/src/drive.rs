@@ -297,11 +297,14 @@ impl Drive {
 
     fn start(&self, run: &Run) -> Going {
         let cancel = CancellationToken::new();
+        let about = self.inner.about(&self.envelope, &self.call);
+        let own = self.inner.telling.traceparent(&about, run.attempt);
         let attempt = Attempt {
             envelope: self.envelope.clone(),
             number: run.attempt,
             deadline: run.deadline,
             run: run.run.clone(),
+            traceparent: own.or_else(|| self.envelope.trace.traceparent.clone()),
             cancelled: cancel.clone(),
             desk: self.desk.clone(),
         };

@@ -24,6 +24,12 @@ pub trait Listener: Send + Sync + 'static {
     /// A call is over: this is what its caller gets, or would have got.
     fn finished(&self, _about: &About<'_>, _result: &CallResult) {}
 
+    /// The W3C `traceparent` of the span that this attempt has, for the tool to pass on. Asked after the attempt was
+    /// told of, before it starts; the first listener that has one decides.
+    fn traceparent(&self, _about: &About<'_>, _attempt: u32) -> Option<String> {
+        None
+    }
+
     /// A store operation failed.
     fn store_failed(&self, _store: &str, _error: &StoreError) {}
 
@@ -108,6 +114,16 @@ impl Telling {
         self.each(|listener| listener.finished(about, result));
     }
 
+    pub(crate) fn traceparent(&self, about: &About<'_>, attempt: u32) -> Option<String> {
+        let mut own = None;
+        self.each(|listener| {
+            if own.is_none() {
+                own = listener.traceparent(about, attempt);
+            }
+        });
+        own
+    }
+
     pub(crate) fn store_failed(&self, store: &str, error: &StoreError) {
         self.each(|listener| listener.store_failed(store, error));
     }
@@ -116,7 +132,7 @@ impl Telling {
         self.each(|listener| listener.store_news(store, news));
     }
 
-    fn each(&self, tell: impl Fn(&dyn Listener)) {
+    fn each(&self, mut tell: impl FnMut(&dyn Listener)) {
         for listener in &self.listeners {
             if catch_unwind(AssertUnwindSafe(|| tell(&**listener))).is_err() {
                 tracing::warn!(event = "listener.failed", "a listener panicked; the call goes on");

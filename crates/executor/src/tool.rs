@@ -51,6 +51,8 @@ pub struct Attempt {
     /// Names the run: the same for every attempt, also after a crash. What an upstream that recognises duplicates
     /// is given where the caller gave no key.
     pub run: RunId,
+    /// The trace to pass on: that of this attempt's own span where a listener makes spans, else the caller's.
+    pub traceparent: Option<String>,
     pub(crate) cancelled: CancellationToken,
     pub(crate) desk: Arc<Desk>,
 }

@@ -1,0 +1,127 @@
+//! What Steadfast tells: logs, metrics and spans.
+//!
+//! [`Telemetry`] listens to an engine. One exhaustive match (`mapping`) says for every notice what is logged,
+//! counted and traced; whoever adds a notice to the core has to say it there. Everything that leaves is redacted,
+//! bounded in size and number, and never waited for.
+//!
+//! ```no_run
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//!
+//! use steadfast_executor::Engine;
+//! use steadfast_telemetry::{Format, Level, Logs, Options, OtlpOptions, Telemetry};
+//!
+//! let telemetry = Arc::new(Telemetry::start(Options {
+//!     logs: Some(Logs::to_stderr(Level::Info, Format::Json)?),
+//!     otlp: Some(OtlpOptions::to("http://127.0.0.1:4318")),
+//!     ..Options::default()
+//! })?);
+//! let engine = Engine::builder().listener(telemetry.clone()).start();
+//! # drop(engine);
+//! print!("{}", telemetry.metrics().encode());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `mapping` | what is told of each fact |
+//! | `logs` | lines, and `tracing` events as lines |
+//! | `metrics` | the catalogue of metrics, the registry, the census of a store |
+//! | `spans`, `otlp` | spans from notices; pushing spans and metrics to a collector |
+//! | `labels`, `standing`, `calls` | what is remembered of tools and of open calls, within bounds |
+//! | `words` | what things are called |
+
+mod calls;
+mod labels;
+mod logs;
+mod mapping;
+mod metrics;
+mod otlp;
+mod seldom;
+mod spans;
+mod standing;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::fmt;
+use std::time::Duration;
+
+pub use logs::{Format, InvalidLevel, Level, LogLayer, Logs};
+pub use metrics::{CATALOGUE, Census, Description, InvalidNamespace, Kind, Metrics, Namespace, reference};
+pub use otlp::{OtlpError, OtlpOptions};
+
+use crate::calls::Calls;
+use crate::otlp::Otlp;
+use crate::seldom::Seldom;
+use crate::spans::Spans;
+
+/// What is told, and where.
+#[derive(Debug)]
+pub struct Options {
+    /// What the names of metrics begin with.
+    pub namespace: Namespace,
+    /// The most tools with metrics of their own; further ones are counted together. Each has some hundred series.
+    pub most_tools: usize,
+    /// Where lines go, if anywhere.
+    pub logs: Option<Logs>,
+    /// Where spans and metrics are pushed to, if anywhere.
+    pub otlp: Option<OtlpOptions>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { namespace: Namespace::default(), most_tools: 200, logs: None, otlp: None }
+    }
+}
+
+/// Listens to engines and tells what happens.
+pub struct Telemetry {
+    logs: Option<Logs>,
+    metrics: Metrics,
+    spans: Option<Spans>,
+    otlp: Option<Otlp>,
+    calls: Calls,
+    store_failures: Seldom,
+}
+
+impl Telemetry {
+    /// Begins to tell.
+    pub fn start(options: Options) -> Result<Self, OtlpError> {
+        let otlp = options.otlp.as_ref().map(Otlp::start).transpose()?;
+        let meter = otlp.as_ref().map(Otlp::meter);
+        Ok(Self {
+            logs: options.logs,
+            metrics: Metrics::new(&options.namespace, options.most_tools, meter.as_ref()),
+            spans: otlp.as_ref().map(Otlp::spans),
+            otlp,
+            calls: Calls::default(),
+            store_failures: Seldom::default(),
+        })
+    }
+
+    /// What was counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Writes and pushes what is left, within the limit. Blocks: call it where that does no harm.
+    pub fn shutdown(&self, limit: Duration) {
+        if let Some(otlp) = &self.otlp {
+            otlp.shutdown(limit);
+        }
+        if let Some(logs) = &self.logs {
+            logs.flush(limit);
+        }
+    }
+}
+
+impl fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telemetry")
+            .field("logs", &self.logs)
+            .field("spans", &self.spans.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,207 @@
+//! The `tracing` events of this process as lines of ours.
+
+use std::fmt::{self, Write as _};
+
+use steadfast_core::redact;
+use tracing::field::Visit;
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+use super::line::{Field, Line};
+use super::{Level, Logs, now};
+
+/// Turns `tracing` events into log lines. The field `event` names the line, as in our own; other people's events
+/// are named by their target.
+#[derive(Clone, Debug)]
+pub struct LogLayer {
+    logs: Logs,
+}
+
+impl LogLayer {
+    pub(super) fn new(logs: Logs) -> Self {
+        Self { logs }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for LogLayer {
+    // Other layers beside this one may want more, so what is not for us is left out here and not switched off.
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(match self.logs.level {
+            Level::Error => LevelFilter::ERROR,
+            Level::Warn => LevelFilter::WARN,
+            Level::Info => LevelFilter::INFO,
+            Level::Debug => LevelFilter::DEBUG,
+            Level::Trace => LevelFilter::TRACE,
+        })
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let metadata = event.metadata();
+        if !self.logs.wants(level_of(metadata)) {
+            return;
+        }
+        let mut said = Said::default();
+        event.record(&mut said);
+        let name = said.event.as_deref().unwrap_or(metadata.target());
+        let mut line = Line::begin(self.logs.format, now(), level_of(metadata), name);
+        if let Some(message) = &said.message {
+            line.field("message", &Field::Text(message));
+        }
+        for (name, value) in &said.fields {
+            line.field(name, &value.as_field());
+        }
+        self.logs.writer.write(line.end());
+    }
+}
+
+fn level_of(metadata: &Metadata<'_>) -> Level {
+    match *metadata.level() {
+        tracing::Level::ERROR => Level::Error,
+        tracing::Level::WARN => Level::Warn,
+        tracing::Level::INFO => Level::Info,
+        tracing::Level::DEBUG => Level::Debug,
+        tracing::Level::TRACE => Level::Trace,
+    }
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Said {
+    event: Option<String>,
+    message: Option<String>,
+    fields: Vec<(&'static str, Value)>,
+}
+
+enum Value {
+    Text(String),
+    Number(u64),
+    Flag(bool),
+}
+
+impl Value {
+    fn as_field(&self) -> Field<'_> {
+        match self {
+            Self::Text(text) => Field::Text(text),
+            Self::Number(number) => Field::Number(*number),
+            Self::Flag(flag) => Field::Flag(*flag),
+        }
+    }
+}
+
+impl Said {
+    fn text(&mut self, name: &'static str, text: String) {
+        match name {
+            "event" => self.event = Some(text),
+            "message" => self.message = Some(text),
+            // Whoever wrote the event did not write it for us, so its names are looked at as well as its values.
+            _ if redact::is_secret_name(name) => {
+                self.fields.push((name, Value::Text(redact::MASK.to_owned())))
+            }
+            _ => self.fields.push((name, Value::Text(text))),
+        }
+    }
+}
+
+impl Visit for Said {
+    fn record_u64(&mut self, field: &tracing::field::Field, value: u64) {
+        if redact::is_secret_name(field.name()) {
+            self.text(field.name(), String::new());
+        } else {
+            self.fields.push((field.name(), Value::Number(value)));
+        }
+    }
+
+    fn record_bool(&mut self, field: &tracing::field::Field, value: bool) {
+        self.fields.push((field.name(), Value::Flag(value)));
+    }
+
+    fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
+        self.text(field.name(), up_to(value).to_owned());
+    }
+
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
+        let mut text = Short(String::new());
+        // Running out of room is the one way for it to fail, and then there is enough.
+        let _ = write!(text, "{value:?}");
+        self.text(field.name(), text.0);
+    }
+}
+
+/// A text that stops growing.
+struct Short(String);
+
+impl fmt::Write for Short {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        self.0.push_str(up_to(more));
+        if self.0.len() > MOST_BYTES { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+fn up_to(text: &str) -> &str {
+    let mut end = MOST_BYTES.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
+}
+
+/// What is looked at of one value; far more than is shown, so that a secret at the edge is still seen as one.
+const MOST_BYTES: usize = 8 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::super::tests::Paper;
+    use super::*;
+    use crate::Format;
+
+    const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+
+    fn written(level: Level, tell: impl FnOnce()) -> String {
+        let paper = Paper::default();
+        let logs = Logs::to(paper.clone(), level, Format::Json).unwrap();
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(logs.layer()), tell);
+        assert!(logs.flush(Duration::from_secs(10)));
+        paper.text()
+    }
+
+    #[test]
+    fn events_of_tracing_become_lines_like_our_own() {
+        let text = written(Level::Info, || {
+            tracing::warn!(event = "hook.failed", hook = "before", tries = 3_u64, late = true, "it goes on");
+            tracing::debug!("not this one");
+        });
+        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(line["event"], "hook.failed");
+        assert_eq!(line["level"], "warn");
+        assert_eq!(line["message"], "it goes on");
+        assert_eq!(
+            (&line["hook"], &line["tries"], &line["late"]),
+            (&"before".into(), &3.into(), &true.into())
+        );
+        assert_eq!(text.lines().count(), 1);
+    }
+
+    #[test]
+    fn sf_6_events_of_tracing_leave_redacted() {
+        let text = written(Level::Trace, || {
+            tracing::error!(
+                password = "hunter2",
+                pin_token = 4711_u64,
+                "sent {TOKEN} to https://me:s3cr3t@host/"
+            );
+            tracing::info!(event = TOKEN, header = ?("Authorization", format!("Bearer {TOKEN}")));
+            tracing::info!(target: "other", "{}{TOKEN}", "x ".repeat(8000));
+        });
+        for secret in ["hunter2", "4711", TOKEN, "s3cr3t", "16C7e42F"] {
+            assert!(!text.contains(secret), "{secret} in {text}");
+        }
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.contains("\"event\":\"other\""), "{text}");
+    }
+}

@@ -1,0 +1,69 @@
+//! Counting what a store holds. Nothing tells of a record that expires or whose owner dies, so somebody has to look.
+
+use std::collections::BTreeMap;
+
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{Lease, Record, RecordState};
+use steadfast_core::id::ToolRef;
+use steadfast_store::{Page, Selection, Store, StoreError};
+
+/// What a store held when it was counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    tools: BTreeMap<ToolRef, Counted>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) records: u64,
+    pub(super) inflight: u64,
+    pub(super) stale: u64,
+}
+
+impl Census {
+    /// Counts the records of a store, `most` of them at most. It reads them page by page: once a minute is often
+    /// enough.
+    pub async fn take(store: &dyn Store, most: usize) -> Result<Self, StoreError> {
+        let mut census = Self::default();
+        let everything = Selection::default();
+        let (mut after, mut left) = (None, most);
+        while left > 0 {
+            let page = Page { after, limit: left.min(PAGE) };
+            let records = store.records(&everything, page).await?;
+            let now = store.now();
+            for record in &records {
+                census.count(record, now);
+            }
+            if records.len() < page.limit {
+                break;
+            }
+            left -= records.len();
+            after = records.last().map(|record| record.key);
+        }
+        Ok(census)
+    }
+
+    /// Adds one record.
+    pub fn count(&mut self, record: &Record, now: Timestamp) {
+        let counted = self.tools.entry(record.tool.clone()).or_default();
+        counted.records += 1;
+        match record.state {
+            RecordState::Inflight => {
+                counted.inflight += 1;
+                counted.stale += u64::from(match record.lease {
+                    Lease::Until(end) => end <= now,
+                    Lease::Record => false,
+                });
+            }
+            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Unknown | RecordState::Cancelled => {
+            }
+        }
+    }
+
+    pub(super) fn tools(&self) -> impl Iterator<Item = (&ToolRef, &Counted)> {
+        self.tools.iter()
+    }
+}
+
+/// Records that are read at once.
+const PAGE: usize = 500;

@@ -1,0 +1,181 @@
+//! The three kinds of instruments. Each value goes into the registry that Prometheus reads and, where metrics are
+//! pushed, into the OpenTelemetry instrument of the same name.
+
+use std::fmt;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::Meter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::{counter, gauge, histogram};
+use prometheus_client::registry::Registry;
+
+use crate::labels::Label;
+
+/// Where instruments are made known.
+pub(super) struct Register<'a> {
+    pub(super) registry: &'a mut Registry,
+    pub(super) meter: Option<&'a Meter>,
+    pub(super) namespace: &'a str,
+}
+
+impl Register<'_> {
+    fn pushed<I>(&self, name: &str, make: impl FnOnce(&Meter, String) -> I) -> Option<I> {
+        self.meter.map(|meter| make(meter, format!("{}_{name}", self.namespace)))
+    }
+}
+
+type Labels<const N: usize> = [(&'static str, Label); N];
+
+fn label<const N: usize>(names: [&'static str; N], values: [Label; N]) -> Labels<N> {
+    let mut names = names.into_iter();
+    values.map(|value| (names.next().unwrap_or_default(), value))
+}
+
+fn attributes<const N: usize>(labels: Labels<N>) -> [KeyValue; N] {
+    labels.map(|(name, value)| KeyValue::new(name, value))
+}
+
+/// Something that only grows.
+pub(crate) struct Counter<const N: usize> {
+    names: [&'static str; N],
+    family: Family<Labels<N>, counter::Counter>,
+    pushed: Option<opentelemetry::metrics::Counter<u64>>,
+}
+
+impl<const N: usize> Counter<N> {
+    pub(super) fn register(
+        at: &mut Register<'_>,
+        name: &str,
+        names: [&'static str; N],
+        help: &'static str,
+    ) -> Self {
+        let family = Family::default();
+        at.registry.register(name, help, family.clone());
+        let pushed = at.pushed(name, |meter, name| meter.u64_counter(name).with_description(help).build());
+        Self { names, family, pushed }
+    }
+
+    pub(crate) fn add(&self, values: [Label; N]) {
+        let labels = label(self.names, values);
+        self.family.get_or_create(&labels).inc();
+        if let Some(pushed) = &self.pushed {
+            pushed.add(1, &attributes(labels));
+        }
+    }
+
+    /// Shows it before it has counted anything: a counter that is first seen at one does not grow, for Prometheus.
+    pub(crate) fn show(&self, values: [Label; N]) {
+        let labels = label(self.names, values);
+        drop(self.family.get_or_create(&labels));
+        if let Some(pushed) = &self.pushed {
+            pushed.add(0, &attributes(labels));
+        }
+    }
+}
+
+/// Something that goes up and down.
+pub(crate) struct Gauge<const N: usize> {
+    names: [&'static str; N],
+    family: Family<Labels<N>, gauge::Gauge>,
+    pushed: Option<opentelemetry::metrics::Gauge<i64>>,
+}
+
+impl<const N: usize> Gauge<N> {
+    pub(super) fn register(
+        at: &mut Register<'_>,
+        name: &str,
+        names: [&'static str; N],
+        help: &'static str,
+    ) -> Self {
+        let family = Family::default();
+        at.registry.register(name, help, family.clone());
+        let pushed = at.pushed(name, |meter, name| meter.i64_gauge(name).with_description(help).build());
+        Self { names, family, pushed }
+    }
+
+    pub(crate) fn set(&self, values: [Label; N], to: i64) {
+        let labels = label(self.names, values);
+        self.family.get_or_create(&labels).set(to);
+        self.push(labels, to);
+    }
+
+    /// Moves it by so much, but not below zero: what was not seen to begin may be seen to end.
+    pub(crate) fn shift(&self, values: [Label; N], by: i64) {
+        let labels = label(self.names, values);
+        let gauge = self.family.get_or_create_owned(&labels);
+        let mut now = gauge.inc_by(by) + by;
+        if now < 0 {
+            now = 0;
+            gauge.set(now);
+        }
+        self.push(labels, now);
+    }
+
+    /// Forgets a series. OpenTelemetry cannot; there it becomes zero.
+    pub(crate) fn remove(&self, values: [Label; N]) {
+        let labels = label(self.names, values);
+        self.family.remove(&labels);
+        self.push(labels, 0);
+    }
+
+    /// Forgets every series, before all are set anew.
+    pub(crate) fn clear(&self) {
+        self.family.clear();
+    }
+
+    fn push(&self, labels: Labels<N>, value: i64) {
+        if let Some(pushed) = &self.pushed {
+            pushed.record(value, &attributes(labels));
+        }
+    }
+}
+
+/// How long things take, in milliseconds.
+pub(crate) struct Histogram<const N: usize> {
+    names: [&'static str; N],
+    family: Family<Labels<N>, histogram::Histogram>,
+    pushed: Option<opentelemetry::metrics::Histogram<f64>>,
+}
+
+impl<const N: usize> Histogram<N> {
+    pub(super) fn register(
+        at: &mut Register<'_>,
+        name: &str,
+        names: [&'static str; N],
+        help: &'static str,
+    ) -> Self {
+        let new: fn() -> histogram::Histogram = || histogram::Histogram::new(BUCKETS);
+        let family = Family::new_with_constructor(new);
+        at.registry.register(name, help, family.clone());
+        let pushed = at.pushed(name, |meter, name| {
+            let builder = meter.f64_histogram(name).with_description(help).with_unit("ms");
+            builder.with_boundaries(BUCKETS.to_vec()).build()
+        });
+        Self { names, family, pushed }
+    }
+
+    pub(crate) fn observe(&self, values: [Label; N], millis: f64) {
+        let labels = label(self.names, values);
+        self.family.get_or_create(&labels).observe(millis);
+        if let Some(pushed) = &self.pushed {
+            pushed.record(millis, &attributes(labels));
+        }
+    }
+}
+
+macro_rules! debug_by_names {
+    ($($kind:ident),*) => {$(
+        impl<const N: usize> fmt::Debug for $kind<N> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($kind)).field("labels", &self.names).finish_non_exhaustive()
+            }
+        }
+    )*};
+}
+debug_by_names!(Counter, Gauge, Histogram);
+
+/// From a refusal to a call that was left to run. 2500 is the bound of the latency alert.
+pub(super) const BUCKETS: [f64; 15] = [
+    1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10_000.0, 30_000.0, 60_000.0,
+    300_000.0,
+];

@@ -1,0 +1,259 @@
+//! Metrics: counted by notices, read by Prometheus, pushed by OpenTelemetry.
+
+mod catalogue;
+mod census;
+mod instrument;
+
+use std::fmt;
+use std::sync::Arc;
+
+use opentelemetry::metrics::Meter;
+use prometheus_client::registry::Registry;
+use steadfast_core::breaker;
+use steadfast_core::id::ToolRef;
+use steadfast_core::millis;
+use steadfast_core::policy::Lifetimes;
+use steadfast_core::trust::TrustState;
+
+pub use catalogue::{CATALOGUE, Description, Kind};
+pub use census::Census;
+
+use self::catalogue::Instruments;
+use self::instrument::Register;
+use crate::labels::{Label, Names, Tool, Tools};
+use crate::standing::{Changed, Profile};
+use crate::words;
+
+/// What every metric's name begins with: letters, digits and `_`, the first one a letter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespace(Box<str>);
+
+/// A text that metric names cannot begin with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidNamespace;
+
+impl Namespace {
+    /// The namespace, if the text can be one.
+    pub fn new(text: &str) -> Result<Self, InvalidNamespace> {
+        let fits = text.len() <= 64
+            && text.starts_with(|first: char| first.is_ascii_alphabetic())
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        if fits { Ok(Self(text.into())) } else { Err(InvalidNamespace) }
+    }
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self("steadfast".into())
+    }
+}
+
+impl fmt::Display for InvalidNamespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "the namespace of metrics must be letters, digits and `_`, beginning with a letter, and at most 64 of \
+             them; `steadfast` is what it is unless you set it",
+        )
+    }
+}
+
+impl std::error::Error for InvalidNamespace {}
+
+/// All metrics of one process.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    tools: Tools,
+    /// Rules and stores.
+    names: Names,
+    pub(crate) on: Instruments,
+}
+
+impl Metrics {
+    /// What [`Metrics::encode`] gives, as HTTP names it.
+    pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+    pub(crate) fn new(namespace: &Namespace, most_tools: usize, meter: Option<&Meter>) -> Self {
+        let mut registry = Registry::with_prefix(&*namespace.0);
+        let mut at = Register { registry: &mut registry, meter, namespace: &namespace.0 };
+        let on = Instruments::register(&mut at);
+        // A gauge that nobody has touched would be missing, and a missing one cannot be told from a broken one.
+        on.approvals_pending.set([], 0);
+        Self { registry, tools: Tools::at_most(most_tools), names: Names::default(), on }
+    }
+
+    /// Everything, as Prometheus reads it.
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail, and every instrument is one that can be written.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        text
+    }
+
+    /// How many requests wait for a person in all, parked ones included. Notices move it from there on.
+    pub fn set_approvals_pending(&self, pending: usize) {
+        self.on.approvals_pending.set([], whole(pending as u64));
+    }
+
+    /// Shows what is in the store.
+    pub fn show(&self, census: &Census) {
+        self.on.tool_dedupe_cache_size.clear();
+        self.on.tool_dedupe_inflight.clear();
+        self.on.tool_dedupe_inflight_stale.clear();
+        for (tool, counted) in census.tools() {
+            let tool = self.tools.get(tool);
+            let label = || tool.label.clone();
+            // Tools that are called `other` share a series, so theirs add up.
+            self.on
+                .tool_dedupe_cache_size
+                .shift([label(), tool.standing.scope().into()], whole(counted.records));
+            self.on.tool_dedupe_inflight.shift([label()], whole(counted.inflight));
+            self.on.tool_dedupe_inflight_stale.shift([label()], whole(counted.stale));
+        }
+    }
+
+    pub(crate) fn tool(&self, tool: &ToolRef) -> Arc<Tool> {
+        self.tools.get(tool)
+    }
+
+    /// The label of a rule that classified a failure.
+    pub(crate) fn rule(&self, rule: &str) -> Label {
+        self.names.get(rule)
+    }
+
+    /// The label of a store. Their kinds are few, and a kind of somebody else's is a name like any other.
+    pub(crate) fn store(&self, kind: &str) -> Label {
+        self.names.get(kind)
+    }
+
+    /// Shows what the policy says about a tool, where that is new. Tools that are called `other` have nothing in
+    /// common that could be shown.
+    pub(crate) fn profile(&self, tool: &Tool, now: Profile) {
+        if tool.label == crate::labels::OTHER {
+            return;
+        }
+        let Some(Changed { from, to }) = tool.standing.profile(now) else { return };
+        let label = || tool.label.clone();
+        if let Some(from) = from {
+            self.on.tool_info.remove([label(), words::class(from.class).into()]);
+        }
+        self.on.tool_info.set([label(), words::class(to.class).into()], 1);
+        let Lifetimes { done, failed, open, lease } = to.keep;
+        for (state, span) in [("done", done), ("failed", failed), ("inflight", open), ("lease", lease)] {
+            self.on.tool_dedupe_ttl_seconds.set([label(), state.into()], whole(span.as_secs()));
+        }
+        if from.is_none() {
+            self.breaker_state(tool, breaker::State::Closed);
+            self.trust_state(tool, TrustState::Trusted);
+            // Alerts look at how much these grow, and the first time counts.
+            self.on.tool_idempotency_conflicts.show([label()]);
+            for [from, to] in
+                [["CLOSED", "OPEN"], ["OPEN", "HALF_OPEN"], ["HALF_OPEN", "OPEN"], ["HALF_OPEN", "CLOSED"]]
+            {
+                self.on.tool_circuit_breaker_transitions.show([label(), from.into(), to.into()]);
+            }
+        }
+    }
+
+    pub(crate) fn breaker_state(&self, tool: &Tool, now: breaker::State) {
+        for state in words::BREAKER_STATES {
+            let labels = [tool.label.clone(), words::breaker_state(state).into()];
+            self.on.tool_circuit_breaker_state.set(labels, i64::from(state == now));
+        }
+    }
+
+    pub(crate) fn trust_state(&self, tool: &Tool, now: TrustState) {
+        for state in words::TRUST_STATES {
+            let labels = [tool.label.clone(), words::trust_state(state).into()];
+            self.on.tool_trust_state.set(labels, i64::from(state == now));
+        }
+    }
+
+    pub(crate) fn ended(
+        &self,
+        tool: &Tool,
+        status: &'static str,
+        scope: &'static str,
+        took: std::time::Duration,
+    ) {
+        self.on.tool_calls.add([tool.label.clone(), status.into(), scope.into()]);
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a call that takes longer than 2^53 ms has other problems"
+        )]
+        let took = millis(took) as f64;
+        self.on.tool_call_duration_ms.observe([tool.label.clone(), status.into()], took);
+    }
+}
+
+/// The reference page of all metrics.
+pub fn reference() -> String {
+    let mut page = String::from(
+        "# Metrics\n\n\
+         Written by `cargo xtask gen` from `crates/telemetry/src/metrics/catalogue.rs`.\n\n\
+         Every name begins with a namespace, `steadfast_` unless it is set (`metrics.namespace`). `tool` is `namespace/tool`; \
+         beyond 200 tools (settable) all further ones are `other`. Values of labels are redacted; keys are never among them.\n\n\
+         | name | kind | labels | what it says |\n| --- | --- | --- | --- |\n",
+    );
+    for metric in CATALOGUE {
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        page.push_str(&format!("| `{}` | {kind} | {} | {} |\n", metric.name, labels.join(", "), metric.help));
+    }
+    let buckets: Vec<String> = instrument::BUCKETS.iter().map(ToString::to_string).collect();
+    page.push_str(&format!(
+        "\nBuckets of the histogram, in milliseconds: {}.\n\n\
+         With OTLP the same metrics are pushed under the same names, without `_total`.\n\n\
+         [Alert rules](../operating/alerts.yml) and a [Grafana dashboard](../operating/grafana.json) use them.\n",
+        buckets.join(", ")
+    ));
+    page
+}
+
+fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::id;
+
+    use super::*;
+
+    fn tool(name: &str) -> ToolRef {
+        ToolRef { namespace: id::Namespace::new("bank").unwrap(), tool: id::ToolName::new(name).unwrap() }
+    }
+
+    #[test]
+    fn names_begin_with_the_namespace_that_is_set() {
+        let metrics = Metrics::new(&Namespace::new("openclaw").unwrap(), 10, None);
+        let pay = metrics.tool(&tool("pay"));
+        metrics.ended(&pay, "success", "session", std::time::Duration::from_millis(7));
+        let text = metrics.encode();
+        let line = "openclaw_tool_calls_total{tool=\"bank/pay\",status=\"success\",scope=\"session\"} 1";
+        assert!(text.contains(line), "{text}");
+        let bucket =
+            "openclaw_tool_call_duration_ms_bucket{le=\"10.0\",tool=\"bank/pay\",status=\"success\"} 1";
+        assert!(text.contains(bucket), "{text}");
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn a_namespace_that_would_break_every_name_is_refused() {
+        for bad in ["", "9lives", "a-b", "a b", "ä", &"x".repeat(65)] {
+            assert_eq!(Namespace::new(bad), Err(InvalidNamespace), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_gauge_does_not_fall_below_zero() {
+        let metrics = Metrics::new(&Namespace::default(), 10, None);
+        metrics.on.approvals_pending.shift([], -1);
+        metrics.on.approvals_pending.shift([], 1);
+        assert!(metrics.encode().contains("steadfast_approvals_pending{} 1\n"), "{}", metrics.encode());
+    }
+}

@@ -1,0 +1,310 @@
+//! Every notice, one by one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::breaker::{Reason, State, Transition};
+use steadfast_core::call::{BreakerScope, Cut, FailedAttempt, Notice, Shadowed};
+use steadfast_core::classify::{Nature, Reach, Severity};
+use steadfast_core::code::Code;
+use steadfast_core::dedupe::ReplayReason;
+use steadfast_core::guard::Layer;
+use steadfast_core::policy::{Silence, ToolClass};
+use steadfast_core::retry::Stop;
+use steadfast_core::trust::{Scope, TrustChange, TrustState};
+use steadfast_executor::{About, Attempt, Listener};
+use steadfast_store::{MemoryOptions, MemoryStore, News, StoreError, Trouble};
+
+use super::*;
+use crate::{CATALOGUE, Census};
+
+const AT: Timestamp = Timestamp::from_millis(1_000_000);
+
+/// A notice, the line that tells it, and the metric that counts it.
+fn every_notice() -> Vec<(Notice, Option<&'static str>, Option<&'static str>)> {
+    let failure = FailedAttempt {
+        nature: Nature::Transient,
+        reach: Reach::Unknown,
+        severity: Severity::Transient,
+        rule: "connection_reset".into(),
+    };
+    let transition = Transition { from: State::Closed, to: State::Open, reason: Reason::Consecutive, at: AT };
+    let change = TrustChange {
+        subject: "bank/pay".into(),
+        scope: Scope::Signature,
+        tool: None,
+        signature: None,
+        domain: None,
+        from: TrustState::Trusted,
+        to: TrustState::Escalated,
+        reason: "3 failures in an hour".to_owned(),
+        failures: 3,
+        until: None,
+        successes_needed: 3,
+        notify: true,
+        at: AT,
+    };
+    let took = Duration::from_millis(5);
+    vec![
+        (
+            Notice::CallStarted { at: AT },
+            Some("tool_call_start"),
+            Some("tool_info{tool=\"bank/pay\",class=\"mutating\"} 1"),
+        ),
+        (
+            Notice::CallBlocked { code: Code::InFlight },
+            Some("tool_call_blocked"),
+            Some("tool_idempotency_hits_total{tool=\"bank/pay\",state=\"inflight\"} 1"),
+        ),
+        (
+            Notice::Following,
+            Some("tool_call_following"),
+            Some("tool_idempotency_hits_total{tool=\"bank/pay\",state=\"inflight\"} 2"),
+        ),
+        (
+            Notice::Replayed { reason: ReplayReason::SameKey },
+            Some("tool_call_replayed"),
+            Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_replayed\"} 1"),
+        ),
+        (
+            Notice::TookOver,
+            Some("tool_call_taken_over"),
+            Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_taken_over\"} 1"),
+        ),
+        (
+            Notice::KeyConflict,
+            Some("tool_call_conflict"),
+            Some("tool_idempotency_conflicts_total{tool=\"bank/pay\"} 1"),
+        ),
+        (Notice::ApprovalAsked, Some("tool_call_approval_asked"), Some("approvals_pending{} 1")),
+        (
+            Notice::ApprovalEnded { granted: true },
+            Some("tool_call_approval_ended"),
+            Some("approvals_pending{} 0"),
+        ),
+        (Notice::AttemptStarted { attempt: 1, at: AT }, Some("tool_call_attempt_start"), None),
+        (
+            Notice::AttemptEnded { attempt: 1, took, failure: Some(failure) },
+            Some("tool_call_attempt_end"),
+            None,
+        ),
+        (
+            Notice::RetryScheduled { attempt: 2, at: AT + took },
+            Some("tool_call_retry"),
+            Some("tool_retry_attempts_total{tool=\"bank/pay\",reason=\"connection_reset\"} 1"),
+        ),
+        (
+            Notice::RetryStopped { stop: Stop::Budget },
+            Some("tool_call_retry_stopped"),
+            Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_retry_stopped\"} 1"),
+        ),
+        (
+            Notice::AttemptCut { cut: Cut::Silent(took) },
+            Some("tool_call_attempt_cut"),
+            Some("watchdog_total{tool=\"bank/pay\",cut=\"silent\"} 1"),
+        ),
+        (
+            Notice::AnsweredEarly { code: Code::InFlight },
+            Some("tool_call_answered_early"),
+            Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_answered_early\"} 1"),
+        ),
+        (
+            Notice::OutcomeUnknown,
+            Some("tool_call_outcome_unknown"),
+            Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_outcome_unknown\"} 1"),
+        ),
+        (
+            Notice::BreakerChanged { scope: BreakerScope::Tool, transition },
+            Some("tool_call_circuit_state"),
+            Some(
+                "tool_circuit_breaker_transitions_total{tool=\"bank/pay\",from_state=\"CLOSED\",to_state=\"OPEN\"} 1",
+            ),
+        ),
+        (
+            Notice::TrustChanged(change),
+            Some("tool_call_trust_state"),
+            Some(
+                "tool_trust_transitions_total{tool=\"bank/pay\",from_state=\"TRUSTED\",to_state=\"ESCALATED\"} 1",
+            ),
+        ),
+        (
+            Notice::GuardTripped { layer: Layer::Loop },
+            Some("tool_call_guard"),
+            Some("tool_guard_trips_total{tool=\"bank/pay\",layer=\"loop\"} 1"),
+        ),
+        (
+            Notice::FenceLost,
+            Some("tool_call_fence_lost"),
+            Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_fence_lost\"} 1"),
+        ),
+        (
+            Notice::StoreFailed { goes_on: true },
+            Some("tool_call_store_failed"),
+            Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_store_failed\"} 1"),
+        ),
+        (
+            Notice::WouldHave(Shadowed::Refused(Code::CircuitOpen)),
+            Some("tool_call_shadow"),
+            Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_shadow\"} 1"),
+        ),
+        // The end is told with the result, not with the notice.
+        (Notice::CallFinished { code: None, took, attempts: 1, replayed: false }, None, None),
+    ]
+}
+
+/// Which of the notices it is. Whoever adds one has to give it a number, and a place in the table above.
+fn number(notice: &Notice) -> usize {
+    match notice {
+        Notice::CallStarted { .. } => 0,
+        Notice::CallBlocked { .. } => 1,
+        Notice::Following => 2,
+        Notice::Replayed { .. } => 3,
+        Notice::TookOver => 4,
+        Notice::KeyConflict => 5,
+        Notice::ApprovalAsked => 6,
+        Notice::ApprovalEnded { .. } => 7,
+        Notice::AttemptStarted { .. } => 8,
+        Notice::AttemptEnded { .. } => 9,
+        Notice::RetryScheduled { .. } => 10,
+        Notice::RetryStopped { .. } => 11,
+        Notice::AttemptCut { .. } => 12,
+        Notice::AnsweredEarly { .. } => 13,
+        Notice::OutcomeUnknown => 14,
+        Notice::BreakerChanged { .. } => 15,
+        Notice::TrustChanged(_) => 16,
+        Notice::GuardTripped { .. } => 17,
+        Notice::FenceLost => 18,
+        Notice::StoreFailed { .. } => 19,
+        Notice::WouldHave(_) => 20,
+        Notice::CallFinished { .. } => 21,
+    }
+}
+
+#[test]
+fn tr_13_every_notice_is_logged_and_counted_as_the_table_says() {
+    let heard = Heard::new();
+    let envelope = pay(1, "k");
+    let mut policy = standard(ToolClass::Mutating);
+    policy.time.silence = Silence::Stuck;
+    let request = request(&envelope, &policy);
+    let about = About { envelope: &envelope, request: &request, policy: &policy, at: AT };
+    let mut seen = BTreeSet::new();
+    for (notice, event, counted) in every_notice() {
+        seen.insert(number(&notice));
+        let before = heard.lines().len();
+        heard.telemetry.notice(&about, &notice);
+        let lines = heard.lines().split_off(before);
+        let told: Vec<&str> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
+        assert_eq!(told, event.into_iter().collect::<Vec<_>>(), "{notice:?}");
+        for line in &lines {
+            assert_eq!(line["requestId"], "req-1");
+            assert_eq!(line["toolName"], "pay");
+            assert_eq!(line["sessionKey"], "session-1");
+            assert_eq!(line["correlationId"], "corr-1");
+            assert_eq!(line["time"], AT.to_string());
+            assert_eq!(line["idempotencyKeyHash"], request.address().unwrap().own().fingerprint());
+        }
+        if let Some(counted) = counted {
+            heard.assert_counted(&format!("steadfast_{counted}"));
+        }
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), (0..22).collect::<Vec<_>>());
+    heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"OPEN\"} 1");
+    heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"CLOSED\"} 0");
+    heard.assert_counted("steadfast_tool_trust_state{tool=\"bank/pay\",state=\"ESCALATED\"} 1");
+    heard.assert_counted("steadfast_tool_dedupe_ttl_seconds{tool=\"bank/pay\",state=\"done\"} 86400");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_13_every_metric_of_the_catalogue_is_shown_with_its_labels() {
+    let heard = Heard::new();
+    let mut policy = standard(ToolClass::Mutating);
+    policy.time.silence = Silence::Stuck;
+    let clock = Arc::new(RuntimeClock::new());
+    let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let engine = Engine::builder()
+        .clock(clock)
+        .store(store.clone())
+        .policies(Arc::new(policy.clone()))
+        .listener(heard.telemetry.clone())
+        .start();
+    engine.call(pay(1, "k"), async |_: Attempt| paid()).await;
+    let envelope = pay(1, "k");
+    let request = request(&envelope, &policy);
+    let about = About { envelope: &envelope, request: &request, policy: &policy, at: AT };
+    for (notice, _, _) in every_notice() {
+        heard.telemetry.notice(&about, &notice);
+    }
+    heard.telemetry.store_failed("redis", &StoreError::not_done(Trouble::Full, "full"));
+    heard.telemetry.store_news("redis", &News::Emptied);
+    heard.telemetry.metrics().show(&Census::take(&*store, 10).await.unwrap());
+
+    let metrics = heard.metrics();
+    let mut shown = BTreeMap::new();
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+        let (name, rest) = line.split_once('{').unwrap();
+        let (labels, _) = rest.rsplit_once('}').unwrap();
+        let names = labels.split(',').filter_map(|label| label.split_once('=')).map(|(name, _)| name);
+        let names: Vec<&str> = names.filter(|name| *name != "le").collect();
+        let name =
+            ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name);
+        shown.insert(name.strip_prefix("steadfast_").unwrap(), names);
+    }
+    let catalogue: BTreeMap<_, _> =
+        CATALOGUE.iter().map(|metric| (metric.name, metric.labels.to_vec())).collect();
+    assert_eq!(shown, catalogue);
+}
+
+#[test]
+fn a_tool_that_times_out_is_no_matter_for_the_watchdog() {
+    let heard = Heard::new();
+    let (envelope, policy) = (pay(1, "k"), standard(ToolClass::Mutating));
+    let request = request(&envelope, &policy);
+    let about = About { envelope: &envelope, request: &request, policy: &policy, at: AT };
+    for cut in [Cut::Silent(Duration::ZERO), Cut::Deadline, Cut::Cancelled] {
+        heard.telemetry.notice(&about, &Notice::AttemptCut { cut });
+    }
+    assert!(!heard.metrics().contains("watchdog_total{"), "{}", heard.metrics());
+    heard.telemetry.notice(&about, &Notice::AttemptCut { cut: Cut::TooLong });
+    heard.assert_counted("steadfast_watchdog_total{tool=\"bank/pay\",cut=\"too_long\"} 1");
+}
+
+#[test]
+fn a_store_that_fails_is_counted_every_time_and_told_once() {
+    let heard = Heard::new();
+    let error = StoreError::not_done(Trouble::Unreachable, "redis://me:hunter2@store: connection refused");
+    for _ in 0..100 {
+        heard.telemetry.store_failed("redis", &error);
+    }
+    heard.assert_counted("steadfast_store_failures_total{store=\"redis\",trouble=\"unreachable\"} 100");
+    let told = heard.told("store_failed");
+    assert_eq!(told.len(), 1);
+    assert!(!heard.text().contains("hunter2"), "{told:?}");
+}
+
+#[test]
+fn what_happens_to_the_store_is_counted_and_told() {
+    let heard = Heard::new();
+    for news in [News::Lost, News::Back, News::Emptied] {
+        heard.telemetry.store_news("redis", &news);
+    }
+    for event in ["lost", "back", "emptied"] {
+        heard.assert_counted(&format!("steadfast_store_events_total{{store=\"redis\",event=\"{event}\"}} 1"));
+        assert_eq!(heard.told(&format!("store_{event}")).len(), 1);
+    }
+}
+
+#[test]
+fn tr_13_overload_is_told_once_a_minute_and_counted_every_time() {
+    let heard = Heard::new();
+    let (envelope, policy) = (pay(1, "k"), standard(ToolClass::Mutating));
+    let request = request(&envelope, &policy);
+    for second in 0..120 {
+        let at = AT + Duration::from_secs(second);
+        let about = About { envelope: &envelope, request: &request, policy: &policy, at };
+        heard.telemetry.notice(&about, &Notice::CallBlocked { code: Code::Overloaded });
+    }
+    assert_eq!(heard.told("tool_call_blocked").len(), 2);
+    heard.assert_counted("steadfast_tool_events_total{tool=\"bank/pay\",event=\"tool_call_blocked\"} 120");
+}

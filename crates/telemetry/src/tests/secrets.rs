@@ -1,0 +1,101 @@
+//! Planted secrets, and everywhere that they must not be found.
+
+use steadfast_core::classify::Source;
+use steadfast_core::output::Output;
+use steadfast_core::redact::Redacted;
+use steadfast_executor::{Attempt, ToolFault};
+
+use super::*;
+use crate::OtlpOptions;
+
+const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+const KEY: &str = "order-of-ann-4711";
+const SECRETS: [&str; 8] = [
+    TOKEN,
+    "16C7e42F",
+    "hunter2",
+    KEY,
+    "baggage-of-ann",
+    "s3cr3t-pass",
+    "sk-live-51Habcdefghijkl",
+    "content-of-ann",
+];
+
+/// A call with a secret in every place that has room for one.
+fn leaky() -> CallEnvelope {
+    parse(&format!(
+        r#"{{"contractVersion":"1.1","requestId":"req-{TOKEN}","toolName":"pay-{TOKEN}","toolNamespace":"bank",
+            "toolCallId":"{TOKEN}",
+            "target":{{"sessionKey":"session {TOKEN}","actorId":"ann","correlationId":"Bearer {TOKEN}","turnId":"{TOKEN}"}},
+            "payload":{{"version":"1.0","idempotencyKey":"{KEY}","params":{{
+                "password":"hunter2","token":"{TOKEN}","url":"https://me:s3cr3t-pass@host/","text":"content-of-ann"}}}},
+            "control":{{"requestTags":["{TOKEN}"]}},
+            "trace":{{"traceparent":"{TOKEN}","baggage":{{"who":"baggage-of-ann","key":"{TOKEN}"}}}}}}"#
+    ))
+}
+
+/// A tool that fails with secrets in its words, then succeeds with secrets in its answer.
+fn leaky_tool(fault: Source) -> impl Fn(Attempt) -> std::future::Ready<Answer> + Send + Sync + 'static {
+    move |attempt: Attempt| {
+        let said =
+            format!("Authorization: Bearer {TOKEN} rejected, password=hunter2, sk-live-51Habcdefghijkl");
+        std::future::ready(if attempt.number < 2 {
+            let output = Output { content: RawJson::string(&said), metadata: None };
+            Err(ToolFault { fault: Fault::new(fault.clone(), said), output: Some(output) })
+        } else {
+            Ok(Output { content: RawJson::string("content-of-ann"), metadata: None })
+        })
+    }
+}
+
+fn assert_clean(text: &str, place: &str) {
+    for secret in SECRETS {
+        assert!(!text.contains(secret), "{secret} in the {place}:\n{text}");
+    }
+}
+
+async fn make_calls(engine: &Engine) {
+    let transient = Source::Transport { error: Transport::ConnectionReset, written: true };
+    for fault in [transient, Source::Http { status: 401 }, Source::IsError, Source::Tool, Source::Panic] {
+        engine.call(leaky(), leaky_tool(fault)).await;
+        engine.call(leaky(), async |_: Attempt| -> Answer { panic!("panicked with {TOKEN}") }).await;
+    }
+    let mut other = leaky();
+    other.payload.params = RawJson::from_trusted(r#"{"password":"hunter2"}"#);
+    engine.call(other, async |_: Attempt| paid()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_15_planted_secrets_are_in_no_log_line_metric_or_span() {
+    let heard = Heard::new();
+    for class in [ToolClass::Idempotent, ToolClass::ReadOnly, ToolClass::Mutating] {
+        make_calls(&heard.engine(standard(class))).await;
+    }
+    let (log, metrics) = (heard.text(), heard.metrics());
+    assert!(log.lines().count() > 30 && metrics.contains("bank/pay"), "there is something to look at");
+    assert_clean(&log, "log");
+    assert_clean(&metrics, "metrics");
+    let spans = heard.spans.all();
+    assert!(spans.len() > 10);
+    assert_clean(&format!("{spans:?}"), "spans");
+    let conflict = heard.told("tool_call_conflict");
+    assert!(!conflict.is_empty(), "the conflict is told, and its key as a fingerprint");
+    assert_eq!(conflict[0]["idempotencyKeyHash"].as_str().map(str::len), Some(12));
+}
+
+#[tokio::test]
+async fn sf_6_planted_secrets_are_in_nothing_that_is_pushed_but_the_headers_meant_for_it() {
+    let (endpoint, pushes) = push::collector();
+    let headers = vec![("authorization".to_owned(), Redacted::new("Basic of-the-collector".to_owned()))];
+    let otlp = OtlpOptions { headers, ..OtlpOptions::to(endpoint) };
+    assert!(!format!("{otlp:?}").contains("of-the-collector"));
+    let telemetry = Arc::new(Telemetry::start(Options { otlp: Some(otlp), ..Options::default() }).unwrap());
+    let engine = Engine::builder().listener(telemetry.clone()).start();
+    make_calls(&engine).await;
+    telemetry.shutdown(Duration::from_secs(20));
+    let pushed = pushes.try_iter().map(|(head, body)| head + &String::from_utf8_lossy(&body));
+    let text: String = pushed.collect();
+    assert!(text.contains("tool_execution") && text.contains("steadfast_tool_calls"), "{text}");
+    assert!(text.contains("authorization: Basic of-the-collector"), "{text}");
+    assert_clean(&text, "pushed bytes");
+}

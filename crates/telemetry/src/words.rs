@@ -1,0 +1,160 @@
+//! What things are called in logs, labels and spans: as they are on the wire, where they are on it.
+
+use steadfast_core::breaker;
+use steadfast_core::call::{BreakerScope, Cut, Duplicates, Request, Shadowed};
+use steadfast_core::classify::{Nature, Reach};
+use steadfast_core::code::Status;
+use steadfast_core::dedupe::ReplayReason;
+use steadfast_core::policy::{KeyScope, Policy, ToolClass};
+use steadfast_core::retry::Stop;
+use steadfast_core::trust::TrustState;
+use steadfast_store::Trouble;
+
+pub(crate) const fn status(status: Status) -> &'static str {
+    match status {
+        Status::Success => "success",
+        Status::Error => "error",
+        Status::RetriableError => "retriable_error",
+        Status::RetryExhausted => "retry_exhausted",
+        Status::CircuitOpen => "circuit_open",
+        Status::Timeout => "timeout",
+    }
+}
+
+/// Every state of a breaker.
+pub(crate) const BREAKER_STATES: [breaker::State; 4] =
+    [breaker::State::Closed, breaker::State::Open, breaker::State::HalfOpen, breaker::State::ForcedOpen];
+
+pub(crate) const fn breaker_state(state: breaker::State) -> &'static str {
+    match state {
+        breaker::State::Closed => "CLOSED",
+        breaker::State::Open => "OPEN",
+        breaker::State::HalfOpen => "HALF_OPEN",
+        breaker::State::ForcedOpen => "FORCED_OPEN",
+    }
+}
+
+pub(crate) const fn breaker_reason(reason: breaker::Reason) -> &'static str {
+    match reason {
+        breaker::Reason::Consecutive => "consecutive",
+        breaker::Reason::Rate => "rate",
+        breaker::Reason::Slow => "slow",
+        breaker::Reason::CooledDown => "cooled_down",
+        breaker::Reason::ProbeFailed => "probe_failed",
+        breaker::Reason::ProbesSucceeded => "probes_succeeded",
+        breaker::Reason::ProbesAnswered => "probes_answered",
+        breaker::Reason::Forced => "forced",
+        breaker::Reason::Reset => "reset",
+    }
+}
+
+pub(crate) const fn breaker_scope(scope: BreakerScope) -> &'static str {
+    match scope {
+        BreakerScope::Tool => "tool",
+        BreakerScope::Dependency => "dependency",
+    }
+}
+
+/// Every state of trust.
+pub(crate) const TRUST_STATES: [TrustState; 4] =
+    [TrustState::Trusted, TrustState::Recovering, TrustState::Escalated, TrustState::Blocked];
+
+pub(crate) const fn trust_state(state: TrustState) -> &'static str {
+    match state {
+        TrustState::Trusted => "TRUSTED",
+        TrustState::Recovering => "RECOVERING",
+        TrustState::Escalated => "ESCALATED",
+        TrustState::Blocked => "BLOCKED",
+    }
+}
+
+pub(crate) const fn class(class: ToolClass) -> &'static str {
+    match class {
+        ToolClass::ReadOnly => "read_only",
+        ToolClass::Idempotent => "idempotent",
+        ToolClass::Mutating => "mutating",
+        ToolClass::Unknown => "unknown",
+    }
+}
+
+/// Whose calls share the key of a call.
+pub(crate) const fn scope(request: &Request, policy: &Policy) -> &'static str {
+    match request.duplicates {
+        Duplicates::Allowed => "none",
+        Duplicates::Joined(_) | Duplicates::Refused(_) => key_scope(policy),
+    }
+}
+
+/// Whose calls share a key of a tool.
+pub(crate) const fn key_scope(policy: &Policy) -> &'static str {
+    match (policy.dedupe.scope, policy.class) {
+        (KeyScope::Global, ToolClass::ReadOnly) => "global",
+        (KeyScope::Global, ToolClass::Idempotent | ToolClass::Mutating | ToolClass::Unknown)
+        | (KeyScope::Session, _) => "session",
+    }
+}
+
+pub(crate) const fn nature(nature: Nature) -> &'static str {
+    match nature {
+        Nature::Transient => "transient",
+        Nature::Permanent => "permanent",
+    }
+}
+
+pub(crate) const fn reach(reach: Reach) -> &'static str {
+    match reach {
+        Reach::NotSent => "not_sent",
+        Reach::Refused => "refused",
+        Reach::Unknown => "unknown",
+        Reach::Answered => "answered",
+    }
+}
+
+pub(crate) const fn replay_reason(reason: ReplayReason) -> &'static str {
+    match reason {
+        ReplayReason::SameKey => "same_key",
+        ReplayReason::Undelivered => "undelivered",
+        ReplayReason::DoubleDispatch => "double_dispatch",
+        ReplayReason::Waited => "waited",
+    }
+}
+
+pub(crate) const fn stop(stop: Stop) -> &'static str {
+    match stop {
+        Stop::Attempts => "attempts",
+        Stop::TotalTime => "total_time",
+        Stop::Deadline => "deadline",
+        Stop::RetryAfter(_) => "retry_after",
+        Stop::Budget => "retry_budget",
+    }
+}
+
+pub(crate) const fn cut(cut: Cut) -> &'static str {
+    match cut {
+        Cut::Silent(_) => "silent",
+        Cut::TooLong => "too_long",
+        Cut::Deadline => "deadline",
+        Cut::Cancelled => "cancelled",
+    }
+}
+
+pub(crate) const fn shadowed(shadowed: Shadowed) -> &'static str {
+    match shadowed {
+        Shadowed::Duplicate => "duplicate",
+        Shadowed::Refused(_) => "refused",
+        Shadowed::Asked => "asked",
+        Shadowed::Retried => "retried",
+    }
+}
+
+pub(crate) const fn trouble(trouble: Trouble) -> &'static str {
+    match trouble {
+        Trouble::Unreachable => "unreachable",
+        Trouble::Refused => "refused",
+        Trouble::Unreadable => "unreadable",
+        Trouble::Full => "full",
+        Trouble::Closed => "closed",
+        // The enum of another crate may grow; a new trouble is counted before it has a name here.
+        _ => "other",
+    }
+}

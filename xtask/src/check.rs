@@ -2,7 +2,7 @@
 
 use crate::Failure;
 use crate::invocation::Invocation;
-use crate::machine::{CARGO_DENY, CLIPPY, RUSTFMT};
+use crate::machine::{CARGO_DENY, CLIPPY, PROMTOOL, RUSTFMT};
 use crate::step::{self, Counts, Step};
 
 /// `cargo xtask check`.
@@ -23,6 +23,18 @@ pub(crate) fn steps() -> Vec<Step> {
             name: "dependencies and licences",
             run: Invocation::cargo(&["deny", "check", "bans", "licenses", "sources"]),
             needs: &[&CARGO_DENY],
+            counts: Counts::Itself,
+        },
+        Step {
+            name: "alert rules",
+            run: Invocation::of("promtool", &["check", "rules", "docs/operating/alerts.yml"]),
+            needs: &[&PROMTOOL],
+            counts: Counts::Itself,
+        },
+        Step {
+            name: "alert rules, tested",
+            run: Invocation::of("promtool", &["test", "rules", "docs/operating/alerts.test.yml"]),
+            needs: &[&PROMTOOL],
             counts: Counts::Itself,
         },
         Step {

@@ -52,7 +52,14 @@ type Files = BTreeMap<String, String>;
 fn produce() -> Result<Files, Failure> {
     let mut files = schemas()?;
     files.insert("docs/reference/requirements.md".to_owned(), Catalogue::load()?.page());
+    files.insert("docs/reference/metrics.md".to_owned(), metrics()?);
     Ok(files)
+}
+
+/// The page of all metrics, as the telemetry's own example prints it.
+fn metrics() -> Result<String, Failure> {
+    let package = ["run", "--quiet", "--package", "steadfast-telemetry", "--example", "metrics_reference"];
+    Invocation::cargo(&package).output()
 }
 
 /// The schemas of the wire types, as the core's own example writes them.

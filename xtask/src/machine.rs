@@ -60,6 +60,13 @@ pub(crate) const CARGO_FUZZ: Need = Need {
 pub(crate) const CXX: Need =
     Need { name: "a C++ compiler", probe: (&["c++", "--version"], ""), install: Install::Debian("g++") };
 
+/// Reads alert rules and runs their tests.
+pub(crate) const PROMTOOL: Need = Need {
+    name: "promtool",
+    probe: (&["promtool", "--version"], ""),
+    install: Install::Debian("prometheus"),
+};
+
 impl Need {
     /// Whether it is there, in the version that we want.
     pub(crate) fn is_met(&self) -> bool {
@@ -143,7 +150,7 @@ mod tests {
 
     const NONE: Rights = Rights { has_rustup: false, is_debian_root: false };
     const ALL: Rights = Rights { has_rustup: true, is_debian_root: true };
-    const EVERY_NEED: [Need; 5] = [RUSTFMT, CLIPPY, CARGO_DENY, CARGO_FUZZ, CXX];
+    const EVERY_NEED: [Need; 6] = [RUSTFMT, CLIPPY, CARGO_DENY, CARGO_FUZZ, CXX, PROMTOOL];
 
     #[test]
     fn with_all_rights_everything_can_be_installed() {

@@ -3,8 +3,8 @@
 #![expect(clippy::wildcard_enum_match_arm, reason = "tests name what they expect")]
 
 use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use steadfast_core::call::StoreFault;
@@ -168,6 +168,42 @@ fn an_answer_without_a_record_and_without_room_was_not_saved() {
         matches!(now(store.save(&save)), Ok(SaveVerdict::Saved(_))),
         "it is kept, and saved when there is room"
     );
+}
+
+/// Counts how often somebody is woken.
+#[derive(Default)]
+struct Alarm(AtomicUsize);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_follower_in_this_process_is_woken_by_the_end_and_by_nothing_else() {
+    let (store, _) = store(10);
+    let save = |record: &Record| drop(now(store.save(&saving(Box::new(record.clone()), "paid"))).unwrap());
+    let release = |record: &Record| {
+        let release = Release { key: record.key, index: record.index, owner: record.owner.clone() };
+        now(store.release(&release)).unwrap();
+    };
+    let flush = |record: &Record| assert_eq!(now(store.flush(&Flush::Key(record.key))).unwrap(), 1);
+    let ends: [&dyn Fn(&Record); 3] = [&save, &release, &flush];
+    for (number, end) in ends.into_iter().enumerate() {
+        let record = take(&store, &explicit(&number.to_string()));
+        let alarm = Arc::new(Alarm::default());
+        let waker = Waker::from(Arc::clone(&alarm));
+        let mut context = Context::from_waker(&waker);
+        // No runtime is here: whoever waits by the clock would panic.
+        let mut follower = store.settled(record.key);
+        assert!(follower.as_mut().poll(&mut context).is_pending());
+        now(store.renew(&record, &DedupePolicy::default().keep)).unwrap();
+        assert_eq!(alarm.0.load(Ordering::SeqCst), 0, "a renewal is nothing to wake up for");
+        end(&record);
+        assert_eq!(alarm.0.load(Ordering::SeqCst), 1, "end {number}");
+        assert!(follower.as_mut().poll(&mut context).is_ready());
+    }
 }
 
 #[test]

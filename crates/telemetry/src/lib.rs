@@ -5,7 +5,7 @@
 //! bounded in size and number, and never waited for.
 //!
 //! ```no_run
-//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
 //!
 //! use steadfast_executor::Engine;
@@ -16,7 +16,7 @@
 //!     otlp: Some(OtlpOptions::to("http://127.0.0.1:4318")),
 //!     ..Options::default()
 //! })?);
-//! let engine = Engine::builder().listener(telemetry.clone()).start();
+//! let engine = Engine::builder().listener(telemetry.clone()).start().await;
 //! # drop(engine);
 //! print!("{}", telemetry.metrics().encode());
 //! # Ok(())

@@ -217,7 +217,7 @@ impl Telemetry {
             Notice::WouldHave(shadowed) => {
                 let code = match shadowed {
                     Shadowed::Refused(code) => Some(code.as_str()),
-                    Shadowed::Duplicate | Shadowed::Asked | Shadowed::Retried => None,
+                    Shadowed::Duplicate | Shadowed::Asked | Shadowed::Retried | Shadowed::Remarked(_) => None,
                 };
                 let would = words::shadowed(*shadowed);
                 self.event(of, open, "tool_call_shadow", vec![own("would", would)]);

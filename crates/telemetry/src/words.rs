@@ -144,6 +144,7 @@ pub(crate) const fn shadowed(shadowed: Shadowed) -> &'static str {
         Shadowed::Refused(_) => "refused",
         Shadowed::Asked => "asked",
         Shadowed::Retried => "retried",
+        Shadowed::Remarked(_) => "remarked",
     }
 }
 

@@ -183,7 +183,7 @@ impl Wake for Alarm {
 #[test]
 fn a_follower_in_this_process_is_woken_by_the_end_and_by_nothing_else() {
     let (store, _) = store(10);
-    let save = |record: &Record| drop(now(store.save(&saving(Box::new(record.clone()), "paid"))).unwrap());
+    let save = |record: &Record| drop(now(store.save(&saving(Arc::new(record.clone()), "paid"))).unwrap());
     let release = |record: &Record| {
         let release = Release { key: record.key, index: record.index, owner: record.owner.clone() };
         now(store.release(&release)).unwrap();

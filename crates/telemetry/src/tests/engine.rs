@@ -37,7 +37,7 @@ fn attribute(span: &SpanData, name: &'static str) -> Option<Value> {
 #[tokio::test(start_paused = true)]
 async fn tr_13_success_retry_failure_and_an_open_breaker_are_counted_and_logged() {
     let heard = Heard::new();
-    let engine = heard.engine(standard(ToolClass::Idempotent));
+    let engine = heard.engine(standard(ToolClass::Idempotent)).await;
     engine.call(pay(1, "success"), fails(0)).await;
     engine.call(pay(2, "retry"), fails(2)).await;
     engine.call(pay(3, "fail"), async |_: Attempt| bad_request()).await;
@@ -94,7 +94,7 @@ async fn tr_13_success_retry_failure_and_an_open_breaker_are_counted_and_logged(
 #[tokio::test(start_paused = true)]
 async fn tr_13_a_thousand_tools_have_the_series_of_three_and_other() {
     let heard = Heard::new();
-    let engine = heard.engine(standard(ToolClass::ReadOnly));
+    let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
     for number in 0..1000 {
         let mut call = pay(1, "k");
         call.tool_name = steadfast_core::id::ToolName::new(format!("tool-{number}")).unwrap();
@@ -113,7 +113,7 @@ async fn tr_13_a_thousand_tools_have_the_series_of_three_and_other() {
 #[tokio::test(start_paused = true)]
 async fn a_call_is_a_span_with_a_child_for_each_attempt_and_each_wait() {
     let heard = Heard::new();
-    let engine = heard.engine(standard(ToolClass::Idempotent));
+    let engine = heard.engine(standard(ToolClass::Idempotent)).await;
     let mut call = pay(1, "k");
     call.trace.traceparent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned());
     call.trace.baggage.insert("who".to_owned(), "somebody".to_owned());
@@ -161,7 +161,7 @@ async fn a_call_is_a_span_with_a_child_for_each_attempt_and_each_wait() {
 #[tokio::test(start_paused = true)]
 async fn without_spans_the_callers_trace_is_passed_on_as_it_came() {
     let telemetry = Arc::new(Telemetry::start(Options::default()).unwrap());
-    let engine = Engine::builder().listener(telemetry).start();
+    let engine = Engine::builder().listener(telemetry).start().await;
     let mut call = pay(1, "k");
     call.trace.traceparent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00".to_owned());
     let passed_on = Arc::new(Mutex::new(None));
@@ -178,7 +178,7 @@ async fn without_spans_the_callers_trace_is_passed_on_as_it_came() {
 #[tokio::test(start_paused = true)]
 async fn a_duplicate_waits_in_a_span_of_its_own_and_an_unreadable_parent_is_none() {
     let heard = Heard::new();
-    let engine = heard.engine(standard(ToolClass::Mutating));
+    let engine = heard.engine(standard(ToolClass::Mutating)).await;
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let tool = |gate: Arc<tokio::sync::Semaphore>| {
         move |_: Attempt| {
@@ -220,7 +220,8 @@ async fn a_census_shows_what_the_store_holds_and_what_nobody_looks_after() {
         .store(store.clone())
         .policies(Arc::new(standard(ToolClass::Mutating)))
         .listener(heard.telemetry.clone())
-        .start();
+        .start()
+        .await;
     for number in 0..3 {
         engine.call(pay(number, &format!("k{number}")), fails(0)).await;
     }

@@ -228,7 +228,8 @@ async fn tr_13_every_metric_of_the_catalogue_is_shown_with_its_labels() {
         .store(store.clone())
         .policies(Arc::new(policy.clone()))
         .listener(heard.telemetry.clone())
-        .start();
+        .start()
+        .await;
     engine.call(pay(1, "k"), async |_: Attempt| paid()).await;
     let envelope = pay(1, "k");
     let request = request(&envelope, &policy);

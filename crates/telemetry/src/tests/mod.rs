@@ -44,12 +44,13 @@ impl Heard {
         Self { telemetry: Arc::new(telemetry), paper, spans }
     }
 
-    fn engine(&self, policy: Policy) -> Engine {
+    async fn engine(&self, policy: Policy) -> Engine {
         Engine::builder()
             .clock(Arc::new(RuntimeClock::new()))
             .policies(Arc::new(policy))
             .listener(self.telemetry.clone())
             .start()
+            .await
     }
 
     fn text(&self) -> String {

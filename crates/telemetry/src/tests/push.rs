@@ -42,7 +42,7 @@ async fn spans_and_metrics_are_pushed_to_a_collector() {
     let (endpoint, pushed) = collector();
     let options = Options { otlp: Some(OtlpOptions::to(endpoint)), ..Options::default() };
     let telemetry = Arc::new(Telemetry::start(options).unwrap());
-    let engine = Engine::builder().listener(telemetry.clone()).start();
+    let engine = Engine::builder().listener(telemetry.clone()).start().await;
     engine.call(pay(1, "k"), async |_: Attempt| paid()).await;
     telemetry.shutdown(Duration::from_secs(20));
     let mut pushes: Vec<(String, Vec<u8>)> = pushed.try_iter().collect();
@@ -76,7 +76,7 @@ async fn a_collector_that_is_not_there_holds_up_no_call() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = Options { otlp: Some(OtlpOptions::to(format!("http://{gone}"))), ..Options::default() };
     let telemetry = Arc::new(Telemetry::start(options).unwrap());
-    let engine = Engine::builder().listener(telemetry.clone()).start();
+    let engine = Engine::builder().listener(telemetry.clone()).start().await;
     let called = engine.call(pay(1, "k"), async |_: Attempt| paid()).await;
     assert_eq!(called.result.status, steadfast_core::code::Status::Success);
 }

@@ -69,7 +69,7 @@ async fn make_calls(engine: &Engine) {
 async fn tr_15_planted_secrets_are_in_no_log_line_metric_or_span() {
     let heard = Heard::new();
     for class in [ToolClass::Idempotent, ToolClass::ReadOnly, ToolClass::Mutating] {
-        make_calls(&heard.engine(standard(class))).await;
+        make_calls(&heard.engine(standard(class)).await).await;
     }
     let (log, metrics) = (heard.text(), heard.metrics());
     assert!(log.lines().count() > 30 && metrics.contains("bank/pay"), "there is something to look at");
@@ -90,7 +90,7 @@ async fn sf_6_planted_secrets_are_in_nothing_that_is_pushed_but_the_headers_mean
     let otlp = OtlpOptions { headers, ..OtlpOptions::to(endpoint) };
     assert!(!format!("{otlp:?}").contains("of-the-collector"));
     let telemetry = Arc::new(Telemetry::start(Options { otlp: Some(otlp), ..Options::default() }).unwrap());
-    let engine = Engine::builder().listener(telemetry.clone()).start();
+    let engine = Engine::builder().listener(telemetry.clone()).start().await;
     make_calls(&engine).await;
     telemetry.shutdown(Duration::from_secs(20));
     let pushed = pushes.try_iter().map(|(head, body)| head + &String::from_utf8_lossy(&body));

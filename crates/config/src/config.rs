@@ -1,0 +1,373 @@
+//! A configuration that was read, checked and joined from its layers.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use steadfast_core::id::Namespace;
+use steadfast_core::policy::ToolClass;
+
+use crate::diagnostics::{ConfigErrors, Problem};
+use crate::document::{self, Layer};
+use crate::global::{self, Global, StoreKind};
+use crate::import::{self, Imported};
+use crate::node::{self, Table};
+use crate::place::{Place, SourceText, WrittenAt};
+use crate::policy::{self, CLASS, contradictions};
+use crate::resolve::Cache;
+use crate::rule::{Rule, Rules, Selector};
+use crate::server::{self, Incomplete, Server, ServerDraft};
+use crate::setting::{Context, Form};
+use crate::sources::{Contents, Sources, Start};
+use crate::switch::{self, Switches};
+
+/// The embedded defaults: every setting with what it means, and the lowest layer.
+pub const DEFAULTS: &str = include_str!("../defaults.toml");
+/// What the embedded defaults are called where a setting says where it comes from.
+pub(crate) const DEFAULTS_NAME: &str = "built-in defaults.toml";
+
+/// A complete and valid configuration. It does not change; [`crate::Live`] replaces it as a whole.
+pub struct Config {
+    pub(crate) parts: Arc<Parts>,
+    pub(crate) switches: Switches,
+    pub(crate) cache: Cache,
+}
+
+/// What stays the same when a switch is turned.
+pub(crate) struct Parts {
+    pub(crate) start: Start,
+    pub(crate) global: Global,
+    /// Where each global setting is written; the last one counts.
+    global_written: Vec<(usize, WrittenAt)>,
+    servers: BTreeMap<Namespace, Server>,
+    pub(crate) rules: Rules,
+    notes: Vec<String>,
+    /// The switches of the environment.
+    switches: Switches,
+}
+
+/// A global setting with its value and where that comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Its name.
+    pub setting: &'static str,
+    /// Its value as it would be written; without secrets.
+    pub value: String,
+    /// Where that is written.
+    pub at: WrittenAt,
+}
+
+impl Config {
+    /// Reads all sources. Either everything is right, or everything that is wrong is told at once.
+    pub fn load(sources: &Sources) -> Result<Self, ConfigErrors> {
+        Self::of(sources, &sources.read())
+    }
+
+    /// The same for files whose contents are known already.
+    pub(crate) fn of(sources: &Sources, contents: &[Contents]) -> Result<Self, ConfigErrors> {
+        let mut reader = Reader::new(sources);
+        reader.read_defaults();
+        for (file, contents) in sources.files.iter().zip(contents) {
+            reader.layer += 1;
+            match contents.text(file) {
+                Ok(Some(text)) => reader.read_file(&text, file.path.parent().map(PathBuf::from)),
+                Ok(None) => {}
+                Err(problem) => reader.keep(vec![problem]),
+            }
+        }
+        reader.read_environment();
+        reader.read_flags();
+        reader.finish()
+    }
+
+    /// The settings of the whole.
+    pub fn global(&self) -> &Global {
+        &self.parts.global
+    }
+
+    /// The servers whose tools are called, by name.
+    pub fn servers(&self) -> &BTreeMap<Namespace, Server> {
+        &self.parts.servers
+    }
+
+    /// What was made of files of others, and what looks odd without being wrong: plain sentences.
+    pub fn notes(&self) -> &[String] {
+        &self.parts.notes
+    }
+
+    /// The switches that are in effect.
+    pub fn switches(&self) -> Switches {
+        self.switches
+    }
+
+    /// The switches as the environment set them.
+    pub fn initial_switches(&self) -> Switches {
+        self.parts.switches
+    }
+
+    /// The same configuration under other switches.
+    pub fn with_switches(&self, switches: Switches) -> Self {
+        Self { parts: self.parts.clone(), switches, cache: Cache::default() }
+    }
+
+    /// The global settings with their origins.
+    pub fn shown(&self) -> Vec<Shown> {
+        let written = &self.parts.global_written;
+        let of = |(index, setting): (usize, &crate::setting::Setting<Global>)| {
+            let (_, at) = written.iter().rev().find(|(written, _)| *written == index)?;
+            Some(Shown { setting: setting.path, value: setting.show(&self.parts.global)?, at: at.clone() })
+        };
+        global::settings().iter().enumerate().filter_map(of).collect()
+    }
+}
+
+/// Reads layer after layer and keeps what is wrong.
+struct Reader<'s> {
+    sources: &'s Sources,
+    problems: Vec<Problem>,
+    notes: Vec<String>,
+    layers: Vec<Layer>,
+    layer: usize,
+}
+
+impl<'s> Reader<'s> {
+    fn new(sources: &'s Sources) -> Self {
+        Self { sources, problems: Vec::new(), notes: Vec::new(), layers: Vec::new(), layer: 0 }
+    }
+
+    fn context(&self, folder: PathBuf, form: Form) -> Context<'s> {
+        Context {
+            problems: Vec::new(),
+            name: String::new(),
+            folder,
+            environment: &self.sources.environment,
+            form,
+        }
+    }
+
+    fn keep(&mut self, problems: Vec<Problem>) {
+        let layer = self.layer;
+        self.problems.extend(problems.into_iter().map(|problem| problem.in_layer(layer)));
+    }
+
+    fn read_defaults(&mut self) {
+        let (table, problems) = node::read_toml(&SourceText::new(DEFAULTS_NAME, DEFAULTS));
+        self.keep(problems);
+        self.read_table(&table, PathBuf::new(), Form::BuiltIn);
+    }
+
+    fn read_file(&mut self, text: &Arc<SourceText>, folder: Option<PathBuf>) {
+        let folder = folder.unwrap_or_default();
+        if text.name.to_ascii_lowercase().ends_with(".json") {
+            match import::read(text) {
+                Ok(Imported { table, notes, problems }) => {
+                    self.notes.extend(notes);
+                    self.keep(problems);
+                    self.read_table(&table, folder, Form::Bare);
+                }
+                Err(problem) => self.keep(vec![problem]),
+            }
+            return;
+        }
+        let (table, syntax) = node::read_toml(text);
+        // What stands behind a slip of the syntax may have ended up in the wrong section, so that nothing
+        // sure can be said about it.
+        let sure = syntax.iter().filter_map(Problem::offset).min().unwrap_or(usize::MAX);
+        let before = self.problems.len();
+        self.read_table(&table, folder, Form::Ours);
+        let mut own = self.problems.split_off(before);
+        own.retain(|problem| problem.offset().is_none_or(|offset| offset < sure));
+        self.problems.append(&mut own);
+        self.keep(syntax);
+    }
+
+    fn read_table(&mut self, table: &Table, folder: PathBuf, form: Form) {
+        let mut cx = self.context(folder, form);
+        self.layers.push(document::read(table, &mut cx));
+        self.keep(cx.problems);
+    }
+
+    fn read_environment(&mut self) {
+        self.layer += 1;
+        let table = document::of_environment(&self.sources.environment, &mut self.notes);
+        self.read_table(&table, PathBuf::new(), Form::Bare);
+    }
+
+    fn read_flags(&mut self) {
+        for flag in &self.sources.flags {
+            self.layer += 1;
+            match document::of_flag(flag) {
+                Ok(table) => self.read_table(&table, PathBuf::new(), Form::Bare),
+                Err(problem) => self.keep(vec![problem]),
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<Config, ConfigErrors> {
+        let mut problems = Vec::new();
+        let switches = switch::from_environment(&self.sources.environment, &mut problems);
+        self.keep(problems);
+        let layers = std::mem::take(&mut self.layers);
+        let (global, global_written) = self.join_global(&layers);
+        let servers = self.join_servers(&layers);
+        let rules = Rules::of(layers.into_iter().flat_map(|layer| layer.rules));
+        self.say_strangers(&rules, &servers);
+        let parts = Parts {
+            start: self.sources.start,
+            global,
+            global_written,
+            servers,
+            rules,
+            notes: Vec::new(),
+            switches,
+        };
+        // What contradicts itself is looked for only where every single value is sound.
+        if self.problems.is_empty() {
+            let problems = rules_that_contradict_themselves(&parts);
+            self.keep(problems);
+        }
+        match ConfigErrors::of(self.problems) {
+            Some(errors) => Err(errors),
+            None => {
+                let parts = Arc::new(Parts { notes: self.notes, ..parts });
+                Ok(Config { parts, switches, cache: Cache::default() })
+            }
+        }
+    }
+
+    fn join_global(&mut self, layers: &[Layer]) -> (Global, Vec<(usize, WrittenAt)>) {
+        let mut global = Global::default();
+        let mut written = Vec::new();
+        let mut place = None;
+        for one in layers.iter().flat_map(|layer| &layer.global) {
+            (one.patch)(&mut global);
+            written.push((one.setting, one.place.written()));
+            let path = global::settings().get(one.setting).map_or("", |setting| setting.path);
+            if ["store.kind", "store.url"].contains(&path) {
+                place = Some(one.place.clone());
+            }
+        }
+        let wrong = match (global.store.kind, &global.store.url) {
+            (StoreKind::Redis, None) => Some((
+                "`store.kind` is \"redis\" and there is no `store.url`",
+                "add `url = \"redis://host:6379\"` to `[store]`",
+            )),
+            (StoreKind::Memory | StoreKind::Sqlite, Some(_)) => Some((
+                "`store.url` is set and `store.kind` is not \"redis\"",
+                "write `kind = \"redis\"` in `[store]`, or leave the URL out",
+            )),
+            (StoreKind::Redis, Some(_)) | (StoreKind::Memory | StoreKind::Sqlite, None) => None,
+        };
+        // A URL that could not be read was told of already.
+        if let (Some((what, help)), Some(place)) = (wrong, place)
+            && self.problems.is_empty()
+        {
+            self.keep(vec![Problem::new(&place, what).help(help)]);
+        }
+        (global, written)
+    }
+
+    fn join_servers(&mut self, layers: &[Layer]) -> BTreeMap<Namespace, Server> {
+        let mut joined: BTreeMap<Namespace, JoinedServer> = BTreeMap::new();
+        for layer in layers.iter().flat_map(|layer| &layer.servers) {
+            let server = joined.entry(layer.name.clone()).or_insert_with(|| JoinedServer {
+                draft: ServerDraft::default(),
+                place: layer.place.clone(),
+                written: Vec::new(),
+            });
+            for one in &layer.written {
+                (one.patch)(&mut server.draft);
+                server.written.push((one.setting, one.place.clone()));
+            }
+        }
+        let mut servers = BTreeMap::new();
+        for (name, JoinedServer { draft, place, written }) in joined {
+            match draft.finish(name.clone()) {
+                Ok(server) => drop(servers.insert(name, server)),
+                // A command that could not be read was told of already.
+                Err(Incomplete::Nowhere) if !self.problems.is_empty() => {}
+                Err(Incomplete::Nowhere) => {
+                    let what = format!("the server `{name}` has neither a command nor a URL");
+                    let help = "add `command = [\"program\", \"argument\"]` or `url = \"https://…\"`";
+                    self.keep(vec![Problem::new(&place, what).help(help)]);
+                }
+                Err(Incomplete::Idle(setting)) => {
+                    let path = |index: usize| server::settings().get(index).map(|one| one.path);
+                    let at = written.iter().find(|(index, _)| path(*index) == Some(setting));
+                    let (is, help) = match setting {
+                        "headers" => ("a command", "headers go with `url`; a command is given `env`"),
+                        _ => ("at a URL", "it goes with `command`; a server at a URL runs elsewhere"),
+                    };
+                    let what = format!("`{setting}` does nothing for the server `{name}`, which is {is}");
+                    let place = at.map_or(&place, |(_, place)| place);
+                    self.keep(vec![Problem::new(place, what).help(help)]);
+                }
+            }
+        }
+        servers
+    }
+
+    /// Rules about servers that are not configured are most likely slips. They are not errors: a host that
+    /// embeds us names its plugins as it likes.
+    fn say_strangers(&mut self, rules: &Rules, servers: &BTreeMap<Namespace, Server>) {
+        if servers.is_empty() {
+            return;
+        }
+        for rule in rules.all() {
+            let Some(server) = rule.selector.server() else { continue };
+            if servers.keys().any(|name| name.as_str() == server) {
+                continue;
+            }
+            let names = servers.keys().map(Namespace::as_str);
+            let meant = crate::diagnostics::nearest(server, names);
+            let meant = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+            let at = rule.place.as_ref().map(|place| format!("{}: ", place.written())).unwrap_or_default();
+            self.notes.push(format!("{at}{} is about a server that is not configured{meant}", rule.selector));
+        }
+    }
+}
+
+/// A server as all layers together have it.
+struct JoinedServer {
+    draft: ServerDraft,
+    place: Place,
+    /// Which settings were written, and where.
+    written: Vec<(usize, Place)>,
+}
+
+/// Looks at every rule together with those that are weaker than it.
+fn rules_that_contradict_themselves(parts: &Parts) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for rule in parts.rules.all() {
+        let mut class = match &rule.selector {
+            Selector::Class(class) => *class,
+            Selector::Everything | Selector::Server(_) | Selector::Domain(_) | Selector::Tool(_) => {
+                ToolClass::Unknown
+            }
+        };
+        let mut draft = parts.base(class);
+        for one in rule.written.iter().filter(|one| one.setting == CLASS) {
+            (one.patch)(&mut draft);
+            class = draft.class;
+        }
+        let mut draft = parts.base(class);
+        let general = |other: &&Rule| match &other.selector {
+            Selector::Everything => true,
+            Selector::Class(named) => *named == class,
+            Selector::Server(_) | Selector::Domain(_) | Selector::Tool(_) => false,
+        };
+        let weaker = parts.rules.all().iter().filter(general).filter(|other| other.selector < rule.selector);
+        for one in weaker.chain([rule]).flat_map(|rule| &rule.written) {
+            (one.patch)(&mut draft);
+        }
+        for (small, large, what) in contradictions(&draft) {
+            let path = |index: usize| policy::settings().get(index).map_or("", |setting| setting.path);
+            // The one of the two that this rule brings; a rule that brings neither is not to blame.
+            let brought = rule.written.iter().rev().find(|one| [small, large].contains(&path(one.setting)));
+            if let Some(one) = brought {
+                problems.push(Problem::new(&one.place, what).help("change one of the two"));
+            }
+        }
+    }
+    problems
+}

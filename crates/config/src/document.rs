@@ -1,0 +1,242 @@
+//! A tree of what was written, read as a layer of settings.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use steadfast_core::id::{Domain, Namespace};
+use toml::de::DeTable;
+
+use crate::diagnostics::{Problem, nearest};
+use crate::global::{self, Global};
+use crate::kind::Name;
+use crate::node::{Entry, Node, Raw, Table};
+use crate::place::Place;
+use crate::policy::{self, Draft, classes};
+use crate::rule::{Rule, Selector};
+use crate::server::{self, ServerDraft};
+use crate::setting::{Context, Scope, Setting, Written, first_part, list, read_table};
+use crate::sources::{CONFIG_VARIABLE, Flag};
+
+/// The settings of one source.
+#[derive(Default)]
+pub(crate) struct Layer {
+    pub(crate) global: Vec<Written<Global>>,
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) servers: Vec<ServerLayer>,
+}
+
+pub(crate) struct ServerLayer {
+    pub(crate) name: Namespace,
+    pub(crate) place: Place,
+    pub(crate) written: Vec<Written<ServerDraft>>,
+}
+
+/// The sections that hold rules and servers by name.
+const NAMED: [&str; 4] = ["tools", "domains", "classes", "servers"];
+
+/// Reads a whole tree.
+pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
+    let mut layer = Layer::default();
+    let (mut global, mut everything) = (Table::default(), Table::default());
+    for entry in &root.0 {
+        let key = entry.key.as_str();
+        if has(global::settings(), key) {
+            global.0.push(entry.clone());
+        } else if has(policy::settings(), key) {
+            everything.0.push(entry.clone());
+        } else if !NAMED.contains(&key) {
+            unknown(entry, cx);
+        }
+    }
+    layer.global = read_table(global::settings(), "the top level", |_| true, &global, &[], cx);
+    layer.rules.push(read_rule(Selector::Everything, &everything, None, cx));
+    for (entry, table) in named(root, "classes", cx) {
+        match classes().find(|(name, _)| *name == entry.key) {
+            Some((_, class)) => layer.rules.push(read_rule(Selector::Class(class), table, Some(entry), cx)),
+            None => {
+                let names: Vec<&str> = classes().map(|(name, _)| name).collect();
+                let help = match nearest(&entry.key, names.iter().copied()) {
+                    Some(name) => format!("did you mean `{name}`?"),
+                    None => format!("there are {}", list(&names)),
+                };
+                cx.refuse(&entry.key_place, format!("`{}` is not a class", entry.key), help);
+            }
+        }
+    }
+    for (entry, table) in named(root, "domains", cx) {
+        match Domain::new(&entry.key) {
+            Ok(domain) if !entry.key.contains(['*', '/']) => {
+                let selector = Selector::Domain(domain.as_str().to_lowercase());
+                layer.rules.push(read_rule(selector, table, Some(entry), cx));
+            }
+            Ok(_) | Err(_) => {
+                let what = format!("{:?} is not a domain", entry.key);
+                cx.refuse(
+                    &entry.key_place,
+                    what,
+                    "write a host or a server: `[domains.\"api.example.com\"]`",
+                );
+            }
+        }
+    }
+    for (entry, table) in named(root, "tools", cx) {
+        match Selector::of_tools(&entry.key) {
+            Ok(selector) => layer.rules.push(read_rule(selector, table, Some(entry), cx)),
+            Err(why) => cx.refuse(&entry.key_place, format!("{:?} names no tools", entry.key), why),
+        }
+    }
+    for (entry, table) in named(root, "servers", cx) {
+        layer.servers.extend(read_server(entry, table, cx));
+    }
+    layer
+}
+
+fn read_rule(selector: Selector, table: &Table, entry: Option<&Entry>, cx: &mut Context<'_>) -> Rule {
+    let for_tools = match &selector {
+        Selector::Server(_) | Selector::Tool(_) => true,
+        Selector::Everything | Selector::Class(_) | Selector::Domain(_) => false,
+    };
+    let allows = |setting: &Setting<Draft>| match setting.scope {
+        Scope::Anywhere => true,
+        Scope::Tools => for_tools,
+    };
+    let written = read_table(policy::settings(), &selector.to_string(), allows, table, &[], cx);
+    Rule { selector, written, place: entry.map(|entry| entry.key_place.clone()) }
+}
+
+fn read_server(entry: &Entry, table: &Table, cx: &mut Context<'_>) -> Option<ServerLayer> {
+    let written =
+        read_table(server::settings(), &format!("[servers.{}]", entry.key), |_| true, table, &[], cx);
+    let name = Namespace::new(&entry.key).ok().filter(|name| Name { extra: "-." }.fits(name.as_str()));
+    if name.is_none() {
+        let what = format!("{:?} cannot be the name of a server", entry.key);
+        cx.refuse(&entry.key_place, what, "use letters, digits, `_`, `-` and `.`, and begin with a letter");
+    }
+    Some(ServerLayer { name: name?, place: entry.key_place.clone(), written })
+}
+
+/// The tables within one of the named sections.
+fn named<'t>(root: &'t Table, section: &str, cx: &mut Context<'_>) -> Vec<(&'t Entry, &'t Table)> {
+    let Some(entry) = root.get(section) else { return Vec::new() };
+    let Some(table) = entry.node.table() else {
+        let what = format!("`{section}` is a section, not {}", entry.node.describe());
+        cx.refuse(&entry.node.place, what, format!("write `[{section}.\"name\"]` above its settings"));
+        return Vec::new();
+    };
+    let mut tables = Vec::new();
+    for inner in &table.0 {
+        match inner.node.table() {
+            Some(table) => tables.push((inner, table)),
+            None => {
+                let what = format!("`{section}.{}` is a section, not {}", inner.key, inner.node.describe());
+                let help = format!("write `[{section}.{:?}]` above its settings", inner.key);
+                cx.refuse(&inner.node.place, what, help);
+            }
+        }
+    }
+    tables
+}
+
+fn has<D>(settings: &[Setting<D>], key: &str) -> bool {
+    settings.iter().any(|setting| first_part(setting.path) == key)
+}
+
+/// A name at the top level that nobody knows.
+fn unknown(entry: &Entry, cx: &mut Context<'_>) {
+    let key = entry.key.as_str();
+    let globals = global::settings().iter().map(|setting| setting.path);
+    let policies = policy::settings().iter().map(|setting| setting.path);
+    let servers = server::settings().iter().any(|setting| setting.path == key);
+    let paths: Vec<&str> = globals.chain(policies).collect();
+    let beside = paths.iter().map(|path| first_part(path)).chain(NAMED);
+    let below = paths.iter().find(|path| path.rsplit('.').next() == Some(key));
+    let help = match (nearest(key, beside), below) {
+        (Some(name), _) => format!("did you mean `{name}`?"),
+        (None, Some(path)) => format!("there is a setting `{path}`; did you mean that?"),
+        (None, None) if servers => format!("`{key}` belongs into `[servers.NAME]`"),
+        (None, None) => "docs/reference/settings.md lists all settings".to_owned(),
+    };
+    cx.refuse(&entry.key_place, format!("`{key}` is not a setting"), help);
+}
+
+/// The settings that the environment has, as a tree.
+pub(crate) fn of_environment(environment: &BTreeMap<String, String>, notes: &mut Vec<String>) -> Table {
+    let mut table = Table::default();
+    let known = variables();
+    for (name, value) in environment {
+        let value = value.trim();
+        if value.is_empty() {
+            continue;
+        }
+        if let Some((_, path)) = known.iter().find(|(variable, _)| variable == name) {
+            let seconds = name == JAATO_WINDOW && value.bytes().all(|byte| byte.is_ascii_digit());
+            let value = if seconds { format!("{value}s") } else { value.to_owned() };
+            let node = Node::new(Raw::Loose(value), &Place::Variable(Arc::from(name.as_str())));
+            let path: Vec<&str> = path.split('.').collect();
+            // Variables come in the order of their names, so that STEADFAST_… replaces JAATO_….
+            table.insert(&path, node);
+        } else if let Some(own) = name.strip_prefix(OURS).filter(|_| name != CONFIG_VARIABLE) {
+            let known = known.iter().filter_map(|(variable, _)| variable.strip_prefix(OURS));
+            let meant = nearest(own, known).map(|name| format!("; did you mean {OURS}{name}?"));
+            let meant = meant.unwrap_or_default();
+            notes.push(format!("the variable {name} is not one of ours and changes nothing{meant}"));
+        }
+    }
+    table
+}
+
+/// What the names of our variables begin with.
+const OURS: &str = "STEADFAST_";
+const JAATO_WINDOW: &str = "JAATO_RELIABILITY_WINDOW";
+
+/// The variables of others that set one of our settings.
+pub(crate) const FOREIGN_VARIABLES: [(&str, &str, &str); 3] = [
+    (
+        "JAATO_RELIABILITY_THRESHOLD",
+        "trust.count",
+        "counted failures that cost a tool its trust, where no rule says another number",
+    ),
+    (JAATO_WINDOW, "trust.window", "the window they are counted in; a plain number is seconds"),
+    (
+        "JAATO_RELIABILITY_PERSIST",
+        "trust_state.persist",
+        "off: trust that was lost is forgotten with the session",
+    ),
+];
+
+/// All variables that set something, with the setting they set.
+pub(crate) fn variables() -> Vec<(String, &'static str)> {
+    let global = global::settings().iter().filter(|setting| setting.is_scalar());
+    let policy = policy::settings().iter().filter(|one| one.is_scalar() && one.scope == Scope::Anywhere);
+    let ours =
+        global.map(|one| (one.variable(), one.path)).chain(policy.map(|one| (one.variable(), one.path)));
+    let foreign = FOREIGN_VARIABLES.iter().map(|(name, path, _)| ((*name).to_owned(), *path));
+    foreign.chain(ours).collect()
+}
+
+/// The settings that were given on the command line, as trees with the place of each.
+pub(crate) fn of_flag(flag: &Flag) -> Result<Table, Problem> {
+    let place = Place::Flag(Arc::from(flag.name.as_str()));
+    let wrong = || {
+        Problem::new(&place, format!("{:?} does not name a setting", flag.setting))
+            .help("write it as in the file: `retry.attempts`, `tools.\"bank/pay\".timeout`")
+    };
+    if flag.setting.contains(['\n', '\r', '=', '#']) {
+        return Err(wrong());
+    }
+    let line = format!("{} = 0", flag.setting);
+    let parsed = DeTable::parse(&line).map_err(|_| wrong())?;
+    let mut path = Vec::new();
+    let mut table = parsed.get_ref();
+    while let Some((key, value)) = table.iter().next() {
+        path.push(key.get_ref().to_string());
+        match value.get_ref().as_table() {
+            Some(inner) => table = inner,
+            None => break,
+        }
+    }
+    let mut root = Table::default();
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    root.insert(&path, Node::new(Raw::Loose(flag.value.clone()), &place));
+    Ok(root)
+}

@@ -1,0 +1,341 @@
+//! The settings of the whole: where state is kept, where to listen, what is told.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use steadfast_core::policy::Profile;
+use steadfast_core::redact::Redacted;
+
+use crate::kind::{Count, FilePath, Flag, Name, OrNone, Span, Url, Words};
+use crate::setting::{Setting, setting};
+
+/// The settings of the whole.
+#[derive(Clone, Debug)]
+pub struct Global {
+    /// What policies start from.
+    pub profile: Profile,
+    /// Where the gateway listens.
+    pub listen: SocketAddr,
+    /// Where state is kept.
+    pub store: StoreSettings,
+    /// How much of past calls is kept.
+    pub history: HistorySettings,
+    /// How trust is kept.
+    pub trust_state: TrustStateSettings,
+    /// The numbers that are told.
+    pub metrics: MetricsSettings,
+    /// What is logged.
+    pub log: LogSettings,
+    /// Where traces and metrics are sent.
+    pub otlp: OtlpSettings,
+}
+
+/// Where state is kept.
+#[derive(Clone, Debug)]
+pub struct StoreSettings {
+    /// Which store.
+    pub kind: StoreKind,
+    /// The file of the embedded store. Nothing where the home folder is not known and no path is written.
+    pub path: Option<PathBuf>,
+    /// The server of the shared store.
+    pub url: Option<Redacted<String>>,
+    /// What the keys in a shared store begin with.
+    pub prefix: String,
+    /// The file with the key that outputs are encrypted with.
+    pub key_file: Option<PathBuf>,
+    /// The most records that are kept in memory.
+    pub records: NonZeroU32,
+    /// How long one command of a shared store may take.
+    pub timeout: Duration,
+    /// Replicas that must have a write before it counts.
+    pub wait_replicas: u32,
+}
+
+/// Which store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    /// In this process; gone with it.
+    Memory,
+    /// In a file of this machine.
+    Sqlite,
+    /// On a server that several machines share.
+    Redis,
+}
+
+/// How much of past calls is kept.
+#[derive(Clone, Debug)]
+pub struct HistorySettings {
+    /// For how long.
+    pub keep: Duration,
+    /// How many at most.
+    pub entries: NonZeroU32,
+}
+
+/// How trust is kept.
+#[derive(Clone, Debug)]
+pub struct TrustStateSettings {
+    /// Whether it outlives the session.
+    pub persist: bool,
+    /// How many failures are remembered.
+    pub entries: NonZeroU32,
+    /// A JSON file to keep it in, instead of the store.
+    pub file: Option<PathBuf>,
+}
+
+/// The numbers that are told.
+#[derive(Clone, Debug)]
+pub struct MetricsSettings {
+    /// What their names begin with.
+    pub namespace: String,
+    /// Tools with numbers of their own; the others are counted together.
+    pub tools: NonZeroU32,
+}
+
+/// What is logged.
+#[derive(Clone, Debug)]
+pub struct LogSettings {
+    /// From which level on.
+    pub level: LogLevel,
+    /// In which form.
+    pub format: LogFormat,
+    /// A file with one line for each malformed call of a model.
+    pub malformed_calls: Option<PathBuf>,
+}
+
+/// How important a line of the log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the levels are known by their names")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// The form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object in each line.
+    Json,
+    /// For people.
+    Text,
+}
+
+/// Where traces and metrics are sent.
+#[derive(Clone, Debug)]
+pub struct OtlpSettings {
+    /// The collector; nothing is sent without one.
+    pub endpoint: Option<Redacted<String>>,
+}
+
+/// What stands here until the embedded defaults are read over it.
+impl Default for Global {
+    fn default() -> Self {
+        Self {
+            profile: Profile::Standard,
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8931)),
+            store: StoreSettings {
+                kind: StoreKind::Memory,
+                path: None,
+                url: None,
+                prefix: String::new(),
+                key_file: None,
+                records: NonZeroU32::MIN,
+                timeout: Duration::ZERO,
+                wait_replicas: 0,
+            },
+            history: HistorySettings { keep: Duration::ZERO, entries: NonZeroU32::MIN },
+            trust_state: TrustStateSettings { persist: true, entries: NonZeroU32::MIN, file: None },
+            metrics: MetricsSettings { namespace: String::new(), tools: NonZeroU32::MIN },
+            log: LogSettings { level: LogLevel::Info, format: LogFormat::Json, malformed_calls: None },
+            otlp: OtlpSettings { endpoint: None },
+        }
+    }
+}
+
+/// The table.
+pub(crate) fn settings() -> &'static [Setting<Global>] {
+    const SECOND: Duration = Duration::from_secs(1);
+    const YEAR: Duration = Duration::from_secs(365 * 86_400);
+    static SETTINGS: LazyLock<Vec<Setting<Global>>> = LazyLock::new(|| {
+        vec![
+            setting!(
+                Global,
+                "profile",
+                profile,
+                Words(&[
+                    ("standard", Profile::Standard),
+                    ("measured", Profile::Measured),
+                    ("stepped", Profile::Stepped)
+                ]),
+                "The named set of numbers that policies start from."
+            ),
+            setting!(
+                Global,
+                "listen",
+                listen,
+                crate::kind::Socket,
+                "Where the gateway listens. Any address but this machine's own needs a token."
+            ),
+            setting!(
+                Global,
+                "store.kind",
+                store.kind,
+                Words(&[
+                    ("memory", StoreKind::Memory),
+                    ("sqlite", StoreKind::Sqlite),
+                    ("redis", StoreKind::Redis)
+                ]),
+                "Where state is kept: in this process, in a file of this machine, or on a server that \
+                 several machines share."
+            ),
+            setting!(Global, "store.path", store.path, FilePath, "The file of the sqlite store."),
+            setting!(
+                Global,
+                "store.url",
+                store.url,
+                OrNone(Url {
+                    schemes: &[
+                        "redis",
+                        "rediss",
+                        "redis+sentinel",
+                        "rediss+sentinel",
+                        "redis+cluster",
+                        "rediss+cluster"
+                    ]
+                }),
+                "The server of the redis store. `${NAME}` stands for a variable of the environment, \
+                 so that the password need not be written here."
+            ),
+            setting!(
+                Global,
+                "store.prefix",
+                store.prefix,
+                Name { extra: ":.-" },
+                "What the keys in redis begin with. Two deployments with the same prefix share their \
+                 state."
+            ),
+            setting!(
+                Global,
+                "store.key_file",
+                store.key_file,
+                FilePath,
+                "A file with the key that outputs are encrypted with at rest; without one they are \
+                 not."
+            ),
+            setting!(
+                Global,
+                "store.records",
+                store.records,
+                Count(16..=10_000_000),
+                "The most records that are kept in memory. Each costs about as much as the answer \
+                 that it keeps."
+            ),
+            setting!(
+                Global,
+                "store.timeout",
+                store.timeout,
+                Span(Duration::from_millis(10)..=60 * SECOND),
+                "How long one command of the redis store may take before the store counts as down."
+            ),
+            setting!(
+                Global,
+                "store.wait_replicas",
+                store.wait_replicas,
+                Count(0..=16),
+                "Replicas that must have a write of the redis store before it counts. Each write \
+                 waits for them."
+            ),
+            setting!(
+                Global,
+                "history.keep",
+                history.keep,
+                Span(SECOND..=YEAR),
+                "How long past calls are kept for `explain` and `rehearse`."
+            ),
+            setting!(
+                Global,
+                "history.entries",
+                history.entries,
+                Count(1..=10_000_000),
+                "How many of them at most."
+            ),
+            setting!(
+                Global,
+                "trust_state.persist",
+                trust_state.persist,
+                Flag,
+                "Whether trust that was lost stays lost in the next session."
+            ),
+            setting!(
+                Global,
+                "trust_state.entries",
+                trust_state.entries,
+                Count(1..=1_000_000),
+                "How many failures are remembered in its history."
+            ),
+            setting!(
+                Global,
+                "trust_state.file",
+                trust_state.file,
+                FilePath,
+                "A JSON file to keep trust in, instead of the store, for hosts that want one."
+            ),
+            setting!(
+                Global,
+                "metrics.namespace",
+                metrics.namespace,
+                Name { extra: ":" },
+                "What the names of metrics begin with."
+            ),
+            setting!(
+                Global,
+                "metrics.tools",
+                metrics.tools,
+                Count(1..=100_000),
+                "Tools with numbers of their own; the others are counted together as `other`. Raising \
+                 it costs memory here and where the metrics are kept."
+            ),
+            setting!(
+                Global,
+                "log.level",
+                log.level,
+                Words(&[
+                    ("error", LogLevel::Error),
+                    ("warn", LogLevel::Warn),
+                    ("info", LogLevel::Info),
+                    ("debug", LogLevel::Debug),
+                    ("trace", LogLevel::Trace)
+                ]),
+                "From which level on something is logged."
+            ),
+            setting!(
+                Global,
+                "log.format",
+                log.format,
+                Words(&[("json", LogFormat::Json), ("text", LogFormat::Text)]),
+                "One JSON object in each line, or text for people."
+            ),
+            setting!(
+                Global,
+                "log.malformed_calls",
+                log.malformed_calls,
+                FilePath,
+                "A file with one JSON line for each malformed call of a model, to compare models by."
+            ),
+            setting!(
+                Global,
+                "otlp.endpoint",
+                otlp.endpoint,
+                OrNone(Url { schemes: &["http", "https"] }),
+                "The OpenTelemetry collector that traces and metrics are sent to; nothing is sent \
+                 without one."
+            ),
+        ]
+    });
+    &SETTINGS
+}

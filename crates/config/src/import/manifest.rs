@@ -1,0 +1,103 @@
+//! Tool manifests with a retry policy (seed 002): `timeout_ms` and `retry_policy`.
+
+use super::Import;
+use crate::node::{Entry, Node, Raw, Table};
+
+const FIELDS: [&str; 6] =
+    ["initial_delay_ms", "max_delay_ms", "multiplier", "jitter_percent", "max_attempts", "max_total_time_ms"];
+const NAMES: [&str; 4] = ["id", "name", "tool_id", "tool_name"];
+
+pub(super) fn is_it(root: &Table) -> bool {
+    manifests(root)
+        .iter()
+        .any(|table| table.get("timeout_ms").is_some() || table.get("retry_policy").is_some())
+}
+
+/// The manifest itself, within `tool`, or several in a list `tools`.
+fn manifests(root: &Table) -> Vec<&Table> {
+    let within = |key: &str| root.get(key).map(|entry| &entry.node);
+    if let Some(tool) = within("tool").and_then(Node::table) {
+        return vec![tool];
+    }
+    if let Some(Raw::Array(tools)) = within("tools").map(|node| &node.raw) {
+        return tools.iter().filter_map(Node::table).collect();
+    }
+    vec![root]
+}
+
+pub(super) fn translate(root: &Table, import: &mut Import) {
+    for table in manifests(root) {
+        let named = NAMES.iter().find_map(|key| table.get(key)?.node.text());
+        let own = named.map(str::to_owned).unwrap_or_else(|| stem(&import.name));
+        manifest(&own, table, import);
+    }
+    let name = import.name.clone();
+    import.notes.push(format!(
+        "{name}: what a manifest leaves out has the profile's numbers; those of its own documentation are \
+         `profile = \"measured\"`"
+    ));
+}
+
+/// A manifest without a name is called as its file.
+fn stem(path: &str) -> String {
+    let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
+    file.split('.').next().unwrap_or(file).to_owned()
+}
+
+fn manifest(tool: &str, table: &Table, import: &mut Import) {
+    for Entry { key, node, .. } in &table.0 {
+        match key.as_str() {
+            "timeout_ms" => {
+                import.pass_span(&["tools", tool, "timeout"], node, key, "ms");
+                import.note(&node.place, format!("`timeout_ms` is `timeout` of `[tools.{tool:?}]`"));
+            }
+            "retry_policy" => retry(tool, node, import),
+            key if NAMES.contains(&key) => {}
+            _ => import.note(
+                &node.place,
+                format!("`{key}` of the manifest says nothing about reliability and was left out"),
+            ),
+        }
+    }
+}
+
+fn retry(tool: &str, node: &Node, import: &mut Import) {
+    let Some(table) = node.table() else {
+        return import.refuse(node, "retry_policy", "a table");
+    };
+    import.note(&node.place, format!("`retry_policy` is `[tools.{tool:?}.retry]`"));
+    for Entry { key, node, .. } in &table.0 {
+        let at = |name: &'static str| ["tools", tool, "retry", name];
+        match key.as_str() {
+            "initial_delay_ms" => import.pass_span(&at("base"), node, key, "ms"),
+            "max_delay_ms" => import.pass_span(&at("cap"), node, key, "ms"),
+            "multiplier" => import.pass(&at("factor"), node),
+            "jitter_percent" => jitter(&at("jitter"), node, import),
+            "max_attempts" => import.pass(&at("attempts"), node),
+            "max_total_time_ms" => import.pass_span(&at("total"), node, key, "ms"),
+            "strategy" if node.text() == Some("exponential_backoff") => {}
+            "strategy" => import.note(
+                &node.place,
+                "the only strategy that is understood is `exponential_backoff`; that is used",
+            ),
+            _ => import.ignore(&node.place, key, &FIELDS),
+        }
+    }
+}
+
+fn jitter(path: &[&str], node: &Node, import: &mut Import) {
+    let percent = match &node.raw {
+        Raw::Integer(percent) => i32::try_from(*percent).ok().map(f64::from),
+        Raw::Float(percent) => Some(*percent),
+        Raw::Boolean(_)
+        | Raw::String(_)
+        | Raw::Loose(_)
+        | Raw::Foreign(_)
+        | Raw::Array(_)
+        | Raw::Table(_) => None,
+    };
+    match percent.filter(|percent| (0.0..=100.0).contains(percent)) {
+        Some(percent) => import.set(path, Raw::Float(percent / 100.0), &node.place),
+        None => import.refuse(node, "jitter_percent", "a number from 0 to 100"),
+    }
+}

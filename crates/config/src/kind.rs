@@ -1,0 +1,209 @@
+//! What settings take: counts, spans of time, sizes, shares, words, texts.
+//!
+//! A kind reads a value, shows it as it would be written, and describes itself for messages, for the
+//! reference page and for the JSON Schema. What does not fit is refused with an example of what would.
+
+mod numbers;
+mod texts;
+
+use std::sync::Arc;
+
+use serde_json::{Value as Json, json};
+
+pub(crate) use numbers::{Count, Growth, Number, PerTime, Share, Size, Span, show_span};
+pub(crate) use texts::{FilePath, Hidden, Map, Name, Plain, Socket, Text, Url};
+
+use crate::diagnostics::nearest;
+use crate::node::{Node, Raw, shortened};
+use crate::setting::Context;
+
+/// How a value of type `T` is written.
+pub(crate) trait Kind<T>: Send + Sync {
+    /// The value, or nothing and a problem.
+    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<T>;
+    /// As it would be written.
+    fn show(&self, value: &T) -> String;
+    /// What it takes, in words: "a whole number from 1 to 100".
+    fn takes(&self) -> String;
+    /// As a JSON Schema.
+    fn schema(&self) -> Json;
+    /// Whether a variable or a flag can hold it.
+    fn is_scalar(&self) -> bool {
+        true
+    }
+}
+
+/// Yes or no.
+pub(crate) struct Flag;
+
+impl Kind<bool> for Flag {
+    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<bool> {
+        let truth = match &node.raw {
+            Raw::Boolean(truth) => Some(*truth),
+            Raw::Loose(text) => truth_of(text),
+            Raw::Integer(_)
+            | Raw::Float(_)
+            | Raw::String(_)
+            | Raw::Foreign(_)
+            | Raw::Array(_)
+            | Raw::Table(_) => None,
+        };
+        if truth.is_none() {
+            let help = format!("write {} or `false`, without quotes", cx.with("true"));
+            cx.wrong(node, &self.takes(), help);
+        }
+        truth
+    }
+
+    fn show(&self, value: &bool) -> String {
+        value.to_string()
+    }
+
+    fn takes(&self) -> String {
+        "true or false".to_owned()
+    }
+
+    fn schema(&self) -> Json {
+        json!({ "type": "boolean" })
+    }
+}
+
+/// Yes or no as people write it in variables.
+pub(crate) fn truth_of(text: &str) -> Option<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "true" | "1" | "on" | "yes" => Some(true),
+        "false" | "0" | "off" | "no" => Some(false),
+        _ => None,
+    }
+}
+
+/// One of some words.
+pub(crate) struct Words<T: 'static>(pub(crate) &'static [(&'static str, T)]);
+
+impl<T: Clone + PartialEq + Send + Sync> Kind<T> for Words<T> {
+    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<T> {
+        let word = node.text();
+        let found = word.and_then(|word| self.0.iter().find(|(name, _)| *name == word));
+        if found.is_none() {
+            let names = self.0.iter().map(|(name, _)| *name);
+            let help = match word.and_then(|word| nearest(word, names)) {
+                Some(meant) => format!("did you mean {meant:?}?"),
+                None if self.are_many() => self.takes(),
+                None => format!("write for example {}", cx.with(format!("{:?}", self.first()))),
+            };
+            match self.are_many() {
+                true => cx.wrong(node, "another word", help),
+                false => cx.wrong(node, &self.takes(), help),
+            }
+        }
+        found.map(|(_, value)| value.clone())
+    }
+
+    fn show(&self, value: &T) -> String {
+        let name = self.0.iter().find(|(_, known)| known == value).map_or("", |(name, _)| name);
+        format!("{name:?}")
+    }
+
+    fn takes(&self) -> String {
+        let names: Vec<String> = self.0.iter().map(|(name, _)| format!("{name:?}")).collect();
+        match names.as_slice() {
+            [first, second] => format!("{first} or {second}"),
+            _ => format!("one of {}", names.join(", ")),
+        }
+    }
+
+    fn schema(&self) -> Json {
+        json!({ "enum": self.0.iter().map(|(name, _)| *name).collect::<Vec<_>>() })
+    }
+}
+
+impl<T> Words<T> {
+    /// Too many to be listed in a sentence about something else.
+    fn are_many(&self) -> bool {
+        self.0.len() > 6
+    }
+
+    fn first(&self) -> &'static str {
+        self.0.first().map_or("", |(name, _)| name)
+    }
+}
+
+/// A value, or `"none"` for the absence of one.
+pub(crate) struct OrNone<K>(pub(crate) K);
+
+impl<T: Send + Sync, K: Kind<T>> Kind<Option<T>> for OrNone<K> {
+    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Option<T>> {
+        if node.text() == Some("none") {
+            return Some(None);
+        }
+        self.0.read(node, cx).map(Some)
+    }
+
+    fn show(&self, value: &Option<T>) -> String {
+        value.as_ref().map_or_else(|| "\"none\"".to_owned(), |value| self.0.show(value))
+    }
+
+    fn takes(&self) -> String {
+        format!("{}, or \"none\"", self.0.takes())
+    }
+
+    fn schema(&self) -> Json {
+        json!({ "anyOf": [{ "const": "none" }, self.0.schema()] })
+    }
+
+    fn is_scalar(&self) -> bool {
+        self.0.is_scalar()
+    }
+}
+
+/// A list. It replaces the list of a less specific rule as a whole.
+pub(crate) struct ListOf<K> {
+    pub(crate) item: K,
+    pub(crate) least: usize,
+    pub(crate) most: usize,
+}
+
+impl<T: Send + Sync, K: Kind<T>> Kind<Arc<[T]>> for ListOf<K> {
+    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Arc<[T]>> {
+        let Some(items) = node.items() else {
+            // A command line is what is most often written as one text.
+            let words: Vec<String> = node
+                .text()
+                .unwrap_or("…")
+                .split_whitespace()
+                .map(|word| format!("{:?}", shortened(word)))
+                .collect();
+            cx.wrong(
+                node,
+                "a list",
+                format!("put it into brackets: {}", cx.with(format!("[{}]", words.join(", ")))),
+            );
+            return None;
+        };
+        if items.len() < self.least || items.len() > self.most {
+            let takes = format!("{} to {} items", self.least, self.most);
+            let what = format!("`{}` takes {takes}, not {}", cx.name, items.len());
+            cx.refuse(&node.place, what, "shorten or fill the list");
+            return None;
+        }
+        let count = items.len();
+        let read: Vec<T> = items.iter().filter_map(|item| self.item.read(item, cx)).collect();
+        (read.len() == count).then(|| read.into())
+    }
+
+    fn show(&self, value: &Arc<[T]>) -> String {
+        format!("[{}]", value.iter().map(|item| self.item.show(item)).collect::<Vec<_>>().join(", "))
+    }
+
+    fn takes(&self) -> String {
+        format!("a list; each item is {}", self.item.takes())
+    }
+
+    fn schema(&self) -> Json {
+        json!({ "type": "array", "items": self.item.schema(), "minItems": self.least, "maxItems": self.most })
+    }
+
+    fn is_scalar(&self) -> bool {
+        self.item.is_scalar()
+    }
+}

@@ -1,0 +1,62 @@
+//! The configuration of Steadfast.
+//!
+//! One schema, two types. *As written*: a tree with the place of every key and value, from TOML, JSON,
+//! variables and flags alike. *As resolved*: [`steadfast_core::policy::Policy`], complete and valid. Between
+//! them stand tables of settings, each row with its name, what it takes and what it means; reader, messages,
+//! JSON Schema, reference page and `explain` are all made from these rows.
+//!
+//! ```text
+//!   defaults.toml ─┐
+//!   user's file   ─┤   tables of      layers,        Config ── resolve(tool) ──▶ Arc<Policy>, origins
+//!   project's file ┼──▶ settings  ──▶  rules    ──▶    │
+//!   environment   ─┤      │                             └───── Live: follows the files
+//!   flags         ─┘      └──▶ everything that is wrong, at once
+//! ```
+//!
+//! Two orders decide. Between sources, the later one in this picture is stronger. Between rules, the more
+//! specific one is: tool, domain, server, class, everything. The rule goes first: what the user's file says
+//! of a tool beats what a flag says of everything.
+//!
+//! | module | what is decided there |
+//! | --- | --- |
+//! | `setting`, `kind` | what a setting is, how values are read, shown and described |
+//! | `policy`, `global`, `server` | the tables |
+//! | `node`, `place` | what was written, and where |
+//! | `document`, `rule` | which settings are about whom |
+//! | `config`, `sources`, `switch` | layers and where they come from |
+//! | `resolve` | the policy of a call, and who decided it |
+//! | `import` | files of others |
+//! | `live` | following the files |
+//! | `diagnostics` | how mistakes are told |
+//! | `reference` | schema and reference page |
+
+mod config;
+mod diagnostics;
+mod document;
+mod global;
+mod import;
+mod kind;
+mod live;
+mod node;
+mod place;
+mod policy;
+pub mod reference;
+mod resolve;
+mod rule;
+mod server;
+mod setting;
+mod sources;
+mod switch;
+
+pub use config::{Config, DEFAULTS, Shown};
+pub use diagnostics::{ConfigErrors, Problem};
+pub use global::{
+    Global, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings, OtlpSettings, StoreKind,
+    StoreSettings, TrustStateSettings,
+};
+pub use live::{Live, Reload};
+pub use place::WrittenAt;
+pub use resolve::{Annotations, Explained, Explanation, Origin, Origins, Resolved};
+pub use server::{Isolation, Reached, Server};
+pub use sources::{CONFIG_VARIABLE, ConfigFile, FILE_NAME, Flag, Needed, Sources, Start};
+pub use switch::Switches;

@@ -1,0 +1,143 @@
+//! A configuration that follows its files while it is in use.
+//!
+//! Readers take a snapshot and never wait. Files are compared by their contents: that costs one read of some
+//! kilobytes and cannot be fooled by clocks, copies or editors that keep a file's size. A file that is bad, or
+//! gone, keeps the running configuration, and that is told once.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use crate::config::Config;
+use crate::diagnostics::{ConfigErrors, Problem};
+use crate::sources::{Contents, Sources};
+use crate::switch::Switches;
+
+/// A configuration that follows its files.
+pub struct Live {
+    current: ArcSwap<Config>,
+    sources: Sources,
+    seen: Mutex<Seen>,
+}
+
+struct Seen {
+    /// The files that the running configuration is made of.
+    running: Vec<Contents>,
+    /// The files that were last complained about; once is enough.
+    refused: Option<Vec<Contents>>,
+    /// The files at the last look, if they were new then.
+    changing: Option<Vec<Contents>>,
+}
+
+impl Seen {
+    fn know(&self, found: &Vec<Contents>) -> bool {
+        self.running == *found || self.refused.as_ref() == Some(found)
+    }
+}
+
+/// What a look at the files brought.
+#[derive(Debug)]
+pub enum Reload {
+    /// Nothing new.
+    Unchanged,
+    /// A new configuration is in use.
+    Replaced {
+        /// The global settings and servers that differ; who uses them decides whether that takes a restart.
+        changed: Vec<String>,
+    },
+    /// The files are not right; the running configuration stays.
+    Kept(ConfigErrors),
+}
+
+impl Live {
+    /// Loads the configuration and begins to follow its files.
+    pub fn start(sources: Sources) -> Result<Self, ConfigErrors> {
+        let running = sources.read();
+        let config = Config::of(&sources, &running)?;
+        let seen = Mutex::new(Seen { running, refused: None, changing: None });
+        Ok(Self { current: ArcSwap::from_pointee(config), sources, seen })
+    }
+
+    /// The configuration as it is now. It stays as it is for whoever holds it.
+    pub fn current(&self) -> Arc<Config> {
+        self.current.load_full()
+    }
+
+    /// Looks at the files, and takes what is new in them at once.
+    pub fn check_now(&self) -> Reload {
+        let found = self.sources.read();
+        let mut seen = self.seen.lock();
+        seen.changing = None;
+        self.judge(&mut seen, found)
+    }
+
+    /// Looks at the files, and takes what is new in them when a second look finds the same: an editor may
+    /// be in the middle of writing. For a task that looks every second or so.
+    pub fn poll(&self) -> Reload {
+        let found = self.sources.read();
+        let mut seen = self.seen.lock();
+        if seen.know(&found) || seen.changing.as_ref() == Some(&found) {
+            seen.changing = None;
+            return self.judge(&mut seen, found);
+        }
+        seen.changing = Some(found);
+        Reload::Unchanged
+    }
+
+    /// Turns switches. They stay turned when files change.
+    pub fn switch(&self, switches: Switches) {
+        // Under the lock, so that a reload at the same moment does not bring the old switches back.
+        let _seen = self.seen.lock();
+        self.current.store(Arc::new(self.current.load().with_switches(switches)));
+    }
+
+    fn judge(&self, seen: &mut Seen, found: Vec<Contents>) -> Reload {
+        if seen.know(&found) {
+            return Reload::Unchanged;
+        }
+        let gone =
+            seen.running.iter().zip(&found).zip(&self.sources.files).find_map(|((before, now), file)| {
+                let vanished = *before != Contents::Missing && *now == Contents::Missing;
+                vanished.then(|| {
+                    Problem::nowhere(format!("{} is gone", file.path.display()))
+                        .help("put it back, or restart without it; an empty file takes its settings away")
+                })
+            });
+        let loaded = match gone.and_then(|problem| ConfigErrors::of(vec![problem])) {
+            Some(errors) => Err(errors),
+            None => Config::of(&self.sources, &found),
+        };
+        match loaded {
+            Ok(config) => {
+                (seen.running, seen.refused) = (found, None);
+                let running = self.current.load();
+                let changed = differences(&running, &config);
+                self.current.store(Arc::new(config.with_switches(running.switches())));
+                Reload::Replaced { changed }
+            }
+            Err(errors) => {
+                seen.refused = Some(found);
+                Reload::Kept(errors)
+            }
+        }
+    }
+}
+
+/// The global settings and servers that differ.
+fn differences(before: &Config, after: &Config) -> Vec<String> {
+    let (old, new) = (before.shown(), after.shown());
+    let global = old.iter().zip(&new).filter(|(old, new)| old.value != new.value);
+    let mut changed: Vec<String> = global.map(|(old, _)| old.setting.to_owned()).collect();
+    // Passwords are not shown, so that only they could differ.
+    let url = "store.url".to_owned();
+    if before.global().store.url != after.global().store.url && !changed.contains(&url) {
+        changed.push(url);
+    }
+    let mut names: Vec<_> = before.servers().keys().chain(after.servers().keys()).collect();
+    names.sort();
+    names.dedup();
+    let servers = names.into_iter().filter(|name| before.servers().get(*name) != after.servers().get(*name));
+    changed.extend(servers.map(|name| format!("servers.{name}")));
+    changed
+}

@@ -1,0 +1,120 @@
+//! Where something is written: a file with line and column, a variable, a flag.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use steadfast_core::json::Position;
+
+/// A text that settings were read from. Kept as long as its settings are, so that every one of them can say
+/// where it stands.
+pub(crate) struct SourceText {
+    /// How the file is called in messages.
+    pub(crate) name: String,
+    pub(crate) text: String,
+    /// The byte at which each line begins.
+    lines: Vec<usize>,
+}
+
+impl SourceText {
+    pub(crate) fn new(name: impl Into<String>, text: impl Into<String>) -> Arc<Self> {
+        let text = text.into();
+        let starts = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
+        let lines = std::iter::once(0).chain(starts).collect();
+        Arc::new(Self { name: name.into(), text, lines })
+    }
+
+    /// Line and column of a byte, as an editor shows them.
+    pub(crate) fn position(&self, offset: usize) -> Position {
+        let line = self.lines.partition_point(|start| *start <= offset).max(1);
+        let start = self.lines.get(line - 1).copied().unwrap_or_default();
+        let before = self.text.get(start..offset).unwrap_or_default();
+        Position { line, column: 1 + before.chars().count() }
+    }
+
+    /// The text of a line, counted from one, without its end.
+    pub(crate) fn line(&self, line: usize) -> &str {
+        let start = self.lines.get(line.saturating_sub(1)).copied().unwrap_or(self.text.len());
+        let rest = self.text.get(start..).unwrap_or_default();
+        rest.lines().next().unwrap_or_default()
+    }
+}
+
+/// Debug would print whole files, with whatever secrets are in them.
+impl fmt::Debug for SourceText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// Where something is written.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// In a file; the span is in bytes.
+    File(Arc<SourceText>, Range<usize>),
+    /// In an environment variable of this name.
+    Variable(Arc<str>),
+    /// In a flag of the command line.
+    Flag(Arc<str>),
+}
+
+impl Place {
+    /// The same without the text, for those who only want to be told.
+    pub(crate) fn written(&self) -> WrittenAt {
+        match self {
+            Self::File(source, span) => {
+                let Position { line, column } = source.position(span.start);
+                WrittenAt::File { file: Arc::from(source.name.as_str()), line, column }
+            }
+            Self::Variable(name) => WrittenAt::Variable(name.clone()),
+            Self::Flag(name) => WrittenAt::Flag(name.clone()),
+        }
+    }
+}
+
+/// Where a setting is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WrittenAt {
+    /// In a file.
+    File {
+        /// Which one.
+        file: Arc<str>,
+        /// The line, from one.
+        line: usize,
+        /// The character within the line, from one.
+        column: usize,
+    },
+    /// In an environment variable.
+    Variable(Arc<str>),
+    /// In a flag of the command line.
+    Flag(Arc<str>),
+}
+
+impl fmt::Display for WrittenAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { file, line, column } => write!(f, "{file}:{line}:{column}"),
+            Self::Variable(name) => write!(f, "${name}"),
+            Self::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_has_the_line_and_column_that_an_editor_shows() {
+        let source = SourceText::new("x", "ä = 1\r\nb = 2\n");
+        let at = |offset| {
+            let Position { line, column } = source.position(offset);
+            (line, column)
+        };
+        assert_eq!((at(0), at(3), at(8), at(14), at(99)), ((1, 1), (1, 3), (2, 1), (3, 1), (3, 1)));
+        assert_eq!(
+            (source.line(1), source.line(2), source.line(3), source.line(9)),
+            ("ä = 1", "b = 2", "", "")
+        );
+    }
+}

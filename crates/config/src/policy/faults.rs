@@ -1,0 +1,425 @@
+//! Rules about faults, as they are written, with their examples.
+//!
+//! ```toml
+//! [[tools."lab/measure".classify.rules]]
+//! name    = "no beam time"
+//! text    = "no beam time"
+//! nature  = "transient"
+//! matches = [{ message = "no beam time left" }]
+//! misses  = [{ message = "who has no beam time?" }]
+//! ```
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+use steadfast_core::classify::{
+    Fault, Match, Nature, OverrideProblem, OverrideRule, Overrides, Reach, Severity, Source, SourceKind,
+    Transport,
+};
+
+use super::FaultRules;
+use super::settings::SEVERITIES;
+use crate::kind::{Kind, ListOf, Number, OrNone, Plain, Span, Text, Words};
+use crate::node::{Node, Raw};
+use crate::place::Place;
+use crate::setting::{Context, Setting, read_table, setting};
+
+/// The most rules of one tool.
+const MOST_RULES: usize = 64;
+/// The most examples of one rule.
+const MOST_EXAMPLES: usize = 32;
+
+/// A list of rules.
+pub(crate) struct FaultRuleList;
+
+impl Kind<FaultRules> for FaultRuleList {
+    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<FaultRules> {
+        let Some(items) = node.items().filter(|items| items.len() <= MOST_RULES) else {
+            cx.wrong(node, &self.takes(), "write each rule as `[[classify.rules]]` with its settings below");
+            return None;
+        };
+        let before = cx.problems.len();
+        let rules: Vec<OverrideRule> = items.iter().filter_map(|item| read_rule(item, cx)).collect();
+        if cx.problems.len() > before {
+            return None;
+        }
+        // Each was checked by itself; together they can only be too many, which was looked at above.
+        let checked = Overrides::new(rules.clone()).ok()?;
+        Some(FaultRules { written: rules.into(), checked: Arc::new(checked) })
+    }
+
+    fn show(&self, value: &FaultRules) -> String {
+        let names = value.written.iter().enumerate().map(|(at, rule)| match &rule.name {
+            Some(name) => name.clone(),
+            None => format!("override.{at}"),
+        });
+        format!("[{}]", names.collect::<Vec<_>>().join(", "))
+    }
+
+    fn takes(&self) -> String {
+        format!("up to {MOST_RULES} rules, each a table")
+    }
+
+    fn schema(&self) -> Json {
+        let schema = crate::reference::object_schema(rule_settings());
+        json!({ "type": "array", "maxItems": MOST_RULES, "items": schema })
+    }
+
+    fn is_scalar(&self) -> bool {
+        false
+    }
+}
+
+/// A rule taken apart.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RuleDraft {
+    name: Option<String>,
+    when: Match,
+    nature: Option<Nature>,
+    severity: Option<Severity>,
+    reach: Option<Reach>,
+    retry_after: Option<Duration>,
+    matches: Arc<[(Fault, Placed)]>,
+    misses: Arc<[(Fault, Placed)]>,
+}
+
+/// Where an example is written.
+type Placed = Arc<Place>;
+
+const TRANSPORTS: Words<Transport> = Words(&[
+    ("connection_refused", Transport::ConnectionRefused),
+    ("connection_reset", Transport::ConnectionReset),
+    ("connection_closed", Transport::ConnectionClosed),
+    ("timed_out", Transport::TimedOut),
+    ("name_not_found", Transport::NameNotFound),
+    ("unreachable", Transport::Unreachable),
+    ("tls", Transport::Tls),
+    ("other", Transport::Other),
+]);
+
+const SOURCES: Words<SourceKind> = Words(&[
+    ("transport", SourceKind::Transport),
+    ("http", SourceKind::Http),
+    ("json_rpc", SourceKind::JsonRpc),
+    ("session_lost", SourceKind::SessionLost),
+    ("is_error", SourceKind::IsError),
+    ("tool", SourceKind::Tool),
+    ("web_socket", SourceKind::WebSocket),
+    ("exit", SourceKind::Exit),
+    ("timeout", SourceKind::Timeout),
+    ("panic", SourceKind::Panic),
+    ("bad_answer", SourceKind::BadAnswer),
+]);
+
+const HTTP: Number = Number(100..=599);
+const JSON_RPC: Number = Number(-0x8000_0000..=0x7fff_ffff);
+const CLOSE: Number = Number(1000..=4999);
+const EXIT: Number = Number(-0x8000_0000..=0x7fff_ffff);
+
+/// What a rule is made of.
+pub(crate) fn rule_settings() -> &'static [Setting<RuleDraft>] {
+    const NATURES: Words<Nature> =
+        Words(&[("transient", Nature::Transient), ("permanent", Nature::Permanent)]);
+    const REACHES: Words<Reach> = Words(&[
+        ("not_sent", Reach::NotSent),
+        ("refused", Reach::Refused),
+        ("unknown", Reach::Unknown),
+        ("answered", Reach::Answered),
+    ]);
+    static SETTINGS: LazyLock<Vec<Setting<RuleDraft>>> = LazyLock::new(|| {
+        let examples = || ListOf { item: Example, least: 0, most: MOST_EXAMPLES };
+        vec![
+            setting!(
+                RuleDraft,
+                "name",
+                name,
+                OrNone(Plain(Text { most: 64 })),
+                "What the rule is called where its verdict is explained."
+            ),
+            setting!(
+                RuleDraft,
+                "status",
+                when.status,
+                OrNone(HTTP),
+                "The HTTP status, also where a message states it."
+            ),
+            setting!(
+                RuleDraft,
+                "json_rpc",
+                when.json_rpc,
+                OrNone(JSON_RPC),
+                "The JSON-RPC code, also where a message states it."
+            ),
+            setting!(
+                RuleDraft,
+                "transport",
+                when.transport,
+                OrNone(TRANSPORTS),
+                "The error of the transport."
+            ),
+            setting!(
+                RuleDraft,
+                "web_socket",
+                when.web_socket,
+                OrNone(CLOSE),
+                "The close code of a WebSocket, also where a message states it."
+            ),
+            setting!(RuleDraft, "exit", when.exit, OrNone(EXIT), "The exit code of a process."),
+            setting!(RuleDraft, "source", when.source, OrNone(SOURCES), "The kind of source."),
+            setting!(
+                RuleDraft,
+                "text",
+                when.text,
+                OrNone(Plain(Text { most: 512 })),
+                "A regular expression. It has to match at the start of the message, of its first \
+                 line, or of what follows a `: ` in that line; a leading `.*` searches within."
+            ),
+            setting!(RuleDraft, "nature", nature, OrNone(NATURES), "Whether trying again can help."),
+            setting!(
+                RuleDraft,
+                "severity",
+                severity,
+                OrNone(SEVERITIES),
+                "How bad it is; by the built-in rules if not set."
+            ),
+            setting!(
+                RuleDraft,
+                "reach",
+                reach,
+                OrNone(REACHES),
+                "How far the call got; by the built-in rules if not set. To say that a tool did not \
+                 run is your promise: a call is repeated on the strength of it."
+            ),
+            setting!(
+                RuleDraft,
+                "retry_after",
+                retry_after,
+                OrNone(Span(Duration::ZERO..=Duration::from_secs(86_400))),
+                "How long to wait at least where the other side does not say."
+            ),
+            setting!(
+                RuleDraft,
+                "matches",
+                matches,
+                examples(),
+                "Faults that the rule must match. Checked when the file is read."
+            ),
+            setting!(
+                RuleDraft,
+                "misses",
+                misses,
+                examples(),
+                "Faults that it must not match. Checked when the file is read."
+            ),
+        ]
+    });
+    &SETTINGS
+}
+
+fn read_rule(node: &Node, cx: &mut Context<'_>) -> Option<OverrideRule> {
+    let Some(table) = node.table() else {
+        cx.wrong(node, "rules, each a table", "write `{ status = 503, nature = \"permanent\" }`");
+        return None;
+    };
+    let outer = cx.name.clone();
+    let written = read_table(rule_settings(), "a rule about faults", |_| true, table, &[], cx);
+    cx.name = outer;
+    let mut draft = RuleDraft::default();
+    for one in &written {
+        (one.patch)(&mut draft);
+    }
+    let Some(nature) = draft.nature else {
+        let what = "a rule about faults says what they are".to_owned();
+        cx.refuse(&node.place, what, "add `nature = \"transient\"` or `nature = \"permanent\"`");
+        return None;
+    };
+    let plain = |examples: &[(Fault, Placed)]| examples.iter().map(|(fault, _)| fault.clone()).collect();
+    let rule = OverrideRule {
+        name: draft.name.clone(),
+        when: draft.when.clone(),
+        nature,
+        severity: draft.severity,
+        reach: draft.reach,
+        retry_after: draft.retry_after,
+        matches: plain(&draft.matches),
+        misses: plain(&draft.misses),
+    };
+    match Overrides::new(vec![rule.clone()]) {
+        Ok(_) => Some(rule),
+        Err(invalid) => {
+            say_invalid(&draft, &written, node, invalid.problem, cx);
+            None
+        }
+    }
+}
+
+fn say_invalid(
+    draft: &RuleDraft,
+    written: &[crate::setting::Written<RuleDraft>],
+    node: &Node,
+    problem: OverrideProblem,
+    cx: &mut Context<'_>,
+) {
+    let place_of = |path: &str| {
+        let at = rule_settings().iter().position(|setting| setting.path == path);
+        let found = written.iter().find(|one| Some(one.setting) == at);
+        found.map_or_else(|| node.place.clone(), |one| one.place.clone())
+    };
+    let example = |list: &[(Fault, Placed)], at: usize| {
+        list.get(at).map_or_else(|| node.place.clone(), |(_, place)| (**place).clone())
+    };
+    match problem {
+        OverrideProblem::MatchesAnything => cx.refuse(
+            &node.place,
+            "this rule would match every fault",
+            "name a `status`, a `text`, or another fact of the fault",
+        ),
+        OverrideProblem::Name => cx.refuse(
+            &place_of("name"),
+            "a name of a rule has 1 to 64 bytes and no control characters",
+            "write `name = \"quota\"` or leave it out",
+        ),
+        OverrideProblem::Pattern(why) => {
+            let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+            cx.refuse(
+                &place_of("text"),
+                format!("`text` is not a usable regular expression: {why}"),
+                "escape `( ) [ ] { } . * + ? |` with a backslash where they stand for themselves",
+            );
+        }
+        OverrideProblem::Missed { example: at, .. } => cx.refuse(
+            &example(&draft.matches, at),
+            "this example should match the rule and does not",
+            "change the rule or the example; a `text` has to match from the start of a statement, \
+             `.*` searches within",
+        ),
+        OverrideProblem::Matched { example: at, .. } => cx.refuse(
+            &example(&draft.misses, at),
+            "this example should not match the rule and does",
+            "make the rule more particular, or drop the example",
+        ),
+        OverrideProblem::TooMany => {
+            cx.refuse(&node.place, format!("there are more than {MOST_RULES} rules"), "join some of them");
+        }
+    }
+}
+
+/// A fault written as an example: a message alone, or a table with its facts.
+#[derive(Clone, Copy)]
+struct Example;
+
+#[derive(Clone, Debug, Default)]
+struct ExampleDraft {
+    message: Option<String>,
+    status: Option<u16>,
+    json_rpc: Option<i64>,
+    transport: Option<Transport>,
+    web_socket: Option<u16>,
+    exit: Option<i32>,
+    source: Option<SourceKind>,
+}
+
+fn example_settings() -> &'static [Setting<ExampleDraft>] {
+    static SETTINGS: LazyLock<Vec<Setting<ExampleDraft>>> = LazyLock::new(|| {
+        vec![
+            setting!(ExampleDraft, "message", message, OrNone(Plain(Text { most: 4096 })), "What was said."),
+            setting!(ExampleDraft, "status", status, OrNone(HTTP), "An HTTP answer of this status."),
+            setting!(ExampleDraft, "json_rpc", json_rpc, OrNone(JSON_RPC), "A JSON-RPC error of this code."),
+            setting!(ExampleDraft, "transport", transport, OrNone(TRANSPORTS), "An error of the transport."),
+            setting!(
+                ExampleDraft,
+                "web_socket",
+                web_socket,
+                OrNone(CLOSE),
+                "A WebSocket closed with this code."
+            ),
+            setting!(ExampleDraft, "exit", exit, OrNone(EXIT), "A process that ended with this code."),
+            setting!(
+                ExampleDraft,
+                "source",
+                source,
+                OrNone(SOURCES),
+                "The kind of source where no other fact tells it; `tool` if not set."
+            ),
+        ]
+    });
+    &SETTINGS
+}
+
+impl Kind<(Fault, Placed)> for Example {
+    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<(Fault, Placed)> {
+        let mut draft = ExampleDraft::default();
+        match &node.raw {
+            Raw::String(message) => draft.message = Some(message.clone()),
+            Raw::Table(table) => {
+                let outer = cx.name.clone();
+                for one in read_table(example_settings(), "an example", |_| true, table, &[], cx) {
+                    (one.patch)(&mut draft);
+                }
+                cx.name = outer;
+            }
+            Raw::Boolean(_)
+            | Raw::Integer(_)
+            | Raw::Float(_)
+            | Raw::Loose(_)
+            | Raw::Foreign(_)
+            | Raw::Array(_) => {
+                cx.wrong(node, &self.takes(), "write `{ message = \"what was said\" }`");
+                return None;
+            }
+        }
+        let fault = Fault::new(draft.source(), draft.message.unwrap_or_default());
+        Some((fault, Arc::new(node.place.clone())))
+    }
+
+    fn show(&self, value: &(Fault, Placed)) -> String {
+        format!("{:?}", value.0.message)
+    }
+
+    fn takes(&self) -> String {
+        "a message, or a table with a `message` and facts such as `status`".to_owned()
+    }
+
+    fn schema(&self) -> Json {
+        json!({ "anyOf": [{ "type": "string" }, crate::reference::object_schema(example_settings())] })
+    }
+
+    fn is_scalar(&self) -> bool {
+        false
+    }
+}
+
+impl ExampleDraft {
+    /// The first fact that is there decides what the fault is.
+    fn source(&self) -> Source {
+        if let Some(status) = self.status {
+            return Source::Http { status };
+        }
+        if let Some(code) = self.json_rpc {
+            return Source::JsonRpc { code };
+        }
+        if let Some(error) = self.transport {
+            return Source::Transport { error, written: true };
+        }
+        if let Some(code) = self.web_socket {
+            return Source::WebSocket { code };
+        }
+        if let Some(code) = self.exit {
+            return Source::Exit { code: Some(code), signal: None };
+        }
+        match self.source.unwrap_or(SourceKind::Tool) {
+            SourceKind::SessionLost => Source::SessionLost,
+            SourceKind::IsError => Source::IsError,
+            SourceKind::Timeout => Source::Timeout { after: Duration::ZERO },
+            SourceKind::Panic => Source::Panic,
+            SourceKind::BadAnswer => Source::BadAnswer,
+            SourceKind::Transport => Source::Transport { error: Transport::Other, written: true },
+            SourceKind::Http => Source::Http { status: 500 },
+            SourceKind::JsonRpc => Source::JsonRpc { code: -32603 },
+            SourceKind::WebSocket => Source::WebSocket { code: 1006 },
+            SourceKind::Exit => Source::Exit { code: Some(1), signal: None },
+            SourceKind::Tool => Source::Tool,
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! The settings that make a policy, and the draft that they are put into.
+//!
+//! A [`Draft`] is a policy taken apart: what the policy joins into one value (a back-off, a rate rule) stands
+//! here in the pieces that are written one by one. It is always complete and always finishes into a valid
+//! policy, whatever subset of settings was written over it.
+
+pub(crate) mod faults;
+mod settings;
+pub(crate) mod shapes;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_core::classify::danger::{Shape, Shapes};
+use steadfast_core::classify::{Nature, OverrideRule, Overrides};
+use steadfast_core::policy::{
+    ApprovalPolicy, ArgumentCheck, Backoff, BudgetPolicy, Cooldown, CountedFrom, DedupePolicy, Factor,
+    GuardPolicy, Jitter, LimitPolicy, Mode, Modes, Policy, RateRule, Ratio, RepeatPolicy, RepeatedSuccess,
+    RetryPolicy, SlowRule, TimePolicy, ToolClass, TrustRule,
+};
+
+pub(crate) use settings::{CLASS, class_name, classes, settings};
+
+/// A policy taken apart into what is written one by one.
+#[derive(Clone, Debug)]
+pub(crate) struct Draft {
+    /// Decided before any rule is applied: which rules apply depends on it.
+    pub(crate) class: ToolClass,
+    mode: Mode,
+    pub(crate) modes: Modes,
+    time: TimePolicy,
+    retry: Retry,
+    repeat: RepeatPolicy,
+    pub(crate) dedupe: DedupePolicy,
+    breaker: Breaker,
+    limits: LimitPolicy,
+    guard: Guard,
+    pub(crate) trust: TrustRule,
+    approval: ApprovalPolicy,
+    arguments: ArgumentCheck,
+    verify: Option<Arc<str>>,
+    classify: Classify,
+    danger: Danger,
+}
+
+#[derive(Clone, Debug)]
+struct Retry {
+    attempts: NonZeroU32,
+    base: Duration,
+    factor: Factor,
+    cap: Duration,
+    /// If there are any, they are used, and base, factor and cap are not.
+    waits: Option<Arc<[Duration]>>,
+    jitter: Jitter,
+    total: Option<Duration>,
+    counted_from: CountedFrom,
+    longest_retry_after: Duration,
+    budget_share: Ratio,
+    budget_floor: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Breaker {
+    consecutive: Option<NonZeroU32>,
+    rate: Option<Ratio>,
+    rate_last: NonZeroU32,
+    rate_at_least: NonZeroU32,
+    slow_rate: Option<Ratio>,
+    slower_than: Duration,
+    window: Duration,
+    cooldown: Duration,
+    cooldown_growth: Factor,
+    /// The longest cool-down; the first one if nothing is set.
+    cooldown_cap: Option<Duration>,
+    close_after: NonZeroU32,
+    neutral_close_after: NonZeroU32,
+    /// As long as an attempt may be silent, if nothing is set.
+    probe_lease: Option<Duration>,
+    force: Force,
+}
+
+/// Whether a breaker is open by configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Force {
+    No,
+    Open,
+}
+
+#[derive(Clone, Debug)]
+struct Guard {
+    policy: GuardPolicy,
+    repeated: Repeated,
+    repeated_after: NonZeroU32,
+}
+
+/// What to do about the same success again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeated {
+    Ignore,
+    Warn,
+    Refuse,
+}
+
+#[derive(Clone, Debug)]
+struct Classify {
+    unknown: Nature,
+    rules: FaultRules,
+}
+
+/// Rules as they are written, and the same rules checked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FaultRules {
+    pub(crate) written: Arc<[OverrideRule]>,
+    pub(crate) checked: Arc<Overrides>,
+}
+
+#[derive(Clone, Debug)]
+struct Danger {
+    allow: Arc<[Arc<str>]>,
+    add: Arc<[Shape]>,
+}
+
+/// The shortest probe lease that is chosen without being asked.
+const PROBE_LEASE: Duration = Duration::from_secs(120);
+/// What counts as slow until somebody says so.
+const SLOW: Duration = Duration::from_secs(10);
+/// How many equal successes are many until somebody says so.
+const MANY: NonZeroU32 = NonZeroU32::new(10).unwrap();
+
+impl Draft {
+    pub(crate) fn of(policy: Policy) -> Self {
+        let Policy { class, modes, time, retry, repeat, dedupe, breaker, limits, guard, .. } = policy;
+        let Policy { trust, approval, arguments, verify, .. } = policy;
+        let rate = breaker.rate.unwrap_or(RateRule {
+            threshold: Ratio::percent(50),
+            last: NonZeroU32::MIN,
+            at_least: NonZeroU32::MIN,
+        });
+        Self {
+            class,
+            mode: Mode::Enforce,
+            modes,
+            time,
+            retry: Retry::of(retry),
+            repeat,
+            dedupe,
+            breaker: Breaker {
+                consecutive: breaker.consecutive,
+                rate: breaker.rate.map(|rate| rate.threshold),
+                rate_last: rate.last,
+                rate_at_least: rate.at_least,
+                slow_rate: breaker.slow.map(|slow| slow.rate.threshold),
+                slower_than: breaker.slow.map_or(SLOW, |slow| slow.slower_than),
+                window: breaker.window,
+                cooldown: breaker.cooldown.first,
+                cooldown_growth: breaker.cooldown.growth,
+                cooldown_cap: None,
+                close_after: breaker.close_after,
+                neutral_close_after: breaker.neutral_close_after,
+                probe_lease: None,
+                force: if breaker.forced_open { Force::Open } else { Force::No },
+            },
+            limits,
+            guard: Guard { policy: guard, repeated: Repeated::Ignore, repeated_after: MANY },
+            trust,
+            approval,
+            arguments,
+            verify,
+            classify: Classify { unknown: Nature::Transient, rules: FaultRules::default() },
+            danger: Danger { allow: Arc::default(), add: Arc::default() },
+        }
+    }
+
+    /// The policy. It is total: there is no draft without one.
+    pub(crate) fn finish(self) -> Policy {
+        let Self { class, mode: _, modes, time, retry, repeat, dedupe, breaker, limits, guard, .. } = self;
+        let Self { trust, approval, arguments, verify, classify, danger, .. } = self;
+        let rate = |threshold| RateRule {
+            threshold,
+            last: breaker.rate_last,
+            at_least: breaker.rate_at_least.min(breaker.rate_last),
+        };
+        Policy {
+            class,
+            modes,
+            time,
+            retry: retry.finish(),
+            repeat,
+            dedupe,
+            breaker: steadfast_core::policy::BreakerPolicy {
+                consecutive: breaker.consecutive,
+                rate: breaker.rate.map(rate),
+                slow: breaker
+                    .slow_rate
+                    .map(|threshold| SlowRule { slower_than: breaker.slower_than, rate: rate(threshold) }),
+                window: breaker.window,
+                cooldown: Cooldown {
+                    first: breaker.cooldown,
+                    growth: breaker.cooldown_growth,
+                    cap: breaker.cooldown_cap.unwrap_or(breaker.cooldown).max(breaker.cooldown),
+                },
+                close_after: breaker.close_after,
+                neutral_close_after: breaker.neutral_close_after,
+                // A probe is a call like any other: it may be silent for as long as one.
+                probe_lease: breaker.probe_lease.unwrap_or(PROBE_LEASE.max(time.attempt)),
+                forced_open: breaker.force == Force::Open,
+            },
+            limits,
+            guard: GuardPolicy {
+                longest_hold: guard.policy.longest_hold.max(guard.policy.hold),
+                repeated_success: match guard.repeated {
+                    Repeated::Ignore => RepeatedSuccess::Ignore,
+                    Repeated::Warn => RepeatedSuccess::Warn(guard.repeated_after),
+                    Repeated::Refuse => RepeatedSuccess::Refuse(guard.repeated_after),
+                },
+                ..guard.policy
+            },
+            trust,
+            domain_trust: None,
+            approval,
+            arguments,
+            verify,
+            classify: match classify.unknown {
+                Nature::Transient => classify.rules.checked,
+                Nature::Permanent => {
+                    Arc::new((*classify.rules.checked).clone().with_unknown(Nature::Permanent))
+                }
+            },
+            shapes: danger.finish(),
+        }
+    }
+}
+
+impl Retry {
+    fn of(policy: RetryPolicy) -> Self {
+        let millis = Duration::from_millis;
+        // What is not used now stands ready for a rule that changes the form of the back-off.
+        let (base, factor, cap, waits) = match policy.backoff {
+            Backoff::Exponential { base, factor, cap } => (base, factor, cap, None),
+            Backoff::List { first, rest } => {
+                let all: Arc<[Duration]> = std::iter::once(first).chain(rest).collect();
+                (millis(200), Factor::TWO, millis(4000), Some(all))
+            }
+            Backoff::Constant(wait) => (wait, Factor::ONE, wait, None),
+        };
+        Self {
+            attempts: policy.attempts,
+            base,
+            factor,
+            cap,
+            waits,
+            jitter: policy.jitter,
+            total: policy.total,
+            counted_from: policy.counted_from,
+            longest_retry_after: policy.longest_retry_after,
+            budget_share: policy.budget.share,
+            budget_floor: policy.budget.floor_per_second,
+        }
+    }
+
+    fn finish(self) -> RetryPolicy {
+        let backoff = match self.waits.as_deref().and_then(<[Duration]>::split_first) {
+            Some((first, rest)) => Backoff::List { first: *first, rest: rest.to_vec() },
+            None => {
+                Backoff::Exponential { base: self.base, factor: self.factor, cap: self.cap.max(self.base) }
+            }
+        };
+        RetryPolicy {
+            attempts: self.attempts,
+            backoff,
+            jitter: self.jitter,
+            total: self.total,
+            counted_from: self.counted_from,
+            longest_retry_after: self.longest_retry_after,
+            budget: BudgetPolicy { share: self.budget_share, floor_per_second: self.budget_floor },
+        }
+    }
+}
+
+impl Danger {
+    fn finish(self) -> Arc<Shapes> {
+        let kept = self.allow.iter().fold(Shapes::default(), |shapes, name| shapes.without(name));
+        Arc::new(self.add.iter().cloned().fold(kept, Shapes::with))
+    }
+}
+
+/// Settings that are sound one by one and contradict each other together: the name of one, and what is wrong.
+pub(crate) fn contradictions(draft: &Draft) -> Vec<(&'static str, &'static str, String)> {
+    use crate::kind::show_span;
+    let mut found = Vec::new();
+    let mut larger = |small: (&'static str, Duration), large: (&'static str, Duration)| {
+        if small.1 > large.1 {
+            let (a, b) = (show_span(small.1), show_span(large.1));
+            found.push((small.0, large.0, format!("`{}` ({a}) is more than `{}` ({b})", small.0, large.0)));
+        }
+    };
+    let Draft { retry, breaker, guard, dedupe, trust, class, .. } = draft;
+    if retry.waits.is_none() {
+        larger(("retry.base", retry.base), ("retry.cap", retry.cap));
+    }
+    larger(("guard.hold", guard.policy.hold), ("guard.longest_hold", guard.policy.longest_hold));
+    if let Some(cap) = breaker.cooldown_cap {
+        larger(("breaker.cooldown", breaker.cooldown), ("breaker.cooldown_cap", cap));
+    }
+    if breaker.rate_at_least > breaker.rate_last {
+        let what = format!(
+            "`breaker.rate_at_least` ({}) is more than `breaker.rate_last` ({}), so the rate never counts",
+            breaker.rate_at_least, breaker.rate_last
+        );
+        found.push(("breaker.rate_at_least", "breaker.rate_last", what));
+    }
+    if let Some(rate) = trust.rate
+        && trust.expected_failure_rate >= rate
+        && trust.expected_failure_rate.get() > 0.0
+    {
+        let what =
+            "`trust.expected_failure_rate` is not below `trust.rate`: failures are expected and punished";
+        let what = what.to_owned();
+        found.push(("trust.expected_failure_rate", "trust.rate", what));
+    }
+    if dedupe.scope == steadfast_core::policy::KeyScope::Global && *class == ToolClass::Mutating {
+        let what = "`dedupe.scope` is \"global\" for a mutating tool, where it is not heeded".to_owned();
+        found.push(("dedupe.scope", "dedupe.scope", what));
+    }
+    found
+}

@@ -1,0 +1,221 @@
+//! The table of settings that can be written for everything, a class, a domain, a server or a tool.
+
+mod attempts;
+mod judgement;
+mod records;
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use steadfast_core::policy::{Ambiguous, ArgumentCheck, AskWhen, Dangerous, Mode, Modes, Silence, ToolClass};
+
+use super::Draft;
+use crate::kind::{Count, Flag, OrNone, Span, Text, Words};
+use crate::setting::{Setting, setting};
+
+pub(crate) use judgement::SEVERITIES;
+
+/// The table. General settings stand before the particular ones that they decide too.
+pub(crate) fn settings() -> &'static [Setting<Draft>] {
+    static SETTINGS: LazyLock<Vec<Setting<Draft>>> = LazyLock::new(|| {
+        let sections = [
+            general(),
+            attempts::retry(),
+            records::dedupe(),
+            attempts::breaker(),
+            attempts::limits(),
+            judgement::guard(),
+            judgement::trust(),
+            judgement::faults(),
+        ];
+        sections.into_iter().flatten().collect()
+    });
+    &SETTINGS
+}
+
+const MS: Duration = Duration::from_millis(1);
+const DAY: Duration = Duration::from_secs(86_400);
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// A span that must be something.
+const fn span() -> Span {
+    Span(MS..=DAY)
+}
+
+/// A span that may be nothing.
+const fn span_or_zero() -> Span {
+    Span(Duration::ZERO..=DAY)
+}
+
+/// How long something is remembered.
+const fn lifetime() -> Span {
+    Span(MS..=YEAR)
+}
+
+const fn count() -> Count {
+    Count(1..=1_000_000)
+}
+
+const MODES: Words<Mode> = Words(&[("off", Mode::Off), ("shadow", Mode::Shadow), ("enforce", Mode::Enforce)]);
+
+const CLASSES: Words<ToolClass> = Words(&[
+    ("read_only", ToolClass::ReadOnly),
+    ("idempotent", ToolClass::Idempotent),
+    ("mutating", ToolClass::Mutating),
+    ("unknown", ToolClass::Unknown),
+]);
+
+/// The name of a class in files.
+pub(crate) fn class_name(class: ToolClass) -> &'static str {
+    CLASSES.0.iter().find(|(_, known)| *known == class).map_or("", |(name, _)| name)
+}
+
+/// The classes with their names.
+pub(crate) fn classes() -> impl Iterator<Item = (&'static str, ToolClass)> {
+    CLASSES.0.iter().copied()
+}
+
+/// The position of `class` in the table; which rules apply depends on it.
+pub(crate) const CLASS: usize = 0;
+
+fn general() -> Vec<Setting<Draft>> {
+    vec![
+        setting!(
+            Draft,
+            "class",
+            class,
+            CLASSES,
+            "What running the tool twice would do: nothing (read_only), nothing further \
+             (idempotent), another effect (mutating). It goes before what the server says of its \
+             tool."
+        )
+        .only_for_tools(),
+        setting!(
+            Draft,
+            "mode",
+            mode,
+            MODES,
+            "How far every mechanism may go: off does nothing, shadow decides and only tells, \
+             enforce acts. The mode of one mechanism (`retry.mode` and so on) goes before it \
+             within the same rule."
+        )
+        .also(|draft| draft.modes = Modes::all(draft.mode))
+        .decides(&["dedupe.mode", "retry.mode", "breaker.mode", "guard.mode", "trust.mode"])
+        .shown_if(|_| false),
+        setting!(
+            Draft,
+            "timeout",
+            time.attempt,
+            span(),
+            "One attempt without sign of life, then it counts as a time-out of the tool. Raising \
+             it keeps agents waiting longer for a dead tool."
+        )
+        .also(|draft| draft.time.silence = Silence::Timeout)
+        .shown_if(|draft| draft.time.silence == Silence::Timeout)
+        .excludes(&["stuck_after"]),
+        setting!(
+            Draft,
+            "stuck_after",
+            time.attempt,
+            span(),
+            "One attempt without sign of life, then the watchdog ends it as stuck. The form that \
+             the gateway starts from; it stands in the place of `timeout`."
+        )
+        .also(|draft| draft.time.silence = Silence::Stuck)
+        .shown_if(|draft| draft.time.silence == Silence::Stuck),
+        setting!(
+            Draft,
+            "total_timeout",
+            time.total,
+            span(),
+            "One call in all, however much progress it reports."
+        ),
+        setting!(
+            Draft,
+            "last_retry",
+            time.last_retry,
+            OrNone(span_or_zero()),
+            "No retry starts later than this after the first attempt. Raising it beyond the \
+             patience of a client makes retries whose answer nobody reads."
+        ),
+        setting!(
+            Draft,
+            "answer_by",
+            time.answer_by,
+            OrNone(span()),
+            "After this long the caller is told that the call is still running, and the attempt \
+             goes on. Keep it below the time-out of the client."
+        ),
+        setting!(
+            Draft,
+            "retry_safe",
+            repeat.retry_safe,
+            Flag,
+            "You vouch that the tool may run again although nobody knows whether it ran."
+        )
+        .only_for_tools(),
+        setting!(
+            Draft,
+            "honours_key",
+            repeat.honours_key,
+            Flag,
+            "The tool itself recognises the key that we send along, so that a call with a key may \
+             be sent again."
+        )
+        .only_for_tools(),
+        setting!(
+            Draft,
+            "ambiguous",
+            repeat.ambiguous,
+            Words(&[("retry", Ambiguous::Retry), ("stop", Ambiguous::Stop)]),
+            "What to do when a tool of unknown class has an unknown outcome."
+        ),
+        setting!(
+            Draft,
+            "verify",
+            verify,
+            OrNone(Text { most: 1024 }),
+            "How a person or a model finds out whether a call had its effect. Shown with every \
+             unknown outcome."
+        ),
+        setting!(
+            Draft,
+            "validate_arguments",
+            arguments,
+            Words(&[
+                ("assist", ArgumentCheck::Assist),
+                ("enforce", ArgumentCheck::Enforce),
+                ("off", ArgumentCheck::Off)
+            ]),
+            "Arguments that break the tool's own schema: assist lets the tool answer and explains \
+             its refusal, enforce refuses before the tool is bothered."
+        ),
+        setting!(
+            Draft,
+            "approval",
+            approval.when,
+            Words(&[
+                ("never", AskWhen::Never),
+                ("escalated", AskWhen::Escalated),
+                ("always", AskWhen::Always)
+            ]),
+            "When a person is asked before a call runs."
+        ),
+        setting!(Draft, "approval_timeout", approval.timeout, span(), "How long a call waits for an answer."),
+        setting!(
+            Draft,
+            "approval_parked",
+            approval.parked,
+            lifetime(),
+            "How long a request that nobody answered is kept for an operator."
+        ),
+        setting!(
+            Draft,
+            "dangerous",
+            approval.dangerous,
+            Words(&[("record", Dangerous::Record), ("ask", Dangerous::Ask)]),
+            "A command of a dangerous shape: record lets it run and then blocks the tool, ask \
+             asks first."
+        ),
+    ]
+}

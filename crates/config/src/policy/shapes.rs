@@ -1,0 +1,205 @@
+//! Shapes of dangerous commands, as they are written.
+//!
+//! ```toml
+//! [[shapes.add]]
+//! name     = "drop-database"
+//! programs = ["psql", "mysql"]
+//! options  = [["-c", "--command"]]
+//! words    = ["DROP"]
+//! ```
+
+use std::borrow::Cow;
+use std::sync::{Arc, LazyLock};
+
+use serde_json::{Value as Json, json};
+use steadfast_core::classify::danger::{Rights, Shape, Shapes, Target};
+
+use crate::diagnostics::nearest;
+use crate::kind::{Kind, ListOf, OrNone, Plain, Text, Words};
+use crate::node::Node;
+use crate::setting::{Context, Setting, list, read_table, setting};
+
+/// The most shapes that can be added.
+const MOST: usize = 64;
+
+/// The name of a shape that we have.
+pub(crate) struct ShapeName;
+
+impl Kind<Arc<str>> for ShapeName {
+    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Arc<str>> {
+        let names = names();
+        let found = node.text().filter(|text| names.iter().any(|name| name == text));
+        if found.is_none() {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let help = match node.text().and_then(|text| nearest(text, names.iter().copied())) {
+                Some(name) => format!("did you mean {name:?}?"),
+                None => format!("there are {}", list(&names)),
+            };
+            cx.wrong(node, &self.takes(), help);
+        }
+        found.map(Arc::from)
+    }
+
+    fn show(&self, value: &Arc<str>) -> String {
+        format!("{value:?}")
+    }
+
+    fn takes(&self) -> String {
+        "the name of a shape of a dangerous command".to_owned()
+    }
+
+    fn schema(&self) -> Json {
+        json!({ "enum": names() })
+    }
+}
+
+fn names() -> Vec<String> {
+    let shapes = Shapes::default();
+    let mut names: Vec<String> = shapes.names().map(str::to_owned).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Shapes that are added to the table.
+pub(crate) struct NewShapes;
+
+#[derive(Clone, Debug)]
+struct ShapeDraft {
+    name: Option<String>,
+    programs: Arc<[String]>,
+    options: Arc<[Arc<[String]>]>,
+    target: PlainTarget,
+    words: Arc<[String]>,
+    rights: Rights,
+}
+
+fn shape_settings() -> &'static [Setting<ShapeDraft>] {
+    static SETTINGS: LazyLock<Vec<Setting<ShapeDraft>>> = LazyLock::new(|| {
+        const TARGETS: Words<PlainTarget> = Words(&[
+            ("anything", PlainTarget::Anything),
+            ("system_folder", PlainTarget::SystemFolder),
+            ("device", PlainTarget::Device),
+        ]);
+        const RIGHTS: Words<Rights> = Words(&[("any", Rights::Any), ("elevated", Rights::Elevated)]);
+        let word = || Plain(Text { most: 256 });
+        let words = move |least| ListOf { item: word(), least, most: 32 };
+        vec![
+            setting!(
+                ShapeDraft,
+                "name",
+                name,
+                OrNone(Plain(Text { most: 64 })),
+                "What it is called where it is told of."
+            ),
+            setting!(
+                ShapeDraft,
+                "programs",
+                programs,
+                words(1),
+                "The programs, without folder; a trailing `*` stands for any end."
+            ),
+            setting!(
+                ShapeDraft,
+                "options",
+                options,
+                ListOf { item: words(1), least: 0, most: 16 },
+                "Of each group one option must be given; letters also within others (`-rf` has `-r`)."
+            ),
+            setting!(ShapeDraft, "target", target, TARGETS, "What one of the operands must be."),
+            setting!(
+                ShapeDraft,
+                "words",
+                words,
+                words(1),
+                "Words of which one must be an operand, in the place of `target`."
+            )
+            .excludes(&["target"]),
+            setting!(
+                ShapeDraft,
+                "rights",
+                rights,
+                RIGHTS,
+                "Whose rights make it dangerous: anybody's, or only those taken through sudo and the \
+                 like."
+            ),
+        ]
+    });
+    &SETTINGS
+}
+
+/// A target without words of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PlainTarget {
+    Anything,
+    SystemFolder,
+    Device,
+}
+
+impl Kind<Arc<[Shape]>> for NewShapes {
+    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Arc<[Shape]>> {
+        let Some(items) = node.items().filter(|items| items.len() <= MOST) else {
+            cx.wrong(node, &self.takes(), "write each shape as `[[shapes.add]]` with its settings below");
+            return None;
+        };
+        let count = items.len();
+        let shapes: Vec<Shape> = items.iter().filter_map(|item| read_shape(item, cx)).collect();
+        (shapes.len() == count).then(|| shapes.into())
+    }
+
+    fn show(&self, value: &Arc<[Shape]>) -> String {
+        format!("[{}]", value.iter().map(|shape| &*shape.name).collect::<Vec<_>>().join(", "))
+    }
+
+    fn takes(&self) -> String {
+        format!("up to {MOST} shapes, each a table")
+    }
+
+    fn schema(&self) -> Json {
+        json!({ "type": "array", "maxItems": MOST, "items": crate::reference::object_schema(shape_settings()) })
+    }
+
+    fn is_scalar(&self) -> bool {
+        false
+    }
+}
+
+fn read_shape(node: &Node, cx: &mut Context<'_>) -> Option<Shape> {
+    let Some(table) = node.table() else {
+        cx.wrong(node, "shapes, each a table", "write `{ name = \"…\", programs = [\"…\"] }`");
+        return None;
+    };
+    let before = cx.problems.len();
+    let outer = cx.name.clone();
+    let written = read_table(shape_settings(), "a shape", |_| true, table, &[], cx);
+    cx.name = outer;
+    let mut draft = ShapeDraft {
+        name: None,
+        programs: Arc::default(),
+        options: Arc::default(),
+        target: PlainTarget::Anything,
+        words: Arc::default(),
+        rights: Rights::Any,
+    };
+    for one in &written {
+        (one.patch)(&mut draft);
+    }
+    let name = draft.name.filter(|_| !draft.programs.is_empty());
+    if name.is_none() && cx.problems.len() == before {
+        let what = "a shape has a `name` and `programs`";
+        cx.refuse(&node.place, what, "add `name = \"…\"` and `programs = [\"…\"]`");
+    }
+    let owned = |texts: &[String]| texts.iter().cloned().map(Cow::Owned).collect::<Vec<Cow<'static, str>>>();
+    Some(Shape {
+        name: Cow::Owned(name?),
+        programs: owned(&draft.programs),
+        options: draft.options.iter().map(|group| owned(group)).collect(),
+        target: match draft.target {
+            _ if !draft.words.is_empty() => Target::Words(owned(&draft.words)),
+            PlainTarget::Anything => Target::Anything,
+            PlainTarget::SystemFolder => Target::SystemFolder,
+            PlainTarget::Device => Target::Device,
+        },
+        rights: draft.rights,
+    })
+}

@@ -1,0 +1,270 @@
+//! What is generated from the tables of settings: the JSON Schema and the reference page.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value as Json, json};
+use steadfast_core::policy::{Profile, ToolClass};
+
+use crate::config::Config;
+use crate::document::FOREIGN_VARIABLES;
+use crate::global;
+use crate::policy::{self, Draft, classes};
+use crate::server::{self, ServerDraft};
+use crate::setting::{Scope, Setting, first_part};
+use crate::sources::{CONFIG_VARIABLE, Sources};
+use crate::switch;
+
+const TOOLS: &str = "Settings of tools: \"server/tool\", \"server/*\", \"server/get_*\", or \"tool\" for a tool of \
+    any server.";
+
+/// The JSON Schema of `steadfast.toml`, for editors.
+pub fn schema() -> Json {
+    let mut shared = Map::new();
+    let for_all = refer(object(policy::settings(), |setting| setting.scope == Scope::Anywhere), &mut shared);
+    let for_tools = refer(object(policy::settings(), |_| true), &mut shared);
+    let mut root = for_all.clone();
+    root.extend(object(global::settings(), |_| true));
+    shared.insert("policy".to_owned(), object_of(for_all));
+    shared.insert("tool".to_owned(), object_of(for_tools));
+    shared.insert("server".to_owned(), object_schema(server::settings()));
+    let by_name = |about: &str, inner: &str| json!({ "type": "object", "description": about, "additionalProperties": reference(inner) });
+    let classes = classes().map(|(name, _)| (name.to_owned(), reference("policy"))).collect();
+    root.insert("classes".to_owned(), object_of(classes));
+    root.insert(
+        "domains".to_owned(),
+        by_name("Settings of all calls that depend on a host or server.", "policy"),
+    );
+    root.insert("tools".to_owned(), by_name(TOOLS, "tool"));
+    root.insert("servers".to_owned(), by_name("The servers whose tools are called.", "server"));
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "steadfast.toml",
+        "type": "object",
+        "properties": root,
+        "additionalProperties": false,
+        "$defs": shared,
+    })
+}
+
+/// Puts the sections of a policy, which can stand in many places, into one place.
+fn refer(mut properties: Map<String, Json>, shared: &mut Map<String, Json>) -> Map<String, Json> {
+    for section in sections(policy::settings()).into_iter().filter(|section| !section.is_empty()) {
+        if let Some(schema) = properties.insert(section.to_owned(), reference(section)) {
+            shared.insert(section.to_owned(), schema);
+        }
+    }
+    properties
+}
+
+fn reference(name: &str) -> Json {
+    json!({ "$ref": format!("#/$defs/{name}") })
+}
+
+/// A table of settings as an object.
+pub(crate) fn object_schema<D: 'static>(settings: &[Setting<D>]) -> Json {
+    object_of(object(settings, |_| true))
+}
+
+fn object_of(properties: Map<String, Json>) -> Json {
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+fn object<D: 'static>(settings: &[Setting<D>], with: impl Fn(&Setting<D>) -> bool) -> Map<String, Json> {
+    let mut properties = Map::new();
+    let mut sections: BTreeMap<&str, Map<String, Json>> = BTreeMap::new();
+    for setting in settings.iter().filter(|setting| with(setting)) {
+        match setting.path.split_once('.') {
+            None => drop(properties.insert(setting.path.to_owned(), setting.schema())),
+            Some((section, name)) => {
+                sections.entry(section).or_default().insert(name.to_owned(), setting.schema());
+            }
+        }
+    }
+    properties.extend(sections.into_iter().map(|(section, inner)| (section.to_owned(), object_of(inner))));
+    properties
+}
+
+/// The reference page.
+pub fn page() -> String {
+    let mut page = String::from(HEAD);
+    page.push_str(WHOLE);
+    let shown: BTreeMap<&str, String> = default_values();
+    rows(&mut page, global::settings(), |setting| shown.get(setting.path).cloned().unwrap_or_default());
+    page.push_str(POLICIES);
+    for section in sections(policy::settings()) {
+        let title = if section.is_empty() { "Without a section" } else { section };
+        let _ = writeln!(page, "\n### {title}");
+        let of_section = policy::settings().iter().filter(|setting| section_of(setting.path) == section);
+        rows(&mut page, of_section, policy_default);
+    }
+    page.push_str(RULES);
+    rows(&mut page, policy::faults::rule_settings(), |_| String::new());
+    page.push_str(SERVERS);
+    rows(&mut page, server::settings(), server_default);
+    variables(&mut page);
+    page
+}
+
+const HEAD: &str = "<!-- written by `cargo xtask gen` from the tables in crates/config -->
+
+# Settings
+
+Everything that can be written in `steadfast.toml`. [The defaults](../../crates/config/defaults.toml) are one commented
+file; [the schema](../../schema/config.schema.json) is for editors.
+
+Sources, from weakest to strongest: the embedded defaults, the user's file (`~/.config/steadfast/steadfast.toml`), the
+project's file (`steadfast.toml` in the working folder), the environment, flags. Between rules, the more specific one
+counts, whichever source it comes from. A list replaces the list of a weaker rule as a whole.
+
+Spans of time are written as `\"1500ms\"`, `\"30s\"`, `\"2m\"`, `\"24h\"`, `\"7d\"`; sizes as `\"64KiB\"`, `\"8MiB\"`; shares as
+`0.5`. `\"none\"` takes a limit away where one can be missing.
+";
+
+const WHOLE: &str = "
+## The whole
+
+These stand at the top level of the file, or in the section that their name begins with.
+";
+
+const POLICIES: &str = "
+## Policies
+
+These can stand at the top level, where they are about everything, and in `[classes.read_only]` and its like,
+`[tools.\"server/*\"]`, `[domains.\"host\"]` and `[tools.\"server/tool\"]`; the later in this list, the stronger.
+`[tools.\"server/get_*\"]` and `[tools.tool]`, for a tool of any server, are weaker than a whole name with its server. Those
+marked **tools** are promises about particular tools and stand in `[tools.…]` only. What is built in for a class is weaker
+than anything that is written.
+";
+
+const RULES: &str = "
+### Rules about faults
+
+These stand in `[[classify.rules]]`, wherever `classify` can stand. A rule names facts that all have to hold, and what they
+mean. An example is a message, or a table with a `message` and facts of the same names.
+";
+
+const SERVERS: &str = "
+## Servers
+
+These stand in `[servers.NAME]`. A server has a `command` or a `url`.
+";
+
+fn sections<D>(settings: &[Setting<D>]) -> Vec<&'static str> {
+    let mut names: Vec<&str> = Vec::new();
+    for setting in settings {
+        let section = section_of(setting.path);
+        if !names.contains(&section) {
+            names.push(section);
+        }
+    }
+    names
+}
+
+fn section_of(path: &'static str) -> &'static str {
+    if path.contains('.') { first_part(path) } else { "" }
+}
+
+fn rows<'s, D: 'static>(
+    page: &mut String,
+    settings: impl IntoIterator<Item = &'s Setting<D>>,
+    default: impl Fn(&Setting<D>) -> String,
+) {
+    page.push_str("\n| setting | takes | default | meaning |\n| --- | --- | --- | --- |\n");
+    for setting in settings {
+        let scope = match setting.scope {
+            Scope::Anywhere => "",
+            Scope::Tools => " **tools**",
+        };
+        let value = default(setting);
+        let value = if value.is_empty() { "–".to_owned() } else { value };
+        let takes = setting.takes().replace('|', "\\|");
+        let _ = writeln!(
+            page,
+            "| `{}`{scope} | {takes} | {value} | {} |",
+            setting.path,
+            setting.about.replace('|', "\\|")
+        );
+    }
+}
+
+/// The values of the embedded defaults.
+fn default_values() -> BTreeMap<&'static str, String> {
+    let config = Config::load(&Sources::default());
+    let shown = config.map(|config| config.shown()).unwrap_or_default();
+    // Without a home folder there is no path; the page says what is written.
+    let path = ("store.path", "`\"~/.local/state/steadfast/state.db\"`".to_owned());
+    shown.into_iter().map(|one| (one.setting, format!("`{}`", one.value))).chain([path]).collect()
+}
+
+/// What a setting starts from, for each profile, for classes that differ, and for the gateway where it differs.
+fn policy_default(setting: &Setting<Draft>) -> String {
+    let value = |profile: Profile, class| setting.show(&Draft::of(profile.policy(class)));
+    let code = |value: Option<String>| value.map_or_else(|| "–".to_owned(), |value| format!("`{value}`"));
+    let profiles =
+        [("standard", Profile::Standard), ("measured", Profile::Measured), ("stepped", Profile::Stepped)];
+    let standard = value(Profile::Standard, ToolClass::Unknown);
+    if setting.path == "mode" {
+        return "`\"enforce\"`".to_owned();
+    }
+    if setting.path == "class" {
+        return "what the server says of its tool, else `\"unknown\"`".to_owned();
+    }
+    let mut text = code(standard.clone());
+    for (name, profile) in profiles {
+        let other = value(profile, ToolClass::Unknown);
+        if other != standard {
+            let _ = write!(text, "; {name} {}", code(other));
+        }
+    }
+    for (name, class) in classes() {
+        let other = value(Profile::Standard, class);
+        if other != standard && setting.path != "class" {
+            let _ = write!(text, "; {name} {}", code(other));
+        }
+    }
+    let gateway = setting.show(&Draft::of(Profile::Standard.policy(ToolClass::Unknown).for_gateway()));
+    if gateway != standard {
+        let _ = write!(text, "; gateway {}", code(gateway));
+    }
+    text
+}
+
+fn server_default(setting: &Setting<ServerDraft>) -> String {
+    match setting.path {
+        "command" | "url" | "env" | "headers" | "cwd" => String::new(),
+        "trust_annotations" => "true on this machine, else false".to_owned(),
+        _ => setting.show(&ServerDraft::default()).map(|value| format!("`{value}`")).unwrap_or_default(),
+    }
+}
+
+fn variables(page: &mut String) {
+    page.push_str(ENVIRONMENT);
+    let _ = writeln!(page, "| `{CONFIG_VARIABLE}` | a file to read instead of the project's |");
+    for (name, path, about) in FOREIGN_VARIABLES {
+        let _ = writeln!(page, "| `{name}` | `{path}`: {about} |");
+    }
+    page.push_str(SWITCHES);
+    for variable in &switch::VARIABLES {
+        let _ = writeln!(page, "| `{}` | {} |", variable.name, variable.about);
+    }
+}
+
+const ENVIRONMENT: &str = "
+## Environment
+
+Every setting of the whole, and every policy that is one value or a list of values, can be set by a variable: `STEADFAST_`
+and its name in capitals, with `_` for the dot. `retry.attempts` is `STEADFAST_RETRY_ATTEMPTS`; a list is written with
+commas. A variable is about everything, so that a rule about a tool goes before it. An empty one counts as not set.
+
+| variable | meaning |
+| --- | --- |
+";
+
+const SWITCHES: &str = "
+The following are switches. They go over everything that files say, can only lower what is configured, and can also be
+turned while it runs. `false`, `0`, `off` and `no` are equal.
+
+| switch | meaning |
+| --- | --- |
+";

@@ -1,0 +1,338 @@
+//! Which policy a call has, and which rule decided each of its settings.
+//!
+//! Resolving is total: every tool, known or not, has a policy. What was resolved once is kept, so that the
+//! way of a call is one look into a map; the map is bounded, and a stranger that does not fit is resolved
+//! anew each time.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use steadfast_core::classify::signature;
+use steadfast_core::id::{Domain, ToolRef};
+use steadfast_core::json::Value;
+use steadfast_core::policy::{Policy, Profile, ToolClass, TrustRule};
+
+use crate::config::{Config, DEFAULTS_NAME, Parts};
+use crate::place::WrittenAt;
+use crate::policy::{CLASS, Draft, class_name, settings};
+use crate::rule::{Rule, Selector};
+use crate::sources::Start;
+use crate::switch::Switches;
+
+/// What an MCP server says of its tool. Hints, not facts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Annotations {
+    /// `readOnlyHint`.
+    pub read_only: Option<bool>,
+    /// `destructiveHint`.
+    pub destructive: Option<bool>,
+    /// `idempotentHint`.
+    pub idempotent: Option<bool>,
+}
+
+/// The policy of a call, and where it comes from.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// The policy.
+    pub policy: Arc<Policy>,
+    /// Who decided each setting of it.
+    pub origins: Arc<Origins>,
+}
+
+/// Who decided each setting of a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origins(Vec<Origin>);
+
+impl Origins {
+    /// Who decided the setting of this name: `retry.attempts`. Nothing if there is no such setting.
+    pub fn of(&self, setting: &str) -> Option<&Origin> {
+        let at = settings().iter().position(|known| known.path == setting)?;
+        self.0.get(at)
+    }
+}
+
+/// Who decided a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody wrote it: it is what this profile starts from for this class.
+    Profile(Profile, ToolClass, Start),
+    /// A rule.
+    Rule {
+        /// Which one, as it is written: `[tools."bank/pay"]`.
+        rule: Arc<str>,
+        /// Where it says so.
+        at: WrittenAt,
+    },
+    /// The server says so of its tool.
+    Annotations,
+    /// A switch lowered it.
+    Switch,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Profile(profile, class, start) => {
+                let profile = match profile {
+                    Profile::Standard => "standard",
+                    Profile::Measured => "measured",
+                    Profile::Stepped => "stepped",
+                };
+                let start = match start {
+                    Start::Library => "",
+                    Start::Gateway => ", gateway",
+                };
+                write!(f, "profile {profile}, class {}{start}", class_name(*class))
+            }
+            Self::Rule { at: at @ WrittenAt::File { file, .. }, .. } if &**file == DEFAULTS_NAME => {
+                write!(f, "{at}")
+            }
+            Self::Rule { rule, at } => write!(f, "{at}, {rule}"),
+            Self::Annotations => f.write_str("annotations of the server"),
+            Self::Switch => f.write_str("a switch"),
+        }
+    }
+}
+
+/// Why a call has the policy that it has. Printed, it is a table.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The tool.
+    pub tool: ToolRef,
+    /// What the call depends on, where a rule is about that.
+    pub domain: Option<Domain>,
+    /// Every setting.
+    pub settings: Vec<Explained>,
+}
+
+/// A setting of a policy with its value and who decided it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explained {
+    /// Its name.
+    pub setting: &'static str,
+    /// Its value as it would be written.
+    pub value: String,
+    /// Who decided it.
+    pub origin: Origin,
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.tool)?;
+        if let Some(domain) = &self.domain {
+            write!(f, " at {domain}")?;
+        }
+        writeln!(f)?;
+        let width =
+            |of: fn(&Explained) -> &str| self.settings.iter().map(|one| of(one).len()).max().unwrap_or(0);
+        let (names, values) = (width(|one| one.setting), width(|one| &one.value).min(40));
+        for Explained { setting, value, origin } in &self.settings {
+            writeln!(f, "  {setting:<names$}  {value:<values$}  {origin}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Parts {
+    /// What the policy of a tool of this class starts from.
+    pub(crate) fn base(&self, class: ToolClass) -> Draft {
+        let policy = self.global.profile.policy(class);
+        Draft::of(match self.start {
+            Start::Library => policy,
+            Start::Gateway => policy.for_gateway(),
+        })
+    }
+}
+
+impl Config {
+    /// The policy of a call with these arguments.
+    pub fn resolve(&self, tool: &ToolRef, annotations: Annotations, params: Value<'_>) -> Resolved {
+        let domain = self.parts.rules.know_domains().then(|| signature::domain(tool, params)).flatten();
+        self.resolve_at(tool, annotations, domain.as_ref())
+    }
+
+    /// The same where it is known what the call depends on.
+    pub fn resolve_at(&self, tool: &ToolRef, annotations: Annotations, domain: Option<&Domain>) -> Resolved {
+        let domain = domain.and_then(|domain| self.parts.rules.about_domain(domain));
+        let hinted = self.hinted(tool, annotations);
+        self.cache.of(tool, Variant { domain, hinted }, || {
+            let (draft, origins) = self.draft(tool, hinted, domain);
+            let mut policy = draft.finish();
+            policy.domain_trust = domain.and_then(|at| self.domain_trust(at));
+            Resolved { policy: Arc::new(policy), origins: Arc::new(Origins(origins)) }
+        })
+    }
+
+    /// Why a call has the policy that it has.
+    pub fn explain(&self, tool: &ToolRef, annotations: Annotations, domain: Option<&Domain>) -> Explanation {
+        let at = domain.and_then(|domain| self.parts.rules.about_domain(domain));
+        let (draft, origins) = self.draft(tool, self.hinted(tool, annotations), at);
+        let explained = settings().iter().zip(origins).filter_map(|(setting, origin)| {
+            Some(Explained { setting: setting.path, value: setting.show(&draft)?, origin })
+        });
+        Explanation {
+            tool: tool.clone(),
+            domain: at.and_then(|_| domain.cloned()),
+            settings: explained.collect(),
+        }
+    }
+
+    /// What the annotations of a tool make of its class. That it is safe to repeat is believed only of
+    /// servers that are trusted with it; that it is not, of everybody.
+    fn hinted(&self, tool: &ToolRef, annotations: Annotations) -> ToolClass {
+        let trusted = self.servers().get(&tool.namespace).is_none_or(|server| server.trust_annotations);
+        let Annotations { read_only, destructive, idempotent } = annotations;
+        match (read_only, idempotent) {
+            (Some(true), _) if trusted => ToolClass::ReadOnly,
+            (_, Some(true)) if trusted => ToolClass::Idempotent,
+            // A tool that is said to read only cannot destroy, whatever the other hint says.
+            (Some(true), _) => ToolClass::Unknown,
+            (Some(false), _) => ToolClass::Mutating,
+            (None, _) if destructive == Some(true) => ToolClass::Mutating,
+            (None, _) => ToolClass::Unknown,
+        }
+    }
+
+    fn draft(&self, tool: &ToolRef, hinted: ToolClass, domain: Option<usize>) -> (Draft, Vec<Origin>) {
+        let Parts { rules, start, global, .. } = &*self.parts;
+        // The class first, because it decides which rules there are. Only rules about tools may set it, so
+        // that the class which is asked for here makes no difference.
+        let mut probe = self.parts.base(hinted);
+        for one in rules.matching(tool, hinted, domain).flat_map(|rule| &rule.written) {
+            if one.setting == CLASS {
+                (one.patch)(&mut probe);
+            }
+        }
+        let class = probe.class;
+        let mut draft = self.parts.base(class);
+        let mut origins = vec![Origin::Profile(global.profile, class, *start); settings().len()];
+        if class != ToolClass::Unknown
+            && let Some(origin) = origins.get_mut(CLASS)
+        {
+            *origin = Origin::Annotations;
+        }
+        for rule in rules.matching(tool, class, domain) {
+            apply(rule, &mut draft, &mut origins);
+        }
+        lower(self.switches, &mut draft, &mut origins);
+        (draft, origins)
+    }
+
+    /// The rule by which a domain is judged as a whole: there is one where somebody wrote about its trust.
+    fn domain_trust(&self, at: usize) -> Option<TrustRule> {
+        let rules = &self.parts.rules;
+        let rule = rules.get(at)?;
+        let is_about_trust = |index: usize| {
+            settings()
+                .get(index)
+                .is_some_and(|one| one.path.starts_with("trust.") && one.path != "trust.mode")
+        };
+        rule.written.iter().any(|one| is_about_trust(one.setting)).then(|| {
+            let mut draft = self.parts.base(ToolClass::Unknown);
+            let everything = rules.all().iter().filter(|rule| rule.selector == Selector::Everything);
+            for one in everything.chain([rule]).flat_map(|rule| &rule.written) {
+                (one.patch)(&mut draft);
+            }
+            draft.trust
+        })
+    }
+}
+
+fn apply(rule: &Rule, draft: &mut Draft, origins: &mut [Origin]) {
+    let name: Arc<str> = rule.selector.to_string().into();
+    for one in &rule.written {
+        (one.patch)(draft);
+        let origin = Origin::Rule { rule: name.clone(), at: one.place.written() };
+        let decides = settings().get(one.setting).map_or(&[][..], |setting| setting.decides);
+        for (setting, slot) in settings().iter().zip(origins.iter_mut()) {
+            if decides.contains(&setting.path) {
+                *slot = origin.clone();
+            }
+        }
+        if let Some(slot) = origins.get_mut(one.setting) {
+            *slot = origin;
+        }
+    }
+}
+
+fn lower(switches: Switches, draft: &mut Draft, origins: &mut [Origin]) {
+    let (before, lowered) = (draft.modes, switches.lower(draft.modes));
+    let derive = draft.dedupe.derive && switches.derive;
+    let changes = [
+        ("dedupe.mode", before.dedupe != lowered.dedupe),
+        ("retry.mode", before.retry != lowered.retry),
+        ("breaker.mode", before.breaker != lowered.breaker),
+        ("guard.mode", before.guard != lowered.guard),
+        ("trust.mode", before.trust != lowered.trust),
+        ("dedupe.derive", draft.dedupe.derive != derive),
+    ];
+    (draft.modes, draft.dedupe.derive) = (lowered, derive);
+    for (setting, slot) in settings().iter().zip(origins.iter_mut()) {
+        if changes.contains(&(setting.path, true)) {
+            *slot = Origin::Switch;
+        }
+    }
+}
+
+/// The most tools that are remembered.
+const MOST_TOOLS: usize = 4096;
+/// The most variants of one tool that are remembered.
+const MOST_VARIANTS: usize = 32;
+
+/// What was resolved before.
+#[derive(Default)]
+pub(crate) struct Cache(RwLock<HashMap<ToolRef, Vec<(Variant, Resolved)>>>);
+
+/// What else than the tool makes a difference.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Variant {
+    domain: Option<usize>,
+    hinted: ToolClass,
+}
+
+impl Cache {
+    fn of(&self, tool: &ToolRef, variant: Variant, resolve: impl FnOnce() -> Resolved) -> Resolved {
+        let find = |variants: &Vec<(Variant, Resolved)>| {
+            variants.iter().find(|(known, _)| *known == variant).map(|(_, resolved)| resolved.clone())
+        };
+        if let Some(found) = self.0.read().get(tool).and_then(find) {
+            return found;
+        }
+        // Two callers may both come here; they resolve the same.
+        let resolved = resolve();
+        let mut tools = self.0.write();
+        if tools.len() < MOST_TOOLS || tools.contains_key(tool) {
+            let variants = tools.entry(tool.clone()).or_default();
+            if variants.len() < MOST_VARIANTS && !variants.iter().any(|(known, _)| *known == variant) {
+                variants.push((variant, resolved.clone()));
+            }
+        }
+        resolved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::Sources;
+    use steadfast_core::id::{Namespace, ToolName};
+
+    fn tool(name: &str) -> ToolRef {
+        ToolRef { namespace: Namespace::new("s").unwrap(), tool: ToolName::new(name).unwrap() }
+    }
+
+    #[test]
+    fn what_was_resolved_once_is_given_again_and_strangers_do_not_pile_up() {
+        let config = Config::load(&Sources::default()).unwrap();
+        let of = |name: &str| config.resolve_at(&tool(name), Annotations::default(), None).policy;
+        assert!(Arc::ptr_eq(&of("a"), &of("a")));
+        for number in 0..MOST_TOOLS + 100 {
+            of(&number.to_string());
+        }
+        assert_eq!(config.cache.0.read().len(), MOST_TOOLS);
+        assert!(Arc::ptr_eq(&of("a"), &of("a")));
+        assert!(!Arc::ptr_eq(&of("late"), &of("late")), "there was no room for it");
+    }
+}

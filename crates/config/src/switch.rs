@@ -1,0 +1,161 @@
+//! Switches: what takes effect at once and over everything that files say.
+//!
+//! A switch can only lower: it never makes a mechanism do more than the configuration lets it. So it is safe
+//! to turn at three in the morning.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use steadfast_core::policy::{Mode, Modes};
+
+use crate::diagnostics::Problem;
+use crate::kind::truth_of;
+use crate::node::shortened;
+use crate::place::Place;
+
+/// The most that each mechanism may do, whatever is configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are the mechanisms by name")]
+pub struct Switches {
+    /// Everything together.
+    pub all: Mode,
+    pub dedupe: Mode,
+    pub retry: Mode,
+    pub breaker: Mode,
+    pub guard: Mode,
+    pub trust: Mode,
+    /// Whether keys are computed for calls that bring none.
+    pub derive: bool,
+}
+
+impl Default for Switches {
+    fn default() -> Self {
+        let Modes { dedupe, retry, breaker, guard, trust } = Modes::all(Mode::Enforce);
+        Self { all: Mode::Enforce, dedupe, retry, breaker, guard, trust, derive: true }
+    }
+}
+
+impl Switches {
+    /// What is left of these modes.
+    pub fn lower(&self, modes: Modes) -> Modes {
+        let lower = |configured: Mode, switch: Mode| configured.min(switch).min(self.all);
+        Modes {
+            dedupe: lower(modes.dedupe, self.dedupe),
+            retry: lower(modes.retry, self.retry),
+            breaker: lower(modes.breaker, self.breaker),
+            guard: lower(modes.guard, self.guard),
+            trust: lower(modes.trust, self.trust),
+        }
+    }
+}
+
+/// A variable that is a switch, and what it does.
+pub(crate) struct SwitchVariable {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    turn_off: fn(&mut Switches),
+}
+
+pub(crate) const VARIABLES: [SwitchVariable; 5] = [
+    SwitchVariable {
+        name: "TOOL_RELIABILITY_ENABLED",
+        about: "off: calls go straight through, as if nothing stood between",
+        turn_off: |switches| switches.all = Mode::Off,
+    },
+    SwitchVariable {
+        name: "TOOL_RELIABILITY_OPEN_MODE",
+        about: "off: the breaker does nothing; `shadow` lets it tell what it would have done",
+        turn_off: |switches| switches.breaker = Mode::Off,
+    },
+    SwitchVariable {
+        name: "TOOL_RELIABLE_DERIVE_IDEMPOTENCY",
+        about: "off: no key is computed for calls that bring none",
+        turn_off: |switches| switches.derive = false,
+    },
+    SwitchVariable {
+        name: "TOOL_RELIABILITY_DERIVE_IDEMPOTENCY",
+        about: "another spelling of the one above; either turns it off",
+        turn_off: |switches| switches.derive = false,
+    },
+    SwitchVariable {
+        name: "JAATO_RELIABILITY_ENABLED",
+        about: "off: trust does nothing; everything else stays",
+        turn_off: |switches| switches.trust = Mode::Off,
+    },
+];
+
+/// The switches as the environment has them.
+pub(crate) fn from_environment(
+    environment: &BTreeMap<String, String>,
+    problems: &mut Vec<Problem>,
+) -> Switches {
+    let mut switches = Switches::default();
+    for variable in &VARIABLES {
+        let Some(text) = environment.get(variable.name).filter(|text| !text.trim().is_empty()) else {
+            continue;
+        };
+        let word = text.trim().to_ascii_lowercase();
+        let is_mode = variable.name == "TOOL_RELIABILITY_OPEN_MODE";
+        match (truth_of(text), word.as_str()) {
+            (Some(true), _) => {}
+            (Some(false), _) => (variable.turn_off)(&mut switches),
+            (None, "shadow") if is_mode => switches.breaker = Mode::Shadow,
+            (None, "enforce") if is_mode => {}
+            (None, _) => {
+                let what = format!("{} takes on or off, not {:?}", variable.name, shortened(text));
+                let help = "false, 0, off and no are equal, and so are true, 1, on and yes";
+                problems.push(Problem::new(&Place::Variable(Arc::from(variable.name)), what).help(help));
+            }
+        }
+    }
+    switches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(name: &str, value: &str) -> (Switches, usize) {
+        let mut problems = Vec::new();
+        let environment = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        (from_environment(&environment, &mut problems), problems.len())
+    }
+
+    #[test]
+    fn rp_17_false_0_off_and_no_are_equal() {
+        let off = Switches { trust: Mode::Off, ..Switches::default() };
+        for word in ["false", "0", "off", "no", "OFF", " False "] {
+            assert_eq!(read("JAATO_RELIABILITY_ENABLED", word), (off, 0), "{word}");
+        }
+        for word in ["true", "1", "on", "yes", ""] {
+            assert_eq!(read("JAATO_RELIABILITY_ENABLED", word), (Switches::default(), 0), "{word}");
+        }
+        assert_eq!(read("JAATO_RELIABILITY_ENABLED", "maybe"), (Switches::default(), 1));
+    }
+
+    #[test]
+    fn every_switch_turns_off_its_own() {
+        let on = Switches::default();
+        for (name, off) in [
+            ("TOOL_RELIABILITY_ENABLED", Switches { all: Mode::Off, ..on }),
+            ("TOOL_RELIABILITY_OPEN_MODE", Switches { breaker: Mode::Off, ..on }),
+            ("TOOL_RELIABLE_DERIVE_IDEMPOTENCY", Switches { derive: false, ..on }),
+            ("TOOL_RELIABILITY_DERIVE_IDEMPOTENCY", Switches { derive: false, ..on }),
+        ] {
+            assert_eq!(read(name, "off"), (off, 0), "{name}");
+        }
+        assert_eq!(read("TOOL_RELIABILITY_OPEN_MODE", "shadow").0.breaker, Mode::Shadow);
+        assert_eq!(read("TOOL_RELIABILITY_OPEN_MODE", "enforce"), (on, 0));
+        assert_eq!(read("TOOL_RELIABILITY_ENABLED", "shadow").1, 1);
+    }
+
+    #[test]
+    fn a_switch_never_raises() {
+        let configured = Modes { breaker: Mode::Shadow, trust: Mode::Off, ..Modes::all(Mode::Enforce) };
+        assert_eq!(Switches::default().lower(configured), configured);
+        let shadow = Switches { all: Mode::Shadow, retry: Mode::Off, ..Switches::default() };
+        let left = Modes { retry: Mode::Off, trust: Mode::Off, ..Modes::all(Mode::Shadow) };
+        assert_eq!(shadow.lower(configured), left);
+        assert!(Switches { all: Mode::Off, ..Switches::default() }.lower(configured).are_off());
+    }
+}

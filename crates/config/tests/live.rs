@@ -1,0 +1,116 @@
+//! Following the files: what is new is taken, what is bad is refused and told once.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use steadfast_config::{Annotations, ConfigFile, Live, Needed, Reload, Sources, Switches};
+use steadfast_core::id::{Namespace, ToolName, ToolRef};
+use steadfast_core::policy::Mode;
+
+struct Followed {
+    path: PathBuf,
+    live: Live,
+}
+
+impl Followed {
+    fn new(name: &str, text: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("steadfast.toml");
+        fs::write(&path, text).unwrap();
+        let files = vec![ConfigFile { path: path.clone(), needed: Needed::IfThere }];
+        let live = Live::start(Sources { files, ..Sources::default() }).unwrap();
+        Self { path, live }
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(&self.path, text).unwrap();
+    }
+
+    fn timeout(&self) -> u64 {
+        let tool = ToolRef { namespace: Namespace::new("a").unwrap(), tool: ToolName::new("b").unwrap() };
+        self.live.current().resolve_at(&tool, Annotations::default(), None).policy.time.attempt.as_secs()
+    }
+}
+
+fn word(reload: &Reload) -> &'static str {
+    match reload {
+        Reload::Unchanged => "unchanged",
+        Reload::Replaced { .. } => "replaced",
+        Reload::Kept(_) => "kept",
+    }
+}
+
+#[test]
+fn a_changed_file_is_taken_and_whoever_holds_the_old_one_keeps_it() {
+    let followed = Followed::new("live-change", "timeout = \"1s\"\n");
+    let old = followed.live.current();
+    assert_eq!(word(&followed.live.check_now()), "unchanged");
+    // The same size, and possibly the same time.
+    followed.write("timeout = \"2s\"\n");
+    assert_eq!(word(&followed.live.check_now()), "replaced");
+    assert_eq!(followed.timeout(), 2);
+    let tool = ToolRef { namespace: Namespace::new("a").unwrap(), tool: ToolName::new("b").unwrap() };
+    let held = old.resolve_at(&tool, Annotations::default(), None);
+    assert_eq!(held.policy.time.attempt, Duration::from_secs(1));
+}
+
+#[test]
+fn a_bad_file_keeps_the_running_configuration_and_says_so_once() {
+    let followed = Followed::new("live-bad", "timeout = \"1s\"\n");
+    followed.write("timeout = 2\n");
+    let Reload::Kept(errors) = followed.live.check_now() else { panic!("it should be kept") };
+    assert!(errors.to_string().contains("give it a unit"), "{errors}");
+    assert_eq!(word(&followed.live.check_now()), "unchanged");
+    assert_eq!(followed.timeout(), 1);
+    followed.write("timeout = \"3s\"\n");
+    assert_eq!((word(&followed.live.check_now()), followed.timeout()), ("replaced", 3));
+}
+
+#[test]
+fn a_file_that_vanishes_keeps_the_running_configuration() {
+    let followed = Followed::new("live-gone", "timeout = \"1s\"\n");
+    fs::remove_file(&followed.path).unwrap();
+    let Reload::Kept(errors) = followed.live.check_now() else { panic!("it should be kept") };
+    assert!(errors.to_string().contains("is gone"), "{errors}");
+    assert_eq!((word(&followed.live.check_now()), followed.timeout()), ("unchanged", 1));
+    followed.write("timeout = \"1s\"\n");
+    assert_eq!((word(&followed.live.check_now()), followed.timeout()), ("unchanged", 1));
+    followed.write("");
+    assert_eq!((word(&followed.live.check_now()), followed.timeout()), ("replaced", 30));
+}
+
+#[test]
+fn polling_waits_until_two_looks_find_the_same() {
+    let followed = Followed::new("live-poll", "timeout = \"1s\"\n");
+    followed.write("");
+    assert_eq!(word(&followed.live.poll()), "unchanged");
+    followed.write("timeout = \"2s\"\n");
+    assert_eq!(
+        (word(&followed.live.poll()), followed.timeout()),
+        ("unchanged", 1),
+        "it was still being written"
+    );
+    assert_eq!((word(&followed.live.poll()), followed.timeout()), ("replaced", 2));
+    assert_eq!(word(&followed.live.poll()), "unchanged");
+}
+
+#[test]
+fn switches_stay_turned_when_files_change() {
+    let followed = Followed::new("live-switch", "timeout = \"1s\"\n");
+    followed.live.switch(Switches { all: Mode::Off, ..Switches::default() });
+    followed.write("timeout = \"2s\"\n");
+    assert_eq!((word(&followed.live.check_now()), followed.timeout()), ("replaced", 2));
+    assert_eq!(followed.live.current().switches().all, Mode::Off);
+}
+
+#[test]
+fn it_is_told_which_settings_of_the_whole_changed() {
+    let followed = Followed::new("live-whole", "listen = \"127.0.0.1:1\"\n[servers.a]\ncommand = [\"x\"]\n");
+    followed.write("listen = \"127.0.0.1:2\"\ntimeout = \"3s\"\n[servers.a]\nurl = \"http://h/\"\n[servers.b]\ncommand = [\"x\"]\n");
+    let Reload::Replaced { changed } = followed.live.check_now() else { panic!("it should be replaced") };
+    assert_eq!(changed, ["listen", "servers.a", "servers.b"]);
+}

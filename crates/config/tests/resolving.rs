@@ -1,0 +1,489 @@
+//! What configurations mean: layers, rules, origins, switches.
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use steadfast_config::{
+    Annotations, Config, ConfigFile, DEFAULTS, Flag, Isolation, Needed, Origin, Reached, Resolved, Sources,
+    Start, StoreKind, Switches, reference,
+};
+use steadfast_core::Timestamp;
+use steadfast_core::classify::{Fault, Source, classify};
+use steadfast_core::id::Namespace;
+use steadfast_core::json::{Document, Limits};
+use steadfast_core::policy::{Ambiguous, Backoff, Jitter, Mode, Modes, Profile, Silence, ToolClass};
+use support::{domain, environment, files, load, policy, sample, seconds, tool};
+
+#[test]
+fn without_any_file_every_profile_is_as_the_core_has_it() {
+    for (name, profile) in
+        [("standard", Profile::Standard), ("measured", Profile::Measured), ("stepped", Profile::Stepped)]
+    {
+        for (class_name, class) in [
+            ("read_only", ToolClass::ReadOnly),
+            ("idempotent", ToolClass::Idempotent),
+            ("mutating", ToolClass::Mutating),
+            ("unknown", ToolClass::Unknown),
+        ] {
+            for start in [Start::Library, Start::Gateway] {
+                let flag = |setting: &str, value: &str| Flag {
+                    name: format!("--{setting}"),
+                    setting: setting.to_owned(),
+                    value: value.to_owned(),
+                };
+                let flags = vec![flag("profile", name), flag("tools.\"a/b\".class", class_name)];
+                let config = Config::load(&Sources { start, flags, ..Sources::default() }).unwrap();
+                let core = profile.policy(class);
+                let core = if start == Start::Gateway { core.for_gateway() } else { core };
+                assert_eq!(format!("{:?}", policy(&config, &tool("a", "b"))), format!("{core:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_defaults_file_has_every_setting() {
+    let config = Config::load(&Sources::default()).unwrap();
+    let policies = config.explain(&tool("a", "b"), Annotations::default(), None).settings;
+    let names =
+        policies.iter().map(|one| one.setting).chain(config.shown().into_iter().map(|one| one.setting));
+    let names: Vec<&str> = names.chain(["stuck_after", "retry.waits"]).collect();
+    assert!(names.len() > 100, "{}", names.len());
+    for name in names {
+        let (section, key) = name.split_once('.').unwrap_or(("", name));
+        let text = match section {
+            "" => DEFAULTS,
+            section => {
+                DEFAULTS.split(&format!("\n[{section}]\n")).nth(1).unwrap_or_else(|| panic!("[{section}]"))
+            }
+        };
+        let text = if section.is_empty() { text } else { text.split("\n[").next().unwrap() };
+        let is_there = text.lines().any(|line| {
+            line.trim_start_matches("# ")
+                .trim_start()
+                .strip_prefix(key)
+                .is_some_and(|rest| rest.starts_with(" ="))
+        });
+        assert!(is_there, "{name} is missing in defaults.toml");
+    }
+}
+
+#[test]
+fn the_example_of_the_issue_means_what_it_says() {
+    let config = sample("valid/issue.toml");
+    let pay = policy(&config, &tool("bank", "pay"));
+    assert_eq!(
+        (pay.class, pay.time.attempt, pay.retry.attempts.get()),
+        (ToolClass::Mutating, seconds(20), 2)
+    );
+    assert_eq!(pay.verify.as_deref(), Some("call bank/list_payments before you pay again"));
+    assert_eq!(policy(&config, &tool("bank", "list")).retry.attempts.get(), 4);
+    let global = config.global();
+    assert_eq!(global.store.kind, StoreKind::Sqlite);
+    assert_eq!(global.store.path.as_deref(), Some(Path::new("/home/me/.local/state/steadfast/state.db")));
+    let Reached::Command { command, isolation, .. } =
+        &config.servers()[&Namespace::new("bank").unwrap()].reach
+    else {
+        panic!("it is a command");
+    };
+    assert_eq!((command.join(" ").as_str(), *isolation), ("bank-mcp --flag", Isolation::Shared));
+}
+
+#[test]
+fn every_kind_of_value_arrives_where_it_belongs() {
+    let config = sample("valid/every-kind-of-value.toml");
+    let pay = policy(&config, &tool("bank", "pay"));
+    assert_eq!((pay.time.attempt, pay.time.answer_by), (Duration::from_millis(1500), Some(seconds(50))));
+    assert_eq!(pay.modes, Modes::all(Mode::Shadow));
+    assert!(pay.repeat.honours_key && !pay.repeat.retry_safe);
+    assert_eq!((pay.breaker.cooldown.first, pay.breaker.cooldown.cap), (seconds(10), seconds(300)));
+    assert_eq!(pay.breaker.slow.unwrap().slower_than, seconds(2));
+    assert_eq!(pay.limits.rate.unwrap().attempts.get(), 10);
+    assert!(!pay.shapes.names().any(|name| name == "shutdown"));
+    assert!(pay.shapes.names().any(|name| name == "drop-database"));
+    let fault = Fault::new(Source::Http { status: 503 }, "Maintenance until noon");
+    let verdict = classify(&fault, &pay.classify, Timestamp::ZERO);
+    assert_eq!((&*verdict.rule, verdict.retry_after), ("maintenance", Some(seconds(30))));
+
+    let get = policy(&config, &tool("bank", "get_all"));
+    assert_eq!(get.class, ToolClass::ReadOnly);
+    assert_eq!(
+        get.modes,
+        Modes { retry: Mode::Off, ..Modes::all(Mode::Enforce) },
+        "the class enforces, but for retry"
+    );
+    assert_eq!(get.limits.concurrency.unwrap().get(), 4, "the rule of the server");
+
+    let fetch = policy(&config, &tool("anything", "fetch"));
+    assert!(
+        matches!(&fetch.retry.backoff, Backoff::List { first, rest } if *first == seconds(1) && rest[..] == [seconds(2)])
+    );
+    assert!(matches!(fetch.retry.jitter, Jitter::Proportional(share) if share.get() == 0.1));
+
+    let store = &config.global().store;
+    assert_eq!(store.url.as_ref().unwrap().expose(), "rediss://user:/home/me@cache.example.com:6379/0");
+    assert_eq!(store.key_file.as_deref(), Some(Path::new("tests/samples/valid/keys/at-rest")));
+    assert!(!format!("{config_global:?}", config_global = config.global()).contains("user:/home/me"));
+}
+
+#[test]
+fn a_more_specific_rule_goes_before_a_stronger_source_and_a_stronger_source_before_a_weaker() {
+    let project = r#"
+        timeout = "5s"
+        [tools."bank/*"]
+        timeout = "6s"
+    "#;
+    let user = r#"
+        timeout = "1s"
+        retry.attempts = 9
+        [tools."bank/pay"]
+        timeout = "7s"
+        [domains."api.example.com"]
+        timeout = "8s"
+        [classes.mutating]
+        timeout = "9s"
+    "#;
+    let sources = Sources {
+        files: files("layers", &[("user.toml", user), ("project.toml", project)]),
+        environment: environment(&[("STEADFAST_TIMEOUT", "4s"), ("STEADFAST_RETRY_ATTEMPTS", "8")]),
+        flags: vec![Flag {
+            name: "--timeout".to_owned(),
+            setting: "timeout".to_owned(),
+            value: "3s".to_owned(),
+        }],
+        ..Sources::default()
+    };
+    let config = Config::load(&sources).unwrap();
+    let api = domain("api.example.com");
+    let destructive = Annotations { destructive: Some(true), ..Annotations::default() };
+    for (server, name, annotations, domain, wanted, rule) in [
+        ("bank", "pay", Annotations::default(), Some(&api), 7, "user.toml:5:9, [tools.\"bank/pay\"]"),
+        (
+            "bank",
+            "list",
+            Annotations::default(),
+            Some(&api),
+            8,
+            "user.toml:7:9, [domains.\"api.example.com\"]",
+        ),
+        ("bank", "list", destructive, None, 6, "project.toml:4:9, [tools.\"bank/*\"]"),
+        ("web", "get", destructive, None, 9, "user.toml:9:9, [classes.mutating]"),
+        ("web", "get", Annotations::default(), None, 3, "--timeout, the top level"),
+    ] {
+        let Resolved { policy, origins } = config.resolve_at(&tool(server, name), annotations, domain);
+        assert_eq!(policy.time.attempt, seconds(wanted));
+        let origin = origins.of("timeout").unwrap().to_string();
+        assert!(origin.ends_with(rule), "{origin} is not {rule}");
+        assert_eq!(policy.retry.attempts.get(), 8);
+        assert_eq!(
+            origins.of("retry.attempts").unwrap().to_string(),
+            "$STEADFAST_RETRY_ATTEMPTS, the top level"
+        );
+    }
+    assert_eq!(
+        config.resolve_at(&tool("a", "b"), destructive, None).origins.of("class"),
+        Some(&Origin::Annotations)
+    );
+}
+
+#[test]
+fn explain_says_who_decided_each_setting() {
+    let config = sample("valid/issue.toml");
+    let said = config.explain(&tool("bank", "pay"), Annotations::default(), None).to_string();
+    let line = |name: &str| {
+        let line = said.lines().find(|line| line.trim_start().starts_with(&format!("{name} "))).unwrap();
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(said.starts_with("bank/pay\n"));
+    assert_eq!(line("timeout"), "timeout \"20s\" tests/samples/valid/issue.toml:10:1, [tools.\"bank/pay\"]");
+    assert_eq!(
+        line("retry.attempts"),
+        "retry.attempts 2 tests/samples/valid/issue.toml:13:1, [tools.\"bank/pay\"]"
+    );
+    assert_eq!(line("retry.base"), "retry.base \"200ms\" profile standard, class mutating");
+    assert!(line("guard.identical").starts_with("guard.identical 2 built-in defaults.toml:"));
+}
+
+#[test]
+fn the_class_comes_from_the_configuration_then_from_whom_is_trusted() {
+    let config = load(
+        "annotations",
+        r#"
+        [servers.near]
+        command = ["x"]
+        [servers.far]
+        url = "https://far.example.com/mcp"
+        [tools."far/known"]
+        class = "read_only"
+        [tools."near/known"]
+        class = "mutating"
+        "#,
+    );
+    let class = |server: &str, name: &str, annotations| {
+        config.resolve_at(&tool(server, name), annotations, None).policy.class
+    };
+    let none = Annotations::default();
+    let reads = Annotations { read_only: Some(true), ..none };
+    let repeats = Annotations { idempotent: Some(true), read_only: Some(false), destructive: Some(true) };
+    let writes = Annotations { read_only: Some(false), ..none };
+    let destroys = Annotations { destructive: Some(true), ..none };
+    let spelled_out = Annotations { read_only: Some(true), destructive: Some(true), idempotent: Some(false) };
+    for (server, annotations, wanted) in [
+        ("near", none, ToolClass::Unknown),
+        ("near", reads, ToolClass::ReadOnly),
+        ("near", spelled_out, ToolClass::ReadOnly),
+        ("near", repeats, ToolClass::Idempotent),
+        ("near", writes, ToolClass::Mutating),
+        ("near", destroys, ToolClass::Mutating),
+        ("far", reads, ToolClass::Unknown),
+        ("far", repeats, ToolClass::Mutating),
+        ("far", destroys, ToolClass::Mutating),
+        ("host", reads, ToolClass::ReadOnly),
+    ] {
+        assert_eq!(class(server, "tool", annotations), wanted, "{server} {annotations:?}");
+    }
+    assert_eq!(class("far", "known", destroys), ToolClass::ReadOnly);
+    assert_eq!(class("near", "known", reads), ToolClass::Mutating);
+}
+
+#[test]
+fn the_domain_is_taken_from_the_arguments() {
+    let config = load("domains", "[domains.\"api.example.com\"]\ntimeout = \"8s\"\ntrust.count = 2\n");
+    let resolve = |text: &str| {
+        let document = Document::parse(text.as_bytes(), Limits::ENVELOPE).unwrap();
+        config.resolve(&tool("web", "fetch"), Annotations::default(), document.root()).policy
+    };
+    let hit = resolve(r#"{"url": "https://API.example.com/v1/x"}"#);
+    assert_eq!((hit.time.attempt, hit.domain_trust.as_ref().unwrap().count.unwrap().get()), (seconds(8), 2));
+    let miss = resolve(r#"{"url": "https://other.example.com/"}"#);
+    assert_eq!((miss.time.attempt, miss.domain_trust.as_ref()), (seconds(30), None));
+}
+
+#[test]
+fn modes_are_set_globally_per_class_per_tool_and_per_mechanism() {
+    let config = load(
+        "modes",
+        r#"
+        mode = "shadow"
+        guard.mode = "enforce"
+        [classes.read_only]
+        mode = "enforce"
+        [tools."bank/pay"]
+        class = "read_only"
+        mode = "off"
+        trust.mode = "shadow"
+        "#,
+    );
+    let read_only = Annotations { read_only: Some(true), ..Annotations::default() };
+    let modes =
+        |name: &str, annotations| config.resolve_at(&tool("bank", name), annotations, None).policy.modes;
+    assert_eq!(
+        modes("x", Annotations::default()),
+        Modes { guard: Mode::Enforce, ..Modes::all(Mode::Shadow) }
+    );
+    assert_eq!(modes("x", read_only), Modes::all(Mode::Enforce));
+    assert_eq!(modes("pay", read_only), Modes { trust: Mode::Shadow, ..Modes::all(Mode::Off) });
+    let origins = config.resolve_at(&tool("bank", "pay"), read_only, None).origins;
+    assert!(
+        origins.of("retry.mode").unwrap().to_string().ends_with("steadfast.toml:8:9, [tools.\"bank/pay\"]")
+    );
+}
+
+#[test]
+fn what_the_gateway_starts_from_can_be_changed_like_anything_else() {
+    let text = "[tools.\"bank/pay\"]\ntimeout = \"20s\"\nambiguous = \"retry\"\n[tools.\"bank/slow\"]\nstuck_after = \"1h\"\n";
+    let sources = Sources {
+        start: Start::Gateway,
+        files: files("gateway", &[("steadfast.toml", text)]),
+        ..Sources::default()
+    };
+    let config = Config::load(&sources).unwrap();
+    let [pay, slow, other] = ["pay", "slow", "other"].map(|name| policy(&config, &tool("bank", name)));
+    assert_eq!((other.time.attempt, other.time.silence), (seconds(300), Silence::Stuck));
+    assert_eq!(
+        (pay.time.attempt, pay.time.silence, pay.repeat.ambiguous),
+        (seconds(20), Silence::Timeout, Ambiguous::Retry)
+    );
+    assert_eq!((slow.time.attempt, slow.breaker.probe_lease), (seconds(3600), seconds(3600)));
+    let origin = config.resolve_at(&tool("bank", "other"), Annotations::default(), None).origins;
+    assert_eq!(origin.of("stuck_after").unwrap().to_string(), "profile standard, class unknown, gateway");
+}
+
+#[test]
+fn tr_14_the_kill_switch_goes_over_everything() {
+    let text = "mode = \"enforce\"\n[tools.\"bank/pay\"]\nmode = \"enforce\"\n";
+    let sources = Sources {
+        files: files("kill", &[("steadfast.toml", text)]),
+        environment: environment(&[("TOOL_RELIABILITY_ENABLED", "false")]),
+        ..Sources::default()
+    };
+    let config = Config::load(&sources).unwrap();
+    let resolved = config.resolve_at(&tool("bank", "pay"), Annotations::default(), None);
+    assert!(resolved.policy.modes.are_off());
+    assert_eq!(resolved.origins.of("retry.mode"), Some(&Origin::Switch));
+    let on = config.with_switches(Switches { derive: false, ..Switches::default() });
+    let policy = policy(&on, &tool("bank", "pay"));
+    assert_eq!((policy.modes, policy.dedupe.derive), (Modes::all(Mode::Enforce), false));
+}
+
+#[test]
+fn a_missing_file_matters_only_where_one_was_named() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nowhere.toml");
+    let with = |needed| {
+        let file = ConfigFile { path: path.clone(), needed };
+        Config::load(&Sources { files: vec![file], ..Sources::default() })
+    };
+    assert!(with(Needed::IfThere).is_ok());
+    let said = with(Needed::Always).err().unwrap().to_string();
+    assert!(said.contains("nowhere.toml does not exist\n  = check the path"), "{said}");
+}
+
+#[test]
+fn the_project_goes_before_the_user_and_a_named_file_before_the_project() {
+    let folder = Path::new("/work/project");
+    let paths = |list: &[(&str, &str)]| -> Vec<String> {
+        let sources = Sources::discover(Start::Gateway, environment(list), folder);
+        sources.files.iter().map(|file| file.path.display().to_string()).collect()
+    };
+    assert_eq!(
+        paths(&[("HOME", "/home/me")]),
+        ["/home/me/.config/steadfast/steadfast.toml", "/work/project/steadfast.toml"]
+    );
+    assert_eq!(
+        paths(&[("HOME", "/home/me"), ("XDG_CONFIG_HOME", "/etc/me"), ("STEADFAST_CONFIG", "other.toml")]),
+        ["/etc/me/steadfast/steadfast.toml", "/work/project/other.toml"]
+    );
+    assert_eq!(paths(&[]), ["/work/project/steadfast.toml"]);
+}
+
+#[test]
+fn a_rule_about_a_server_that_is_not_there_is_pointed_out() {
+    let config =
+        load("strangers", "[servers.bank]\ncommand = [\"x\"]\n[tools.\"bnak/pay\"]\ntimeout = \"3s\"\n");
+    let [note] = config.notes() else { panic!("{:?}", config.notes()) };
+    assert!(
+        note.ends_with("[tools.\"bnak/pay\"] is about a server that is not configured; did you mean `bank`?"),
+        "{note}"
+    );
+}
+
+#[test]
+fn sf_6_explanations_and_mistakes_show_no_secrets() {
+    let text = "[store]\nkind = \"redis\"\nurl = \"redis://me:hunter2hunter2@h:1/0\"\n[servers.a]\nurl = \"https://x.example.com/\"\nheaders = { Authorization = \"Bearer hunter2hunter2\" }\n";
+    let config = load("secrets", text);
+    let said = format!("{:?} {:?} {:?}", config.shown(), config.global(), config.servers());
+    assert!(!said.contains("hunter2"), "{said}");
+}
+
+#[test]
+fn every_setting_is_in_the_schema_and_on_the_page() {
+    let (schema, page) = (reference::schema(), reference::page());
+    let config = Config::load(&Sources::default()).unwrap();
+    let policies = config.explain(&tool("a", "b"), Annotations::default(), None).settings;
+    let names =
+        policies.iter().map(|one| one.setting).chain(config.shown().into_iter().map(|one| one.setting));
+    for name in names {
+        assert!(page.contains(&format!("| `{name}`")), "{name} is not on the page");
+        let (section, key) = name.split_once('.').unwrap_or(("tool", name));
+        let at = [
+            format!("/$defs/{section}/properties/{key}"),
+            format!("/properties/{section}/properties/{key}"),
+            format!("/properties/{name}"),
+        ];
+        assert!(at.iter().any(|at| schema.pointer(at).is_some()), "{name} is not in the schema");
+    }
+}
+
+/// Lines that can be put together in any way.
+const LINES: &[&str] = &[
+    "mode = \"shadow\"",
+    "timeout = \"3s\"",
+    "stuck_after = \"1h\"",
+    "retry = { attempts = 2, base = \"9s\" }",
+    "retry.waits = [\"1s\"]",
+    "retry.waits = []",
+    "class = \"read_only\"",
+    "class = \"mutating\"",
+    "dedupe.scope = \"global\"",
+    "trust.count = 2",
+    "trust.rate = 0.1",
+    "breaker.rate_at_least = 1024",
+    "[classes.read_only]",
+    "[classes.mutating]",
+    "[tools.\"a/*\"]",
+    "[tools.\"a/b\"]",
+    "[tools.b]",
+    "[domains.a]",
+    "[domains.\"h.example.com\"]",
+    "[servers.a]",
+    "command = [\"x\"]",
+    "url = \"http://h/\"",
+    "[[classify.rules]]",
+    "text = \"(\"",
+    "nature = \"transient\"",
+    "nonsense",
+    "x = \"\u{1F980}\"",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn resolve_is_total_over_whatever_is_configured_and_called(
+        picks in proptest::collection::vec(0..LINES.len(), 0..10),
+        server in "a|b|[a-z/*.]{1,8}",
+        name in "b|pay|[^\\x00-\\x1f\\x7f-\\x9f]{1,8}",
+        hints in proptest::array::uniform3(proptest::option::of(any::<bool>())),
+        params in "\\{\\}|\\{\"url\":\"https://h\\.example\\.com/x\"\\}|\\[1\\]|null",
+        gateway in any::<bool>(),
+    ) {
+        let text: Vec<&str> = picks.iter().map(|pick| LINES[*pick]).collect();
+        let start = if gateway { Start::Gateway } else { Start::Library };
+        let case = format!("total-{:?}", std::thread::current().id());
+        let sources = Sources { start, files: files(&case, &[("steadfast.toml", &text.join("\n"))]), ..Sources::default() };
+        let config = match Config::load(&sources) {
+            Ok(config) => config,
+            Err(errors) => {
+                prop_assert!(!errors.problems().is_empty() && !errors.to_string().is_empty());
+                Config::load(&Sources { start, ..Sources::default() }).unwrap()
+            }
+        };
+        let called = tool(&server, &name);
+        let [read_only, destructive, idempotent] = hints;
+        let annotations = Annotations { read_only, destructive, idempotent };
+        let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
+        let resolved = config.resolve(&called, annotations, document.root());
+        let host = steadfast_core::classify::signature::domain(&called, document.root());
+        for one in config.explain(&called, annotations, host.as_ref()).settings {
+            prop_assert_eq!(resolved.origins.of(one.setting), Some(&one.origin));
+            prop_assert!(!one.value.is_empty());
+        }
+        let again = config.resolve(&called, annotations, document.root());
+        prop_assert!(Arc::ptr_eq(&resolved.policy, &again.policy));
+    }
+
+    #[test]
+    fn sf_5_no_file_makes_the_reader_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        cut in 0..2000usize,
+        json in any::<bool>(),
+    ) {
+        let sample = include_str!("samples/valid/every-kind-of-value.toml").as_bytes();
+        let cut = cut.min(sample.len());
+        let spliced: Vec<u8> = [&sample[..cut], &bytes, &sample[cut..]].concat();
+        let case = format!("panic-{:?}", std::thread::current().id());
+        let file = files(&case, &[]);
+        prop_assert!(file.is_empty());
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&case);
+        let path = folder.join(if json { "x.json" } else { "x.toml" });
+        std::fs::write(&path, if json { &bytes } else { &spliced }).unwrap();
+        let sources = Sources { files: vec![ConfigFile { path, needed: Needed::Always }], ..Sources::default() };
+        if let Err(errors) = Config::load(&sources) {
+            prop_assert!(errors.to_string().contains("mistake"));
+        }
+    }
+}

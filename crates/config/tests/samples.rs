@@ -1,0 +1,80 @@
+//! Sample files, valid and invalid, each named for what it shows. What is said about them is kept beside them;
+//! run with `UPDATE_SAMPLES=1` to write it anew, and read the difference.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use steadfast_config::{Config, ConfigFile, Needed, Sources};
+
+fn load(path: &Path) -> Result<Config, String> {
+    let environment = BTreeMap::from([("HOME".to_owned(), "/home/me".to_owned())]);
+    let file = ConfigFile { path: path.to_owned(), needed: Needed::Always };
+    let sources = Sources { files: vec![file], environment, ..Sources::default() };
+    Config::load(&sources).map_err(|errors| format!("{errors}\n"))
+}
+
+/// The samples of a folder; paths are relative, so that messages are the same on every machine.
+fn samples(folder: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(Path::new("tests/samples").join(folder)).unwrap();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension != "said"));
+    paths.sort();
+    assert!(!paths.is_empty());
+    paths
+}
+
+fn compare(path: &Path, said: &str) {
+    let expected = path.with_extension("said");
+    if env::var_os("UPDATE_SAMPLES").is_some() {
+        fs::write(&expected, said).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&expected).unwrap_or_default(), said, "{}", path.display());
+}
+
+#[test]
+fn every_mistake_is_told_with_its_line_and_what_to_write_instead() {
+    for path in samples("invalid") {
+        let Err(said) = load(&path) else { panic!("{} was accepted", path.display()) };
+        compare(&path, &said);
+        for error in said.split("error: ").skip(1) {
+            assert!(error.contains("\n    = ") || error.contains("\n   = "), "no advice: {error}");
+            assert!(error.contains('^'), "no caret: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_file_with_ten_mistakes_is_told_all_ten_at_once() {
+    let Err(said) = load(Path::new("tests/samples/invalid/ten-mistakes.toml")) else { panic!("accepted") };
+    assert!(said.ends_with("10 mistakes in the configuration\n"), "{said}");
+    for number in 1..=10 {
+        assert!(said.contains(&format!(" # {number} ")), "mistake {number} is not shown:\n{said}");
+    }
+}
+
+#[test]
+fn valid_samples_are_accepted() {
+    for path in samples("valid") {
+        if let Err(said) = load(&path) {
+            panic!("{}:\n{said}", path.display());
+        }
+    }
+}
+
+#[test]
+fn rp_17_it_is_said_what_was_made_of_files_of_others() {
+    for path in samples("imported") {
+        let said = match load(&path) {
+            Ok(config) => config.notes().iter().fold(String::new(), |mut text, note| {
+                let _ = writeln!(text, "{note}");
+                text
+            }),
+            Err(said) => said,
+        };
+        compare(&path, &said);
+    }
+}

@@ -50,7 +50,7 @@ type Files = BTreeMap<String, String>;
 
 /// Everything that is generated, as it should be.
 fn produce() -> Result<Files, Failure> {
-    let mut files = schemas()?;
+    let mut files = examples()?;
     files.insert("docs/reference/requirements.md".to_owned(), Catalogue::load()?.page());
     files.insert("docs/reference/metrics.md".to_owned(), metrics()?);
     Ok(files)
@@ -62,27 +62,21 @@ fn metrics() -> Result<String, Failure> {
     Invocation::cargo(&package).output()
 }
 
-/// The schemas of the wire types, as the core's own example writes them.
-fn schemas() -> Result<Files, Failure> {
+/// What the examples of the crates write from their own types and tables.
+fn examples() -> Result<Files, Failure> {
     let stage = workspace::scratch("gen")?;
-    let folder = stage.join("schema");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)
-            .map_err(|error| format!("cannot empty {}: {error}", workspace::shown(&folder)))?;
+    for folder in FOLDERS.map(|folder| stage.join(folder)).iter().filter(|folder| folder.exists()) {
+        fs::remove_dir_all(folder)
+            .map_err(|error| format!("cannot empty {}: {error}", workspace::shown(folder)))?;
     }
-    Invocation::cargo(&[
-        "run",
-        "--quiet",
-        "--package",
-        "steadfast-core",
-        "--features",
-        "schema",
-        "--example",
-        "schema",
-    ])
-    .args(["--".to_owned(), folder.display().to_string()])
-    .run()?;
-    collect(&stage, &["schema"])
+    let run = |arguments: &[&str], folder: PathBuf| {
+        let command = Invocation::cargo(&["run", "--quiet", "--package"])
+            .args(arguments.iter().map(|&word| word.to_owned()));
+        command.args(["--".to_owned(), folder.display().to_string()]).run()
+    };
+    run(&["steadfast-core", "--features", "schema", "--example", "schema"], stage.join("schema"))?;
+    run(&["steadfast-config", "--example", "generate"], stage.clone())?;
+    collect(&stage, &FOLDERS)
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -398,6 +398,22 @@ fn every_setting_is_in_the_schema_and_on_the_page() {
     }
 }
 
+#[test]
+fn sf_5_what_is_nested_too_deep_is_refused() {
+    let deep = |part: &str| part.repeat(100_000);
+    for text in [
+        format!("{}a = 1\n", deep("a.")),
+        format!("[tools.{}a]\n", deep("a.")),
+        format!("a = {}", deep("[")),
+        format!("a = {}", deep("{a=")),
+    ] {
+        let sources = Sources { files: files("deep", &[("steadfast.toml", &text)]), ..Sources::default() };
+        assert!(Config::load(&sources).is_err());
+    }
+    let flag = Flag { name: "--set".to_owned(), setting: format!("{}a", deep("a.")), value: "1".to_owned() };
+    assert!(Config::load(&Sources { flags: vec![flag], ..Sources::default() }).is_err());
+}
+
 /// Lines that can be put together in any way.
 const LINES: &[&str] = &[
     "mode = \"shadow\"",

@@ -9,10 +9,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use steadfast_core::classify::signature;
+use steadfast_core::classify::{Aims, signature};
 use steadfast_core::id::{Domain, ToolRef};
 use steadfast_core::json::Value;
-use steadfast_core::policy::{Policy, Profile, ToolClass, TrustRule};
+use steadfast_core::policy::{ComputedKeys, Policy, Profile, ToolClass, TrustRule};
 
 use crate::config::{Config, DEFAULTS_NAME, Parts};
 use crate::place::WrittenAt;
@@ -149,7 +149,7 @@ impl Parts {
 impl Config {
     /// The policy of a call with these arguments.
     pub fn resolve(&self, tool: &ToolRef, annotations: Annotations, params: Value<'_>) -> Resolved {
-        let domain = self.parts.rules.know_domains().then(|| signature::domain(tool, params)).flatten();
+        let domain = self.parts.rules.know_domains().then(|| signature::domain(tool, &Aims::of(params)));
         self.resolve_at(tool, annotations, domain.as_ref())
     }
 
@@ -259,16 +259,16 @@ fn apply(rule: &Rule, draft: &mut Draft, origins: &mut [Origin]) {
 
 fn lower(switches: Switches, draft: &mut Draft, origins: &mut [Origin]) {
     let (before, lowered) = (draft.modes, switches.lower(draft.modes));
-    let derive = draft.dedupe.derive && switches.derive;
+    let computed = if switches.derive { draft.dedupe.computed_keys } else { ComputedKeys::Never };
     let changes = [
         ("dedupe.mode", before.dedupe != lowered.dedupe),
         ("retry.mode", before.retry != lowered.retry),
         ("breaker.mode", before.breaker != lowered.breaker),
         ("guard.mode", before.guard != lowered.guard),
         ("trust.mode", before.trust != lowered.trust),
-        ("dedupe.derive", draft.dedupe.derive != derive),
+        ("dedupe.computed_keys", draft.dedupe.computed_keys != computed),
     ];
-    (draft.modes, draft.dedupe.derive) = (lowered, derive);
+    (draft.modes, draft.dedupe.computed_keys) = (lowered, computed);
     for (setting, slot) in settings().iter().zip(origins.iter_mut()) {
         if changes.contains(&(setting.path, true)) {
             *slot = Origin::Switch;

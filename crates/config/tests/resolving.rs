@@ -15,7 +15,9 @@ use steadfast_core::Timestamp;
 use steadfast_core::classify::{Fault, Source, classify};
 use steadfast_core::id::Namespace;
 use steadfast_core::json::{Document, Limits};
-use steadfast_core::policy::{Ambiguous, Backoff, Jitter, Mode, Modes, Profile, Silence, ToolClass};
+use steadfast_core::policy::{
+    Ambiguous, Backoff, ComputedKeys, Jitter, Mode, Modes, Profile, Silence, ToolClass,
+};
 use support::{domain, environment, files, load, policy, sample, seconds, tool};
 
 #[test]
@@ -327,7 +329,7 @@ fn tr_14_the_kill_switch_goes_over_everything() {
     assert_eq!(resolved.origins.of("retry.mode"), Some(&Origin::Switch));
     let on = config.with_switches(Switches { derive: false, ..Switches::default() });
     let policy = policy(&on, &tool("bank", "pay"));
-    assert_eq!((policy.modes, policy.dedupe.derive), (Modes::all(Mode::Enforce), false));
+    assert_eq!((policy.modes, policy.dedupe.computed_keys), (Modes::all(Mode::Enforce), ComputedKeys::Never));
 }
 
 #[test]
@@ -473,8 +475,8 @@ proptest! {
         let annotations = Annotations { read_only, destructive, idempotent };
         let document = Document::parse(params.as_bytes(), Limits::ENVELOPE).unwrap();
         let resolved = config.resolve(&called, annotations, document.root());
-        let host = steadfast_core::classify::signature::domain(&called, document.root());
-        for one in config.explain(&called, annotations, host.as_ref()).settings {
+        let host = steadfast_core::classify::signature::domain(&called, &steadfast_core::classify::Aims::of(document.root()));
+        for one in config.explain(&called, annotations, Some(&host)).settings {
             prop_assert_eq!(resolved.origins.of(one.setting), Some(&one.origin));
             prop_assert!(!one.value.is_empty());
         }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
-use steadfast_core::policy::{AfterUnknown, CacheFailures, Conflict, KeyScope, OnStoreFailure, StringRule};
+use steadfast_core::policy::{
+    AfterUnknown, CacheFailures, ComputedKeys, Conflict, KeyScope, OnStoreFailure, StringRule,
+};
 
 use super::super::Draft;
 use super::{DAY, MODES, lifetime, span_or_zero};
-use crate::kind::{Flag, Kind, ListOf, Size, Span, Text, Words};
+use crate::kind::{Kind, ListOf, Size, Span, Text, Words};
 use crate::node::Node;
 use crate::setting::{Context, Setting, setting};
 
@@ -19,9 +21,9 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
         setting!(Draft, "dedupe.mode", modes.dedupe, MODES, "How far the recognition of duplicates may go."),
         setting!(
             Draft,
-            "dedupe.derive",
-            dedupe.derive,
-            Flag,
+            "dedupe.computed_keys",
+            dedupe.computed_keys,
+            Words(&[("derive", ComputedKeys::Derive), ("never", ComputedKeys::Never)]),
             "Whether a key is computed for calls that bring none."
         ),
         setting!(

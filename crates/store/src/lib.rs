@@ -2,7 +2,7 @@
 //!
 //! A [`Store`] adds atomicity to the tables of [`steadfast_core::dedupe`], and nothing else: each of its record
 //! operations finds the records, asks the table, and writes what the table says, all in one. Beside the records it
-//! keeps small [documents](Document) with versions (breakers, trust, approvals, sessions) and [logs](Log) that are
+//! keeps small [documents](Document) with versions (breakers, trust, approvals, sessions) and [journals](Journal) that are
 //! only appended to (history, traces, the audit).
 //!
 //! The trait is the same for a map in memory, a file and a server; [`StoreError`] says what a caller has to know

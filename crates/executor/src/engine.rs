@@ -69,7 +69,6 @@ pub(crate) struct Inner {
     process: Process,
     /// Names this process in the ids of runs.
     tag: String,
-    calls: AtomicU64,
     seed: u64,
 }
 
@@ -183,7 +182,7 @@ async fn drive(
         Some(_) => None,
     };
     let policy = inner.policies.policy(&envelope);
-    let number = inner.calls.fetch_add(1, Ordering::Relaxed);
+    let number = CALLS.fetch_add(1, Ordering::Relaxed);
     let intake = Intake {
         process: &inner.process,
         number,
@@ -434,8 +433,7 @@ impl EngineBuilder {
         self
     }
 
-    /// As whom claims are made. Without one: as this process. A second engine in one process needs a name of its
-    /// own, or the two cannot tell their claims apart.
+    /// As whom claims are made. Without one: as this process.
     pub fn process(mut self, process: Process) -> Self {
         self.process = Some(process);
         self
@@ -496,7 +494,6 @@ impl EngineBuilder {
             gate: Gate::of_at_most(self.most_calls.unwrap_or(MOST_CALLS)),
             tag: me.fingerprint(),
             seed: seed(me, clock.now().as_millis()),
-            calls: AtomicU64::new(1),
             process,
             clock,
         });
@@ -535,6 +532,10 @@ impl fmt::Debug for EngineBuilder {
         f.debug_struct("EngineBuilder").field("store", &self.store).finish_non_exhaustive()
     }
 }
+
+/// Numbers the calls of this process, whichever engine makes them: with the process it is what owner tokens are made
+/// of, and two engines on one store must not make the same one.
+static CALLS: AtomicU64 = AtomicU64::new(1);
 
 /// The most calls at once, unless it is set.
 const MOST_CALLS: usize = 10_000;

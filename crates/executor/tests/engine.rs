@@ -564,3 +564,23 @@ async fn the_history_of_a_call_says_what_became_of_it_and_not_what_was_in_it() {
     let facts: CallFacts = serde_json::from_str(body).unwrap();
     assert_eq!((facts.attempts.len(), facts.status, facts.recorded), (2, Status::Success, Some(true)));
 }
+
+/// Call numbers that began anew in every engine once made two of them one owner: the second took the claim of the
+/// first for its own, unanswered one, and ran the tool again.
+#[tokio::test(start_paused = true)]
+async fn two_engines_of_one_process_on_one_store_are_two_owners() {
+    let clock = Arc::new(RuntimeClock::new());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let policy = standard(ToolClass::Mutating);
+    let (one, other) = (restarted(&store, &clock, &policy).await, restarted(&store, &clock, &policy).await);
+    let tool = Gated::new();
+    let first = tokio::spawn(one.call(pay(1, Some("k")), tool.clone()));
+    settle().await;
+    let second = tokio::spawn(other.call(pay(1, Some("k")), tool.clone()));
+    settle().await;
+    assert_eq!(tool.runs(), 1);
+    tool.leave.add_permits(2);
+    assert!(!first.await.unwrap().result.from_cache);
+    assert!(second.await.unwrap().result.from_cache);
+    assert_eq!(tool.runs(), 1);
+}

@@ -164,6 +164,7 @@ struct Desk {
     breaker: Breaker,
     budget: RetryBudget,
     limiter: Limiter,
+    dependency_limiter: Limiter,
     guard: LoopGuard,
     trust: TrustLedger,
     approvals: Approvals,
@@ -190,6 +191,7 @@ impl Desk {
             breaker: Breaker::default(),
             budget: RetryBudget::default(),
             limiter: Limiter::default(),
+            dependency_limiter: Limiter::default(),
             guard: LoopGuard::default(),
             trust: TrustLedger::default(),
             approvals: Approvals::default(),
@@ -263,6 +265,7 @@ impl Desk {
             dependency: None,
             budget: &mut self.budget,
             limiter: &mut self.limiter,
+            dependency_limiter: &mut self.dependency_limiter,
             guard: &mut self.guard,
             trust: &mut self.trust,
             approvals: &self.approvals,
@@ -285,6 +288,7 @@ impl Desk {
                 | Step::Ask(_)
                 | Step::Spend { .. }
                 | Step::Start { .. }
+                | Step::Probe(_)
                 | Step::Renew
                 | Step::Cut(_)
                 | Step::Wait

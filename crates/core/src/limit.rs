@@ -48,6 +48,14 @@ impl Limiter {
         self.inside = self.inside.saturating_sub(1);
     }
 
+    /// Gives the place back of an attempt that was not made after all: it uses up no rate either.
+    pub fn withdraw(&mut self) {
+        self.leave();
+        if let Some(bucket) = &mut self.bucket {
+            bucket.spent = bucket.spent.saturating_sub(cost(bucket.rate));
+        }
+    }
+
     /// Attempts that are running.
     pub const fn inside(&self) -> u32 {
         self.inside
@@ -130,6 +138,21 @@ mod tests {
     }
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn an_attempt_that_is_not_made_uses_up_nothing() {
+        let policy = LimitPolicy { concurrency: NonZeroU32::new(1), ..at_most(2, SECOND) };
+        let mut limiter = Limiter::default();
+        for _ in 0..5 {
+            assert_eq!(limiter.enter(&policy, at(0)), Ok(()));
+            limiter.withdraw();
+        }
+        for _ in 0..2 {
+            assert_eq!(limiter.enter(&policy, at(0)), Ok(()));
+            limiter.leave();
+        }
+        assert_eq!(limiter.enter(&policy, at(0)), Err(Overloaded::Rate(at(500))));
+    }
 
     #[test]
     fn no_more_than_the_limit_run_at_once() {

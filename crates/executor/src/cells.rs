@@ -50,17 +50,24 @@ pub(crate) struct SessionId {
 }
 
 /// What the calls of one tool share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ToolCell {
     pub(crate) breaker: Mutex<Breaker>,
     pub(crate) limiter: Mutex<Limiter>,
 }
 
 /// What the calls of one dependency share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct DependencyCell {
     pub(crate) breaker: Mutex<Breaker>,
-    pub(crate) budget: Mutex<RetryBudget>,
+    pub(crate) load: Mutex<Load>,
+}
+
+/// How much a dependency has to bear.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    budget: RetryBudget,
+    limiter: Limiter,
 }
 
 /// What the calls of one tenant share.
@@ -90,15 +97,17 @@ impl Cells {
         let mut breaker = self.tool.breaker.lock();
         let mut limiter = self.tool.limiter.lock();
         let mut coarser = self.coarser.as_ref().map(|cell| cell.breaker.lock());
-        let mut budget = self.dependency.budget.lock();
+        let mut load = self.dependency.load.lock();
+        let Load { budget, limiter: dependency_limiter } = &mut *load;
         let mut guard = self.guard.lock();
         let mut trust = self.tenant.trust.lock();
         let approvals = self.tenant.approvals.lock();
         act(&mut Shared {
             breaker: &mut breaker,
             dependency: coarser.as_deref_mut(),
-            budget: &mut budget,
+            budget,
             limiter: &mut limiter,
+            dependency_limiter,
             guard: &mut guard,
             trust: &mut trust,
             approvals: &approvals,
@@ -111,20 +120,28 @@ impl Machines {
     /// was not used for the longest time makes room.
     const MOST: usize = 10_000;
 
-    pub(crate) fn new() -> Self {
+    /// `seed` differs between all who share a store: their probes are numbered from there.
+    pub(crate) fn new(seed: u64) -> Self {
+        let breaker = move || Mutex::new(Breaker::numbered_from(seed));
         Self {
-            tools: Registry::of_at_most(Self::MOST),
-            dependencies: Registry::of_at_most(Self::MOST),
-            sessions: Registry::of_at_most(Self::MOST),
-            tenants: Registry::of_at_most(Self::MOST),
+            tools: Registry::new(Self::MOST, move || ToolCell {
+                breaker: breaker(),
+                limiter: Mutex::default(),
+            }),
+            dependencies: Registry::new(Self::MOST, move || DependencyCell {
+                breaker: breaker(),
+                load: Mutex::default(),
+            }),
+            sessions: Registry::new(Self::MOST, Mutex::default),
+            tenants: Registry::new(Self::MOST, Tenant::default),
         }
     }
 }
 
 /// Things by name, made when first asked for, bounded.
-#[derive(Debug)]
 pub(crate) struct Registry<K, V> {
     entries: RwLock<HashMap<K, Entry<V>>>,
+    make: Box<dyn Fn() -> V + Send + Sync>,
     most: usize,
     /// Counts look-ups; stands for time, of which only the order matters.
     tick: AtomicU64,
@@ -136,9 +153,9 @@ struct Entry<V> {
     used: AtomicU64,
 }
 
-impl<K: Eq + Hash + Clone + Ord, V: Default> Registry<K, V> {
-    fn of_at_most(most: usize) -> Self {
-        Self { entries: RwLock::default(), most, tick: AtomicU64::new(0) }
+impl<K: Eq + Hash + Clone + Ord, V> Registry<K, V> {
+    fn new(most: usize, make: impl Fn() -> V + Send + Sync + 'static) -> Self {
+        Self { entries: RwLock::default(), make: Box::new(make), most, tick: AtomicU64::new(0) }
     }
 
     /// The thing of this name.
@@ -154,7 +171,7 @@ impl<K: Eq + Hash + Clone + Ord, V: Default> Registry<K, V> {
         }
         let entry = entries
             .entry(name.clone())
-            .or_insert_with(|| Entry { value: Arc::default(), used: AtomicU64::new(tick) });
+            .or_insert_with(|| Entry { value: Arc::new((self.make)()), used: AtomicU64::new(tick) });
         entry.value.clone()
     }
 
@@ -169,6 +186,12 @@ impl<K: Eq + Hash + Clone + Ord, V: Default> Registry<K, V> {
             self.entries.read().iter().map(|(name, entry)| (name.clone(), entry.value.clone())).collect();
         all.sort_by(|(one, _), (other, _)| one.cmp(other));
         all
+    }
+}
+
+impl<K, V> std::fmt::Debug for Registry<K, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").field("entries", &self.entries.read().len()).finish_non_exhaustive()
     }
 }
 

@@ -13,7 +13,8 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{self, ParkedId, Spend, Wanted};
 use steadfast_core::call::{
-    Approval, Ask, Call, CallResult, Cut, Event, Notice, Others, Outcome, Run, Step, Upstream, Wake,
+    Approval, Ask, BreakerScope, Call, CallResult, Cut, Event, Notice, Others, Outcome, Run, Step, Upstream,
+    Wake,
 };
 use steadfast_core::classify::record::concern;
 use steadfast_core::classify::{Fault, Source, Transport};
@@ -27,10 +28,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cells::Cells;
 use crate::control::Signal;
-use crate::engine::{Desk, Inner};
+use crate::engine::{Desk, Inner, coarser};
 use crate::followers::{self, Entered};
 use crate::history::Finished;
 use crate::keep::Keeping;
+use crate::persist::Marked;
 use crate::tool::{Answer, AnyTool, Attempt, Running};
 
 /// How long an attempt that is ended has to say something after it was told.
@@ -150,6 +152,10 @@ impl Drive {
                         Err(error) => self.store_failed(&error),
                     }
                 }
+                Step::Probe(scope) => match self.share_probe(scope).await {
+                    Ok(()) => Event::Probed,
+                    Err(error) => self.store_failed(&error),
+                },
                 Step::Renew => {
                     self.finish_renewal().await;
                     self.ask_renewal();
@@ -384,6 +390,21 @@ impl Drive {
                     store.settled(key).await;
                     Wake::Changed
                 })
+            }
+        }
+    }
+
+    /// Whoever wants to probe writes it down first; who finds another one there has its breaker changed by that.
+    fn share_probe(
+        &self,
+        scope: BreakerScope,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+        let (inner, request) = (self.inner.clone(), self.call.request());
+        let breaker = Marked::breaker(scope, request, || coarser(&self.envelope, request));
+        async move {
+            match breaker {
+                Some(breaker) => inner.write(&breaker).await,
+                None => Ok(()),
             }
         }
     }

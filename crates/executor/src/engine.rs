@@ -371,7 +371,7 @@ fn dependency(request: &Request) -> DependencyKey {
 }
 
 /// The coarser breaker that the caller asked for.
-fn coarser(envelope: &CallEnvelope, request: &Request) -> Option<DependencyKey> {
+pub(crate) fn coarser(envelope: &CallEnvelope, request: &Request) -> Option<DependencyKey> {
     match envelope.transport.circuit_breaker_hint {
         None | Some(BreakerHint::Tool) => None,
         Some(BreakerHint::Dependency) => Some(dependency(request)),
@@ -472,14 +472,17 @@ impl EngineBuilder {
         };
         let (deliveries, arrivals) = Deliveries::new();
         let (history, finished) = History::new();
-        let me = Owner { process: process.clone(), call: 0, claim: 0 }.digest();
+        // An engine of its own, also beside another one of this process that started in the same moment.
+        let number = CALLS.fetch_add(1, Ordering::Relaxed);
+        let me = Owner { process: process.clone(), call: number, claim: 0 }.digest();
+        let seed = seed(me, clock.now().as_millis());
         let inner = Arc::new(Inner {
             local: memory(),
             store: self.store.unwrap_or_else(memory),
             policies: self
                 .policies
                 .unwrap_or_else(|| Box::new(Arc::new(Profile::Standard.policy(ToolClass::Unknown)))),
-            machines: Machines::new(),
+            machines: Machines::new(seed),
             runs: Arc::default(),
             hooks: Hooked(self.hooks),
             keeper: Keeper::new(),
@@ -493,7 +496,7 @@ impl EngineBuilder {
             trust_file: self.trust_file,
             gate: Gate::of_at_most(self.most_calls.unwrap_or(MOST_CALLS)),
             tag: me.fingerprint(),
-            seed: seed(me, clock.now().as_millis()),
+            seed,
             process,
             clock,
         });

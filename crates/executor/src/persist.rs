@@ -69,13 +69,12 @@ impl Marks {
     ) {
         for notice in notices {
             let marked = match notice {
-                Notice::BreakerChanged { scope: BreakerScope::Tool, .. } => {
-                    Marked::Tool(ToolKey { tenant: request.tenant.clone(), tool: request.tool.clone() })
+                Notice::BreakerChanged { scope, .. } | Notice::ProbeMoved { scope } => {
+                    match Marked::breaker(*scope, request, &coarser) {
+                        Some(marked) => marked,
+                        None => continue,
+                    }
                 }
-                Notice::BreakerChanged { scope: BreakerScope::Dependency, .. } => match coarser() {
-                    Some(coarser) => Marked::Dependency(coarser),
-                    None => continue,
-                },
                 Notice::TrustChanged(_) => Marked::Trust(request.tenant.clone()),
                 Notice::GuardTripped { .. } => Marked::Session(SessionId {
                     tenant: request.tenant.clone(),
@@ -193,7 +192,8 @@ impl Inner {
         }
     }
 
-    async fn write(&self, marked: &Marked) -> Result<(), StoreError> {
+    /// Makes what is stored and what is here the same: the newer one of the two.
+    pub(crate) async fn write(&self, marked: &Marked) -> Result<(), StoreError> {
         if let (Marked::Trust(_), Some(file)) = (marked, &self.trust_file) {
             return self.write_trust_file(file).await;
         }
@@ -312,6 +312,20 @@ fn adopt_breaker(breaker: &Mutex<Breaker>, snapshot: &breaker::Snapshot, now: st
 }
 
 impl Marked {
+    /// One of the breakers of a call.
+    pub(crate) fn breaker(
+        scope: BreakerScope,
+        request: &Request,
+        coarser: impl Fn() -> Option<DependencyKey>,
+    ) -> Option<Self> {
+        match scope {
+            BreakerScope::Tool => {
+                Some(Self::Tool(ToolKey { tenant: request.tenant.clone(), tool: request.tool.clone() }))
+            }
+            BreakerScope::Dependency => coarser().map(Self::Dependency),
+        }
+    }
+
     fn document(&self) -> Result<DocumentName, StoreError> {
         let (kind, name) = match self {
             Self::Tool(key) => (

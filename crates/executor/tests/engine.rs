@@ -584,3 +584,52 @@ async fn two_engines_of_one_process_on_one_store_are_two_owners() {
     assert!(second.await.unwrap().result.from_cache);
     assert_eq!(tool.runs(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn engines_that_share_a_store_send_one_probe() {
+    let clock = Arc::new(RuntimeClock::new());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let mut policy = standard(ToolClass::Mutating);
+    (policy.modes.guard, policy.modes.trust) = (Mode::Off, Mode::Off);
+    let start = || {
+        let builder = Engine::builder().clock(clock.clone()).store(store.clone());
+        builder.policies(Arc::new(policy.clone())).start()
+    };
+    let first = start().await;
+    for amount in 0..5 {
+        first.call(pay(amount, None), async |_: Attempt| broken()).await;
+    }
+    // The others find it open, and all see at the same moment that the cool-down is over.
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    let engines = [first, start().await, start().await];
+    let tool = Gated::new();
+    let mut amounts = 10..;
+    let mut call = |engine: &Engine| engine.call(pay(amounts.next().unwrap(), None), tool.clone());
+    let calls = engines.each_ref().map(|engine| tokio::spawn(call(engine)));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(tool.runs(), 1);
+    tool.leave.add_permits(1);
+    let mut refused = 0;
+    for call in calls {
+        refused += u32::from(code(&call.await.unwrap()) == Some(Code::CircuitOpen));
+    }
+    assert_eq!((tool.runs(), refused), (1, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tools_of_one_server_share_its_limit() {
+    let mut policy = standard(ToolClass::Mutating);
+    policy.dependency_limits.concurrency = std::num::NonZeroU32::new(1);
+    let engine = engine(policy).await;
+    let mut other = pay(2, None);
+    other.tool_name = steadfast_core::id::ToolName::new("refund").unwrap();
+    let tool = Gated::new();
+    let first = tokio::spawn(engine.call(pay(1, None), tool.clone()));
+    settle().await;
+    let refused = engine.call(other.clone(), tool.clone()).await;
+    assert_eq!(code(&refused), Some(Code::Overloaded));
+    assert_eq!(refused.result.error.unwrap().rule.as_deref(), Some("limit.dependency_concurrency"));
+    tool.leave.add_permits(2);
+    first.await.unwrap();
+    assert_eq!(engine.call(other, tool).await.result.status, Status::Success);
+}

@@ -193,6 +193,8 @@ impl Telemetry {
             Notice::BreakerChanged { scope, transition } => {
                 self.breaker_changed(of, open, *scope, transition)
             }
+            // Who may probe is between those who share the breaker; what comes of it is told.
+            Notice::ProbeMoved { .. } => {}
             Notice::TrustChanged(change) => self.trust_changed(of, open, change),
             Notice::GuardTripped { layer } => {
                 on.tool_guard_trips.add([tool(), layer.as_str().into()]);

@@ -26,7 +26,7 @@ use crate::system::World;
 /// One loss of everything.
 #[derive(Clone, Debug)]
 pub(crate) struct Emptying {
-    at: Timestamp,
+    pub(crate) at: Timestamp,
     lease: Duration,
     /// What was in flight under a living process.
     held: BTreeMap<Owner, Held>,
@@ -150,6 +150,7 @@ impl World {
         let watch = *watch;
         if seen == Seen::Emptied {
             self.tell(format!("process {node}: notices that the store was emptied"));
+            self.share_soon(node);
         }
         watch
     }

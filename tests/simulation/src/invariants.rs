@@ -9,7 +9,7 @@
 //! | waiters are answered | who waited for a run that is done does not run |
 //! | right arguments | nobody gets the answer to other arguments |
 //! | late answers count | when all is quiet, no record is open whose owner got an answer and lives |
-//! | one probe | a half-open breaker has one probe under way |
+//! | one probe | a half-open breaker has one probe under way, over all processes that share it |
 //! | own epoch | an answer changes a breaker only if it was asked in the same epoch |
 //! | no refusal again | what is given again is never a refusal of ours |
 //! | grants once | a grant for one call is spent by one claim |

@@ -23,6 +23,7 @@ mod invariants;
 mod model;
 mod processes;
 mod rng;
+mod sharing;
 mod store;
 mod system;
 mod tools;
@@ -65,11 +66,13 @@ pub enum Defect {
     RenewalOvertaken,
     /// A dispatch that failed runs again beside an equal run that is open or owes its answer.
     FailedDispatchDoesNotStandBack,
+    /// Whoever thinks that it is time to probe does so, whatever the others do.
+    ProbeNotShared,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::OwnerIgnoredAtSave,
         Self::DeliveredBeforeWrite,
         Self::StartedAfterAttempt,
@@ -84,6 +87,7 @@ impl Defect {
         Self::SaveNeedsItsRecord,
         Self::RenewalOvertaken,
         Self::FailedDispatchDoesNotStandBack,
+        Self::ProbeNotShared,
     ];
 }
 
@@ -108,7 +112,7 @@ impl Defect {
             Self::DeliveredBeforeWrite | Self::ToldWhenLookedUp => &["told before run again"],
             Self::StartedAfterAttempt => &["one run per key", "told before run again"],
             Self::RefusalStored => &["no refusal again"],
-            Self::LateBreakerResultCounted => &["own epoch"],
+            Self::LateBreakerResultCounted => &["own epoch", "one probe"],
             Self::GuardCountsRetries => &["guard counts calls"],
             Self::WaiterForgetsThatItWaited => &["told before run again", "waiters are answered"],
             Self::GrantSpentByAll => &["grants once"],
@@ -118,6 +122,7 @@ impl Defect {
             Self::SaveNeedsItsRecord => &["late answers count", "one run per key", "told before run again"],
             Self::RenewalOvertaken => &["an end", "late answers count"],
             Self::FailedDispatchDoesNotStandBack => &["told before run again"],
+            Self::ProbeNotShared => &["one probe"],
         }
     }
 }
@@ -137,5 +142,5 @@ pub struct Failure {
 
 /// Lives through the world of one seed.
 pub fn run(seed: u64, defect: Option<Defect>) -> Result<Summary, Box<Failure>> {
-    system::World::new(seed, defect).live()
+    system::World::new(seed, defect, system::Breakers::AsDrawn).live()
 }

@@ -123,6 +123,7 @@ impl World {
             Step::Claim(claim) => self.command(node, number, Command::Claim(*claim)),
             Step::Spend { grant, owner } => self.command(node, number, Command::Spend { grant, owner }),
             Step::Start { key, owner } => self.command(node, number, Command::Start { key, owner }),
+            Step::Probe(_) => return self.share_probe(node, number),
             Step::Save(save) => self.command(node, number, Command::Save(*save)),
             Step::Release(release) => self.command(node, number, Command::Release(release)),
             Step::Renew => {
@@ -248,6 +249,10 @@ impl World {
                 let keep = self.weather.policy.dedupe.keep;
                 let verdict = self.store.renew(&record, &keep, watch, now);
                 Some(Event::Renewed { owner: record.owner, sent, verdict })
+            }
+            Command::Share(life, snapshot) => {
+                self.share(node, life, &snapshot);
+                Some(Event::Probed)
             }
             Command::Save(save) => Some(Event::Saved(self.save(&save))),
             Command::Release(release) => {

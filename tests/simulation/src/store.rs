@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{Approvals, GrantId, Spend};
+use steadfast_core::breaker::Snapshot;
 use steadfast_core::dedupe::{
     Absence, Address, Claim, ClaimVerdict, Found, IndexMove, Intent, LeaseSight, Marker, MarkerWatch, Owner,
     Receipt, Record, RecordState, Records, Release, RenewVerdict, Role, Save, SaveVerdict, StartVerdict,
@@ -19,6 +20,8 @@ use crate::Defect;
 pub(crate) struct Store {
     pub(crate) records: Records,
     pub(crate) approvals: Approvals,
+    /// What the processes agree on about the breaker of the tool.
+    pub(crate) breaker: Option<Snapshot>,
     /// Changes when everything is lost.
     pub(crate) marker: Marker,
     /// Who spent which grant; the model's own memory of it. An emptied store counts its grants anew.
@@ -33,6 +36,7 @@ impl Store {
         Self {
             records: Records::default(),
             approvals: Approvals::default(),
+            breaker: None,
             marker,
             spent: BTreeMap::new(),
             changed: Vec::new(),
@@ -150,6 +154,7 @@ impl Store {
     pub(crate) fn empty(&mut self, marker: Marker) {
         self.records = Records::default();
         self.approvals = Approvals::default();
+        self.breaker = None;
         self.marker = marker;
     }
 

@@ -58,15 +58,38 @@ pub(crate) struct Running {
     pub(crate) renewed_by: Timestamp,
     pub(crate) sent: bool,
     pub(crate) counted: bool,
+    /// When it last asked to be the probe, and whether the store heard of it.
+    pub(crate) asked_to_probe: Option<(Timestamp, bool)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
     pub(crate) number: u64,
     pub(crate) epoch: u64,
-    pub(crate) probe: bool,
+    pub(crate) probe: Option<Probe>,
     pub(crate) started: Timestamp,
     pub(crate) over: bool,
+}
+
+/// An attempt that finds out whether the tool is back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probe {
+    /// The epoch as all count it who share the breaker.
+    pub(crate) epoch: u64,
+    /// When it got its place.
+    pub(crate) since: Timestamp,
+    /// Whether the store could not be asked: then nobody else knows of it.
+    pub(crate) alone: bool,
+}
+
+/// Whose breakers the processes of a world have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Breakers {
+    /// In half of the worlds they share them.
+    AsDrawn,
+    /// Each has its own, as in the worlds before there was anything to share.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only the tests live through old worlds again"))]
+    Apart,
 }
 
 /// One process that drives calls.
@@ -79,10 +102,13 @@ pub(crate) struct Node {
     pub(crate) watch: MarkerWatch,
     /// How often the store had lost everything before.
     pub(crate) started_after: usize,
+    /// How often it had when this process last stored what its breaker knows.
+    pub(crate) shared_after: usize,
     /// Transitions of the breaker so far.
     pub(crate) epoch: u64,
     pub(crate) budget: RetryBudget,
     pub(crate) limiter: Limiter,
+    pub(crate) dependency_limiter: Limiter,
     pub(crate) guards: BTreeMap<usize, LoopGuard>,
     pub(crate) trust: TrustLedger,
     pub(crate) calls: BTreeMap<u64, Running>,
@@ -148,11 +174,16 @@ const MOST_EVENTS: u64 = 200_000;
 const LONGEST_STORY: usize = 4000;
 
 impl World {
-    pub(crate) fn new(seed: u64, defect: Option<Defect>) -> Self {
+    pub(crate) fn new(seed: u64, defect: Option<Defect>, breakers: Breakers) -> Self {
         let (mut rng, mut side) = (Rng::new(seed), Rng::beside(seed));
         let mut weather = Weather::of(&mut rng, &mut side);
-        if defect == Some(Defect::LateBreakerResultCounted) {
-            // A breaker that opens at once shows it soonest.
+        weather.shared_breakers = match (breakers, defect) {
+            (Breakers::Apart, _) => false,
+            (Breakers::AsDrawn, Some(Defect::ProbeNotShared)) => true,
+            (Breakers::AsDrawn, Some(_) | None) => weather.shared_breakers,
+        };
+        if weather.shared_breakers || defect == Some(Defect::LateBreakerResultCounted) {
+            // A breaker that opens at once shows soonest what is wrong with it.
             Arc::make_mut(&mut weather.policy).breaker.consecutive = Some(NonZeroU32::MIN);
         }
         let marker = Marker(side.next());
@@ -286,6 +317,7 @@ impl World {
             | Step::Ask(_)
             | Step::Spend { .. }
             | Step::Start { .. }
+            | Step::Probe(_)
             | Step::Renew
             | Step::Run(_)
             | Step::Cut(_)
@@ -322,6 +354,7 @@ impl World {
             dependency: None,
             budget: &mut home.budget,
             limiter: &mut home.limiter,
+            dependency_limiter: &mut home.dependency_limiter,
             guard,
             trust: &mut home.trust,
             approvals: &self.store.approvals,
@@ -341,6 +374,7 @@ impl World {
                 renewed_by: now,
                 sent: false,
                 counted: false,
+                asked_to_probe: None,
             },
         );
         self.summary.calls += 1;
@@ -375,6 +409,7 @@ impl World {
                         ));
                     }
                     self.nodes[node].epoch += 1;
+                    self.share_soon(node);
                     self.tell(format!(
                         "process {node}: the breaker goes {:?} -> {:?}",
                         transition.from, transition.to
@@ -389,6 +424,7 @@ impl World {
                         }
                     }
                 }
+                Notice::ProbeMoved { .. } => self.share_soon(node),
                 Notice::Replayed { .. } => self.summary.replays += 1,
                 Notice::OutcomeUnknown => self.summary.unknown += 1,
                 Notice::CallStarted { .. }
@@ -507,10 +543,12 @@ impl Node {
             frozen_until: Timestamp::ZERO,
             watch: MarkerWatch::default(),
             started_after: 0,
-            breaker: Breaker::default(),
+            shared_after: 0,
+            breaker: Breaker::numbered_from((number as u64 * 1_000 + life) * 1_000),
             epoch: 0,
             budget: RetryBudget::default(),
             limiter: Limiter::default(),
+            dependency_limiter: Limiter::default(),
             guards: BTreeMap::new(),
             trust: TrustLedger::default(),
             calls: BTreeMap::new(),
@@ -535,6 +573,7 @@ impl Node {
             dependency: None,
             budget: &mut self.budget,
             limiter: &mut self.limiter,
+            dependency_limiter: &mut self.dependency_limiter,
             guard,
             trust: &mut self.trust,
             approvals: &store.approvals,

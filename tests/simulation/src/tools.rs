@@ -8,7 +8,7 @@ use steadfast_core::guard::{self, GuardedCall};
 use crate::Defect;
 use crate::invariants::{self, Broken};
 use crate::model::{Effect, Intent, Kind, Wish};
-use crate::system::{Attempt, World};
+use crate::system::{Attempt, Probe, World};
 
 use crate::transition::{Happening, digest, success, tool};
 
@@ -19,22 +19,18 @@ impl World {
         self.attempts += 1;
         let attempt_number = self.attempts;
         let home = &mut self.nodes[node];
-        let probe = home.breaker.state(&policy.breaker, now) == breaker::State::HalfOpen;
         let epoch = home.epoch;
         let Some(running) = home.calls.get_mut(&number) else { return Ok(()) };
+        // What it asked for may have become needless: somebody else closed the breaker.
+        let half_open = home.breaker.state(&policy.breaker, now) == breaker::State::HalfOpen;
+        let asked = running.asked_to_probe.take().filter(|_| half_open);
+        let probe = asked.map(|(since, heard)| Probe { epoch: home.breaker.epoch(), since, alone: !heard });
         running.attempt = Some(Attempt { number: attempt_number, epoch, probe, started: now, over: false });
         let first = !std::mem::replace(&mut running.sent, true);
         let (wish, record) = (running.wish, running.call.claimed().cloned());
         let claimed = record.as_ref().map_or(now, |record| record.updated);
-        let probes = home.calls.values().filter_map(|running| running.attempt).filter(|attempt| {
-            attempt.probe
-                && !attempt.over
-                && attempt.epoch == epoch
-                && now.since(attempt.started) < policy.breaker.probe_lease
-        });
-        let under_way = probes.count();
-        if probe && under_way > 1 {
-            return Err(("one probe", format!("{under_way} probes at process {node} at once")));
+        if let Some(probe) = probe {
+            self.one_probe(node, probe)?;
         }
         if let Some(record) = &record {
             self.sent.insert(record.owner.clone());

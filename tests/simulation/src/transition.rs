@@ -2,6 +2,7 @@
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::Wanted;
+use steadfast_core::breaker::Snapshot;
 use steadfast_core::call::{CallResult, Event, Outcome, Request, StoreFault, Wake};
 use steadfast_core::dedupe::{Claim, Owner, Receipt, Record, Release, Save};
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
@@ -104,6 +105,16 @@ pub(crate) enum Happening {
         connection: usize,
         receipt: Receipt,
     },
+    /// A process stores what its breaker knows.
+    Share {
+        node: usize,
+        life: u64,
+    },
+    /// A process hears that another has stored what its breaker knows.
+    Shared {
+        node: usize,
+        life: u64,
+    },
     /// A process tries again what it could not get through.
     Keep {
         node: usize,
@@ -133,6 +144,7 @@ pub(crate) enum Command {
     Spend { grant: steadfast_core::approval::GrantId, owner: Owner },
     Start { key: Key, owner: Owner },
     Renew(Record, Timestamp),
+    Share(u64, Snapshot),
     Save(Save),
     Release(Release),
     Delivered(Receipt, Timestamp),
@@ -244,6 +256,7 @@ impl World {
             Happening::Reply { node, number, command, event, .. } => {
                 let expected =
                     self.nodes[node].calls.get(&number).is_some_and(|running| running.command == command);
+                self.probe_was_heard(node, number, &event);
                 if expected { self.drive(node, number, *event) } else { Ok(()) }
             }
             Happening::Timer { node, number, .. } => {
@@ -282,13 +295,23 @@ impl World {
                 }
                 Ok(())
             }
+            Happening::Share { node, .. } => {
+                self.share_now(node);
+                Ok(())
+            }
+            Happening::Shared { node, .. } => {
+                self.adopt_shared(node);
+                Ok(())
+            }
             Happening::Keep { node, .. } => self.keep(node),
             Happening::Crash { node } => self.crash(node),
             Happening::Restart { node } => {
                 let life = self.nodes[node].identity.started + 1;
+                let emptied = self.model.emptyings.len();
                 self.nodes[node] =
-                    Node { started_after: self.model.emptyings.len(), ..Node::born(node, life) };
+                    Node { started_after: emptied, shared_after: emptied, ..Node::born(node, life) };
                 self.see_marker(node);
+                self.adopt_shared(node);
                 self.tell(format!("process {node} is back"));
                 Ok(())
             }
@@ -305,6 +328,7 @@ impl World {
                 let change = if force { home.breaker.force_open(now) } else { home.breaker.reset(now) };
                 // A reset starts an epoch of its own, whether or not the state changes.
                 home.epoch += u64::from(change.is_some() || !force);
+                self.share_soon(node);
                 self.tell(format!("an operator at process {node}: {change:?}"));
                 if force {
                     self.later(60_000, Happening::Operator { node });
@@ -337,6 +361,8 @@ impl Happening {
             | Self::ToolAnswers { node, life, .. }
             | Self::Person { node, life, .. }
             | Self::StillOpen { node, life, .. }
+            | Self::Share { node, life }
+            | Self::Shared { node, life }
             | Self::Keep { node, life } => Some((*node, *life)),
             Self::Send { .. }
             | Self::Arrive { .. }

@@ -47,6 +47,8 @@ pub(crate) struct Weather {
     pub(crate) jump: u64,
     /// How often the store loses everything.
     pub(crate) emptyings: u64,
+    /// Whether the processes share what their breakers know.
+    pub(crate) shared_breakers: bool,
 }
 
 impl Weather {
@@ -92,6 +94,7 @@ impl Weather {
             operator,
             jump,
             emptyings: if side.chance(30) { side.between(1, 2) } else { 0 },
+            shared_breakers: side.chance(50),
         }
     }
 }

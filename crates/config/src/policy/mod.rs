@@ -35,6 +35,7 @@ pub(crate) struct Draft {
     pub(crate) dedupe: DedupePolicy,
     breaker: Breaker,
     limits: LimitPolicy,
+    dependency_limits: LimitPolicy,
     guard: Guard,
     pub(crate) trust: TrustRule,
     approval: ApprovalPolicy,
@@ -131,7 +132,7 @@ const MANY: NonZeroU32 = NonZeroU32::new(10).unwrap();
 impl Draft {
     pub(crate) fn of(policy: Policy) -> Self {
         let Policy { class, modes, time, retry, repeat, dedupe, breaker, limits, guard, .. } = policy;
-        let Policy { trust, approval, arguments, verify, .. } = policy;
+        let Policy { dependency_limits, trust, approval, arguments, verify, .. } = policy;
         let rate = breaker.rate.unwrap_or(RateRule {
             threshold: Ratio::percent(50),
             last: NonZeroU32::MIN,
@@ -162,6 +163,7 @@ impl Draft {
                 force: if breaker.forced_open { Force::Open } else { Force::No },
             },
             limits,
+            dependency_limits,
             guard: Guard { policy: guard, repeated: Repeated::Ignore, repeated_after: MANY },
             trust,
             approval,
@@ -175,7 +177,7 @@ impl Draft {
     /// The policy. It is total: there is no draft without one.
     pub(crate) fn finish(self) -> Policy {
         let Self { class, mode: _, modes, time, retry, repeat, dedupe, breaker, limits, guard, .. } = self;
-        let Self { trust, approval, arguments, verify, classify, danger, .. } = self;
+        let Self { dependency_limits, trust, approval, arguments, verify, classify, danger, .. } = self;
         let rate = |threshold| RateRule {
             threshold,
             last: breaker.rate_last,
@@ -207,6 +209,7 @@ impl Draft {
                 forced_open: breaker.force == Force::Open,
             },
             limits,
+            dependency_limits,
             guard: GuardPolicy {
                 longest_hold: guard.policy.longest_hold.max(guard.policy.hold),
                 repeated_success: match guard.repeated {

@@ -77,6 +77,17 @@ impl Ticket {
     }
 }
 
+/// What a sign of life did for a ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It counts for nothing any more.
+    Lost,
+    /// It counts.
+    Still,
+    /// It is a probe, it counts, and those who share the breaker have to hear that its place is held for longer.
+    ForLonger,
+}
+
 /// What came of an admitted attempt, as far as the breaker is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -163,6 +174,8 @@ pub struct Breaker {
     changed: Option<(Timestamp, Reason)>,
     /// Probes given out so far, so that each has a number of its own.
     probes: u64,
+    /// The last probe given here that came back.
+    ended: Option<NonZeroU64>,
     window: Window,
 }
 
@@ -183,6 +196,8 @@ enum Phase {
         /// Neutral answers in a row.
         neutral: u32,
         probe: Option<Probe>,
+        /// How often the place was given, given back or kept since this state began: the order of what is stored of it.
+        turn: u32,
     },
     ForcedOpen,
 }
@@ -193,6 +208,19 @@ struct Probe {
     number: NonZeroU64,
     /// The last sign of life; its lease counts from here.
     alive: Timestamp,
+    /// The one that others were told of.
+    told: Timestamp,
+    agreed: Agreed,
+}
+
+/// Whether all who share the breaker know who has the place. What they do not know of must not replace what they do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Agreed {
+    Yes,
+    /// Not yet: it was taken when it was free, or when the lease of this one was over.
+    NotYet {
+        after: Option<NonZeroU64>,
+    },
 }
 
 impl Phase {
@@ -207,6 +235,13 @@ impl Phase {
 }
 
 impl Breaker {
+    /// A closed breaker whose probes are numbered from here. Those who share a store start far apart, so that no two
+    /// of them ever give the same number.
+    pub fn numbered_from(first: u64) -> Self {
+        // Readers of JSON keep whole numbers up to here, and no breaker gives as many probes as there is room above.
+        Self { probes: first % (Snapshot::LAST_EPOCH / 2), ..Self::default() }
+    }
+
     /// Whether an attempt would be refused now. Changes nothing.
     pub fn check(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(), Refused> {
         if policy.forced_open {
@@ -242,7 +277,7 @@ impl Breaker {
         match self.phase {
             Phase::Closed => Ok((Ticket { epoch: self.epoch, probe: None }, None)),
             Phase::Open { reopened, .. } => {
-                let half_open = Phase::HalfOpen { reopened, good: 0, neutral: 0, probe: None };
+                let half_open = Phase::HalfOpen { reopened, good: 0, neutral: 0, probe: None, turn: 0 };
                 let change = self.change(half_open, Reason::CooledDown, now);
                 Ok((self.give_probe(now), Some(change)))
             }
@@ -276,31 +311,61 @@ impl Breaker {
 
     /// Takes back a ticket whose attempt came to nothing (not made, cancelled).
     pub fn release(&mut self, ticket: Ticket) {
-        if let Phase::HalfOpen { probe, .. } = &mut self.phase
+        if let Phase::HalfOpen { probe, turn, .. } = &mut self.phase
             && ticket.epoch == self.epoch
             && probe.is_some_and(|probe| ticket.probe == Some(probe.number))
         {
-            *probe = None;
+            *turn = match probe.take().map(|probe| probe.agreed) {
+                Some(Agreed::NotYet { .. }) => turn.saturating_sub(1),
+                Some(Agreed::Yes) | None => turn.saturating_add(1),
+            };
+            self.ended = ticket.probe;
+        }
+    }
+
+    /// All who share the breaker know that this ticket has the place of the probe, and that nobody else has.
+    pub fn agreed(&mut self, ticket: &Ticket) {
+        if let Phase::HalfOpen { probe: Some(probe), .. } = &mut self.phase
+            && ticket.probe == Some(probe.number)
+        {
+            probe.agreed = Agreed::Yes;
         }
     }
 
     /// A sign of life of an attempt. A probe that is long but not silent keeps its place, unless its lease
-    /// is already over. Says whether the ticket still counts.
-    pub fn renew(&mut self, policy: &BreakerPolicy, ticket: &Ticket, now: Timestamp) -> bool {
+    /// is already over.
+    pub fn renew(&mut self, policy: &BreakerPolicy, ticket: &Ticket, now: Timestamp) -> Held {
         if ticket.epoch != self.epoch {
-            return false;
+            return Held::Lost;
         }
         match &mut self.phase {
-            Phase::HalfOpen { probe: Some(probe), .. } if ticket.probe == Some(probe.number) => {
-                let in_time = probe.holds(policy, now);
-                if in_time {
-                    probe.alive = now;
+            Phase::HalfOpen { probe: Some(probe), turn, .. } if ticket.probe == Some(probe.number) => {
+                if !probe.holds(policy, now) {
+                    return Held::Lost;
                 }
-                in_time
+                probe.alive = now;
+                if probe.agreed != Agreed::Yes || now.since(probe.told) < policy.probe_lease / 3 {
+                    return Held::Still;
+                }
+                probe.told = now;
+                *turn = turn.saturating_add(1);
+                Held::ForLonger
             }
-            Phase::Closed => true,
-            Phase::HalfOpen { .. } | Phase::Open { .. } | Phase::ForcedOpen => false,
+            Phase::Closed => Held::Still,
+            Phase::HalfOpen { .. } | Phase::Open { .. } | Phase::ForcedOpen => Held::Lost,
         }
+    }
+
+    /// Whether this ticket counts: neither did the breaker change since, nor was its place given to another.
+    pub fn holds(&self, policy: &BreakerPolicy, ticket: &Ticket, now: Timestamp) -> bool {
+        ticket.epoch == self.epoch
+            && match (self.phase, ticket.probe) {
+                (Phase::Closed, None) => true,
+                (Phase::HalfOpen { probe: Some(probe), .. }, Some(number)) => {
+                    probe.number == number && probe.holds(policy, now)
+                }
+                (Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen, _) => false,
+            }
     }
 
     /// The state as of now: an open breaker whose cool-down is over is half-open, although no call has
@@ -427,7 +492,7 @@ impl Breaker {
         verdict: Verdict,
         now: Timestamp,
     ) -> Option<Transition> {
-        let Phase::HalfOpen { reopened, good, neutral, probe } = self.phase else { return None };
+        let Phase::HalfOpen { reopened, good, neutral, probe, turn } = self.phase else { return None };
         let reopen = Phase::Open { since: now, reopened: reopened.saturating_add(1) };
         match verdict {
             Verdict::Failure { .. } => Some(self.change(reopen, Reason::ProbeFailed, now)),
@@ -437,13 +502,13 @@ impl Breaker {
             }
             Verdict::Success { .. } => {
                 let good = good.saturating_add(1);
-                self.phase = Phase::HalfOpen { reopened, good, neutral: 0, probe };
+                self.phase = Phase::HalfOpen { reopened, good, neutral: 0, probe, turn };
                 (good >= policy.close_after.get())
                     .then(|| self.change(Phase::Closed, Reason::ProbesSucceeded, now))
             }
             Verdict::Neutral => {
                 let neutral = neutral.saturating_add(1);
-                self.phase = Phase::HalfOpen { reopened, good, neutral, probe };
+                self.phase = Phase::HalfOpen { reopened, good, neutral, probe, turn };
                 (neutral >= policy.neutral_close_after.get())
                     .then(|| self.change(Phase::Closed, Reason::ProbesAnswered, now))
             }
@@ -452,8 +517,10 @@ impl Breaker {
 
     fn give_probe(&mut self, now: Timestamp) -> Ticket {
         let number = self.next_probe();
-        if let Phase::HalfOpen { probe, .. } = &mut self.phase {
-            *probe = Some(Probe { number, alive: now });
+        if let Phase::HalfOpen { probe, turn, .. } = &mut self.phase {
+            let agreed = Agreed::NotYet { after: probe.map(|probe| probe.number) };
+            *probe = Some(Probe { number, alive: now, told: now, agreed });
+            *turn = turn.saturating_add(1);
         }
         Ticket { epoch: self.epoch, probe: Some(number) }
     }

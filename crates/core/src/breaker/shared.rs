@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::tally::Tally;
-use super::{Breaker, Phase, Refused, State, Ticket, Transition, Verdict, is_slow};
+use super::{Breaker, Held, Phase, Refused, State, Ticket, Transition, Verdict, is_slow};
 use crate::Timestamp;
 use crate::policy::BreakerPolicy;
 
@@ -179,9 +179,9 @@ impl<B: Borrow<SharedBreaker>> Permit<B> {
     }
 
     /// A sign of life; says whether the attempt still counts.
-    pub fn renew(&self, policy: &BreakerPolicy, now: Timestamp) -> bool {
+    pub fn renew(&self, policy: &BreakerPolicy, now: Timestamp) -> Held {
         let shared: &SharedBreaker = self.breaker.borrow();
-        self.ticket.as_ref().is_some_and(|ticket| shared.lock().renew(policy, ticket, now))
+        self.ticket.as_ref().map_or(Held::Lost, |ticket| shared.lock().renew(policy, ticket, now))
     }
 
     /// Whether this attempt is the one that finds out if the tool is back.
@@ -349,6 +349,6 @@ mod tests {
             storm.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
         assert_eq!(admitted.len(), 1);
-        assert!(admitted[0].0.renew(&policy(), at(100)));
+        assert_ne!(admitted[0].0.renew(&policy(), at(100)), Held::Lost);
     }
 }

@@ -1,15 +1,16 @@
 //! A breaker as it is stored, so that a restart or another process does not forget that it is open.
 //!
-//! Only what a transition decides is stored: outcomes that a closed breaker counted and the progress of
-//! probes are not, because writing on every call would cost more than counting again. A store keeps the
-//! snapshot with the larger epoch (compare-and-set); a process that lost the race, or hears of a change made
-//! elsewhere, adopts what is stored.
+//! Only what a transition decides and who is probing is stored: outcomes that a closed breaker counted are not,
+//! because writing on every call would cost more than counting again. A store keeps the newer snapshot
+//! (compare-and-set); a process that lost the race, or hears of a change made elsewhere, adopts what is stored. So
+//! whoever wants to probe writes that down first, and one of all those who share the store does.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Breaker, Phase, Probe, Reason, State, Transition};
+use super::{Agreed, Breaker, Phase, Probe, Reason, State, Transition};
 use crate::Timestamp;
 
 /// What is stored of a breaker. A value that exists is one that can be restored.
@@ -20,6 +21,24 @@ pub struct Snapshot {
     state: State,
     reopened: u32,
     changed: Option<(Timestamp, Reason)>,
+    trial: Option<Trial>,
+}
+
+/// How far a half-open breaker is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Trial {
+    turn: u32,
+    good: u32,
+    neutral: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    probe: Option<Place>,
+}
+
+/// Who has the place of the probe, and the last that was heard of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Place {
+    number: NonZeroU64,
+    alive: Timestamp,
 }
 
 impl Snapshot {
@@ -39,8 +58,19 @@ impl Snapshot {
     }
 
     /// Whether a store that holds `stored` should hold this one instead.
-    pub const fn replaces(&self, stored: &Self) -> bool {
-        self.epoch > stored.epoch
+    pub fn replaces(&self, stored: &Self) -> bool {
+        self.order() > stored.order()
+    }
+
+    /// Epochs follow each other, and within one the place of the probe changes hands.
+    fn order(&self) -> (u64, u32) {
+        (self.epoch, self.trial.map_or(0, |trial| trial.turn))
+    }
+
+    /// What is never equal in the snapshots of two who did different things.
+    fn identity(&self) -> (State, Option<(Timestamp, Reason)>, Option<NonZeroU64>) {
+        let probe = self.trial.and_then(|trial| trial.probe);
+        (self.state, self.changed, probe.map(|place| place.number))
     }
 
     fn since(&self) -> Timestamp {
@@ -49,12 +79,17 @@ impl Snapshot {
 
     /// The phase to go on from. A moment of the future would hold the breaker open for longer than any
     /// policy says; it becomes now.
-    fn phase(&self, now: Timestamp, probe: Option<Probe>) -> Phase {
+    fn phase(&self, now: Timestamp) -> Phase {
         let reopened = self.reopened;
+        let Trial { turn, good, neutral, probe } = self.trial.unwrap_or_default();
+        let probe = probe.map(|Place { number, alive }| {
+            let alive = alive.min(now);
+            Probe { number, alive, told: alive, agreed: Agreed::Yes }
+        });
         match self.state {
             State::Closed => Phase::Closed,
             State::Open => Phase::Open { since: self.since().min(now), reopened },
-            State::HalfOpen => Phase::HalfOpen { reopened, good: 0, neutral: 0, probe },
+            State::HalfOpen => Phase::HalfOpen { reopened, good, neutral, probe, turn },
             State::ForcedOpen => Phase::ForcedOpen,
         }
     }
@@ -83,45 +118,73 @@ impl fmt::Display for InvalidSnapshot {
 impl std::error::Error for InvalidSnapshot {}
 
 impl Breaker {
-    /// What to store after a transition.
+    /// What to store after a transition, or when the place of the probe changed hands.
     pub fn snapshot(&self) -> Snapshot {
-        let reopened = match self.phase {
-            Phase::Open { reopened, .. } | Phase::HalfOpen { reopened, .. } => reopened,
-            Phase::Closed | Phase::ForcedOpen => 0,
+        let (reopened, trial) = match self.phase {
+            Phase::Open { reopened, .. } => (reopened, None),
+            Phase::HalfOpen { reopened, good, neutral, probe, turn } => {
+                let probe = probe.map(|Probe { number, told, .. }| Place { number, alive: told });
+                (reopened, Some(Trial { turn, good, neutral, probe }))
+            }
+            Phase::Closed | Phase::ForcedOpen => (0, None),
         };
         let epoch = self.epoch.min(Snapshot::LAST_EPOCH);
-        Snapshot { epoch, state: self.phase.state(), reopened, changed: self.changed }
+        Snapshot { epoch, state: self.phase.state(), reopened, changed: self.changed, trial }
     }
 
-    /// The breaker of a process that starts: nobody is probing, whoever did is gone.
+    /// The breaker of a process that starts and shares it with nobody: whoever was probing is gone.
     pub fn restore(snapshot: &Snapshot, now: Timestamp) -> Self {
-        Self {
-            epoch: snapshot.epoch,
-            phase: snapshot.phase(now, None),
-            changed: snapshot.changed,
-            ..Self::default()
-        }
+        let trial = snapshot.trial.map(|trial| Trial { probe: None, ..trial });
+        let alone = Snapshot { trial, ..snapshot.clone() };
+        Self { epoch: alone.epoch, phase: alone.phase(now), changed: alone.changed, ..Self::default() }
     }
 
-    /// Takes over a change made elsewhere, if it is newer than what is here. Of two changes with the same
-    /// epoch only one can have been stored, so the stored one counts. In half-open the place of the probe
-    /// belongs to whoever made the change, until its lease is over.
+    /// Takes over a change made elsewhere, if it is newer than what is here. Of two that would follow the same
+    /// one only one can have been stored, so the stored one counts. In half-open the place of the probe belongs to
+    /// whoever is stored as having it, until its lease is over.
     ///
     /// The transition is the one as seen from here.
     pub fn adopt(&mut self, snapshot: &Snapshot, now: Timestamp) -> Option<Transition> {
-        let here = self.snapshot();
-        let differs = (snapshot.state, snapshot.changed) != (here.state, here.changed);
-        let lost_race = snapshot.epoch == here.epoch && differs;
+        let here = self.known();
+        let lost_race = snapshot.order() == here.order() && snapshot.identity() != here.identity();
         if !snapshot.replaces(&here) && !lost_race {
             return None;
         }
-        let number = self.next_probe();
-        let elsewhere = Probe { number, alive: snapshot.since().min(now) };
+        if snapshot.epoch == here.epoch && snapshot.state == here.state && snapshot.changed == here.changed {
+            self.phase = snapshot.phase(now);
+            self.free_what_came_back();
+            return None;
+        }
         let (at, reason) = snapshot.changed.unwrap_or((now, Reason::Reset));
-        let change = self.change(snapshot.phase(now, Some(elsewhere)), reason, at.min(now));
+        let change = self.change(snapshot.phase(now), reason, at.min(now));
         // As stored, not as our clock sees it: this is how a change that was taken over is known again.
         (self.epoch, self.changed) = (snapshot.epoch, snapshot.changed);
+        self.free_what_came_back();
         (change.from != change.to).then_some(change)
+    }
+}
+
+impl Breaker {
+    /// What is here without what nobody else knows of: a probe that is not agreed on yet is not there.
+    fn known(&self) -> Snapshot {
+        let mut known = self.snapshot();
+        if let Phase::HalfOpen { probe: Some(probe), .. } = self.phase
+            && let (Agreed::NotYet { after }, Some(trial)) = (probe.agreed, &mut known.trial)
+        {
+            trial.turn = trial.turn.saturating_sub(1);
+            trial.probe = after.map(|number| Place { number, alive: probe.alive });
+        }
+        known
+    }
+
+    /// The place of a probe of ours that came back before we knew that it was stored.
+    fn free_what_came_back(&mut self) {
+        if let Phase::HalfOpen { probe, turn, .. } = &mut self.phase
+            && probe.is_some_and(|probe| Some(probe.number) == self.ended)
+        {
+            *probe = None;
+            *turn = turn.saturating_add(1);
+        }
     }
 }
 
@@ -135,6 +198,8 @@ struct Stored {
     reopened: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     changed: Option<Changed>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trial: Option<Trial>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -154,7 +219,9 @@ impl TryFrom<Stored> for Snapshot {
             return Err(InvalidSnapshot::Epoch(stored.epoch));
         }
         let changed = stored.changed.map(|Changed { at, reason }| (at, reason));
-        Ok(Self { epoch: stored.epoch, state: stored.state, reopened: stored.reopened, changed })
+        // Only a half-open breaker tries; whatever else says so was not written by us.
+        let trial = stored.trial.filter(|_| stored.state == State::HalfOpen);
+        Ok(Self { epoch: stored.epoch, state: stored.state, reopened: stored.reopened, changed, trial })
     }
 }
 
@@ -166,6 +233,7 @@ impl From<Snapshot> for Stored {
             state: snapshot.state,
             reopened: snapshot.reopened,
             changed: snapshot.changed.map(|(at, reason)| Changed { at, reason }),
+            trial: snapshot.trial,
         }
     }
 }

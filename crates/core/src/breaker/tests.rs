@@ -468,12 +468,12 @@ fn a_long_probe_that_shows_signs_of_life_keeps_its_place() {
     let mut breaker = in_state(State::HalfOpen);
     let (long, _) = breaker.admit(&policy, at(31)).unwrap();
     for second in [100, 200, 300] {
-        assert!(breaker.renew(&policy, &long, at(second)));
+        assert_ne!(breaker.renew(&policy, &long, at(second)), Held::Lost);
         assert!(breaker.check(&policy, at(second + 50)).is_err());
     }
-    assert!(!breaker.renew(&policy, &long, at(500)), "too late");
+    assert_eq!(breaker.renew(&policy, &long, at(500)), Held::Lost, "too late");
     let (other, _) = breaker.admit(&policy, at(500)).unwrap();
-    assert!(!breaker.renew(&policy, &long, at(501)), "not its place any more");
+    assert_eq!(breaker.renew(&policy, &long, at(501)), Held::Lost, "not its place any more");
     assert!(
         breaker.record(&policy, long, OK, at(501)).is_none()
             && breaker.record(&policy, other, OK, at(502)).is_some()
@@ -658,6 +658,7 @@ fn a_change_made_elsewhere_is_taken_over_if_it_is_newer() {
 fn of_two_changes_with_one_epoch_the_stored_one_counts() {
     let policy = measured();
     let (mut here, mut there) = (in_state(State::Open), in_state(State::Open));
+    there.probes = 1_000;
     let (mine, _) = here.admit(&policy, at(30)).unwrap();
     let (_theirs, _) = there.admit(&policy, at(31)).unwrap();
     assert_eq!(here.epoch(), there.epoch());
@@ -669,6 +670,84 @@ fn of_two_changes_with_one_epoch_the_stored_one_counts() {
     closed.attempt(&policy, OK, at(31));
     forced.force_open(at(31));
     assert_eq!(closed.adopt(&forced.snapshot(), at(32)).unwrap().to, State::ForcedOpen);
+}
+
+#[test]
+fn the_place_of_the_probe_is_one_for_all_who_share_the_breaker() {
+    let policy = standard(ToolClass::Unknown);
+    let mut fleet = [1, 2, 3].map(|number| {
+        let mut breaker = Breaker::numbered_from(number * 1_000_000);
+        for _ in 0..5 {
+            breaker.attempt(&policy, BAD, at(0));
+        }
+        breaker
+    });
+    let [a, b, c] = &mut fleet;
+    let (first, _) = a.admit(&policy, at(30)).unwrap();
+    let stored = a.snapshot();
+    // The second wanted it too, and finds the first one stored.
+    let (late, _) = b.admit(&policy, at(30)).unwrap();
+    assert!(!b.snapshot().replaces(&stored));
+    b.adopt(&stored, at(30));
+    assert!(!b.holds(&policy, &late, at(30)) && a.holds(&policy, &first, at(30)));
+    b.release(late);
+    c.adopt(&stored, at(31));
+    for breaker in [&*b, &*c] {
+        assert_eq!(breaker.check(&policy, at(31)).unwrap_err().state, State::HalfOpen);
+    }
+
+    a.agreed(&first);
+    // A sign of life that others have to hear of.
+    assert_eq!(a.renew(&policy, &first, at(31)), Held::Still);
+    assert_eq!(a.renew(&policy, &first, at(80)), Held::ForLonger);
+    b.adopt(&a.snapshot(), at(80));
+    assert!(b.check(&policy, at(199)).is_err() && b.check(&policy, at(200)).is_ok());
+
+    // Good probes of different processes count together.
+    assert_eq!(a.record(&policy, first, OK, at(81)), None);
+    b.adopt(&a.snapshot(), at(81));
+    let (second, _) = b.admit(&policy, at(82)).unwrap();
+    assert!(second.is_probe());
+    assert_eq!(b.record(&policy, second, OK, at(83)).unwrap().to, State::Closed);
+    assert_eq!(a.adopt(&b.snapshot(), at(84)).unwrap().to, State::Closed);
+}
+
+#[test]
+fn a_probe_that_nobody_knew_of_takes_no_place_from_one_that_is_known() {
+    let policy = standard(ToolClass::Unknown);
+    let mut fleet = [1, 2].map(|number| {
+        let mut breaker = Breaker::numbered_from(number * 1_000_000);
+        for _ in 0..5 {
+            breaker.attempt(&policy, BAD, at(0));
+        }
+        breaker
+    });
+    let [a, b] = &mut fleet;
+    let (known, _) = a.admit(&policy, at(30)).unwrap();
+    a.agreed(&known);
+    let stored = a.snapshot();
+    // The store could not be asked; what came of it changes nothing for the one that is stored.
+    for verdict in [OK, Verdict::Neutral] {
+        let (alone, _) = b.admit(&policy, at(31)).unwrap();
+        assert_eq!(b.record(&policy, alone, verdict, at(32)), None);
+        assert!(!b.snapshot().replaces(&stored));
+    }
+    b.adopt(&stored, at(33));
+    assert!(b.check(&policy, at(33)).is_err());
+}
+
+#[test]
+fn a_place_that_was_stored_after_its_probe_came_back_is_free() {
+    let policy = standard(ToolClass::Unknown);
+    let mut breaker = Breaker::numbered_from(1_000_000);
+    for _ in 0..5 {
+        breaker.attempt(&policy, BAD, at(0));
+    }
+    let (ticket, _) = breaker.admit(&policy, at(30)).unwrap();
+    let late = breaker.snapshot();
+    breaker.release(ticket);
+    breaker.adopt(&late, at(31));
+    assert!(breaker.check(&policy, at(31)).is_ok() && breaker.snapshot().replaces(&late));
 }
 
 #[test]

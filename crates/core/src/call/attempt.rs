@@ -8,12 +8,12 @@ use super::{
     Retried, Run, Shadowed, Shared, State, Step, StoreSight, Tickets, Upstream, say,
 };
 use crate::Timestamp;
-use crate::breaker::{Breaker, Transition, Verdict};
+use crate::breaker::{Breaker, Held, Ticket, Transition, Verdict};
 use crate::classify::{Classified, Fault, Nature, Reach, Severity, classify};
 use crate::code::Code;
 use crate::dedupe::{AttemptFact, Ending, Failure};
 use crate::output::Output;
-use crate::policy::{CacheFailures, Mode, Silence};
+use crate::policy::{BreakerPolicy, CacheFailures, Mode, Silence};
 use crate::retry::{Schedule, Stop};
 use crate::watchdog::{self, Watchdog};
 
@@ -50,6 +50,61 @@ impl Call {
                 return self.release(result, Vec::new(), now, notices);
             }
         };
+        match tickets.first_probe().filter(|_| self.policy.modes.breaker == Mode::Enforce) {
+            Some(scope) => self.probe(scope, tickets),
+            None => self.go(shared, tickets, now, notices),
+        }
+    }
+
+    /// A probe is one for all who share the breaker: the store hears of it before the tool does.
+    fn probe(&mut self, scope: BreakerScope, tickets: Tickets) -> Step {
+        self.state = State::Probing { scope, tickets };
+        Step::Probe(scope)
+    }
+
+    /// The store has seen who probes, or could not be asked.
+    pub(super) fn probed(
+        &mut self,
+        shared: &mut Shared<'_>,
+        scope: BreakerScope,
+        tickets: Tickets,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let late = self.request.limits.deadline.is_some_and(|deadline| deadline <= now)
+            || self.schedule.as_ref().is_some_and(|schedule| schedule.may_start(now).is_err())
+            || (self.record().is_some() && now >= self.lease_until);
+        let ours = match self.store {
+            StoreSight::Fine | StoreSight::Down => tickets.hold(&self.policy.breaker, shared, now),
+            StoreSight::FenceLost | StoreSight::MarkedUnknown => false,
+        };
+        if late || !ours {
+            self.step_back(shared, tickets, notices);
+            return self.next_attempt(shared, now, notices);
+        }
+        match scope {
+            BreakerScope::Tool if tickets.dependency.as_ref().is_some_and(Ticket::is_probe) => {
+                self.probe(BreakerScope::Dependency, tickets)
+            }
+            BreakerScope::Tool | BreakerScope::Dependency => self.go(shared, tickets, now, notices),
+        }
+    }
+
+    /// Gives back what was taken for an attempt that is not made.
+    pub(super) fn step_back(&self, shared: &mut Shared<'_>, mut tickets: Tickets, notices: &mut Vec<Notice>) {
+        tickets.release(shared, notices);
+        shared.limiter.withdraw();
+        shared.dependency_limiter.withdraw();
+    }
+
+    /// Everybody agrees: the attempt is made.
+    fn go(
+        &mut self,
+        shared: &mut Shared<'_>,
+        tickets: Tickets,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
         if self.schedule.is_none() {
             shared.budget.deposit(&self.policy.retry.budget, now);
             let time = &self.policy.time;
@@ -93,9 +148,15 @@ impl Call {
         if let Err(overloaded) = shared.limiter.enter(&self.policy.limits, now) {
             return Err(Box::new(Refusal::us(say::overloaded(&self.request, overloaded, now))));
         }
+        if let Err(overloaded) = shared.dependency_limiter.enter(&self.policy.dependency_limits, now) {
+            shared.limiter.withdraw();
+            let refusal = say::dependency_overloaded(&self.request, overloaded, now);
+            return Err(Box::new(Refusal::us(refusal)));
+        }
         let admitted = self.admit_breakers(shared, now, notices);
         if admitted.is_err() {
-            shared.limiter.leave();
+            shared.limiter.withdraw();
+            shared.dependency_limiter.withdraw();
         }
         admitted
     }
@@ -128,7 +189,7 @@ impl Call {
             }
         };
         let Some(refused) = refused else { return Ok(tickets) };
-        tickets.release(shared);
+        tickets.release(shared, notices);
         let refusal = self.circuit_open(refused, now);
         match self.enforced(self.policy.modes.breaker, Some(refusal), notices) {
             Some(refusal) => Err(Box::new(refusal)),
@@ -170,16 +231,22 @@ impl Call {
         shared: &mut Shared<'_>,
         mut attempt: Attempt,
         now: Timestamp,
+        notices: &mut Vec<Notice>,
     ) -> Step {
         if let Some(watchdog) = &mut attempt.watchdog {
             watchdog.progress(now);
         }
+        let mut renew =
+            |breaker: &mut Breaker, ticket, scope| match breaker.renew(&self.policy.breaker, ticket, now) {
+                Held::ForLonger => notices.push(Notice::ProbeMoved { scope }),
+                Held::Still | Held::Lost => {}
+            };
         if let Some(ticket) = &attempt.tickets.tool {
-            shared.breaker.renew(&self.policy.breaker, ticket, now);
+            renew(shared.breaker, ticket, BreakerScope::Tool);
         }
         if let (Some(ticket), Some(breaker)) = (&attempt.tickets.dependency, shared.dependency.as_deref_mut())
         {
-            breaker.renew(&self.policy.breaker, ticket, now);
+            renew(breaker, ticket, BreakerScope::Dependency);
         }
         self.stay(State::Attempting(attempt))
     }
@@ -288,6 +355,7 @@ impl Call {
         let took = now.since(attempt.started);
         if !self.policy.modes.are_off() {
             shared.limiter.leave();
+            shared.dependency_limiter.leave();
         }
         match outcome {
             Outcome::Success { output, concern } => {
@@ -355,9 +423,19 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) {
-        let mut give_back = |breaker: &mut Breaker, ticket, scope| match verdict {
-            Some(verdict) => tell(scope, breaker.record(&self.policy.breaker, ticket, verdict, now), notices),
-            None => breaker.release(ticket),
+        let mut give_back = |breaker: &mut Breaker, ticket: Ticket, scope| {
+            let probe = ticket.is_probe();
+            let transition = match verdict {
+                Some(verdict) => breaker.record(&self.policy.breaker, ticket, verdict, now),
+                None => {
+                    breaker.release(ticket);
+                    None
+                }
+            };
+            if probe && transition.is_none() {
+                notices.push(Notice::ProbeMoved { scope });
+            }
+            tell(scope, transition, notices);
         };
         if let Some(ticket) = tickets.tool.take() {
             give_back(shared.breaker, ticket, BreakerScope::Tool);
@@ -649,13 +727,46 @@ enum StopReason {
 }
 
 impl Tickets {
-    fn release(&mut self, shared: &mut Shared<'_>) {
+    fn release(&mut self, shared: &mut Shared<'_>, notices: &mut Vec<Notice>) {
+        let mut give_back = |breaker: &mut Breaker, ticket: Ticket, scope| {
+            if ticket.is_probe() {
+                notices.push(Notice::ProbeMoved { scope });
+            }
+            breaker.release(ticket);
+        };
         if let Some(ticket) = self.tool.take() {
-            shared.breaker.release(ticket);
+            give_back(shared.breaker, ticket, BreakerScope::Tool);
         }
         if let (Some(ticket), Some(breaker)) = (self.dependency.take(), shared.dependency.as_deref_mut()) {
-            breaker.release(ticket);
+            give_back(breaker, ticket, BreakerScope::Dependency);
         }
+    }
+
+    /// The first of them that is a probe.
+    fn first_probe(&self) -> Option<BreakerScope> {
+        let scopes = [(&self.tool, BreakerScope::Tool), (&self.dependency, BreakerScope::Dependency)];
+        let probe = |ticket: &Option<Ticket>| ticket.as_ref().is_some_and(Ticket::is_probe);
+        scopes.into_iter().find(|(ticket, _)| probe(ticket)).map(|(_, scope)| scope)
+    }
+
+    /// All who share this breaker know who probes.
+    pub(super) fn agreed(&self, scope: BreakerScope, shared: &mut Shared<'_>) {
+        match (scope, shared.dependency.as_deref_mut()) {
+            (BreakerScope::Tool, _) => self.tool.iter().for_each(|ticket| shared.breaker.agreed(ticket)),
+            (BreakerScope::Dependency, Some(breaker)) => {
+                self.dependency.iter().for_each(|ticket| breaker.agreed(ticket));
+            }
+            (BreakerScope::Dependency, None) => {}
+        }
+    }
+
+    /// Whether all of them still count.
+    fn hold(&self, policy: &BreakerPolicy, shared: &Shared<'_>, now: Timestamp) -> bool {
+        let holds = |breaker: &Breaker, ticket: &Option<Ticket>| {
+            ticket.as_ref().is_none_or(|ticket| breaker.holds(policy, ticket, now))
+        };
+        holds(shared.breaker, &self.tool)
+            && shared.dependency.as_deref().is_none_or(|breaker| holds(breaker, &self.dependency))
     }
 }
 

@@ -27,6 +27,7 @@ impl Call {
                 state @ (State::AwaitingApproval { .. }
                 | State::Spending
                 | State::Starting
+                | State::Probing { .. }
                 | State::BackingOff { .. }
                 | State::Renewing),
                 Others::Waiting,
@@ -42,6 +43,11 @@ impl Call {
                 | State::Renewing,
                 Others::None,
             ) => {
+                self.abandon(shared, now, notices);
+                self.release(result, Vec::new(), now, notices)
+            }
+            (State::Probing { tickets, .. }, Others::None) => {
+                self.step_back(shared, tickets, notices);
                 self.abandon(shared, now, notices);
                 self.release(result, Vec::new(), now, notices)
             }
@@ -62,8 +68,13 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         match state {
+            // What was never sent is given back.
+            state @ State::Probing { .. } if self.attempts == 0 => {
+                self.cancelled(shared, state, others, now, notices)
+            }
             // A disconnect never ends what was started.
             state @ (State::Attempting(_)
+            | State::Probing { .. }
             | State::BackingOff { .. }
             | State::Renewing
             | State::Saving { .. }

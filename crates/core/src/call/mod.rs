@@ -22,10 +22,10 @@
 //!    │      │ mine                                                         │
 //!    │      ├─▶ AwaitingApproval ─▶ Spending ─▶ Starting ─┐                │
 //!    │      │                                             ▼                │
-//!    └──────┴───────────────────────────────────▶ Attempting ─▶ Saving ────┤
-//!                                          ▲          │  └──▶ Releasing ───┘
-//!                                          │          ▼
-//!                               Renewing ◀─┴── BackingOff
+//!    └──────┴────────────────▶ (Probing ─▶) Attempting ─▶ Saving ──────────┤
+//!                                  ▲            │  └────▶ Releasing ───────┘
+//!                                  │            ▼
+//!                       Renewing ◀─┴─────── BackingOff
 //! ```
 //!
 //! The machine serves a driver that runs the tool and a driver whose host runs it: `begin`, `report`
@@ -81,6 +81,8 @@ pub struct Shared<'a> {
     pub budget: &'a mut RetryBudget,
     /// The limits of this tool.
     pub limiter: &'a mut Limiter,
+    /// The limits of everything on this dependency.
+    pub dependency_limiter: &'a mut Limiter,
     /// The guard of this session.
     pub guard: &'a mut LoopGuard,
     /// The trust of this tenant.
@@ -176,6 +178,7 @@ enum State {
     AwaitingApproval { ask: Box<Ask> },
     Spending,
     Starting,
+    Probing { scope: BreakerScope, tickets: Tickets },
     Attempting(Attempt),
     BackingOff { until: Timestamp },
     Renewing,
@@ -352,10 +355,21 @@ impl Call {
                 Ok(self.refuse(shared, refusal, now, notices))
             }
 
+            (State::Probing { scope, tickets }, Event::Probed) => {
+                tickets.agreed(scope, shared);
+                Ok(self.probed(shared, scope, tickets, now, notices))
+            }
+            // Where the store cannot be asked, each finds out for itself.
+            (State::Probing { scope, tickets }, Event::StoreFailed(_)) => {
+                Ok(self.probed(shared, scope, tickets, now, notices))
+            }
+
             (State::Attempting(attempt), Event::Ran(outcome)) => {
                 Ok(self.ran(shared, attempt, outcome, now, notices))
             }
-            (State::Attempting(attempt), Event::Progressed) => Ok(self.progressed(shared, attempt, now)),
+            (State::Attempting(attempt), Event::Progressed) => {
+                Ok(self.progressed(shared, attempt, now, notices))
+            }
             (State::Attempting(attempt), Event::Woke(_)) => {
                 Ok(self.time_is_up(shared, attempt, now, notices))
             }
@@ -433,6 +447,7 @@ impl Call {
             | State::Claiming { .. }
             | State::Spending
             | State::Starting
+            | State::Probing { .. }
             | State::Renewing
             | State::Saving { .. }
             | State::Releasing { .. }
@@ -653,6 +668,7 @@ impl State {
             Self::AwaitingApproval { .. } => "AwaitingApproval",
             Self::Spending => "Spending",
             Self::Starting => "Starting",
+            Self::Probing { .. } => "Probing",
             Self::Attempting(_) => "Attempting",
             Self::BackingOff { .. } => "BackingOff",
             Self::Renewing => "Renewing",

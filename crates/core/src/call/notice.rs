@@ -91,6 +91,11 @@ pub enum Notice {
         /// How.
         transition: Transition,
     },
+    /// The place of the probe was given back or is held for longer: those who share the breaker have to know.
+    ProbeMoved {
+        /// Of which breaker.
+        scope: BreakerScope,
+    },
     /// Trust in a tool changed.
     TrustChanged(TrustChange),
     /// The guard acted.

@@ -68,11 +68,35 @@ pub(super) fn circuit_open(request: &Request, refused: breaker::Refused, now: Ti
 }
 
 pub(super) fn overloaded(request: &Request, overloaded: Overloaded, now: Timestamp) -> Failure {
-    let (why, retry_after, rule) = match overloaded {
-        Overloaded::Concurrency => ("as many calls to it as allowed are running", None, "limit.concurrency"),
-        Overloaded::Rate(at) => {
-            ("it was called as often as allowed for now", Some(at.since(now)), "limit.rate")
+    let (why, rule) = match overloaded {
+        Overloaded::Concurrency => ("as many calls to it as allowed are running", "limit.concurrency"),
+        Overloaded::Rate(_) => ("it was called as often as allowed for now", "limit.rate"),
+    };
+    too_much(request, overloaded, why, rule, now)
+}
+
+pub(super) fn dependency_overloaded(request: &Request, overloaded: Overloaded, now: Timestamp) -> Failure {
+    let (why, rule) = match overloaded {
+        Overloaded::Concurrency => {
+            ("as many calls to what it depends on as allowed are running", "limit.dependency_concurrency")
         }
+        Overloaded::Rate(_) => {
+            ("what it depends on was called as often as allowed for now", "limit.dependency_rate")
+        }
+    };
+    too_much(request, overloaded, why, rule, now)
+}
+
+fn too_much(
+    request: &Request,
+    overloaded: Overloaded,
+    why: &str,
+    rule: &'static str,
+    now: Timestamp,
+) -> Failure {
+    let retry_after = match overloaded {
+        Overloaded::Concurrency => None,
+        Overloaded::Rate(at) => Some(at.since(now)),
     };
     let message = format!("{} was not called: {why}. Wait a moment, then call again", request.tool);
     Failure { retry_after, ..failure(Code::Overloaded, message, true).with_rule(rule) }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::notice::BreakerScope;
 use crate::Timestamp;
 use crate::approval::{GrantId, Spend};
 use crate::breaker;
@@ -28,6 +29,8 @@ pub enum Event {
     Spent(Spend),
     /// The store decided on [`Step::Start`].
     Started(StartVerdict),
+    /// The store did [`Step::Probe`]: the breaker knows now who probes.
+    Probed,
     /// The attempt of [`Step::Run`] ended, or was ended on [`Step::Cut`].
     Ran(Outcome),
     /// The attempt shows a sign of life. May come at any time while it runs.
@@ -135,6 +138,9 @@ pub enum Step {
         /// Its owner.
         owner: Owner,
     },
+    /// The next attempt is the probe of this breaker. Compare it with the stored one: adopt that, if it is newer, else
+    /// store this one. Answer with [`Event::Probed`] in either case; the breaker itself says whose the probe is.
+    Probe(BreakerScope),
     /// Renew the lease before the next attempt. Answer with [`Event::Renewed`].
     Renew,
     /// Make an attempt. Answer with [`Event::Ran`]; a host that runs its own tool is told to run it.
@@ -297,6 +303,7 @@ impl Event {
             Self::Answered(_) => "Answered",
             Self::Spent(_) => "Spent",
             Self::Started(_) => "Started",
+            Self::Probed => "Probed",
             Self::Ran(_) => "Ran",
             Self::Progressed => "Progressed",
             Self::Renewed { .. } => "Renewed",

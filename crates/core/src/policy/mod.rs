@@ -94,6 +94,8 @@ pub struct Policy {
     pub breaker: BreakerPolicy,
     /// How much at once.
     pub limits: LimitPolicy,
+    /// How much at once of everything that depends on the same host or server.
+    pub dependency_limits: LimitPolicy,
     /// When a model loops.
     pub guard: GuardPolicy,
     /// When a tool has lost trust.
@@ -591,6 +593,7 @@ impl Profile {
             dedupe: DedupePolicy::default(),
             breaker: self.breaker(class),
             limits: LimitPolicy::default(),
+            dependency_limits: LimitPolicy::default(),
             guard: GuardPolicy::default(),
             trust: TrustRule::default(),
             domain_trust: None,

@@ -148,6 +148,7 @@ fn every_notice() -> Vec<(Notice, Option<&'static str>, Option<&'static str>)> {
             Some("tool_call_shadow"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_shadow\"} 1"),
         ),
+        (Notice::ProbeMoved { scope: BreakerScope::Tool }, None, None),
         // The end is told with the result, not with the notice.
         (Notice::CallFinished { code: None, took, attempts: 1, replayed: false }, None, None),
     ]
@@ -177,7 +178,8 @@ fn number(notice: &Notice) -> usize {
         Notice::FenceLost => 18,
         Notice::StoreFailed { .. } => 19,
         Notice::WouldHave(_) => 20,
-        Notice::CallFinished { .. } => 21,
+        Notice::ProbeMoved { .. } => 21,
+        Notice::CallFinished { .. } => 22,
     }
 }
 

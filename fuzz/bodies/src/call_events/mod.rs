@@ -56,6 +56,7 @@ struct World<'i> {
     dependency: Option<Breaker>,
     budget: RetryBudget,
     limiter: Limiter,
+    dependency_limiter: Limiter,
     guard: LoopGuard,
     trust: TrustLedger,
     /// The record that another process claimed.
@@ -111,6 +112,7 @@ impl<'i> World<'i> {
             dependency: draw.flag().then(Breaker::default),
             budget: RetryBudget::default(),
             limiter: Limiter::default(),
+            dependency_limiter: Limiter::default(),
             guard: LoopGuard::default(),
             trust: TrustLedger::default(),
             rival: None,
@@ -124,6 +126,7 @@ impl<'i> World<'i> {
             let request = setup::request(&mut world.draw, number, world.now);
             world.call(request, &policy);
             assert_eq!(world.limiter.inside(), 0, "the call is over and its place is still taken");
+            assert_eq!(world.dependency_limiter.inside(), 0, "the call is over and its place is still taken");
             if world.draw.rest().is_empty() {
                 break;
             }
@@ -217,6 +220,7 @@ impl<'i> World<'i> {
             Step::Claim(_)
             | Step::Spend { .. }
             | Step::Start { .. }
+            | Step::Probe(_)
             | Step::Save(_)
             | Step::Release(_)
             | Step::Renew => {
@@ -241,6 +245,15 @@ impl<'i> World<'i> {
             Step::Claim(claim) => Event::Claimed(self.claim(claim)),
             Step::Spend { grant, owner } => Event::Spent(self.store.spend(*grant, owner, now)),
             Step::Start { key, owner } => Event::Started(self.store.start(key, owner, now)),
+            Step::Probe(_) => {
+                if self.draw.byte().is_multiple_of(2) {
+                    // Another process was faster, with something else.
+                    let mut there = Breaker::restore(&self.breaker.snapshot(), now);
+                    there.force_open(now);
+                    self.breaker.adopt(&there.snapshot(), now);
+                }
+                Event::Probed
+            }
             Step::Save(save) => Event::Saved(self.store.save(save, now)),
             Step::Release(release) => {
                 self.store.release(release);
@@ -356,6 +369,7 @@ impl<'i> World<'i> {
                 Step::Claim(_)
                 | Step::Spend { .. }
                 | Step::Start { .. }
+                | Step::Probe(_)
                 | Step::Save(_)
                 | Step::Release(_)
                 | Step::Renew => self.ask_the_store(driven, self.now),
@@ -463,6 +477,7 @@ impl<'i> World<'i> {
             Step::Claim(_)
             | Step::Spend { .. }
             | Step::Start { .. }
+            | Step::Probe(_)
             | Step::Renew
             | Step::Save(_)
             | Step::Release(_)
@@ -572,6 +587,7 @@ impl<'i> World<'i> {
             dependency: self.dependency.as_mut(),
             budget: &mut self.budget,
             limiter: &mut self.limiter,
+            dependency_limiter: &mut self.dependency_limiter,
             guard: &mut self.guard,
             trust: &mut self.trust,
             approvals: &self.store.approvals,

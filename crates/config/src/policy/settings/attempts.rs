@@ -188,6 +188,20 @@ pub(super) fn limits() -> Vec<Setting<Draft>> {
             OrNone(PerTime),
             "Attempts per time, refilled evenly; also the largest burst."
         ),
+        setting!(
+            Draft,
+            "limits.dependency_concurrency",
+            dependency_limits.concurrency,
+            OrNone(count()),
+            "Attempts at the same time over all tools of the same host or server."
+        ),
+        setting!(
+            Draft,
+            "limits.dependency_rate",
+            dependency_limits.rate,
+            OrNone(PerTime),
+            "Attempts per time over all tools of the same host or server."
+        ),
     ]
 }
 

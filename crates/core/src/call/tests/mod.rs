@@ -20,6 +20,7 @@ mod intake;
 mod late;
 mod modes;
 mod path;
+mod probe;
 mod requirements;
 mod store;
 mod table;
@@ -121,6 +122,7 @@ struct World {
     dependency: Option<Breaker>,
     budget: RetryBudget,
     limiter: Limiter,
+    dependency_limiter: Limiter,
     guard: LoopGuard,
     trust: TrustLedger,
     approvals: Approvals,
@@ -146,6 +148,7 @@ impl World {
             dependency: None,
             budget: RetryBudget::default(),
             limiter: Limiter::default(),
+            dependency_limiter: Limiter::default(),
             guard: LoopGuard::default(),
             trust: TrustLedger::default(),
             approvals: Approvals::default(),
@@ -162,6 +165,7 @@ impl World {
             dependency: self.dependency.as_mut(),
             budget: &mut self.budget,
             limiter: &mut self.limiter,
+            dependency_limiter: &mut self.dependency_limiter,
             guard: &mut self.guard,
             trust: &mut self.trust,
             approvals: &self.approvals,
@@ -220,6 +224,7 @@ impl World {
             Step::Claim(_)
                 | Step::Spend { .. }
                 | Step::Start { .. }
+                | Step::Probe(_)
                 | Step::Renew
                 | Step::Save(_)
                 | Step::Release(_)
@@ -237,6 +242,8 @@ impl World {
                 self.store.count_writes();
                 Event::Started(verdict)
             }
+            // Nobody shares the breaker in these tests, unless one takes the answer into its own hands.
+            Step::Probe(_) => Event::Probed,
             Step::Renew => renewed(call, now, self.store.renew(call, now)),
             Step::Save(save) => Event::Saved(self.store.save(save, now)),
             Step::Release(release) => {
@@ -347,6 +354,7 @@ fn name_of(step: &Step) -> &'static str {
         Step::Ask(_) => "Ask",
         Step::Spend { .. } => "Spend",
         Step::Start { .. } => "Start",
+        Step::Probe(_) => "Probe",
         Step::Renew => "Renew",
         Step::Run(_) => "Run",
         Step::Cut(_) => "Cut",

@@ -1,14 +1,16 @@
 //! Every state with every event: the step and the state that follow, or a misuse that changes nothing.
 
+use super::probe::open_until_now;
 use super::*;
 
-const STATES: [&str; 12] = [
+const STATES: [&str; 13] = [
     "Looking",
     "Claiming",
     "Following",
     "AwaitingApproval",
     "Spending",
     "Starting",
+    "Probing",
     "Attempting",
     "BackingOff",
     "Renewing",
@@ -17,12 +19,13 @@ const STATES: [&str; 12] = [
     "Finished",
 ];
 
-const EVENTS: [&str; 13] = [
+const EVENTS: [&str; 14] = [
     "Claimed",
     "Woke",
     "Answered",
     "Spent",
     "Started",
+    "Probed",
     "Ran",
     "Progressed",
     "Renewed",
@@ -36,20 +39,21 @@ const EVENTS: [&str; 13] = [
 /// One row per state, one column per event, in the order of [`STATES`] and [`EVENTS`]. `-` is a misuse; a step alone
 /// leaves the state as it is. The tool is mutating, nobody else waits, and no moment has come.
 #[rustfmt::skip]
-const TABLE: [[&str; 13]; 12] = [
-    // Claimed             Woke                Answered           Spent             Started           Ran              Progressed Renewed  Saved              Released           StoreFailed          Cancelled            Disconnected
-    ["Finish Finished",    "Stay",             "-",               "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "Finish Finished",   "Finish Finished",   "Finish Finished"],
-    ["Run Attempting",     "Stay",             "-",               "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "ClaimOnly",         "Finish Finished",   "Finish Finished"],
-    ["-",                  "Claim Claiming",   "-",               "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Finish Finished",   "Finish Finished"],
-    ["-",                  "Stay",             "Start Starting",  "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Release Releasing", "Release Releasing"],
-    ["-",                  "Stay",             "-",               "Start Starting", "-",              "-",             "Stay",    "Stay",  "-",               "-",               "Release Releasing", "Release Releasing", "Release Releasing"],
-    ["-",                  "Stay",             "-",               "-",              "Run Attempting", "-",             "Stay",    "Stay",  "-",               "-",               "Release Releasing", "Release Releasing", "Release Releasing"],
-    ["-",                  "Stay",             "-",               "-",              "-",              "Save Saving",   "Stay",    "Stay",  "-",               "-",               "-",                 "Answer",            "Stay"],
-    ["-",                  "Stay",             "-",               "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Release Releasing", "Stay"],
-    ["-",                  "Stay",             "-",               "-",              "-",              "-",             "Stay",    "Run Attempting", "-",      "-",               "Finish Finished",   "Release Releasing", "Stay"],
-    ["-",                  "Stay",             "-",               "-",              "-",              "-",             "Stay",    "Stay",  "Finish Finished", "-",               "Finish Finished",   "Stay",              "Stay"],
-    ["-",                  "Stay",             "-",               "-",              "-",              "-",             "Stay",    "Stay",  "-",               "Finish Finished", "Finish Finished",   "Stay",              "Stay"],
-    ["-",                  "-",                "-",               "-",              "-",              "-",             "-",       "-",     "-",               "-",               "-",                 "-",                 "-"],
+const TABLE: [[&str; 14]; 13] = [
+    // Claimed             Woke                Answered           Spent             Started           Probed            Ran              Progressed Renewed  Saved              Released           StoreFailed          Cancelled            Disconnected
+    ["Finish Finished",    "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "Finish Finished",   "Finish Finished",   "Finish Finished"],
+    ["Run Attempting",     "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "ClaimOnly",         "Finish Finished",   "Finish Finished"],
+    ["-",                  "Claim Claiming",   "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Finish Finished",   "Finish Finished"],
+    ["-",                  "Stay",             "Start Starting",  "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Release Releasing", "Release Releasing"],
+    ["-",                  "Stay",             "-",               "Start Starting", "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "Release Releasing", "Release Releasing", "Release Releasing"],
+    ["-",                  "Stay",             "-",               "-",              "Run Attempting", "-",              "-",             "Stay",    "Stay",  "-",               "-",               "Release Releasing", "Release Releasing", "Release Releasing"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "Run Attempting", "-",            "Stay",    "Stay",  "-",               "-",               "Run Attempting",    "Release Releasing", "Release Releasing"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "Save Saving",   "Stay",    "Stay",  "-",               "-",               "-",                 "Answer",            "Stay"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Release Releasing", "Stay"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Run Attempting", "-",      "-",               "Finish Finished",   "Release Releasing", "Stay"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "Finish Finished", "-",               "Finish Finished",   "Stay",              "Stay"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "Finish Finished", "Finish Finished",   "Stay",              "Stay"],
+    ["-",                  "-",                "-",               "-",              "-",              "-",              "-",             "-",       "-",     "-",               "-",               "-",                 "-",                 "-"],
 ];
 
 /// What an event brings can lead elsewhere than the table above; the rest is as there.
@@ -87,6 +91,8 @@ const VARIANTS: &[(&str, &str, &str)] = &[
     ("Spending", "Cancelled, others wait", "Answer"),
     ("Starting", "Started lost", "ClaimOnly Claiming"),
     ("Starting", "Cancelled, others wait", "Answer"),
+    ("Probing", "Cancelled, others wait", "Answer"),
+    ("Probing", "Disconnected, others wait", "Answer"),
     ("Attempting", "Ran time-out", "Save Saving"),
     ("Attempting", "Ran busy", "Wait BackingOff"),
     ("Attempting", "Ran refused for good", "Release Releasing"),
@@ -177,6 +183,9 @@ fn in_state(state: &str) -> (World, Call) {
     if state == "Looking" {
         world.breaker.force_open(world.now);
     }
+    if state == "Probing" {
+        open_until_now(&mut world, &policy);
+    }
     if state == "Following" {
         world.begin(request(&policy), &policy);
     }
@@ -185,10 +194,14 @@ fn in_state(state: &str) -> (World, Call) {
         let (call, _) = world.begin_only(request, &policy);
         return (world, call);
     }
-    let (mut call, _) = world.begin(request, &policy);
+    let (mut call, _) = match state {
+        "Probing" => world.begin_only(request, &policy),
+        _ => world.begin(request, &policy),
+    };
     let way: &[&str] = match state {
         "Spending" => &["Answered granted"],
         "Starting" => &["Answered"],
+        "Probing" => &["Claimed"],
         "BackingOff" => &["Ran busy"],
         "Renewing" => &["Ran busy", "Woke due"],
         "Saving" => &["Ran"],
@@ -240,6 +253,7 @@ fn event(name: &str, world: &World, call: &Call) -> Event {
         "Spent gone" => Event::Spent(Spend::Gone),
         "Started" => Event::Started(StartVerdict::Started),
         "Started lost" => Event::Started(StartVerdict::Lost),
+        "Probed" => Event::Probed,
         "Ran" => Event::Ran(paid()),
         "Ran time-out" => Event::Ran(timed_out()),
         "Ran busy" => Event::Ran(busy(Duration::ZERO)),

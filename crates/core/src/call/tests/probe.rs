@@ -1,0 +1,153 @@
+//! One probe for all who share a breaker: the store hears of it before the tool does.
+
+use super::*;
+use crate::breaker::{State as Circuit, Verdict};
+
+/// Opens the breaker so long ago that the next call is its probe.
+pub(super) fn open_until_now(world: &mut World, policy: &Policy) {
+    let mut breaker = std::mem::replace(&mut world.breaker, Breaker::numbered_from(1_000));
+    open(&mut breaker, policy, world.now);
+    world.breaker = breaker;
+    world.pass(policy.breaker.cooldown.first);
+}
+
+fn open(breaker: &mut Breaker, policy: &Policy, now: Timestamp) {
+    while breaker.state(&policy.breaker, now) == Circuit::Closed {
+        let (ticket, _) = breaker.admit(&policy.breaker, now).unwrap();
+        breaker.record(&policy.breaker, ticket, Verdict::Failure { took: Duration::ZERO }, now);
+    }
+}
+
+/// A call that waits for the store to hear of its probe.
+fn probing(world: &mut World, policy: &Policy) -> Call {
+    let (mut call, step) = world.begin_only(request(policy), policy);
+    let Step::Claim(claim) = step else { panic!("{step:?}") };
+    let verdict = world.store.claim(&claim, world.now);
+    let step = world.on_only(&mut call, Event::Claimed(verdict)).unwrap();
+    assert_eq!(step, Step::Probe(BreakerScope::Tool));
+    call
+}
+
+/// Another process with the same breaker: it has seen what is stored, and takes the probe.
+fn taken_elsewhere(world: &World, policy: &Policy) -> Breaker {
+    let mut there = Breaker::numbered_from(2_000);
+    open(&mut there, policy, START);
+    let (_probe, _) = there.admit(&policy.breaker, world.now).unwrap();
+    there
+}
+
+#[test]
+fn the_store_hears_of_a_probe_before_the_tool_does() {
+    let (mut world, policy) = (World::new(), policy(ToolClass::Mutating));
+    open_until_now(&mut world, &policy);
+    let mut call = probing(&mut world, &policy);
+    assert!(matches!(world.on_only(&mut call, Event::Probed).unwrap(), Step::Run(_)));
+}
+
+#[test]
+fn a_probe_that_another_process_won_is_not_made() {
+    let (mut world, policy) = (World::new(), policy(ToolClass::Mutating));
+    open_until_now(&mut world, &policy);
+    let mut call = probing(&mut world, &policy);
+    world.breaker.adopt(&taken_elsewhere(&world, &policy).snapshot(), world.now);
+    let step = world.on(&mut call, Event::Probed);
+    let Step::Finish { result, .. } = step else { panic!("{step:?}") };
+    assert_eq!(result.ended.unwrap_err().code, Code::CircuitOpen);
+    assert_eq!((world.runs, world.limiter.inside(), world.dependency_limiter.inside()), (0, 0, 0));
+    assert!(world.store.records.is_empty(), "the claim is given back");
+}
+
+#[test]
+fn where_the_store_cannot_be_asked_each_finds_out_for_itself() {
+    let (mut world, policy) = (World::new(), policy(ToolClass::Mutating));
+    open_until_now(&mut world, &policy);
+    let mut call = probing(&mut world, &policy);
+    let step = world.on_only(&mut call, Event::StoreFailed(StoreFault::Unanswered)).unwrap();
+    assert!(matches!(step, Step::Run(_)));
+}
+
+#[test]
+fn a_probe_whose_caller_left_gives_its_place_back_and_says_so() {
+    let (mut world, policy) = (World::new(), policy(ToolClass::Mutating));
+    open_until_now(&mut world, &policy);
+    let mut call = probing(&mut world, &policy);
+    world.on(&mut call, Event::Cancelled(Others::None));
+    assert!(world.notices.contains(&Notice::ProbeMoved { scope: BreakerScope::Tool }));
+    assert_eq!((world.limiter.inside(), world.dependency_limiter.inside()), (0, 0));
+    assert!(world.breaker.admit(&policy.breaker, world.now).unwrap().0.is_probe());
+}
+
+#[test]
+fn a_probe_whose_deadline_passed_while_the_store_was_asked_is_not_made() {
+    let (mut world, policy) = (World::new(), policy(ToolClass::Mutating));
+    open_until_now(&mut world, &policy);
+    let mut late = request(&policy);
+    late.limits.deadline = Some(world.now + SECOND);
+    let (mut call, step) = world.begin_only(late, &policy);
+    let Step::Claim(claim) = step else { panic!("{step:?}") };
+    let verdict = world.store.claim(&claim, world.now);
+    world.on_only(&mut call, Event::Claimed(verdict)).unwrap();
+    world.pass(SECOND);
+    let step = world.on(&mut call, Event::Probed);
+    let Step::Finish { result, .. } = step else { panic!("{step:?}") };
+    assert_eq!(result.ended.unwrap_err().code, Code::DeadlineExceeded);
+    assert!(world.breaker.admit(&policy.breaker, world.now).unwrap().0.is_probe(), "the place is free");
+}
+
+#[test]
+fn a_call_can_be_the_probe_of_both_its_breakers() {
+    let (mut world, policy) = (World::new(), policy(ToolClass::Mutating));
+    let mut coarser = Breaker::default();
+    open(&mut coarser, &policy, world.now);
+    world.dependency = Some(coarser);
+    open_until_now(&mut world, &policy);
+    let mut call = probing(&mut world, &policy);
+    let step = world.on_only(&mut call, Event::Probed).unwrap();
+    assert_eq!(step, Step::Probe(BreakerScope::Dependency));
+    assert!(matches!(world.on_only(&mut call, Event::Probed).unwrap(), Step::Run(_)));
+}
+
+#[test]
+fn a_breaker_in_shadow_asks_nobody() {
+    let (mut world, mut policy) = (World::new(), policy(ToolClass::Mutating));
+    open_until_now(&mut world, &policy);
+    policy.modes.breaker = Mode::Shadow;
+    let (_, step) = world.begin(request(&policy), &policy);
+    assert!(matches!(step, Step::Run(_)));
+    assert!(!world.steps.contains(&"Probe"));
+}
+
+#[test]
+fn a_probe_that_answers_without_deciding_tells_the_others_that_its_place_is_free() {
+    let (mut world, policy) = (World::new(), policy(ToolClass::Mutating));
+    assert_eq!(policy.breaker.close_after.get(), 2);
+    open_until_now(&mut world, &policy);
+    let mut call = probing(&mut world, &policy);
+    world.on(&mut call, Event::Probed);
+    world.on(&mut call, Event::Ran(paid()));
+    assert!(world.notices.contains(&Notice::ProbeMoved { scope: BreakerScope::Tool }));
+    let mut elsewhere = Breaker::numbered_from(2_000);
+    elsewhere.adopt(&world.breaker.snapshot(), world.now);
+    let (second, _) = elsewhere.admit(&policy.breaker, world.now).unwrap();
+    let closed = elsewhere.record(&policy.breaker, second, Verdict::Success { took: SECOND }, world.now);
+    assert_eq!(closed.unwrap().to, Circuit::Closed, "the two good probes count together");
+}
+
+#[test]
+fn a_dependency_that_is_at_its_limit_refuses_at_once_and_costs_the_tool_nothing() {
+    let (mut world, mut policy) = (World::new(), policy(ToolClass::Mutating));
+    policy.dependency_limits.concurrency = std::num::NonZeroU32::new(1);
+    world.dependency_limiter.enter(&policy.dependency_limits, world.now).unwrap();
+    let (_, step) = world.begin(request(&policy), &policy);
+    let Step::Finish { result, .. } = step else { panic!("{step:?}") };
+    let failure = result.ended.unwrap_err();
+    assert_eq!(
+        (failure.code, failure.rule.as_deref()),
+        (Code::Overloaded, Some("limit.dependency_concurrency"))
+    );
+    assert_eq!((world.runs, world.limiter.inside()), (0, 0));
+    world.dependency_limiter.leave();
+    let (_, step) = world.begin(request(&policy), &policy);
+    assert!(matches!(step, Step::Run(_)));
+    assert_eq!((world.limiter.inside(), world.dependency_limiter.inside()), (1, 1));
+}

@@ -1,0 +1,139 @@
+//! What processes tell each other about the breaker of the tool, by way of the store.
+//!
+//! In half of the worlds every process has a breaker of its own, as before there was anything to share.
+
+use steadfast_core::breaker::Snapshot;
+use steadfast_core::call::Event;
+
+use crate::Defect;
+use crate::invariants::Broken;
+use crate::system::{Probe, World};
+use crate::transition::{Command, Happening, Then};
+
+impl World {
+    /// A call wants to be the probe: the store hears of it first.
+    pub(crate) fn share_probe(&mut self, node: usize, number: u64) -> Result<(), Broken> {
+        let now = self.now;
+        let life = self.nodes[node].identity.started;
+        let snapshot = self.nodes[node].breaker.snapshot();
+        let emptied = self.model.emptyings.len();
+        let all_know = self.nodes.iter().all(|home| !home.alive || home.shared_after == emptied);
+        let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
+        // Who has not noticed yet that the store was emptied will bring back what it knows, whatever was stored since.
+        running.asked_to_probe = Some((now, all_know));
+        if !self.weather.shared_breakers || self.defect == Some(Defect::ProbeNotShared) {
+            return self.drive(node, number, Event::Probed);
+        }
+        running.command += 1;
+        let command = running.command;
+        let lost = self.stormy() && self.side.chance(self.weather.store_lost);
+        let unanswered = self.stormy() && self.side.chance(self.weather.store_unanswered);
+        let then = if unanswered { Then::LoseTheAnswer } else { Then::Answer };
+        let travel = self.side.between(0, 300);
+        if lost {
+            let fault = Event::StoreFailed(steadfast_core::call::StoreFault::NotDone);
+            self.later(travel, Happening::Reply { node, life, number, command, event: Box::new(fault) });
+        } else {
+            let what = Box::new(Command::Share(life, snapshot));
+            self.later(travel, Happening::Command { node, life, number, command, what, then });
+        }
+        Ok(())
+    }
+
+    /// The answer to that. The process takes over what it finds there before the call goes on.
+    pub(crate) fn probe_was_heard(&mut self, node: usize, number: u64, event: &Event) {
+        let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
+        if running.call.state() != "Probing" {
+            return;
+        }
+        if matches!(event, Event::StoreFailed(_)) {
+            running.asked_to_probe = running.asked_to_probe.map(|(since, _)| (since, false));
+        } else if matches!(event, Event::Probed) {
+            self.adopt_shared(node);
+        }
+    }
+
+    /// The newer one of what is stored and what the process knows becomes both. What a process sent before it died
+    /// is only compared.
+    pub(crate) fn share(&mut self, node: usize, life: u64, sent: &Snapshot) {
+        let lives = self.nodes[node].alive && self.nodes[node].identity.started == life;
+        if lives {
+            self.adopt_shared(node);
+        }
+        let newer = if lives { self.nodes[node].breaker.snapshot() } else { sent.clone() };
+        if self.store.breaker.as_ref().is_some_and(|stored| !newer.replaces(stored)) {
+            return;
+        }
+        self.store.breaker = Some(newer);
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            if !(self.stormy() && self.side.chance(self.weather.wake_lost)) {
+                let (travel, life) = (self.side.between(0, 500), self.nodes[other].identity.started);
+                self.later(travel, Happening::Shared { node: other, life });
+            }
+        }
+    }
+
+    /// A breaker changed: its process stores that in its own time.
+    pub(crate) fn share_soon(&mut self, node: usize) {
+        if self.weather.shared_breakers {
+            let (gather, life) = (self.side.between(0, 50), self.nodes[node].identity.started);
+            self.later(gather, Happening::Share { node, life });
+        }
+    }
+
+    pub(crate) fn share_now(&mut self, node: usize) {
+        if self.stormy() && self.side.chance(self.weather.store_lost) {
+            let life = self.nodes[node].identity.started;
+            return self.later(2_000, Happening::Share { node, life });
+        }
+        let home = &self.nodes[node];
+        let (life, snapshot) = (home.identity.started, home.breaker.snapshot());
+        self.share(node, life, &snapshot);
+        self.nodes[node].shared_after = self.model.emptyings.len();
+    }
+
+    pub(crate) fn adopt_shared(&mut self, node: usize) {
+        let now = self.now;
+        if let Some(stored) = self.store.breaker.as_ref().filter(|_| self.weather.shared_breakers) {
+            let home = &mut self.nodes[node];
+            let before = home.breaker.epoch();
+            let change = home.breaker.adopt(stored, now);
+            home.epoch += u64::from(change.is_some() || home.breaker.epoch() != before);
+            if let Some(change) = change {
+                self.tell(format!(
+                    "process {node}: the breaker goes {:?} -> {:?}, as stored",
+                    change.from, change.to
+                ));
+            }
+        }
+    }
+
+    /// A probe starts; no other one may be under way in the same epoch. Those that nobody could be told of are not
+    /// counted, nor those that an emptied store has forgotten.
+    pub(crate) fn one_probe(&self, node: usize, probe: Probe) -> Result<(), Broken> {
+        let lease = self.weather.policy.breaker.probe_lease;
+        let forgotten =
+            |other: &Probe| self.model.emptyings.iter().any(|emptying| emptying.at >= other.since);
+        let mut under_way = 0;
+        for (number, home) in self.nodes.iter().enumerate() {
+            let counts = |other: &Probe| {
+                let known = if self.weather.shared_breakers {
+                    !other.alone && !probe.alone && !forgotten(other)
+                } else {
+                    number == node
+                };
+                other.epoch == probe.epoch && self.now.since(other.since) < lease && known
+            };
+            let attempts = home.calls.values().filter_map(|running| running.attempt);
+            under_way += attempts
+                .filter(|attempt| !attempt.over)
+                .filter_map(|attempt| attempt.probe)
+                .filter(counts)
+                .count();
+        }
+        if under_way > 1 {
+            return Err(("one probe", format!("{under_way} probes at once, the last one at process {node}")));
+        }
+        Ok(())
+    }
+}

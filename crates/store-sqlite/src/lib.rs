@@ -1,0 +1,381 @@
+//! The embedded durable store: one SQLite file that all processes of a user share.
+//!
+//! Every record operation is one atomic step over the tables of the core, and on disk when it is answered. It survives
+//! `kill -9` at any moment. Callers of one process share their syncs: one thread writes for all of them
+//! ([`writer`]), others read ([`reader`]), and one watches what other processes do while somebody waits for them
+//! ([`watch`]). None of this runs on a thread of the async runtime.
+//!
+//! A claim ends when, and only when, its owner's process is gone; where that cannot be judged, by time.
+
+mod fault;
+mod open;
+mod queue;
+mod reader;
+mod schema;
+mod shared;
+mod tx;
+mod view;
+mod watch;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{
+    Claim, ClaimVerdict, Intent, Owner, Process, Receipt, Record, Release, RenewVerdict, Resolution, Role,
+    Save, SaveVerdict, StartVerdict,
+};
+use steadfast_core::key::Key;
+use steadfast_core::policy::Lifetimes;
+use steadfast_store::{
+    Clock, Codec, Document, DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep,
+    Neighbours, News, Page, Query, Selection, Sight, Store, StoreError, StoreFuture, Swept, SystemClock,
+    Trouble, Written, this_process,
+};
+use tokio::sync::broadcast;
+
+pub use open::{OnDamage, OpenError};
+
+use crate::fault::Fault;
+use crate::open::{Place, Role as Connected};
+use crate::queue::{Lane, Refused};
+use crate::reader::{Questions, Reader, Sought};
+use crate::shared::{Bounds, Given, Link, Shared, closed, overloaded};
+use crate::tx::Tx;
+use crate::view::View;
+use crate::watch::Watch;
+use crate::writer::{Asked, Operations, Writer};
+
+/// How a state file is opened.
+#[derive(Clone, Debug)]
+pub struct SqliteOptions {
+    /// The file. Its folder is made if need be, both for this user alone.
+    pub path: PathBuf,
+    /// Where the time comes from. All processes on one file should have the same.
+    pub clock: Arc<dyn Clock>,
+    /// Who we are, as owners of records.
+    pub process: Process,
+    /// Whether the owners of records still live.
+    pub sight: Arc<dyn Sight>,
+    /// How records are written down.
+    pub codec: Codec,
+    /// What to do with a file that cannot be used.
+    pub on_damage: OnDamage,
+    /// How long an operation waits for other processes before it fails. Longer hides a process that hangs; shorter
+    /// fails calls on a slow disk.
+    pub patience: Duration,
+    /// The most records. Each costs about a kilobyte on disk, and its output.
+    pub most_records: u64,
+    /// About the most bytes on disk; what is beyond goes with the next sweeps, finished records first.
+    pub most_bytes: u64,
+}
+
+impl SqliteOptions {
+    /// This file, for this process, with the usual bounds and no encryption.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        let process = this_process();
+        Self {
+            path: path.into(),
+            clock: Arc::new(SystemClock::default()),
+            sight: Arc::new(Neighbours::of(process.clone())),
+            process,
+            codec: Codec::default(),
+            on_damage: OnDamage::default(),
+            patience: Duration::from_secs(5),
+            most_records: 250_000,
+            most_bytes: 4 << 30,
+        }
+    }
+}
+
+/// Keeps everything in a file.
+pub struct SqliteStore {
+    shared: Arc<Shared>,
+    operations: Arc<Operations>,
+    questions: Arc<Questions>,
+    set_aside: Option<PathBuf>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// The most operations that wait for the writer. More would wait longer than their callers do.
+const MOST_OPERATIONS: usize = 4096;
+/// The most look-ups that wait.
+const MOST_QUESTIONS: usize = 4096;
+/// A long one must not keep short ones waiting.
+const READERS: usize = 2;
+/// Records that one step of a flush removes.
+const FLUSH: usize = 500;
+
+impl SqliteStore {
+    /// Opens the file, makes it if there is none, and checks it. Reads all of it for that, so it blocks for as long as
+    /// the disk needs: not to be called where others wait.
+    pub fn open(options: SqliteOptions) -> Result<Self, OpenError> {
+        let SqliteOptions { path, clock, process, sight, codec, on_damage, patience, .. } = options;
+        // SQLite counts in 31 bits, and nobody waits for an hour.
+        let place = Place { path, on_damage, patience: patience.min(Duration::from_secs(3600)) };
+        let prepared = open::prepare(&place, clock.now())?;
+        let sql = |error: rusqlite::Error| open::sql_error(&place.path, &error);
+        let first = open::connect(&place, Connected::Reader).map_err(sql)?;
+        let number = |query: &str| first.query_row(query, [], |row| row.get::<_, i64>(0)).map_err(sql);
+        let handle = number("SELECT random()")?;
+        let document = view::unsigned(number("SELECT value FROM meta WHERE name = 'document'")?);
+        let bounds = Bounds { records: options.most_records.max(1), bytes: options.most_bytes };
+        let given = Given { place: place.clone(), clock, process, sight, codec, bounds };
+        let shared = Arc::new(Shared::new(given, handle, prepared.marker));
+        let mut store = Self {
+            shared: shared.clone(),
+            operations: Arc::new(Operations::new(MOST_OPERATIONS)),
+            questions: Arc::new(Questions::new(MOST_QUESTIONS)),
+            set_aside: prepared.set_aside,
+            threads: Vec::new(),
+        };
+        let link = Link::to(&place, Connected::Writer)?;
+        let writer = Writer { shared: shared.clone(), queue: store.operations.clone(), link };
+        store.spawn("writer", move || writer.run())?;
+        for _ in 0..READERS {
+            let link = Link::to(&place, Connected::Reader)?;
+            let reader = Reader { shared: shared.clone(), queue: store.questions.clone(), link };
+            store.spawn("reader", move || reader.run())?;
+        }
+        let watch = Watch { shared, link: Link::to(&place, Connected::Reader)?, document };
+        store.spawn("watch", move || watch.run())?;
+        Ok(store)
+    }
+
+    /// Where the file went that was found in place of ours and could not be used.
+    pub fn set_aside(&self) -> Option<&Path> {
+        self.set_aside.as_deref()
+    }
+
+    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+        let thread = thread::Builder::new().name(format!("sqlite-{name}")).spawn(work);
+        let path = &self.shared.place.path;
+        self.threads.push(thread.map_err(|why| open::file_error(path, &why))?);
+        Ok(())
+    }
+
+    /// Has the writer do something. It is on disk when this comes back.
+    async fn operate<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&mut Tx<'_>) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.ask(work, Lane::Soon).await
+    }
+
+    /// Has the writer do something when it has time. Everybody sees it when this comes back; it reaches the disk with
+    /// what comes after it.
+    async fn operate_later<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&mut Tx<'_>) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.ask(work, Lane::Later).await
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&mut Tx<'_>) -> Result<T, Fault> + Send + 'static,
+        lane: Lane,
+    ) -> Result<T, StoreError> {
+        let (operation, answer) = Asked::new(work, self.shared.place.patience);
+        self.operations.push(Box::new(operation), lane).map_err(refused)?;
+        // The writer answers everything that it takes, unless it died of it.
+        answer.await.unwrap_or_else(|_| {
+            Err(StoreError::unanswered(Trouble::Closed, "the writer of the state file has ended"))
+        })
+    }
+
+    /// Has a reader look something up.
+    async fn look_up<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(View<'_>) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (question, answer) = Sought::new(work);
+        self.questions.push(Box::new(question), Lane::Soon).map_err(refused)?;
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    async fn look_and_claim(
+        &self,
+        claim: &Claim,
+        known: &[(Receipt, Timestamp)],
+    ) -> Result<ClaimVerdict, StoreError> {
+        let claim = Arc::new(claim.clone());
+        let known: Arc<[(Receipt, Timestamp)]> = known.into();
+        // A verdict for which nothing is written may come from any sight of the file that is no older than the
+        // question. So it need not wait for the writer while that waits for the disk; an idle writer is as quick.
+        let look = match (claim.intent, claim.role) {
+            (Intent::Look, _) | (Intent::Take { .. }, Role::Waiter { .. }) => true,
+            (Intent::Take { .. }, Role::Fresh) => self.operations.is_busy(),
+        };
+        if look {
+            let (claim, known) = (claim.clone(), known.clone());
+            match self.look_up(move |view| view.look(&claim, &known)).await {
+                Ok(Some(verdict)) => return Ok(verdict),
+                Ok(None) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.operate(move |tx| tx.claim(&claim, &known)).await
+    }
+
+    async fn flush_finished(&self, selection: &Selection) -> Result<u64, StoreError> {
+        let mut removed = 0;
+        let mut after = None;
+        loop {
+            let selection = selection.clone();
+            let found = self.look_up(move |view| view.finished(&selection, after, FLUSH)).await?;
+            let Some((last, _)) = found.last().copied() else { return Ok(removed) };
+            let full = found.len() == FLUSH;
+            removed += self.operate(move |tx| tx.remove_finished(&found)).await?;
+            if !full {
+                return Ok(removed);
+            }
+            after = Some(last);
+        }
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SqliteStore({})", self.shared.place.path.display())
+    }
+}
+
+impl Drop for SqliteStore {
+    /// What was asked for is done before.
+    fn drop(&mut self) {
+        self.operations.close();
+        self.questions.close();
+        self.shared.followers.close();
+        for thread in self.threads.drain(..) {
+            // One that panicked has nothing more to say.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn refused(why: Refused) -> StoreError {
+    match why {
+        Refused::Full => overloaded(),
+        Refused::Closed => closed(),
+    }
+}
+
+impl Store for SqliteStore {
+    fn kind(&self) -> &'static str {
+        "sqlite"
+    }
+
+    fn now(&self) -> Timestamp {
+        self.shared.clock.now()
+    }
+
+    fn claim<'a>(
+        &'a self,
+        claim: &'a Claim,
+        known: &'a [(Receipt, Timestamp)],
+    ) -> StoreFuture<'a, ClaimVerdict> {
+        Box::pin(self.look_and_claim(claim, known))
+    }
+
+    fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict> {
+        let owner = owner.clone();
+        Box::pin(self.operate(move |tx| tx.start(key, &owner)))
+    }
+
+    fn renew<'a>(&'a self, claimed: &'a Record, keep: &'a Lifetimes) -> StoreFuture<'a, RenewVerdict> {
+        let (claimed, keep) = (claimed.clone(), *keep);
+        Box::pin(self.operate(move |tx| tx.renew(&claimed, &keep)))
+    }
+
+    fn save<'a>(&'a self, save: &'a Save) -> StoreFuture<'a, SaveVerdict> {
+        let save = save.clone();
+        Box::pin(self.operate(move |tx| tx.save(&save)))
+    }
+
+    fn release<'a>(&'a self, release: &'a Release) -> StoreFuture<'a, ()> {
+        let release = release.clone();
+        Box::pin(self.operate(move |tx| tx.release(&release)))
+    }
+
+    fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()> {
+        let receipt = receipt.clone();
+        Box::pin(self.operate_later(move |tx| tx.delivered(&receipt, at)))
+    }
+
+    fn resolve<'a>(&'a self, key: Key, resolution: Resolution, keep: &'a Lifetimes) -> StoreFuture<'a, bool> {
+        let keep = *keep;
+        Box::pin(self.operate(move |tx| tx.resolve(key, resolution, &keep)))
+    }
+
+    fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            let look = async || self.look_up(move |view| view.holder(key)).await.unwrap_or(None);
+            self.shared.followers.join(key).settled(look).await;
+        })
+    }
+
+    fn record(&self, key: Key) -> StoreFuture<'_, Option<Record>> {
+        Box::pin(self.look_up(move |view| view.record(key)))
+    }
+
+    fn records<'a>(&'a self, selection: &'a Selection, page: Page) -> StoreFuture<'a, Vec<Record>> {
+        let selection = selection.clone();
+        Box::pin(self.look_up(move |view| view.records(&selection, page)))
+    }
+
+    fn flush<'a>(&'a self, flush: &'a Flush) -> StoreFuture<'a, u64> {
+        Box::pin(async move {
+            match flush {
+                Flush::Key(key) => {
+                    let key = *key;
+                    self.operate(move |tx| tx.remove(key).map(u64::from)).await
+                }
+                Flush::Finished(selection) => self.flush_finished(selection).await,
+            }
+        })
+    }
+
+    fn sweep(&self) -> StoreFuture<'_, Swept> {
+        Box::pin(self.operate(|tx| tx.sweep()))
+    }
+
+    fn read<'a>(&'a self, name: &'a DocumentName) -> StoreFuture<'a, Option<Document>> {
+        let name = name.clone();
+        Box::pin(self.look_up(move |view| view.read(&name)))
+    }
+
+    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written> {
+        let name = name.clone();
+        Box::pin(self.operate(move |tx| tx.write(&name, &write)))
+    }
+
+    fn documents(&self, kind: DocumentKind) -> StoreFuture<'_, Vec<(DocumentName, Document)>> {
+        Box::pin(self.look_up(move |view| view.documents(kind)))
+    }
+
+    fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()> {
+        let entries = entries.to_vec();
+        Box::pin(self.operate_later(move |tx| tx.append(journal, &entries, keep)))
+    }
+
+    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<Entry>> {
+        let query = query.clone();
+        Box::pin(self.look_up(move |view| view.entries(&query)))
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        let news = self.shared.news.subscribe();
+        self.shared.followers.stir();
+        news
+    }
+}

@@ -1,0 +1,416 @@
+//! Finding, making and checking the file, before anybody works with it.
+//!
+//! Several processes may start at once, and one of them may find the file missing, old or damaged. A healthy file is
+//! only looked at. Whatever changes it as a whole (making it, bringing it up to date, setting it aside) is done under a
+//! lock file beside it, after a second look.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+use std::{error, fmt};
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::Marker;
+
+use crate::fault::is_busy;
+use crate::schema;
+
+/// Where the file is, and what may be done with it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
+    pub(crate) on_damage: OnDamage,
+    /// How long to wait for other processes.
+    pub(crate) patience: Duration,
+}
+
+/// What to do with a file that is damaged, or not ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDamage {
+    /// Nothing: opening it fails, and the error says what to do.
+    #[default]
+    Refuse,
+    /// It gets another name beside its old one, and an empty file takes its place. What was in it is forgotten: calls
+    /// that ran may run again.
+    SetAside,
+}
+
+/// A file that can be worked with.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// What it is known by.
+    pub(crate) marker: Marker,
+    /// Where the file went that was found in its place and could not be used.
+    pub(crate) set_aside: Option<PathBuf>,
+}
+
+/// Why a state file cannot be used.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Its folder is not there and cannot be made, or cannot be written to.
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        why: io::Error,
+    },
+    /// The file cannot be read and written.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// It is no state file of Steadfast.
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is, as far as one can tell.
+        what: String,
+    },
+    /// It was one.
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// It was written by a newer version of Steadfast.
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+    },
+    /// Another process holds it, and does not let go.
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Makes sure that there is a file of today's version, and that it is sound.
+pub(crate) fn prepare(place: &Place, now: Timestamp) -> Result<Prepared, OpenError> {
+    make_folder(&place.path)?;
+    match look(place) {
+        Ok(Looked::Sound(marker)) => return Ok(Prepared { marker, set_aside: None }),
+        Ok(Looked::Empty | Looked::Older(_)) => {}
+        Err(error) if may_be_set_aside(place, &error) => {}
+        Err(error) => return Err(error),
+    }
+    let lock = lock(place)?;
+    let prepared = repair(place, now);
+    drop(lock);
+    prepared
+}
+
+/// A connection to a file that was prepared.
+pub(crate) fn connect(place: &Place, role: Role) -> rusqlite::Result<Connection> {
+    let file = plain_connection(&place.path)?;
+    file.set_prepared_statement_cache_capacity(64);
+    file.pragma_update(None, "synchronous", "FULL")?;
+    match role {
+        Role::Writer => {
+            // Waiting is done by the writer itself, who answers meanwhile what needs no write.
+            file.busy_timeout(Duration::ZERO)?;
+            file.pragma_update(None, "cache_size", -8192)?;
+            file.pragma_update(None, "journal_size_limit", 64 << 20)?;
+        }
+        Role::Reader => {
+            file.busy_timeout(place.patience)?;
+            file.pragma_update(None, "query_only", true)?;
+            file.pragma_update(None, "cache_size", -1024)?;
+        }
+    }
+    Ok(file)
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Writer,
+    Reader,
+}
+
+/// Tells the file at a path apart from another one that took its place; nothing if there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity(u64, u64);
+
+impl Identity {
+    #[cfg(unix)]
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        use std::os::unix::fs::MetadataExt;
+        let found = fs::metadata(path).ok()?;
+        Some(Self(found.dev(), found.ino()))
+    }
+
+    /// Elsewhere a file that is open cannot be taken away.
+    #[cfg(not(unix))]
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        path.exists().then_some(Self(0, 0))
+    }
+}
+
+/// What was found at the place.
+enum Looked {
+    Sound(Marker),
+    /// Nothing, or an empty file.
+    Empty,
+    Older(usize),
+}
+
+fn look(place: &Place) -> Result<Looked, OpenError> {
+    let path = &place.path;
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Looked::Empty),
+        Err(why) => return Err(file_error(path, &why)),
+        Ok(found) if !found.is_file() => {
+            let what = if found.is_dir() { "a folder" } else { "no plain file" };
+            return Err(file_error(path, &format!("it is {what}")));
+        }
+        Ok(found) if found.len() == 0 => return Ok(Looked::Empty),
+        Ok(_) => {}
+    }
+    let sql = |error: rusqlite::Error| sql_error(path, &error);
+    let file = plain_connection(path).map_err(sql)?;
+    file.busy_timeout(place.patience).map_err(sql)?;
+    // A look changes nothing, not even where it was the only one: the log stays beside the file.
+    file.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(sql)?;
+    if file.is_readonly("main").map_err(sql)? {
+        return Err(file_error(path, &"it may only be read"));
+    }
+    let number = |name: &str| file.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(sql);
+    let (application, version) = (number("application_id")?, number("user_version")?);
+    let tables: i64 =
+        file.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(sql)?;
+    if application == 0 && version == 0 && tables == 0 {
+        return Ok(Looked::Empty);
+    }
+    if application != i64::from(schema::APPLICATION) {
+        return Err(foreign(path, "a SQLite file of another program"));
+    }
+    let version = usize::try_from(version)
+        .ok()
+        .filter(|version| *version <= schema::VERSION)
+        .ok_or_else(|| OpenError::Newer { path: path.clone(), found: version })?;
+    let check: String = file
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(|error| damage(path, &error))?;
+    if check != "ok" {
+        return Err(OpenError::Damaged { path: path.clone(), what: check });
+    }
+    if version < schema::VERSION {
+        return Ok(Looked::Older(version));
+    }
+    let marker: i64 = file
+        .query_row("SELECT value FROM meta WHERE name = 'marker'", [], |row| row.get(0))
+        .map_err(|error| damage(path, &error))?;
+    Ok(Looked::Sound(Marker(marker.cast_unsigned())))
+}
+
+/// Under the lock: looks again, and does what is needed.
+fn repair(place: &Place, now: Timestamp) -> Result<Prepared, OpenError> {
+    let mut set_aside = None;
+    let found = match look(place) {
+        Err(error) if may_be_set_aside(place, &error) => {
+            set_aside = Some(move_aside(&place.path, now)?);
+            Looked::Empty
+        }
+        other => other?,
+    };
+    let from = match found {
+        Looked::Sound(marker) => return Ok(Prepared { marker, set_aside }),
+        Looked::Empty => 0,
+        Looked::Older(version) => version,
+    };
+    let path = &place.path;
+    create(path)?;
+    let sql = |error: rusqlite::Error| sql_error(path, &error);
+    let mut file = plain_connection(path).map_err(sql)?;
+    file.busy_timeout(place.patience).map_err(sql)?;
+    let mode: String = file.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sql)?;
+    if mode != "wal" {
+        let why = format!("its file system cannot share it between processes (journal mode {mode})");
+        return Err(file_error(path, &why));
+    }
+    let step = file.transaction().map_err(sql)?;
+    schema::migrate(&step, from).map_err(sql)?;
+    step.commit().map_err(sql)?;
+    drop(file);
+    match look(place)? {
+        Looked::Sound(marker) => Ok(Prepared { marker, set_aside }),
+        Looked::Empty | Looked::Older(_) => Err(file_error(path, &"it does not keep what is written to it")),
+    }
+}
+
+fn may_be_set_aside(place: &Place, error: &OpenError) -> bool {
+    let unusable = match error {
+        OpenError::Foreign { .. } | OpenError::Damaged { .. } => true,
+        OpenError::Folder { .. }
+        | OpenError::File { .. }
+        | OpenError::Newer { .. }
+        | OpenError::Busy { .. } => false,
+    };
+    unusable && place.on_damage == OnDamage::SetAside
+}
+
+fn plain_connection(path: &Path) -> rusqlite::Result<Connection> {
+    Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+}
+
+/// The folder is for its user alone; one that exists is left as it is.
+fn make_folder(path: &Path) -> Result<(), OpenError> {
+    let folder = folder_of(path);
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(&folder).map_err(|why| OpenError::Folder { folder, why })
+}
+
+/// SQLite gives the files beside it the same rights.
+fn create(path: &Path) -> Result<(), OpenError> {
+    match private().write(true).create_new(true).open(path) {
+        Ok(_) => Ok(()),
+        // It is not opened: when a process closes a file, it loses all locks that SQLite has on it elsewhere.
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(why) => Err(OpenError::Folder { folder: folder_of(path), why }),
+    }
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// The lock goes with the file handle, and with our process.
+fn lock(place: &Place) -> Result<File, OpenError> {
+    let path = beside(&place.path, ".lock");
+    let refused = |why| OpenError::Folder { folder: folder_of(&place.path), why };
+    let file = private().write(true).create(true).truncate(false).open(&path).map_err(refused)?;
+    let until = Instant::now() + place.patience;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                thread::sleep(Duration::from_millis(5))
+            }
+            Err(TryLockError::WouldBlock) => return Err(OpenError::Busy { path: place.path.clone() }),
+            Err(TryLockError::Error(why)) => return Err(refused(why)),
+        }
+    }
+}
+
+/// The log goes first: left alone beside an empty file it would be played back into it.
+fn move_aside(path: &Path, now: Timestamp) -> Result<PathBuf, OpenError> {
+    let free = |number: u32| {
+        let again = if number == 0 { String::new() } else { format!(".{number}") };
+        let name = beside(path, &format!(".damaged-{}{again}", now.as_millis()));
+        (!name.exists()).then_some(name)
+    };
+    let aside = (0..1000)
+        .find_map(free)
+        .ok_or_else(|| file_error(path, &"there are too many damaged files beside it: remove some"))?;
+    for suffix in ["-wal", "-shm", ""] {
+        match fs::rename(beside(path, suffix), beside(&aside, suffix)) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(file_error(path, &why)),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(aside)
+}
+
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+pub(crate) fn file_error(path: &Path, why: &dyn fmt::Display) -> OpenError {
+    OpenError::File { path: path.to_owned(), why: why.to_string() }
+}
+
+fn foreign(path: &Path, what: &str) -> OpenError {
+    OpenError::Foreign { path: path.to_owned(), what: what.to_owned() }
+}
+
+/// After the file was known to be ours, a table that is not there is damage too.
+fn damage(path: &Path, error: &rusqlite::Error) -> OpenError {
+    if error.sqlite_error_code() == Some(rusqlite::ErrorCode::Unknown) {
+        return OpenError::Damaged { path: path.to_owned(), what: error.to_string() };
+    }
+    sql_error(path, error)
+}
+
+pub(crate) fn sql_error(path: &Path, error: &rusqlite::Error) -> OpenError {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    let path = path.to_owned();
+    match error.sqlite_error_code() {
+        _ if is_busy(error) => OpenError::Busy { path },
+        Some(NotADatabase) => OpenError::Foreign { path, what: "no SQLite file".into() },
+        Some(DatabaseCorrupt) => OpenError::Damaged { path, what: error.to_string() },
+        Some(_) | None => OpenError::File { path, why: error.to_string() },
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder { folder, why } => write!(
+                f,
+                "the state folder {} cannot be used: {why}; make it writable for this user, or set `store.path` to another place",
+                folder.display()
+            ),
+            Self::File { path, why } => write!(
+                f,
+                "the state file {} cannot be used: {why}; make it readable and writable for this user, or set `store.path` to another place",
+                path.display()
+            ),
+            Self::Foreign { path, what } => write!(
+                f,
+                "{} is {what}, not a state file of steadfast: set `store.path` to another place, or move it away",
+                path.display()
+            ),
+            Self::Damaged { path, what } => write!(
+                f,
+                "the state file {} is damaged ({what}): put a copy in its place, or move it away to begin anew; calls that it remembers may then run again",
+                path.display()
+            ),
+            Self::Newer { path, found } => write!(
+                f,
+                "the state file {} has version {found}, this program knows up to {}: update steadfast, or set `store.path` to another place",
+                path.display(),
+                schema::VERSION
+            ),
+            Self::Busy { path } => write!(
+                f,
+                "the state file {} is held by another process for too long: look for one that hangs",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Folder { why, .. } => Some(why),
+            Self::File { .. }
+            | Self::Foreign { .. }
+            | Self::Damaged { .. }
+            | Self::Newer { .. }
+            | Self::Busy { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What the file looks like inside, and how a file of an older version becomes one of today.
+//!
+//! In the clear stands only what SQL has to see: keys (fingerprints of fingerprints), what records are chosen by, and
+//! when they end. Everything else of a record is in its body, as the codec wrote it.
+//!
+//! Records lie in the order in which they were first written, and are found through an index of their keys: so the
+//! records of one batch share pages, although their keys are random. A pointer leads from a computed key to the
+//! newest record with equal arguments; it never outlives that record.
+
+use rusqlite::Connection;
+
+/// Written into the head of the file, so that nobody takes it for anything else: `STDF`.
+pub(crate) const APPLICATION: i32 = 0x5354_4446;
+
+/// The version that this program writes.
+pub(crate) const VERSION: usize = STEPS.len();
+
+/// The nth step makes version n + 1 of version n. A step that was released is never changed again.
+const STEPS: [&str; 1] = [VERSION_1];
+
+const VERSION_1: &str = "
+    CREATE TABLE meta (
+        name TEXT PRIMARY KEY,
+        value INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO meta VALUES ('marker', random()), ('document', 0), ('records', 0);
+
+    CREATE TABLE record (
+        id INTEGER PRIMARY KEY,
+        key BLOB NOT NULL UNIQUE,
+        entry BLOB,
+        open INTEGER NOT NULL,
+        expires INTEGER,
+        version INTEGER NOT NULL,
+        namespace TEXT NOT NULL,
+        tool TEXT NOT NULL,
+        session TEXT,
+        tenant TEXT,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX record_life ON record (open, expires);
+
+    CREATE TABLE pointer (
+        entry BLOB PRIMARY KEY,
+        key BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE document (
+        kind TEXT NOT NULL,
+        id TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        expires INTEGER,
+        writer INTEGER NOT NULL,
+        body TEXT,
+        PRIMARY KEY (kind, id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE UNIQUE INDEX document_version ON document (version);
+    CREATE INDEX document_life ON document (expires) WHERE expires IS NOT NULL;
+
+    CREATE TABLE journal (
+        name TEXT PRIMARY KEY,
+        next INTEGER NOT NULL,
+        most INTEGER NOT NULL,
+        age INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE entry (
+        journal TEXT NOT NULL,
+        seq INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        subject TEXT NOT NULL,
+        body TEXT NOT NULL,
+        PRIMARY KEY (journal, seq)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX entry_subject ON entry (journal, subject, seq);
+";
+
+/// Brings a file of this version to today's. To be called inside a transaction.
+pub(crate) fn migrate(file: &Connection, from: usize) -> rusqlite::Result<()> {
+    migrate_by(file, from, &STEPS)
+}
+
+fn migrate_by(file: &Connection, from: usize, steps: &[&str]) -> rusqlite::Result<()> {
+    for step in steps.iter().skip(from) {
+        file.execute_batch(step)?;
+    }
+    file.pragma_update(None, "application_id", APPLICATION)?;
+    file.pragma_update(None, "user_version", i64::try_from(steps.len()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_an_older_version_takes_only_the_steps_that_it_lacks() {
+        let file = Connection::open_in_memory().unwrap();
+        let steps = ["CREATE TABLE a (x); INSERT INTO a VALUES (1)", "ALTER TABLE a ADD COLUMN y"];
+        migrate_by(&file, 0, &steps[..1]).unwrap();
+        migrate_by(&file, 1, &steps).unwrap();
+        let kept: (i64, Option<i64>) =
+            file.query_row("SELECT x, y FROM a", [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        assert_eq!(kept, (1, None));
+        assert_eq!(file.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 2);
+    }
+}

@@ -1,0 +1,230 @@
+//! What the threads of a store share.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rusqlite::Connection;
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{Absence, Marker, MarkerWatch, Process, Seen};
+use steadfast_store::{Clock, Codec, News, Sight, StoreError, Trouble};
+use tokio::sync::broadcast;
+
+use crate::fault::Fault;
+use crate::open::{self, Identity, OpenError, Place, Prepared, Role};
+use crate::watch::Followers;
+
+/// How long whoever knew a file that was lost makes no new claim of what must not run twice.
+const LEASE: Duration = Duration::from_secs(120);
+
+/// After a file could not be opened again, nobody tries for so long.
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) place: Place,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) process: Process,
+    pub(crate) sight: Arc<dyn Sight>,
+    pub(crate) codec: Codec,
+    pub(crate) bounds: Bounds,
+    /// Tells the documents that we wrote from those of others.
+    pub(crate) handle: i64,
+    pub(crate) followers: Followers,
+    pub(crate) news: broadcast::Sender<News>,
+    marker: Mutex<MarkerWatch>,
+    lost: AtomicBool,
+    #[cfg(test)]
+    pub(crate) steps: crate::tests::steps::Steps,
+}
+
+/// Where a process could die.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Before a statement that writes.
+    Write,
+    /// Before a commit.
+    Commit,
+    /// After it, before anybody is told.
+    Committed,
+}
+
+/// The most that the file holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What a store is made of that nobody changes.
+pub(crate) struct Given {
+    pub(crate) place: Place,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) process: Process,
+    pub(crate) sight: Arc<dyn Sight>,
+    pub(crate) codec: Codec,
+    pub(crate) bounds: Bounds,
+}
+
+impl Shared {
+    pub(crate) fn new(given: Given, handle: i64, marker: Marker) -> Self {
+        let Given { place, clock, process, sight, codec, bounds } = given;
+        let mut watch = MarkerWatch::default();
+        watch.see(marker, LEASE, clock.now());
+        Self {
+            place,
+            clock,
+            sight,
+            process,
+            codec,
+            bounds,
+            handle,
+            followers: Followers::default(),
+            news: broadcast::Sender::new(256),
+            marker: Mutex::new(watch),
+            lost: AtomicBool::new(false),
+            #[cfg(test)]
+            steps: crate::tests::steps::Steps::default(),
+        }
+    }
+
+    /// Called at everything that changes the file, so that a test can stop there.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "only tests want to know"))]
+    pub(crate) fn step(&self, step: Step) {
+        #[cfg(test)]
+        self.steps.take(step);
+        #[cfg(not(test))]
+        let _ = step;
+    }
+
+    /// Whether a new claim may be made, after the file was lost.
+    pub(crate) fn admits(&self, retry_safe: bool, now: Timestamp) -> bool {
+        self.marker.lock().admits(retry_safe, now)
+    }
+
+    /// What it means if a holder finds its record gone.
+    pub(crate) fn absence(&self, now: Timestamp) -> Absence {
+        self.marker.lock().absence(now)
+    }
+
+    /// Tells whoever listens when the store stops answering, and when it answers again.
+    pub(crate) fn answers(&self, how: Result<(), Trouble>) {
+        let lost = match how {
+            Ok(()) | Err(Trouble::Closed) => false,
+            Err(_) => true,
+        };
+        if self.lost.load(Ordering::Relaxed) != lost && self.lost.swap(lost, Ordering::Relaxed) != lost {
+            self.tell(if lost { News::Lost } else { News::Back });
+        }
+    }
+
+    /// Nobody may be listening, which is fine.
+    pub(crate) fn tell(&self, news: News) {
+        let _ = self.news.send(news);
+    }
+
+    fn see(&self, prepared: &Prepared) {
+        let seen = self.marker.lock().see(prepared.marker, LEASE, self.clock.now());
+        match seen {
+            Seen::First | Seen::Same => {}
+            Seen::Emptied => self.tell(News::Emptied),
+        }
+    }
+}
+
+/// A connection that notices when the file it was made for is no longer there.
+///
+/// Somebody may remove the file, or set it aside because it is damaged, while we have it open. To go on writing into a
+/// file that has no name would be to remember nothing; so the name is compared before each transaction.
+pub(crate) struct Link {
+    role: Role,
+    open: Option<(Connection, Identity)>,
+    failed: Option<(Instant, Trouble, String)>,
+    opened: u64,
+}
+
+impl Link {
+    pub(crate) fn to(place: &Place, role: Role) -> Result<Self, OpenError> {
+        let connection = open::connect(place, role).map_err(|error| open::sql_error(&place.path, &error))?;
+        let open = Identity::of(&place.path).map(|identity| (connection, identity));
+        Ok(Self { role, open, failed: None, opened: 1 })
+    }
+
+    /// The connection, made anew where that is needed.
+    pub(crate) fn connection(&mut self, shared: &Shared) -> Result<&Connection, Fault> {
+        let there = Identity::of(&shared.place.path);
+        let usable = matches!((&self.open, there), (Some((_, ours)), Some(there)) if *ours == there);
+        if !usable {
+            self.reopen(shared)?;
+        }
+        match &self.open {
+            Some((connection, _)) => Ok(connection),
+            None => Err(Fault::Told(Trouble::Unreachable, "the state file was taken away".into())),
+        }
+    }
+
+    /// How often it was opened: what one connection counts means nothing to the next.
+    pub(crate) fn opened(&self) -> u64 {
+        self.opened
+    }
+
+    /// The next transaction begins with a new connection.
+    pub(crate) fn forget(&mut self) {
+        self.open = None;
+    }
+
+    fn reopen(&mut self, shared: &Shared) -> Result<(), Fault> {
+        if let Some((when, trouble, message)) = &self.failed
+            && when.elapsed() < PAUSE
+        {
+            return Err(Fault::Told(*trouble, message.clone()));
+        }
+        self.open = None;
+        let opened = open::prepare(&shared.place, shared.clock.now()).and_then(|prepared| {
+            shared.see(&prepared);
+            Self::to(&shared.place, self.role)
+        });
+        match opened {
+            Ok(link) => {
+                *self = Self { opened: self.opened + 1, ..link };
+                Ok(())
+            }
+            Err(error) => {
+                let trouble = match error {
+                    OpenError::Folder { .. } | OpenError::File { .. } => Trouble::Refused,
+                    OpenError::Foreign { .. } | OpenError::Damaged { .. } | OpenError::Newer { .. } => {
+                        Trouble::Unreadable
+                    }
+                    OpenError::Busy { .. } => Trouble::Unreachable,
+                };
+                self.failed = Some((Instant::now(), trouble, error.to_string()));
+                Err(Fault::Told(trouble, error.to_string()))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Link({:?}, {})", self.role, if self.open.is_some() { "open" } else { "closed" })
+    }
+}
+
+/// About as long, and not the same for any two who ask: between three and five quarters.
+pub(crate) fn jittered(span: Duration) -> Duration {
+    let quarters = 3 * 256 + RandomState::new().hash_one(0) % 512;
+    span.mul_f64(quarters as f64 / 1024.0)
+}
+
+/// What callers get when too much is waiting.
+pub(crate) fn overloaded() -> StoreError {
+    StoreError::not_done(Trouble::Full, "too many operations wait for the state file: try again in a moment")
+}
+
+/// What callers get when the store is gone.
+pub(crate) fn closed() -> StoreError {
+    StoreError::not_done(Trouble::Closed, "the state file is being closed")
+}

@@ -1,0 +1,245 @@
+//! A process that dies at every step of the writer, one after the other.
+//!
+//! A script of operations runs in another process, which dies at its nth step. Then the file must hold what was
+//! answered, and of the operations that were under way each one wholly or not at all. What it must hold is told by the
+//! simplest store there is, the records of the core.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{
+    Address, Claim, ClaimVerdict, Ending, Intent, LeaseSight, Process, Receipt, Record, Records, Release,
+    Resolution, Save,
+};
+use steadfast_core::key::Key;
+use steadfast_core::policy::DedupePolicy;
+use steadfast_store::{
+    DocumentKind, DocumentName, DocumentWrite, Flush, ManualClock, Page, Selection, Sight, Store, Written,
+};
+
+use super::processes::{assert_sound, heard, part, say, spawn};
+use super::world::{Folder, claim, key, mine, save};
+use crate::{SqliteOptions, SqliteStore};
+
+const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+/// Everybody lives.
+#[derive(Debug)]
+struct Alive;
+
+impl Sight for Alive {
+    fn sight(&self, _: &Process) -> LeaseSight {
+        LeaseSight::Alive
+    }
+}
+
+/// One operation of the script.
+#[derive(Clone, Debug)]
+enum Deed {
+    Claim(Claim),
+    Start(Record),
+    Save(Save),
+    Release(Release),
+    Delivered(Receipt),
+    Resolve(Key),
+    Flush(Key),
+    Write(DocumentName, DocumentWrite),
+}
+
+/// What a file should hold.
+#[derive(Clone, Debug, Default)]
+struct Model {
+    records: Records,
+    documents: BTreeMap<DocumentName, String>,
+    versions: u64,
+}
+
+impl Model {
+    fn apply(&mut self, deed: &Deed) {
+        let keep = DedupePolicy::default().keep;
+        match deed.clone() {
+            Deed::Claim(claim) => drop(self.claim(&claim)),
+            Deed::Start(record) => drop(self.records.start(&record.key, &record.owner, NOW)),
+            Deed::Save(save) => drop(self.records.save(&save, NOW)),
+            Deed::Release(release) => self.records.release(&release),
+            Deed::Delivered(receipt) => self.records.delivered(&receipt, NOW),
+            Deed::Resolve(key) => {
+                assert!(self.records.resolve(&key, Resolution::Ran, &keep, NOW));
+            }
+            Deed::Flush(key) => {
+                let index = self.records.get(&key).and_then(|record| record.index);
+                self.records.apply(steadfast_core::dedupe::Write::Remove { key, index });
+            }
+            Deed::Write(name, write) => {
+                self.versions += 1;
+                match write.body {
+                    Some(body) => drop(self.documents.insert(name, body.to_string())),
+                    None => drop(self.documents.remove(&name)),
+                }
+            }
+        }
+    }
+
+    fn claim(&mut self, claim: &Claim) -> ClaimVerdict {
+        self.records.claim(claim, &[], |_| LeaseSight::Alive, NOW)
+    }
+}
+
+/// Groups of operations that are asked for together; those of one group touch different records. Every way in which
+/// a table writes is among them: new, in place, replacing another, moving the index, removing.
+fn script() -> Vec<Vec<Deed>> {
+    let mut model = Model::default();
+    let mut script: Vec<Vec<Deed>> = Vec::new();
+    let mut group = |model: &mut Model, deeds: Vec<Deed>| {
+        deeds.iter().for_each(|deed| model.apply(deed));
+        script.push(deeds);
+    };
+    // Owners that are the same in every process that makes this script.
+    let mut calls = 0;
+    let mut call = |address: Address| {
+        calls += 1;
+        let mut claim = claim("any");
+        claim.owner.process = Process { boot: "boot".into(), pid: 1, started: 1 };
+        claim.owner.call = calls;
+        // Long enough after each other that nobody takes two for one.
+        claim.arrived = Timestamp::from_millis(1_000_000 * calls);
+        Claim { address, intent: Intent::Take { started: false }, ..claim }
+    };
+    let explicit = |name: &str| Address::Explicit(key(name));
+    let keyless = |run: &str, index: &str| Address::Keyless { run: key(run), index: key(index) };
+    let call_id = |id: &str, index: &str| Address::CallId { id: key(id), index: key(index) };
+
+    let first = [
+        call(explicit("explicit")),
+        call(keyless("run 1", "equal")),
+        call(call_id("id", "with id")),
+        call(explicit("released")),
+    ];
+    group(&mut model, first.iter().cloned().map(Deed::Claim).collect());
+    let held = |model: &Model, name: &str| model.records.get(&key(name)).unwrap().clone();
+
+    let record = held(&model, "explicit");
+    group(&mut model, vec![Deed::Start(record)]);
+    let saves = ["explicit", "run 1", "id"].map(|name| Deed::Save(save(&held(&model, name), "paid")));
+    let released = held(&model, "released");
+    let release = Release { key: released.key, index: released.index, owner: released.owner };
+    group(&mut model, [&saves[..], &[Deed::Release(release)]].concat());
+    let marks = ["run 1", "id"].map(|name| Deed::Delivered(held(&model, name).receipt()));
+    group(&mut model, marks.to_vec());
+
+    // Equal arguments again: what only the index finds is replaced; what has a call id stays.
+    let again = [call(keyless("run 2", "equal")), call(keyless("run 3", "with id"))];
+    group(&mut model, again.iter().cloned().map(Deed::Claim).collect());
+    let mut unknown = save(&held(&model, "run 2"), "");
+    unknown.ending = Ending::Unknown;
+    group(&mut model, vec![Deed::Save(unknown), Deed::Flush(key("run 3"))]);
+    group(&mut model, vec![Deed::Resolve(key("run 2")), Deed::Flush(key("explicit"))]);
+    // The same id for another call: its place in the index moves.
+    let mut other = call(call_id("id", "other"));
+    other.digest = steadfast_core::id::Digest::of(b"other");
+    group(&mut model, vec![Deed::Claim(other)]);
+
+    let name = DocumentName { kind: DocumentKind::Breaker, id: "bank/pay".into() };
+    let write = |replaces, body: Option<&str>| {
+        let body = body.map(Into::into);
+        vec![Deed::Write(name.clone(), DocumentWrite { replaces, body, expires: None })]
+    };
+    group(&mut model, write(None, Some("closed")));
+    group(&mut model, write(Some(1), Some("open")));
+    group(&mut model, write(Some(2), None));
+    script
+}
+
+fn open(path: &std::path::Path) -> SqliteStore {
+    let (clock, sight) = (Arc::new(ManualClock::at(NOW)), Arc::new(Alive));
+    SqliteStore::open(SqliteOptions { clock, sight, ..SqliteOptions::at(path) }).unwrap()
+}
+
+async fn perform(store: &SqliteStore, deed: Deed) {
+    let keep = DedupePolicy::default().keep;
+    match deed {
+        Deed::Claim(claim) => drop(mine(store.claim(&claim, &[]).await.unwrap())),
+        Deed::Start(record) => drop(store.start(record.key, &record.owner).await.unwrap()),
+        Deed::Save(save) => drop(store.save(&save).await.unwrap()),
+        Deed::Release(release) => store.release(&release).await.unwrap(),
+        Deed::Delivered(receipt) => store.delivered(&receipt, NOW).await.unwrap(),
+        Deed::Resolve(key) => assert!(store.resolve(key, Resolution::Ran, &keep).await.unwrap()),
+        Deed::Flush(key) => assert_eq!(store.flush(&Flush::Key(key)).await.unwrap(), 1),
+        Deed::Write(name, write) => {
+            assert!(matches!(store.write(&name, write).await.unwrap(), Written::As(_)));
+        }
+    }
+}
+
+/// Whether the file holds exactly this.
+async fn holds(store: &SqliteStore, model: &Model) -> bool {
+    let all = store.records(&Selection::default(), Page { after: None, limit: 100 }).await.unwrap();
+    let documents = store.documents(DocumentKind::Breaker).await.unwrap();
+    let documents: BTreeMap<_, _> =
+        documents.into_iter().map(|(name, document)| (name, document.body.to_string())).collect();
+    if !all.iter().eq(model.records.iter()) || documents != model.documents {
+        return false;
+    }
+    // Where an index leads is seen by what a look through it finds.
+    for index in ["equal", "with id", "other"] {
+        let mut look = claim("look");
+        look.address = Address::Keyless { run: key("look"), index: key(index) };
+        look.intent = Intent::Look;
+        if store.claim(&look, &[]).await.unwrap() != model.clone().claim(&look) {
+            return false;
+        }
+    }
+    true
+}
+
+#[test]
+fn sf_2_a_process_may_die_at_any_step() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    if let Some((file, nth)) = part() {
+        let store = Arc::new(open(&file));
+        store.shared.steps.die_at(nth.parse().unwrap());
+        for group in script() {
+            let deeds: Vec<_> = group
+                .into_iter()
+                .map(|deed| {
+                    let store = store.clone();
+                    runtime.spawn(async move { perform(&store, deed).await })
+                })
+                .collect();
+            deeds.into_iter().for_each(|deed| runtime.block_on(deed).unwrap());
+            say("done");
+        }
+        return;
+    }
+    let script = script();
+    for nth in 1.. {
+        assert!(nth < 500, "the script does not come to an end");
+        let folder = Folder::new();
+        let mut child =
+            spawn("tests::crash::sf_2_a_process_may_die_at_any_step", &folder.state(), &nth.to_string());
+        let done = heard(&mut child).count();
+        let survived = child.wait().unwrap().success();
+
+        let mut answered = Model::default();
+        script.iter().take(done).flatten().for_each(|deed| answered.apply(deed));
+        let under_way = script.get(done).cloned().unwrap_or_default();
+        let store = open(&folder.state());
+        let mut found = false;
+        // Each operation of the group that was cut off may have happened.
+        for some in 0..1_u32 << under_way.len() {
+            let mut model = answered.clone();
+            let happened = under_way.iter().enumerate().filter(|(bit, _)| some & 1 << bit != 0);
+            happened.for_each(|(_, deed)| model.apply(deed));
+            found |= runtime.block_on(holds(&store, &model));
+        }
+        assert!(found, "after step {nth}, {done} groups answered: the file holds something else");
+        drop(store);
+        assert_sound(&folder.state());
+        if survived {
+            assert_eq!(done, script.len());
+            assert!(nth > 50, "only {nth} steps");
+            return;
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Files: made, checked, migrated, refused, set aside, lost, full.
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use steadfast_core::Timestamp;
+use steadfast_core::call::StoreFault;
+use steadfast_core::dedupe::{ClaimVerdict, RecordState, RenewVerdict};
+use steadfast_core::policy::DedupePolicy;
+use steadfast_store::{
+    Codec, DocumentKind, DocumentName, Journal, ManualClock, News, Query, Selection, Store, Trouble,
+};
+
+use super::world::{Folder, claim, is_replay, key, mine, run, save, take};
+use crate::{OnDamage, OpenError, SqliteOptions, SqliteStore, schema};
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[tokio::test]
+async fn the_folder_and_its_files_are_for_their_user_alone() {
+    let folder = Folder::new();
+    let state = folder.path.join("deep/er/state.db");
+    let store = SqliteStore::open(SqliteOptions::at(&state)).unwrap();
+    run(&store, "a").await;
+    assert_eq!(mode(&folder.path.join("deep")), 0o700);
+    assert_eq!(mode(&folder.path.join("deep/er")), 0o700);
+    for name in ["state.db", "state.db-wal", "state.db-shm", "state.db.lock"] {
+        assert_eq!(mode(&state.with_file_name(name)), 0o600, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_answered_is_there_after_a_restart() {
+    let folder = Folder::new();
+    let store = folder.open();
+    run(&store, "a").await;
+    drop(store);
+    assert!(is_replay(&folder.open().claim(&claim("a"), &[]).await.unwrap()));
+}
+
+/// The fixture was written by the first version, and is never written again.
+#[tokio::test]
+async fn a_file_of_the_first_version_is_read() {
+    let folder = Folder::new();
+    folder.bare().execute_batch(include_str!("../../tests/fixtures/version-1.sql")).unwrap();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_794_770_526_000)));
+    let store = SqliteStore::open(SqliteOptions { clock, ..SqliteOptions::at(folder.state()) }).unwrap();
+    assert!(is_replay(&store.claim(&claim("done"), &[]).await.unwrap()));
+    let open = store.record(key("open")).await.unwrap().unwrap();
+    assert_eq!(open.state, RecordState::Inflight);
+    let name = DocumentName { kind: DocumentKind::Breaker, id: "bank/pay".into() };
+    assert_eq!(&*store.read(&name).await.unwrap().unwrap().body, r#"{"state":"open"}"#);
+    let all = Query { journal: Journal::Audit, subject: None, since: Timestamp::ZERO, limit: 9 };
+    assert_eq!(&*store.entries(&all).await.unwrap()[0].body, r#"{"did":"reset"}"#);
+    let version: i64 = folder.bare().pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    assert_eq!(usize::try_from(version).unwrap(), schema::VERSION);
+}
+
+#[test]
+fn a_file_of_a_newer_version_is_refused_and_left_alone() {
+    let folder = Folder::new();
+    drop(folder.open());
+    folder.bare().pragma_update(None, "user_version", 99).unwrap();
+    for on_damage in [OnDamage::Refuse, OnDamage::SetAside] {
+        let options = SqliteOptions { on_damage, ..SqliteOptions::at(folder.state()) };
+        let error = SqliteStore::open(options).unwrap_err();
+        assert!(matches!(error, OpenError::Newer { found: 99, .. }));
+        assert!(error.to_string().contains("update steadfast"), "{error}");
+    }
+    assert!(!folder.names().iter().any(|name| name.contains("damaged")));
+}
+
+/// Makes each kind of file that cannot be used, and says what of it must not be lost.
+fn unusable(kind: &str, path: &Path) -> Vec<u8> {
+    match kind {
+        "text" => fs::write(path, "my diary, not yours. ".repeat(100)).unwrap(),
+        "another program" => {
+            Connection::open(path).unwrap().execute_batch("CREATE TABLE diary (day, entry)").unwrap();
+        }
+        "damaged" => {
+            drop(SqliteStore::open(SqliteOptions::at(path)).unwrap());
+            let mut file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+            file.seek(SeekFrom::Start(4096)).unwrap();
+            file.write_all(&[0xa5; 12288]).unwrap();
+        }
+        "cut off" => {
+            drop(SqliteStore::open(SqliteOptions::at(path)).unwrap());
+            fs::OpenOptions::new().write(true).open(path).unwrap().set_len(5000).unwrap();
+        }
+        other => panic!("{other}"),
+    }
+    fs::read(path).unwrap()
+}
+
+#[tokio::test]
+async fn a_foreign_or_damaged_file_is_refused_and_set_aside_only_where_that_is_allowed() {
+    for kind in ["text", "another program", "damaged", "cut off"] {
+        let folder = Folder::new();
+        let before = unusable(kind, &folder.state());
+
+        let error = SqliteStore::open(SqliteOptions::at(folder.state())).unwrap_err();
+        assert!(matches!(error, OpenError::Foreign { .. } | OpenError::Damaged { .. }), "{kind}: {error:?}");
+        assert!(error.to_string().contains("move it away"), "{kind}: {error}");
+        assert_eq!(fs::read(folder.state()).unwrap(), before, "{kind}: it was not touched");
+
+        let options = SqliteOptions { on_damage: OnDamage::SetAside, ..SqliteOptions::at(folder.state()) };
+        let store = SqliteStore::open(options).unwrap();
+        let aside = store.set_aside().expect("it says where the old one is").to_owned();
+        assert!(aside.to_str().unwrap().contains("state.db.damaged-"), "{aside:?}");
+        assert_eq!(fs::read(&aside).unwrap(), before, "{kind}: nothing of it is lost");
+        run(&store, "a").await;
+    }
+}
+
+/// The log of a file that was set aside must not be played back into the new one.
+#[tokio::test]
+async fn the_log_of_a_damaged_file_goes_with_it() {
+    let folder = Folder::new();
+    let store = folder.open();
+    run(&store, "old").await;
+    let mut log = Vec::new();
+    fs::File::open(folder.path.join("state.db-wal")).unwrap().read_to_end(&mut log).unwrap();
+    drop(store);
+    fs::write(folder.state(), "no database").unwrap();
+    fs::write(folder.path.join("state.db-wal"), &log).unwrap();
+    let options = SqliteOptions { on_damage: OnDamage::SetAside, ..SqliteOptions::at(folder.state()) };
+    let store = SqliteStore::open(options).unwrap();
+    assert_eq!(store.record(key("old")).await.unwrap(), None);
+    let aside = store.set_aside().unwrap().to_str().unwrap().to_owned();
+    assert_eq!(fs::read(format!("{aside}-wal")).unwrap(), log);
+}
+
+#[test]
+fn a_state_folder_that_cannot_be_used_is_an_error_that_says_what_to_do() {
+    let folder = Folder::new();
+    fs::write(folder.path.join("file"), "").unwrap();
+    for path in
+        [folder.path.join("file/state.db"), "/proc/no-such-folder/state.db".into(), folder.path.clone()]
+    {
+        let error = SqliteStore::open(SqliteOptions::at(&path)).unwrap_err();
+        assert!(matches!(error, OpenError::Folder { .. } | OpenError::File { .. }), "{error:?}");
+        assert!(error.to_string().contains("`store.path`"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_is_told_and_heals() {
+    let folder = Folder::new();
+    let store = folder.open();
+    let mut news = store.news();
+    let first = take(&store, "a").await;
+    let pages = |pages: i64| {
+        move |tx: &mut crate::tx::Tx<'_>| Ok(tx.sql.pragma_update(None, "max_page_count", pages)?)
+    };
+    store.operate(pages(1)).await.unwrap();
+    let large = save(&first, &noise(200_000));
+    let error = store.save(&large).await.unwrap_err();
+    assert_eq!((error.trouble(), error.fault()), (Trouble::Full, StoreFault::NotDone), "{error}");
+    assert!(error.to_string().contains("make room"), "{error}");
+    assert_eq!(store.record(first.key).await.unwrap().unwrap(), first, "nothing of it is there");
+
+    store.operate(pages(1_000_000)).await.unwrap();
+    store.save(&large).await.unwrap();
+    assert!(is_replay(&store.claim(&claim("a"), &[]).await.unwrap()));
+    assert_eq!((news.recv().await.unwrap(), news.recv().await.unwrap()), (News::Lost, News::Back));
+}
+
+/// Text that cannot be compressed.
+fn noise(length: usize) -> String {
+    let digest = |n: usize| steadfast_core::id::Digest::of(&n.to_le_bytes()).to_hex();
+    (0..length / 64).map(digest).collect()
+}
+
+/// Somebody clears the folder while we run: to go on writing into a file without a name would be to forget
+/// everything at the next start, and to share nothing with others meanwhile.
+#[tokio::test]
+async fn a_file_that_was_taken_away_is_noticed_and_holders_come_first() {
+    let folder = Folder::new();
+    let store = folder.open();
+    let mut news = store.news();
+    let held = take(&store, "held").await;
+    run(&store, "done").await;
+    for name in ["state.db", "state.db-wal", "state.db-shm"] {
+        fs::remove_file(folder.path.join(name)).unwrap();
+    }
+
+    let verdict = store.claim(&claim("done"), &[]).await.unwrap();
+    assert_eq!(verdict, ClaimVerdict::Closed, "it may be running, and must not run twice");
+    assert_eq!(news.recv().await.unwrap(), News::Emptied);
+    let safe = steadfast_core::dedupe::Claim { retry_safe: true, ..claim("safe") };
+    mine(store.claim(&safe, &[]).await.unwrap());
+    let keep = DedupePolicy::default().keep;
+    assert_eq!(store.renew(&held, &keep).await.unwrap(), RenewVerdict::Renewed);
+    let verdict = folder.open().claim(&claim("held"), &[]).await.unwrap();
+    assert_eq!(verdict, ClaimVerdict::Follow(held.key), "everybody sees the claim again");
+}
+
+#[tokio::test]
+async fn records_are_encrypted_where_a_secret_is_given_and_unreadable_with_another() {
+    let folder = Folder::new();
+    let open = |secret: u8| {
+        let codec = Codec::encrypted(&[secret; 32]).unwrap();
+        SqliteStore::open(SqliteOptions { codec, ..SqliteOptions::at(folder.state()) }).unwrap()
+    };
+    let store = open(1);
+    let record = take(&store, "a").await;
+    store.save(&save(&record, "the secret answer")).await.unwrap();
+    drop(store);
+    let bytes = fs::read(folder.state()).unwrap();
+    assert!(!bytes.windows(6).any(|window| window == b"secret"));
+
+    let store = open(2);
+    let error = store.claim(&claim("a"), &[]).await.unwrap_err();
+    assert_eq!(error.trouble(), Trouble::Unreadable);
+    assert!(error.to_string().contains("another secret"), "{error}");
+    assert!(
+        store.records(&Selection::default(), steadfast_store::Page { after: None, limit: 9 }).await.is_err()
+    );
+    let forgotten = steadfast_store::Flush::Key(key("a"));
+    assert_eq!(store.flush(&forgotten).await.unwrap(), 1, "what cannot be read can still be forgotten");
+    take(&store, "a").await;
+}

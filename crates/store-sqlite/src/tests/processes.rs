@@ -1,0 +1,171 @@
+//! Several processes on one file, and processes that are killed.
+//!
+//! The test binary starts itself again, with one test and a part to play in it.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use steadfast_core::dedupe::{ClaimVerdict, RecordState};
+use steadfast_store::Store;
+
+use super::world::{Folder, claim, is_replay, key, save, take};
+use crate::SqliteOptions;
+use crate::SqliteStore;
+
+const FILE: &str = "STEADFAST_TEST_FILE";
+const PART: &str = "STEADFAST_TEST_PART";
+
+/// Starts this test again as another process, with what it is to do. Its answers are read line by line.
+pub(super) fn spawn(test: &str, file: &Path, part: &str) -> Child {
+    Command::new(env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(FILE, file)
+        .env(PART, part)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// The part that this process is to play, if it is one of those.
+pub(super) fn part() -> Option<(PathBuf, String)> {
+    Some((env::var_os(FILE)?.into(), env::var(PART).ok()?))
+}
+
+pub(super) fn say(line: &str) {
+    // On a line of its own: the test harness writes too.
+    writeln!(std::io::stdout(), "\n> {line}").unwrap();
+}
+
+/// What a process said, until it ended.
+pub(super) fn heard(child: &mut Child) -> impl Iterator<Item = String> + use<> {
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    lines.filter_map(|line| line.strip_prefix("> ").map(str::to_owned))
+}
+
+/// What must hold in every file, whoever wrote it and however it ended.
+pub(super) fn assert_sound(path: &Path) {
+    let file = Connection::open(path).unwrap();
+    let number = |sql: &str| file.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    let check: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(check, "ok");
+    let astray = "SELECT count(*) FROM pointer LEFT JOIN record USING (key)
+                  WHERE record.entry IS NOT pointer.entry";
+    assert_eq!(number(astray), 0, "every pointer leads to a record that knows of it");
+    let counted = number("SELECT value FROM meta WHERE name = 'records'");
+    assert_eq!(counted, number("SELECT count(*) FROM record"), "the count is right");
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap()
+}
+
+#[test]
+fn sf_1_of_several_processes_one_runs_each_call() {
+    const KEYS: usize = 40;
+    if let Some((file, _)) = part() {
+        let store = SqliteStore::open(SqliteOptions::at(file)).unwrap();
+        runtime().block_on(async {
+            for n in 0..KEYS {
+                let name = format!("call {n}");
+                match store.claim(&claim(&name), &[]).await.unwrap() {
+                    ClaimVerdict::Mine(record) => {
+                        say(&name);
+                        store.save(&save(&record, "paid")).await.unwrap();
+                    }
+                    ClaimVerdict::Follow(key) => store.settled(key).await,
+                    ClaimVerdict::Replay(_) => {}
+                    other @ (ClaimVerdict::Busy
+                    | ClaimVerdict::Unknown(_)
+                    | ClaimVerdict::Conflict
+                    | ClaimVerdict::Nothing
+                    | ClaimVerdict::Full
+                    | ClaimVerdict::Closed) => panic!("{other:?}"),
+                }
+            }
+        });
+        say("end");
+        return;
+    }
+    let folder = Folder::new();
+    let test = "tests::processes::sf_1_of_several_processes_one_runs_each_call";
+    let mut children: Vec<_> = (0..4).map(|_| spawn(test, &folder.state(), "run")).collect();
+    let mut runs = BTreeMap::<String, usize>::new();
+    for child in &mut children {
+        let said: Vec<_> = heard(child).collect();
+        assert!(child.wait().unwrap().success());
+        assert_eq!(said.last().map(String::as_str), Some("end"));
+        said.into_iter().for_each(|line| *runs.entry(line).or_default() += 1);
+    }
+    assert_eq!(runs.remove("end"), Some(4));
+    assert_eq!(runs.len(), KEYS);
+    assert!(runs.values().all(|count| *count == 1), "{runs:?}");
+    assert_sound(&folder.state());
+}
+
+/// Killed at moments that nobody chose, again and again on one file: what it answered is there.
+#[test]
+fn what_was_answered_survives_kill_9() {
+    if let Some((file, round)) = part() {
+        let store = Arc::new(SqliteStore::open(SqliteOptions::at(file)).unwrap());
+        runtime().block_on(async {
+            let callers = (0..8).map(|caller| {
+                let (store, round) = (store.clone(), round.clone());
+                tokio::spawn(async move {
+                    for n in 0.. {
+                        let name = format!("{round} {caller} {n}");
+                        let record = take(&store, &name).await;
+                        say(&format!("claimed {name}"));
+                        store.save(&save(&record, "paid")).await.unwrap();
+                        say(&format!("saved {name}"));
+                    }
+                })
+            });
+            for caller in callers.collect::<Vec<_>>() {
+                caller.await.unwrap();
+            }
+        });
+        return;
+    }
+    let folder = Folder::new();
+    let mut answered = BTreeMap::new();
+    for round in 0..8 {
+        let test = "tests::processes::what_was_answered_survives_kill_9";
+        let mut child = spawn(test, &folder.state(), &round.to_string());
+        let mut lines = heard(&mut child);
+        let mut note = |line: String| {
+            let (what, name) = line.split_once(' ').unwrap();
+            let saved = what == "saved";
+            *answered.entry(name.to_owned()).or_insert(false) |= saved;
+        };
+        lines.by_ref().take(37 + 53 * round).for_each(&mut note);
+        child.kill().unwrap();
+        lines.for_each(&mut note);
+        child.wait().unwrap();
+
+        let store = folder.open();
+        runtime().block_on(async {
+            for (name, saved) in &answered {
+                let record = store.record(key(name)).await.unwrap().expect("what was claimed is there");
+                if *saved {
+                    assert!(matches!(record.state, RecordState::Done(_)), "{name}");
+                }
+            }
+            let (name, _) = answered
+                .iter()
+                .find(|(_, saved)| !**saved)
+                .unwrap_or_else(|| answered.first_key_value().unwrap());
+            // Its process is gone, and nobody waits for a lease.
+            let verdict = store.claim(&claim(name), &[]).await.unwrap();
+            assert!(is_replay(&verdict) || matches!(verdict, ClaimVerdict::Unknown(_)), "{verdict:?}");
+        });
+        drop(store);
+        assert_sound(&folder.state());
+    }
+    assert!(answered.len() > 100);
+}

@@ -1,0 +1,183 @@
+//! Callers of one process that share the writer, and other processes that hold the file.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use steadfast_core::call::StoreFault;
+use steadfast_core::dedupe::{Claim, ClaimVerdict, Intent};
+use steadfast_store::{News, Store, StoreError, Trouble};
+
+use super::world::{Folder, claim, is_replay, key, mine, run, save, take};
+use crate::{SqliteOptions, SqliteStore};
+
+/// Another process that holds the right to write, until it is dropped.
+struct Hog(#[expect(dead_code, reason = "holds its transaction")] Connection);
+
+impl Hog {
+    fn new(folder: &Folder) -> Self {
+        let file = folder.bare();
+        file.busy_timeout(Duration::from_secs(5)).unwrap();
+        file.execute_batch("BEGIN IMMEDIATE").unwrap();
+        Self(file)
+    }
+}
+
+/// Has it begun, so that it is on its way whatever becomes of it.
+async fn begin<F: Future + Unpin>(future: &mut F) {
+    poll_fn(|context| {
+        assert!(std::pin::Pin::new(&mut *future).poll(context).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn callers_share_one_commit() {
+    let folder = Folder::new();
+    let store = folder.open();
+    let mut saves = Vec::new();
+    for n in 0..64 {
+        saves.push(save(&take(&store, &format!("call {n}")).await, "paid"));
+    }
+    let hog = Hog::new(&folder);
+    let mut waiting: Vec<_> = saves.iter().map(|save| store.save(save)).collect();
+    for future in &mut waiting {
+        begin(future).await;
+    }
+    let before = store.shared.steps.commits();
+    drop(hog);
+    for future in waiting {
+        future.await.unwrap();
+    }
+    // The last may come when the writer has just taken the others.
+    let commits = store.shared.steps.commits() - before;
+    assert!(commits <= 2, "{commits} commits for 64 answers");
+}
+
+#[tokio::test]
+async fn what_needs_no_write_waits_for_nobody_and_leaves_the_log_alone() {
+    let folder = Folder::new();
+    let store = folder.open();
+    run(&store, "done").await;
+    let held = take(&store, "held").await;
+    let log = || std::fs::metadata(folder.path.join("state.db-wal")).unwrap().modified().unwrap();
+    let before = (log(), store.shared.steps.commits());
+    let hog = Hog::new(&folder);
+    assert!(is_replay(&store.claim(&claim("done"), &[]).await.unwrap()));
+    assert_eq!(store.claim(&claim("held"), &[]).await.unwrap(), ClaimVerdict::Follow(held.key));
+    let look = Claim { intent: Intent::Look, ..claim("nothing") };
+    assert_eq!(store.claim(&look, &[]).await.unwrap(), ClaimVerdict::Nothing);
+    assert!(store.record(key("done")).await.unwrap().is_some());
+
+    // While the writer waits for the other process, too.
+    let stuck_claim = claim("stuck");
+    let mut stuck = store.claim(&stuck_claim, &[]);
+    begin(&mut stuck).await;
+    assert!(is_replay(&store.claim(&claim("done"), &[]).await.unwrap()));
+    assert_eq!((log(), store.shared.steps.commits()), before, "nothing was written");
+    drop(hog);
+    mine(stuck.await.unwrap());
+}
+
+#[tokio::test]
+async fn an_operation_does_not_wait_for_ever_for_another_process() {
+    let folder = Folder::new();
+    let options = SqliteOptions { patience: Duration::from_millis(50), ..SqliteOptions::at(folder.state()) };
+    let store = SqliteStore::open(options).unwrap();
+    let mut news = store.news();
+    let hog = Hog::new(&folder);
+    let error = store.claim(&claim("a"), &[]).await.unwrap_err();
+    assert_eq!((error.trouble(), error.fault()), (Trouble::Unreachable, StoreFault::NotDone));
+    assert!(error.to_string().contains("another process"), "{error}");
+    drop(hog);
+    take(&store, "a").await;
+    assert_eq!((news.recv().await.unwrap(), news.recv().await.unwrap()), (News::Lost, News::Back));
+}
+
+#[tokio::test]
+async fn an_operation_happens_although_its_caller_is_gone() {
+    let folder = Folder::new();
+    let store = folder.open();
+    let answer = save(&take(&store, "gone").await, "paid");
+    let hog = Hog::new(&folder);
+    let mut gone = store.save(&answer);
+    begin(&mut gone).await;
+    drop(gone);
+    drop(hog);
+    take(&store, "next").await;
+    assert!(is_replay(&store.claim(&claim("gone"), &[]).await.unwrap()));
+}
+
+#[tokio::test]
+async fn what_was_asked_for_is_done_before_the_store_is_closed() {
+    let folder = Folder::new();
+    let store = folder.open();
+    let record = run(&store, "a").await;
+    let receipt = store.record(record.key).await.unwrap().unwrap().receipt();
+    let answer = save(&take(&store, "last").await, "paid");
+    let hog = Hog::new(&folder);
+    let mut last = store.save(&answer);
+    begin(&mut last).await;
+    let mut mark = store.delivered(&receipt, store.now());
+    begin(&mut mark).await;
+    drop((last, mark));
+    drop(hog);
+    drop(store);
+    let store = folder.open();
+    assert!(is_replay(&store.claim(&claim("last"), &[]).await.unwrap()));
+    assert!(store.record(key("a")).await.unwrap().unwrap().delivered.is_some());
+}
+
+#[tokio::test]
+async fn too_many_operations_are_refused_at_once() {
+    let folder = Folder::new();
+    let store = folder.open();
+    let not_started = Claim { intent: Intent::Take { started: false }, ..claim("a") };
+    let record = mine(store.claim(&not_started, &[]).await.unwrap());
+    let hog = Hog::new(&folder);
+    let mut waiting = Vec::new();
+    let refused: StoreError = loop {
+        assert!(waiting.len() <= crate::MOST_OPERATIONS + crate::writer::BATCH, "nobody is refused");
+        let mut future = store.start(record.key, &record.owner);
+        match poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await {
+            Poll::Pending => waiting.push(future),
+            Poll::Ready(Err(error)) => break error,
+            Poll::Ready(Ok(verdict)) => panic!("{verdict:?}"),
+        }
+    };
+    assert_eq!((refused.trouble(), refused.fault()), (Trouble::Full, StoreFault::NotDone));
+    drop(hog);
+}
+
+#[tokio::test]
+async fn an_operation_that_fails_takes_nobody_with_it() {
+    let folder = Folder::new();
+    let store = folder.open();
+    let victim = take(&store, "victim").await;
+    let spoilt = take(&store, "spoilt").await;
+    let too_large = take(&store, "too large").await;
+    folder
+        .bare()
+        .execute("UPDATE record SET body = x'00' WHERE key = ?1", [spoilt.key.0.as_bytes()])
+        .unwrap();
+    let pages: i64 = folder.bare().pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+    store.operate(move |tx| Ok(tx.sql.pragma_update(None, "max_page_count", pages + 20)?)).await.unwrap();
+
+    let hog = Hog::new(&folder);
+    let large: String =
+        (0_u64..4000).map(|n| steadfast_core::id::Digest::of(&n.to_le_bytes()).to_hex()).collect();
+    let saves = [save(&victim, "paid"), save(&spoilt, "paid"), save(&too_large, &large)];
+    let mut waiting: Vec<_> = saves.iter().map(|save| store.save(save)).collect();
+    for future in &mut waiting {
+        begin(future).await;
+    }
+    drop(hog);
+    let mut answers = Vec::new();
+    for future in waiting {
+        answers.push(future.await.map(drop).map_err(|error| error.trouble()));
+    }
+    assert_eq!(answers, [Ok(()), Err(Trouble::Unreadable), Err(Trouble::Full)]);
+    assert!(is_replay(&store.claim(&claim("victim"), &[]).await.unwrap()));
+}

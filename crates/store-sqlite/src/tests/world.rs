@@ -1,0 +1,119 @@
+//! What the tests speak in.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{env, fs, process};
+
+use rusqlite::Connection;
+use steadfast_core::dedupe::{
+    Address, Claim, ClaimVerdict, Ending, Intent, Owner, Record, Role, Rules, RunId, Save,
+};
+use steadfast_core::id::{Digest, Namespace, RequestId, SessionKey, ToolName, ToolRef};
+use steadfast_core::key::Key;
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::DedupePolicy;
+use steadfast_store::{Store, this_process};
+
+use crate::{SqliteOptions, SqliteStore};
+
+/// A folder that is gone when the test is.
+pub(crate) struct Folder {
+    pub(crate) path: PathBuf,
+}
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = env::temp_dir().join(format!("steadfast-sqlite-unit-{}-{number}", process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self { path }
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.path.join("state.db")
+    }
+
+    pub(crate) fn open(&self) -> SqliteStore {
+        SqliteStore::open(SqliteOptions::at(self.state())).unwrap()
+    }
+
+    /// The file as anybody can open it.
+    pub(crate) fn bare(&self) -> Connection {
+        Connection::open(self.state()).unwrap()
+    }
+
+    /// The names of what is in it.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.path).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A folder that is left over harms nobody.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+pub(crate) fn key(name: &str) -> Key {
+    Key(Digest::of(name.as_bytes()))
+}
+
+/// A call under a key of its own, of a tool that must not run twice.
+pub(crate) fn claim(name: &str) -> Claim {
+    static CALL: AtomicU32 = AtomicU32::new(1);
+    let call = CALL.fetch_add(1, Ordering::Relaxed).into();
+    Claim {
+        address: Address::Explicit(key(name)),
+        intent: Intent::Take { started: true },
+        role: Role::Fresh,
+        owner: Owner { process: this_process(), call, claim: 1 },
+        digest: Digest::of(b"arguments"),
+        retry_safe: false,
+        best_effort: false,
+        arrived: steadfast_core::Timestamp::from_millis(1),
+        run: RunId(format!("run-{name}").into()),
+        rules: Rules::from(&DedupePolicy::default()),
+        tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },
+        request: RequestId::new(format!("request-{name}")).unwrap(),
+        tool_call: None,
+        session: Some(SessionKey::new("conversation").unwrap()),
+        actor: None,
+        tenant: None,
+    }
+}
+
+pub(crate) fn save(record: &Record, text: &str) -> Save {
+    Save {
+        claimed: std::sync::Arc::new(record.clone()),
+        ending: Ending::Done(Some(Output { content: RawJson::string(text), metadata: None })),
+        attempts: Vec::new(),
+        delivered: None,
+        hold: false,
+        keep: DedupePolicy::default().keep,
+    }
+}
+
+pub(crate) async fn take(store: &SqliteStore, name: &str) -> Record {
+    mine(store.claim(&claim(name), &[]).await.unwrap())
+}
+
+pub(crate) async fn run(store: &SqliteStore, name: &str) -> Record {
+    let record = take(store, name).await;
+    store.save(&save(&record, "paid")).await.unwrap();
+    record
+}
+
+pub(crate) fn mine(verdict: ClaimVerdict) -> Record {
+    let ClaimVerdict::Mine(record) = verdict else { panic!("expected mine, got {verdict:?}") };
+    std::sync::Arc::unwrap_or_clone(record)
+}
+
+pub(crate) fn is_replay(verdict: &ClaimVerdict) -> bool {
+    matches!(verdict, ClaimVerdict::Replay(_))
+}

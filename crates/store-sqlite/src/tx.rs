@@ -1,0 +1,473 @@
+//! One transaction of the writer: operations that see each other's work, and become true together.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension, params};
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{
+    Claim, ClaimVerdict, Decided, IndexMove, Owner, Receipt, Record, RecordState, Release, RenewVerdict,
+    Resolution, Save, SaveVerdict, StartVerdict, Write, decide_delivered, decide_release, decide_renew,
+    decide_resolve, decide_save, decide_start,
+};
+use steadfast_core::id::Digest;
+use steadfast_core::key::Key;
+use steadfast_core::policy::Lifetimes;
+use steadfast_store::{DocumentName, DocumentWrite, Entry, Journal, Keep, Swept, Trouble, Written};
+
+use crate::fault::Fault;
+use crate::shared::Step;
+use crate::view::{Places, Stored, View, record, signed, unsigned};
+
+/// A transaction that may write.
+pub(crate) struct Tx<'c> {
+    view: View<'c>,
+    /// Statements that changed the file.
+    writes: u64,
+    /// How many records came, less those that went.
+    grown: i64,
+    /// Records whose followers have something to find.
+    settled: Vec<Key>,
+}
+
+/// Whether a write found room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Carried {
+    Out,
+    NoRoom,
+}
+
+/// The most documents. Breakers, tenants and sessions are far fewer.
+const MOST_DOCUMENTS: u64 = 100_000;
+/// How long a removed document is remembered as removed, so that other processes learn of it.
+const REMOVED: Duration = Duration::from_secs(600);
+/// The most that one sweep removes of each kind.
+const SWEEP: u64 = 500;
+
+impl<'c> Deref for Tx<'c> {
+    type Target = View<'c>;
+
+    fn deref(&self) -> &View<'c> {
+        &self.view
+    }
+}
+
+impl<'c> Tx<'c> {
+    pub(crate) fn new(view: View<'c>) -> Self {
+        Self { view, writes: 0, grown: 0, settled: Vec::new() }
+    }
+
+    /// How often it wrote so far.
+    pub(crate) fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    /// The last thing before it becomes true; gives back the records whose followers have something to find.
+    pub(crate) fn finish(self) -> Result<Vec<Key>, Fault> {
+        if self.grown != 0 {
+            self.shared.step(Step::Write);
+            self.statement("UPDATE meta SET value = value + ?1 WHERE name = 'records'")?
+                .execute([self.grown])?;
+        }
+        Ok(self.settled)
+    }
+
+    pub(crate) fn claim(
+        &mut self,
+        claim: &Claim,
+        known: &[(Receipt, Timestamp)],
+    ) -> Result<ClaimVerdict, Fault> {
+        let now = self.shared.clock.now();
+        let places = self.places(claim)?;
+        let decided = self.decide_claim(claim, known, &places, now);
+        let again = found(&places).any(|stored| stored.record.owner == claim.owner);
+        let new = matches!(decided.verdict, ClaimVerdict::Mine(_)) && !again;
+        if new && !self.shared.admits(claim.retry_safe, now) {
+            return Ok(ClaimVerdict::Closed);
+        }
+        Ok(match self.carry_out(decided.write, found(&places))? {
+            Carried::Out => decided.verdict,
+            Carried::NoRoom => ClaimVerdict::Full,
+        })
+    }
+
+    pub(crate) fn start(&mut self, key: Key, owner: &Owner) -> Result<StartVerdict, Fault> {
+        let own = self.load(key)?;
+        let decided = decide_start(owner, record(&own), self.shared.clock.now());
+        self.decided(decided, own.iter())
+    }
+
+    pub(crate) fn renew(&mut self, claimed: &Record, keep: &Lifetimes) -> Result<RenewVerdict, Fault> {
+        let now = self.shared.clock.now();
+        let own = self.load(claimed.key)?;
+        let decided = decide_renew(claimed, keep, record(&own), self.shared.absence(now), now);
+        self.decided(decided, own.iter())
+    }
+
+    pub(crate) fn save(&mut self, save: &Save) -> Result<SaveVerdict, Fault> {
+        let own = self.load(save.claimed.key)?;
+        let indexed = self.indexed(save.claimed.index)?;
+        let decided = decide_save(save, record(&own), record(&indexed), self.shared.clock.now());
+        self.decided(decided, own.iter().chain(&indexed))
+    }
+
+    pub(crate) fn release(&mut self, release: &Release) -> Result<(), Fault> {
+        let own = self.load(release.key)?;
+        let indexed = self.indexed(release.index)?;
+        let write = decide_release(release, record(&own), record(&indexed));
+        self.decided(Decided { verdict: (), write }, own.iter().chain(&indexed))
+    }
+
+    pub(crate) fn delivered(&mut self, receipt: &Receipt, at: Timestamp) -> Result<(), Fault> {
+        let own = self.load(receipt.key)?;
+        let write = decide_delivered(receipt, at, record(&own));
+        self.decided(Decided { verdict: (), write }, own.iter())
+    }
+
+    pub(crate) fn resolve(
+        &mut self,
+        key: Key,
+        resolution: Resolution,
+        keep: &Lifetimes,
+    ) -> Result<bool, Fault> {
+        let own = self.load(key)?;
+        let decided = decide_resolve(record(&own), resolution, keep, self.shared.clock.now());
+        self.decided(decided, own.iter())
+    }
+
+    /// Removes a record, whatever it is; says whether there was one.
+    pub(crate) fn remove(&mut self, key: Key) -> Result<bool, Fault> {
+        self.writes += 1;
+        self.shared.step(Step::Write);
+        let mut delete = self.statement("DELETE FROM record WHERE key = ?1 RETURNING entry")?;
+        let gone =
+            delete.query_row([key.0.as_bytes()], |row| row.get::<_, Option<[u8; 32]>>(0)).optional()?;
+        let Some(entry) = gone else { return Ok(false) };
+        self.grown -= 1;
+        self.settled.push(key);
+        if let Some(entry) = entry {
+            self.unpoint(Key(Digest::from_bytes(entry)), key)?;
+        }
+        Ok(true)
+    }
+
+    /// Removes finished records that nobody has written since; says how many.
+    pub(crate) fn remove_finished(&mut self, records: &[(Key, u64)]) -> Result<u64, Fault> {
+        let mut removed = 0;
+        for &(key, version) in records {
+            let mut find =
+                self.statement("SELECT 1 FROM record WHERE key = ?1 AND version = ?2 AND NOT open")?;
+            if find.exists(params![key.0.as_bytes(), signed(version)])? {
+                removed += u64::from(self.remove(key)?);
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Removes what is past its lifetime, and finished records where there are too many.
+    pub(crate) fn sweep(&mut self) -> Result<Swept, Fault> {
+        let now = signed(self.shared.clock.now().as_millis());
+        let mut removed = 0;
+        let mut more = false;
+        for open in [false, true] {
+            let ended = self.keys(
+                "SELECT key FROM record WHERE open = ?1 AND expires <= ?2 ORDER BY expires LIMIT ?3",
+                params![open, now, signed(SWEEP)],
+            )?;
+            more |= ended.len() as u64 == SWEEP;
+            removed += self.remove_all(&ended)?;
+        }
+        removed += self.sweep_documents(now)?;
+        for journal in Journal::ALL {
+            removed += self.trim(journal, SWEEP)?;
+        }
+        let count = self.records()?;
+        let bounds = self.shared.bounds;
+        let surplus = count.saturating_sub(bounds.records);
+        let surplus = if self.used_bytes()? > bounds.bytes { surplus.max(SWEEP) } else { surplus };
+        if surplus > 0 {
+            let evicted = self.evict(surplus.min(SWEEP))?;
+            removed += evicted;
+            more |= evicted == SWEEP;
+        }
+        // What came and went in this portion says that there may be more of its kind.
+        Ok(Swept { removed, more: more || removed >= SWEEP })
+    }
+
+    pub(crate) fn write(&mut self, name: &DocumentName, write: &DocumentWrite) -> Result<Written, Fault> {
+        let current = self.read(name)?;
+        if current.as_ref().map(|document| document.version) != write.replaces {
+            return Ok(Written::Stale(current));
+        }
+        if write.body.is_some() && current.is_none() && self.count_documents()? >= MOST_DOCUMENTS {
+            return Err(Fault::Told(Trouble::Full, "the state file is full of documents".into()));
+        }
+        self.writes += 1;
+        self.shared.step(Step::Write);
+        let mut count =
+            self.statement("UPDATE meta SET value = value + 1 WHERE name = 'document' RETURNING value")?;
+        let version: i64 = count.query_row([], |row| row.get(0))?;
+        let expires = match write.body {
+            Some(_) => write.expires,
+            None => Some(self.shared.clock.now() + REMOVED),
+        };
+        let expires = expires.map(|expires| signed(expires.as_millis()));
+        self.shared.step(Step::Write);
+        self.statement(
+            "INSERT INTO document (kind, id, version, expires, writer, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+             ON CONFLICT (kind, id) DO UPDATE
+             SET version = ?3, expires = ?4, writer = ?5, body = ?6",
+        )?
+        .execute(params![
+            name.kind.name(),
+            &*name.id,
+            version,
+            expires,
+            self.shared.handle,
+            write.body.as_deref()
+        ])?;
+        Ok(Written::As(unsigned(version)))
+    }
+
+    pub(crate) fn append(&mut self, journal: Journal, entries: &[Entry], keep: Keep) -> Result<(), Fault> {
+        self.writes += 1;
+        self.shared.step(Step::Write);
+        let age = signed(steadfast_core::millis(keep.age));
+        let count = signed(entries.len() as u64);
+        let mut reserve = self.statement(
+            "INSERT INTO journal (name, next, most, age) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (name) DO UPDATE SET next = next + ?2, most = ?3, age = ?4 RETURNING next",
+        )?;
+        let next: i64 =
+            reserve.query_row(params![journal.name(), count, signed(keep.most), age], |row| row.get(0))?;
+        let mut insert = self
+            .statement("INSERT INTO entry (journal, seq, at, subject, body) VALUES (?1, ?2, ?3, ?4, ?5)")?;
+        for (seq, entry) in (next - count..next).zip(entries) {
+            self.shared.step(Step::Write);
+            let at = signed(entry.at.as_millis());
+            insert.execute(params![journal.name(), seq, at, &*entry.subject, &*entry.body])?;
+        }
+        self.trim(journal, SWEEP.max(2 * entries.len() as u64))?;
+        Ok(())
+    }
+
+    /// Writes what was decided, where that always has room or its lack is an error.
+    fn decided<'s, V>(
+        &mut self,
+        decided: Decided<V>,
+        found: impl Iterator<Item = &'s Stored>,
+    ) -> Result<V, Fault> {
+        match self.carry_out(decided.write, found)? {
+            Carried::Out => Ok(decided.verdict),
+            Carried::NoRoom => {
+                Err(Fault::Told(Trouble::Full, "the state file is full of calls in flight".into()))
+            }
+        }
+    }
+
+    /// Carries out what a table decided over what was found.
+    fn carry_out<'s>(
+        &mut self,
+        write: Write,
+        mut found: impl Iterator<Item = &'s Stored>,
+    ) -> Result<Carried, Fault> {
+        match write {
+            Write::Nothing => {}
+            // The row itself knows the index entry that may point to it.
+            Write::Remove { key, index: _ } => {
+                self.remove(key)?;
+            }
+            Write::Put { record, index, remove } => {
+                let before = found.find(|stored| stored.record.key == record.key);
+                if before.is_none() && remove.is_empty() && !self.has_room()? {
+                    return Ok(Carried::NoRoom);
+                }
+                for gone in remove {
+                    self.remove(gone)?;
+                }
+                self.put(&record, before)?;
+                let points = match index {
+                    IndexMove::Keep => false,
+                    IndexMove::Point => true,
+                    IndexMove::PointIfFree => self.indexed(record.index)?.is_none(),
+                };
+                if let Some(entry) = record.index
+                    && points
+                {
+                    self.point(entry, record.key)?;
+                }
+            }
+        }
+        Ok(Carried::Out)
+    }
+
+    fn put(&mut self, record: &Record, before: Option<&Stored>) -> Result<(), Fault> {
+        self.writes += 1;
+        self.shared.step(Step::Write);
+        let body = self.shared.codec.encode(record);
+        let values = params![
+            before.map(|stored| stored.id),
+            record.key.0.as_bytes(),
+            record.index.as_ref().map(|entry| entry.0.as_bytes()),
+            record.is_open(),
+            record.expires.map(|expires| signed(expires.as_millis())),
+            signed(record.version),
+            record.tool.namespace.as_str(),
+            record.tool.tool.as_str(),
+            record.session.as_ref().map(|session| session.as_str()),
+            record.tenant.as_ref().map(|tenant| tenant.as_str()),
+            body
+        ];
+        match before {
+            None => {
+                self.statement(
+                    "INSERT INTO record
+                     (id, key, entry, open, expires, version, namespace, tool, session, tenant, body)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+                )?
+                .execute(values)?;
+                self.grown += 1;
+            }
+            Some(stored) => {
+                self.statement(
+                    "UPDATE record SET entry = ?3, open = ?4, expires = ?5, version = ?6, namespace = ?7,
+                     tool = ?8, session = ?9, tenant = ?10, body = ?11 WHERE id = ?1 AND key = ?2",
+                )?
+                .execute(values)?;
+                // A call id that came again with other arguments leaves its old place in the index.
+                if let Some(old) = stored.record.index.filter(|old| Some(*old) != record.index) {
+                    self.unpoint(old, record.key)?;
+                }
+            }
+        }
+        match record.state {
+            RecordState::Inflight => {}
+            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Unknown | RecordState::Cancelled => {
+                self.settled.push(record.key);
+            }
+        }
+        Ok(())
+    }
+
+    fn point(&mut self, entry: Key, key: Key) -> Result<(), Fault> {
+        self.writes += 1;
+        self.shared.step(Step::Write);
+        self.statement(
+            "INSERT INTO pointer (entry, key) VALUES (?1, ?2) ON CONFLICT (entry) DO UPDATE SET key = ?2",
+        )?
+        .execute(params![entry.0.as_bytes(), key.0.as_bytes()])?;
+        Ok(())
+    }
+
+    fn unpoint(&mut self, entry: Key, key: Key) -> Result<(), Fault> {
+        self.writes += 1;
+        self.shared.step(Step::Write);
+        self.statement("DELETE FROM pointer WHERE entry = ?1 AND key = ?2")?
+            .execute(params![entry.0.as_bytes(), key.0.as_bytes()])?;
+        Ok(())
+    }
+
+    /// Whether one more record fits; makes room where finished ones can go.
+    fn has_room(&mut self) -> Result<bool, Fault> {
+        let (count, most) = (self.records()?, self.shared.bounds.records);
+        if count < most {
+            return Ok(true);
+        }
+        // Some more than needed, so that not every claim has to.
+        let evicted = self.evict((most / 64).clamp(1, SWEEP) + (count - most))?;
+        Ok(evicted > count - most)
+    }
+
+    /// How many records there are.
+    fn records(&self) -> Result<u64, Fault> {
+        Ok(self.count_records()?.saturating_add_signed(self.grown))
+    }
+
+    /// Removes finished records, those first that would end first.
+    fn evict(&mut self, most: u64) -> Result<u64, Fault> {
+        let first = self.keys(
+            "SELECT key FROM record WHERE open = 0 ORDER BY expires LIMIT ?1",
+            params![signed(most.min(2 * SWEEP))],
+        )?;
+        self.remove_all(&first)
+    }
+
+    fn remove_all(&mut self, keys: &[Key]) -> Result<u64, Fault> {
+        let mut removed = 0;
+        for key in keys {
+            removed += u64::from(self.remove(*key)?);
+        }
+        Ok(removed)
+    }
+
+    fn keys(&self, sql: &str, params: impl rusqlite::Params) -> Result<Vec<Key>, Fault> {
+        let mut find = self.statement(sql)?;
+        let keys = find.query_map(params, |row| Ok(Key(Digest::from_bytes(row.get(0)?))))?;
+        Ok(keys.collect::<Result<_, _>>()?)
+    }
+
+    fn used_bytes(&self) -> Result<u64, Fault> {
+        let number = |sql: &str| -> Result<u64, Fault> {
+            Ok(unsigned(self.statement(sql)?.query_row([], |row| row.get(0))?))
+        };
+        let pages = number("PRAGMA page_count")?.saturating_sub(number("PRAGMA freelist_count")?);
+        Ok(pages.saturating_mul(number("PRAGMA page_size")?))
+    }
+
+    fn count_documents(&self) -> Result<u64, Fault> {
+        let mut count = self.statement("SELECT count(*) FROM document")?;
+        Ok(unsigned(count.query_row([], |row| row.get(0))?))
+    }
+
+    fn sweep_documents(&mut self, now: i64) -> Result<u64, Fault> {
+        let mut find =
+            self.statement("SELECT kind, id FROM document WHERE expires <= ?1 ORDER BY expires LIMIT ?2")?;
+        let ended = find
+            .query_map(params![now, signed(SWEEP)], |row| {
+                Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+            })?
+            .collect::<Result<Vec<_>, _>>()?;
+        for (kind, id) in &ended {
+            self.writes += 1;
+            self.shared.step(Step::Write);
+            self.statement("DELETE FROM document WHERE kind = ?1 AND id = ?2")?.execute(params![kind, id])?;
+        }
+        Ok(ended.len() as u64)
+    }
+
+    /// Removes the oldest entries of a journal that are too many or too old, up to so many.
+    fn trim(&mut self, journal: Journal, most: u64) -> Result<u64, Fault> {
+        let mut find = self.statement("SELECT next, most, age FROM journal WHERE name = ?1")?;
+        let bounds = find
+            .query_row([journal.name()], |row| {
+                Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+            })
+            .optional()?;
+        let Some((next, keep, age)) = bounds else { return Ok(0) };
+        let first_kept = next.saturating_sub(keep);
+        let oldest = signed(self.shared.clock.now().as_millis()).saturating_sub(age);
+        let mut front =
+            self.statement("SELECT seq, at FROM entry WHERE journal = ?1 ORDER BY seq LIMIT ?2")?;
+        let mut rows = front.query(params![journal.name(), signed(most)])?;
+        let mut last = None;
+        while let Some(row) = rows.next()? {
+            let (seq, at): (i64, i64) = (row.get(0)?, row.get(1)?);
+            if seq >= first_kept && at >= oldest {
+                break;
+            }
+            last = Some(seq);
+        }
+        drop(rows);
+        let Some(last) = last else { return Ok(0) };
+        self.writes += 1;
+        self.shared.step(Step::Write);
+        let removed = self
+            .statement("DELETE FROM entry WHERE journal = ?1 AND seq <= ?2")?
+            .execute(params![journal.name(), last])?;
+        Ok(removed as u64)
+    }
+}
+
+fn found(places: &Places) -> impl Iterator<Item = &Stored> {
+    [&places.own, &places.indexed, &places.followed].into_iter().flatten()
+}

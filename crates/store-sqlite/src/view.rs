@@ -1,0 +1,297 @@
+//! What the file holds, as one transaction sees it.
+
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{
+    Claim, ClaimDecision, ClaimVerdict, Found, Lease, LeaseSight, Process, Receipt, Record, RecordState,
+    Role, Write, decide_claim,
+};
+use steadfast_core::id::Digest;
+use steadfast_core::key::Key;
+use steadfast_store::{Document, DocumentKind, DocumentName, Entry, Page, Query, Selection};
+
+use crate::fault::Fault;
+use crate::shared::Shared;
+
+/// A consistent sight of the file.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'c> {
+    pub(crate) sql: &'c Connection,
+    pub(crate) shared: &'c Shared,
+}
+
+/// A record with where it lies.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) id: i64,
+    pub(crate) record: Record,
+}
+
+/// Who holds a record in flight, for those who wait for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) process: Process,
+    pub(crate) lease: Lease,
+    pub(crate) expires: Option<Timestamp>,
+    pub(crate) version: u64,
+}
+
+impl Holder {
+    /// Whether the record is still in flight under a living holder, if nobody has written it since.
+    pub(crate) fn holds(&self, shared: &Shared) -> bool {
+        let now = shared.clock.now();
+        let alive = match (shared.sight.sight(&self.process), self.lease) {
+            (LeaseSight::Alive, _) | (LeaseSight::Time, Lease::Record) => true,
+            (LeaseSight::Gone, _) => false,
+            (LeaseSight::Time, Lease::Until(until)) => now < until,
+        };
+        alive && self.expires.is_none_or(|expires| now < expires)
+    }
+}
+
+/// What a claim finds.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    pub(crate) followed: Option<Stored>,
+    pub(crate) own: Option<Stored>,
+    pub(crate) indexed: Option<Stored>,
+}
+
+impl<'c> View<'c> {
+    pub(crate) fn statement(&self, sql: &str) -> Result<CachedStatement<'c>, Fault> {
+        Ok(self.sql.prepare_cached(sql)?)
+    }
+
+    pub(crate) fn load(&self, key: Key) -> Result<Option<Stored>, Fault> {
+        let mut find = self.statement("SELECT id, key, body FROM record WHERE key = ?1")?;
+        find.query_row([key.0.as_bytes()], |row| Ok(self.stored(row))).optional()?.transpose()
+    }
+
+    /// The record that an index entry points to.
+    pub(crate) fn indexed(&self, entry: Option<Key>) -> Result<Option<Stored>, Fault> {
+        let Some(entry) = entry else { return Ok(None) };
+        let mut find = self.statement("SELECT key FROM pointer WHERE entry = ?1")?;
+        let found = find.query_row([entry.0.as_bytes()], |row| row.get::<_, [u8; 32]>(0)).optional()?;
+        found.map_or(Ok(None), |key| self.load(Key(Digest::from_bytes(key))))
+    }
+
+    pub(crate) fn places(&self, claim: &Claim) -> Result<Places, Fault> {
+        let followed = match claim.role {
+            Role::Waiter { followed } => self.load(followed)?,
+            Role::Fresh => None,
+        };
+        let own = self.load(claim.address.own())?;
+        Ok(Places { followed, own, indexed: self.indexed(claim.address.index())? })
+    }
+
+    pub(crate) fn decide_claim(
+        &self,
+        claim: &Claim,
+        known: &[(Receipt, Timestamp)],
+        places: &Places,
+        now: Timestamp,
+    ) -> ClaimDecision {
+        let see = |stored: &'_ Option<Stored>| {
+            stored.as_ref().map(|stored| self.shared.sight.sight(&stored.record.owner.process))
+        };
+        let with_sight = |stored| Option::zip(record(stored), see(stored));
+        let found = Found {
+            followed: with_sight(&places.followed),
+            own: with_sight(&places.own),
+            indexed: with_sight(&places.indexed),
+        };
+        decide_claim(claim, found, known, now)
+    }
+
+    /// What a claim gets, unless something has to be written for it.
+    pub(crate) fn look(
+        &self,
+        claim: &Claim,
+        known: &[(Receipt, Timestamp)],
+    ) -> Result<Option<ClaimVerdict>, Fault> {
+        let places = self.places(claim)?;
+        let decided = self.decide_claim(claim, known, &places, self.shared.clock.now());
+        Ok(match decided.write {
+            Write::Nothing => Some(decided.verdict),
+            Write::Put { .. } | Write::Remove { .. } => None,
+        })
+    }
+
+    /// Who holds the record under this key; nothing if it is settled.
+    pub(crate) fn holder(&self, key: Key) -> Result<Option<Holder>, Fault> {
+        let Some(Stored { record, .. }) = self.load(key)? else { return Ok(None) };
+        match record.state {
+            RecordState::Inflight => {}
+            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Unknown | RecordState::Cancelled => {
+                return Ok(None);
+            }
+        }
+        let holder = Holder {
+            process: record.owner.process,
+            lease: record.lease,
+            expires: record.expires,
+            version: record.version,
+        };
+        Ok(holder.holds(self.shared).then_some(holder))
+    }
+
+    /// The version of the record under this key, without reading it.
+    pub(crate) fn version(&self, key: Key) -> Result<Option<u64>, Fault> {
+        let mut find = self.statement("SELECT version FROM record WHERE key = ?1")?;
+        Ok(find.query_row([key.0.as_bytes()], |row| row.get(0)).optional()?.map(unsigned))
+    }
+
+    pub(crate) fn record(&self, key: Key) -> Result<Option<Record>, Fault> {
+        let now = self.shared.clock.now();
+        Ok(self.load(key)?.map(|stored| stored.record).filter(|record| !record.is_expired(now)))
+    }
+
+    pub(crate) fn records(&self, selection: &Selection, page: Page) -> Result<Vec<Record>, Fault> {
+        let mut find = self.statement(&format!(
+            "SELECT id, key, body FROM record WHERE key > ?1 AND {SELECTED} ORDER BY key LIMIT ?7"
+        ))?;
+        let Selected { namespace, tool, session, tenant } = selected(selection);
+        let after: &[u8] = page.after.as_ref().map_or(&[], |key| key.0.as_bytes());
+        let (now, limit) =
+            (signed(self.shared.clock.now().as_millis()), page.limit.try_into().unwrap_or(i64::MAX));
+        let mut rows =
+            find.query(params![after, namespace, tool, session, tenant, now, limit, selection.open])?;
+        let mut records = Vec::new();
+        while let Some(row) = rows.next()? {
+            records.push(self.stored(row)?.record);
+        }
+        Ok(records)
+    }
+
+    /// Keys and versions of finished records, in the order of their keys.
+    pub(crate) fn finished(
+        &self,
+        selection: &Selection,
+        after: Option<Key>,
+        limit: usize,
+    ) -> Result<Vec<(Key, u64)>, Fault> {
+        let mut find = self.statement(&format!(
+            "SELECT key, version FROM record WHERE key > ?1 AND {SELECTED} AND NOT open ORDER BY key LIMIT ?7"
+        ))?;
+        let Selected { namespace, tool, session, tenant } = selected(selection);
+        let after: &[u8] = after.as_ref().map_or(&[], |key| key.0.as_bytes());
+        let (now, limit) = (signed(self.shared.clock.now().as_millis()), signed(limit as u64));
+        let rows = find.query_map(
+            params![after, namespace, tool, session, tenant, now, limit, selection.open],
+            |row| Ok((Key(Digest::from_bytes(row.get(0)?)), unsigned(row.get(1)?))),
+        )?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    pub(crate) fn read(&self, name: &DocumentName) -> Result<Option<Document>, Fault> {
+        let mut find = self.statement(
+            "SELECT version, body FROM document
+             WHERE kind = ?1 AND id = ?2 AND body IS NOT NULL AND (expires IS NULL OR expires > ?3)",
+        )?;
+        let now = signed(self.shared.clock.now().as_millis());
+        Ok(find.query_row(params![name.kind.name(), &*name.id, now], document).optional()?)
+    }
+
+    pub(crate) fn documents(&self, kind: DocumentKind) -> Result<Vec<(DocumentName, Document)>, Fault> {
+        let mut find = self.statement(
+            "SELECT version, body, id FROM document
+             WHERE kind = ?1 AND body IS NOT NULL AND (expires IS NULL OR expires > ?2) ORDER BY id",
+        )?;
+        let now = signed(self.shared.clock.now().as_millis());
+        let rows = find.query_map(params![kind.name(), now], |row| {
+            Ok((DocumentName { kind, id: row.get::<_, String>(2)?.into() }, document(row)?))
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Documents that were written or removed by others after the one with this version, and the newest version.
+    pub(crate) fn documents_since(&self, version: u64) -> Result<(Vec<DocumentName>, u64), Fault> {
+        let mut find = self.statement(
+            "SELECT kind, id, version, writer FROM document WHERE version > ?1 ORDER BY version LIMIT 256",
+        )?;
+        let mut rows = find.query([signed(version)])?;
+        let (mut names, mut newest) = (Vec::new(), version);
+        while let Some(row) = rows.next()? {
+            newest = unsigned(row.get(2)?);
+            let kind = DocumentKind::from_name(row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?);
+            if let Some(kind) = kind
+                && row.get::<_, i64>(3)? != self.shared.handle
+            {
+                names.push(DocumentName { kind, id: row.get::<_, String>(1)?.into() });
+            }
+        }
+        Ok((names, newest))
+    }
+
+    pub(crate) fn entries(&self, query: &Query) -> Result<Vec<Entry>, Fault> {
+        // Without a subject the primary key has the order; with one, its index.
+        let mut find = self.statement(match query.subject {
+            None => {
+                "SELECT at, subject, body FROM entry
+                 WHERE journal = ?1 AND at >= ?2 AND ?4 IS NULL ORDER BY seq DESC LIMIT ?3"
+            }
+            Some(_) => {
+                "SELECT at, subject, body FROM entry
+                 WHERE journal = ?1 AND at >= ?2 AND subject = ?4 ORDER BY seq DESC LIMIT ?3"
+            }
+        })?;
+        let (since, limit) = (signed(query.since.as_millis()), query.limit.try_into().unwrap_or(i64::MAX));
+        let rows =
+            find.query_map(params![query.journal.name(), since, limit, query.subject.as_deref()], |row| {
+                Ok(Entry {
+                    at: Timestamp::from_millis(unsigned(row.get(0)?)),
+                    subject: row.get::<_, String>(1)?.into(),
+                    body: row.get::<_, String>(2)?.into(),
+                })
+            })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    pub(crate) fn count_records(&self) -> Result<u64, Fault> {
+        let mut count = self.statement("SELECT value FROM meta WHERE name = 'records'")?;
+        Ok(unsigned(count.query_row([], |row| row.get(0))?))
+    }
+
+    fn stored(&self, row: &Row<'_>) -> Result<Stored, Fault> {
+        let key = Key(Digest::from_bytes(row.get(1)?));
+        let body = row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?;
+        let record = self.shared.codec.decode(key, body).map_err(|why| Fault::Record(key, why))?;
+        Ok(Stored { id: row.get(0)?, record })
+    }
+}
+
+pub(crate) fn record(stored: &Option<Stored>) -> Option<&Record> {
+    stored.as_ref().map(|stored| &stored.record)
+}
+
+/// SQLite knows no unsigned numbers; ours stay far below the difference, apart from "for ever".
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+const SELECTED: &str = "(?2 IS NULL OR namespace = ?2 AND tool = ?3) AND (?4 IS NULL OR session = ?4)
+    AND (?5 IS NULL OR tenant = ?5) AND (expires IS NULL OR expires > ?6) AND (NOT ?8 OR open)";
+
+struct Selected<'s> {
+    namespace: Option<&'s str>,
+    tool: Option<&'s str>,
+    session: Option<&'s str>,
+    tenant: Option<&'s str>,
+}
+
+fn selected(selection: &Selection) -> Selected<'_> {
+    Selected {
+        namespace: selection.tool.as_ref().map(|tool| tool.namespace.as_str()),
+        tool: selection.tool.as_ref().map(|tool| tool.tool.as_str()),
+        session: selection.session.as_ref().map(|session| session.as_str()),
+        tenant: selection.tenant.as_ref().map(|tenant| tenant.as_str()),
+    }
+}
+
+fn document(row: &Row<'_>) -> rusqlite::Result<Document> {
+    Ok(Document { version: unsigned(row.get(0)?), body: row.get::<_, String>(1)?.into() })
+}

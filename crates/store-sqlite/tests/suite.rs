@@ -1,0 +1,74 @@
+//! The suite that every store passes, with two handles on one file, as two processes have them.
+
+#![expect(clippy::unwrap_used, reason = "a store that cannot be made fails its test")]
+
+mod folder;
+
+use std::sync::Arc;
+
+use steadfast_core::Timestamp;
+use steadfast_store::suite::{self, Children, Fixture, Leases, Mortals, Processes, Time};
+use steadfast_store::{Codec, ManualClock, Neighbours, Sight, this_process};
+use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
+
+use crate::folder::Folder;
+
+async fn two_handles() -> Fixture {
+    let mortals = Arc::new(Mortals::default());
+    fixture(mortals.clone(), mortals, Codec::default())
+}
+
+async fn two_handles_with_a_secret() -> Fixture {
+    let mortals = Arc::new(Mortals::default());
+    fixture(mortals.clone(), mortals, Codec::encrypted(&[7; 32]).unwrap())
+}
+
+async fn real_processes() -> Fixture {
+    let neighbours = Arc::new(Neighbours::of(this_process()));
+    fixture(Arc::new(Children::default()), neighbours, Codec::default())
+}
+
+fn fixture(processes: Arc<dyn Processes>, sight: Arc<dyn Sight>, codec: Codec) -> Fixture {
+    let folder = Folder::new();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_700_000_000_000)));
+    let most = 200;
+    let open = || {
+        let options = SqliteOptions {
+            clock: clock.clone(),
+            sight: sight.clone(),
+            codec: codec.clone(),
+            most_records: most,
+            ..SqliteOptions::at(folder.file("state.db"))
+        };
+        Arc::new(SqliteStore::open(options).unwrap())
+    };
+    Fixture {
+        store: open(),
+        second: Some(open()),
+        time: Time::Manual(clock.clone()),
+        leases: Leases::Process(processes),
+        most: Some(usize::try_from(most).unwrap()),
+        histories: 20,
+        keep: Box::new(folder),
+    }
+}
+
+mod plain {
+    steadfast_store::store_suite!(super::two_handles);
+}
+
+/// Encryption changes what is in the file, and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_histories_go_as_in_the_reference_with_a_secret() {
+    suite::random_histories_go_as_in_the_reference(two_handles_with_a_secret().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lapsed_run_of_a_real_process_is_told_as_unknown() {
+    suite::a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown(real_processes().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_is_woken_when_a_real_process_is_killed() {
+    suite::a_follower_is_woken_when_the_lease_ends(real_processes().await).await;
+}

@@ -53,6 +53,11 @@ fn main() {
             "  {CALLERS} callers: {together:.0} steps/s; bare SQLite, one transaction each: {alone:.0}/s ({:.2}x)",
             together / alone
         );
+        let records = runtime.block_on(fill(&store, round));
+        drop(store);
+        let begun = Instant::now();
+        drop(SqliteStore::open(SqliteOptions::at(folder.join(format!("store-{round}.db")))).unwrap());
+        println!("  opened and closed with about {records} records: {:?}", begun.elapsed());
     }
     fs::remove_dir_all(&folder).unwrap();
 }
@@ -139,11 +144,28 @@ async fn many_callers(store: &Arc<SqliteStore>, round: u64) -> f64 {
     (CALLERS * each) as f64 / begun.elapsed().as_secs_f64()
 }
 
+/// Many records, as a busy day leaves them.
+async fn fill(store: &Arc<SqliteStore>, round: u64) -> u64 {
+    let callers = (0..CALLERS).map(|caller| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for n in 0..300 {
+                let claim = claim(round, 4_000_000 + caller * 10_000 + n);
+                store.claim(&claim, &[]).await.unwrap();
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.unwrap();
+    }
+    CALLERS * 300 + 3 * STEPS
+}
+
 /// The least that a store could do: find, then write, one transaction for each, 64 threads at one connection.
 fn bare_sqlite(path: &Path) -> f64 {
     let file = Connection::open(path).unwrap();
     file.execute_batch(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 4000;
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; 
          CREATE TABLE record (key BLOB PRIMARY KEY, expires INTEGER, body BLOB) WITHOUT ROWID;
          CREATE INDEX life ON record (expires);",
     )

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
+use rusqlite::hooks::Wal;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{Absence, Marker, MarkerWatch, Process, Seen};
 use steadfast_store::{Clock, Codec, News, Sight, StoreError, Trouble};
@@ -144,13 +145,30 @@ pub(crate) struct Link {
     open: Option<(Connection, Identity)>,
     failed: Option<(Instant, Trouble, String)>,
     opened: u64,
+    /// How long the log was after the last commit of this connection, in pages.
+    log: Arc<AtomicI32>,
 }
 
 impl Link {
     pub(crate) fn to(place: &Place, role: Role) -> Result<Self, OpenError> {
-        let connection = open::connect(place, role).map_err(|error| open::sql_error(&place.path, &error))?;
-        let open = Identity::of(&place.path).map(|identity| (connection, identity));
-        Ok(Self { role, open, failed: None, opened: 1 })
+        let log = Arc::new(AtomicI32::new(0));
+        let before = Identity::of(&place.path);
+        let sql = |error: rusqlite::Error| open::sql_error(&place.path, &error);
+        let mut connection = open::connect(place, role).map_err(sql)?;
+        let pages = log.clone();
+        let note = move |_: &mut Wal, count| {
+            pages.store(count, Ordering::Relaxed);
+            Ok(())
+        };
+        connection.wal_hook(Some(note)).map_err(sql)?;
+        // Whatever was opened while the name changed its meaning, it is opened again before it is used.
+        let open = before.map(|identity| (connection, identity));
+        Ok(Self { role, open, failed: None, opened: 1, log })
+    }
+
+    /// How long the log is, in pages.
+    pub(crate) fn log(&self) -> i32 {
+        self.log.load(Ordering::Relaxed)
     }
 
     /// The connection, made anew where that is needed.

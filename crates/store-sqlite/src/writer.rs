@@ -33,7 +33,9 @@ pub(crate) const BATCH: usize = 256;
 /// waking a thread takes about this long.
 const LINGER: Duration = Duration::from_micros(50);
 
-/// The log of a checkpoint, and of the largest batches on top of it.
+/// How long the log grows before it is brought into the file.
+const LOG_PAGES: i32 = 1000;
+/// So much log, and the largest batches on top of it.
 const LOG_BYTES: u64 = 6 << 20;
 
 /// An operation that waits for the writer.
@@ -125,6 +127,9 @@ impl Writer {
                 }
                 Lane::Later => self.work_unsynced(&mut batch),
             }
+            if self.link.log() >= LOG_PAGES {
+                self.checkpoint();
+            }
         }
     }
 
@@ -142,6 +147,15 @@ impl Writer {
     fn synchronous(&mut self, how: &str) -> bool {
         let connection = self.link.connection(&self.shared).ok();
         connection.is_some_and(|sql| sql.pragma_update(None, "synchronous", how).is_ok())
+    }
+
+    /// Brings what is in the log into the file, so that the log can begin anew. SQLite would do it within a commit, while
+    /// callers wait.
+    fn checkpoint(&mut self) {
+        if let Ok(sql) = self.link.connection(&self.shared) {
+            // Where it does not work the log grows, and the next commit leads here again.
+            let _ = sql.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        }
     }
 
     /// Writing into a file that grows takes two or three times as long to reach the disk as writing over what is

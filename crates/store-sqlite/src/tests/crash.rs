@@ -115,6 +115,7 @@ fn script() -> Vec<Vec<Deed>> {
         call(keyless("run 1", "equal")),
         call(call_id("id", "with id")),
         call(explicit("released")),
+        call(call_id("moving", "from")),
     ];
     group(&mut model, first.iter().cloned().map(Deed::Claim).collect());
     let held = |model: &Model, name: &str| model.records.get(&key(name)).unwrap().clone();
@@ -136,7 +137,7 @@ fn script() -> Vec<Vec<Deed>> {
     group(&mut model, vec![Deed::Save(unknown), Deed::Flush(key("run 3"))]);
     group(&mut model, vec![Deed::Resolve(key("run 2")), Deed::Flush(key("explicit"))]);
     // The same id for another call: its place in the index moves.
-    let mut other = call(call_id("id", "other"));
+    let mut other = call(call_id("moving", "to"));
     other.digest = steadfast_core::id::Digest::of(b"other");
     group(&mut model, vec![Deed::Claim(other)]);
 
@@ -182,7 +183,7 @@ async fn holds(store: &SqliteStore, model: &Model) -> bool {
         return false;
     }
     // Where an index leads is seen by what a look through it finds.
-    for index in ["equal", "with id", "other"] {
+    for index in ["equal", "with id", "from", "to"] {
         let mut look = claim("look");
         look.address = Address::Keyless { run: key("look"), index: key(index) };
         look.intent = Intent::Look;

@@ -1,9 +1,9 @@
 //! The embedded durable store: one SQLite file that all processes of a user share.
 //!
 //! Every record operation is one atomic step over the tables of the core, and on disk when it is answered. It survives
-//! `kill -9` at any moment. Callers of one process share their syncs: one thread writes for all of them
-//! ([`writer`]), others read ([`reader`]), and one watches what other processes do while somebody waits for them
-//! ([`watch`]). None of this runs on a thread of the async runtime.
+//! `kill -9` at any moment. Callers of one process share their syncs: one thread writes for all of them (`writer`),
+//! others read (`reader`), and one watches what other processes do while somebody waits for them (`watch`). None of
+//! this runs on a thread of the async runtime.
 //!
 //! A claim ends when, and only when, its owner's process is gone; where that cannot be judged, by time.
 

@@ -130,10 +130,28 @@ impl<T> Queue<T> {
         state.busy || !state.soon.is_empty()
     }
 
+    /// Closes the queue when the taker ends, whatever ended it: nobody waits for one who is gone.
+    pub(crate) fn taker(&self) -> Taker<'_, T> {
+        Taker(self)
+    }
+
     /// Lets nothing in any more. What is there is still taken.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.arrived.notify_all();
+    }
+}
+
+/// One who takes from a queue.
+pub(crate) struct Taker<'q, T>(&'q Queue<T>);
+
+impl<T> Drop for Taker<'_, T> {
+    fn drop(&mut self) {
+        self.0.close();
+        let mut state = self.0.state.lock();
+        let left = (std::mem::take(&mut state.soon), std::mem::take(&mut state.later));
+        drop(state);
+        drop(left);
     }
 }
 

@@ -69,6 +69,8 @@ const BATCH: usize = 64;
 
 impl Reader {
     pub(crate) fn run(mut self) {
+        let queue = self.queue.clone();
+        let _taker = queue.taker();
         let mut batch = Vec::new();
         while self.queue.take(&mut batch, BATCH).is_some() {
             match self.link.connection(&self.shared) {

@@ -167,31 +167,24 @@ impl<'c> Tx<'c> {
     /// Removes what is past its lifetime, and finished records where there are too many.
     pub(crate) fn sweep(&mut self) -> Result<Swept, Fault> {
         let now = signed(self.shared.clock.now().as_millis());
-        let mut removed = 0;
-        let mut more = false;
+        let mut portions = Vec::new();
         for open in [false, true] {
             let ended = self.keys(
                 "SELECT key FROM record WHERE open = ?1 AND expires <= ?2 ORDER BY expires LIMIT ?3",
                 params![open, now, signed(SWEEP)],
             )?;
-            more |= ended.len() as u64 == SWEEP;
-            removed += self.remove_all(&ended)?;
+            portions.push(self.remove_all(&ended)?);
         }
-        removed += self.sweep_documents(now)?;
+        portions.push(self.sweep_documents(now)?);
         for journal in Journal::ALL {
-            removed += self.trim(journal, SWEEP)?;
+            portions.push(self.trim(journal, SWEEP)?);
         }
-        let count = self.records()?;
         let bounds = self.shared.bounds;
-        let surplus = count.saturating_sub(bounds.records);
-        let surplus = if self.used_bytes()? > bounds.bytes { surplus.max(SWEEP) } else { surplus };
-        if surplus > 0 {
-            let evicted = self.evict(surplus.min(SWEEP))?;
-            removed += evicted;
-            more |= evicted == SWEEP;
-        }
-        // What came and went in this portion says that there may be more of its kind.
-        Ok(Swept { removed, more: more || removed >= SWEEP })
+        let surplus = self.records()?.saturating_sub(bounds.records);
+        let surplus = if self.used_bytes()? > bounds.bytes { SWEEP } else { surplus.min(SWEEP) };
+        portions.push(if surplus > 0 { self.evict(surplus)? } else { 0 });
+        // A full portion may be all there was; the next sweep will tell.
+        Ok(Swept { removed: portions.iter().sum(), more: portions.contains(&SWEEP) })
     }
 
     pub(crate) fn write(&mut self, name: &DocumentName, write: &DocumentWrite) -> Result<Written, Fault> {

@@ -95,10 +95,13 @@ impl Followers {
         state.followed.iter().filter_map(|(key, followed)| Some((*key, followed.holder.clone()?))).collect()
     }
 
-    fn held_by(&self, key: Key, holder: Holder) {
-        if let Some(followed) = self.state.lock().followed.get_mut(&key) {
+    /// Notes who holds a record; says whether anybody watches over it.
+    fn held_by(&self, key: Key, holder: Holder) -> bool {
+        let mut state = self.state.lock();
+        if let Some(followed) = state.followed.get_mut(&key) {
             followed.holder = Some(holder);
         }
+        !state.closed
     }
 
     /// Sleeps so long, or until there is something to do at all.
@@ -137,9 +140,10 @@ impl Follower<'_> {
         let mut woken = pin!(self.wake.notified());
         woken.as_mut().enable();
         let Some(holder) = look().await else { return };
-        self.followers.held_by(self.key, holder);
-        self.followers.stir();
-        woken.await;
+        if self.followers.held_by(self.key, holder) {
+            self.followers.stir();
+            woken.await;
+        }
     }
 }
 
@@ -152,6 +156,15 @@ impl Drop for Follower<'_> {
                 state.followed.remove(&self.key);
             }
         }
+    }
+}
+
+/// Lets nobody wait for a watch that is gone, whatever ended it.
+struct Closing<'f>(&'f Followers);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 
@@ -176,6 +189,7 @@ type Counter = (u64, i64);
 impl Watch {
     pub(crate) fn run(mut self) {
         let shared = self.shared.clone();
+        let _closing = Closing(&shared.followers);
         let listened_to = || shared.news.receiver_count() > 0;
         let (mut seen, mut interval) = (None, SOON);
         loop {
@@ -217,7 +231,9 @@ impl Watch {
             for (key, holder) in held {
                 if view.version(*key)? != Some(holder.version) {
                     match view.holder(*key)? {
-                        Some(holder) => shared.followers.held_by(*key, holder),
+                        Some(holder) => {
+                            shared.followers.held_by(*key, holder);
+                        }
                         None => shared.followers.wake(&[*key]),
                     }
                 }

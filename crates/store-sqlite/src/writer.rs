@@ -117,6 +117,8 @@ enum Ended {
 
 impl Writer {
     pub(crate) fn run(mut self) {
+        let queue = self.queue.clone();
+        let _taker = queue.taker();
         let mut batch = Vec::new();
         self.enlarge_log();
         while let Some(lane) = self.queue.take(&mut batch, BATCH) {
@@ -315,9 +317,10 @@ fn enlarge(log: &Path) -> io::Result<()> {
     file.sync_data()
 }
 
-/// How long to leave the file to others: longer each time, and never the same for two processes.
+/// How long to leave the file to others: longer each time, and never the same for two processes. Not much longer than a
+/// commit takes, because a busy process leaves gaps only between its own.
 fn pause(tries: u32) -> Duration {
-    jittered(Duration::from_micros(100 << tries.min(5)))
+    jittered(Duration::from_micros(100 << tries.min(3)))
 }
 
 /// An open transaction; ends with nothing done unless it is committed.

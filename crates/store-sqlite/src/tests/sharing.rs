@@ -181,3 +181,32 @@ async fn an_operation_that_fails_takes_nobody_with_it() {
     assert_eq!(answers, [Ok(()), Err(Trouble::Unreadable), Err(Trouble::Full)]);
     assert!(is_replay(&store.claim(&claim("victim"), &[]).await.unwrap()));
 }
+
+/// A fault of ours must not leave callers waiting for a thread that is gone.
+#[tokio::test]
+async fn nobody_waits_for_a_thread_that_is_gone() {
+    let folder = Folder::new();
+    let store = folder.open();
+    let held = take(&store, "held").await;
+    let unanswered = store.operate(|_| -> Result<(), _> { panic!("as a test") }).await.unwrap_err();
+    assert_eq!((unanswered.trouble(), unanswered.fault()), (Trouble::Closed, StoreFault::Unanswered));
+    assert_eq!(store.claim(&claim("a"), &[]).await.unwrap_err().trouble(), Trouble::Closed);
+
+    assert!(store.look_up(|_| -> Result<(), _> { panic!("as a test") }).await.is_err());
+    assert_eq!(store.record(held.key).await.unwrap_err().trouble(), Trouble::Closed);
+    store.settled(held.key).await;
+}
+
+#[tokio::test]
+async fn the_file_is_kept_below_its_bounds_by_sweeps() {
+    let folder = Folder::new();
+    let store =
+        SqliteStore::open(SqliteOptions { most_bytes: 1, ..SqliteOptions::at(folder.state()) }).unwrap();
+    let held = take(&store, "held").await;
+    for n in 0..3 {
+        run(&store, &format!("done {n}")).await;
+    }
+    let swept = store.sweep().await.unwrap();
+    assert_eq!((swept.removed, swept.more), (3, false));
+    assert_eq!(store.record(held.key).await.unwrap(), Some(held), "what is open stays");
+}

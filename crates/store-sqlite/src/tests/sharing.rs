@@ -10,6 +10,7 @@ use steadfast_core::dedupe::{Claim, ClaimVerdict, Intent};
 use steadfast_store::{News, Store, StoreError, Trouble};
 
 use super::world::{Folder, claim, is_replay, key, mine, run, save, take};
+use crate::tx::Tx;
 use crate::{SqliteOptions, SqliteStore};
 
 /// Another process that holds the right to write, until it is dropped.
@@ -180,6 +181,22 @@ async fn an_operation_that_fails_takes_nobody_with_it() {
     }
     assert_eq!(answers, [Ok(()), Err(Trouble::Unreadable), Err(Trouble::Full)]);
     assert!(is_replay(&store.claim(&claim("victim"), &[]).await.unwrap()));
+}
+
+/// Marks and journals may be lost with the power, and are not worth a sync of their own; answers are. Twice, because the
+/// one must not change how the other is written.
+#[tokio::test]
+async fn only_what_may_be_lost_is_not_synced() {
+    const NORMAL: i64 = 1;
+    const FULL: i64 = 2;
+    let folder = Folder::new();
+    let store = folder.open();
+    let level =
+        |tx: &mut Tx<'_>| Ok(tx.sql.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0))?);
+    for _ in 0..2 {
+        assert_eq!(store.operate(level).await.unwrap(), FULL);
+        assert_eq!(store.operate_later(level).await.unwrap(), NORMAL);
+    }
 }
 
 /// A fault of ours must not leave callers waiting for a thread that is gone.

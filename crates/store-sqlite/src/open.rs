@@ -59,7 +59,7 @@ pub enum OpenError {
         /// Why.
         why: io::Error,
     },
-    /// The file cannot be read and written.
+    /// The file, or what SQLite keeps beside it, cannot be read and written.
     File {
         /// The file.
         path: PathBuf,
@@ -98,7 +98,10 @@ pub enum OpenError {
 pub(crate) fn prepare(place: &Place, now: Timestamp) -> Result<Prepared, OpenError> {
     make_folder(&place.path)?;
     match look(place) {
-        Ok(Looked::Sound(marker)) => return Ok(Prepared { marker, set_aside: None }),
+        Ok(Looked::Sound(marker)) => {
+            close_to_others(&place.path);
+            return Ok(Prepared { marker, set_aside: None });
+        }
         Ok(Looked::Empty | Looked::Older(_)) => {}
         Err(error) if may_be_set_aside(place, &error) => {}
         Err(error) => return Err(error),
@@ -106,6 +109,7 @@ pub(crate) fn prepare(place: &Place, now: Timestamp) -> Result<Prepared, OpenErr
     let lock = lock(place)?;
     let prepared = repair(place, now);
     drop(lock);
+    close_to_others(&place.path);
     prepared
 }
 
@@ -114,6 +118,8 @@ pub(crate) fn connect(place: &Place, role: Role) -> rusqlite::Result<Connection>
     let file = plain_connection(&place.path)?;
     file.set_prepared_statement_cache_capacity(64);
     file.pragma_update(None, "synchronous", "FULL")?;
+    // On a Mac a sync ends in the cache of the disk unless one asks for more; elsewhere this changes nothing.
+    file.pragma_update(None, "fullfsync", true)?;
     match role {
         Role::Writer => {
             // Waiting is done by the writer itself, who answers meanwhile what needs no write.
@@ -161,6 +167,7 @@ enum Looked {
     Sound(Marker),
     /// Nothing, or an empty file.
     Empty,
+    /// Of this version, or of today's and not set up to be shared: a copy that `VACUUM INTO` made has lost its mode.
     Older(usize),
 }
 
@@ -198,13 +205,16 @@ fn look(place: &Place) -> Result<Looked, OpenError> {
         .ok()
         .filter(|version| *version <= schema::VERSION)
         .ok_or_else(|| OpenError::Newer { path: path.clone(), found: version })?;
+    // Not the whole integrity check, which also compares each index with its table: that takes three times as long (two
+    // seconds for 250,000 records), and every start of a program would wait for it.
     let check: String = file
         .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
         .map_err(|error| damage(path, &error))?;
     if check != "ok" {
         return Err(OpenError::Damaged { path: path.clone(), what: check });
     }
-    if version < schema::VERSION {
+    let mode: String = file.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(sql)?;
+    if version < schema::VERSION || mode != "wal" {
         return Ok(Looked::Older(version));
     }
     let marker: i64 = file
@@ -283,6 +293,22 @@ fn create(path: &Path) -> Result<(), OpenError> {
     }
 }
 
+/// A file that was copied, or that somebody else made, may be open to all. The files beside it take its rights when
+/// SQLite makes them, and keep them.
+fn close_to_others(path: &Path) {
+    #[cfg(unix)]
+    for suffix in ["", "-wal", "-shm", ".lock"] {
+        use std::os::unix::fs::PermissionsExt;
+        let path = beside(path, suffix);
+        if fs::metadata(&path).is_ok_and(|found| found.permissions().mode() & 0o077 != 0) {
+            // Where it belongs to another user, that one decides who sees it.
+            let _ = fs::set_permissions(&path, fs::Permissions::from_mode(0o600));
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+}
+
 fn folder_of(path: &Path) -> PathBuf {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }
@@ -354,12 +380,15 @@ fn damage(path: &Path, error: &rusqlite::Error) -> OpenError {
 }
 
 pub(crate) fn sql_error(path: &Path, error: &rusqlite::Error) -> OpenError {
-    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    use rusqlite::ErrorCode::{CannotOpen, DatabaseCorrupt, NotADatabase};
     let path = path.to_owned();
     match error.sqlite_error_code() {
         _ if is_busy(error) => OpenError::Busy { path },
         Some(NotADatabase) => OpenError::Foreign { path, what: "no SQLite file".into() },
         Some(DatabaseCorrupt) => OpenError::Damaged { path, what: error.to_string() },
+        Some(CannotOpen) => {
+            OpenError::File { path, why: "it cannot be opened, or nothing can be made beside it".into() }
+        }
         Some(_) | None => OpenError::File { path, why: error.to_string() },
     }
 }
@@ -374,7 +403,7 @@ impl fmt::Display for OpenError {
             ),
             Self::File { path, why } => write!(
                 f,
-                "the state file {} cannot be used: {why}; make it readable and writable for this user, or set `store.path` to another place",
+                "the state file {} cannot be used: {why}; make it and its folder writable for this user, or set `store.path` to another place",
                 path.display()
             ),
             Self::Foreign { path, what } => write!(

@@ -91,9 +91,14 @@ fn answer_all(sql: &Connection, shared: &Shared, batch: &mut Vec<Box<dyn Questio
         refuse_all(&Fault::from(error), batch);
         return Err(Trouble::Unreachable);
     }
+    let view = View { sql, shared };
     let mut broken = None;
+    if let Err(fault) = view.is_of_today() {
+        refuse_all(&fault, batch);
+        broken = fault.breaks_connection().then(|| fault.trouble());
+    }
     for question in batch.drain(..) {
-        if let Err(fault) = question.answer(Ok(View { sql, shared }))
+        if let Err(fault) = question.answer(Ok(view))
             && fault.breaks_connection()
         {
             broken = Some(fault.trouble());

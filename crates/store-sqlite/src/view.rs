@@ -8,9 +8,11 @@ use steadfast_core::dedupe::{
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
-use steadfast_store::{Document, DocumentKind, DocumentName, Entry, Page, Query, Selection};
+use steadfast_store::{Document, DocumentKind, DocumentName, Entry, Page, Query, Selection, Trouble};
 
 use crate::fault::Fault;
+use crate::open::OpenError;
+use crate::schema;
 use crate::shared::Shared;
 
 /// A consistent sight of the file.
@@ -60,6 +62,17 @@ pub(crate) struct Places {
 impl<'c> View<'c> {
     pub(crate) fn statement(&self, sql: &str) -> Result<CachedStatement<'c>, Fault> {
         Ok(self.sql.prepare_cached(sql)?)
+    }
+
+    /// A newer program may have brought the file to its version while we had it open. We do not know then what our words
+    /// mean in it. To be asked inside a transaction.
+    pub(crate) fn is_of_today(&self) -> Result<(), Fault> {
+        let found: i64 = self.statement("PRAGMA user_version")?.query_row([], |row| row.get(0))?;
+        if usize::try_from(found) == Ok(schema::VERSION) {
+            return Ok(());
+        }
+        let newer = OpenError::Newer { path: self.shared.place.path.clone(), found };
+        Err(Fault::Told(Trouble::Unreadable, newer.to_string()))
     }
 
     pub(crate) fn load(&self, key: Key) -> Result<Option<Stored>, Fault> {

@@ -239,10 +239,16 @@ impl Watch {
                 }
             }
             if shared.news.receiver_count() > 0 {
-                let (names, newest) = view.documents_since(self.document)?;
-                self.document = newest;
-                for name in names {
-                    shared.tell(News::DocumentChanged(name));
+                // In portions, until nothing is left: the counter does not tell of the same change twice.
+                loop {
+                    let (names, newest) = view.documents_since(self.document)?;
+                    if newest == self.document {
+                        break;
+                    }
+                    self.document = newest;
+                    for name in names {
+                        shared.tell(News::DocumentChanged(name));
+                    }
                 }
             }
         }

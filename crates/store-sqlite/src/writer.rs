@@ -242,7 +242,9 @@ fn transact(
     begin: Begin,
 ) -> Result<Ended, Fault> {
     let mut open = Open::begin(sql, begin)?;
-    let mut tx = Tx::new(View { sql, shared });
+    let view = View { sql, shared };
+    view.is_of_today()?;
+    let mut tx = Tx::new(view);
     let mut ran = Vec::with_capacity(batch.len());
     let mut waiting = std::mem::take(batch).into_iter();
     while let Some(mut operation) = waiting.next() {

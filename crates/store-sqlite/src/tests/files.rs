@@ -1,10 +1,11 @@
 //! Files: made, checked, migrated, refused, set aside, lost, full.
 
-use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::{env, fs};
 
 use rusqlite::Connection;
 use steadfast_core::Timestamp;
@@ -15,6 +16,7 @@ use steadfast_store::{
     Codec, DocumentKind, DocumentName, Journal, ManualClock, News, Query, Selection, Store, Trouble,
 };
 
+use super::processes::{heard, part, program_at, say};
 use super::world::{Folder, claim, is_replay, key, mine, run, save, take};
 use crate::{OnDamage, OpenError, SqliteOptions, SqliteStore, schema};
 
@@ -32,6 +34,17 @@ async fn the_folder_and_its_files_are_for_their_user_alone() {
     assert_eq!(mode(&folder.path.join("deep/er")), 0o700);
     for name in ["state.db", "state.db-wal", "state.db-shm", "state.db.lock"] {
         assert_eq!(mode(&state.with_file_name(name)), 0o600, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_was_open_to_all_is_closed_to_them() {
+    let folder = Folder::new();
+    fs::write(folder.state(), "").unwrap();
+    for empty in [true, false] {
+        fs::set_permissions(folder.state(), fs::Permissions::from_mode(0o644)).unwrap();
+        run(&folder.open(), &format!("empty {empty}")).await;
+        assert_eq!(mode(&folder.state()), 0o600, "empty {empty}");
     }
 }
 
@@ -60,6 +73,41 @@ async fn a_file_of_the_first_version_is_read() {
     assert_eq!(&*store.entries(&all).await.unwrap()[0].body, r#"{"did":"reset"}"#);
     let version: i64 = folder.bare().pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
     assert_eq!(usize::try_from(version).unwrap(), schema::VERSION);
+}
+
+/// What the message about a damaged file asks for. A copy made this way is not set up to be shared.
+#[tokio::test]
+async fn a_copy_can_take_the_place_of_the_file() {
+    let folder = Folder::new();
+    run(&folder.open(), "a").await;
+    let copy = folder.path.join("copy.db");
+    folder.bare().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+    fs::rename(&copy, folder.state()).unwrap();
+    let store = folder.open();
+    assert!(is_replay(&store.claim(&claim("a"), &[]).await.unwrap()));
+    let mode: String = folder.bare().pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+    assert_eq!(mode, "wal");
+}
+
+/// Somebody updates the program while an older one is still running.
+#[tokio::test]
+async fn a_file_that_becomes_newer_while_it_is_open_is_left_alone() {
+    let folder = Folder::new();
+    let store = folder.open();
+    let held = take(&store, "held").await;
+    let version = |version: usize| {
+        folder.bare().pragma_update(None, "user_version", i64::try_from(version).unwrap()).unwrap();
+    };
+    version(schema::VERSION + 1);
+    let errors =
+        [store.save(&save(&held, "paid")).await.unwrap_err(), store.record(held.key).await.unwrap_err()];
+    for error in errors {
+        assert_eq!((error.trouble(), error.fault()), (Trouble::Unreadable, StoreFault::NotDone));
+        assert!(error.to_string().contains("update steadfast"), "{error}");
+    }
+    version(schema::VERSION);
+    store.save(&save(&held, "paid")).await.unwrap();
+    assert!(is_replay(&store.claim(&claim("held"), &[]).await.unwrap()));
 }
 
 #[test]
@@ -146,6 +194,56 @@ fn a_state_folder_that_cannot_be_used_is_an_error_that_says_what_to_do() {
         let error = SqliteStore::open(SqliteOptions::at(&path)).unwrap_err();
         assert!(matches!(error, OpenError::Folder { .. } | OpenError::File { .. }), "{error:?}");
         assert!(error.to_string().contains("`store.path`"), "{error}");
+    }
+}
+
+/// In another process, because whoever runs as root may write everywhere.
+#[test]
+fn what_may_only_be_read_is_an_error_that_says_what_to_do() {
+    if let Some((path, _)) = part() {
+        say(&SqliteStore::open(SqliteOptions::at(path)).unwrap_err().to_string());
+        return;
+    }
+    const NOBODY: u32 = 65534;
+    let folder = Folder::new();
+    let program = folder.path.join("test");
+    fs::copy(env::current_exe().unwrap(), &program).unwrap();
+    let test = "tests::files::what_may_only_be_read_is_an_error_that_says_what_to_do";
+    let root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    for (case, folder_mode, file_mode) in [
+        ("an empty folder", 0o500, None),
+        ("a missing folder in it", 0o500, None),
+        ("a folder with a file", 0o500, Some(0o600)),
+        ("a file", 0o700, Some(0o400)),
+    ] {
+        let place = folder.path.join(case);
+        let path = match case {
+            "a missing folder in it" => place.join("deeper/state.db"),
+            _ => place.join("state.db"),
+        };
+        fs::create_dir(&place).unwrap();
+        if let Some(file_mode) = file_mode {
+            drop(SqliteStore::open(SqliteOptions::at(&path)).unwrap());
+            fs::remove_file(place.join("state.db.lock")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(file_mode)).unwrap();
+        }
+        let before: Vec<_> = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()).collect();
+        fs::set_permissions(&place, fs::Permissions::from_mode(folder_mode)).unwrap();
+        let mut command = program_at(&program, test, &path, "read-only");
+        if root {
+            for owned in before.iter().chain([&place]) {
+                chown(owned, Some(NOBODY), Some(NOBODY)).unwrap();
+            }
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let mut child = command.spawn().unwrap();
+        let said = heard(&mut child).next().expect(case);
+        child.wait().unwrap();
+        assert!(said.contains("`store.path`") && said.contains("writable for this user"), "{case}: {said}");
+        let after: Vec<_> = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(after, before, "{case}: nothing was made or taken away");
+        // For the folder to be removed.
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
     }
 }
 

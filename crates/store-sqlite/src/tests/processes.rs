@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use steadfast_core::dedupe::{ClaimVerdict, RecordState};
 use steadfast_store::Store;
 
-use super::world::{Folder, claim, is_replay, key, save, take};
+use super::world::{Folder, begin, claim, is_replay, key, save, take};
 use crate::SqliteOptions;
 use crate::SqliteStore;
 
@@ -22,14 +22,20 @@ const PART: &str = "STEADFAST_TEST_PART";
 
 /// Starts this test again as another process, with what it is to do. Its answers are read line by line.
 pub(super) fn spawn(test: &str, file: &Path, part: &str) -> Child {
-    Command::new(env::current_exe().unwrap())
+    program_at(&env::current_exe().unwrap(), test, file, part).spawn().unwrap()
+}
+
+/// This test as another process, of a copy of this program.
+pub(super) fn program_at(program: &Path, test: &str, file: &Path, part: &str) -> Command {
+    let mut command = Command::new(program);
+    command
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env(FILE, file)
         .env(PART, part)
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
+        .stderr(Stdio::null());
+    command
 }
 
 /// The part that this process is to play, if it is one of those.
@@ -106,6 +112,41 @@ fn sf_1_of_several_processes_one_runs_each_call() {
     assert_eq!(runs.len(), KEYS);
     assert!(runs.values().all(|count| *count == 1), "{runs:?}");
     assert_sound(&folder.state());
+}
+
+/// The other process goes on living, so that only its save can be what woke us.
+#[test]
+fn a_follower_is_woken_by_the_save_of_another_process() {
+    if let Some((file, _)) = part() {
+        let store = SqliteStore::open(SqliteOptions::at(file)).unwrap();
+        runtime().block_on(async {
+            let record = take(&store, "held").await;
+            say("held");
+            std::io::stdin().read_line(&mut String::new()).unwrap();
+            store.save(&save(&record, "paid")).await.unwrap();
+        });
+        // Until the other one closes it.
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        return;
+    }
+    let folder = Folder::new();
+    let test = "tests::processes::a_follower_is_woken_by_the_save_of_another_process";
+    let mut child = spawn(test, &folder.state(), "hold");
+    assert_eq!(heard(&mut child).next().as_deref(), Some("held"));
+    let mut stdin = child.stdin.take().unwrap();
+    runtime().block_on(async {
+        let store = folder.open();
+        let verdict = store.claim(&claim("held"), &[]).await.unwrap();
+        assert_eq!(verdict, ClaimVerdict::Follow(key("held")));
+        let mut settled = store.settled(key("held"));
+        begin(&mut settled).await;
+        writeln!(stdin, "save").unwrap();
+        settled.await;
+        assert!(is_replay(&store.claim(&claim("held"), &[]).await.unwrap()));
+    });
+    assert!(child.try_wait().unwrap().is_none(), "it is still there");
+    drop(stdin);
+    child.wait().unwrap();
 }
 
 /// Killed at moments that nobody chose, again and again on one file: what it answered is there.

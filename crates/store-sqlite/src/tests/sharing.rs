@@ -7,9 +7,9 @@ use std::time::Duration;
 use rusqlite::Connection;
 use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::{Claim, ClaimVerdict, Intent};
-use steadfast_store::{News, Store, StoreError, Trouble};
+use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, News, Store, StoreError, Trouble};
 
-use super::world::{Folder, claim, is_replay, key, mine, run, save, take};
+use super::world::{Folder, begin, claim, is_replay, key, mine, run, save, take};
 use crate::tx::Tx;
 use crate::{SqliteOptions, SqliteStore};
 
@@ -23,15 +23,6 @@ impl Hog {
         file.execute_batch("BEGIN IMMEDIATE").unwrap();
         Self(file)
     }
-}
-
-/// Has it begun, so that it is on its way whatever becomes of it.
-async fn begin<F: Future + Unpin>(future: &mut F) {
-    poll_fn(|context| {
-        assert!(std::pin::Pin::new(&mut *future).poll(context).is_pending());
-        Poll::Ready(())
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -183,6 +174,25 @@ async fn an_operation_that_fails_takes_nobody_with_it() {
     assert!(is_replay(&store.claim(&claim("victim"), &[]).await.unwrap()));
 }
 
+/// Everything goes well until the commit itself: a promise that is checked only then is broken.
+#[tokio::test]
+async fn nobody_is_answered_before_the_commit() {
+    let folder = Folder::new();
+    let store = folder.open();
+    let held = take(&store, "held").await;
+    let break_it = "CREATE TABLE parent (id INTEGER PRIMARY KEY);
+        CREATE TABLE child (id INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
+        CREATE TRIGGER orphan AFTER UPDATE ON record BEGIN INSERT INTO child VALUES (1); END";
+    folder.bare().execute_batch(break_it).unwrap();
+    let error = store.save(&save(&held, "paid")).await.unwrap_err();
+    assert_eq!(error.fault(), StoreFault::Unanswered, "only the file knows: {error}");
+    assert_eq!(store.record(held.key).await.unwrap().as_ref(), Some(&held));
+
+    folder.bare().execute_batch("DROP TRIGGER orphan").unwrap();
+    store.save(&save(&held, "paid")).await.unwrap();
+    assert!(is_replay(&store.claim(&claim("held"), &[]).await.unwrap()));
+}
+
 /// Marks and journals may be lost with the power, and are not worth a sync of their own; answers are. Twice, because the
 /// one must not change how the other is written.
 #[tokio::test]
@@ -199,6 +209,30 @@ async fn only_what_may_be_lost_is_not_synced() {
     }
 }
 
+/// The counter of the file tells of a change once, however much changed.
+#[tokio::test]
+async fn every_document_that_another_process_wrote_is_told() {
+    const MANY: usize = 600;
+    let folder = Folder::new();
+    let (store, other) = (folder.open(), folder.open());
+    let mut news = store.news();
+    let name = |n: usize| DocumentName { kind: DocumentKind::Breaker, id: format!("tool {n:03}").into() };
+    let written = other.operate(move |tx| {
+        (0..MANY).try_for_each(|n| {
+            let write = DocumentWrite { replaces: None, body: Some("open".into()), expires: None };
+            tx.write(&name(n), &write).map(drop)
+        })
+    });
+    written.await.unwrap();
+    let last = News::DocumentChanged(name(MANY - 1));
+    tokio::time::timeout(Duration::from_secs(30), async {
+        // One that lags behind is told so, and goes on with the newest.
+        while news.recv().await.ok().as_ref() != Some(&last) {}
+    })
+    .await
+    .expect("the last one is told");
+}
+
 /// A fault of ours must not leave callers waiting for a thread that is gone.
 #[tokio::test]
 async fn nobody_waits_for_a_thread_that_is_gone() {
@@ -210,7 +244,14 @@ async fn nobody_waits_for_a_thread_that_is_gone() {
     assert_eq!(store.claim(&claim("a"), &[]).await.unwrap_err().trouble(), Trouble::Closed);
 
     assert!(store.look_up(|_| -> Result<(), _> { panic!("as a test") }).await.is_err());
-    assert_eq!(store.record(held.key).await.unwrap_err().trouble(), Trouble::Closed);
+    // The other reader may still answer while the first one goes.
+    let closed = loop {
+        match store.record(held.key).await {
+            Ok(_) => tokio::task::yield_now().await,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(closed.trouble(), Trouble::Closed);
     store.settled(held.key).await;
 }
 

@@ -1,7 +1,9 @@
 //! What the tests speak in.
 
+use std::future::poll_fn;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 use std::{env, fs, process};
 
 use rusqlite::Connection;
@@ -116,4 +118,13 @@ pub(crate) fn mine(verdict: ClaimVerdict) -> Record {
 
 pub(crate) fn is_replay(verdict: &ClaimVerdict) -> bool {
     matches!(verdict, ClaimVerdict::Replay(_))
+}
+
+/// Has it begun, so that it is on its way whatever becomes of it.
+pub(crate) async fn begin<F: Future + Unpin>(future: &mut F) {
+    poll_fn(|context| {
+        assert!(std::pin::Pin::new(&mut *future).poll(context).is_pending());
+        Poll::Ready(())
+    })
+    .await;
 }

@@ -67,6 +67,13 @@ pub(crate) const PROMTOOL: Need = Need {
     install: Install::Debian("prometheus"),
 };
 
+/// The tests of what is shared between machines start real servers.
+pub(crate) const REDIS: Need = Need {
+    name: "redis-server",
+    probe: (&["redis-server", "--version"], "Redis server"),
+    install: Install::Debian("redis-server"),
+};
+
 impl Need {
     /// Whether it is there, in the version that we want.
     pub(crate) fn is_met(&self) -> bool {
@@ -150,7 +157,7 @@ mod tests {
 
     const NONE: Rights = Rights { has_rustup: false, is_debian_root: false };
     const ALL: Rights = Rights { has_rustup: true, is_debian_root: true };
-    const EVERY_NEED: [Need; 6] = [RUSTFMT, CLIPPY, CARGO_DENY, CARGO_FUZZ, CXX, PROMTOOL];
+    const EVERY_NEED: [Need; 7] = [RUSTFMT, CLIPPY, CARGO_DENY, CARGO_FUZZ, CXX, PROMTOOL, REDIS];
 
     #[test]
     fn with_all_rights_everything_can_be_installed() {

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::invocation::Invocation;
+use crate::machine::REDIS;
 use crate::step::{self, Counts, Step};
 use crate::{Failure, check, simulation};
 
@@ -17,6 +18,13 @@ pub(crate) struct Options {
 /// `cargo xtask test`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut steps = check::steps();
+    // A step of its own: where it cannot be installed, the tests that need it fail and all others still run.
+    steps.push(Step {
+        name: "a redis server to test with",
+        run: Invocation::of("redis-server", &["--version"]),
+        needs: &[&REDIS],
+        counts: Counts::Itself,
+    });
     steps.push(Step {
         name: "tests",
         run: Invocation::cargo(&["test", "--workspace", "--no-fail-fast"]),

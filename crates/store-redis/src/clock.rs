@@ -1,0 +1,97 @@
+//! The time of the server, without asking it.
+//!
+//! Every answer carries the server's time. It was read somewhere between the sending and the receiving, so counting
+//! on from the **receiving** gives a time that the server has certainly reached: an estimate never says later than it
+//! is, and a lease is never taken for ended before it is. The machine's own clock may run fast, so the estimate loses
+//! a thousandth of its age; the next answer makes it good.
+//!
+//! A server whose clock was set back, or another server after a failover, is noticed by an answer that cannot be true
+//! under the old estimate, and believed.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use steadfast_core::Timestamp;
+
+/// What is known of the time of one server.
+#[derive(Debug, Default)]
+pub(crate) struct ServerClock {
+    sample: Mutex<Option<Sample>>,
+}
+
+/// The server had reached this time at this moment.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    micros: u64,
+    at: Instant,
+}
+
+impl Sample {
+    fn estimate(&self, at: Instant) -> u64 {
+        let age = micros(at.saturating_duration_since(self.at));
+        self.micros.saturating_add(age - age / 1000)
+    }
+}
+
+impl ServerClock {
+    /// What time it is there, at least; nothing before the first answer.
+    pub(crate) fn micros(&self, at: Instant) -> Option<u64> {
+        self.sample.lock().as_ref().map(|sample| sample.estimate(at))
+    }
+
+    /// What time it is there, at least.
+    pub(crate) fn now(&self, at: Instant) -> Option<Timestamp> {
+        self.micros(at).map(|micros| Timestamp::from_millis(micros / 1000))
+    }
+
+    /// An answer with this time.
+    pub(crate) fn observe(&self, sent: Instant, received: Instant, server: u64) {
+        let latest = server.saturating_add(micros(received.saturating_duration_since(sent)));
+        let mut sample = self.sample.lock();
+        let believed = sample.as_ref().map_or(0, |sample| sample.estimate(received));
+        // Between the two, this answer knows less than the ones before it: it was long on its way.
+        if server >= believed || latest < believed {
+            *sample = Some(Sample { micros: server, at: received });
+        }
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_estimate_is_never_later_than_the_server() {
+        let clock = ServerClock::default();
+        let start = Instant::now();
+        let at = |millis: u64| start + Duration::from_millis(millis);
+        assert_eq!(clock.micros(start), None);
+
+        // The server's clock shows 1_000_000 ms more than ours. This answer was read at 10, received at 40.
+        clock.observe(at(0), at(40), 1_000_010_000);
+        assert_eq!(clock.now(at(40)), Some(Timestamp::from_millis(1_000_010)));
+        // A quicker answer knows better; a slower one does not make it worse.
+        clock.observe(at(50), at(52), 1_000_051_000);
+        assert_eq!(clock.micros(at(52)), Some(1_000_051_000));
+        clock.observe(at(50), at(90), 1_000_060_000);
+        assert_eq!(clock.micros(at(90)), Some(1_000_051_000 + 38_000 - 38));
+        for later in [100, 1_000, 60_000] {
+            assert!(clock.now(at(later)) <= Some(Timestamp::from_millis(1_000_000 + later)));
+        }
+    }
+
+    #[test]
+    fn a_server_whose_clock_was_set_is_believed() {
+        let clock = ServerClock::default();
+        let start = Instant::now();
+        clock.observe(start, start, 5_000_000);
+        clock.observe(start, start + Duration::from_millis(1), 2_000_000);
+        assert_eq!(clock.micros(start + Duration::from_millis(1)), Some(2_000_000));
+        clock.observe(start, start + Duration::from_millis(1), 9_000_000);
+        assert_eq!(clock.micros(start + Duration::from_millis(1)), Some(9_000_000));
+    }
+}

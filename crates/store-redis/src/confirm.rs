@@ -1,0 +1,93 @@
+//! Waiting for replicas to confirm what was written.
+//!
+//! `WAIT` speaks for everything that was written on its connection before it, and it holds up what comes behind it on
+//! that connection. So callers share it: while one is on its way, those who have written meanwhile gather for the
+//! next.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use redis::Value;
+use steadfast_store::{StoreError, Trouble};
+use tokio::sync::watch;
+
+use crate::Inner;
+use crate::link::{Line, Way};
+use crate::names::District;
+use crate::options::Confirm;
+
+/// Those who gather for the next round, by the connection and district that they wrote to.
+#[derive(Debug, Default)]
+pub(crate) struct Confirmations {
+    rounds: Mutex<HashMap<(u64, u8), Round>>,
+}
+
+type Verdict = Option<Result<i64, StoreError>>;
+
+/// A round is on its way; this is where the next one gathers.
+#[derive(Debug, Default)]
+struct Round {
+    next: Option<watch::Sender<Verdict>>,
+}
+
+impl Inner {
+    /// Comes back when as many replicas as asked for have what was written on this connection.
+    pub(crate) async fn confirm(
+        self: &Arc<Self>,
+        district: District,
+        line: Arc<Line>,
+    ) -> Result<(), StoreError> {
+        let Confirm::Replicas { count, .. } = self.options.confirm else { return Ok(()) };
+        // One server confirms for all districts at once.
+        let district = if self.link.is_spread() { district } else { District(0) };
+        let place = (line.number(), district.0);
+        let mut verdict = {
+            let mut rounds = self.confirmations.rounds.lock();
+            let begins = !rounds.contains_key(&place);
+            let gathering =
+                rounds.entry(place).or_default().next.get_or_insert_with(|| watch::channel(None).0);
+            let verdict = gathering.subscribe();
+            if begins {
+                tokio::spawn(Arc::clone(self).rounds(place, district, line));
+            }
+            verdict
+        };
+        let confirmed = match verdict.wait_for(Option::is_some).await.map(|verdict| verdict.clone()) {
+            Ok(Some(result)) => result?,
+            Ok(None) | Err(_) => 0,
+        };
+        if confirmed >= i64::from(count) {
+            return Ok(());
+        }
+        Err(StoreError::unanswered(
+            Trouble::Unreachable,
+            format!("redis wrote it, but only {confirmed} of {count} replicas have confirmed that in time"),
+        ))
+    }
+
+    async fn rounds(self: Arc<Self>, place: (u64, u8), district: District, line: Arc<Line>) {
+        let Confirm::Replicas { count, within } = self.options.confirm else { return };
+        let marker = self.names.marker(district).to_owned();
+        loop {
+            let gathered = {
+                let mut rounds = self.confirmations.rounds.lock();
+                match rounds.get_mut(&place).and_then(|round| round.next.take()) {
+                    Some(gathered) => gathered,
+                    None => {
+                        rounds.remove(&place);
+                        return;
+                    }
+                }
+            };
+            let mut command = redis::cmd("WAIT");
+            command.arg(count).arg(steadfast_core::millis(within).max(1));
+            let reply = self.link.send_on(Arc::clone(&line), &command, Way::Holder(&marker)).await;
+            let verdict = match reply {
+                Ok(reply) => Ok(if let Value::Int(confirmed) = reply.value { confirmed } else { 0 }),
+                Err(failed) => Err(self.link.store_error(&failed)),
+            };
+            gathered.send_replace(Some(verdict));
+        }
+    }
+}

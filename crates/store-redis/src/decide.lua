@@ -1,0 +1,119 @@
+-- Writes if what the caller looked at is as it believed, and otherwise says what is there.
+--
+-- KEYS[1]         the marker of the district
+-- KEYS[2 .. 1+n]  what the decision was based on; the first is the caller's own record
+-- KEYS[2+n ..]    what else is written
+-- ARGV[1]         the marker that the caller knows
+-- ARGV[2], [3]    the time of the decision, and when it is void, in microseconds of this server
+-- ARGV[4]         n; negative if KEYS[3] is the index of equal arguments
+-- ARGV[5 .. 4+n]  how each value must begin; '' if it must not be there, '*' if it does not matter
+-- ARGV[5+n ..]    what to write
+--
+-- Answers its time in microseconds if it is done, and that below zero if the marker is another; if the decision does
+-- not hold, a list of its time, the values of KEYS[2 .. 1+n], and what the index points to if that is none of these.
+-- Writes nothing unless it is done.
+
+local call = redis.call
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+if call('GET', KEYS[1]) ~= ARGV[1] then
+  return -now
+end
+
+local looked = ARGV[4] + 0
+local indexed = looked < 0
+if indexed then
+  looked = -looked
+end
+local holds = now - ARGV[2] >= 0 and ARGV[3] - now >= 0
+for i = 1, looked do
+  if not holds then
+    break
+  end
+  local want = ARGV[4 + i]
+  if want == '' then
+    holds = call('EXISTS', KEYS[1 + i]) == 0
+  elseif want ~= '*' then
+    holds = call('GETRANGE', KEYS[1 + i], 0, #want - 1) == want
+  end
+end
+
+if not holds then
+  local found = { now }
+  for i = 1, looked do
+    found[1 + i] = call('GET', KEYS[1 + i])
+  end
+  local target = indexed and found[3]
+  if target then
+    for i = 1, looked do
+      if KEYS[1 + i] == target then
+        return found
+      end
+    end
+    found[2 + looked] = call('GET', target)
+  end
+  return found
+end
+
+local function set(key, value, life)
+  if life == '0' then
+    call('SET', key, value)
+  else
+    call('SET', key, value, 'PX', life)
+  end
+end
+
+local at = 5 + looked
+local what = ARGV[at]
+while what do
+  if what == 'own' then -- value, lifetime in ms or 0: the caller's own record
+    set(KEYS[2], ARGV[at + 1], ARGV[at + 2])
+    at = at + 3
+  elseif what == 'end' then -- the same, and nobody has to wait for it any more
+    set(KEYS[2], ARGV[at + 1], ARGV[at + 2])
+    call('PUBLISH', KEYS[2], '')
+    at = at + 3
+  elseif what == 'tell' then -- channel, message
+    call('PUBLISH', ARGV[at + 1], ARGV[at + 2])
+    at = at + 3
+  else
+    local key = KEYS[ARGV[at + 1] + 0]
+    local value = ARGV[at + 2]
+    if what == 'put' then -- value, lifetime
+      set(key, value, ARGV[at + 3])
+      at = at + 4
+    elseif what == 'keep' then -- value, lifetime: lives on for so long if it is this value
+      if call('GET', key) == value then
+        if ARGV[at + 3] == '0' then
+          call('PERSIST', key)
+        else
+          call('PEXPIRE', key, ARGV[at + 3])
+        end
+      end
+      at = at + 4
+    elseif what == 'head' then -- the first bytes; the rest and the lifetime stay
+      call('SETRANGE', key, 0, value)
+      at = at + 3
+    elseif what == 'dropif' then -- value: goes if it is this value
+      if call('GET', key) == value then
+        call('DEL', key)
+      end
+      at = at + 3
+    elseif what == 'add' then -- member
+      call('SADD', key, value)
+      at = at + 3
+    elseif what == 'remove' then -- member
+      call('SREM', key, value)
+      at = at + 3
+    elseif what == 'drop' then
+      call('DEL', key)
+      call('PUBLISH', key, '')
+      at = at + 2
+    else -- 'wake'
+      call('PUBLISH', key, '')
+      at = at + 2
+    end
+  end
+  what = ARGV[at]
+end
+return now

@@ -1,0 +1,161 @@
+//! The records that this process wrote last, so that the next step can be decided without asking for them.
+//!
+//! What is believed here is only a guess: the script compares it with what is there, and answers with that if the
+//! guess is wrong. So nothing depends on it but a round trip, and it may forget whatever it likes.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use steadfast_core::dedupe::{Failure, Record, RecordState};
+use steadfast_core::key::Key;
+
+use crate::value::{Marked, OwnerMark};
+
+/// Records of calls that run here, and of answers whose delivery will be marked soon.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    records: HashMap<Key, Marked>,
+    /// Those that are finished, oldest first.
+    finished: VecDeque<Key>,
+}
+
+/// Calls that run at the same time; those beyond cost a round trip more.
+const MOST_OPEN: usize = 65_536;
+/// Answers that wait for their mark.
+const MOST_FINISHED: usize = 4096;
+
+impl Held {
+    /// What was written last under this key.
+    pub(crate) fn get(&self, key: &Key) -> Option<Marked> {
+        self.inner.lock().records.get(key).cloned()
+    }
+
+    /// A record that was written.
+    pub(crate) fn put(&self, record: &Arc<Record>, owner: OwnerMark) {
+        let finished = !matches!(record.state, RecordState::Inflight);
+        let (key, record) = (record.key, without_output(record));
+        let mut inner = self.inner.lock();
+        let room = MOST_OPEN + MOST_FINISHED;
+        if inner.records.len() >= room && !inner.records.contains_key(&key) {
+            return;
+        }
+        inner.records.insert(key, Marked { record, owner });
+        if finished {
+            inner.finished.push_back(key);
+            if inner.finished.len() > MOST_FINISHED
+                && let Some(oldest) = inner.finished.pop_front()
+                && inner
+                    .records
+                    .get(&oldest)
+                    .is_some_and(|old| !matches!(old.record.state, RecordState::Inflight))
+            {
+                inner.records.remove(&oldest);
+            }
+        }
+    }
+
+    /// What was found under this key instead of what was believed.
+    pub(crate) fn correct(&self, key: &Key, found: Option<&Marked>) {
+        let mut inner = self.inner.lock();
+        if inner.records.get(key).map(Marked::stamp) != found.map(Marked::stamp) {
+            inner.records.remove(key);
+        }
+    }
+
+    /// A record that is gone or another's.
+    pub(crate) fn forget(&self, key: &Key) {
+        self.inner.lock().records.remove(key);
+    }
+}
+
+/// Outputs are large, and marking a delivery does not need them.
+fn without_output(record: &Arc<Record>) -> Arc<Record> {
+    let state = match &record.state {
+        RecordState::Done(Some(_)) => RecordState::Done(None),
+        RecordState::Failed(failure) if failure.output.is_some() => {
+            RecordState::Failed(Failure { output: None, ..failure.clone() })
+        }
+        RecordState::Done(None)
+        | RecordState::Failed(_)
+        | RecordState::Inflight
+        | RecordState::Unknown
+        | RecordState::Cancelled => return Arc::clone(record),
+    };
+    Arc::new(Record { state, ..(**record).clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::Timestamp;
+    use steadfast_core::dedupe::{Lease, Origin, Owner, Process, RunId};
+    use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
+
+    use super::*;
+
+    fn record(number: usize, state: RecordState) -> Record {
+        Record {
+            key: Key(Digest::of(&number.to_be_bytes())),
+            origin: Origin::Explicit,
+            index: None,
+            call_id: None,
+            tool: ToolRef { namespace: Namespace::new("a").unwrap(), tool: ToolName::new("b").unwrap() },
+            state,
+            owner: Owner { process: Process { boot: "here".into(), pid: 1, started: 1 }, call: 1, claim: 1 },
+            started: true,
+            retry_safe: false,
+            digest: Digest::of(b""),
+            run: RunId("run".into()),
+            lease: Lease::Record,
+            delivered: None,
+            version: 1,
+            arrived: Timestamp::ZERO,
+            created: Timestamp::ZERO,
+            updated: Timestamp::ZERO,
+            expires: None,
+            request: RequestId::new("r").unwrap(),
+            tool_call: None,
+            session: None,
+            actor: None,
+            tenant: None,
+            attempts: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn finished_records_make_room_and_open_ones_stay() {
+        let held = Held::default();
+        let open = record(0, RecordState::Inflight);
+        held.put(&Arc::new(open.clone()), OwnerMark::NOBODY);
+        for number in 1..=MOST_FINISHED + 10 {
+            held.put(&Arc::new(record(number, RecordState::Done(None))), OwnerMark::NOBODY);
+        }
+        assert!(held.get(&open.key).is_some());
+        assert!(held.get(&record(10, RecordState::Unknown).key).is_none(), "the oldest is forgotten");
+        assert!(held.get(&record(11, RecordState::Unknown).key).is_some());
+        assert_eq!(held.inner.lock().records.len(), MOST_FINISHED + 1);
+    }
+
+    #[test]
+    fn what_turned_out_to_be_otherwise_is_forgotten() {
+        let held = Held::default();
+        let believed = record(0, RecordState::Inflight);
+        let found = |version| Marked {
+            record: Arc::new(Record { version, ..believed.clone() }),
+            owner: OwnerMark::NOBODY,
+        };
+        held.put(&Arc::new(believed.clone()), OwnerMark::NOBODY);
+        held.correct(&believed.key, Some(&found(1)));
+        assert!(held.get(&believed.key).is_some());
+        held.correct(&believed.key, Some(&found(2)));
+        assert!(held.get(&believed.key).is_none());
+        held.put(&Arc::new(believed.clone()), OwnerMark::NOBODY);
+        held.correct(&believed.key, None);
+        assert!(held.get(&believed.key).is_none());
+    }
+}

@@ -1,0 +1,149 @@
+//! Journals: a stream each, and for each subject a list of where its entries are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::Value;
+use steadfast_core::Timestamp;
+use steadfast_store::{Entry, Journal, Keep, Query, StoreError, Swept};
+
+use crate::Inner;
+use crate::link::Way;
+use crate::script::Script;
+
+/// Adds entries. KEYS: the stream, and for each entry the list of its subject. ARGV: the most entries, the longest in
+/// ms, and for each entry when, subject, body.
+const APPEND: &str = r"
+local time = redis.call('TIME')
+local oldest = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(ARGV[2])
+redis.call('XTRIM', KEYS[1], 'MINID', string.format('%.0f', math.max(oldest, 0)))
+for i = 2, #KEYS do
+  local at = 3 * i - 3
+  local id = redis.call('XADD', KEYS[1], 'MAXLEN', ARGV[1], '*', 'a', ARGV[at], 's', ARGV[at + 1], 'b', ARGV[at + 2])
+  redis.call('RPUSH', KEYS[i], id)
+  redis.call('LTRIM', KEYS[i], -1000, -1)
+  redis.call('PEXPIRE', KEYS[i], ARGV[2])
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+";
+
+/// The script that adds entries.
+pub(crate) fn script() -> Script {
+    Script::new(APPEND)
+}
+
+/// Entries that are written or read at once.
+const BATCH: usize = 256;
+
+/// How far the clock of a writer may be ahead of the server's.
+const AHEAD: Duration = Duration::from_secs(60);
+
+/// What was last said about how long journals are kept.
+#[derive(Debug, Default)]
+pub(crate) struct Keeps(Mutex<BTreeMap<Journal, Keep>>);
+
+impl Inner {
+    pub(crate) async fn append(
+        self: &Arc<Self>,
+        journal: Journal,
+        entries: &[Entry],
+        keep: Keep,
+    ) -> Result<(), StoreError> {
+        self.keeps.0.lock().insert(journal, keep);
+        let (stream, age) = (self.names.journal(journal), steadfast_core::millis(keep.age).max(1));
+        for entries in entries.chunks(BATCH) {
+            self.evaluate(|how| {
+                let mut command = self.appending.command(how, 8 + 4 * entries.len(), 4096);
+                command.arg(entries.len() + 1).arg(&stream);
+                for entry in entries {
+                    command.arg(self.names.subject(journal, &entry.subject));
+                }
+                command.arg(keep.most).arg(age);
+                for Entry { at, subject, body } in entries {
+                    command.arg(at.as_millis()).arg(&**subject).arg(&**body);
+                }
+                command
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn entries(self: &Arc<Self>, query: &Query) -> Result<Vec<Entry>, StoreError> {
+        match &query.subject {
+            Some(subject) => self.entries_about(query, subject).await,
+            None => self.entries_of_all(query).await,
+        }
+    }
+
+    /// Trims journals by age. Everything else ends by itself on the server.
+    pub(crate) async fn sweep(self: &Arc<Self>) -> Result<Swept, StoreError> {
+        let keeps = self.keeps.0.lock().clone();
+        let mut removed = 0;
+        for (journal, keep) in keeps {
+            let oldest = self.now().before(keep.age).as_millis();
+            let mut command = redis::cmd("XTRIM");
+            command.arg(self.names.journal(journal)).arg("MINID").arg(oldest);
+            if let Value::Int(trimmed) = self.ask(&command, Way::Keys).await?.value {
+                removed += u64::try_from(trimmed).unwrap_or(0);
+            }
+        }
+        Ok(Swept { removed, more: false })
+    }
+
+    async fn entries_of_all(self: &Arc<Self>, query: &Query) -> Result<Vec<Entry>, StoreError> {
+        let stream = self.names.journal(query.journal);
+        // Ids are the server's time of the writing. Whoever wrote may have a clock that is a little ahead.
+        let oldest = query.since.before(AHEAD).as_millis();
+        let mut found = Vec::new();
+        let mut from = "+".to_owned();
+        while found.len() < query.limit {
+            let mut command = redis::cmd("XREVRANGE");
+            command.arg(&stream).arg(&from).arg(oldest).arg("COUNT").arg(BATCH);
+            let batch = read_batch(self.ask(&command, Way::Keys).await?.value)?;
+            let Some((last, _)) = batch.last() else { break };
+            from = format!("({last}");
+            found.extend(batch.into_iter().map(|(_, entry)| entry).filter(|entry| entry.at >= query.since));
+        }
+        found.truncate(query.limit);
+        Ok(found)
+    }
+
+    async fn entries_about(self: &Arc<Self>, query: &Query, subject: &str) -> Result<Vec<Entry>, StoreError> {
+        let stream = self.names.journal(query.journal);
+        let mut command = redis::cmd("LRANGE");
+        command.arg(self.names.subject(query.journal, subject)).arg(0).arg(-1);
+        let ids = self.ask(&command, Way::Keys).await?.value;
+        let ids: Vec<String> = redis::from_redis_value(ids).map_err(|_| crate::strange())?;
+        let mut found = Vec::new();
+        for id in ids.iter().rev() {
+            if found.len() >= query.limit {
+                break;
+            }
+            let mut command = redis::cmd("XRANGE");
+            command.arg(&stream).arg(id).arg(id);
+            let batch = read_batch(self.ask(&command, Way::Keys).await?.value)?;
+            found.extend(batch.into_iter().map(|(_, entry)| entry).filter(|entry| entry.at >= query.since));
+        }
+        Ok(found)
+    }
+}
+
+/// Entries with their ids. One that nobody of us wrote is left out.
+fn read_batch(value: Value) -> Result<Vec<(String, Entry)>, StoreError> {
+    type Raw = Vec<(String, Vec<String>)>;
+    let raw: Raw = redis::from_redis_value(value).map_err(|_| crate::strange())?;
+    let entry = |fields: &[String]| match fields {
+        [a, at, s, subject, b, body] if (a.as_str(), s.as_str(), b.as_str()) == ("a", "s", "b") => {
+            Some(Entry {
+                at: Timestamp::from_millis(at.parse().ok()?),
+                subject: subject.as_str().into(),
+                body: body.as_str().into(),
+            })
+        }
+        _ => None,
+    };
+    Ok(raw.iter().filter_map(|(id, fields)| Some((id.clone(), entry(fields)?))).collect())
+}

@@ -1,0 +1,402 @@
+//! The store for more than one machine: Redis or Valkey, one server, behind Sentinel, or a Cluster.
+//!
+//! # How a decision becomes atomic
+//!
+//! Decisions are made here, in Rust, by the tables of [`steadfast_core::dedupe`]; there is no second copy of them in
+//! Lua. One generic script carries them out: it gets the keys that a decision was based on, what the decision believed
+//! to be there, and what to write. If everything is as believed it writes, all or nothing; if not, it writes nothing
+//! and answers with what is there, and the tables decide again.
+//!
+//! That is as good as deciding inside the script. The tables are functions of what was found and of the time. What was
+//! found is compared at the moment of the write, by owner and version, which change with every write; so the decision
+//! is the one that the script would have made. The time was read a little earlier, by an [estimate](clock) that
+//! is never later than the server's own; the script refuses a decision whose time the server has not reached yet, or
+//! passed by more than the command time-out. So a decision is never made early (a lease is not over before it is), it
+//! is late by no more than a command may take, and a claim that was stuck on its way is void when its caller has gone.
+//!
+//! Because the tables are asked before the server is, the usual way is one round trip: a claim believes that nothing
+//! is there, a save that its record is as this process wrote it last. Races, take-overs and repeated arguments take two.
+//! Followers and replays take one, because the answer to a wrong belief is everything there is to know.
+//!
+//! # What is promised when servers fail
+//!
+//! | server | what a crash or failover may lose |
+//! | --- | --- |
+//! | `appendfsync always`, [`Confirm::Replicas`] with 1 or more | nothing that was acknowledged |
+//! | `appendfsync everysec`, one server | up to a second of claims and answers, if the machine loses power |
+//! | replicas, [`Confirm::Primary`] | what the replica that takes over had not received |
+//! | no persistence | everything: noticed by a marker, see below |
+//!
+//! A claim that is lost can be made twice, and its tool then runs twice. A server that comes back **empty** is noticed:
+//! every district of keys has a marker, and a process that finds another one than it knew tells
+//! [`News::Emptied`](steadfast_store::News::Emptied), lets holders write their claims again, and refuses for one lease
+//! new claims of tools that must not run twice ([`ClaimVerdict::Closed`](steadfast_core::dedupe::ClaimVerdict::Closed)).
+//! A replica that lags and takes over looks like itself and is not noticed: that is what [`Confirm`] is for.
+//!
+//! The server must not evict: `maxmemory-policy noeviction`, or at most `volatile-ttl`, which takes what would end
+//! first. Redis 6.2 or newer, or Valkey. A user needs `+@read +@write +@scripting +@pubsub +time +wait +ping` on the
+//! keys and channels of the prefix, and `+cluster|slots` in a Cluster, `+role` behind Sentinel.
+
+mod clock;
+mod confirm;
+mod documents;
+mod fault;
+mod health;
+mod held;
+mod journals;
+mod link;
+mod listing;
+mod markers;
+mod names;
+mod options;
+mod random;
+mod records;
+mod script;
+mod value;
+mod wake;
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Instant;
+
+use redis::Value;
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{
+    Claim, ClaimVerdict, Owner, Receipt, Record, Release, RenewVerdict, Resolution, Save, SaveVerdict, Seen,
+    StartVerdict,
+};
+use steadfast_core::key::Key;
+use steadfast_core::policy::Lifetimes;
+use steadfast_store::{
+    Clock, Document, DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep, News, Page,
+    Query, Selection, Store, StoreError, StoreFuture, Swept, SystemClock, Trouble, Written,
+};
+use tokio::sync::broadcast;
+
+use clock::ServerClock;
+use confirm::Confirmations;
+use health::Health;
+use held::Held;
+use link::{Line, Link, Reply, Way};
+use markers::Markers;
+use names::{District, Names};
+pub use names::{InvalidPrefix, Prefix};
+pub use options::{Confirm, Host, InvalidUrl, Login, Options, Place, Tls};
+use script::{Body, By, Request, Script, Validity};
+use wake::Ears;
+
+/// A store on a Redis or Valkey server.
+#[derive(Clone)]
+pub struct RedisStore {
+    inner: Arc<Inner>,
+}
+
+impl RedisStore {
+    /// A store that connects when it is first needed, and fails then if it cannot. Has to be called inside a tokio
+    /// runtime.
+    pub fn open(options: Options) -> Self {
+        let options = Arc::new(options);
+        let (news, _) = broadcast::channel(NEWS);
+        let link = Arc::new(Link::new(Arc::clone(&options), Health::new(news.clone())));
+        let names = Names::new(options.prefix.clone());
+        let instance = format!("{:016x}", random::number());
+        let ears = Ears::new(Arc::clone(&link), names.clone(), instance.clone(), news.clone());
+        let clocks = if link.is_spread() { District::COUNT } else { 1 };
+        let inner = Inner {
+            options,
+            names,
+            decisions: Script::decisions(),
+            appending: journals::script(),
+            clocks: (0..clocks).map(|_| ServerClock::default()).collect(),
+            latest_clock: AtomicU8::new(0),
+            latest: AtomicU64::new(0),
+            before_contact: SystemClock::default(),
+            markers: Markers::new(),
+            held: Held::default(),
+            confirmations: Confirmations::default(),
+            keeps: journals::Keeps::default(),
+            instance,
+            ears,
+            link,
+            news,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// A store that is connected, or why not.
+    pub async fn connect(options: Options) -> Result<Self, StoreError> {
+        let store = Self::open(options);
+        store.inner.survey().await?;
+        store.inner.ears.ready().await?;
+        Ok(store)
+    }
+}
+
+/// News that a slow listener may lag behind.
+const NEWS: usize = 1024;
+
+struct Inner {
+    options: Arc<Options>,
+    names: Names,
+    decisions: Script,
+    appending: Script,
+    /// One, or one for each district where they live on different servers.
+    clocks: Vec<ServerClock>,
+    /// Which of them was heard last.
+    latest_clock: AtomicU8,
+    /// The latest time that was told to anybody.
+    latest: AtomicU64,
+    before_contact: SystemClock,
+    markers: Markers,
+    held: Held,
+    confirmations: Confirmations,
+    keeps: journals::Keeps,
+    /// Tells our own messages from those of others.
+    instance: String,
+    ears: Ears,
+    link: Arc<Link>,
+    news: broadcast::Sender<News>,
+}
+
+/// What the script did.
+struct Ran {
+    micros: u64,
+    body: Body,
+    line: Arc<Line>,
+}
+
+impl Inner {
+    /// The server's time; never goes back. Before the first answer, this machine's.
+    fn now(&self) -> Timestamp {
+        let clock = self.clocks.get(usize::from(self.latest_clock.load(Ordering::Relaxed)));
+        match clock.and_then(|clock| clock.now(Instant::now())) {
+            Some(now) => {
+                let latest = self.latest.fetch_max(now.as_millis(), Ordering::Relaxed);
+                now.max(Timestamp::from_millis(latest))
+            }
+            None => self.before_contact.now(),
+        }
+    }
+
+    fn clock(&self, district: District) -> &ServerClock {
+        let index = if self.clocks.len() == 1 { 0 } else { district.index() };
+        #[expect(clippy::indexing_slicing, reason = "there is one clock, or one for each district")]
+        &self.clocks[index]
+    }
+
+    /// Sends a decision to the script.
+    async fn run(
+        self: &Arc<Self>,
+        district: District,
+        request: &Request,
+        valid: Validity,
+    ) -> Result<Ran, StoreError> {
+        let Some(marker) = self.markers.known(district) else {
+            Box::pin(self.survey()).await?;
+            let line = self.ask(&redis::cmd("PING"), Way::Keys).await?.line;
+            return Ok(Ran { micros: self.now().as_millis() * 1000, body: Body::OtherMarker, line });
+        };
+        let marker = (self.names.marker(district), marker.as_slice());
+        let reply = self.evaluate(|how| request.command(&self.decisions, how, marker, valid)).await?;
+        let answer = script::read(reply.value).ok_or_else(strange)?;
+        self.clock(district).observe(reply.sent, reply.received, answer.micros);
+        if self.clocks.len() > 1 {
+            self.latest_clock.store(district.0, Ordering::Relaxed);
+        }
+        if matches!(answer.body, Body::OtherMarker) {
+            Box::pin(self.meet(district)).await?;
+        }
+        Ok(Ran { micros: answer.micros, body: answer.body, line: reply.line })
+    }
+
+    /// Runs a script, and teaches it to a server that does not know it.
+    async fn evaluate(self: &Arc<Self>, command: impl Fn(By) -> redis::Cmd) -> Result<Reply, StoreError> {
+        match self.link.send(&command(By::Digest), Way::Keys).await {
+            Err(failed) if script::is_unknown_script(&failed) => {
+                self.ask(&command(By::Text), Way::Keys).await
+            }
+            result => result.map_err(|failed| self.link.store_error(&failed)),
+        }
+    }
+
+    async fn ask(self: &Arc<Self>, command: &redis::Cmd, way: Way<'_>) -> Result<Reply, StoreError> {
+        self.link.send(command, way).await.map_err(|failed| self.link.store_error(&failed))
+    }
+
+    /// Looks at the marker of a district, and writes one where there is none.
+    async fn meet(self: &Arc<Self>, district: District) -> Result<(), StoreError> {
+        let name = self.names.marker(district);
+        let fresh = markers::text(steadfast_core::dedupe::Marker(random::number()));
+        self.ask(redis::cmd("SET").arg(name).arg(fresh.as_slice()).arg("NX"), Way::Keys).await?;
+        let found = self.ask(redis::cmd("GET").arg(name), Way::Keys).await?;
+        let Value::BulkString(found) = found.value else { return Ok(()) };
+        if self.see(district, &found) == Seen::Emptied && self.markers.begin_telling() {
+            // Nobody has to listen.
+            let _ = self.news.send(News::Emptied);
+            let inner = Arc::clone(self);
+            tokio::spawn(async move {
+                // What cannot be looked at now is looked at when somebody needs it.
+                let _ = inner.survey().await;
+                inner.markers.end_telling();
+            });
+        }
+        Ok(())
+    }
+
+    /// The first contact: what time it is, and which markers there are.
+    async fn survey(self: &Arc<Self>) -> Result<(), StoreError> {
+        let time = self.ask(&redis::cmd("TIME"), Way::Keys).await?;
+        let (seconds, micros): (u64, u64) = redis::from_redis_value(time.value).map_err(|_| strange())?;
+        for clock in &self.clocks {
+            if clock.micros(time.received).is_none() {
+                clock.observe(
+                    time.sent,
+                    time.received,
+                    seconds.saturating_mul(1_000_000).saturating_add(micros),
+                );
+            }
+        }
+        let names: Vec<String> =
+            District::all().map(|district| self.names.marker(district).to_owned()).collect();
+        let missing: Vec<bool> = self.read_all(&names).await?.iter().map(Option::is_none).collect();
+        for (name, _) in names.iter().zip(missing).filter(|(_, missing)| *missing) {
+            let fresh = markers::text(steadfast_core::dedupe::Marker(random::number()));
+            self.ask(redis::cmd("SET").arg(name).arg(fresh.as_slice()).arg("NX"), Way::Keys).await?;
+        }
+        let mut emptied = false;
+        for (district, found) in District::all().zip(self.read_all(&names).await?) {
+            if let Some(found) = found {
+                emptied |= self.see(district, &found) == Seen::Emptied;
+            }
+        }
+        if emptied && self.markers.begin_telling() {
+            let _ = self.news.send(News::Emptied);
+            self.markers.end_telling();
+        }
+        Ok(())
+    }
+
+    fn see(&self, district: District, found: &[u8]) -> Seen {
+        let now = self.clock(district).now(Instant::now()).unwrap_or_else(|| self.now());
+        self.markers.see(district, markers::from_text(found), now)
+    }
+
+    /// The values of keys, wherever they are.
+    async fn read_all(self: &Arc<Self>, names: &[String]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let reply = self.ask(redis::cmd("MGET").arg(names), Way::Keys).await?;
+        redis::from_redis_value(reply.value).map_err(|_| strange())
+    }
+
+    /// The record under this key.
+    async fn record(self: &Arc<Self>, key: Key) -> Result<Option<Record>, StoreError> {
+        let reply = self.ask(redis::cmd("GET").arg(self.names.record(&key)), Way::Keys).await?;
+        let Value::BulkString(value) = reply.value else { return Ok(None) };
+        let record = Arc::unwrap_or_clone(self.decode(key, &value)?.record);
+        Ok(Some(record).filter(|record| !record.is_expired(self.now())))
+    }
+}
+
+/// The server answered, but not what was asked.
+fn strange() -> StoreError {
+    StoreError::unanswered(
+        Trouble::Unreadable,
+        "redis answered something that steadfast did not ask for: is this a redis or valkey server, 6.2 or newer?",
+    )
+}
+
+impl Store for RedisStore {
+    fn kind(&self) -> &'static str {
+        "redis"
+    }
+
+    fn now(&self) -> Timestamp {
+        self.inner.now()
+    }
+
+    fn claim<'a>(
+        &'a self,
+        claim: &'a Claim,
+        known: &'a [(Receipt, Timestamp)],
+    ) -> StoreFuture<'a, ClaimVerdict> {
+        Box::pin(self.inner.claim(claim, known))
+    }
+
+    fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict> {
+        Box::pin(self.inner.start(key, owner))
+    }
+
+    fn renew<'a>(&'a self, claimed: &'a Record, keep: &'a Lifetimes) -> StoreFuture<'a, RenewVerdict> {
+        Box::pin(self.inner.renew(claimed, keep))
+    }
+
+    fn save<'a>(&'a self, save: &'a Save) -> StoreFuture<'a, SaveVerdict> {
+        Box::pin(self.inner.save(save))
+    }
+
+    fn release<'a>(&'a self, release: &'a Release) -> StoreFuture<'a, ()> {
+        Box::pin(self.inner.release(release))
+    }
+
+    fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()> {
+        Box::pin(self.inner.delivered(receipt, at))
+    }
+
+    fn resolve<'a>(&'a self, key: Key, resolution: Resolution, keep: &'a Lifetimes) -> StoreFuture<'a, bool> {
+        Box::pin(self.inner.resolve(key, resolution, keep))
+    }
+
+    fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(self.inner.settled(key))
+    }
+
+    fn record(&self, key: Key) -> StoreFuture<'_, Option<Record>> {
+        Box::pin(self.inner.record(key))
+    }
+
+    fn records<'a>(&'a self, selection: &'a Selection, page: Page) -> StoreFuture<'a, Vec<Record>> {
+        Box::pin(self.inner.records(selection, page))
+    }
+
+    fn flush<'a>(&'a self, flush: &'a Flush) -> StoreFuture<'a, u64> {
+        Box::pin(self.inner.flush(flush))
+    }
+
+    fn sweep(&self) -> StoreFuture<'_, Swept> {
+        Box::pin(self.inner.sweep())
+    }
+
+    fn read<'a>(&'a self, name: &'a DocumentName) -> StoreFuture<'a, Option<Document>> {
+        Box::pin(self.inner.read(name))
+    }
+
+    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written> {
+        Box::pin(self.inner.write_document(name, write))
+    }
+
+    fn documents(&self, kind: DocumentKind) -> StoreFuture<'_, Vec<(DocumentName, Document)>> {
+        Box::pin(self.inner.documents(kind))
+    }
+
+    fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()> {
+        Box::pin(self.inner.append(journal, entries, keep))
+    }
+
+    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<Entry>> {
+        Box::pin(self.inner.entries(query))
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.inner.news.subscribe()
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("place", &self.inner.options.place).finish_non_exhaustive()
+    }
+}

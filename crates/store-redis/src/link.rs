@@ -1,0 +1,418 @@
+//! The connection for commands: one, shared by all callers, made again when it breaks.
+//!
+//! A command that finds no connection waits for the one that is being made. When that fails, commands are refused at
+//! once for a short while instead of knocking in turn; a probe goes on trying until the server is back.
+//!
+//! A connection is given up when it breaks, when the server behind it has become a replica, or when a command timed
+//! out and nothing was heard on it since: a machine that vanished closes nothing.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
+use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
+use redis::cluster::{ClusterClient, ClusterClientBuilder};
+use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
+use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, TlsCertificates, TlsMode, Value,
+};
+use steadfast_store::StoreError;
+
+use crate::fault::{self, Stage};
+use crate::health::{Health, Part};
+use crate::options::{Host, Login, Options, Place, Tls};
+use crate::random;
+
+/// The first pause after a failed attempt to connect, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// A cluster connection mends itself; only one that is silent for so long is given up.
+const CLUSTER_SILENCE: Duration = Duration::from_secs(10);
+
+/// The way to the server.
+pub(crate) struct Link {
+    options: Arc<Options>,
+    shown: String,
+    state: Mutex<State>,
+    lines: AtomicU64,
+    health: Health,
+}
+
+/// One connection.
+pub(crate) struct Line {
+    connection: Connection,
+    /// Which one; tells one that was replaced from its successor.
+    number: u64,
+    made: Instant,
+    /// When something was last heard on it, in microseconds since it was made.
+    heard: AtomicU64,
+}
+
+#[derive(Clone)]
+enum Connection {
+    One(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+enum State {
+    Idle,
+    Connecting(Connecting, Duration),
+    Up(Arc<Line>),
+    Down { error: RedisError, until: Instant, pause: Duration },
+}
+
+type Connecting = Shared<BoxFuture<'static, RedisResult<Connection>>>;
+
+/// Where a command goes in a Cluster. One server takes everything.
+#[derive(Clone, Debug)]
+pub(crate) enum Way<'a> {
+    /// As its keys say.
+    Keys,
+    /// To the primary that has this key.
+    Holder(&'a str),
+    /// To this node.
+    Node(&'a Host),
+}
+
+/// An answer.
+pub(crate) struct Reply {
+    pub(crate) value: Value,
+    pub(crate) sent: Instant,
+    pub(crate) received: Instant,
+    pub(crate) line: Arc<Line>,
+}
+
+/// A command that was not answered with what it asked for.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) error: RedisError,
+    stage: Stage,
+}
+
+impl Link {
+    pub(crate) fn new(options: Arc<Options>, health: Health) -> Self {
+        if options.tls != Tls::Off {
+            // Somebody else in this process may have chosen another one; any will do.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let shown = options.place.to_string();
+        Self { options, shown, state: Mutex::new(State::Idle), lines: AtomicU64::new(0), health }
+    }
+
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Sends a command and waits for its answer.
+    pub(crate) async fn send(self: &Arc<Self>, command: &Cmd, way: Way<'_>) -> Result<Reply, Failed> {
+        let line = self.line().await.map_err(|error| {
+            self.noticed(&error);
+            Failed { error, stage: Stage::Connecting }
+        })?;
+        self.send_on(line, command, way).await
+    }
+
+    /// Sends a command on this connection and no other.
+    pub(crate) async fn send_on(
+        self: &Arc<Self>,
+        line: Arc<Line>,
+        command: &Cmd,
+        way: Way<'_>,
+    ) -> Result<Reply, Failed> {
+        let sent = Instant::now();
+        let result = line.connection.clone().send(command, way).await;
+        let received = Instant::now();
+        match result.and_then(refused) {
+            Ok(value) => {
+                line.hear(received);
+                self.health.works(Part::Commands);
+                Ok(Reply { value, sent, received, line })
+            }
+            Err(error) => {
+                self.failed(&line, &error, sent, received);
+                Err(Failed { error, stage: Stage::Sent })
+            }
+        }
+    }
+
+    /// A subscription of its own.
+    pub(crate) async fn listen(&self, attempt: usize) -> Result<PubSub, StoreError> {
+        let options = Arc::clone(&self.options);
+        let listening = async move {
+            let client = match &options.place {
+                Place::Server(host) => client(&options, host)?,
+                Place::Sentinel { service, sentinels } => primary(&options, service, sentinels).await?,
+                // Messages reach every node of a Cluster, so any node will do; the next one if this one is gone.
+                Place::Cluster(nodes) => match nodes.get(attempt % nodes.len().max(1)) {
+                    Some(host) => client(&options, host)?,
+                    None => {
+                        return Err(RedisError::from((ErrorKind::InvalidClientConfig, "no node is given")));
+                    }
+                },
+            };
+            client.get_async_pubsub().await
+        };
+        let timed_out = || Err(RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut)));
+        let result = tokio::time::timeout(self.options.connect_timeout, listening)
+            .await
+            .unwrap_or_else(|_| timed_out());
+        result.map_err(|error| fault::store_error(&error, Stage::Connecting, &self.shown))
+    }
+
+    /// The nodes that hold keys: all primaries of a Cluster, or nothing where there is only one server.
+    pub(crate) async fn nodes(self: &Arc<Self>) -> Result<Vec<Option<Host>>, StoreError> {
+        let Place::Cluster(_) = self.options.place else { return Ok(vec![None]) };
+        let slots = self.send(redis::cmd("CLUSTER").arg("SLOTS"), Way::Keys).await;
+        let slots = slots.map_err(|failed| self.store_error(&failed))?.value;
+        let mut nodes: Vec<Option<Host>> = Vec::new();
+        for range in slots.into_sequence().unwrap_or_default() {
+            // From, to, the primary, its replicas; a node is its address, its port and its id.
+            let primary = range.into_sequence().ok().and_then(|parts| parts.into_iter().nth(2));
+            let Some(Ok(parts)) = primary.map(Value::into_sequence) else { continue };
+            let [name, port, ..] = parts.as_slice() else { continue };
+            let (name, port) = (redis::from_redis_value_ref(name), redis::from_redis_value_ref(port));
+            let (Ok(name), Ok(port)) = (name, port) else { continue };
+            let node = Some(Host { name, port });
+            if !nodes.contains(&node) {
+                nodes.push(node);
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// Whether keys are spread over several servers, each with a clock of its own.
+    pub(crate) fn is_spread(&self) -> bool {
+        matches!(self.options.place, Place::Cluster(_))
+    }
+
+    /// The error for a caller.
+    pub(crate) fn store_error(&self, failed: &Failed) -> StoreError {
+        fault::store_error(&failed.error, failed.stage, &self.shown)
+    }
+
+    async fn line(&self) -> RedisResult<Arc<Line>> {
+        let connecting = {
+            let mut state = self.state.lock();
+            let pause = match &*state {
+                State::Up(line) => return Ok(Arc::clone(line)),
+                State::Down { error, until, .. } if Instant::now() < *until => return Err(error.clone()),
+                State::Connecting(connecting, _) => Err(connecting.clone()),
+                State::Down { pause, .. } => Ok(*pause),
+                State::Idle => Ok(PAUSES.0),
+            };
+            pause.map_or_else(
+                |connecting| connecting,
+                |pause| {
+                    let connecting = connect(Arc::clone(&self.options)).boxed().shared();
+                    *state = State::Connecting(connecting.clone(), pause);
+                    connecting
+                },
+            )
+        };
+        let result = connecting.clone().await;
+        let mut state = self.state.lock();
+        // The first of those who waited says what became of it.
+        if let State::Connecting(current, pause) = &*state
+            && current.ptr_eq(&connecting)
+        {
+            let pause = *pause;
+            *state = match result.clone() {
+                Ok(connection) => {
+                    let number = self.lines.fetch_add(1, Ordering::Relaxed);
+                    State::Up(Arc::new(Line {
+                        connection,
+                        number,
+                        made: Instant::now(),
+                        heard: AtomicU64::new(0),
+                    }))
+                }
+                Err(error) => State::Down {
+                    error,
+                    until: Instant::now() + random::around(pause),
+                    pause: (pause * 2).min(PAUSES.1),
+                },
+            };
+        }
+        match (&*state, result) {
+            (State::Up(line), Ok(_)) => Ok(Arc::clone(line)),
+            (_, Err(error)) => Err(error),
+            // It was made, used, and has broken before we came to look.
+            (_, Ok(_)) => Err(RedisError::from(std::io::Error::from(std::io::ErrorKind::NotConnected))),
+        }
+    }
+
+    fn failed(self: &Arc<Self>, line: &Line, error: &RedisError, sent: Instant, now: Instant) {
+        let silent = line.silence(now);
+        let give_up = match line.connection {
+            Connection::One(_) => {
+                fault::spoils_connection(error) || (error.is_timeout() && silent >= now - sent)
+            }
+            Connection::Cluster(_) => error.is_io_error() && silent > CLUSTER_SILENCE,
+        };
+        if give_up {
+            let mut state = self.state.lock();
+            if matches!(&*state, State::Up(current) if current.number == line.number) {
+                *state = State::Idle;
+            }
+        }
+        // One slow command among answered ones is no outage.
+        if !error.is_timeout() || silent >= now - sent {
+            self.noticed(error);
+        }
+    }
+
+    fn noticed(self: &Arc<Self>, error: &RedisError) {
+        if fault::is_outage(error) && self.health.broke(Part::Commands) {
+            let link = Arc::downgrade(self);
+            tokio::spawn(async move {
+                loop {
+                    tokio::time::sleep(random::around(PAUSES.1 / 2)).await;
+                    let Some(link) = link.upgrade() else { return };
+                    if !link.health.is_broken(Part::Commands)
+                        || link.send(&redis::cmd("PING"), Way::Keys).await.is_ok()
+                    {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+}
+
+impl Line {
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn hear(&self, at: Instant) {
+        let micros = at.saturating_duration_since(self.made).as_micros();
+        self.heard.fetch_max(u64::try_from(micros).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn silence(&self, now: Instant) -> Duration {
+        let heard = self.made + Duration::from_micros(self.heard.load(Ordering::Relaxed));
+        now.saturating_duration_since(heard)
+    }
+}
+
+impl Connection {
+    async fn send(&mut self, command: &Cmd, way: Way<'_>) -> RedisResult<Value> {
+        match self {
+            Self::One(connection) => connection.send_packed_command(command).await,
+            Self::Cluster(connection) => {
+                let node = match way {
+                    Way::Keys => return connection.req_packed_command(command).await,
+                    Way::Holder(key) => {
+                        SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master))
+                    }
+                    Way::Node(Host { name, port }) => {
+                        SingleNodeRoutingInfo::ByAddress { host: name.clone(), port: *port }
+                    }
+                };
+                let routing = RoutingInfo::SingleNode(node);
+                Box::pin(connection.route_command(command.clone(), routing)).await
+            }
+        }
+    }
+}
+
+/// An error is an answer to the protocol, but not to us. Only the outermost can be one here.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the enums of the client library grow")]
+fn refused(value: Value) -> RedisResult<Value> {
+    match value {
+        Value::ServerError(error) => Err(error.into()),
+        answer => Ok(answer),
+    }
+}
+
+async fn connect(options: Arc<Options>) -> RedisResult<Connection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(options.connect_timeout))
+        .set_response_timeout(Some(options.command_timeout));
+    let connecting = async {
+        match &options.place {
+            Place::Server(host) => client(&options, host)?
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+                .map(Connection::One),
+            Place::Sentinel { service, sentinels } => {
+                let client = primary(&options, service, sentinels).await?;
+                client.get_multiplexed_async_connection_with_config(&config).await.map(Connection::One)
+            }
+            Place::Cluster(nodes) => {
+                cluster(&options, nodes)?.get_async_connection().await.map(Connection::Cluster)
+            }
+        }
+    };
+    let timed_out = || Err(RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut)));
+    tokio::time::timeout(options.connect_timeout, connecting).await.unwrap_or_else(|_| timed_out())
+}
+
+fn client(options: &Options, host: &Host) -> RedisResult<Client> {
+    let info = options.connection(host)?;
+    match certificates(options) {
+        Some(certificates) => Client::build_with_tls(info, certificates),
+        None => Client::open(info),
+    }
+}
+
+/// Asks the sentinels anew each time: they know after a failover.
+async fn primary(options: &Options, service: &str, sentinels: &[Host]) -> RedisResult<Client> {
+    let addresses = sentinels.iter().map(|sentinel| options.address(sentinel));
+    let mut builder = SentinelClientBuilder::new(addresses, service, SentinelServerType::Master)?
+        .set_client_to_redis_db(i64::from(options.database));
+    let Login { user, password } = &options.login;
+    if let Some(user) = user {
+        builder = builder.set_client_to_redis_username(user);
+    }
+    if let Some(password) = password {
+        builder = builder.set_client_to_redis_password(password);
+    }
+    let Login { user, password } = &options.sentinel_login;
+    if let Some(user) = user {
+        builder = builder.set_client_to_sentinel_username(user);
+    }
+    if let Some(password) = password {
+        builder = builder.set_client_to_sentinel_password(password);
+    }
+    if options.tls != Tls::Off {
+        builder = builder
+            .set_client_to_redis_tls_mode(TlsMode::Secure)
+            .set_client_to_sentinel_tls_mode(TlsMode::Secure);
+    }
+    if let Some(certificates) = certificates(options) {
+        builder = builder
+            .set_client_to_redis_certificates(certificates.clone())
+            .set_client_to_sentinel_certificates(certificates);
+    }
+    builder.build()?.async_get_client().await
+}
+
+fn cluster(options: &Options, nodes: &[Host]) -> RedisResult<ClusterClient> {
+    let nodes = nodes.iter().map(|node| options.connection(node)).collect::<RedisResult<Vec<_>>>()?;
+    let mut builder = ClusterClientBuilder::new(nodes)
+        .connection_timeout(options.connect_timeout)
+        .response_timeout(options.command_timeout);
+    if let Some(certificates) = certificates(options) {
+        builder = builder.certs(certificates);
+    }
+    builder.build()
+}
+
+fn certificates(options: &Options) -> Option<TlsCertificates> {
+    match &options.tls {
+        Tls::Off | Tls::Trusted => None,
+        Tls::Authority(pem) => Some(TlsCertificates { client_tls: None, root_cert: Some(pem.clone()) }),
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Link").field(&self.shown).finish()
+    }
+}

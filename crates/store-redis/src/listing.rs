@@ -1,0 +1,121 @@
+//! Looking through all records: for a person who wants to see or to forget some of them.
+//!
+//! The server has no order of keys, so a list reads through all names and keeps the first of those that it looks
+//! for. That is work for a person's command, not for every call.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use redis::Value;
+use steadfast_core::dedupe::Record;
+use steadfast_core::key::Key;
+use steadfast_store::{Flush, Page, Selection, StoreError, Trouble};
+
+use crate::Inner;
+use crate::link::Way;
+use crate::options::Host;
+
+/// Names that the server is asked to look at in one step.
+const STEP: usize = 512;
+/// Records that are read at once; each may be some MiB long.
+const BATCH: usize = 32;
+
+impl Inner {
+    pub(crate) async fn records(
+        self: &Arc<Self>,
+        selection: &Selection,
+        page: Page,
+    ) -> Result<Vec<Record>, StoreError> {
+        let mut first: BTreeMap<Key, Record> = BTreeMap::new();
+        if page.limit == 0 {
+            return Ok(Vec::new());
+        }
+        let mut scan = Scan::over(self.link.nodes().await?);
+        while let Some(keys) = self.scan(&mut scan).await? {
+            let wanted = |key: &Key| page.after.is_none_or(|after| *key > after);
+            let keys: Vec<Key> = keys.into_iter().filter(wanted).collect();
+            for keys in keys.chunks(BATCH) {
+                // A list is full of its first ones: what comes behind them need not be read.
+                let last = first.last_key_value().map(|(key, _)| *key).filter(|_| first.len() >= page.limit);
+                let keys: Vec<Key> =
+                    keys.iter().copied().filter(|key| last.is_none_or(|last| *key < last)).collect();
+                for record in
+                    self.read_records(&keys).await?.into_iter().filter(|record| selection.holds(record))
+                {
+                    first.insert(record.key, record);
+                    if first.len() > page.limit {
+                        first.pop_last();
+                    }
+                }
+            }
+        }
+        Ok(first.into_values().collect())
+    }
+
+    pub(crate) async fn flush(self: &Arc<Self>, flush: &Flush) -> Result<u64, StoreError> {
+        match flush {
+            Flush::Key(key) => match self.forget(*key, |record, now| !record.is_expired(now)).await {
+                // Whoever names a record that nobody can read any more wants to be rid of it.
+                Err(error) if error.trouble() == Trouble::Unreadable => {
+                    let removed = self.ask(redis::cmd("DEL").arg(self.names.record(key)), Way::Keys).await?;
+                    Ok(u64::from(removed.value == Value::Int(1)))
+                }
+                forgotten => forgotten.map(u64::from),
+            },
+            Flush::Finished(selection) => {
+                let goes = |record: &Record| selection.holds(record) && !record.is_open();
+                let mut flushed = 0;
+                let mut scan = Scan::over(self.link.nodes().await?);
+                while let Some(keys) = self.scan(&mut scan).await? {
+                    for keys in keys.chunks(BATCH) {
+                        for record in self.read_records(keys).await?.iter().filter(|record| goes(record)) {
+                            // It may have changed since; what is there now decides.
+                            flushed += u64::from(self.forget(record.key, |record, _| goes(record)).await?);
+                        }
+                    }
+                }
+                Ok(flushed)
+            }
+        }
+    }
+
+    /// The records of keys, without those that are gone or cannot be read: a list is not to fail for one of them.
+    async fn read_records(self: &Arc<Self>, keys: &[Key]) -> Result<Vec<Record>, StoreError> {
+        let names: Vec<String> = keys.iter().map(|key| self.names.record(key)).collect();
+        let values = self.read_all(&names).await?;
+        let now = self.now();
+        let read = |(key, value): (&Key, Option<Vec<u8>>)| {
+            self.decode(*key, &value?).ok().map(|found| Arc::unwrap_or_clone(found.record))
+        };
+        Ok(keys.iter().zip(values).filter_map(read).filter(|record| !record.is_expired(now)).collect())
+    }
+
+    /// Some more keys; nothing at the end. A key may come twice.
+    async fn scan(self: &Arc<Self>, scan: &mut Scan) -> Result<Option<Vec<Key>>, StoreError> {
+        let Some(node) = scan.nodes.last() else { return Ok(None) };
+        let mut command = redis::cmd("SCAN");
+        command.arg(scan.cursor.as_bytes()).arg("MATCH").arg(self.names.all_records()).arg("COUNT").arg(STEP);
+        let way = node.as_ref().map_or(Way::Keys, Way::Node);
+        let reply = self.ask(&command, way).await?;
+        let (cursor, names): (String, Vec<Vec<u8>>) =
+            redis::from_redis_value(reply.value).map_err(|_| crate::strange())?;
+        if cursor == "0" {
+            scan.nodes.pop();
+        }
+        scan.cursor = cursor;
+        Ok(Some(names.iter().filter_map(|name| self.names.key_of(name)).collect()))
+    }
+}
+
+/// Where a look through all keys stands.
+struct Scan {
+    /// Those that are still to do; the last one is at it.
+    nodes: Vec<Option<Host>>,
+    cursor: String,
+}
+
+impl Scan {
+    fn over(nodes: Vec<Option<Host>>) -> Self {
+        Self { nodes, cursor: "0".to_owned() }
+    }
+}

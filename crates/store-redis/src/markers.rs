@@ -1,0 +1,139 @@
+//! What this process knows about the markers of the districts.
+//!
+//! A script can only look at what shares its hash tag, and in a Cluster one server of several can be emptied alone.
+//! So every district has a marker of its own, and every process reads all of them when it first connects: whoever
+//! knew a shard before it was emptied notices that at its next operation there, even if it had never touched this
+//! part of it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{Absence, Marker, MarkerWatch, Seen};
+
+use crate::names::District;
+
+/// What is known of all districts.
+#[derive(Debug)]
+pub(crate) struct Markers {
+    districts: Mutex<Vec<Watched>>,
+    /// The longest lease that anybody here claimed with, in milliseconds: so long holders may need to claim again.
+    longest: AtomicU64,
+    telling: AtomicBool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Watched {
+    /// As it is stored.
+    known: Option<[u8; 16]>,
+    watch: MarkerWatch,
+}
+
+/// What a lease is where nobody says otherwise.
+const USUAL_LEASE: Duration = Duration::from_secs(120);
+
+impl Markers {
+    pub(crate) fn new() -> Self {
+        Self {
+            districts: Mutex::new(vec![Watched::default(); District::COUNT]),
+            longest: AtomicU64::new(0),
+            telling: AtomicBool::new(false),
+        }
+    }
+
+    /// The marker that was seen last.
+    pub(crate) fn known(&self, district: District) -> Option<[u8; 16]> {
+        self.districts.lock().get(district.index())?.known
+    }
+
+    /// A marker that was found.
+    pub(crate) fn see(&self, district: District, found: Marker, now: Timestamp) -> Seen {
+        let lease = match self.longest.load(Ordering::Relaxed) {
+            0 => USUAL_LEASE,
+            millis => Duration::from_millis(millis),
+        };
+        let mut districts = self.districts.lock();
+        let Some(watched) = districts.get_mut(district.index()) else { return Seen::Same };
+        watched.known = Some(text(found));
+        watched.watch.see(found, lease, now)
+    }
+
+    /// A lease that somebody here claims with.
+    pub(crate) fn lease(&self, lease: Duration) {
+        let millis = steadfast_core::millis(lease);
+        if millis > self.longest.load(Ordering::Relaxed) {
+            self.longest.fetch_max(millis, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a new claim may be made.
+    pub(crate) fn admits(&self, district: District, retry_safe: bool, now: Timestamp) -> bool {
+        self.districts
+            .lock()
+            .get(district.index())
+            .is_none_or(|watched| watched.watch.admits(retry_safe, now))
+    }
+
+    /// What it means that a record is gone.
+    pub(crate) fn absence(&self, district: District, now: Timestamp) -> Absence {
+        let districts = self.districts.lock();
+        districts.get(district.index()).map_or(Absence::Removed, |watched| watched.watch.absence(now))
+    }
+
+    /// Whether the caller is to tell that the store was emptied: the first who sees it does, until all have been
+    /// looked at.
+    pub(crate) fn begin_telling(&self) -> bool {
+        !self.telling.swap(true, Ordering::SeqCst)
+    }
+
+    /// All have been looked at.
+    pub(crate) fn end_telling(&self) {
+        self.telling.store(false, Ordering::SeqCst);
+    }
+}
+
+/// A marker as it is stored.
+pub(crate) fn text(Marker(number): Marker) -> [u8; 16] {
+    let mut text = [0; 16];
+    for (place, digit) in text.iter_mut().zip(format!("{number:016x}").bytes()) {
+        *place = digit;
+    }
+    text
+}
+
+/// A stored marker. What nobody of us wrote is a marker too: another one.
+pub(crate) fn from_text(text: &[u8]) -> Marker {
+    let number = std::str::from_utf8(text).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
+    Marker(number.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marker_is_read_as_it_was_written() {
+        for number in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
+            assert_eq!(from_text(&text(Marker(number))), Marker(number));
+        }
+        assert_eq!(from_text(b"\xff"), Marker(0));
+    }
+
+    #[test]
+    fn districts_are_apart_and_the_pause_is_the_longest_lease() {
+        let at = |seconds: u64| Timestamp::from_millis(1000 * seconds);
+        let markers = Markers::new();
+        markers.lease(Duration::from_secs(30));
+        markers.lease(Duration::from_secs(10));
+        let (one, other) = (District(3), District(4));
+        assert_eq!(markers.known(one), None);
+        assert_eq!(markers.see(one, Marker(1), at(0)), Seen::First);
+        assert_eq!(markers.see(one, Marker(2), at(0)), Seen::Emptied);
+        assert_eq!(markers.known(one), Some(*b"0000000000000002"));
+        assert!(!markers.admits(one, false, at(29)));
+        assert_eq!(markers.absence(one, at(29)), Absence::StoreEmptied);
+        assert!(markers.admits(one, false, at(30)));
+        assert!(markers.admits(other, false, at(0)));
+    }
+}

@@ -1,0 +1,209 @@
+//! What things are called on the server.
+//!
+//! Cluster spreads keys by their hash tag, and one script may touch only what shares a tag. All keys of one home
+//! ([`Key::home`]) therefore carry the tag of one **district**; there are 256 of them, a fixed number, so that every
+//! process can know the marker of each (see `markers`).
+//!
+//! | name | what it is |
+//! | --- | --- |
+//! | `<prefix>{<district>}:m` | the marker of the district |
+//! | `<prefix>{<district>}:r:<key>` | a record, and the channel on which its end is told |
+//! | `<prefix>{<district>}:i:<key>` | an index entry: the name of a record |
+//! | `<prefix>{<district>}:d:<kind>:<id>` | a document |
+//! | `<prefix>{<district>}:k:<kind>` | which documents of a kind there are in the district |
+//! | `<prefix>documents` | the channel on which changes of documents are told |
+//! | `<prefix>{<journal>}:j` | the entries of a journal |
+//! | `<prefix>{<journal>}:s:<subject>` | the entries about a subject |
+
+use std::fmt;
+
+use steadfast_core::id::Digest;
+use steadfast_core::key::Key;
+use steadfast_store::{DocumentKind, DocumentName, Journal};
+
+/// What all names begin with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prefix(String);
+
+/// A text that cannot be a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidPrefix;
+
+impl Prefix {
+    /// The prefix, if the text can be one: up to 64 letters, digits and `: . _ -`. Anything else has a meaning in
+    /// patterns or hash tags.
+    pub fn new(text: &str) -> Result<Self, InvalidPrefix> {
+        let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '.' | '_' | '-');
+        if text.len() <= 64 && text.chars().all(fine) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(InvalidPrefix)
+        }
+    }
+}
+
+impl Default for Prefix {
+    fn default() -> Self {
+        Self("steadfast:".to_owned())
+    }
+}
+
+impl fmt::Display for InvalidPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key prefix has at most 64 letters, digits and the signs : . _ -; choose another one")
+    }
+}
+
+impl std::error::Error for InvalidPrefix {}
+
+/// What shares a hash tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct District(pub(crate) u8);
+
+impl District {
+    /// How many there are.
+    pub(crate) const COUNT: usize = 256;
+    /// Documents are few: they live in the first ones, so that all can be listed in little time.
+    const WITH_DOCUMENTS: u8 = 16;
+
+    /// All of them.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (0..=u8::MAX).map(Self)
+    }
+
+    /// Those in which documents live.
+    pub(crate) fn with_documents() -> impl Iterator<Item = Self> {
+        (0..Self::WITH_DOCUMENTS).map(Self)
+    }
+
+    /// Where a key lives.
+    pub(crate) fn of(key: &Key) -> Self {
+        let [.., last] = key.home().0;
+        Self(last)
+    }
+
+    /// Where a document lives.
+    pub(crate) fn of_document(name: &DocumentName) -> Self {
+        let [first, ..] = *Digest::of(name.to_string().as_bytes()).as_bytes();
+        Self(first % Self::WITH_DOCUMENTS)
+    }
+
+    /// Its place in a list of all.
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// Makes names.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    prefix: Prefix,
+    markers: Vec<String>,
+}
+
+impl Names {
+    pub(crate) fn new(prefix: Prefix) -> Self {
+        let mut names = Self { prefix, markers: Vec::new() };
+        names.markers = District::all().map(|district| names.within(district, "m")).collect();
+        names
+    }
+
+    pub(crate) fn marker(&self, district: District) -> &str {
+        #[expect(clippy::indexing_slicing, reason = "there is a marker for every district")]
+        &self.markers[district.index()]
+    }
+
+    pub(crate) fn record(&self, key: &Key) -> String {
+        self.of_key(key, b'r')
+    }
+
+    pub(crate) fn index(&self, key: &Key) -> String {
+        self.of_key(key, b'i')
+    }
+
+    pub(crate) fn document(&self, name: &DocumentName) -> String {
+        self.within(District::of_document(name), &format!("d:{}:{}", name.kind.name(), name.id))
+    }
+
+    pub(crate) fn documents(&self, district: District, kind: DocumentKind) -> String {
+        self.within(district, &format!("k:{}", kind.name()))
+    }
+
+    pub(crate) fn changes(&self) -> String {
+        format!("{}documents", self.prefix.0)
+    }
+
+    pub(crate) fn journal(&self, journal: Journal) -> String {
+        format!("{}{{{}}}:j", self.prefix.0, journal.name())
+    }
+
+    pub(crate) fn subject(&self, journal: Journal, subject: &str) -> String {
+        format!("{}{{{}}}:s:{subject}", self.prefix.0, journal.name())
+    }
+
+    /// A pattern that finds all records.
+    pub(crate) fn all_records(&self) -> String {
+        format!("{}{{??}}:r:*", self.prefix.0)
+    }
+
+    /// The key whose record, or channel, has this name.
+    pub(crate) fn key_of(&self, name: &[u8]) -> Option<Key> {
+        let rest = name.strip_prefix(self.prefix.0.as_bytes())?;
+        let (tag, rest) = rest.split_at_checked("{..}:r:".len())?;
+        let hex = std::str::from_utf8(rest).ok()?;
+        let key = Key(Digest::from_hex(hex)?);
+        (tag == format!("{{{:02x}}}:r:", District::of(&key).0).as_bytes()).then_some(key)
+    }
+
+    fn within(&self, district: District, rest: &str) -> String {
+        format!("{}{{{:02x}}}:{rest}", self.prefix.0, district.0)
+    }
+
+    /// Written out by hand: this is on the way of every call, several times.
+    fn of_key(&self, key: &Key, what: u8) -> String {
+        let mut name = Vec::with_capacity(self.prefix.0.len() + 7 + 64);
+        name.extend_from_slice(self.prefix.0.as_bytes());
+        name.push(b'{');
+        name.extend_from_slice(&hex(District::of(key).0));
+        name.extend_from_slice(&[b'}', b':', what, b':']);
+        for byte in key.0.as_bytes() {
+            name.extend_from_slice(&hex(*byte));
+        }
+        // A prefix is plain text, and so is the rest.
+        String::from_utf8(name).unwrap_or_default()
+    }
+}
+
+fn hex(byte: u8) -> [u8; 2] {
+    let digit = |nibble: u8| if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 };
+    [digit(byte >> 4), digit(byte & 15)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_and_its_index_share_the_tag_of_their_home() {
+        let names = Names::new(Prefix::default());
+        let key = Key(Digest::of(b"a call"));
+        let hex: String = key.0.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let tag = &hex[62..];
+        assert_eq!(names.record(&key), format!("steadfast:{{{tag}}}:r:{hex}"));
+        assert_eq!(names.index(&key), format!("steadfast:{{{tag}}}:i:{hex}"));
+        assert_eq!(names.marker(District::of(&key)), format!("steadfast:{{{tag}}}:m"));
+        assert_eq!(names.key_of(names.record(&key).as_bytes()), Some(key));
+        assert_eq!(names.key_of(names.index(&key).as_bytes()), None);
+        assert_eq!(names.key_of(b"steadfast:{00}:r:\xff\xff"), None);
+    }
+
+    #[test]
+    fn a_prefix_has_no_sign_that_means_something_to_redis() {
+        for fine in ["", "steadfast:", "team-a.steadfast:prod_1:"] {
+            assert!(Prefix::new(fine).is_ok(), "{fine}");
+        }
+        for bad in ["a{b", "a}b", "a*", "a?", "a[b", "a b", "a\n", "ä", &"x".repeat(65)] {
+            assert_eq!(Prefix::new(bad), Err(InvalidPrefix), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The one script, and what is said to it and by it. What it does is written at its head, in `decide.lua`.
+
+use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use steadfast_core::Timestamp;
+
+use crate::link::Failed;
+use crate::value::Stamp;
+
+/// What a value must be for a decision to hold.
+#[derive(Clone, Debug)]
+pub(crate) enum Expect {
+    /// It is not there.
+    Absent,
+    /// It has this stamp.
+    Stamped(Stamp),
+    /// It begins with the name of a record, or is one.
+    Names(String),
+    /// Whatever it is.
+    Anything,
+}
+
+/// A decision on its way to the server.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// Without the marker.
+    keys: Vec<String>,
+    expects: Vec<Expect>,
+    indexed: bool,
+    ops: Vec<Word>,
+}
+
+/// A part of what is to be written.
+#[derive(Debug)]
+enum Word {
+    Fixed(&'static str),
+    Number(u64),
+    Bytes(Vec<u8>),
+    Text(String),
+}
+
+/// When a decision may be carried out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Validity {
+    /// When it was made.
+    pub(crate) from: Timestamp,
+    /// After this it is void.
+    pub(crate) until: Timestamp,
+}
+
+impl Validity {
+    /// Never: the server only says what is there.
+    pub(crate) const NEVER: Self = Self { from: Timestamp::ZERO, until: Timestamp::ZERO };
+}
+
+/// What the server answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// Its time, in microseconds.
+    pub(crate) micros: u64,
+    pub(crate) body: Body,
+}
+
+/// What became of a decision.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// It is carried out.
+    Done,
+    /// It does not hold; this is what is there, in the order in which it was looked at, and behind that what the index
+    /// points to if it is none of these.
+    Found(Vec<Option<Vec<u8>>>),
+    /// The store has another marker.
+    OtherMarker,
+}
+
+/// Whom a write wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// Nobody: whoever waits has to wait on.
+    Nobody,
+    /// Everybody who waits for this.
+    Waiters,
+}
+
+impl Request {
+    /// Based on this, which is the first thing that was looked at.
+    pub(crate) fn new(own: String, expect: Expect) -> Self {
+        let mut keys = Vec::with_capacity(4);
+        keys.push(own);
+        Self { keys, expects: vec![expect], indexed: false, ops: Vec::with_capacity(8) }
+    }
+
+    /// And on the index of equal arguments. Comes second, if at all.
+    pub(crate) fn look_at_index(&mut self, key: String, expect: Expect) {
+        self.indexed = true;
+        self.look(key, expect);
+    }
+
+    /// And on this. All looks come before all writes.
+    pub(crate) fn look(&mut self, key: String, expect: Expect) {
+        self.keys.push(key);
+        self.expects.push(expect);
+    }
+
+    /// The names that were looked at, in order.
+    pub(crate) fn looked(&self) -> &[String] {
+        self.keys.get(..self.expects.len()).unwrap_or_default()
+    }
+
+    /// Writes a value. A lifetime of nothing means for ever.
+    pub(crate) fn put(&mut self, key: &str, value: Vec<u8>, life: Option<u64>, wake: Wake) {
+        let (value, life) = (Word::Bytes(value), lifetime(life));
+        if self.keys.first().is_some_and(|own| own == key) {
+            let what = match wake {
+                Wake::Nobody => "own",
+                Wake::Waiters => "end",
+            };
+            self.ops.extend([Word::Fixed(what), value, life]);
+            return;
+        }
+        let key = self.position(key);
+        self.ops.extend([Word::Fixed("put"), Word::Number(key), value, life]);
+        if wake == Wake::Waiters {
+            self.ops.extend([Word::Fixed("wake"), Word::Number(key)]);
+        }
+    }
+
+    /// Lets a value live on for so long, if it is this one.
+    pub(crate) fn keep(&mut self, key: &str, value: &str, life: Option<u64>) {
+        let key = self.position(key);
+        self.ops.extend([
+            Word::Fixed("keep"),
+            Word::Number(key),
+            Word::Text(value.to_owned()),
+            lifetime(life),
+        ]);
+    }
+
+    /// Replaces the first bytes of a value.
+    pub(crate) fn head(&mut self, key: &str, bytes: &[u8]) {
+        let key = self.position(key);
+        self.ops.extend([Word::Fixed("head"), Word::Number(key), Word::Bytes(bytes.to_vec())]);
+    }
+
+    /// Removes a value, and wakes who waits for it.
+    pub(crate) fn drop_key(&mut self, key: &str) {
+        let key = self.position(key);
+        self.ops.extend([Word::Fixed("drop"), Word::Number(key)]);
+    }
+
+    /// Removes a value if it is this one.
+    pub(crate) fn drop_if(&mut self, key: &str, value: &str) {
+        let key = self.position(key);
+        self.ops.extend([Word::Fixed("dropif"), Word::Number(key), Word::Text(value.to_owned())]);
+    }
+
+    /// Adds to a set.
+    pub(crate) fn add(&mut self, key: &str, member: &str) {
+        let key = self.position(key);
+        self.ops.extend([Word::Fixed("add"), Word::Number(key), Word::Text(member.to_owned())]);
+    }
+
+    /// Removes from a set.
+    pub(crate) fn remove(&mut self, key: &str, member: &str) {
+        let key = self.position(key);
+        self.ops.extend([Word::Fixed("remove"), Word::Number(key), Word::Text(member.to_owned())]);
+    }
+
+    /// Publishes a message.
+    pub(crate) fn tell(&mut self, channel: String, message: String) {
+        self.ops.extend([Word::Fixed("tell"), Word::Text(channel), Word::Text(message)]);
+    }
+
+    /// The command: the script by its digest or with its text, and the name and the value of the marker.
+    pub(crate) fn command(&self, script: &Script, how: By, marker: (&str, &[u8]), valid: Validity) -> Cmd {
+        let count = 8 + self.keys.len() + self.expects.len() + self.ops.len();
+        let mut command = script.command(how, count, 512 + self.size());
+        command.arg(1 + self.keys.len()).arg(marker.0).arg(&self.keys).arg(marker.1);
+        let micros = |at: Timestamp| at.as_millis().saturating_mul(1000);
+        let looked = i64::try_from(self.expects.len()).unwrap_or(i64::MAX);
+        command.arg(micros(valid.from)).arg(micros(valid.until)).arg(if self.indexed {
+            -looked
+        } else {
+            looked
+        });
+        for expect in &self.expects {
+            match expect {
+                Expect::Absent => command.arg(""),
+                Expect::Stamped(stamp) => command.arg(stamp.as_bytes()),
+                Expect::Names(name) => command.arg(name),
+                Expect::Anything => command.arg("*"),
+            };
+        }
+        for word in &self.ops {
+            match word {
+                Word::Fixed(text) => command.arg(text),
+                Word::Number(number) => command.arg(number),
+                Word::Bytes(bytes) => command.arg(bytes),
+                Word::Text(text) => command.arg(text),
+            };
+        }
+        command
+    }
+
+    /// How much there is to say, about.
+    fn size(&self) -> usize {
+        let keys: usize = self.keys.iter().map(String::len).sum();
+        let ops: usize = self
+            .ops
+            .iter()
+            .map(|word| match word {
+                Word::Fixed(_) | Word::Number(_) => 16,
+                Word::Bytes(bytes) => bytes.len(),
+                Word::Text(text) => text.len(),
+            })
+            .sum();
+        keys + ops + self.expects.len() * 96
+    }
+
+    /// Which of the keys it is, counted as Lua does, behind the marker.
+    fn position(&mut self, key: &str) -> u64 {
+        let position = self.keys.iter().position(|known| known == key).unwrap_or_else(|| {
+            self.keys.push(key.to_owned());
+            self.keys.len() - 1
+        });
+        u64::try_from(position + 2).unwrap_or(u64::MAX)
+    }
+}
+
+/// How the script is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// By its digest: short, but the server may not know it yet.
+    Digest,
+    /// With its text, which the server keeps.
+    Text,
+}
+
+/// A script and its digest.
+#[derive(Debug)]
+pub(crate) struct Script {
+    text: &'static str,
+    digest: String,
+}
+
+impl Script {
+    pub(crate) fn new(text: &'static str) -> Self {
+        Self { text, digest: redis::Script::new(text).get_hash().to_owned() }
+    }
+
+    /// The script that carries out decisions.
+    pub(crate) fn decisions() -> Self {
+        Self::new(include_str!("decide.lua"))
+    }
+
+    /// The beginning of a command that runs it, with room for so many words and bytes.
+    pub(crate) fn command(&self, how: By, words: usize, bytes: usize) -> Cmd {
+        let (name, script) = match how {
+            By::Digest => ("EVALSHA", self.digest.as_str()),
+            By::Text => ("EVAL", self.text),
+        };
+        let mut command = Cmd::with_capacity(words, bytes);
+        command.arg(name).arg(script);
+        command
+    }
+}
+
+/// Whether the server does not know the script yet.
+pub(crate) fn is_unknown_script(failed: &Failed) -> bool {
+    failed.error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// Reads an answer; nothing if it is none of our script.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the enums of the client library grow")]
+pub(crate) fn read(value: Value) -> Option<Answer> {
+    match value {
+        Value::Int(micros) if micros < 0 => {
+            Some(Answer { micros: micros.unsigned_abs(), body: Body::OtherMarker })
+        }
+        Value::Int(micros) => Some(Answer { micros: micros.unsigned_abs(), body: Body::Done }),
+        Value::Array(parts) => {
+            let mut parts = parts.into_iter();
+            let Value::Int(micros) = parts.next()? else { return None };
+            let values =
+                parts.map(|value| if let Value::BulkString(bytes) = value { Some(bytes) } else { None });
+            Some(Answer { micros: u64::try_from(micros).ok()?, body: Body::Found(values.collect()) })
+        }
+        _ => None,
+    }
+}
+
+fn lifetime(life: Option<u64>) -> Word {
+    // What is over already lives for a moment more: zero would mean for ever.
+    Word::Number(life.map_or(0, |millis| millis.max(1)))
+}

@@ -1,0 +1,191 @@
+//! How a record lies under its key: a head of fixed length, then what the codec made of it.
+//!
+//! ```text
+//! 0        16        24      25       33          41
+//! │ owner   │ version │ state │ lease  │ delivered │ record …
+//! └───────────────────┘
+//!        stamp
+//! ```
+//!
+//! The **stamp** names the content: whoever writes a record gives it another owner or the next version. So a script
+//! knows that a record is the one that was decided on by comparing its first 24 bytes, and never has to read it.
+//! The rest of the head is what a waiter has to know (whether it is in flight, and until when), and the mark of
+//! delivery, which so can be set without sending an answer of 8 MiB again. Version and mark in the head count; those
+//! in the record were true when it was written.
+
+use std::sync::Arc;
+
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{Lease, Owner, Record, RecordState};
+use steadfast_core::key::Key;
+use steadfast_store::{Codec, Unreadable};
+
+/// What the content of a value is told by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp([u8; Stamp::LENGTH]);
+
+impl Stamp {
+    pub(crate) const LENGTH: usize = 24;
+
+    pub(crate) fn new(owner: OwnerMark, version: u64) -> Self {
+        let mut bytes = [0; Self::LENGTH];
+        let (head, tail) = bytes.split_at_mut(OwnerMark::LENGTH);
+        head.copy_from_slice(&owner.0);
+        tail.copy_from_slice(&version.to_be_bytes());
+        Self(bytes)
+    }
+
+    /// The stamp of a document, which has no owner.
+    pub(crate) fn of_version(version: u64) -> Self {
+        Self::new(OwnerMark::NOBODY, version)
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn owner(&self) -> OwnerMark {
+        OwnerMark(self.0.first_chunk().copied().unwrap_or_default())
+    }
+}
+
+/// What an owner is told by. Made once for a claim: it costs a hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnerMark([u8; OwnerMark::LENGTH]);
+
+impl OwnerMark {
+    const LENGTH: usize = 16;
+
+    /// Of what has no owner.
+    pub(crate) const NOBODY: Self = Self([0; Self::LENGTH]);
+
+    pub(crate) fn of(owner: &Owner) -> Self {
+        Self(owner.digest().as_bytes().first_chunk().copied().unwrap_or_default())
+    }
+}
+
+/// A record with the mark of its owner.
+#[derive(Clone, Debug)]
+pub(crate) struct Marked {
+    pub(crate) record: Arc<Record>,
+    pub(crate) owner: OwnerMark,
+}
+
+impl Marked {
+    pub(crate) fn new(record: Arc<Record>) -> Self {
+        let owner = OwnerMark::of(&record.owner);
+        Self { record, owner }
+    }
+
+    pub(crate) fn stamp(&self) -> Stamp {
+        Stamp::new(self.owner, self.record.version)
+    }
+}
+
+/// What a value begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) stamp: Stamp,
+    /// Until when the claim holds; nothing if it is not in flight.
+    pub(crate) holds: Option<Lease>,
+    delivered: Option<Timestamp>,
+}
+
+const IN_FLIGHT: u8 = b'i';
+const SETTLED: u8 = b's';
+/// Stands for nothing where there could be a time.
+const NEVER: u64 = u64::MAX;
+
+impl Head {
+    pub(crate) const LENGTH: usize = Stamp::LENGTH + 1 + 8 + 8;
+
+    pub(crate) fn of(record: &Record, owner: OwnerMark) -> Self {
+        let holds = match record.state {
+            RecordState::Inflight => Some(record.lease),
+            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Unknown | RecordState::Cancelled => {
+                None
+            }
+        };
+        Self { stamp: Stamp::new(owner, record.version), holds, delivered: record.delivered }
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; Self::LENGTH] {
+        let lease = match self.holds {
+            Some(Lease::Until(until)) => until.as_millis(),
+            Some(Lease::Record) | None => NEVER,
+        };
+        let delivered = self.delivered.map_or(NEVER, Timestamp::as_millis);
+        let mut bytes = [0; Self::LENGTH];
+        let state = if self.holds.is_some() { IN_FLIGHT } else { SETTLED };
+        let parts =
+            self.stamp.0.into_iter().chain([state]).chain(lease.to_be_bytes()).chain(delivered.to_be_bytes());
+        for (place, byte) in bytes.iter_mut().zip(parts) {
+            *place = byte;
+        }
+        bytes
+    }
+
+    /// Reads the head of a value; nothing if nobody of us wrote it.
+    pub(crate) fn read(value: &[u8]) -> Option<Self> {
+        let (stamp, rest) = value.split_first_chunk::<{ Stamp::LENGTH }>()?;
+        let (state, rest) = rest.split_first()?;
+        let (lease, rest) = rest.split_first_chunk::<8>()?;
+        let (delivered, _) = rest.split_first_chunk::<8>()?;
+        let time = |bytes: &[u8; 8]| match u64::from_be_bytes(*bytes) {
+            NEVER => None,
+            millis => Some(Timestamp::from_millis(millis)),
+        };
+        let holds = match *state {
+            IN_FLIGHT => Some(time(lease).map_or(Lease::Record, Lease::Until)),
+            SETTLED => None,
+            _ => return None,
+        };
+        Some(Self { stamp: Stamp(*stamp), holds, delivered: time(delivered) })
+    }
+
+    fn version(&self) -> u64 {
+        self.stamp.0.last_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+    }
+}
+
+/// The value of a record.
+pub(crate) fn encode(codec: &Codec, record: &Record, owner: OwnerMark) -> Vec<u8> {
+    let body = codec.encode(record);
+    let mut value = Vec::with_capacity(Head::LENGTH + body.len());
+    value.extend_from_slice(&Head::of(record, owner).to_bytes());
+    value.extend_from_slice(&body);
+    value
+}
+
+/// The record of a value that was found under this key.
+pub(crate) fn decode(codec: &Codec, key: Key, value: &[u8]) -> Result<Marked, Unreadable> {
+    let head = Head::read(value).ok_or(Unreadable::Damaged)?;
+    let body = value.get(Head::LENGTH..).ok_or(Unreadable::Damaged)?;
+    let record = codec.decode(key, body)?;
+    let record = Record { version: head.version(), delivered: head.delivered, ..record };
+    Ok(Marked { record: Arc::new(record), owner: head.stamp.owner() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_reads_as_it_was_written_and_anything_else_is_refused() {
+        let at = Timestamp::from_millis;
+        for holds in [None, Some(Lease::Record), Some(Lease::Until(at(17)))] {
+            for delivered in [None, Some(at(0)), Some(at(99))] {
+                let head = Head { stamp: Stamp::of_version(7), holds, delivered };
+                let bytes = head.to_bytes();
+                assert_eq!(Head::read(&bytes), Some(head));
+                assert_eq!(head.version(), 7);
+                for short in 0..bytes.len() {
+                    assert_eq!(Head::read(&bytes[..short]), None);
+                }
+                let mut strange = bytes;
+                strange[Stamp::LENGTH] = b'?';
+                assert_eq!(Head::read(&strange), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! A user of its own, with the rights that `docs/operating/redis.md` names and no others: on one server, behind
+//! Sentinel, and in a Cluster.
+
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::call::StoreFault;
+use steadfast_store::{
+    DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep, Page, Query, Selection, Store,
+    StoreError, Trouble, Written,
+};
+use steadfast_store_redis::{Confirm, Login, Options, RedisStore};
+use steadfast_testkit::redis::{Cluster, Sentinel, Server};
+
+use crate::world::{claim, release, run, save, take, within};
+
+const USER: &str = "steadfast";
+const PASSWORD: &str = "correct horse";
+
+fn add_user(server: &Server, rights: &[&str]) {
+    let mut words = vec!["ACL", "SETUSER", USER, "reset", "on", ">correct horse"];
+    words.extend(["~steadfast:*", "&steadfast:*"]);
+    words.extend(["+@read", "+@write", "+@scripting", "+@pubsub", "+time", "+wait", "+ping", "-@dangerous"]);
+    words.extend(rights);
+    assert_eq!(server.command(&words), "OK");
+}
+
+fn as_user(url: &str, password: &str) -> Options {
+    let login = Login { user: Some(USER.to_owned()), password: Some(password.to_owned()) };
+    Options { login, ..Options::parse(url).unwrap() }
+}
+
+/// Everything that a store is asked to do.
+async fn does_everything(options: Options) {
+    let (store, other) = (RedisStore::connect(options.clone()).await.unwrap(), RedisStore::open(options));
+    let record = take(&store, &claim("a")).await;
+    let follower = tokio::spawn({
+        let (other, key) = (other.clone(), record.key);
+        async move { other.settled(key).await }
+    });
+    store.renew(&record, &claim("a").rules.keep).await.unwrap();
+    store.save(&save(&record, "paid")).await.unwrap();
+    within("the follower", follower).await.unwrap();
+    let released = take(&other, &claim("b")).await;
+    other.release(&release(&released)).await.unwrap();
+
+    let listed = store.records(&Selection::default(), Page { after: None, limit: 10 }).await.unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(store.flush(&Flush::Finished(Selection::default())).await.unwrap(), 1);
+    store.sweep().await.unwrap();
+
+    let name = DocumentName { kind: DocumentKind::Breaker, id: "bank/pay".into() };
+    let write = DocumentWrite { replaces: None, body: Some("{}".into()), expires: None };
+    let Written::As(version) = store.write(&name, write).await.unwrap() else { panic!("it was not there") };
+    assert_eq!(other.read(&name).await.unwrap().unwrap().version, version);
+    assert_eq!(other.documents(DocumentKind::Breaker).await.unwrap().len(), 1);
+    let entry = Entry { at: store.now(), subject: "a".into(), body: "{}".into() };
+    let keep = Keep { most: 10, age: Duration::from_secs(60) };
+    store.append(Journal::History, std::slice::from_ref(&entry), keep).await.unwrap();
+    let query =
+        Query { journal: Journal::History, subject: Some("a".into()), since: Timestamp::ZERO, limit: 9 };
+    assert_eq!(store.entries(&query).await.unwrap(), [entry]);
+}
+
+async fn refused(options: Options) -> StoreError {
+    match RedisStore::connect(options).await {
+        Ok(_) => panic!("this must not connect"),
+        Err(error) => error,
+    }
+}
+
+async fn wrong_password_is_told(options: Options) {
+    let error = refused(options).await;
+    assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Refused), "{error}");
+    assert!(error.to_string().contains("refused the user or the password: set both in the url"), "{error}");
+}
+
+#[tokio::test]
+async fn the_rights_that_the_documentation_names_are_enough() {
+    let server = Server::start();
+    add_user(&server, &[]);
+    does_everything(as_user(&server.url(), PASSWORD)).await;
+    wrong_password_is_told(as_user(&server.url(), "wrong")).await;
+
+    // And one that lacks something is told what.
+    add_user(&server, &["-@scripting"]);
+    let store = RedisStore::connect(as_user(&server.url(), PASSWORD)).await.unwrap();
+    let error = store.claim(&claim("a"), &[]).await.unwrap_err();
+    assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Refused), "{error}");
+    assert!(error.to_string().contains("give it the rights that the documentation lists"), "{error}");
+    // Another prefix than its own is none of its business.
+    add_user(&server, &[]);
+    let foreign = crate::world::options(&server.url());
+    let error = refused(Options { prefix: foreign.prefix, ..as_user(&server.url(), PASSWORD) }).await;
+    assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Refused), "{error}");
+    run(&RedisStore::connect(as_user(&server.url(), PASSWORD)).await.unwrap(), &claim("b"), "paid").await;
+}
+
+#[tokio::test]
+async fn a_user_is_let_into_a_cluster_with_the_rights_that_the_documentation_names() {
+    let cluster = Cluster::start();
+    for node in cluster.nodes() {
+        add_user(node, &["+cluster|slots"]);
+    }
+    does_everything(as_user(&cluster.url(), PASSWORD)).await;
+    wrong_password_is_told(as_user(&cluster.url(), "wrong")).await;
+}
+
+#[tokio::test]
+async fn a_user_is_let_in_behind_sentinels_that_want_a_password_of_their_own() {
+    let mut pair = Sentinel::start(&[]);
+    add_user(pair.primary(), &["+role"]);
+    pair.sentinel().command(&["ACL", "SETUSER", "watch", "on", ">sentry", "+@all"]);
+    pair.sentinel().command(&["ACL", "SETUSER", "default", "resetpass", ">closed"]);
+    let login =
+        |password: &str| Login { user: Some("watch".to_owned()), password: Some(password.to_owned()) };
+    let url = pair.url();
+    let confirm = Confirm::Replicas { count: 1, within: Duration::from_millis(500) };
+    let right = Options { sentinel_login: login("sentry"), confirm, ..as_user(&url, PASSWORD) };
+    does_everything(right.clone()).await;
+    wrong_password_is_told(Options { login: as_user(&url, "wrong").login, ..right.clone() }).await;
+    wrong_password_is_told(Options { sentinel_login: login("wrong"), ..right.clone() }).await;
+
+    let error = refused(Options {
+        place: match right.place.clone() {
+            steadfast_store_redis::Place::Sentinel { sentinels, .. } => {
+                steadfast_store_redis::Place::Sentinel { service: "another".to_owned(), sentinels }
+            }
+            place => place,
+        },
+        ..right
+    })
+    .await;
+    assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Unreachable), "{error}");
+    assert!(error.to_string().contains("check the name"), "{error}");
+}

@@ -1,0 +1,256 @@
+//! Servers that are killed, paused, emptied and failed over, while somebody uses them.
+
+use std::time::Duration;
+
+use steadfast_core::call::StoreFault;
+use steadfast_core::dedupe::{Claim, Ending, Intent, RenewVerdict, Role, Save, SaveVerdict};
+use steadfast_core::id::Digest;
+use steadfast_store::{News, Store, Trouble};
+use steadfast_store_redis::{Confirm, Options, RedisStore};
+use steadfast_testkit::redis::{Cluster, Sentinel, Server};
+
+use crate::world::{
+    claim, eventually, heard, keyless, options, release, run, save, take, verdict, with_lease, within,
+};
+
+/// Two processes with the same data.
+async fn two(options: Options) -> (RedisStore, RedisStore) {
+    (RedisStore::connect(options.clone()).await.unwrap(), RedisStore::connect(options).await.unwrap())
+}
+
+#[tokio::test]
+async fn sf_3_a_server_that_is_killed_is_told_and_heals_by_itself() {
+    let mut server = Server::durable();
+    let store = RedisStore::connect(options(&server.url())).await.unwrap();
+    let mut news = store.news();
+    let record = take(&store, &claim("a")).await;
+    server.kill();
+    heard(&mut news, News::Lost).await;
+    for _ in 0..20 {
+        let error = store.claim(&claim("b"), &[]).await.unwrap_err();
+        assert_eq!(error.trouble(), Trouble::Unreachable, "{error}");
+    }
+    let error = store.claim(&claim("b"), &[]).await.unwrap_err();
+    assert_eq!(error.fault(), StoreFault::NotDone, "nobody is there to do it: {error}");
+    within("a follower does not wait for a dead server", store.settled(record.key)).await;
+    server.restart();
+    heard(&mut news, News::Back).await;
+    eventually(|| async { store.save(&save(&record, "paid")).await }).await;
+    assert_eq!(verdict(&store, &claim("a")).await, "replay", "what was acknowledged is there");
+    assert!(news.try_recv().is_err(), "lost and back, each told once");
+}
+
+#[tokio::test]
+async fn sf_3_a_server_that_is_paused_is_told_and_heals_by_itself() {
+    let server = Server::start();
+    let short = Options {
+        command_timeout: Duration::from_millis(100),
+        connect_timeout: Duration::from_millis(200),
+        ..options(&server.url())
+    };
+    let store = RedisStore::connect(short).await.unwrap();
+    let mut news = store.news();
+    let record = take(&store, &claim("a")).await;
+    server.pause();
+    let error = store.save(&save(&record, "paid")).await.unwrap_err();
+    assert_eq!((error.fault(), error.trouble()), (StoreFault::Unanswered, Trouble::Unreachable), "{error}");
+    heard(&mut news, News::Lost).await;
+    server.resume();
+    heard(&mut news, News::Back).await;
+    eventually(|| async { store.save(&save(&record, "paid")).await }).await;
+    assert_eq!(verdict(&store, &claim("a")).await, "replay");
+}
+
+#[tokio::test]
+async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
+    let mut server = Server::start();
+    let (holder, other) = two(options(&server.url())).await;
+    let mut news = other.news();
+    let lease = Duration::from_secs(3);
+    let claim = |key: &str| with_lease(claim(key), lease);
+    let held = take(&holder, &claim("held")).await;
+    run(&other, &claim("done"), "paid").await;
+
+    server.restart_empty();
+    eventually(|| async { other.record(held.key).await }).await;
+    assert_eq!(verdict(&other, &claim("held")).await, "closed", "its holder has not claimed it again yet");
+    assert_eq!(verdict(&other, &claim("new")).await, "closed", "and nobody knows what else was held");
+    let harmless = Claim { retry_safe: true, ..claim("harmless") };
+    assert_eq!(verdict(&other, &harmless).await, "mine");
+    heard(&mut news, News::Emptied).await;
+
+    let keep = claim("held").rules.keep;
+    let renewed = eventually(|| async { holder.renew(&held, &keep).await }).await;
+    assert_eq!(renewed, RenewVerdict::Renewed, "the holder writes its claim again");
+    assert_eq!(verdict(&other, &claim("held")).await, "follow");
+
+    let opened = async {
+        while verdict(&other, &claim("new")).await == "closed" {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    within("the pause ends after one lease", opened).await;
+    assert_eq!(verdict(&other, &claim("new")).await, "follow");
+    holder.save(&save(&held, "paid")).await.unwrap();
+    assert_eq!(verdict(&other, &claim("held")).await, "replay");
+    while let Ok(told) = news.try_recv() {
+        assert_ne!(told, News::Emptied, "told once");
+    }
+}
+
+/// Closed is about runs that nobody can know to be the first. Whoever finds something gets it, also meanwhile.
+#[tokio::test]
+async fn sf_3_an_emptied_store_still_answers_what_it_finds() {
+    let mut server = Server::start();
+    let (holder, other) = two(options(&server.url())).await;
+    let lease = Duration::from_secs(60);
+    let claim = |key: &str| with_lease(claim(key), lease);
+    let keep = claim("").rules.keep;
+    let mut held = Vec::new();
+    for key in ["done", "told", "followed", "released"] {
+        held.push(take(&holder, &claim(key)).await);
+    }
+    let kept = run(&other, &claim("kept"), "paid").await;
+    let [done, told, followed, released] = held.as_slice() else { panic!("four were held") };
+
+    server.restart_empty();
+    eventually(|| async { holder.save(&save(done, "paid")).await }).await;
+    holder.save(&Save { ending: Ending::Unknown, ..save(told, "") }).await.unwrap();
+    for record in [followed, released] {
+        assert_eq!(holder.renew(record, &keep).await.unwrap(), RenewVerdict::Renewed);
+    }
+    eventually(|| async { other.record(kept.key).await }).await;
+
+    assert_eq!(verdict(&other, &claim("done")).await, "replay");
+    assert_eq!(verdict(&other, &claim("told")).await, "tell");
+    assert_eq!(verdict(&other, &claim("followed")).await, "follow");
+    let others = Claim { digest: Digest::of(b"other arguments"), ..claim("done") };
+    assert_eq!(verdict(&other, &others).await, "conflict");
+    let looking = |key: &str| Claim { intent: Intent::Look, ..claim(key) };
+    assert_eq!(verdict(&other, &looking("done")).await, "replay");
+    assert_eq!(verdict(&other, &looking("kept")).await, "nothing", "a look runs nothing");
+    let waiter = Claim { role: Role::Waiter { followed: done.key }, ..claim("done") };
+    assert_eq!(verdict(&other, &waiter).await, "replay", "who has waited gets the answer");
+
+    // What would run is refused, whatever way it comes, unless it may run twice.
+    assert_eq!(verdict(&other, &claim("kept")).await, "closed");
+    assert_eq!(verdict(&other, &keyless("new")).await, "closed");
+    let waiter = Claim { role: Role::Waiter { followed: kept.key }, ..claim("kept") };
+    assert_eq!(verdict(&other, &waiter).await, "closed");
+    holder.release(&release(released)).await.unwrap();
+    assert_eq!(verdict(&other, &claim("released")).await, "closed");
+    assert_eq!(other.record(kept.key).await.unwrap(), None, "a refusal writes nothing");
+    assert_eq!(verdict(&other, &Claim { retry_safe: true, ..claim("kept") }).await, "mine");
+    // And its holder goes on as if nothing had been.
+    assert!(matches!(holder.save(&save(followed, "paid")).await, Ok(SaveVerdict::Saved(_))));
+    assert_eq!(verdict(&other, &claim("followed")).await, "replay");
+}
+
+#[tokio::test]
+async fn sf_3_one_shard_of_a_cluster_that_is_emptied_is_noticed() {
+    let cluster = Cluster::start();
+    let (holder, other) = two(options(&cluster.url())).await;
+    let mut news = other.news();
+    // Claims that are spread over all shards; `other` has touched none of them.
+    let lease = Duration::from_secs(60);
+    let mut held = Vec::new();
+    for number in 0..48 {
+        held.push(take(&holder, &with_lease(claim(&format!("held {number}")), lease)).await);
+    }
+    cluster.nodes()[1].command(&["FLUSHALL"]);
+    let mut verdicts = Vec::new();
+    for number in 0..48 {
+        verdicts.push(verdict(&other, &claim(&format!("held {number}"))).await);
+    }
+    heard(&mut news, News::Emptied).await;
+    assert!(
+        verdicts.iter().all(|verdict| ["closed", "follow"].contains(verdict)),
+        "none runs twice: {verdicts:?}"
+    );
+    for word in ["closed", "follow"] {
+        assert!(verdicts.contains(&word), "one of three shards was emptied: {verdicts:?}");
+    }
+    for (number, record) in held.iter().enumerate() {
+        let keep = with_lease(claim(""), lease).rules.keep;
+        assert_eq!(holder.renew(record, &keep).await.unwrap(), RenewVerdict::Renewed);
+        assert_eq!(verdict(&other, &claim(&format!("held {number}"))).await, "follow");
+    }
+}
+
+#[tokio::test]
+async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
+    let mut pair = Sentinel::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let confirm = Confirm::Replicas { count: 1, within: Duration::from_millis(500) };
+    let options = Options { confirm, ..options(&pair.url()) };
+    let store = RedisStore::connect(options).await.unwrap();
+    let mut news = store.news();
+
+    // Load, until the primary dies under it.
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let workers: Vec<_> = (0..8)
+        .map(|worker| {
+            let (store, stopped) = (store.clone(), stopped.clone());
+            tokio::spawn(async move {
+                let (mut claimed, mut saved) = (Vec::new(), Vec::new());
+                for number in 0.. {
+                    if *stopped.borrow() {
+                        break;
+                    }
+                    let name = format!("{worker}/{number}");
+                    let Ok(steadfast_core::dedupe::ClaimVerdict::Mine(record)) =
+                        store.claim(&claim(&name), &[]).await
+                    else {
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                        continue;
+                    };
+                    if store.save(&save(&record, "paid")).await.is_ok() {
+                        saved.push(name)
+                    } else {
+                        claimed.push(name)
+                    }
+                }
+                (claimed, saved)
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let _pair = tokio::task::spawn_blocking(move || {
+        pair.fail_over();
+        pair
+    })
+    .await
+    .unwrap();
+    heard(&mut news, News::Back).await;
+    stop.send_replace(true);
+    let mut checked = 0;
+    for worker in workers {
+        let (claimed, saved) = worker.await.unwrap();
+        checked += saved.len();
+        for name in saved {
+            let found = eventually(|| async { store.record(claim(&name).address.own()).await }).await;
+            assert!(found.is_some_and(|record| !record.is_open()), "the answer of {name} is lost");
+        }
+        for name in claimed {
+            let found = eventually(|| async { store.record(claim(&name).address.own()).await }).await;
+            assert!(found.is_some(), "the claim of {name} is lost");
+        }
+    }
+    assert!(checked > 50, "only {checked} answers before the failover");
+}
+
+#[tokio::test]
+async fn a_write_that_no_replica_confirms_counts_as_unanswered() {
+    let server = Server::start();
+    let confirm = Confirm::Replicas { count: 1, within: Duration::from_millis(50) };
+    let store = RedisStore::connect(Options { confirm, ..options(&server.url()) }).await.unwrap();
+    let call = claim("a");
+    let error = store.claim(&call, &[]).await.unwrap_err();
+    assert_eq!((error.fault(), error.trouble()), (StoreFault::Unanswered, Trouble::Unreachable), "{error}");
+    let replica = Server::with(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);
+    let repeated = eventually(|| async { store.claim(&call, &[]).await }).await;
+    assert!(
+        matches!(repeated, steadfast_core::dedupe::ClaimVerdict::Mine(_)),
+        "repeated under its own token"
+    );
+    drop(replica);
+}

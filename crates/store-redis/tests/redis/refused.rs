@@ -1,0 +1,140 @@
+//! Servers that do not let us in, or cannot be used: each with a message that says what to do.
+
+use std::time::Duration;
+
+use steadfast_core::call::StoreFault;
+use steadfast_store::{Flush, Store, StoreError, Trouble};
+use steadfast_store_redis::{Options, RedisStore, Tls};
+use steadfast_testkit::redis::Server;
+
+use crate::world::{claim, options, run, take};
+
+async fn refused(options: Options) -> StoreError {
+    match RedisStore::connect(options).await {
+        Ok(_) => panic!("this must not connect"),
+        Err(error) => error,
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_with_what_to_do_and_never_shown() {
+    let server = Server::with(&["--requirepass", "correct horse"]);
+    let url = |login: &str| format!("redis://{login}127.0.0.1:{}", server.port());
+    for login in ["", ":hunter2@", "nobody:hunter2@"] {
+        let error = refused(options(&url(login))).await;
+        assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Refused), "{error}");
+        let shown = format!("{error} {error:?}");
+        assert!(
+            shown.contains("password") && !shown.contains("hunter2") && !shown.contains("nobody"),
+            "{shown}"
+        );
+    }
+    for login in [":correct%20horse@", "default:correct%20horse@"] {
+        let store = RedisStore::connect(options(&url(login))).await.unwrap();
+        run(&store, &claim("a"), "paid").await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_unreachable_and_nothing_was_done() {
+    let port = Server::free_port();
+    for url in [
+        format!("redis://127.0.0.1:{port}"),
+        format!("redis+cluster://127.0.0.1:{port}"),
+        format!("redis+sentinel://127.0.0.1:{port}/main"),
+        "redis://no-such-host.invalid".to_owned(),
+    ] {
+        let error = refused(options(&url)).await;
+        assert_eq!(
+            (error.fault(), error.trouble()),
+            (StoreFault::NotDone, Trouble::Unreachable),
+            "{url}: {error}"
+        );
+        let message = error.to_string();
+        assert!(message.contains("check that it runs, the address"), "{url}: {message}");
+        // A store that is opened all the same says it with every call.
+        let error = RedisStore::open(options(&url)).claim(&claim("a"), &[]).await.unwrap_err();
+        assert_eq!(
+            (error.fault(), error.trouble()),
+            (StoreFault::NotDone, Trouble::Unreachable),
+            "{url}: {error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn tls_is_spoken_with_a_server_whose_authority_is_known_and_with_no_other() {
+    let certificate =
+        rcgen::generate_simple_self_signed(["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+    let folder = std::env::temp_dir().join(format!("steadfast-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (cert, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+    std::fs::write(&cert, certificate.cert.pem()).unwrap();
+    std::fs::write(&key, certificate.signing_key.serialize_pem()).unwrap();
+    let (cert, key) = (cert.display().to_string(), key.display().to_string());
+    let port = Server::free_port();
+    let server = Server::with(&[
+        "--tls-port",
+        &port.to_string(),
+        "--tls-cert-file",
+        &cert,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &cert,
+        "--tls-auth-clients",
+        "no",
+    ]);
+    let url = format!("rediss://localhost:{port}");
+    let known = Options { tls: Tls::Authority(certificate.cert.pem().into_bytes()), ..options(&url) };
+    let store = RedisStore::connect(known).await.unwrap();
+    run(&store, &claim("a"), "paid").await;
+
+    let error = refused(options(&url)).await;
+    assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Unreachable), "{error}");
+    // And a server that does not speak it.
+    let plain = Options {
+        connect_timeout: Duration::from_millis(300),
+        ..options(&format!("rediss://localhost:{}", server.port()))
+    };
+    assert_eq!(refused(plain).await.fault(), StoreFault::NotDone);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[tokio::test]
+async fn a_server_without_memory_is_full_and_nothing_was_done() {
+    let server = Server::start();
+    let store = RedisStore::connect(options(&server.url())).await.unwrap();
+    let record = take(&store, &claim("before")).await;
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = store.claim(&claim("a"), &[]).await.unwrap_err();
+    assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Full), "{error}");
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(store.record(claim("a").address.own()).await.unwrap(), None);
+    assert!(store.record(record.key).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_replica_takes_no_claims() {
+    let primary = Server::start();
+    let replica = Server::with(&["--replicaof", &format!("127.0.0.1 {}", primary.port())]);
+    let error = refused(options(&replica.url())).await;
+    assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Unreachable), "{error}");
+}
+
+#[tokio::test]
+async fn a_foreign_value_is_told_and_only_a_flush_of_its_key_removes_it() {
+    let server = Server::start();
+    let store = RedisStore::connect(options(&server.url())).await.unwrap();
+    let record = run(&store, &claim("a"), "paid").await;
+    let name = server.command(&["KEYS", "*:r:*"]);
+    server.command(&["SET", &name, "somebody else's"]);
+    for error in [store.claim(&claim("a"), &[]).await.err(), store.record(record.key).await.err()] {
+        let error = error.unwrap();
+        assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Unreadable), "{error}");
+    }
+    let everything = Flush::Finished(steadfast_store::Selection::default());
+    assert_eq!(store.flush(&everything).await.unwrap(), 0);
+    assert_eq!(store.flush(&Flush::Key(record.key)).await.unwrap(), 1);
+    run(&store, &claim("a"), "paid").await;
+}

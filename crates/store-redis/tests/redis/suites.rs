@@ -1,0 +1,43 @@
+//! What every store does, on one server and on a Cluster.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_store::suite::{Fixture, Leases, Time};
+use steadfast_store_redis::RedisStore;
+use steadfast_testkit::redis::{Cluster, Server};
+
+use crate::world::options;
+
+async fn on_one_server() -> Fixture {
+    let server = Server::shared();
+    fixture(&server.url(), Box::new(Arc::clone(&server))).await
+}
+
+async fn on_a_cluster() -> Fixture {
+    let cluster = Cluster::shared();
+    fixture(&cluster.url(), Box::new(Arc::clone(&cluster))).await
+}
+
+/// Two clients of the same data, with a prefix that nobody else has.
+async fn fixture(url: &str, keep: Box<dyn Any + Send + Sync>) -> Fixture {
+    let options = options(url);
+    Fixture {
+        store: Arc::new(RedisStore::connect(options.clone()).await.unwrap()),
+        second: Some(Arc::new(RedisStore::connect(options).await.unwrap())),
+        time: Time::Real { moment: Duration::from_millis(50) },
+        leases: Leases::Time,
+        most: None,
+        histories: 6,
+        keep,
+    }
+}
+
+mod one_server {
+    steadfast_store::store_suite!(super::on_one_server);
+}
+
+mod cluster {
+    steadfast_store::store_suite!(super::on_a_cluster);
+}

@@ -1,0 +1,249 @@
+//! What is said to the server, how often, and what a late command does.
+
+use std::time::Duration;
+
+use steadfast_core::call::StoreFault;
+use steadfast_core::dedupe::{Claim, Ending, Intent, Role, Save, SaveVerdict, StartVerdict};
+use steadfast_store::{Codec, Flush, Page, Selection, Store, Trouble};
+use steadfast_store_redis::{Options, Prefix, RedisStore};
+use steadfast_testkit::redis::Server;
+
+use crate::world::{
+    claim, done, failed, keyless, options, release, run, save, take, verdict, with_lease, within,
+};
+
+/// How often the server has run a command.
+fn runs(server: &Server, command: &str) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]);
+    let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));
+    line.and_then(|line| line.split_once("calls=")?.1.split_once(',')?.0.parse().ok()).unwrap_or(0)
+}
+
+#[tokio::test]
+async fn the_usual_ways_are_one_round_trip_and_the_others_two() {
+    let server = Server::start();
+    let options = options(&server.url());
+    let (store, other) =
+        (RedisStore::connect(options.clone()).await.unwrap(), RedisStore::connect(options).await.unwrap());
+    run(&store, &claim("the script is known from here on"), "x").await;
+    let before = std::cell::Cell::new(runs(&server, "evalsha"));
+    let trips = || {
+        let now = runs(&server, "evalsha");
+        now - before.replace(now)
+    };
+
+    for fresh in [claim("a"), keyless("a")] {
+        let waiting = Claim { intent: Intent::Take { started: false }, ..fresh.clone() };
+        let record = take(&store, &waiting).await;
+        assert_eq!(trips(), 1, "a claim");
+        assert_eq!(store.start(record.key, &record.owner).await.unwrap(), StartVerdict::Started);
+        assert_eq!(trips(), 1, "a start");
+        store.renew(&record, &waiting.rules.keep).await.unwrap();
+        assert_eq!(trips(), 1, "a renewal");
+        let duplicate = || if fresh.address.index().is_some() { keyless("a") } else { claim("a") };
+        assert_eq!(verdict(&other, &duplicate()).await, "follow");
+        assert_eq!(trips(), 1, "a follower");
+        let receipt = match store.save(&save(&record, "paid")).await.unwrap() {
+            SaveVerdict::Saved(receipt) => receipt,
+            SaveVerdict::FenceLost => panic!("the fence is lost"),
+        };
+        assert_eq!(trips(), 1, "a save");
+        assert_eq!(verdict(&other, &duplicate()).await, "replay");
+        assert_eq!(trips(), 1, "a replay");
+        let woken = Claim { role: Role::Waiter { followed: record.key }, ..duplicate() };
+        assert_eq!(verdict(&other, &woken).await, "replay");
+        assert_eq!(trips(), 1, "a waiter that was woken");
+        store.delivered(&receipt, store.now()).await.unwrap();
+        assert_eq!(trips(), 1, "a delivery");
+    }
+    let record = take(&store, &claim("b")).await;
+    trips();
+    store.release(&release(&record)).await.unwrap();
+    assert_eq!(trips(), 1, "a release");
+
+    let lapsed = Claim { retry_safe: true, ..with_lease(claim("c"), Duration::ZERO) };
+    take(&store, &lapsed).await;
+    trips();
+    assert_eq!(verdict(&other, &claim("c")).await, "mine");
+    assert_eq!(trips(), 2, "a take-over");
+}
+
+#[tokio::test]
+async fn a_claim_that_arrives_after_its_caller_has_gone_is_void() {
+    let server = Server::start();
+    let patient = options(&server.url());
+    let hasty = Options { command_timeout: Duration::from_millis(100), ..patient.clone() };
+    let (hasty, patient) =
+        (RedisStore::connect(hasty).await.unwrap(), RedisStore::connect(patient).await.unwrap());
+    run(&hasty, &claim("before"), "x").await;
+    run(&patient, &claim("also before"), "x").await;
+
+    server.pause();
+    let late = claim("late");
+    let error = hasty.claim(&late, &[]).await.unwrap_err();
+    assert_eq!((error.fault(), error.trouble()), (StoreFault::Unanswered, Trouble::Unreachable));
+    let waiting = claim("waiting");
+    let waited = tokio::spawn({
+        let (store, waiting) = (patient.clone(), waiting.clone());
+        async move { take(&store, &waiting).await }
+    });
+    tokio::task::yield_now().await;
+    server.resume();
+    let record = within("a claim that was only delayed", waited).await.unwrap();
+    assert_eq!(patient.record(record.key).await.unwrap(), Some(record), "its caller was still there");
+    assert_eq!(patient.record(late.address.own()).await.unwrap(), None, "its caller was not");
+}
+
+#[tokio::test]
+async fn a_server_that_forgot_the_script_learns_it_again() {
+    let server = Server::start();
+    let store = RedisStore::connect(options(&server.url())).await.unwrap();
+    run(&store, &claim("a"), "x").await;
+    server.command(&["SCRIPT", "FLUSH"]);
+    run(&store, &claim("b"), "x").await;
+}
+
+#[tokio::test]
+async fn a_crowd_of_followers_asks_once_and_a_broken_subscription_leaves_nobody_waiting() {
+    let server = Server::start();
+    let options = options(&server.url());
+    let (store, other) =
+        (RedisStore::connect(options.clone()).await.unwrap(), RedisStore::connect(options).await.unwrap());
+    let record = take(&store, &claim("a")).await;
+    let follow = || {
+        let (other, key) = (other.clone(), record.key);
+        tokio::spawn(async move { other.settled(key).await })
+    };
+    let crowd: Vec<_> = (0..200).map(|_| follow()).collect();
+    while runs(&server, "getrange") == 0 {
+        tokio::task::yield_now().await;
+    }
+    // The script looks with the same command; whoever follows has looked once.
+    let looks = runs(&server, "getrange");
+    assert!(looks <= 2, "{looks} looks for 200 followers");
+    server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    assert!(matches!(store.save(&save(&record, "paid")).await, Ok(SaveVerdict::Saved(_))));
+    for follower in crowd {
+        within("a follower whose subscription broke", follower).await.unwrap();
+    }
+}
+
+/// Polling alone would wake everybody too, only later; so here is what only a message can do.
+#[tokio::test]
+async fn followers_are_woken_by_a_message_and_every_end_sends_one() {
+    let server = Server::start();
+    let options = options(&server.url());
+    let (store, other) =
+        (RedisStore::connect(options.clone()).await.unwrap(), RedisStore::connect(options).await.unwrap());
+    let follow = |key| {
+        let other = other.clone();
+        tokio::spawn(async move { other.settled(key).await })
+    };
+    let listens = |name: &str| server.command(&["PUBSUB", "NUMSUB", name]) == format!("{name} 1");
+    let until_heard = async |name: &str, heard: bool| {
+        within("the subscription", async {
+            while listens(name) != heard {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    };
+
+    // The record is in flight and stays so for minutes: no look at it lets anybody go.
+    let record = take(&store, &claim("a")).await;
+    let name = server.command(&["KEYS", "*:r:*"]);
+    let follower = follow(record.key);
+    until_heard(&name, true).await;
+    server.command(&["PUBLISH", &name, ""]);
+    within("a follower that was told", follower).await.unwrap();
+    until_heard(&name, false).await;
+
+    let published = || runs(&server, "publish");
+    let before = published();
+    store.renew(&record, &claim("a").rules.keep).await.unwrap();
+    assert_eq!(published(), before, "nothing has ended");
+    store.save(&save(&record, "paid")).await.unwrap();
+    assert_eq!(published(), before + 1, "an answer");
+    let endings: [(&str, Ending); 2] = [("failed", failed()), ("unknown", Ending::Unknown)];
+    for (key, ending) in endings {
+        let record = take(&store, &claim(key)).await;
+        let before = published();
+        store.save(&Save { ending, ..save(&record, "") }).await.unwrap();
+        assert_eq!(published(), before + 1, "{key}");
+    }
+    let record = take(&store, &claim("released")).await;
+    let before = published();
+    store.release(&release(&record)).await.unwrap();
+    assert_eq!(published(), before + 1, "released");
+}
+
+#[tokio::test]
+async fn two_prefixes_on_one_server_know_nothing_of_each_other() {
+    let server = Server::start();
+    let prefixed = |prefix: &str| Options { prefix: Prefix::new(prefix).unwrap(), ..options(&server.url()) };
+    let (one, other) = (
+        RedisStore::connect(prefixed("one:")).await.unwrap(),
+        RedisStore::connect(prefixed("other:")).await.unwrap(),
+    );
+    run(&one, &claim("a"), "paid").await;
+    assert_eq!(verdict(&other, &claim("a")).await, "mine");
+    let everything = Flush::Finished(Selection::default());
+    assert_eq!(other.flush(&everything).await.unwrap(), 0, "its own is in flight, the other's not its own");
+    assert_eq!(verdict(&one, &claim("a")).await, "replay");
+    let names = server.command(&["KEYS", "*"]);
+    assert!(names.split(' ').all(|name| name.starts_with("one:{") || name.starts_with("other:{")), "{names}");
+}
+
+#[tokio::test]
+async fn with_a_secret_nothing_that_a_tool_said_lies_on_the_server_in_the_clear() {
+    let server = Server::start();
+    let codec = Codec::encrypted(&[7; 32]).unwrap();
+    let options = Options { codec, ..options(&server.url()) };
+    let store = RedisStore::connect(options.clone()).await.unwrap();
+    let record = run(&store, &claim("a"), "a very secret answer").await;
+    let names = server.command(&["KEYS", "*:r:*"]);
+    let stored = server.command(&["GET", &names]);
+    assert!(stored.len() > 100 && !stored.contains("secret"), "{stored}");
+    assert!(store.record(record.key).await.unwrap().is_some());
+
+    let blind = RedisStore::connect(Options { codec: Codec::default(), ..options }).await.unwrap();
+    let error = blind.claim(&claim("a"), &[]).await.unwrap_err();
+    assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Unreadable));
+    let listed = blind.records(&Selection::default(), Page { after: None, limit: 10 }).await.unwrap();
+    assert_eq!(listed, [], "a list does not fail for one that cannot be read");
+}
+
+#[tokio::test]
+async fn keys_end_with_the_lifetime_of_what_they_hold() {
+    let server = Server::start();
+    let store = RedisStore::connect(options(&server.url())).await.unwrap();
+    let lives = |pattern: &str| {
+        let name = server.command(&["KEYS", pattern]);
+        server.command(&["PTTL", &name]).parse::<i64>().unwrap()
+    };
+    let claim = keyless("a");
+    let record = take(&store, &claim).await;
+    let open = i64::try_from(claim.rules.keep.open.as_millis()).unwrap();
+    for pattern in ["*:r:*", "*:i:*"] {
+        assert!((open - 5000..=open).contains(&lives(pattern)), "in flight: {pattern}");
+    }
+    let finished =
+        [("done", done("paid"), claim.rules.keep.done), ("failed", failed(), claim.rules.keep.failed)];
+    for (arguments, ending, keep) in finished {
+        let server = Server::start();
+        let store = RedisStore::connect(options(&server.url())).await.unwrap();
+        let record = take(&store, &keyless(arguments)).await;
+        store.save(&Save { ending, ..save(&record, "") }).await.unwrap();
+        let keep = i64::try_from(keep.as_millis()).unwrap();
+        for pattern in ["*:r:*", "*:i:*"] {
+            let name = server.command(&["KEYS", pattern]);
+            let lives: i64 = server.command(&["PTTL", &name]).parse().unwrap();
+            assert!((keep - 5000..=keep).contains(&lives), "{arguments}: {pattern} lives {lives} ms");
+        }
+    }
+    let held = Save { ending: Ending::Unknown, hold: true, ..save(&record, "") };
+    store.save(&held).await.unwrap();
+    for pattern in ["*:r:*", "*:i:*"] {
+        assert_eq!(lives(pattern), -1, "held until somebody settles it: {pattern}");
+    }
+}

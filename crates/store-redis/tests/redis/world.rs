@@ -1,0 +1,160 @@
+//! Calls and stores, as the tests here need them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use steadfast_core::code::Code;
+use steadfast_core::dedupe::{
+    Address, Claim, ClaimVerdict, Ending, Failure, Intent, Owner, Process, Record, Release, Role, Rules,
+    RunId, Save, SaveVerdict,
+};
+use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
+use steadfast_core::key::{Key, run_key};
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::{DedupePolicy, Lifetimes};
+use steadfast_store::{News, Store, StoreError};
+use steadfast_store_redis::{Options, Prefix, RedisStore};
+use tokio::sync::broadcast;
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+static NUMBER: AtomicU64 = AtomicU64::new(1);
+
+/// Options for this server with a prefix that no other test has.
+pub(crate) fn options(url: &str) -> Options {
+    let prefix = format!("test{}:", NUMBER.fetch_add(1, Ordering::Relaxed));
+    Options { prefix: Prefix::new(&prefix).unwrap(), ..Options::parse(url).unwrap() }
+}
+
+/// A call under a key, of a tool that must not run twice.
+pub(crate) fn claim(key: &str) -> Claim {
+    at(Address::Explicit(Key(Digest::of(key.as_bytes()))))
+}
+
+/// A call that is known by its arguments only.
+pub(crate) fn keyless(arguments: &str) -> Claim {
+    let index = Key(Digest::of(arguments.as_bytes()));
+    let claim = claim("");
+    let address = Address::Keyless { run: run_key(index, &claim.run), index };
+    Claim { address, ..claim }
+}
+
+fn at(address: Address) -> Claim {
+    let call = NUMBER.fetch_add(1, Ordering::Relaxed);
+    Claim {
+        address,
+        intent: Intent::Take { started: true },
+        role: Role::Fresh,
+        owner: Owner { process: Process { boot: "here".into(), pid: 1, started: 1 }, call, claim: 1 },
+        digest: Digest::of(b"arguments"),
+        retry_safe: false,
+        best_effort: false,
+        arrived: steadfast_core::Timestamp::ZERO,
+        run: RunId(format!("run-{call}").into()),
+        rules: Rules::from(&DedupePolicy::default()),
+        tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },
+        request: RequestId::new(format!("request-{call}")).unwrap(),
+        tool_call: None,
+        session: None,
+        actor: None,
+        tenant: None,
+    }
+}
+
+/// The same call with another lease.
+pub(crate) fn with_lease(claim: Claim, lease: Duration) -> Claim {
+    let keep = Lifetimes { lease, ..claim.rules.keep };
+    Claim { rules: Rules { keep, ..claim.rules }, ..claim }
+}
+
+pub(crate) fn done(text: &str) -> Ending {
+    Ending::Done(Some(Output { content: RawJson::string(text), metadata: None }))
+}
+
+/// A failure that is an answer: it will not go away.
+pub(crate) fn failed() -> Ending {
+    Ending::Failed(Failure {
+        code: Code::ToolError,
+        message: "no".into(),
+        retriable: false,
+        terminal: true,
+        rule: None,
+        verify: None,
+        retry_after: None,
+        output: None,
+    })
+}
+
+pub(crate) fn save(claimed: &Record, text: &str) -> Save {
+    Save {
+        claimed: Arc::new(claimed.clone()),
+        ending: done(text),
+        attempts: Vec::new(),
+        delivered: None,
+        hold: false,
+        keep: DedupePolicy::default().keep,
+    }
+}
+
+pub(crate) fn release(record: &Record) -> Release {
+    Release { key: record.key, index: record.index, owner: record.owner.clone() }
+}
+
+/// Claims what must be free.
+pub(crate) async fn take(store: &RedisStore, claim: &Claim) -> Record {
+    match store.claim(claim, &[]).await {
+        Ok(ClaimVerdict::Mine(record)) => Arc::unwrap_or_clone(record),
+        other => panic!("expected mine, got {other:?}"),
+    }
+}
+
+/// Claims, saves, and must be through with both.
+pub(crate) async fn run(store: &RedisStore, claim: &Claim, text: &str) -> Record {
+    let record = take(store, claim).await;
+    assert!(matches!(store.save(&save(&record, text)).await, Ok(SaveVerdict::Saved(_))));
+    record
+}
+
+/// What came of a claim, in a word.
+pub(crate) async fn verdict(store: &RedisStore, claim: &Claim) -> &'static str {
+    match store.claim(claim, &[]).await.unwrap() {
+        ClaimVerdict::Mine(_) => "mine",
+        ClaimVerdict::Follow(_) => "follow",
+        ClaimVerdict::Replay(_) => "replay",
+        ClaimVerdict::Unknown(_) => "tell",
+        ClaimVerdict::Closed => "closed",
+        ClaimVerdict::Conflict => "conflict",
+        ClaimVerdict::Nothing => "nothing",
+        ClaimVerdict::Busy => "busy",
+        ClaimVerdict::Full => "full",
+    }
+}
+
+/// Waits for what must come.
+pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
+    let came = tokio::time::timeout(PATIENCE, future).await;
+    came.unwrap_or_else(|_| panic!("{what}: nothing came within {PATIENCE:?}"))
+}
+
+/// Waits for this news.
+pub(crate) async fn heard(news: &mut broadcast::Receiver<News>, expected: News) {
+    let listening = async { while news.recv().await.unwrap() != expected {} };
+    within(&format!("{expected:?}"), listening).await;
+}
+
+/// Tries until the store does it: after an outage it may fail a few times more.
+pub(crate) async fn eventually<T, F: Future<Output = Result<T, StoreError>>>(
+    mut attempt: impl FnMut() -> F,
+) -> T {
+    let trying = async {
+        loop {
+            match attempt().await {
+                Ok(done) => return done,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    within("the store does it", trying).await
+}

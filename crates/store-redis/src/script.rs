@@ -292,3 +292,42 @@ fn lifetime(life: Option<u64>) -> Word {
     // What is over already lives for a moment more: zero would mean for ever.
     Word::Number(life.map_or(0, |millis| millis.max(1)))
 }
+
+#[cfg(test)]
+mod tests {
+    use steadfast_testkit::redis::Server;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_decision_is_carried_out_in_its_time_and_for_its_store_only() {
+        let server = Server::start();
+        server.command(&["SET", "marker", "here"]);
+        let client = redis::Client::open(server.url()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let time: (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await.unwrap();
+        let at = |seconds: i64| Timestamp::from_millis(1000 * time.0.saturating_add_signed(seconds));
+        let script = Script::decisions();
+        let found = |body: &Body| matches!(body, Body::Found(values) if values[..] == [None]);
+        for (marker, from, until, becomes) in [
+            ("here", 60, 120, "the server's clock was set back since: not yet"),
+            ("here", -120, -60, "its caller has gone: void"),
+            ("there", -60, 60, "another store"),
+            ("here", -60, 60, "done"),
+        ] {
+            let mut request = Request::new("own".to_owned(), Expect::Absent);
+            request.put("own", b"value".to_vec(), None, Wake::Nobody);
+            let valid = Validity { from: at(from), until: at(until) };
+            let command = request.command(&script, By::Text, ("marker", marker.as_bytes()), valid);
+            let answer = read(command.query_async(&mut connection).await.unwrap()).unwrap();
+            let done = match becomes {
+                "done" => matches!(answer.body, Body::Done),
+                "another store" => matches!(answer.body, Body::OtherMarker),
+                _ => found(&answer.body),
+            };
+            assert!(done, "{becomes}: {:?}", answer.body);
+            let stored = server.command(&["GET", "own"]);
+            assert_eq!(stored == "value", becomes == "done", "{becomes}");
+        }
+    }
+}

@@ -52,7 +52,7 @@ impl Server {
     /// A server with settings, as `redis-server` takes them.
     pub fn with(settings: &[&str]) -> Self {
         let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
-        Self::launch(Kind::Data, settings)
+        Self::launch(Kind::Data, || settings.clone())
     }
 
     /// A port that nobody listens on: for a second port of a server, or for a server that is not there.
@@ -116,11 +116,12 @@ impl Server {
         self.restart();
     }
 
-    fn launch(kind: Kind, settings: Vec<String>) -> Self {
+    /// The settings are made anew for every try, because there may be a port in them.
+    fn launch(kind: Kind, settings: impl Fn() -> Vec<String>) -> Self {
         // Between looking for a free port and listening on it somebody else may take it.
         for _ in 0..20 {
             let (port, folder) = (Self::free_port(), new_folder());
-            let mut server = Self { port, folder, settings: settings.clone(), kind, process: None };
+            let mut server = Self { port, folder, settings: settings(), kind, process: None };
             server.spawn();
             if server.answers_before(Instant::now() + PATIENCE) {
                 return server;
@@ -216,15 +217,12 @@ impl Cluster {
     pub fn start() -> Self {
         let nodes: Vec<Server> = (0..3)
             .map(|_| {
-                let bus = Server::free_port().to_string();
-                Server::with(&[
-                    "--cluster-enabled",
-                    "yes",
-                    "--cluster-port",
-                    &bus,
-                    "--cluster-node-timeout",
-                    "2000",
-                ])
+                Server::launch(Kind::Data, || {
+                    let bus = Server::free_port().to_string();
+                    let fixed =
+                        ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port"];
+                    fixed.into_iter().map(str::to_owned).chain([bus]).collect()
+                })
             })
             .collect();
         let bounds = [0, Self::SLOTS / 3, 2 * (Self::SLOTS / 3), Self::SLOTS];
@@ -232,7 +230,7 @@ impl Cluster {
             let [from, to] = range else { continue };
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &(to - 1).to_string()]);
         }
-        let bus_of = |node: &Server| node.settings.get(3).cloned().unwrap_or_default();
+        let bus_of = |node: &Server| node.settings.last().cloned().unwrap_or_default();
         for (number, node) in nodes.iter().enumerate() {
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
         }
@@ -300,7 +298,7 @@ impl Sentinel {
                 .try_command(&["INFO", "replication"])
                 .is_ok_and(|info| info.contains("master_link_status:up"))
         });
-        let sentinel = Server::launch(Kind::Sentinel, Vec::new());
+        let sentinel = Server::launch(Kind::Sentinel, Vec::new);
         sentinel.command(&["SENTINEL", "MONITOR", Self::SERVICE, "127.0.0.1", &port, "1"]);
         for (name, value) in [("down-after-milliseconds", "500"), ("failover-timeout", "3000")] {
             sentinel.command(&["SENTINEL", "SET", Self::SERVICE, name, value]);
@@ -335,6 +333,23 @@ impl Sentinel {
     pub fn fail_over(&mut self) {
         let before = self.primary_port();
         self.primary().kill();
+        self.wait_for_another_than(before);
+    }
+
+    /// Makes the replica the primary and the primary its replica. Both live on.
+    pub fn swap(&mut self) {
+        let before = self.primary_port();
+        assert_eq!(self.sentinel.command(&["SENTINEL", "FAILOVER", Self::SERVICE]), "OK");
+        self.wait_for_another_than(before);
+        eventually("the old primary is a replica", || {
+            self.servers.iter().any(|server| {
+                server.port == before
+                    && server.try_command(&["ROLE"]).is_ok_and(|role| role.starts_with("slave"))
+            })
+        });
+    }
+
+    fn wait_for_another_than(&self, before: u16) {
         eventually("the replica has taken over", || {
             let port = self.primary_port();
             port != before
@@ -424,6 +439,18 @@ mod tests {
         assert_eq!(durable.command(&["GET", "a"]), "1");
         durable.restart_empty();
         assert_eq!(durable.command(&["GET", "a"]), "");
+    }
+
+    #[test]
+    fn a_server_ends_with_its_test_also_when_that_panics() {
+        let server = Server::start();
+        let (port, folder) = (server.port(), server.folder.clone());
+        let ended = thread::spawn(move || {
+            assert_eq!(server.command(&["PING"]), "a test that fails");
+        });
+        assert!(ended.join().is_err());
+        assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "nobody listens there any more");
+        assert!(!folder.exists());
     }
 
     #[test]

@@ -238,6 +238,27 @@ async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
     assert!(checked > 50, "only {checked} answers before the failover");
 }
 
+/// A server that was made a replica keeps its connections and refuses what comes on them.
+#[tokio::test]
+async fn sf_3_a_primary_that_became_a_replica_is_left() {
+    let mut pair = Sentinel::start(&[]);
+    let store = RedisStore::connect(options(&pair.url())).await.unwrap();
+    let before = run(&store, &claim("before"), "paid").await;
+    let held = take(&store, &claim("held")).await;
+    pair.primary().command(&["WAIT", "1", "5000"]);
+    let mut pair = tokio::task::spawn_blocking(move || {
+        pair.swap();
+        pair
+    })
+    .await
+    .unwrap();
+    eventually(|| async { store.save(&save(&held, "paid")).await }).await;
+    run(&store, &claim("after"), "paid").await;
+    assert!(store.record(before.key).await.unwrap().is_some());
+    let names = pair.primary().command(&["KEYS", "*:r:*"]);
+    assert_eq!(names.split(' ').count(), 3, "all of them are with the new primary: {names}");
+}
+
 #[tokio::test]
 async fn a_write_that_no_replica_confirms_counts_as_unanswered() {
     let server = Server::start();

@@ -1,10 +1,11 @@
 //! Servers that do not let us in, or cannot be used: each with a message that says what to do.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use steadfast_core::call::StoreFault;
 use steadfast_store::{Flush, Store, StoreError, Trouble};
-use steadfast_store_redis::{Options, RedisStore, Tls};
+use steadfast_store_redis::{Login, Options, RedisStore, Tls};
 use steadfast_testkit::redis::Server;
 
 use crate::world::{claim, options, run, take};
@@ -64,11 +65,9 @@ async fn a_server_that_is_not_there_is_unreachable_and_nothing_was_done() {
 
 #[tokio::test]
 async fn tls_is_spoken_with_a_server_whose_authority_is_known_and_with_no_other() {
-    let certificate =
-        rcgen::generate_simple_self_signed(["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
-    let folder = std::env::temp_dir().join(format!("steadfast-tls-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let (cert, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+    let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let folder = Folder::new();
+    let (cert, key) = (folder.0.join("cert.pem"), folder.0.join("key.pem"));
     std::fs::write(&cert, certificate.cert.pem()).unwrap();
     std::fs::write(&key, certificate.signing_key.serialize_pem()).unwrap();
     let (cert, key) = (cert.display().to_string(), key.display().to_string());
@@ -84,21 +83,52 @@ async fn tls_is_spoken_with_a_server_whose_authority_is_known_and_with_no_other(
         &cert,
         "--tls-auth-clients",
         "no",
+        "--requirepass",
+        "correct horse",
     ]);
-    let url = format!("rediss://localhost:{port}");
+    let url = format!("rediss://:correct%20horse@localhost:{port}");
     let known = Options { tls: Tls::Authority(certificate.cert.pem().into_bytes()), ..options(&url) };
-    let store = RedisStore::connect(known).await.unwrap();
+    let store = RedisStore::connect(known.clone()).await.unwrap();
     run(&store, &claim("a"), "paid").await;
 
-    let error = refused(options(&url)).await;
-    assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Unreachable), "{error}");
+    let elsewhere = Options { tls: known.tls.clone(), ..options(&url.replace("localhost", "127.0.0.1")) };
+    for (why, options) in [("nobody vouches for it", options(&url)), ("it is for another name", elsewhere)] {
+        let error = refused(options).await;
+        assert_eq!(
+            (error.fault(), error.trouble()),
+            (StoreFault::NotDone, Trouble::Unreachable),
+            "{why}: {error}"
+        );
+        assert!(
+            error.to_string().contains("certificate") && error.to_string().contains("and TLS"),
+            "{error}"
+        );
+    }
+    let wrong = Options { login: Login::default(), ..known };
+    assert_eq!(refused(wrong).await.trouble(), Trouble::Refused, "a password is wanted here too");
     // And a server that does not speak it.
     let plain = Options {
         connect_timeout: Duration::from_millis(300),
         ..options(&format!("rediss://localhost:{}", server.port()))
     };
     assert_eq!(refused(plain).await.fault(), StoreFault::NotDone);
-    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A folder that ends with its test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = std::env::temp_dir().join(format!("steadfast-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@
 //!
 //! That is as good as deciding inside the script. The tables are functions of what was found and of the time. What was
 //! found is compared at the moment of the write, by owner and version, which change with every write; so the decision
-//! is the one that the script would have made. The time was read a little earlier, by an [estimate](clock) that
+//! is the one that the script would have made. The time was read a little earlier, by an estimate (`clock.rs`) that
 //! is never later than the server's own; the script refuses a decision whose time the server has not reached yet, or
 //! passed by more than the command time-out. So a decision is never made early (a lease is not over before it is), it
 //! is late by no more than a command may take, and a claim that was stuck on its way is void when its caller has gone.
@@ -29,8 +29,8 @@
 //!
 //! A claim that is lost can be made twice, and its tool then runs twice. A server that comes back **empty** is noticed:
 //! every district of keys has a marker, and a process that finds another one than it knew tells
-//! [`News::Emptied`](steadfast_store::News::Emptied), lets holders write their claims again, and refuses for one lease
-//! new claims of tools that must not run twice ([`ClaimVerdict::Closed`](steadfast_core::dedupe::ClaimVerdict::Closed)).
+//! [`News::Emptied`], lets holders write their claims again, and refuses for one lease new claims of tools that must not
+//! run twice ([`ClaimVerdict::Closed`]). Whatever it finds it still answers.
 //! A replica that lags and takes over looks like itself and is not noticed: that is what [`Confirm`] is for.
 //!
 //! The server must not evict: `maxmemory-policy noeviction`, or at most `volatile-ttl`, which takes what would end

@@ -121,16 +121,8 @@ async fn a_user_is_let_in_behind_sentinels_that_want_a_password_of_their_own() {
     wrong_password_is_told(Options { login: as_user(&url, "wrong").login, ..right.clone() }).await;
     wrong_password_is_told(Options { sentinel_login: login("wrong"), ..right.clone() }).await;
 
-    let error = refused(Options {
-        place: match right.place.clone() {
-            steadfast_store_redis::Place::Sentinel { sentinels, .. } => {
-                steadfast_store_redis::Place::Sentinel { service: "another".to_owned(), sentinels }
-            }
-            place => place,
-        },
-        ..right
-    })
-    .await;
+    let url = url.replace(Sentinel::SERVICE, "another");
+    let error = refused(Options { place: as_user(&url, PASSWORD).place, ..right }).await;
     assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Unreachable), "{error}");
     assert!(error.to_string().contains("check the name"), "{error}");
 }

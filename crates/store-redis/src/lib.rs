@@ -33,8 +33,8 @@
 //! run twice ([`ClaimVerdict::Closed`]). Whatever it finds it still answers.
 //! A replica that lags and takes over looks like itself and is not noticed: that is what [`Confirm`] is for.
 //!
-//! The server must not evict: `maxmemory-policy noeviction`, or at most `volatile-ttl`, which takes what would end
-//! first. Redis 6.2 or newer, or Valkey. A user needs `+@read +@write +@scripting +@pubsub +time +wait +ping` on the
+//! The server must not evict (`maxmemory-policy noeviction`): a record that was evicted is lost, and nothing notices
+//! it. Redis 6.2 or newer, or Valkey. A user needs `+@read +@write +@scripting +@pubsub +time +wait +ping` on the
 //! keys and channels of the prefix, and `+cluster|slots` in a Cluster, `+role` behind Sentinel.
 
 mod clock;

@@ -25,8 +25,18 @@ use crate::engine::Inner;
 /// The operations that are repeated.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    queue: Mutex<VecDeque<Keeping>>,
+    queue: Mutex<Queue>,
+    /// There is more to do, or it has become due.
     added: Notify,
+    /// One that was under way no longer is.
+    settled: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Keeping>,
+    /// Taken out to be repeated right now. They count: until the store has answered, nothing got through.
+    under_way: usize,
 }
 
 /// One of them.
@@ -62,18 +72,18 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 impl Keeper {
     pub(crate) fn new() -> Self {
-        Self { queue: Mutex::default(), added: Notify::new() }
+        Self { queue: Mutex::default(), added: Notify::new(), settled: Notify::new() }
     }
 
     pub(crate) fn keep(&self, kept: impl Iterator<Item = Keeping>) {
         let mut queue = self.queue.lock();
-        let before = queue.len();
-        queue.extend(kept);
-        if queue.len() == before {
+        let before = queue.waiting.len();
+        queue.waiting.extend(kept);
+        if queue.waiting.len() == before {
             return;
         }
-        while queue.len() > MOST {
-            if let Some(dropped) = queue.pop_front() {
+        while queue.waiting.len() > MOST {
+            if let Some(dropped) = queue.waiting.pop_front() {
                 tracing::error!(event = "store.gave_up", what = ?dropped.what, "too much waits for the store");
             }
         }
@@ -81,9 +91,21 @@ impl Keeper {
         self.added.notify_one();
     }
 
-    /// How much waits.
+    /// How much did not get through yet.
     pub(crate) fn len(&self) -> usize {
-        self.queue.lock().len()
+        let queue = self.queue.lock();
+        queue.waiting.len() + queue.under_way
+    }
+
+    /// The store is back: nothing waits for its next turn. Only a release that was never tried does, because its own
+    /// claim may still be on the way.
+    pub(crate) fn hurry(&self, now: Timestamp) {
+        for keeping in &mut self.queue.lock().waiting {
+            if keeping.tries > 0 || matches!(keeping.what, What::Save(..) | What::Park(_)) {
+                keeping.due = keeping.due.min(now);
+            }
+        }
+        self.added.notify_one();
     }
 
     /// Repeats them for as long as the engine lives.
@@ -98,47 +120,82 @@ impl Keeper {
                         () = added => {}
                     }
                 }
-                Next::Now(keeping) => self.repeat(inner, keeping).await,
+                Next::Now(under_way) => under_way.repeat(inner).await,
             }
         }
     }
 
-    /// Tries everything once more, due or not; for the end of the engine.
+    /// Tries everything once more, due or not, and waits for what is under way; for the end of the engine.
     pub(crate) async fn drain(&self, inner: &Inner) {
-        let all: Vec<_> = self.queue.lock().drain(..).collect();
-        for keeping in all {
-            self.repeat(inner, keeping).await;
+        let waiting = self.queue.lock().waiting.len();
+        for _ in 0..waiting {
+            let Some(under_way) = self.take(0) else { break };
+            under_way.repeat(inner).await;
+        }
+        loop {
+            let settled = self.settled.notified();
+            if self.queue.lock().under_way == 0 {
+                return;
+            }
+            settled.await;
         }
     }
 
-    async fn repeat(&self, inner: &Inner, mut keeping: Keeping) {
-        if let Err(error) = keeping.what.carry_out(inner).await {
-            keeping.tries += 1;
-            let pause = FIRST_PAUSE.saturating_mul(1 << keeping.tries.min(6)).min(LONGEST_PAUSE);
-            keeping.due = inner.clock.now() + pause;
-            tracing::debug!(event = "store.repeat", what = ?keeping.what, tries = keeping.tries, %error);
-            self.queue.lock().push_back(keeping);
-        }
-    }
-
-    fn next(&self, clock: &dyn Clock) -> Next {
-        let mut queue = self.queue.lock();
+    fn next(&self, clock: &dyn Clock) -> Next<'_> {
         let now = clock.now();
-        match queue.iter().position(|keeping| keeping.due <= now) {
-            Some(due) => queue.remove(due).map_or(Next::Nothing, Next::Now),
-            None => queue
-                .iter()
-                .map(|keeping| keeping.due)
-                .min()
-                .map_or(Next::Nothing, |due| Next::At(due.since(now))),
+        let queue = self.queue.lock();
+        let due = queue.waiting.iter().position(|keeping| keeping.due <= now);
+        let soonest = queue.waiting.iter().map(|keeping| keeping.due).min();
+        drop(queue);
+        match due {
+            Some(due) => self.take(due).map_or(Next::Nothing, Next::Now),
+            None => soonest.map_or(Next::Nothing, |due| Next::At(due.since(now))),
+        }
+    }
+
+    fn take(&self, position: usize) -> Option<UnderWay<'_>> {
+        let mut queue = self.queue.lock();
+        let keeping = queue.waiting.remove(position)?;
+        queue.under_way += 1;
+        Some(UnderWay { keeper: self, keeping: Some(keeping) })
+    }
+}
+
+/// An operation that is being repeated. If that comes to nothing, or is given up, it waits again.
+struct UnderWay<'a> {
+    keeper: &'a Keeper,
+    keeping: Option<Keeping>,
+}
+
+impl UnderWay<'_> {
+    async fn repeat(mut self, inner: &Inner) {
+        let Some(keeping) = &mut self.keeping else { return };
+        match keeping.what.carry_out(inner).await {
+            Ok(()) => self.keeping = None,
+            Err(error) => {
+                keeping.tries += 1;
+                let pause = FIRST_PAUSE.saturating_mul(1 << keeping.tries.min(6)).min(LONGEST_PAUSE);
+                keeping.due = inner.clock.now() + pause;
+                tracing::debug!(event = "store.repeat", what = ?keeping.what, tries = keeping.tries, %error);
+            }
         }
     }
 }
 
-enum Next {
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.keeper.queue.lock();
+        queue.under_way -= 1;
+        queue.waiting.extend(self.keeping.take());
+        drop(queue);
+        self.keeper.settled.notify_waiters();
+    }
+}
+
+enum Next<'a> {
     Nothing,
     At(Duration),
-    Now(Keeping),
+    Now(UnderWay<'a>),
 }
 
 impl Keeping {

@@ -160,7 +160,10 @@ impl Inner {
                     self.telling.store_news(self.store.kind(), &told);
                     match told {
                         News::DocumentChanged(name) => self.reload(&name).await,
-                        News::Back => self.load().await,
+                        News::Back => {
+                            self.keeper.hurry(self.clock.now());
+                            self.load().await;
+                        }
                         News::Emptied => self.mark_everything(),
                         News::Lost => {}
                     }

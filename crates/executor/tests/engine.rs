@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
+mod faulty;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -21,6 +23,8 @@ use steadfast_executor::{
 use steadfast_store::{Journal, MemoryOptions, MemoryStore, Query, Store};
 use tokio::sync::Semaphore;
 use tokio::sync::broadcast::error::RecvError;
+
+use faulty::{Faulty, Health};
 
 async fn engine(policy: Policy) -> Engine {
     Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
@@ -632,4 +636,51 @@ async fn tools_of_one_server_share_its_limit() {
     tool.leave.add_permits(2);
     first.await.unwrap();
     assert_eq!(engine.call(other, tool).await.result.status, Status::Success);
+}
+
+/// An engine on a store that was taken away while a tool was at work: the caller has the answer, the store has not.
+async fn unsaved() -> (Engine, Arc<Faulty>) {
+    let clock = Arc::new(RuntimeClock::new());
+    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
+    let policy = standard(ToolClass::Mutating);
+    let engine = restarted(&(store.clone() as Arc<dyn Store>), &clock, &policy).await;
+    let tool = Gated::new();
+    let caller = tokio::spawn(engine.call(pay(1, Some("k")), tool.clone()));
+    settle().await;
+    store.becomes(Health::Down);
+    tool.leave.add_permits(1);
+    let called = caller.await.unwrap();
+    assert_eq!((called.result.status, called.result.recorded), (Status::Success, Some(false)));
+    (engine, store)
+}
+
+/// What could not be saved once waited for its next turn, half a minute in the end, although the store was back: by
+/// then a time lease is over, and callers were told that nobody knows what somebody knew.
+#[tokio::test(start_paused = true)]
+async fn a_result_that_was_kept_is_saved_as_soon_as_the_store_is_back() {
+    let (engine, store) = unsaved().await;
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    let before = tokio::time::Instant::now();
+    store.becomes(Health::Up);
+    settle().await;
+    let again = engine.call(pay(1, Some("k")), Gated::new()).await;
+    assert!(again.result.from_cache, "{again:?}");
+    assert_eq!(before.elapsed(), Duration::ZERO, "nothing was waited for");
+}
+
+/// A save that was being repeated when the engine was shut down was once in nobody's hands: it was neither waited for
+/// nor told as lost.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_a_save_under_way_and_tells_if_it_is_lost() {
+    for (healed, lost) in [(true, 0), (false, 1)] {
+        let (engine, store) = unsaved().await;
+        store.becomes(Health::Silent);
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        let shutdown = tokio::spawn(async move { engine.shutdown(Duration::from_secs(1)).await });
+        settle().await;
+        if healed {
+            store.becomes(Health::Up);
+        }
+        assert_eq!(shutdown.await.unwrap(), Drained { ended: 0, lost });
+    }
 }

@@ -1,0 +1,149 @@
+//! A store that can be taken away.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{
+    Claim, ClaimVerdict, Owner, Receipt, Record, Release, RenewVerdict, Resolution, Save, SaveVerdict,
+    StartVerdict,
+};
+use steadfast_core::key::Key;
+use steadfast_core::policy::Lifetimes;
+use steadfast_store::{
+    Document, DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep, MemoryStore, News,
+    Page, Query, Selection, Store, StoreError, StoreFuture, Swept, Trouble, Written,
+};
+use tokio::sync::{broadcast, watch};
+
+/// A memory store that fails when it is told to.
+#[derive(Debug)]
+pub(crate) struct Faulty {
+    inner: MemoryStore,
+    health: watch::Sender<Health>,
+    news: broadcast::Sender<News>,
+}
+
+/// How it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// It does what it is asked for.
+    Up,
+    /// It does nothing, and says so.
+    Down,
+    /// It does nothing, and says nothing until that changes.
+    Silent,
+}
+
+impl Faulty {
+    pub(crate) fn new(inner: MemoryStore) -> Self {
+        Self { inner, health: watch::Sender::new(Health::Up), news: broadcast::Sender::new(16) }
+    }
+
+    /// From now on it is like this; that it is back is told.
+    pub(crate) fn becomes(&self, health: Health) {
+        self.health.send_replace(health);
+        if health == Health::Up {
+            self.news.send(News::Back).unwrap();
+        }
+    }
+
+    fn if_up<'a, T: Send + 'a>(&'a self, done: StoreFuture<'a, T>) -> StoreFuture<'a, T> {
+        let mut health = self.health.subscribe();
+        Box::pin(async move {
+            let now = *health.wait_for(|health| *health != Health::Silent).await.unwrap();
+            match now {
+                Health::Up => done.await,
+                Health::Down | Health::Silent => {
+                    Err(StoreError::not_done(Trouble::Unreachable, "taken away by a test"))
+                }
+            }
+        })
+    }
+}
+
+impl Store for Faulty {
+    fn kind(&self) -> &'static str {
+        "faulty"
+    }
+
+    fn now(&self) -> Timestamp {
+        self.inner.now()
+    }
+
+    fn claim<'a>(
+        &'a self,
+        claim: &'a Claim,
+        known: &'a [(Receipt, Timestamp)],
+    ) -> StoreFuture<'a, ClaimVerdict> {
+        self.if_up(Box::pin(async move { self.inner.claim(claim, known).await }))
+    }
+
+    fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict> {
+        self.if_up(Box::pin(async move { self.inner.start(key, owner).await }))
+    }
+
+    fn renew<'a>(&'a self, claimed: &'a Record, keep: &'a Lifetimes) -> StoreFuture<'a, RenewVerdict> {
+        self.if_up(Box::pin(async move { self.inner.renew(claimed, keep).await }))
+    }
+
+    fn save<'a>(&'a self, save: &'a Save) -> StoreFuture<'a, SaveVerdict> {
+        self.if_up(Box::pin(async move { self.inner.save(save).await }))
+    }
+
+    fn release<'a>(&'a self, release: &'a Release) -> StoreFuture<'a, ()> {
+        self.if_up(Box::pin(async move { self.inner.release(release).await }))
+    }
+
+    fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()> {
+        self.if_up(Box::pin(async move { self.inner.delivered(receipt, at).await }))
+    }
+
+    fn resolve<'a>(&'a self, key: Key, resolution: Resolution, keep: &'a Lifetimes) -> StoreFuture<'a, bool> {
+        self.if_up(Box::pin(async move { self.inner.resolve(key, resolution, keep).await }))
+    }
+
+    fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        self.inner.settled(key)
+    }
+
+    fn record(&self, key: Key) -> StoreFuture<'_, Option<Record>> {
+        self.if_up(self.inner.record(key))
+    }
+
+    fn records<'a>(&'a self, selection: &'a Selection, page: Page) -> StoreFuture<'a, Vec<Record>> {
+        self.if_up(self.inner.records(selection, page))
+    }
+
+    fn flush<'a>(&'a self, flush: &'a Flush) -> StoreFuture<'a, u64> {
+        self.if_up(Box::pin(async move { self.inner.flush(flush).await }))
+    }
+
+    fn sweep(&self) -> StoreFuture<'_, Swept> {
+        self.if_up(Box::pin(async move { self.inner.sweep().await }))
+    }
+
+    fn read<'a>(&'a self, name: &'a DocumentName) -> StoreFuture<'a, Option<Document>> {
+        self.if_up(self.inner.read(name))
+    }
+
+    fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written> {
+        self.if_up(Box::pin(async move { self.inner.write(name, write).await }))
+    }
+
+    fn documents(&self, kind: DocumentKind) -> StoreFuture<'_, Vec<(DocumentName, Document)>> {
+        self.if_up(self.inner.documents(kind))
+    }
+
+    fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()> {
+        self.if_up(Box::pin(async move { self.inner.append(journal, entries, keep).await }))
+    }
+
+    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<Entry>> {
+        self.if_up(self.inner.entries(query))
+    }
+
+    fn news(&self) -> broadcast::Receiver<News> {
+        self.news.subscribe()
+    }
+}

@@ -1,0 +1,173 @@
+//! Calls, the tools they are for, and what is said of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use steadfast_core::call::Notice;
+use steadfast_core::classify::{Fault, Source};
+use steadfast_core::code::{Code, Status};
+use steadfast_core::envelope::{CallEnvelope, ErrorBody, UnknownFields};
+use steadfast_core::output::{Output, RawJson};
+use steadfast_executor::{Answer, Attempt, Called, Engine, EngineEvent, Tool};
+use tokio::sync::{Semaphore, broadcast, watch};
+
+/// How long a test waits for what must come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A call of `bank/pay` with these changes; `null` takes a field away.
+pub(crate) fn envelope(changes: Value) -> Value {
+    let mut envelope = json!({
+        "contractVersion": "1.1", "requestId": "r-1", "toolName": "pay", "toolNamespace": "bank",
+        "target": { "sessionKey": "s-1", "actorId": "ann" },
+        "payload": { "version": "1.0", "params": { "to": "bob", "amount": 5 } },
+    });
+    change(&mut envelope, changes);
+    envelope
+}
+
+/// The same, read.
+pub(crate) fn call(changes: Value) -> CallEnvelope {
+    read(&envelope(changes)).unwrap()
+}
+
+/// A call with this key.
+pub(crate) fn keyed(key: &str) -> CallEnvelope {
+    call(json!({ "payload": { "idempotencyKey": key } }))
+}
+
+/// A call without a key that no other call equals.
+pub(crate) fn single(number: usize) -> CallEnvelope {
+    call(json!({ "payload": { "params": { "amount": number } } }))
+}
+
+/// What a surface does with what comes in.
+pub(crate) fn read(envelope: &Value) -> Result<CallEnvelope, ErrorBody> {
+    let text = envelope.to_string();
+    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).map_err(|error| ErrorBody::from(&error))
+}
+
+fn change(value: &mut Value, changes: Value) {
+    let Value::Object(changes) = changes else {
+        *value = changes;
+        return;
+    };
+    let Value::Object(fields) = value else { panic!("{value} has no fields to change") };
+    for (name, changed) in changes {
+        if changed.is_null() {
+            fields.remove(&name);
+        } else {
+            change(fields.entry(name).or_insert_with(|| json!({})), changed);
+        }
+    }
+}
+
+pub(crate) fn paid() -> Answer {
+    says("paid")
+}
+
+pub(crate) fn says(text: &str) -> Answer {
+    Ok(Output { content: RawJson::string(text), metadata: None })
+}
+
+pub(crate) fn http(status: u16) -> Answer {
+    Err(Fault::new(Source::Http { status }, format!("the server said {status}")).into())
+}
+
+/// What it came to, in short.
+pub(crate) fn status(called: &Called) -> (Status, Option<Code>) {
+    (called.result.status, called.result.error.as_ref().map(|error| error.code))
+}
+
+pub(crate) const SUCCESS: (Status, Option<Code>) = (Status::Success, None);
+pub(crate) const OPEN: (Status, Option<Code>) = (Status::CircuitOpen, Some(Code::CircuitOpen));
+
+/// A tool that counts its runs, answers each by its number, and may need leave to do so.
+#[derive(Clone)]
+pub(crate) struct Counted {
+    runs: watch::Sender<u32>,
+    leave: Option<Arc<Semaphore>>,
+    answer: Arc<dyn Fn(u32) -> Answer + Send + Sync>,
+}
+
+impl Counted {
+    /// Answers at once; the first run has the number 1.
+    pub(crate) fn new(answer: impl Fn(u32) -> Answer + Send + Sync + 'static) -> Self {
+        Self { runs: watch::Sender::new(0), leave: None, answer: Arc::new(answer) }
+    }
+
+    /// Pays.
+    pub(crate) fn paying() -> Self {
+        Self::new(|_| paid())
+    }
+
+    /// Pays when it has leave to.
+    pub(crate) fn gated() -> Self {
+        Self { leave: Some(Arc::new(Semaphore::new(0))), ..Self::paying() }
+    }
+
+    /// Lets so many runs end.
+    pub(crate) fn let_end(&self, runs: usize) {
+        self.leave.as_ref().unwrap().add_permits(runs);
+    }
+
+    pub(crate) fn runs(&self) -> u32 {
+        *self.runs.borrow()
+    }
+
+    /// Comes back when so many runs have begun.
+    pub(crate) async fn has_begun(&self, runs: u32) {
+        let mut seen = self.runs.subscribe();
+        within("the tool is run", seen.wait_for(|begun| *begun >= runs)).await.unwrap();
+    }
+}
+
+impl Tool for Counted {
+    fn run(&self, _attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+        let this = self.clone();
+        async move {
+            let mut run = 0;
+            this.runs.send_modify(|runs| {
+                *runs += 1;
+                run = *runs;
+            });
+            if let Some(leave) = &this.leave {
+                leave.acquire().await.unwrap().forget();
+            }
+            (this.answer)(run)
+        }
+    }
+}
+
+/// Fails so many calls with 503, one attempt each.
+pub(crate) async fn fail(engine: &Engine, calls: usize) {
+    for number in 0..calls {
+        let once = call(json!({
+            "payload": { "params": { "failing": number } },
+            "transport": { "retryBudget": { "maxAttempts": 1 } },
+        }));
+        let called = engine.call(once, Counted::new(|_| http(503))).await;
+        assert_eq!(called.result.attempts, 1, "{called:?}");
+    }
+}
+
+/// Waits for something that is told of a call.
+pub(crate) async fn heard(
+    events: &mut broadcast::Receiver<EngineEvent>,
+    wanted: impl Fn(&Notice) -> bool,
+) -> Notice {
+    within("it is told", async {
+        loop {
+            let event = events.recv().await.unwrap();
+            if wanted(&event.notice) {
+                return event.notice;
+            }
+        }
+    })
+    .await
+}
+
+/// What must come, and does not come too late.
+pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("it is still not so that {what}"))
+}

@@ -1,0 +1,301 @@
+//! SF-2: processes that guard a tool with a counted side effect are killed at random moments and started again.
+//!
+//! Two processes share a store. Each round sends them new calls together with everything that is not settled yet and
+//! some of what is, some of it to both, and then kills one of them or both. What they were heard to answer, and what
+//! the ledger of the tool says, must keep to this:
+//!
+//! - a key that must not run twice is executed at most once, ever;
+//! - a call without a key is not executed again before its caller was told that the outcome is unknown;
+//! - what was answered as recorded stays, and stays the same, and is not executed again;
+//! - an answer that was given was the answer of an execution; a tool that may run again never has an unknown outcome.
+//!
+//! `STEADFAST_SEED` repeats the calls and the moments of a run, as far as the machine plays along.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use steadfast_testkit::redis::Server;
+
+use crate::calls::envelope;
+use crate::child::Child;
+use crate::ledger::{Ledger, draw};
+use crate::world::{Folder, unused_prefix};
+
+/// Processes on one store.
+const PROCESSES: usize = 2;
+/// New calls in each round.
+const NEW: usize = 24;
+/// Calls that are sent at once in the end. Thousands would be too much for a store to answer in time.
+const AT_ONCE: usize = 200;
+/// Settled calls that are sent again in each round.
+const AGAIN: usize = 12;
+
+#[test]
+fn sf_2_kill_9_at_any_moment_with_a_file() {
+    let folder = Folder::new();
+    let store = json!({ "store": "sqlite", "path": folder.file("state.db"), "lease_ms": 120_000 });
+    Story::new(folder, store, Leases::Process).run();
+}
+
+#[test]
+fn sf_2_kill_9_at_any_moment_with_a_server() {
+    let (folder, server) = (Folder::new(), Server::shared());
+    let prefix = unused_prefix();
+    let store = json!({ "store": "redis", "url": server.url(), "prefix": prefix, "lease_ms": 600 });
+    Story::new(folder, store, Leases::Time).run();
+}
+
+/// What ends the lease of a process that was killed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leases {
+    /// Its end.
+    Process,
+    /// Time; a living holder that is slow may lose it too, and its late answer still counts.
+    Time,
+}
+
+/// What running a call twice would do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Harm, and it has a key.
+    Keyed,
+    /// Harm, and it is known by its arguments.
+    Keyless,
+    /// None.
+    Safe,
+}
+
+/// A call as its caller means it: the same, however often it is sent.
+struct Wish {
+    kind: Kind,
+    /// The answer that was recorded, once it was heard, and how often it had been executed by then.
+    acknowledged: Option<(String, usize)>,
+    told_unknown: usize,
+    executed: usize,
+}
+
+struct Story {
+    orders: Value,
+    leases: Leases,
+    ledger: Ledger,
+    wishes: BTreeMap<String, Wish>,
+    children: Vec<Child>,
+    seed: u64,
+    drawn: u64,
+    replays: usize,
+    _folder: Folder,
+}
+
+impl Story {
+    fn new(folder: Folder, mut orders: Value, leases: Leases) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+        let given = std::env::var("STEADFAST_SEED").ok().map(|seed| seed.parse().unwrap());
+        let seed = given.unwrap_or(u64::from(now));
+        println!("STEADFAST_SEED={seed}");
+        orders["role"] = json!("calls");
+        orders["ledger"] = json!(folder.file("ledger"));
+        let ledger = Ledger::at(folder.file("ledger"), 0);
+        let wishes = BTreeMap::new();
+        let children = Vec::new();
+        Self { orders, leases, ledger, wishes, children, seed, drawn: 0, replays: 0, _folder: folder }
+    }
+
+    fn run(mut self) {
+        let rounds = if std::env::var_os("STEADFAST_LONG").is_some() { 200 } else { 40 };
+        for round in 0..rounds {
+            self.start_what_is_missing();
+            self.send(round);
+            let span = self.while_of_a_round();
+            std::thread::sleep(span);
+            let said = self.kill();
+            self.judge(round, &said);
+        }
+        // After the faults stop, every call ends.
+        let said: Vec<Value> =
+            std::mem::take(&mut self.children).into_iter().flat_map(Child::finish).collect();
+        self.judge(rounds, &said);
+        let all: Vec<String> = self.wishes.keys().cloned().collect();
+        self.start_what_is_missing();
+        let mut said = Vec::new();
+        for some in all.chunks(AT_ONCE) {
+            for child in &mut self.children {
+                for name in some {
+                    child.tell(&Self::envelope(name, self.wishes[name].kind));
+                }
+            }
+            for child in &self.children {
+                let answers = std::iter::repeat_with(|| child.next());
+                said.extend(answers.filter(|said| said.get("answer").is_some()).take(some.len()));
+            }
+        }
+        said.extend(std::mem::take(&mut self.children).into_iter().flat_map(Child::finish));
+        assert_eq!(said.len(), PROCESSES * all.len(), "every call is answered once");
+        self.judge(rounds, &said);
+        let count = |which: fn(&Wish) -> bool| self.wishes.values().filter(|wish| which(wish)).count();
+        let unknown = count(|wish| wish.told_unknown > 0);
+        let again = count(|wish| wish.executed > 1);
+        let acknowledged = count(|wish| wish.acknowledged.is_some());
+        println!(
+            "{} calls: {acknowledged} answered, {unknown} unknown, {again} executed again, {} replays",
+            all.len(),
+            self.replays
+        );
+        assert_eq!(
+            count(|wish| wish.acknowledged.is_none() && wish.told_unknown == 0),
+            0,
+            "none is left open"
+        );
+        // The moments were well chosen: all of this has happened.
+        assert!(unknown > 0 && again > 0 && acknowledged > all.len() / 4 && self.replays > rounds);
+    }
+
+    /// What is sent next: new wishes, those that are not settled, and some of those that are.
+    fn next_calls(&mut self, round: usize) -> Vec<String> {
+        let settled = |wish: &Wish| wish.acknowledged.is_some() || wish.told_unknown > 0;
+        let (done, mut calls): (Vec<_>, Vec<_>) = self.wishes.iter().partition(|(_, wish)| settled(wish));
+        let names = |list: Vec<(&String, &Wish)>| list.into_iter().map(|(name, _)| name.clone()).collect();
+        calls.truncate(10 * NEW);
+        let (done, mut calls): (Vec<String>, Vec<String>) = (names(done), names(calls));
+        for _ in 0..AGAIN.min(done.len()) {
+            let at = self.draw(done.len() as u64);
+            calls.push(done[usize::try_from(at).unwrap()].clone());
+        }
+        for number in 0..NEW {
+            let kind = [Kind::Keyed, Kind::Safe, Kind::Keyed, Kind::Keyless][number % 4];
+            let name = format!("{round}-{number}");
+            let wish = Wish { kind, acknowledged: None, told_unknown: 0, executed: 0 };
+            self.wishes.insert(name.clone(), wish);
+            // Some are sent twice at once.
+            calls.extend(std::iter::repeat_n(name, 1 + usize::from(number % 5 == 0)));
+        }
+        calls
+    }
+
+    fn start_what_is_missing(&mut self) {
+        while self.children.len() < PROCESSES {
+            self.orders["seed"] = json!(self.draw(u64::MAX));
+            let child = Child::start(&self.orders);
+            // Some are killed before they are up.
+            if self.draw(10) > 0 {
+                assert_eq!(child.next(), json!({ "ready": true }));
+            }
+            self.children.push(child);
+        }
+    }
+
+    fn send(&mut self, round: usize) {
+        for name in self.next_calls(round) {
+            let (call, to) = (Self::envelope(&name, self.wishes[&name].kind), self.draw(4));
+            for (number, child) in self.children.iter_mut().enumerate() {
+                // To the one, to the other, or to both.
+                if to >= 2 || to == number as u64 {
+                    child.tell(&call);
+                }
+            }
+        }
+    }
+
+    /// Most kills come within some milliseconds, some late.
+    fn while_of_a_round(&mut self) -> Duration {
+        let longest = if self.draw(8) == 0 { 700_000 } else { 60_000 };
+        Duration::from_micros(self.draw(longest))
+    }
+
+    /// Kills one of them, or both; gives back what all of them have said.
+    fn kill(&mut self) -> Vec<Value> {
+        let which = usize::try_from(self.draw(3)).unwrap();
+        let (mut said, mut left) = (Vec::new(), Vec::new());
+        for (number, child) in std::mem::take(&mut self.children).into_iter().enumerate() {
+            if which == PROCESSES || which == number {
+                said.extend(child.kill());
+            } else {
+                said.extend(child.said());
+                left.push(child);
+            }
+        }
+        self.children = left;
+        said
+    }
+
+    fn envelope(name: &str, kind: Kind) -> Value {
+        let mut call = envelope(json!({
+            "requestId": name, "payload": { "params": { "name": name } },
+            "transport": { "dedupeMode": "enforced" },
+        }));
+        match kind {
+            Kind::Keyless => {}
+            Kind::Keyed => call["payload"]["idempotencyKey"] = json!(name),
+            Kind::Safe => {
+                call["payload"]["idempotencyKey"] = json!(name);
+                call["toolName"] = json!("put");
+            }
+        }
+        call
+    }
+
+    fn judge(&mut self, round: usize, said: &[Value]) {
+        let seed = self.seed;
+        let executions = self.ledger.read();
+        for answer in said.iter().filter_map(|said| said.get("answer")) {
+            let name = answer["requestId"].as_str().unwrap();
+            let story = || {
+                format!("seed {seed}, round {round}, {name}: {answer}\nexecuted: {:?}", executions.get(name))
+            };
+            let wish = self.wishes.get_mut(name).unwrap();
+            match (answer["status"].as_str().unwrap(), answer["error"]["code"].as_str()) {
+                ("success", None) => {
+                    let output = answer["output"]["content"].as_str().unwrap().to_owned();
+                    let runs = executions.get(name).cloned().unwrap_or_default();
+                    assert!(runs.contains(&output), "an answer that no execution gave: {}", story());
+                    self.replays += usize::from(answer["fromCache"] == true);
+                    if answer["recorded"] == false {
+                        // Its claim was lost to time; somebody else's answer counts.
+                        assert!(self.leases == Leases::Time, "not recorded: {}", story());
+                        continue;
+                    }
+                    if let Some((recorded, _)) = &wish.acknowledged {
+                        assert_eq!(*recorded, output, "another answer than before: {}", story());
+                    } else {
+                        assert!(
+                            wish.told_unknown == 0 || self.leases == Leases::Time,
+                            "nobody settled it: {}",
+                            story()
+                        );
+                        wish.acknowledged = Some((output, runs.len()));
+                    }
+                }
+                ("error", Some("outcome_unknown")) => {
+                    assert!(wish.acknowledged.is_none(), "an acknowledged result is lost: {}", story());
+                    assert_ne!(wish.kind, Kind::Safe, "it could have run again: {}", story());
+                    wish.told_unknown += 1;
+                }
+                _ => panic!("no answer that it may have: {}", story()),
+            }
+        }
+        for (name, runs) in &executions {
+            let wish = self.wishes.get_mut(name).unwrap();
+            wish.executed = runs.len();
+            let story = || format!("seed {seed}, round {round}, {name}, {:?}: {runs:?}", wish.kind);
+            match wish.kind {
+                Kind::Keyed => assert!(runs.len() <= 1, "a key ran twice: {}", story()),
+                Kind::Keyless => {
+                    assert!(runs.len() <= 1 + wish.told_unknown, "again before it was told: {}", story());
+                }
+                Kind::Safe => {}
+            }
+            // A holder that lost its lease to time may be at it still; that does no harm where it may run again.
+            let may_lag = wish.kind == Kind::Safe && self.leases == Leases::Time;
+            if let Some((_, executed)) = wish.acknowledged
+                && !may_lag
+            {
+                assert_eq!(runs.len(), executed, "executed again after it was acknowledged: {}", story());
+            }
+        }
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.drawn += 1;
+        draw(self.seed.rotate_left(20) ^ self.drawn) % below
+    }
+}

@@ -1,0 +1,76 @@
+//! A tool with a side effect that can be counted: a line in a file, synced, for every execution.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use steadfast_executor::{Answer, Attempt, Tool};
+
+use crate::calls::says;
+
+/// The tool. It takes a little while before and after its effect, so that a crash can fall between any two steps.
+#[derive(Clone)]
+pub(crate) struct Ledger {
+    path: Arc<Path>,
+    draws: Arc<AtomicU64>,
+}
+
+/// The longest while.
+const WHILE: u64 = 4;
+
+impl Ledger {
+    pub(crate) fn at(path: impl Into<PathBuf>, seed: u64) -> Self {
+        Self { path: path.into().into(), draws: Arc::new(AtomicU64::new(seed)) }
+    }
+
+    /// What was executed: by the `name` of its arguments, what each execution answered.
+    pub(crate) fn read(&self) -> BTreeMap<String, Vec<String>> {
+        let text = std::fs::read_to_string(&self.path).unwrap_or_default();
+        let mut executions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for line in text.lines() {
+            let (name, _) = line.split_once(' ').unwrap();
+            executions.entry(name.to_owned()).or_default().push(line.to_owned());
+        }
+        executions
+    }
+
+    fn draw(&self) -> Duration {
+        let drawn = draw(self.draws.fetch_add(1, Ordering::Relaxed));
+        Duration::from_micros(drawn % (WHILE * 1000))
+    }
+}
+
+impl Tool for Ledger {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+        let this = self.clone();
+        async move {
+            tokio::time::sleep(this.draw()).await;
+            let params: Value = serde_json::from_str(attempt.params()).unwrap();
+            let number = this.draws.fetch_add(1, Ordering::Relaxed);
+            let line = format!("{} {}.{number:x}", params["name"].as_str().unwrap(), std::process::id());
+            let (path, written) = (this.path.clone(), line.clone());
+            tokio::task::spawn_blocking(move || {
+                let mut file = File::options().append(true).create(true).open(path).unwrap();
+                file.write_all(format!("{written}\n").as_bytes()).unwrap();
+                file.sync_data().unwrap();
+            })
+            .await
+            .unwrap();
+            tokio::time::sleep(this.draw()).await;
+            says(&line)
+        }
+    }
+}
+
+/// SplitMix64: a number that looks drawn, from a number.
+pub(crate) fn draw(seed: u64) -> u64 {
+    let mut mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}

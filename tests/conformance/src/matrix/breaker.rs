@@ -1,0 +1,112 @@
+//! TR-8 to TR-10: a tool that is down is left alone, and found again.
+
+use std::time::{Duration, Instant};
+
+use steadfast_core::breaker::State;
+use steadfast_core::call::Notice;
+use steadfast_core::policy::{Policy, ToolClass};
+
+use crate::calls::{Counted, OPEN, SUCCESS, fail, heard, keyed, paid, single, status, within};
+use crate::world::{World, plain};
+
+/// How long it stays open: mutating tools have 15 s.
+fn cooldown(policy: &Policy) -> Duration {
+    policy.breaker.cooldown.first
+}
+
+/// So much may pass before or after a moment without making it another.
+const MARGIN: Duration = Duration::from_secs(5);
+
+pub(super) async fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_call_fails_at_once(
+    world: World,
+) {
+    let policy = plain(ToolClass::Mutating);
+    let engine = world.engine(&policy).await;
+    let mut events = engine.events();
+    fail(&engine, 4).await;
+    let before = engine.call(keyed("before"), Counted::paying()).await;
+    assert_eq!(status(&before), SUCCESS, "four are not enough, and a success ends the run of failures");
+    fail(&engine, 5).await;
+    let opened = heard(&mut events, |notice| matches!(notice, Notice::BreakerChanged { .. })).await;
+    let Notice::BreakerChanged { transition, .. } = opened else { panic!("{opened:?}") };
+    assert_eq!((transition.from, transition.to), (State::Closed, State::Open));
+
+    let records = world.records().await.len();
+    let tool = Counted::paying();
+    let mut took = Vec::new();
+    for number in 0..20 {
+        let begun = Instant::now();
+        let refused = engine.call(single(number), tool.clone()).await;
+        took.push(begun.elapsed());
+        assert_eq!((status(&refused), refused.result.attempts), (OPEN, 0));
+        assert_eq!(refused.result.error.unwrap().breaker_state, Some(State::Open));
+    }
+    took.sort();
+    assert!(took[10] <= Duration::from_millis(10), "{took:?}");
+    assert_eq!(world.records().await.len(), records, "a refusal leaves nothing behind");
+    // A call that would succeed remains blocked until the cool-down is over, also after a restart.
+    world.pass(cooldown(&policy) - MARGIN);
+    assert_eq!(status(&engine.call(keyed("k"), tool.clone()).await), OPEN);
+    engine.shutdown(MARGIN).await;
+    let restarted = world.engine(&policy).await;
+    assert_eq!(status(&restarted.call(keyed("k"), tool.clone()).await), OPEN);
+    assert_eq!(tool.runs(), 0);
+    assert!(restarted.call(keyed("before"), tool.clone()).await.result.from_cache, "answers stay to be had");
+}
+
+pub(super) async fn tr_9_two_good_probes_close_the_breaker(world: World) {
+    let policy = plain(ToolClass::Mutating);
+    let engine = world.engine(&policy).await;
+    fail(&engine, 5).await;
+    let mut events = engine.events();
+    let mut changes = Vec::new();
+    let mut next_change = async || {
+        let told = heard(&mut events, |notice| matches!(notice, Notice::BreakerChanged { .. })).await;
+        let Notice::BreakerChanged { transition, .. } = told else { panic!("{told:?}") };
+        changes.push((transition.from, transition.to));
+        changes.clone()
+    };
+    world.pass(cooldown(&policy));
+    for probe in ["first", "second"] {
+        let tool = Counted::gated();
+        let probing = tokio::spawn(engine.call(keyed(probe), tool.clone()));
+        tool.has_begun(1).await;
+        // One probe at a time.
+        let beside = engine.call(keyed("beside"), tool.clone()).await;
+        assert_eq!((status(&beside), tool.runs()), (OPEN, 1), "{probe}");
+        tool.let_end(1);
+        assert_eq!(status(&probing.await.unwrap()), SUCCESS);
+    }
+    next_change().await;
+    assert_eq!(next_change().await, [(State::Open, State::HalfOpen), (State::HalfOpen, State::Closed)]);
+    // Afterwards calls succeed at the first attempt, side by side, and as quickly as their tool.
+    let tool = Counted::gated();
+    let side_by_side: Vec<_> =
+        (0..8).map(|number| tokio::spawn(engine.call(single(number), tool.clone()))).collect();
+    tool.has_begun(8).await;
+    tool.let_end(8);
+    for call in side_by_side {
+        let called = within("it is as quick as its tool", call).await.unwrap();
+        assert_eq!((status(&called), called.result.attempts), (SUCCESS, 1));
+    }
+}
+
+pub(super) async fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down(world: World) {
+    let policy = plain(ToolClass::Mutating);
+    let engine = world.engine(&policy).await;
+    let tool = Counted::paying();
+    engine.call(keyed("before"), tool.clone()).await;
+    fail(&engine, 5).await;
+    world.pass(cooldown(&policy));
+    fail(&engine, 1).await;
+    let (open, paying) = (keyed("k"), Counted::paying());
+    assert_eq!(status(&engine.call(open.clone(), paying.clone()).await), OPEN);
+    world.pass(cooldown(&policy) - MARGIN);
+    assert_eq!(status(&engine.call(open.clone(), paying.clone()).await), OPEN, "the timer started anew");
+    // What succeeded before is still there, while it is open too.
+    let before = engine.call(keyed("before"), tool.clone()).await;
+    assert_eq!((before.result.from_cache, before.result.output), (true, Some(paid().unwrap())));
+    assert_eq!((tool.runs(), paying.runs()), (1, 0));
+    world.pass(MARGIN);
+    assert_eq!(status(&engine.call(open, paying).await), SUCCESS);
+}

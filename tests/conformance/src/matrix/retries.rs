@@ -1,0 +1,120 @@
+//! TR-5, TR-6, TR-7 and TR-11: when it is tried again, and when not.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::json;
+use steadfast_core::classify::{Fault, Source};
+use steadfast_core::code::{Code, Status};
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::ToolClass;
+use steadfast_executor::{Answer, Attempt, ToolFault};
+
+use crate::calls::{Counted, OPEN, SUCCESS, call, fail, http, keyed, paid, single, status, within};
+use crate::world::{World, plain};
+
+/// What the machine may need beside the waits it is made to wait.
+const SLACK: u64 = 5_000;
+
+pub(super) async fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits(world: World) {
+    let mut policy = plain(ToolClass::Unknown);
+    policy.time.attempt = Duration::from_millis(30);
+    let engine = world.engine(&policy).await;
+    let mut waits = BTreeSet::new();
+    for key in ["a", "b", "c"] {
+        let called = engine
+            .call(keyed(key), async |attempt: Attempt| -> Answer {
+                if attempt.number < 3 { std::future::pending().await } else { paid() }
+            })
+            .await;
+        assert_eq!((status(&called), called.result.attempts), (SUCCESS, 3));
+        let retried = &called.result.retried_by;
+        assert!(retried.iter().all(|retried| retried.reason_code == "timeout"), "{retried:?}");
+        let [first, second] = &retried[..] else { panic!("two retries: {retried:?}") };
+        assert!(first.delay_ms <= 200 && second.delay_ms <= 400, "exponential from 200 ms: {retried:?}");
+        waits.extend([first.delay_ms, second.delay_ms]);
+    }
+    assert!(waits.len() >= 3, "waits are spread: {waits:?}");
+    // A stable tool is called once.
+    let tool = Counted::paying();
+    let called = engine.call(keyed("stable"), tool.clone()).await;
+    assert_eq!((status(&called), called.result.attempts, tool.runs()), (SUCCESS, 1, 1));
+    assert!(called.result.retried_by.is_empty());
+}
+
+pub(super) async fn tr_6_a_400_is_final_after_one_attempt(world: World) {
+    let engine = world.engine(&plain(ToolClass::Idempotent)).await;
+    for code in [400, 401, 403, 404, 413, 422] {
+        let said = Output { content: RawJson::string(&format!("no: {code}")), metadata: None };
+        let refusal = said.clone();
+        let tool = Counted::new(move |_| {
+            let fault = Fault::new(Source::Http { status: code }, format!("the server said {code}"));
+            Err(ToolFault { fault, output: Some(refusal.clone()) })
+        });
+        let key = format!("k-{code}");
+        let called = engine.call(keyed(&key), tool.clone()).await;
+        assert_eq!((called.result.status, called.result.attempts, tool.runs()), (Status::Error, 1, 1));
+        let error = called.result.error.clone().unwrap();
+        assert!(error.terminal && !error.retriable, "{error:?}");
+        // What the server said reaches the caller as it is, and a duplicate too.
+        assert_eq!(
+            (called.result.output, error.message.as_str()),
+            (Some(said.clone()), &*format!("the server said {code}"))
+        );
+        let again = engine.call(keyed(&key), tool.clone()).await;
+        // A body that was too large for the server (413) was not even looked at: its key is free again.
+        let runs = if code == 413 { 2 } else { 1 };
+        assert_eq!((again.result.error.unwrap().code, tool.runs()), (error.code, runs), "{code}");
+    }
+    // They say nothing about the tool: the breaker is closed.
+    let called = engine.call(keyed("good"), Counted::paying()).await;
+    assert_eq!(status(&called), SUCCESS);
+}
+
+pub(super) async fn tr_7_a_tool_that_always_fails_exhausts_its_attempts_in_bounded_time(world: World) {
+    let engine = world.engine(&plain(ToolClass::Unknown)).await;
+    let tool = Counted::new(|_| http(503));
+    let exhausted = (Status::RetryExhausted, Some(Code::RetryExhausted));
+    let called = within("it ends", engine.call(keyed("k"), tool.clone())).await;
+    assert_eq!((status(&called), called.result.attempts, tool.runs()), (exhausted, 4, 4));
+    assert!(called.result.duration_ms <= 200 + 400 + 800 + SLACK, "{:?}", called.result);
+    // The breaker has seen all four: the fifth failure opens it.
+    fail(&engine, 1).await;
+    assert_eq!(status(&engine.call(single(1), Counted::paying()).await), OPEN);
+    // Nor is any wait without a bound where the caller has less time, or the tool asks for too much.
+    let other = world.engine(&plain(ToolClass::Unknown)).await;
+    let hurried = call(json!({
+        "toolName": "ask", "transport": { "retryBudget": { "maxAttempts": 100, "maxElapsedMs": 1 } },
+    }));
+    let called = within("it ends", other.call(hurried, Counted::new(|_| http(503)))).await;
+    assert_eq!(called.result.status, Status::RetryExhausted);
+    assert!(called.result.attempts <= 4 && called.result.duration_ms <= SLACK, "{:?}", called.result);
+}
+
+pub(super) async fn tr_11_nothing_is_retried_against_an_open_breaker(world: World) {
+    let mut policy = plain(ToolClass::Idempotent);
+    policy.retry.attempts = 10.try_into().unwrap();
+    let engine = world.engine(&policy).await;
+    let tool = Counted::new(|_| http(503));
+    // Closed, it is retried until the breaker opens, and not once more.
+    let called = within("it ends", engine.call(keyed("k"), tool.clone())).await;
+    assert_eq!(status(&called), (Status::RetryExhausted, Some(Code::CircuitOpen)));
+    assert_eq!((called.result.attempts, tool.runs()), (5, 5));
+    // No storm during a full outage: a hundred callers at once make no attempt at all.
+    let callers: Vec<_> =
+        (0..100).map(|number| tokio::spawn(engine.call(single(number), tool.clone()))).collect();
+    for caller in callers {
+        assert_eq!(status(&caller.await.unwrap()), OPEN);
+    }
+    assert_eq!(tool.runs(), 5);
+    // Half-open, the probe is made and not retried; of a hundred callers one makes it.
+    world.pass(policy.breaker.cooldown.first);
+    let callers: Vec<_> =
+        (0..100).map(|number| tokio::spawn(engine.call(single(number), tool.clone()))).collect();
+    for caller in callers {
+        let called = caller.await.unwrap();
+        assert_ne!(called.result.status, Status::Success);
+        assert!(called.result.attempts <= 1, "{called:?}");
+    }
+    assert_eq!(tool.runs(), 6);
+}

@@ -1,0 +1,394 @@
+//! SF-3: Redis is killed, emptied, paused and failed over while two engines make the same calls at the same time.
+//!
+//! In all of it D17 holds: tools that may run again go on, and their answers say that they were not recorded; tools that
+//! must not run twice are refused, and were not run; what could not be saved is kept and saved when the store heals; and
+//! nothing that was acknowledged is lost, unless the store was emptied, which is noticed and told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use steadfast_core::code::Code;
+use steadfast_core::policy::ToolClass;
+use steadfast_executor::{Attempt, Called, Engine, Listener};
+use steadfast_store::{DocumentKind, News, Store};
+use steadfast_store_redis::{Confirm, Options, RedisStore};
+use steadfast_testkit::redis::{Sentinel, Server};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::calls::{Counted, OPEN, SUCCESS, call, fail, says, status, within};
+use crate::child::by_name;
+use crate::world::{plain, redis_options, unused_prefix};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sf_3_a_server_that_is_killed_under_load_costs_nobody_an_answer() {
+    let mut server = Server::durable();
+    let load = Load::start(patient(&server.url())).await;
+    load.is_recorded_again(20).await;
+    server.kill();
+    load.goes_on_without_store().await;
+    let _server = blocking(move || {
+        server.restart();
+        server
+    })
+    .await;
+    load.is_recorded_again(20).await;
+    load.verify(Remembers::Everything).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sf_3_a_server_that_is_paused_under_load_costs_nobody_an_answer() {
+    let server = Server::start();
+    let load = Load::start(patient(&server.url())).await;
+    for _ in 0..3 {
+        load.is_recorded_again(20).await;
+        server.pause();
+        load.goes_on_without_store().await;
+        server.resume();
+    }
+    load.is_recorded_again(20).await;
+    load.verify(Remembers::Everything).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sf_3_nothing_acknowledged_is_lost_when_a_replica_takes_over_under_load() {
+    let settings = ["--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0"];
+    let mut pair = blocking(move || Sentinel::start(&settings)).await;
+    let confirm = Confirm::Replicas { count: 1, within: Duration::from_millis(500) };
+    let load = Load::start(Options { confirm, ..patient(&pair.url()) }).await;
+    load.is_recorded_again(100).await;
+    // The one that takes over needs a replica of its own before anything counts as written.
+    let (pair, replica) = blocking(move || {
+        pair.fail_over();
+        let primary = format!("127.0.0.1 {}", pair.primary().port());
+        let replica = Server::with(&[&settings[..], &["--replicaof", &primary]].concat());
+        (pair, replica)
+    })
+    .await;
+    load.is_recorded_again(20).await;
+    load.verify(Remembers::Everything).await;
+    drop((pair, replica));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice() {
+    let mut server = Server::start();
+    let options = patient(&server.url());
+    let load = Load::start(options.clone()).await;
+    let other = Load::engine(&options, Arc::default()).await;
+    load.is_recorded_again(20).await;
+    // A call that is held while the server forgets it, and a duplicate of it in another process.
+    let tool = Counted::gated();
+    let held = tokio::spawn(load.engines[0].call(keyed("pay", "held"), tool.clone()));
+    tool.has_begun(1).await;
+    assert_eq!(status(&other.call(keyed("pay", "known"), Counted::paying()).await), SUCCESS);
+
+    let _server = blocking(move || {
+        server.restart_empty();
+        server
+    })
+    .await;
+    let duplicate = tokio::spawn({
+        let (other, tool) = (other.clone(), tool.clone());
+        async move {
+            loop {
+                let called = other.call(keyed("pay", "held"), tool.clone()).await;
+                if code(&called) != Some(Code::StoreUnavailable) {
+                    return called;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    });
+    let mut news = load.news.told.subscribe();
+    within("it is told that the store was emptied", news.wait_for(|news| news.contains(&News::Emptied)))
+        .await
+        .unwrap();
+    load.refuses_for_a_lease().await;
+    load.is_recorded_again(20).await;
+    tool.let_end(2);
+    let held = held.await.unwrap();
+    assert_eq!((status(&held), held.result.recorded), (SUCCESS, Some(true)));
+    let duplicate = within("the duplicate is answered", duplicate).await.unwrap();
+    assert_eq!((duplicate.result.output, tool.runs()), (held.result.output, 1));
+    load.verify(Remembers::SinceItWasEmptied).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sf_3_an_open_breaker_is_written_again_when_the_server_was_emptied() {
+    let mut server = Server::start();
+    let options = patient(&server.url());
+    let policy = plain(ToolClass::Mutating);
+    let engine = async || {
+        let store = Arc::new(RedisStore::connect(options.clone()).await.unwrap());
+        let engine = Engine::builder().store(store.clone()).policies(Arc::new(policy.clone())).start().await;
+        (engine, store)
+    };
+    let (first, store) = engine().await;
+    let written = async || {
+        let stored = async {
+            while !store.documents(DocumentKind::Breaker).await.is_ok_and(|found| !found.is_empty()) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        within("the breaker is in the store", stored).await;
+    };
+    fail(&first, 5).await;
+    written().await;
+    let _server = blocking(move || {
+        server.restart_empty();
+        server
+    })
+    .await;
+    // Something has to happen for it to be noticed.
+    first.call(keyed("get", "something"), Counted::paying()).await;
+    written().await;
+    let (second, _) = engine().await;
+    let refused = second.call(keyed("pay", "k"), Counted::paying()).await;
+    assert_eq!(status(&refused), OPEN);
+}
+
+/// The lease of claims here, and with it how long an emptied store stays closed.
+const LEASE: Duration = Duration::from_secs(2);
+
+/// Short times, so that a server that is gone is found out soon.
+fn patient(url: &str) -> Options {
+    Options {
+        command_timeout: Duration::from_millis(250),
+        connect_timeout: Duration::from_millis(250),
+        ..redis_options(url, &unused_prefix())
+    }
+}
+
+/// Calls of all kinds, made all the time, each in both engines at once.
+struct Load {
+    options: Options,
+    engines: [Engine; 2],
+    news: Arc<Heard>,
+    executions: Executions,
+    answers: watch::Sender<Vec<Answered>>,
+    stop: watch::Sender<bool>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// How often each key was executed.
+type Executions = Arc<Mutex<BTreeMap<String, u32>>>;
+
+/// What a call was answered.
+#[derive(Clone, Debug)]
+struct Answered {
+    /// In which engine.
+    at: usize,
+    tool: &'static str,
+    key: String,
+    code: Option<Code>,
+    recorded: Option<bool>,
+    output: Option<String>,
+}
+
+impl Answered {
+    fn of(at: usize, tool: &'static str, key: &str, called: &Called) -> Self {
+        Self {
+            at,
+            tool,
+            key: key.to_owned(),
+            code: code(called),
+            recorded: called.result.recorded,
+            output: output(called),
+        }
+    }
+}
+
+/// What a store that failed still knows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Remembers {
+    Everything,
+    SinceItWasEmptied,
+}
+
+/// What was told of the store.
+#[derive(Default)]
+struct Heard {
+    told: watch::Sender<Vec<News>>,
+}
+
+impl Listener for Heard {
+    fn store_news(&self, _store: &str, news: &News) {
+        self.told.send_modify(|told| told.push(news.clone()));
+    }
+}
+
+/// So many of the calls that were refused are made again in the end.
+const ENOUGH: usize = 50;
+const WORKERS: usize = 8;
+const TOOLS: [&str; 3] = ["pay", "put", "get"];
+
+impl Load {
+    async fn start(options: Options) -> Self {
+        let news = Arc::new(Heard::default());
+        let engines =
+            [Self::engine(&options, news.clone()).await, Self::engine(&options, Arc::default()).await];
+        let load = Self {
+            engines,
+            options,
+            news,
+            executions: Arc::default(),
+            answers: watch::Sender::default(),
+            stop: watch::Sender::new(false),
+            workers: Vec::new(),
+        };
+        let workers = (0..WORKERS).map(|worker| {
+            let (engines, executions) = (load.engines.clone(), load.executions.clone());
+            let (answers, stop) = (load.answers.clone(), load.stop.subscribe());
+            tokio::spawn(async move {
+                for number in 0_u32.. {
+                    for tool in TOOLS {
+                        if *stop.borrow() {
+                            return;
+                        }
+                        let key = format!("{tool}-{worker}-{number}");
+                        let [here, there] = &engines;
+                        let both = tokio::join!(
+                            here.call(keyed(tool, &key), counting(&executions)),
+                            there.call(keyed(tool, &key), counting(&executions)),
+                        );
+                        let both =
+                            [Answered::of(0, tool, &key, &both.0), Answered::of(1, tool, &key, &both.1)];
+                        answers.send_modify(|all| all.extend(both));
+                    }
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            })
+        });
+        let workers = workers.collect();
+        Self { workers, ..load }
+    }
+
+    async fn engine(options: &Options, news: Arc<Heard>) -> Engine {
+        let store = Arc::new(RedisStore::connect(options.clone()).await.unwrap());
+        Engine::builder().store(store).policies(by_name(LEASE)).listener(news).start().await
+    }
+
+    /// Comes back when so many answers of this kind have come from now on.
+    async fn have(&self, count: usize, what: &str, kind: impl Fn(&Answered) -> bool) {
+        let from = self.answers.borrow().len();
+        let mut answers = self.answers.subscribe();
+        let come = answers.wait_for(|all| all[from..].iter().filter(|one| kind(one)).count() >= count);
+        within(what, come).await.unwrap();
+    }
+
+    /// Each engine has found the store again by itself.
+    async fn is_recorded_again(&self, count: usize) {
+        for engine in [0, 1] {
+            let recorded = |one: &Answered| {
+                (one.at, one.tool, one.code, one.recorded) == (engine, "pay", None, Some(true))
+            };
+            self.have(count, "calls that must not run twice are recorded", recorded).await;
+        }
+    }
+
+    /// What may run again goes on, and the rest is refused.
+    async fn goes_on_without_store(&self) {
+        let refused = |one: &Answered| one.tool == "pay" && one.code == Some(Code::StoreUnavailable);
+        self.have(10, "calls that must not run twice are refused", refused).await;
+        let unrecorded =
+            |one: &Answered| one.tool == "put" && one.code.is_none() && one.recorded == Some(false);
+        self.have(10, "calls that may run again go on unrecorded", unrecorded).await;
+        self.have(10, "calls that change nothing go on", |one| one.tool == "get" && one.code.is_none()).await;
+    }
+
+    async fn refuses_for_a_lease(&self) {
+        let refused = |one: &Answered| one.tool == "pay" && one.code == Some(Code::StoreUnavailable);
+        self.have(3, "calls that must not run twice are refused for a lease", refused).await;
+    }
+
+    /// Stops the load, and looks at everything that was answered in its course.
+    async fn verify(self, remembers: Remembers) {
+        self.stop.send_replace(true);
+        for worker in self.workers {
+            within("every call ends", worker).await.unwrap();
+        }
+        for engine in &self.engines {
+            let drained = engine.shutdown(Duration::from_secs(10)).await;
+            assert_eq!((drained.ended, drained.lost), (0, 0), "what was kept is saved");
+        }
+        let answers = self.answers.borrow().clone();
+        let runs = |key: &str| self.executions.lock().get(key).copied().unwrap_or(0);
+        for answered in &answers {
+            match (answered.tool, answered.code) {
+                ("pay", None) => assert_eq!(runs(&answered.key), 1, "{answered:?}"),
+                ("pay", Some(Code::StoreUnavailable)) => assert!(runs(&answered.key) <= 1, "{answered:?}"),
+                ("put" | "get", None) => assert!(runs(&answered.key) >= 1, "{answered:?}"),
+                _ => panic!("no answer that it may have: {answered:?}"),
+            }
+        }
+        if remembers == Remembers::SinceItWasEmptied {
+            return;
+        }
+        let restarted = Self::engine(&self.options, Arc::default()).await;
+        let mut by_key: BTreeMap<&str, Vec<&Answered>> = BTreeMap::new();
+        for answered in answers.iter().filter(|one| one.tool != "get") {
+            by_key.entry(&answered.key).or_default().push(answered);
+        }
+        let mut refused = 0;
+        for (key, given) in by_key {
+            let before = runs(key);
+            let outputs: Vec<_> = given.iter().filter(|one| one.code.is_none()).collect();
+            if outputs.is_empty() && refused == ENOUGH {
+                continue;
+            }
+            let again = restarted.call(keyed(given[0].tool, key), counting(&self.executions)).await;
+            assert_eq!(status(&again), SUCCESS, "{given:?}");
+            if outputs.is_empty() {
+                // It was refused and not run, and can be had now.
+                refused += 1;
+                assert_eq!((before, runs(key)), (0, 1), "{given:?}");
+                continue;
+            }
+            // What was answered is answered again, and nothing runs for it; also what was answered unrecorded, because
+            // it has been saved since. Where both ran, one of them counts, and certainly one that was recorded.
+            let kept = output(&again);
+            assert_eq!((again.result.from_cache, runs(key)), (true, before), "{given:?}: {again:?}");
+            assert!(outputs.iter().any(|one| one.output == kept), "{given:?}: {kept:?}");
+            for one in outputs.iter().filter(|one| one.recorded == Some(true) || one.tool == "pay") {
+                assert_eq!(one.output, kept, "{given:?}");
+            }
+        }
+        assert!(refused > 0);
+    }
+}
+
+/// Counts its executions by the key of the call.
+fn counting(
+    executions: &Executions,
+) -> impl Fn(Attempt) -> std::future::Ready<steadfast_executor::Answer> + Send + Sync + 'static {
+    let executions = executions.clone();
+    move |attempt: Attempt| {
+        let key = attempt.idempotency_key();
+        let mut executions = executions.lock();
+        let runs = executions.entry(key.to_owned()).or_insert(0);
+        *runs += 1;
+        std::future::ready(says(&format!("{key}, run {runs}")))
+    }
+}
+
+fn keyed(tool: &str, key: &str) -> steadfast_core::envelope::CallEnvelope {
+    let payload: Value = json!({ "idempotencyKey": key });
+    call(json!({ "toolName": tool, "payload": payload }))
+}
+
+fn output(called: &Called) -> Option<String> {
+    called.result.output.as_ref().map(|output| output.content.as_str().to_owned())
+}
+
+fn code(called: &Called) -> Option<Code> {
+    called.result.error.as_ref().map(|error| error.code)
+}
+
+/// Servers are started and killed by waiting for them.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap()
+}

@@ -1,0 +1,56 @@
+//! RP-11: trust in a file survives `kill -9` at any moment, whole.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use steadfast_core::policy::{Mode, Profile, ToolClass};
+use steadfast_core::trust::Snapshot;
+use steadfast_executor::{Engine, TrustFile};
+
+use crate::calls::{Counted, PATIENCE, call, http};
+use crate::child::{Child, say};
+use crate::ledger::draw;
+use crate::world::Folder;
+
+#[test]
+fn rp_11_trust_in_a_file_survives_kill_9_at_any_moment() {
+    let folder = Folder::new();
+    let file = TrustFile::at(folder.file("reliability.json"));
+    let mut before = BTreeSet::new();
+    for round in 0..20_u64 {
+        let child = Child::start(&json!({ "role": "trust", "file": file.path(), "round": round }));
+        assert_eq!(child.next_before(Instant::now() + PATIENCE), Some(json!({ "ready": true })));
+        let moment = Instant::now() + Duration::from_micros(draw(round) % 150_000);
+        while child.next_before(moment).is_some() {}
+        child.kill();
+        let Some(text) = file.read().unwrap() else { continue };
+        let found = Snapshot::read(&text).unwrap_or_else(|error| panic!("round {round}: {error}\n{text}"));
+        let tools: BTreeSet<String> = found.tool_states.keys().map(ToString::to_string).collect();
+        let lost: Vec<_> = before.difference(&tools).collect();
+        assert!(lost.is_empty(), "round {round}: trust was lost once and is trusted again: {lost:?}");
+        before = tools;
+    }
+    assert!(before.len() > 5, "{before:?}");
+}
+
+/// Loses the trust of one tool after the other.
+pub(crate) async fn lose_trust(orders: &Value) {
+    let mut policy = Profile::Standard.policy(ToolClass::Unknown);
+    policy.retry.attempts = 1.try_into().unwrap();
+    policy.modes.guard = Mode::Off;
+    policy.modes.breaker = Mode::Off;
+    let file = TrustFile::at(orders["file"].as_str().unwrap());
+    let engine = Engine::builder().policies(Arc::new(policy)).trust_file(file).start().await;
+    say(&json!({ "ready": true }));
+    for tool in 0..40 {
+        for failure in 0..3 {
+            let name = format!("tool-{}-{tool}", orders["round"]);
+            let failing = call(json!({ "toolName": name, "payload": { "params": { "failure": failure } } }));
+            engine.call(failing, Counted::new(|_| http(500))).await;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(PATIENCE).await;
+}

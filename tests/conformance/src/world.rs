@@ -1,0 +1,235 @@
+//! A world for one test: a store of some kind with nothing in it, a clock that can be moved, and engines on both.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::Record;
+use steadfast_core::policy::{Mode, Policy, Profile, ToolClass};
+use steadfast_executor::{Engine, EngineBuilder, RuntimeClock};
+use steadfast_store::{Clock, MemoryOptions, MemoryStore, Page, Selection, Store};
+use steadfast_store_redis::{Options, Prefix, RedisStore};
+use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
+use steadfast_testkit::redis::Server;
+
+/// A store of some kind, and the time of whoever uses it.
+pub(crate) struct World {
+    clock: Arc<Ahead>,
+    home: Home,
+}
+
+/// Where the data is.
+enum Home {
+    Memory(Arc<dyn Store>),
+    Sqlite(Files),
+    Redis { server: Arc<Server>, prefix: String },
+}
+
+/// A folder with a state file, and the stores that were opened on it.
+struct Files {
+    folder: Folder,
+    opened: Mutex<Vec<Weak<SqliteStore>>>,
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        // An engine lets go of its store a moment after it was dropped, and a store makes its folder again if it is gone.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while self.opened.get_mut().iter().any(|store| store.strong_count() > 0) && Instant::now() < deadline
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Writes a module of tests for each kind of store: each case is an async function over a [`World`].
+///
+/// In memory the time is paused and waits cost nothing. Stores that ask a disk or a server need the real one.
+macro_rules! for_every_store {
+    ($($group:ident::{$($case:ident),+ $(,)?}),+ $(,)?) => {
+        mod memory {
+            $($(
+                #[tokio::test(start_paused = true)]
+                async fn $case() { super::$group::$case(crate::world::World::memory()).await; }
+            )+)+
+        }
+        mod sqlite {
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() { super::$group::$case(crate::world::World::sqlite()).await; }
+            )+)+
+        }
+        mod redis {
+            $($(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() { super::$group::$case(crate::world::World::redis()).await; }
+            )+)+
+        }
+    };
+}
+pub(crate) use for_every_store;
+
+impl World {
+    pub(crate) fn memory() -> Self {
+        let clock = Arc::new(Ahead::default());
+        let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+        Self { clock, home: Home::Memory(store) }
+    }
+
+    pub(crate) fn sqlite() -> Self {
+        Self {
+            clock: Arc::default(),
+            home: Home::Sqlite(Files { folder: Folder::new(), opened: Mutex::default() }),
+        }
+    }
+
+    pub(crate) fn redis() -> Self {
+        Self {
+            clock: Arc::default(),
+            home: Home::Redis { server: Server::shared(), prefix: unused_prefix() },
+        }
+    }
+
+    /// A handle to the store, as a process of its own has it.
+    pub(crate) async fn store(&self) -> Arc<dyn Store> {
+        match &self.home {
+            Home::Memory(store) => store.clone(),
+            Home::Sqlite(Files { folder, opened }) => {
+                let options =
+                    SqliteOptions { clock: self.clock.clone(), ..SqliteOptions::at(folder.file("state.db")) };
+                let store = Arc::new(SqliteStore::open(options).unwrap());
+                opened.lock().push(Arc::downgrade(&store));
+                store
+            }
+            Home::Redis { server, prefix } => {
+                Arc::new(RedisStore::connect(redis_options(&server.url(), prefix)).await.unwrap())
+            }
+        }
+    }
+
+    /// How an engine of this world is made, with a handle of its own to the store.
+    pub(crate) async fn builder(&self) -> EngineBuilder {
+        Engine::builder().clock(self.clock.clone()).store(self.store().await)
+    }
+
+    /// An engine that has the same policy for every call.
+    pub(crate) async fn engine(&self, policy: &Policy) -> Engine {
+        self.builder().await.policies(Arc::new(policy.clone())).start().await
+    }
+
+    /// Lets time pass for whatever is decided when asked. Nothing that sleeps is woken.
+    pub(crate) fn pass(&self, span: Duration) {
+        self.clock.ahead.fetch_add(steadfast_core::millis(span), Ordering::SeqCst);
+    }
+
+    /// All records that the store has.
+    pub(crate) async fn records(&self) -> Vec<Record> {
+        let page = Page { after: None, limit: 1000 };
+        self.store().await.records(&Selection::default(), page).await.unwrap()
+    }
+
+    /// Everything that the store keeps, as it keeps it.
+    pub(crate) async fn kept(&self) -> Vec<u8> {
+        match &self.home {
+            Home::Memory(store) => {
+                let mut text = format!("{:?}", self.records().await);
+                for kind in steadfast_store::DocumentKind::ALL {
+                    text.push_str(&format!("{:?}", store.documents(kind).await.unwrap()));
+                }
+                text.into_bytes()
+            }
+            Home::Sqlite(Files { folder, .. }) => {
+                let files = fs::read_dir(&folder.path).unwrap();
+                files.flat_map(|file| fs::read(file.unwrap().path()).unwrap()).collect()
+            }
+            Home::Redis { server, prefix } => {
+                let keys = server.command(&["KEYS", &format!("{prefix}*")]);
+                let mut kept = keys.clone().into_bytes();
+                for key in keys.split(' ') {
+                    let script = "local t = redis.call('TYPE', KEYS[1]).ok \
+                        if t == 'string' then return redis.call('GET', KEYS[1]) end \
+                        if t == 'hash' then return redis.call('HGETALL', KEYS[1]) end \
+                        if t == 'zset' then return redis.call('ZRANGE', KEYS[1], 0, -1) end \
+                        if t == 'set' then return redis.call('SMEMBERS', KEYS[1]) end \
+                        if t == 'list' then return redis.call('LRANGE', KEYS[1], 0, -1) end \
+                        if t == 'stream' then return cjson.encode(redis.call('XRANGE', KEYS[1], '-', '+')) end \
+                        return redis.error_reply('a type that nobody looked into: ' .. t)";
+                    let value = server.command(&["EVAL", script, "1", key]);
+                    assert!(!value.contains("nobody looked into"), "{value}");
+                    kept.extend(value.into_bytes());
+                }
+                kept
+            }
+        }
+    }
+}
+
+/// A policy of the standard profile in which only duplicates, retries and the breaker act: guard and trust have
+/// their own tests, and would speak before the others do.
+pub(crate) fn plain(class: ToolClass) -> Policy {
+    let mut policy = Profile::Standard.policy(class);
+    policy.modes.guard = Mode::Off;
+    policy.modes.trust = Mode::Off;
+    policy
+}
+
+pub(crate) fn redis_options(url: &str, prefix: &str) -> Options {
+    Options { prefix: Prefix::new(prefix).unwrap(), ..Options::parse(url).unwrap() }
+}
+
+/// A prefix that no other test has.
+pub(crate) fn unused_prefix() -> String {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    format!("conformance{}:", NUMBER.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The time of the runtime, and as much later as it was told to be.
+#[derive(Debug, Default)]
+struct Ahead {
+    runtime: RuntimeClock,
+    ahead: AtomicU64,
+}
+
+impl Clock for Ahead {
+    fn now(&self) -> Timestamp {
+        self.runtime.now() + Duration::from_millis(self.ahead.load(Ordering::SeqCst))
+    }
+}
+
+/// A folder of a test, gone when the test is.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path =
+            std::env::temp_dir().join(format!("steadfast-conformance-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self { path }
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A store that is being closed removes and makes files of its own meanwhile.
+        for _ in 0..100 {
+            let _ = fs::remove_dir_all(&self.path);
+            std::thread::sleep(Duration::from_millis(10));
+            if !self.path.exists() {
+                return;
+            }
+        }
+    }
+}

@@ -10,7 +10,7 @@ use crate::{Failure, check, simulation};
 /// Options of `cargo xtask test`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Also run what takes longer: ten times the seeds
+    /// Also run what takes longer: ten times the seeds, five times the crashes
     #[arg(long)]
     long: bool,
 }
@@ -25,9 +25,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         needs: &[&REDIS],
         counts: Counts::Itself,
     });
+    let tests = Invocation::cargo(&["test", "--workspace", "--no-fail-fast"]);
     steps.push(Step {
         name: "tests",
-        run: Invocation::cargo(&["test", "--workspace", "--no-fail-fast"]),
+        run: if options.long { tests.env("STEADFAST_LONG", "1") } else { tests },
         needs: &[],
         counts: Counts::CargoTests,
     });

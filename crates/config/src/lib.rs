@@ -56,7 +56,8 @@ pub use global::{
 };
 pub use live::{Live, Reload};
 pub use place::WrittenAt;
-pub use resolve::{Annotations, Explained, Explanation, Origin, Origins, Resolved};
+pub use resolve::{Explained, Explanation, Origin, Origins, Resolved};
 pub use server::{Isolation, Reached, Server};
 pub use sources::{CONFIG_VARIABLE, ConfigFile, FILE_NAME, Flag, Needed, Sources, Start};
+pub use steadfast_core::policy::Annotations;
 pub use switch::Switches;

@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use steadfast_core::classify::{Aims, signature};
+use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Domain, ToolRef};
-use steadfast_core::json::Value;
-use steadfast_core::policy::{ComputedKeys, Policy, Profile, ToolClass, TrustRule};
+use steadfast_core::json::{Document, Limits, Value};
+use steadfast_core::policy::{Annotations, ComputedKeys, Policy, Profile, ToolClass, TrustRule};
 
 use crate::config::{Config, DEFAULTS_NAME, Parts};
 use crate::place::WrittenAt;
@@ -20,17 +21,6 @@ use crate::policy::{CLASS, Draft, class_name, settings};
 use crate::rule::{Rule, Selector};
 use crate::sources::Start;
 use crate::switch::Switches;
-
-/// What an MCP server says of its tool. Hints, not facts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Annotations {
-    /// `readOnlyHint`.
-    pub read_only: Option<bool>,
-    /// `destructiveHint`.
-    pub destructive: Option<bool>,
-    /// `idempotentHint`.
-    pub idempotent: Option<bool>,
-}
 
 /// The policy of a call, and where it comes from.
 #[derive(Clone, Debug)]
@@ -147,6 +137,21 @@ impl Parts {
 }
 
 impl Config {
+    /// The policy of a call as it came. Its domain is the one that the caller names, else the one that its arguments
+    /// aim at; they are only read where a rule is about a domain.
+    pub fn resolve_call(&self, call: &CallEnvelope, annotations: Annotations) -> Resolved {
+        let tool = call.tool();
+        if let (Some(domain), true) = (&call.target.domain, self.parts.rules.know_domains()) {
+            return self.resolve_at(&tool, annotations, Some(domain));
+        }
+        if self.parts.rules.know_domains()
+            && let Ok(params) = Document::parse(call.payload.params.as_str().as_bytes(), Limits::ENVELOPE)
+        {
+            return self.resolve(&tool, annotations, params.root());
+        }
+        self.resolve_at(&tool, annotations, None)
+    }
+
     /// The policy of a call with these arguments.
     pub fn resolve(&self, tool: &ToolRef, annotations: Annotations, params: Value<'_>) -> Resolved {
         let domain = self.parts.rules.know_domains().then(|| signature::domain(tool, &Aims::of(params)));

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,9 +13,13 @@ use steadfast_core::approval::Channel;
 use steadfast_core::call::{Call, CallResult, Intake, Notice, Request};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{Owner, Process, RunId};
-use steadfast_core::envelope::{BreakerHint, CallEnvelope, ErrorBody, ResultEnvelope};
+use steadfast_core::envelope::{
+    BreakerHint, CallEnvelope, EnvelopeError, ErrorBody, ResultEnvelope, UnknownFields,
+};
 use steadfast_core::id::Digest;
-use steadfast_core::policy::{Profile, ToolClass};
+use steadfast_core::json::Document;
+use steadfast_core::policy::{ArgumentCheck, Policy, Profile, ToolClass};
+use steadfast_core::trust::{Bounds, TrustLedger};
 use steadfast_store::{
     Clock, Keep, MemoryOptions, MemoryStore, Neighbours, Store, StoreError, SystemClock, this_process,
 };
@@ -31,12 +35,13 @@ use crate::followers::Runs;
 use crate::history::{self, History};
 use crate::hooks::{Hooked, Hooks};
 use crate::host::HostCalls;
+use crate::info::{Assistance, ToolInfo};
 use crate::keep::Keeper;
 use crate::persist::Marks;
 use crate::policies::Policies;
-use crate::telling::{About, EngineEvent, Listener, Telling};
+use crate::telling::{About, EngineEvent, Listener, Telling, TurnedAway};
 use crate::tool::{AnyTool, Tool};
-use crate::trust_file::TrustFile;
+use crate::trust_file::{TrustFile, TrustKept};
 
 /// Makes calls safe to make. Cheap to clone; all clones are one engine.
 #[derive(Clone, Debug)]
@@ -64,7 +69,8 @@ pub(crate) struct Inner {
     pub(crate) marks: Marks,
     pub(crate) history: History,
     pub(crate) history_kept: Keep,
-    pub(crate) trust_file: Option<TrustFile>,
+    pub(crate) trust_kept: TrustKept,
+    pub(crate) trust_bounds: Bounds,
     gate: Gate,
     process: Process,
     /// Names this process in the ids of runs.
@@ -82,15 +88,17 @@ pub struct Called {
 }
 
 /// What the surface knows about a call that its envelope does not say.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CallOptions {
     /// Whether somebody can be asked while the call waits.
     pub channel: Channel,
+    /// What is known about the tool beside its name.
+    pub tool: Option<Arc<ToolInfo>>,
 }
 
 impl Default for CallOptions {
     fn default() -> Self {
-        Self { channel: Channel::Headless }
+        Self { channel: Channel::Headless, tool: None }
     }
 }
 
@@ -107,6 +115,13 @@ impl Engine {
     /// An engine with everything at its default: the standard profile, and a memory that ends with the process.
     pub fn builder() -> EngineBuilder {
         EngineBuilder::default()
+    }
+
+    /// Reads a call. One that cannot be read is told to whoever listens, and its answer is the error.
+    pub fn read(&self, text: &[u8], unknown: UnknownFields) -> Result<CallEnvelope, EnvelopeError> {
+        CallEnvelope::parse(text, unknown).inspect_err(|error| {
+            self.inner.turn_away(None, &ErrorBody::from(error));
+        })
     }
 
     /// Makes a call. The tool is run as often as it should be, and the future ends in bounded time.
@@ -159,8 +174,7 @@ impl Engine {
     ) -> Calling {
         let desk = Arc::new(Desk::default());
         let Some(place) = Gate::enter(&self.inner) else {
-            let refused = self.inner.gate.refusal();
-            desk.give(Called { result: ResultEnvelope::turned_away(&envelope, refused), arrival: None });
+            desk.give(self.inner.turned_away(&envelope, self.inner.gate.refusal()));
             return Calling { drive: None, desk };
         };
         let drive = drive(self.inner.clone(), place, envelope, tool, desk.clone(), options);
@@ -181,24 +195,28 @@ async fn drive(
         None => inner.hooks.key(&envelope).await,
         Some(_) => None,
     };
-    let policy = inner.policies.policy(&envelope);
+    let annotations = options.tool.as_ref().map(|tool| tool.annotations).unwrap_or_default();
+    let policy = inner.policies.policy(&envelope, annotations);
     let number = CALLS.fetch_add(1, Ordering::Relaxed);
+    let schema = options.tool.as_ref().and_then(|tool| checked_against(tool, &policy));
     let intake = Intake {
         process: &inner.process,
         number,
         run: &RunId(format!("{}-{number:x}", inner.tag).into()),
         channel: options.channel,
         hook_key: hook_key.as_deref(),
-        input_schema: None,
+        input_schema: schema.as_ref().map(Document::root),
     };
     let request = match Request::from_envelope(&envelope, &policy, intake) {
         Ok(request) => request,
-        Err(error) => {
-            let error = ErrorBody::from(&error);
-            return desk
-                .give(Called { result: ResultEnvelope::turned_away(&envelope, error), arrival: None });
-        }
+        Err(error) => return desk.give(inner.turned_away(&envelope, ErrorBody::from(&error))),
     };
+    drop(schema);
+    if let (ArgumentCheck::Assist, false, Some(tool)) =
+        (policy.arguments, policy.modes.are_off(), options.tool)
+    {
+        desk.assist_with(Assistance { envelope: envelope.clone(), tool });
+    }
     let cells = inner.cells(&envelope, &request);
     let store = match policy.class {
         ToolClass::ReadOnly => inner.local.clone(),
@@ -210,6 +228,14 @@ async fn drive(
     let (call, step) = cells.with(|shared| Call::begin(shared, request, policy, seed, now, &mut notices));
     Drive::new(inner, envelope, call, cells, store, tool, desk, notices).run(step).await;
     drop(place);
+}
+
+/// The schema that arguments are checked against before the tool is bothered, if they are.
+fn checked_against<'t>(tool: &'t ToolInfo, policy: &Policy) -> Option<Document<'t>> {
+    match policy.arguments {
+        ArgumentCheck::Enforce => tool.schema(),
+        ArgumentCheck::Assist | ArgumentCheck::Off => None,
+    }
 }
 
 /// A call on its way. Dropping it leaves the call to the engine.
@@ -291,6 +317,7 @@ pub(crate) struct Desk {
     answer: Mutex<Option<Called>>,
     given: AtomicBool,
     pub(crate) answered: Notify,
+    assistance: OnceLock<Assistance>,
 }
 
 impl Desk {
@@ -298,8 +325,18 @@ impl Desk {
     pub(crate) fn answer(&self, result: &CallResult, request: &Request, store: &Arc<dyn Store>) {
         if !self.given.load(Ordering::Acquire) {
             let arrival = result.receipt.clone().map(|receipt| Arrival { receipt, store: store.clone() });
-            self.give(Called { result: result.to_envelope(request), arrival });
+            let mut result = result.to_envelope(request);
+            if let Some(assistance) = self.assistance.get() {
+                assistance.add_to(&mut result);
+            }
+            self.give(Called { result, arrival });
         }
+    }
+
+    /// Has what a model got wrong explained, should it be refused for that.
+    fn assist_with(&self, assistance: Assistance) {
+        // There is one call to a desk.
+        let _ = self.assistance.set(assistance);
     }
 
     fn give(&self, called: Called) {
@@ -330,6 +367,17 @@ impl Inner {
                 .get(&SessionId { tenant: tenant.clone(), session: request.session.clone() }),
             tenant: machines.tenants.get(tenant),
         }
+    }
+
+    /// The answer to a call at the door, told to whoever listens.
+    fn turned_away(&self, envelope: &CallEnvelope, error: ErrorBody) -> Called {
+        self.turn_away(Some(envelope), &error);
+        Called { result: ResultEnvelope::turned_away(envelope, error), arrival: None }
+    }
+
+    fn turn_away(&self, envelope: Option<&CallEnvelope>, error: &ErrorBody) {
+        let number = CALLS.fetch_add(1, Ordering::Relaxed);
+        self.telling.turned_away(&TurnedAway { envelope, error, at: self.clock.now() }, number);
     }
 
     pub(crate) fn about<'a>(&self, envelope: &'a CallEnvelope, call: &'a Call) -> About<'a> {
@@ -398,7 +446,9 @@ pub struct EngineBuilder {
     listeners: Vec<Arc<dyn Listener>>,
     process: Option<Process>,
     most_calls: Option<usize>,
-    trust_file: Option<TrustFile>,
+    trust_kept: TrustKept,
+    trust_history: Option<usize>,
+    records_in_memory: Option<usize>,
     history: Option<Keep>,
 }
 
@@ -452,8 +502,26 @@ impl EngineBuilder {
     }
 
     /// Keeps the trust of calls without a tenant in this file instead of the store.
-    pub fn trust_file(mut self, file: TrustFile) -> Self {
-        self.trust_file = Some(file);
+    pub fn trust_file(self, file: TrustFile) -> Self {
+        self.trust_kept(TrustKept::InFile(file))
+    }
+
+    /// Where trust is kept beyond this process. Without it: in the store.
+    pub fn trust_kept(mut self, kept: TrustKept) -> Self {
+        self.trust_kept = kept;
+        self
+    }
+
+    /// How many failures the history of trust remembers, for calls without a tenant. Without it: 1000.
+    pub fn trust_history(mut self, most: usize) -> Self {
+        self.trust_history = Some(most);
+        self
+    }
+
+    /// The most records in memory: those of calls that change nothing, and all of them where no store is given.
+    /// Without it: 25,000. Each costs about as much as the answer that it keeps.
+    pub fn records_in_memory(mut self, most: usize) -> Self {
+        self.records_in_memory = Some(most);
         self
     }
 
@@ -464,12 +532,16 @@ impl EngineBuilder {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::default()));
         let process = self.process.unwrap_or_else(this_process);
         let memory = || -> Arc<dyn Store> {
+            let usual = MemoryOptions::new(clock.clone());
             Arc::new(MemoryStore::new(MemoryOptions {
+                most: self.records_in_memory.unwrap_or(usual.most),
                 process: process.clone(),
                 sight: Arc::new(Neighbours::of(process.clone())),
-                ..MemoryOptions::new(clock.clone())
+                ..usual
             }))
         };
+        let usual = Bounds::default();
+        let trust_bounds = Bounds { history: self.trust_history.unwrap_or(usual.history), ..usual };
         let (deliveries, arrivals) = Deliveries::new();
         let (history, finished) = History::new();
         // An engine of its own, also beside another one of this process that started in the same moment.
@@ -493,7 +565,8 @@ impl EngineBuilder {
             marks: Marks::default(),
             history,
             history_kept: self.history.unwrap_or(history::KEEP),
-            trust_file: self.trust_file,
+            trust_kept: self.trust_kept,
+            trust_bounds,
             gate: Gate::of_at_most(self.most_calls.unwrap_or(MOST_CALLS)),
             tag: me.fingerprint(),
             seed,
@@ -512,8 +585,9 @@ impl EngineBuilder {
         };
         let listening = inner.clone();
         task(Box::pin(async move { listening.listen_to_store().await }));
+        *inner.machines.tenants.get(&None).trust.lock() = TrustLedger::new(trust_bounds);
         inner.load().await;
-        if let Some(file) = &inner.trust_file {
+        if let TrustKept::InFile(file) = &inner.trust_kept {
             inner.load_trust_file(file);
         }
         let persisting = inner.clone();

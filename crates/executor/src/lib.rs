@@ -21,6 +21,7 @@
 //! | `engine` | the way in: calls, shutdown |
 //! | `drive` | one call on its way: one `match` over the machine's steps |
 //! | `tool`, `hooks` | other people's code, and how it is kept from breaking a call |
+//! | `info` | what is known about a tool beside its name |
 //! | `host` | calls whose tool is run by the host |
 //! | `cells` | the machines that calls share |
 //! | `followers` | callers in this process that wait for one run |
@@ -42,6 +43,7 @@ mod followers;
 mod history;
 mod hooks;
 mod host;
+mod info;
 mod keep;
 mod persist;
 mod policies;
@@ -56,7 +58,8 @@ pub use engine::{CallOptions, Called, Calling, Canceller, Drained, Engine, Engin
 pub use history::CallFacts;
 pub use hooks::{HookFuture, Hooks, PATIENCE};
 pub use host::{Begun, HostError, Order, Pulse, Ticket};
+pub use info::ToolInfo;
 pub use policies::Policies;
-pub use telling::{About, EngineEvent, Listener};
+pub use telling::{About, EngineEvent, Listener, TurnedAway};
 pub use tool::{Answer, Attempt, Tool, ToolFault};
-pub use trust_file::TrustFile;
+pub use trust_file::{TrustFile, TrustKept};

@@ -21,6 +21,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::cells::{DependencyKey, SessionId, ToolKey};
 use crate::engine::Inner;
+use crate::trust_file::TrustKept;
 
 /// What is to be written.
 #[derive(Debug, Default)]
@@ -197,8 +198,12 @@ impl Inner {
 
     /// Makes what is stored and what is here the same: the newer one of the two.
     pub(crate) async fn write(&self, marked: &Marked) -> Result<(), StoreError> {
-        if let (Marked::Trust(_), Some(file)) = (marked, &self.trust_file) {
-            return self.write_trust_file(file).await;
+        if let Marked::Trust(tenant) = marked {
+            match &self.trust_kept {
+                TrustKept::InFile(file) if tenant.is_none() => return self.write_trust_file(file).await,
+                TrustKept::Nowhere => return Ok(()),
+                TrustKept::InFile(_) | TrustKept::InStore => {}
+            }
         }
         let name = marked.document()?;
         let mut found = self.store.read(&name).await?;
@@ -280,9 +285,15 @@ impl Inner {
                 adopt_breaker(&cell.breaker, &snapshot, now);
             }
             Name::Tenant(tenant) => {
-                let snapshot = Snapshot::read(body).map_err(|error| error.to_string())?;
-                let cell = self.machines.tenants.get(&tenant);
-                adopt_trust(&cell.trust, snapshot)?;
+                let elsewhere = match &self.trust_kept {
+                    TrustKept::InStore => false,
+                    TrustKept::InFile(_) => tenant.is_none(),
+                    TrustKept::Nowhere => true,
+                };
+                if !elsewhere {
+                    let snapshot = Snapshot::read(body).map_err(|error| error.to_string())?;
+                    adopt_trust(&self.machines.tenants.get(&tenant).trust, snapshot, self.trust_bounds)?;
+                }
             }
             Name::Session(tenant, session) => {
                 let id = SessionId { tenant, session };
@@ -299,12 +310,16 @@ impl Inner {
 }
 
 /// A ledger that knows nothing takes everything over, single failures too.
-pub(crate) fn adopt_trust(trust: &Mutex<TrustLedger>, snapshot: Snapshot) -> Result<(), String> {
+pub(crate) fn adopt_trust(
+    trust: &Mutex<TrustLedger>,
+    snapshot: Snapshot,
+    bounds: Bounds,
+) -> Result<(), String> {
     let mut trust = trust.lock();
     let fresh =
         trust.history(None).next().is_none() && trust.snapshot(snapshot.last_updated).tool_states.is_empty();
     if fresh {
-        *trust = TrustLedger::restore(snapshot, Bounds::default()).map_err(|error| error.to_string())?;
+        *trust = TrustLedger::restore(snapshot, bounds).map_err(|error| error.to_string())?;
         return Ok(());
     }
     trust.adopt(snapshot).map_err(|error| error.to_string())

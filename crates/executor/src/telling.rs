@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use steadfast_core::Timestamp;
 use steadfast_core::call::{CallResult, Notice, Request};
-use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::envelope::{CallEnvelope, ErrorBody};
 use steadfast_core::id::{RequestId, SessionKey, TenantId, ToolRef};
 use steadfast_core::policy::Policy;
 use steadfast_store::{News, StoreError};
@@ -23,6 +23,9 @@ pub trait Listener: Send + Sync + 'static {
 
     /// A call is over: this is what its caller gets, or would have got.
     fn finished(&self, _about: &About<'_>, _result: &CallResult) {}
+
+    /// A call never came in: it was malformed, or there was no room for it.
+    fn turned_away(&self, _away: &TurnedAway<'_>) {}
 
     /// The W3C `traceparent` of the span that this attempt has, for the tool to pass on. Asked after the attempt was
     /// told of, before it starts; the first listener that has one decides.
@@ -47,6 +50,17 @@ pub struct About<'a> {
     /// By which policy it is decided.
     pub policy: &'a Policy,
     /// When the fact was told.
+    pub at: Timestamp,
+}
+
+/// A call that was answered at the door.
+#[derive(Clone, Copy, Debug)]
+pub struct TurnedAway<'a> {
+    /// The call as it came; nothing where it could not even be read.
+    pub envelope: Option<&'a CallEnvelope>,
+    /// The answer.
+    pub error: &'a ErrorBody,
+    /// When.
     pub at: Timestamp,
 }
 
@@ -112,6 +126,21 @@ impl Telling {
 
     pub(crate) fn finished(&self, about: &About<'_>, result: &CallResult) {
         self.each(|listener| listener.finished(about, result));
+    }
+
+    pub(crate) fn turned_away(&self, away: &TurnedAway<'_>, call: u64) {
+        self.each(|listener| listener.turned_away(away));
+        let Some(envelope) = away.envelope.filter(|_| self.stream.receiver_count() > 0) else { return };
+        let target = &envelope.target;
+        let _ = self.stream.send(EngineEvent {
+            request: envelope.request_id.clone(),
+            call,
+            tool: envelope.tool(),
+            tenant: target.tenant_id.clone(),
+            session: Some(target.session_key.clone()),
+            at: away.at,
+            notice: Notice::CallBlocked { code: away.error.code },
+        });
     }
 
     pub(crate) fn traceparent(&self, about: &About<'_>, attempt: u32) -> Option<String> {

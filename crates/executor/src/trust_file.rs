@@ -17,6 +17,18 @@ use crate::persist::adopt_trust;
 /// The name of the file within its folder.
 const FILE: &str = "reliability.json";
 
+/// Where trust is kept beyond this process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TrustKept {
+    /// With everything else.
+    #[default]
+    InStore,
+    /// That of calls without a tenant in this file, that of tenants in the store.
+    InFile(TrustFile),
+    /// Not at all: every process begins with full trust.
+    Nowhere,
+}
+
 /// Where trust is kept as a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustFile {
@@ -90,7 +102,9 @@ impl Inner {
             None => Ok(None),
         });
         let adopted = read.and_then(|snapshot| match snapshot {
-            Some(snapshot) => adopt_trust(&self.machines.tenants.get(&None).trust, snapshot),
+            Some(snapshot) => {
+                adopt_trust(&self.machines.tenants.get(&None).trust, snapshot, self.trust_bounds)
+            }
             None => Ok(()),
         });
         if let Err(why) = adopted {

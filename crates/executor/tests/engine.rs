@@ -502,10 +502,10 @@ async fn a_person_who_answers_in_time_lets_the_waiting_call_run() {
     let mut policy = standard(ToolClass::Mutating);
     policy.approval.when = AskWhen::Always;
     let engine = engine(policy).await;
-    let options = CallOptions { channel: Channel::Interactive };
+    let options = CallOptions { channel: Channel::Interactive, ..CallOptions::default() };
     for (decision, expected) in [(Decision::Once, None), (Decision::Deny, Some(Code::ApprovalDenied))] {
         let key = format!("{decision:?}");
-        let calling = tokio::spawn(engine.call_with(pay(1, Some(&key)), flaky(0), options));
+        let calling = tokio::spawn(engine.call_with(pay(1, Some(&key)), flaky(0), options.clone()));
         settle().await;
         let (id, _) = engine.approvals(None).pop().expect("it asks");
         engine.decide(None, id, decision, Grantor::Operator).await.unwrap();

@@ -1,5 +1,7 @@
 //! From facts to logs, metrics and spans. One `match` says for each notice what is logged, counted and traced.
 
+use std::time::Duration;
+
 use opentelemetry::KeyValue;
 use steadfast_core::call::{BreakerScope, CallResult, Cut, Notice, Provenance, Shadowed};
 use steadfast_core::code::Code;
@@ -8,7 +10,7 @@ use steadfast_core::policy::{Policy, Silence};
 use steadfast_core::retry::Stop;
 use steadfast_core::trust::{Scope, TrustChange};
 use steadfast_core::{Timestamp, breaker, millis};
-use steadfast_executor::{About, Listener};
+use steadfast_executor::{About, Listener, TurnedAway};
 use steadfast_store::{News, StoreError};
 
 use crate::Telemetry;
@@ -32,6 +34,28 @@ impl Listener for Telemetry {
         let tool = self.metrics.tool(&about.request.tool);
         let open = self.calls.leave(about.request);
         self.tell_end(&Telling { about, tool: &tool }, result, open);
+    }
+
+    fn turned_away(&self, away: &TurnedAway<'_>) {
+        let code = ("errorCode", Field::Own(away.error.code.as_str()));
+        let Some(envelope) = away.envelope else {
+            // Its tool may be anybody's word, and so would be a series for it.
+            return self.write(Level::Warn, "tool_call_malformed", away.at, &[&[code]]);
+        };
+        let tool = self.metrics.tool(&envelope.tool());
+        let status = words::status(away.error.code.status());
+        self.metrics.ended(&tool, status, tool.standing.scope(), Duration::ZERO);
+        self.metrics.on.tool_events.add([tool.label.clone(), "tool_call_turned_away".into()]);
+        if away.error.code != Code::Overloaded || tool.standing.tell_overload(away.at) {
+            let fields = [
+                ("requestId", Field::Text(envelope.request_id.as_str())),
+                ("toolName", Field::Text(envelope.tool_name.as_str())),
+                ("toolNamespace", Field::Text(envelope.tool_namespace.as_str())),
+                ("sessionKey", Field::Text(envelope.target.session_key.as_str())),
+                code,
+            ];
+            self.write(Level::Warn, "tool_call_turned_away", away.at, &[&fields]);
+        }
     }
 
     fn traceparent(&self, about: &About<'_>, attempt: u32) -> Option<String> {

@@ -1,0 +1,184 @@
+//! What happens at the door: calls that are turned away, and what is known about a tool beside its name.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_core::call::Notice;
+use steadfast_core::classify::{Fault, Source};
+use steadfast_core::code::Code;
+use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::{Annotations, ArgumentCheck, Mode, Modes, Policy, Profile, ToolClass};
+use steadfast_executor::{
+    Answer, Attempt, CallOptions, Called, Engine, Listener, RuntimeClock, ToolInfo, TrustKept, TurnedAway,
+};
+use steadfast_store::{DocumentKind, MemoryOptions, MemoryStore, Store};
+
+fn text(params: &str) -> String {
+    format!(
+        r#"{{"contractVersion":"1.1","requestId":"r","toolName":"pay","toolNamespace":"bank",
+            "target":{{"sessionKey":"s","actorId":"ann"}},"payload":{{"version":"1.0","params":{params}}}}}"#
+    )
+}
+
+fn call(params: &str) -> CallEnvelope {
+    CallEnvelope::parse(text(params).as_bytes(), UnknownFields::Refuse).unwrap()
+}
+
+fn ok() -> Answer {
+    Ok(Output { content: RawJson::from_trusted("\"paid\""), metadata: None })
+}
+
+fn code(called: &Called) -> Option<Code> {
+    called.result.error.as_ref().map(|error| error.code)
+}
+
+/// Notes whom it heard of at the door.
+#[derive(Default)]
+struct Porter(Mutex<Vec<(Option<String>, Code)>>);
+
+impl Listener for Porter {
+    fn turned_away(&self, away: &TurnedAway<'_>) {
+        let request = away.envelope.map(|envelope| envelope.request_id.as_str().to_owned());
+        self.0.lock().push((request, away.error.code));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_turned_away_is_told_to_listeners_and_to_the_stream() {
+    let porter = Arc::new(Porter::default());
+    let engine = Engine::builder().listener(porter.clone()).most_calls(1).start().await;
+    let mut events = engine.events();
+    let first = engine.call(call("{}"), async |_: Attempt| std::future::pending::<Answer>().await);
+    let second = engine.call(call("{}"), async |_: Attempt| ok()).await;
+    assert_eq!(code(&second), Some(Code::Overloaded));
+    assert_eq!(events.try_recv().unwrap().notice, Notice::CallBlocked { code: Code::Overloaded });
+    drop(first);
+
+    let mut by_hand = call("{}");
+    by_hand.payload.params = RawJson::from_trusted("{");
+    let engine = Engine::builder().listener(porter.clone()).start().await;
+    assert_eq!(code(&engine.call(by_hand, async |_: Attempt| ok()).await), Some(Code::InvalidEnvelope));
+    engine.read(b"{\"contractVersion\":", UnknownFields::Refuse).unwrap_err();
+    engine.read(text("{}").as_bytes(), UnknownFields::Refuse).unwrap();
+    engine.shutdown(Duration::ZERO).await;
+    engine.call(call("{}"), async |_: Attempt| ok()).await;
+
+    let who = || Some("r".to_owned());
+    let heard = [
+        (who(), Code::Overloaded),
+        (who(), Code::InvalidEnvelope),
+        (None, Code::InvalidEnvelope),
+        (who(), Code::Overloaded),
+    ];
+    assert_eq!(*porter.0.lock(), heard);
+}
+
+const SCHEMA: &str = r#"{"type":"object","properties":{"amount":{"type":"integer"}},"required":["amount"]}"#;
+
+fn options(schema: &str) -> CallOptions {
+    let tool =
+        ToolInfo { annotations: Annotations::default(), input_schema: Some(RawJson::from_trusted(schema)) };
+    CallOptions { tool: Some(Arc::new(tool)), ..CallOptions::default() }
+}
+
+async fn engine(check: ArgumentCheck) -> Engine {
+    let policy = Policy { arguments: check, ..Profile::Standard.policy(ToolClass::Unknown) };
+    Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_schema_is_enforced_the_tool_is_not_bothered() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let tool = {
+        let runs = runs.clone();
+        move |_: Attempt| {
+            runs.fetch_add(1, Ordering::SeqCst);
+            async { ok() }
+        }
+    };
+    let enforcing = engine(ArgumentCheck::Enforce).await;
+    let refused = enforcing.call_with(call("{}"), tool.clone(), options(SCHEMA)).await;
+    assert_eq!((code(&refused), runs.load(Ordering::SeqCst)), (Some(Code::InvalidArguments), 0));
+    assert!(refused.result.error.unwrap().message.contains("\"amount\" is missing"));
+    let ran = enforcing.call_with(call(r#"{"amount":1}"#), tool.clone(), options(SCHEMA)).await;
+    assert_eq!((code(&ran), runs.load(Ordering::SeqCst)), (None, 1));
+    let unread = enforcing.call_with(call("{}"), tool.clone(), options("{")).await;
+    assert_eq!(code(&unread), None, "a schema that cannot be read refuses nobody");
+    let assisting = engine(ArgumentCheck::Assist).await;
+    assert_eq!(code(&assisting.call_with(call("{}"), tool, options(SCHEMA)).await), None, "the tool answers");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_the_tool_is_explained_from_its_schema() {
+    let refuse = async |_: Attempt| -> Answer {
+        Err(Fault::new(Source::JsonRpc { code: -32602 }, "invalid arguments").into())
+    };
+    let said = async |check| {
+        let called = engine(check).await.call_with(call(r#"{"sum":1}"#), refuse, options(SCHEMA)).await;
+        called.result.error.unwrap().message
+    };
+    let helped = said(ArgumentCheck::Assist).await;
+    assert!(helped.starts_with("invalid arguments"), "{helped}");
+    for part in ["\"amount\" is missing", "You sent:", "The schema wants:"] {
+        assert!(helped.contains(part), "{helped}");
+    }
+    assert!(!said(ArgumentCheck::Off).await.contains("The schema wants"));
+}
+
+/// A tool that its server calls read-only may be resolved as such; that is the business of whoever has the policies.
+#[tokio::test(start_paused = true)]
+async fn what_a_server_says_of_its_tool_reaches_the_policies() {
+    #[derive(Clone, Default)]
+    struct Believing(Arc<Mutex<Vec<Annotations>>>);
+    impl steadfast_executor::Policies for Believing {
+        fn policy(&self, _call: &CallEnvelope, annotations: Annotations) -> Arc<Policy> {
+            self.0.lock().push(annotations);
+            Arc::new(Profile::Standard.policy(ToolClass::Unknown))
+        }
+    }
+    let asked = Believing::default();
+    let engine = Engine::builder().policies(asked.clone()).start().await;
+    let annotations = Annotations { read_only: Some(true), ..Annotations::default() };
+    let options = CallOptions {
+        tool: Some(Arc::new(ToolInfo { annotations, input_schema: None })),
+        ..CallOptions::default()
+    };
+    engine.call_with(call("{}"), async |_: Attempt| ok(), options).await;
+    engine.call(call("{}"), async |_: Attempt| ok()).await;
+    assert_eq!(*asked.0.lock(), [annotations, Annotations::default()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_17_trust_that_is_kept_nowhere_ends_with_the_process() {
+    let clock = Arc::new(RuntimeClock::new());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let start = async |kept| {
+        let mut policy = Profile::Standard.policy(ToolClass::Idempotent);
+        policy.modes = Modes { retry: Mode::Off, breaker: Mode::Off, guard: Mode::Off, ..policy.modes };
+        let builder = Engine::builder().clock(clock.clone()).store(store.clone()).trust_kept(kept);
+        builder.policies(Arc::new(policy)).start().await
+    };
+    let fail = async |_: Attempt| -> Answer {
+        Err(Fault::new(Source::Http { status: 500 }, "internal error").into())
+    };
+    for (kept, documents) in [(TrustKept::Nowhere, 0), (TrustKept::InStore, 1)] {
+        let engine = start(kept).await;
+        for amount in 0..3 {
+            engine.call(call(&format!(r#"{{"amount":{amount}}}"#)), fail).await;
+        }
+        let escalated = engine.call(call("{}"), async |_: Attempt| ok()).await;
+        assert_eq!(code(&escalated), Some(Code::ApprovalRequired), "within the process it counts");
+        engine.shutdown(Duration::from_secs(1)).await;
+        assert_eq!(store.documents(DocumentKind::Trust).await.unwrap().len(), documents);
+    }
+    let reading = start(TrustKept::InStore).await;
+    let called = reading.call(call("{}"), async |_: Attempt| ok()).await;
+    assert_eq!(code(&called), Some(Code::ApprovalRequired), "it was stored");
+    let called = start(TrustKept::Nowhere).await.call(call("{}"), async |_: Attempt| ok()).await;
+    assert_eq!(code(&called), None, "and is not read");
+}

@@ -33,8 +33,3 @@ pub mod turn;
 pub mod watchdog;
 
 pub use time::{Timestamp, millis};
-
-/// The README as a test: what it shows is compiled and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-pub struct Readme;

@@ -1,0 +1,372 @@
+//! From a configuration to a running engine.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use steadfast_config::{Config, ConfigErrors, Flag, Live, Reload, Sources, Start, Switches};
+use steadfast_core::envelope::CallEnvelope;
+use steadfast_executor::{Calling, Drained, Engine, Hooks, Listener, Tool};
+use steadfast_store::{Clock, Store, StoreError, SystemClock};
+use steadfast_store_sqlite::OnDamage;
+use steadfast_telemetry::{Census, Logs, Options, OtlpError, Telemetry};
+use tokio::sync::broadcast;
+use tokio::task::JoinError;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::following::{ConfigNews, Configured, Herald, follow};
+use crate::plan::{Opened, Plan};
+
+/// Configuration, store, telemetry and engine, put together. Cheap to clone; all clones are one.
+#[derive(Clone)]
+pub struct Steadfast {
+    engine: Engine,
+    store: Arc<dyn Store>,
+    live: Arc<Live>,
+    herald: Herald,
+    telemetry: Arc<Telemetry>,
+    set_aside: Option<PathBuf>,
+    /// When the records of the store were last counted.
+    counted: Arc<Mutex<Option<Instant>>>,
+    /// Ends the following of files with the last clone.
+    _life: Arc<DropGuard>,
+}
+
+/// How it is opened.
+pub struct Opening {
+    sources: Sources,
+    logging: Logging,
+    owns_process: bool,
+    on_damage: OnDamage,
+    hooks: Option<Arc<dyn Hooks>>,
+    listeners: Vec<Arc<dyn Listener>>,
+    clock: Arc<dyn Clock>,
+}
+
+/// Where lines of the log go. Level and form are the configuration's.
+pub enum Logging {
+    /// Nowhere: a library does not write to the streams of its program uninvited.
+    Nowhere,
+    /// To the standard error stream.
+    Stderr,
+    /// Wherever you want them.
+    To(Box<dyn Write + Send>),
+}
+
+impl Steadfast {
+    /// Opens everything as the configuration says.
+    ///
+    /// Needs a tokio runtime whose time and IO drivers are enabled.
+    pub async fn open(sources: Sources) -> Result<Self, OpenError> {
+        Self::opening(sources).open().await
+    }
+
+    /// The same with what a configuration cannot say.
+    pub fn opening(sources: Sources) -> Opening {
+        Opening {
+            sources,
+            logging: Logging::Nowhere,
+            owns_process: false,
+            on_damage: OnDamage::Refuse,
+            hooks: None,
+            listeners: Vec::new(),
+            clock: Arc::new(SystemClock::default()),
+        }
+    }
+
+    /// Makes a call; see [`Engine::call`].
+    pub fn call(&self, envelope: CallEnvelope, tool: impl Tool) -> Calling {
+        self.engine.call(envelope, tool)
+    }
+
+    /// The engine, with every other way to make a call.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Where calls are remembered.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Where the file went that was found in place of the store's and could not be used.
+    pub fn set_aside(&self) -> Option<&Path> {
+        self.set_aside.as_deref()
+    }
+
+    /// The configuration as it is now.
+    pub fn config(&self) -> Arc<Config> {
+        self.live.current()
+    }
+
+    /// What happens to the configuration. A reader that is too slow misses some and is told so.
+    pub fn config_news(&self) -> broadcast::Receiver<ConfigNews> {
+        self.herald.listen()
+    }
+
+    /// Looks at the files at once instead of within two seconds. Reads them: not for a hot path.
+    pub fn reload(&self) -> Reload {
+        let reload = self.live.check_now();
+        self.herald.reloaded(&reload);
+        reload
+    }
+
+    /// Turns switches, for every call that comes from now on. They stay turned when files change.
+    pub fn switch(&self, switches: Switches) {
+        self.live.switch(switches);
+        self.herald.switched(switches);
+    }
+
+    /// What is told of calls.
+    pub fn telemetry(&self) -> &Arc<Telemetry> {
+        &self.telemetry
+    }
+
+    /// The metrics as Prometheus reads them. What the store holds is counted at most once a minute.
+    pub async fn metrics(&self) -> String {
+        if self.is_count_due()
+            && let Ok(census) = Census::take(&*self.store, MOST_COUNTED).await
+        {
+            self.telemetry.metrics().show(&census);
+        }
+        self.telemetry.metrics().encode()
+    }
+
+    /// Whether it is time to count; whoever is told so does it.
+    fn is_count_due(&self) -> bool {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = counted.is_none_or(|at| at.elapsed() >= COUNT_EVERY);
+        if due {
+            *counted = Some(Instant::now());
+        }
+        due
+    }
+
+    /// Takes no more calls, waits for those under way, ends them after `limit`, and writes what is left to tell.
+    pub async fn shutdown(&self, limit: Duration) -> Drained {
+        let drained = self.engine.shutdown(limit).await;
+        let telemetry = self.telemetry.clone();
+        // That it could not be told is no reason not to end.
+        let _ = tokio::task::spawn_blocking(move || telemetry.shutdown(LAST_WORDS)).await;
+        drained
+    }
+}
+
+/// How often the records of the store are counted at most, and how many of them: they are read for it.
+const COUNT_EVERY: Duration = Duration::from_secs(60);
+const MOST_COUNTED: usize = 25_000;
+/// How long what is left to tell may take.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+impl Opening {
+    /// One setting, stronger than all files: `set("store.kind", "memory")`.
+    pub fn set(mut self, setting: &str, value: &str) -> Self {
+        let name = format!("{setting} (set by the program)");
+        self.sources.flags.push(Flag { name, setting: setting.to_owned(), value: value.to_owned() });
+        self
+    }
+
+    /// Code of yours at named points of a call.
+    pub fn hooks(mut self, hooks: Arc<dyn Hooks>) -> Self {
+        self.hooks = Some(hooks);
+        self
+    }
+
+    /// Somebody who hears of everything. May be given more than once.
+    pub fn listener(mut self, listener: Arc<dyn Listener>) -> Self {
+        self.listeners.push(listener);
+        self
+    }
+
+    /// Where lines of the log go.
+    pub fn logging(mut self, logging: Logging) -> Self {
+        self.logging = logging;
+        self
+    }
+
+    /// The process is ours: what all its crates say, and panics, become lines of the log too. For binaries; a library
+    /// leaves this to its program.
+    pub fn owns_process(mut self) -> Self {
+        self.owns_process = true;
+        self
+    }
+
+    /// What to do with a state file that is damaged or not ours. Without it: opening fails and says what to do.
+    pub fn on_damage(mut self, on_damage: OnDamage) -> Self {
+        self.on_damage = on_damage;
+        self
+    }
+
+    /// What time it is. Without it: the machine's.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Opens everything.
+    pub async fn open(self) -> Result<Steadfast, OpenError> {
+        let sources = self.sources;
+        let loaded = tokio::task::spawn_blocking(move || Live::start(sources)).await;
+        let live = Arc::new(loaded.map_err(OpenError::ended)?.map_err(OpenError::Configuration)?);
+        let plan = Plan::of(&live.current())?;
+        let logs = logs(&plan, self.logging)?;
+        if let (Some(logs), true) = (&logs, self.owns_process) {
+            logs.take_panics();
+            // Somebody who was there first keeps the process; our own facts are written either way.
+            let _ = tracing_subscriber::registry().with(logs.layer()).try_init();
+        }
+        for note in live.current().notes() {
+            tracing::warn!(event = "config.note", note);
+        }
+        let Opened { store, set_aside } = plan.open_store(self.clock.clone(), self.on_damage).await?;
+        if let Some(path) = &set_aside {
+            tracing::error!(
+                event = "store.set_aside",
+                to = %path.display(),
+                "the state file could not be used and was set aside; calls that it remembers may run again"
+            );
+        }
+        let (namespace, most_tools) = plan.metrics.clone();
+        let options = Options { namespace, most_tools, logs, otlp: plan.otlp() };
+        let telemetry = Arc::new(Telemetry::start(options).map_err(OpenError::Otlp)?);
+        let mut engine = plan
+            .prepare(Engine::builder())
+            .clock(self.clock)
+            .store(store.clone())
+            .policies(Configured(live.clone()))
+            .listener(telemetry.clone());
+        for listener in self.listeners {
+            engine = engine.listener(listener);
+        }
+        if let Some(hooks) = self.hooks {
+            engine = engine.hooks(hooks);
+        }
+        let engine = engine.start().await;
+        // Requests that were parked before this start wait too.
+        telemetry.metrics().set_approvals_pending(engine.approvals(None).len());
+        let (herald, ended) = (Herald::new(), CancellationToken::new());
+        let following = ended.clone().run_until_cancelled_owned(follow(live.clone(), herald.clone()));
+        tokio::spawn(following);
+        let life = Arc::new(ended.drop_guard());
+        let counted = Arc::default();
+        Ok(Steadfast { engine, store, live, herald, telemetry, set_aside, counted, _life: life })
+    }
+}
+
+/// The usual places of this process: the user's file, that of the working folder (or the one that `STEADFAST_CONFIG`
+/// names), and the environment.
+pub fn usual_sources(start: Start) -> Sources {
+    // A variable that is no text cannot be one of ours.
+    let environment: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    Sources::discover(start, environment, &std::env::current_dir().unwrap_or_default())
+}
+
+fn logs(plan: &Plan, logging: Logging) -> Result<Option<Logs>, OpenError> {
+    let (level, format) = plan.log;
+    match logging {
+        Logging::Nowhere => Ok(None),
+        Logging::Stderr => Logs::to_stderr(level, format).map(Some),
+        Logging::To(sink) => Logs::to(sink, level, format).map(Some),
+    }
+    .map_err(OpenError::Logs)
+}
+
+/// Why it cannot be opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The configuration is not right: everything that is wrong with it.
+    Configuration(ConfigErrors),
+    /// A setting reads well and is of no use here.
+    Setting {
+        /// Which one.
+        setting: &'static str,
+        /// Why, and what to write instead.
+        why: String,
+    },
+    /// The state file cannot be used.
+    Sqlite(steadfast_store_sqlite::OpenError),
+    /// The redis server cannot be used.
+    Redis(StoreError),
+    /// Nothing can be pushed to the collector.
+    Otlp(OtlpError),
+    /// The log cannot be written.
+    Logs(io::Error),
+    /// A thread that was to open something ended without an answer.
+    Ended(JoinError),
+}
+
+impl OpenError {
+    /// Whether changing the configuration is what helps, as opposed to the world that it speaks of.
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::Configuration(_) | Self::Setting { .. } | Self::Otlp(_) => true,
+            Self::Sqlite(_) | Self::Redis(_) | Self::Logs(_) | Self::Ended(_) => false,
+        }
+    }
+
+    pub(crate) fn setting(setting: &'static str, why: impl fmt::Display) -> Self {
+        Self::Setting { setting, why: why.to_string() }
+    }
+
+    pub(crate) fn ended(error: JoinError) -> Self {
+        Self::Ended(error)
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Configuration(errors) => errors.fmt(f),
+            Self::Setting { setting, why } => write!(f, "`{setting}` cannot be used: {why}"),
+            Self::Sqlite(error) => error.fmt(f),
+            Self::Redis(error) => error.fmt(f),
+            Self::Otlp(error) => error.fmt(f),
+            Self::Logs(error) => write!(f, "the log cannot be written: {error}"),
+            Self::Ended(error) => write!(f, "opening it ended without an answer: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Configuration(errors) => Some(errors),
+            Self::Setting { .. } => None,
+            Self::Sqlite(error) => Some(error),
+            Self::Redis(error) => Some(error),
+            Self::Otlp(error) => Some(error),
+            Self::Logs(error) => Some(error),
+            Self::Ended(error) => Some(error),
+        }
+    }
+}
+
+impl fmt::Debug for Steadfast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Steadfast").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opening").field("on_damage", &self.on_damage).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Logging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nowhere => "Nowhere",
+            Self::Stderr => "Stderr",
+            Self::To(_) => "To",
+        })
+    }
+}

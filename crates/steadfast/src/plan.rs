@@ -1,0 +1,206 @@
+//! What the settings mean for store and telemetry, worked out before anything is opened.
+//!
+//! A setting can be well written and still be of no use here: an address that the client cannot take, a name that no
+//! metric can have. That is found now, so that nothing is made on disk for a start that cannot succeed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use steadfast_config::{Config, LogFormat, LogLevel, StoreKind, StoreSettings};
+use steadfast_core::redact::Redacted;
+use steadfast_executor::{EngineBuilder, TrustFile, TrustKept};
+use steadfast_store::{Clock, Codec, Keep, MemoryOptions, MemoryStore, Store};
+use steadfast_store_redis::{Confirm, Options as RedisOptions, Prefix, RedisStore};
+use steadfast_store_sqlite::{OnDamage, SqliteOptions, SqliteStore};
+use steadfast_telemetry::{Format, Level, Namespace, OtlpOptions};
+
+use crate::opening::OpenError;
+
+/// What will be opened and started, as far as the configuration says it.
+#[derive(Debug)]
+pub struct Plan {
+    store: StorePlan,
+    key_file: Option<PathBuf>,
+    pub(crate) metrics: (Namespace, usize),
+    pub(crate) log: (Level, Format),
+    otlp: Option<Redacted<String>>,
+    trust: TrustKept,
+    trust_history: usize,
+    records: usize,
+    history: Keep,
+}
+
+/// Which store, and how it is reached.
+#[derive(Debug)]
+enum StorePlan {
+    Memory,
+    Sqlite(PathBuf),
+    Redis(Box<RedisOptions>),
+}
+
+/// A store that is open.
+pub(crate) struct Opened {
+    pub(crate) store: Arc<dyn Store>,
+    /// Where the file went that was in its place and could not be used.
+    pub(crate) set_aside: Option<PathBuf>,
+}
+
+impl Plan {
+    /// What this configuration means. Looks at nothing but the configuration.
+    pub fn of(config: &Config) -> Result<Self, OpenError> {
+        let global = config.global();
+        let namespace = Namespace::new(&global.metrics.namespace)
+            .map_err(|error| OpenError::setting("metrics.namespace", error))?;
+        if let Some(endpoint) = &global.otlp.endpoint
+            && !endpoint.expose().starts_with("http://")
+        {
+            let why = "the collector is reached by plain http: write http://127.0.0.1:4318 and let the collector \
+                       on this machine pass things on";
+            return Err(OpenError::setting("otlp.endpoint", why));
+        }
+        Ok(Self {
+            store: StorePlan::of(&global.store)?,
+            key_file: global.store.key_file.clone(),
+            metrics: (namespace, count(global.metrics.tools.get())),
+            log: (level(global.log.level), format(global.log.format)),
+            otlp: global.otlp.endpoint.clone(),
+            trust: match (&global.trust_state.file, global.trust_state.persist) {
+                (_, false) => TrustKept::Nowhere,
+                (Some(file), true) => TrustKept::InFile(TrustFile::at(file)),
+                (None, true) => TrustKept::InStore,
+            },
+            trust_history: count(global.trust_state.entries.get()),
+            records: count(global.store.records.get()),
+            history: Keep { most: global.history.entries.get().into(), age: global.history.keep },
+        })
+    }
+
+    /// The store, in words: what it is and where.
+    pub fn store(&self) -> String {
+        match &self.store {
+            StorePlan::Memory => "memory of this process".to_owned(),
+            StorePlan::Sqlite(path) => format!("sqlite file {}", path.display()),
+            StorePlan::Redis(options) => format!("redis at {}", options.place),
+        }
+    }
+
+    /// Opens the store and nothing else, to see whether it can be used. What it is made of is made if it is missing.
+    /// Gives where a file went that was in its place and could not be used, which only happens where that is allowed.
+    pub async fn try_store(self, on_damage: OnDamage) -> Result<Option<PathBuf>, OpenError> {
+        let clock: Arc<dyn Clock> = Arc::new(steadfast_store::SystemClock::default());
+        Ok(self.open_store(clock, on_damage).await?.set_aside)
+    }
+
+    pub(crate) async fn open_store(
+        &self,
+        clock: Arc<dyn Clock>,
+        on_damage: OnDamage,
+    ) -> Result<Opened, OpenError> {
+        let codec = self.key_file.as_deref().map(secret).transpose()?.unwrap_or_default();
+        match &self.store {
+            StorePlan::Memory => {
+                let options = MemoryOptions { most: self.records, ..MemoryOptions::new(clock) };
+                Ok(Opened { store: Arc::new(MemoryStore::new(options)), set_aside: None })
+            }
+            StorePlan::Sqlite(path) => {
+                let options = SqliteOptions { clock, codec, on_damage, ..SqliteOptions::at(path) };
+                // It reads the whole file, and the threads of the runtime belong to others.
+                let opened = tokio::task::spawn_blocking(move || SqliteStore::open(options)).await;
+                let store = opened.map_err(OpenError::ended)?.map_err(OpenError::Sqlite)?;
+                let set_aside = store.set_aside().map(Path::to_owned);
+                Ok(Opened { store: Arc::new(store), set_aside })
+            }
+            StorePlan::Redis(options) => {
+                let options = RedisOptions { codec, ..(**options).clone() };
+                let store = RedisStore::connect(options).await.map_err(OpenError::Redis)?;
+                Ok(Opened { store: Arc::new(store), set_aside: None })
+            }
+        }
+    }
+
+    pub(crate) fn otlp(&self) -> Option<OtlpOptions> {
+        self.otlp.as_ref().map(|endpoint| OtlpOptions::to(endpoint.expose().as_str()))
+    }
+
+    /// What the engine itself takes from the configuration, policies aside.
+    pub(crate) fn prepare(&self, engine: EngineBuilder) -> EngineBuilder {
+        engine
+            .trust_kept(self.trust.clone())
+            .trust_history(self.trust_history)
+            .records_in_memory(self.records)
+            .history(self.history)
+    }
+}
+
+impl StorePlan {
+    fn of(settings: &StoreSettings) -> Result<Self, OpenError> {
+        match settings.kind {
+            StoreKind::Memory => Ok(Self::Memory),
+            StoreKind::Sqlite => settings.path.clone().map(Self::Sqlite).ok_or_else(|| {
+                let why = "the home folder is not known, so there is no usual place for the state file: write where \
+                           it shall be";
+                OpenError::setting("store.path", why)
+            }),
+            StoreKind::Redis => {
+                let url = settings.url.as_ref().map_or("", |url| url.expose().as_str());
+                let mut options =
+                    RedisOptions::parse(url).map_err(|error| OpenError::setting("store.url", error))?;
+                options.prefix =
+                    prefix(&settings.prefix).map_err(|error| OpenError::setting("store.prefix", error))?;
+                options.command_timeout = settings.timeout;
+                options.confirm = match settings.wait_replicas {
+                    0 => Confirm::Primary,
+                    count => Confirm::Replicas { count, within: settings.timeout },
+                };
+                Ok(Self::Redis(Box::new(options)))
+            }
+        }
+    }
+}
+
+/// What keys begin with. A sign stands between it and the rest, so that `shop` does not begin what `shop2` wrote.
+fn prefix(text: &str) -> Result<Prefix, steadfast_store_redis::InvalidPrefix> {
+    if text.is_empty() || text.ends_with(':') { Prefix::new(text) } else { Prefix::new(&format!("{text}:")) }
+}
+
+/// The secret of a file: 32 bytes as they are, or written as 64 hexadecimal digits.
+fn secret(path: &Path) -> Result<Codec, OpenError> {
+    let bytes = fs::read(path)
+        .map_err(|error| OpenError::setting("store.key_file", format!("{}: {error}", path.display())))?;
+    let written =
+        std::str::from_utf8(&bytes).ok().map(str::trim).filter(|text| text.len() == 64).and_then(digits);
+    Codec::encrypted(&written.unwrap_or(bytes)).map_err(|_| {
+        let why = format!(
+            "{} holds no key: make one with `head -c 32 /dev/urandom`, or write 64 hexadecimal digits",
+            path.display()
+        );
+        OpenError::setting("store.key_file", why)
+    })
+}
+
+fn digits(text: &str) -> Option<Vec<u8>> {
+    let pair = |at: usize| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
+    (0..text.len()).step_by(2).map(pair).collect()
+}
+
+fn level(level: LogLevel) -> Level {
+    match level {
+        LogLevel::Error => Level::Error,
+        LogLevel::Warn => Level::Warn,
+        LogLevel::Info => Level::Info,
+        LogLevel::Debug => Level::Debug,
+        LogLevel::Trace => Level::Trace,
+    }
+}
+
+fn format(format: LogFormat) -> Format {
+    match format {
+        LogFormat::Json => Format::Json,
+        LogFormat::Text => Format::Human,
+    }
+}
+
+fn count(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,366 @@
+//! Opening: configuration, store, telemetry and engine together.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use steadfast::classify::{Fault, Source, Transport};
+use steadfast::code::Code;
+use steadfast::envelope::CallEnvelope;
+use steadfast::policy::Mode;
+use steadfast::{
+    Answer, Attempt, Called, ConfigFile, ConfigNews, Logging, Needed, OnDamage, OpenError, Opening, Reload,
+    RuntimeClock, Sources, Steadfast, Switches, call, output,
+};
+
+/// A folder of its own for a test, empty at first.
+fn folder(test: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// Sources with this file and this environment, and the memory store unless the file says otherwise.
+fn sources(folder: &Path, name: &str, text: &str, environment: &[(&str, &str)]) -> Sources {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    let kind = ("STEADFAST_STORE_KIND", "memory");
+    let environment: BTreeMap<String, String> =
+        [kind].iter().chain(environment).map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    Sources { files: vec![ConfigFile { path, needed: Needed::Always }], environment, ..Sources::default() }
+}
+
+/// Opened with the time of the runtime, which a test may have stopped.
+async fn opened(sources: Sources) -> Steadfast {
+    Steadfast::opening(sources).clock(Arc::new(RuntimeClock::new())).open().await.unwrap()
+}
+
+async fn open(test: &str, text: &str, environment: &[(&str, &str)]) -> Steadfast {
+    opened(sources(&folder(test), "steadfast.toml", text, environment)).await
+}
+
+fn pay(amount: u32) -> CallEnvelope {
+    call("bank", "pay").params(&[("amount", amount)]).envelope().unwrap()
+}
+
+fn keyed(key: &str) -> CallEnvelope {
+    call("bank", "pay").key(key).envelope().unwrap()
+}
+
+async fn works(_: Attempt) -> Answer {
+    Ok(output("paid"))
+}
+
+async fn fails(_: Attempt) -> Answer {
+    Err(Fault::new(Source::Http { status: 500 }, "internal error").into())
+}
+
+async fn drops(_: Attempt) -> Answer {
+    let source = Source::Transport { error: Transport::ConnectionRefused, written: false };
+    Err(Fault::new(source, "connection refused").into())
+}
+
+fn code(called: &Called) -> Option<Code> {
+    called.result.error.as_ref().map(|error| error.code)
+}
+
+/// Calls that fail until one is refused; says after how many.
+async fn failures_until_refused(steadfast: &Steadfast, most: u32) -> Option<u32> {
+    for amount in 0..most {
+        let called = steadfast.call(pay(amount), fails).await;
+        if code(&called) == Some(Code::ApprovalRequired) {
+            return Some(amount);
+        }
+    }
+    None
+}
+
+/// Trust alone: nothing else stops a tool that fails.
+const ONLY_TRUST: &str = "[retry]\nmode = \"off\"\n[breaker]\nmode = \"off\"\n[guard]\nmode = \"off\"\n";
+
+#[tokio::test(start_paused = true)]
+async fn rp_17_the_file_of_jaato_changes_what_the_engine_does() {
+    let rule = r#"{"default_rule": {"count_threshold": 2, "window_seconds": 60},
+                   "tool_rules": {"pay": {"count_threshold": 4}}, "persist_across_sessions": false}"#;
+    let folder = folder("rp-17-file");
+    let mut sources = sources(&folder, "reliability.json", rule, &[]);
+    let path = folder.join("steadfast.toml");
+    fs::write(&path, ONLY_TRUST).unwrap();
+    sources.files.push(ConfigFile { path, needed: Needed::Always });
+    let steadfast = opened(sources).await;
+    assert_eq!(failures_until_refused(&steadfast, 9).await, Some(4), "{:?}", steadfast.config().notes());
+    let other = |amount: u32| call("bank", "send").params(&[("amount", amount)]).envelope().unwrap();
+    for amount in 0..2 {
+        assert_ne!(code(&steadfast.call(other(amount), fails).await), Some(Code::ApprovalRequired));
+    }
+    assert_eq!(
+        code(&steadfast.call(other(9), works).await),
+        Some(Code::ApprovalRequired),
+        "the default rule"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_17_the_variables_of_jaato_change_what_the_engine_does() {
+    let usual = open("rp-17-usual", ONLY_TRUST, &[]).await;
+    assert_eq!(failures_until_refused(&usual, 9).await, Some(3));
+    let five = open("rp-17-five", ONLY_TRUST, &[("JAATO_RELIABILITY_THRESHOLD", "5")]).await;
+    assert_eq!(failures_until_refused(&five, 9).await, Some(5));
+    let off = open("rp-17-off", ONLY_TRUST, &[("JAATO_RELIABILITY_ENABLED", "off")]).await;
+    assert_eq!(failures_until_refused(&off, 9).await, None);
+}
+
+#[tokio::test]
+async fn rp_17_persist_says_whether_trust_outlives_the_process() {
+    for (persist, refused) in [("yes", true), ("no", false)] {
+        let folder = folder(&format!("rp-17-persist-{persist}"));
+        let file = format!("{ONLY_TRUST}[store]\nkind = \"sqlite\"\npath = \"state.db\"\n");
+        let environment = [("JAATO_RELIABILITY_PERSIST", persist), ("STEADFAST_STORE_KIND", "sqlite")];
+        let open = async || {
+            let steadfast = Steadfast::open(sources(&folder, "steadfast.toml", &file, &environment)).await;
+            steadfast.unwrap()
+        };
+        let first = open().await;
+        assert_eq!(failures_until_refused(&first, 9).await, Some(3));
+        first.shutdown(Duration::from_secs(5)).await;
+        drop(first);
+        let called = open().await.call(pay(77), works).await;
+        assert_eq!(code(&called) == Some(Code::ApprovalRequired), refused, "{persist}");
+    }
+}
+
+#[tokio::test]
+async fn rp_12_trust_lives_in_the_file_that_is_configured() {
+    let folder = folder("rp-12-file");
+    let file = format!("{ONLY_TRUST}[trust_state]\nfile = \"reliability.json\"\n");
+    let steadfast = Steadfast::open(sources(&folder, "steadfast.toml", &file, &[])).await.unwrap();
+    assert_eq!(failures_until_refused(&steadfast, 9).await, Some(3));
+    steadfast.shutdown(Duration::from_secs(5)).await;
+    let text = fs::read_to_string(folder.join("reliability.json")).unwrap();
+    assert!(text.contains("ESCALATED") || text.to_lowercase().contains("escalated"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_17_the_switches_of_the_environment_change_what_the_engine_does() {
+    let attempts = async |environment: &[(&str, &str)]| {
+        let steadfast = open("rp-17-switches", "", environment).await;
+        steadfast.call(pay(1), drops).await.result.attempts
+    };
+    assert_eq!(attempts(&[]).await, 4);
+    assert_eq!(attempts(&[("TOOL_RELIABILITY_ENABLED", "no")]).await, 1);
+
+    let refused = async |environment: &[(&str, &str)]| {
+        let steadfast =
+            open("rp-17-open-mode", "[retry]\nmode = \"off\"\n[guard]\nmode = \"off\"\n", environment).await;
+        for amount in 0..5 {
+            steadfast.call(pay(amount), drops).await;
+        }
+        code(&steadfast.call(pay(9), works).await) == Some(Code::CircuitOpen)
+    };
+    assert!(refused(&[]).await);
+    assert!(!refused(&[("TOOL_RELIABILITY_OPEN_MODE", "0")]).await);
+
+    let replayed = async |environment: &[(&str, &str)]| {
+        let steadfast = open("rp-17-derive", "", environment).await;
+        let mut enforced = pay(1);
+        enforced.transport.dedupe_mode = Some(steadfast::DedupeMode::Enforced);
+        steadfast.call(enforced.clone(), works).await;
+        steadfast.call(enforced, works).await.result.from_cache
+    };
+    assert!(replayed(&[]).await);
+    assert!(!replayed(&[("TOOL_RELIABLE_DERIVE_IDEMPOTENCY", "false")]).await);
+    assert!(!replayed(&[("TOOL_RELIABILITY_DERIVE_IDEMPOTENCY", "false")]).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_17_switches_can_be_turned_at_run_time_and_stay_turned() {
+    let folder = folder("rp-17-run-time");
+    let alone = "[breaker]\nmode = \"off\"\n";
+    let steadfast = opened(sources(&folder, "steadfast.toml", alone, &[])).await;
+    let mut news = steadfast.config_news();
+    assert_eq!(steadfast.call(pay(1), drops).await.result.attempts, 4);
+    steadfast.switch(Switches { retry: Mode::Off, ..Switches::default() });
+    assert_eq!(steadfast.call(pay(2), drops).await.result.attempts, 1);
+    assert!(matches!(news.try_recv(), Ok(ConfigNews::Switched(_))));
+    fs::write(folder.join("steadfast.toml"), format!("{alone}[retry]\nattempts = 2\n")).unwrap();
+    assert!(matches!(steadfast.reload(), Reload::Replaced { .. }));
+    assert_eq!(steadfast.call(pay(3), drops).await.result.attempts, 1, "a file does not turn it back");
+    steadfast.switch(Switches::default());
+    assert_eq!(steadfast.call(pay(4), drops).await.result.attempts, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_file_holds_for_new_calls_while_running_ones_keep_what_they_had() {
+    let folder = folder("reload");
+    let path = folder.join("steadfast.toml");
+    let text = "timeout = \"10s\"\n[retry]\nattempts = 1\n";
+    let steadfast = opened(sources(&folder, "steadfast.toml", text, &[])).await;
+    let mut news = steadfast.config_news();
+    let silent = async |_: Attempt| std::future::pending::<Answer>().await;
+    let began = tokio::time::Instant::now();
+    let running = tokio::spawn(steadfast.call(pay(1), silent));
+    tokio::task::yield_now().await;
+    fs::write(&path, "timeout = \"3s\"\n[retry]\nattempts = 1\n[log]\nlevel = \"debug\"\n").unwrap();
+    // Nobody asks for it: the files are followed.
+    let told = news.recv().await.unwrap();
+    let ConfigNews::Replaced { after_restart, .. } = told else { panic!("{told:?}") };
+    assert_eq!(after_restart, ["log.level"]);
+    let later = tokio::time::Instant::now();
+    assert_eq!(code(&steadfast.call(pay(2), silent).await), Some(Code::Timeout));
+    assert_eq!(later.elapsed().as_secs(), 3);
+    assert_eq!(code(&running.await.unwrap()), Some(Code::Timeout));
+    assert_eq!(began.elapsed().as_secs(), 10);
+
+    fs::write(&path, "timeout = 3\nattemps = 1\n").unwrap();
+    let told = news.recv().await.unwrap();
+    let ConfigNews::Kept(errors) = told else { panic!("{told:?}") };
+    assert_eq!(errors.problems().len(), 2);
+    let later = tokio::time::Instant::now();
+    steadfast.call(pay(3), silent).await;
+    assert_eq!(later.elapsed().as_secs(), 3, "the running one stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_about_a_domain_counts_by_the_arguments_and_by_what_the_caller_names() {
+    let text = "[breaker]\nmode = \"off\"\n[retry]\nattempts = 3\n[domains.\"api.example.com\".retry]\nattempts = 2\n";
+    let steadfast = open("domains", text, &[]).await;
+    let to = |url: &str| call("web", "fetch").params(&[("url", url)]).envelope().unwrap();
+    let attempts = async |call: CallEnvelope| steadfast.call(call, drops).await.result.attempts;
+    assert_eq!(attempts(to("https://api.example.com/a")).await, 2);
+    assert_eq!(attempts(to("https://elsewhere.example.com/a")).await, 3);
+    let mut named = to("https://elsewhere.example.com/b");
+    named.target.domain = Some(steadfast::id::Domain::new("api.example.com").unwrap());
+    assert_eq!(attempts(named).await, 2);
+}
+
+#[tokio::test]
+async fn what_was_answered_is_replayed_after_a_restart_and_encrypted_where_a_key_is_given() {
+    let folder = folder("restart");
+    fs::write(folder.join("key"), "0f".repeat(32)).unwrap();
+    let text = "[store]\npath = \"deep/state.db\"\nkey_file = \"key\"\n";
+    let environment = [("STEADFAST_STORE_KIND", "sqlite")];
+    let open =
+        async || Steadfast::open(sources(&folder, "steadfast.toml", text, &environment)).await.unwrap();
+    let first = open().await;
+    assert!(!first.call(keyed("k"), works).await.result.from_cache);
+    first.shutdown(Duration::from_secs(5)).await;
+    drop(first);
+    let second = open().await;
+    assert!(second.call(keyed("k"), works).await.result.from_cache);
+    assert_eq!(second.store().kind(), "sqlite");
+    let bytes = fs::read(folder.join("deep/state.db")).unwrap();
+    assert!(!bytes.windows(6).any(|window| window == b"\"paid\""));
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_used_is_set_aside_only_where_that_is_allowed() {
+    let folder = folder("set-aside");
+    fs::write(folder.join("state.db"), "my diary, not yours. ".repeat(100)).unwrap();
+    let text = "[store]\npath = \"state.db\"\n";
+    let opening = || {
+        let environment = [("STEADFAST_STORE_KIND", "sqlite")];
+        Steadfast::opening(sources(&folder, "steadfast.toml", text, &environment))
+    };
+    let error = refused(opening()).await;
+    assert!(matches!(error, OpenError::Sqlite(_)) && error.to_string().contains("move it away"), "{error}");
+    let steadfast = opening().on_damage(OnDamage::SetAside).open().await.unwrap();
+    let aside = fs::read_to_string(steadfast.set_aside().unwrap()).unwrap();
+    assert!(aside.starts_with("my diary"), "nothing of it is lost");
+    assert!(!steadfast.call(keyed("k"), works).await.result.from_cache);
+}
+
+/// Keeps what is written.
+#[derive(Clone, Default)]
+struct Paper(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Paper {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn logs_and_metrics_are_told_as_configured() {
+    let paper = Paper::default();
+    let text = "[metrics]\nnamespace = \"openclaw\"\n[log]\nformat = \"text\"\n";
+    let steadfast = Steadfast::opening(sources(&folder("telling"), "steadfast.toml", text, &[]))
+        .logging(Logging::To(Box::new(paper.clone())))
+        .open()
+        .await
+        .unwrap();
+    steadfast.call(keyed("k"), works).await;
+    let metrics = steadfast.metrics().await;
+    assert!(metrics.contains("openclaw_tool_calls_total{tool=\"bank/pay\",status=\"success\""), "{metrics}");
+    assert!(metrics.contains("openclaw_tool_dedupe_cache_size{tool=\"bank/pay\""), "{metrics}");
+    steadfast.shutdown(Duration::from_secs(5)).await;
+    steadfast.call(keyed("late"), works).await;
+    steadfast.telemetry().shutdown(Duration::from_secs(5));
+    let lines = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
+    for event in ["INFO  tool_call_start", "INFO  tool_call_end", "WARN  tool_call_turned_away"] {
+        assert!(lines.contains(event), "{lines}");
+    }
+}
+
+async fn refused(opening: Opening) -> OpenError {
+    opening.open().await.err().unwrap_or_else(|| panic!("this must not open"))
+}
+
+#[tokio::test]
+async fn a_start_that_cannot_succeed_makes_nothing() {
+    let folder = folder("nothing-made");
+    for (text, setting) in [
+        (
+            "[store]\npath = \"state/state.db\"\n[otlp]\nendpoint = \"https://collector:4318\"\n",
+            "otlp.endpoint",
+        ),
+        ("[store]\npath = \"state/state.db\"\n[metrics]\nnamespace = \"a:b\"\n", "metrics.namespace"),
+        ("[store]\npath = \"state/state.db\"\nkey_file = \"missing\"\n", "store.key_file"),
+        ("retry.attempts = \"many\"\n[store]\npath = \"state/state.db\"\n", "retry.attempts"),
+    ] {
+        let sources = sources(&folder, "steadfast.toml", text, &[("STEADFAST_STORE_KIND", "sqlite")]);
+        let error = refused(Steadfast::opening(sources)).await;
+        assert!(error.is_configuration() && error.to_string().contains(setting), "{error}");
+        assert!(!folder.join("state").exists(), "{setting}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_are_resolved_once_and_anew_after_a_reload() {
+    let folder = folder("cached");
+    let steadfast = opened(sources(&folder, "steadfast.toml", "", &[])).await;
+    let resolved = || steadfast.config().resolve_call(&pay(1), Default::default()).policy;
+    assert!(Arc::ptr_eq(&resolved(), &resolved()));
+    let before = resolved();
+    fs::write(folder.join("steadfast.toml"), "timeout = \"1s\"\n").unwrap();
+    steadfast.reload();
+    assert!(!Arc::ptr_eq(&before, &resolved()));
+    assert_eq!(resolved().time.attempt, Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_and_listeners_of_the_program_are_heard() {
+    struct Counting(AtomicU32);
+    impl steadfast::Listener for Counting {
+        fn finished(&self, _: &steadfast::About<'_>, _: &steadfast::path::CallResult) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let counting = Arc::new(Counting(AtomicU32::new(0)));
+    let opening =
+        Steadfast::opening(Sources::default()).set("store.kind", "memory").listener(counting.clone());
+    let steadfast = opening.open().await.unwrap();
+    steadfast.call(pay(1), works).await;
+    assert_eq!(counting.0.load(Ordering::SeqCst), 1);
+}

@@ -1,0 +1,61 @@
+//! How things go wrong. Everything that a command cannot do ends here, and nowhere else.
+
+use std::process::ExitCode;
+
+use steadfast::{ConfigErrors, OpenError};
+
+use crate::output;
+
+/// Why a command did not do what it was asked for.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The configuration is not right: that can be said in one go, and is repeated until it is.
+    Configuration(String),
+    /// What was given on the command line is not.
+    Usage(String),
+    /// Something that the configuration speaks of cannot be used.
+    World(String),
+    /// It was told already, in the form that was asked for.
+    Told(u8),
+}
+
+impl Failure {
+    /// The same without words, where it was told in the form that was asked for.
+    pub(crate) fn told(self) -> Self {
+        Self::Told(self.exit_code())
+    }
+
+    /// Says it, and what the process ends with.
+    pub(crate) fn tell(self) -> ExitCode {
+        match &self {
+            Self::Configuration(text) => output::remark(text),
+            Self::Usage(text) | Self::World(text) => output::remark(&format!("error: {text}")),
+            Self::Told(_) => {}
+        }
+        ExitCode::from(self.exit_code())
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Configuration(_) | Self::Usage(_) => 2,
+            Self::World(_) => 1,
+            Self::Told(code) => *code,
+        }
+    }
+}
+
+impl From<ConfigErrors> for Failure {
+    fn from(errors: ConfigErrors) -> Self {
+        Self::Configuration(errors.to_string())
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        if let OpenError::Configuration(errors) = error {
+            return errors.into();
+        }
+        let why = error.to_string();
+        if error.is_configuration() { Self::Configuration(format!("error: {why}")) } else { Self::World(why) }
+    }
+}

@@ -1,0 +1,36 @@
+//! Where the configuration comes from.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use steadfast::{Config, ConfigFile, Needed, Sources, Start, usual_sources};
+
+use crate::failure::Failure;
+
+/// Where the configuration comes from.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Chosen {
+    /// A file to read instead of steadfast.toml of this folder. Of several, later ones are stronger; .json files of
+    /// others (reliability.json, openclaw.json, tool manifests, mcpServers) are understood too.
+    #[arg(long = "config", value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+impl Chosen {
+    /// All places, from weakest to strongest.
+    pub(crate) fn sources(&self) -> Sources {
+        let mut sources = usual_sources(Start::Gateway);
+        if !self.files.is_empty() {
+            // The last of the usual places is that of the project.
+            sources.files.pop();
+            let named = |path: &PathBuf| ConfigFile { path: path.clone(), needed: Needed::Always };
+            sources.files.extend(self.files.iter().map(named));
+        }
+        sources
+    }
+
+    /// The configuration, or everything that is wrong with it.
+    pub(crate) fn load(&self) -> Result<Config, Failure> {
+        Config::load(&self.sources()).map_err(Failure::from)
+    }
+}

@@ -1,0 +1,280 @@
+//! `steadfast check` and `steadfast config explain`, as a person runs them.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking")]
+
+use std::fs;
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use steadfast_testkit::redis::Server;
+
+/// A folder that is the home and the working folder of one test.
+struct Home {
+    folder: PathBuf,
+}
+
+/// How a command ended.
+struct Ended {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Home {
+    fn new(test: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+        // What a test made read-only is in the way of the next run.
+        let _ = fs::set_permissions(folder.join("state"), fs::Permissions::from_mode(0o700));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        Self { folder }
+    }
+
+    /// A home whose configuration has this in `[store]`.
+    fn with_store(test: &str, store: &str) -> Self {
+        let home = Self::new(test);
+        home.write("steadfast.toml", &format!("[store]\n{store}\n"));
+        home
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+        command.args(arguments).current_dir(&self.folder).env_clear().env("HOME", &self.folder);
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ended {
+        ended(&mut self.command(arguments))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+        let mut names: Vec<_> = fs::read_dir(&self.folder).unwrap().map(name).collect();
+        names.sort();
+        names
+    }
+}
+
+fn ended(command: &mut Command) -> Ended {
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+#[test]
+fn a_good_configuration_is_said_to_be_right_and_nothing_is_made() {
+    let home = Home::new("good");
+    let Ended { code, out, err } = home.run(&["check"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let state = home.path(".local/state/steadfast/state.db");
+    let expected = format!(
+        "the configuration is right\n  read   no file; everything is at its default\n  store  sqlite file {}\n",
+        state.display()
+    );
+    assert_eq!(out, expected);
+    assert_eq!(home.names(), [""; 0]);
+}
+
+/// Ten mistakes of different kinds, in two files and in the environment.
+const TEN_MISTAKES: &str = r#"profile = "fast"
+listen = "everywhere"
+timeout = 30
+unknown_setting = 1
+
+[store]
+kind = "postgres"
+records = 1
+
+[retry]
+attemps = 3
+jitter = 2
+
+[tools."bank/pay"]
+class = "dangerous"
+
+[servers.bank]
+command = []
+"#;
+
+#[test]
+fn ten_mistakes_are_told_in_one_go_with_their_lines_and_nothing_is_made() {
+    let home = Home::new("ten-mistakes");
+    home.write("steadfast.toml", TEN_MISTAKES);
+    let Ended { code, out, err } = home.run(&["check", "--open"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert!(err.ends_with("10 mistakes in the configuration\n"), "{err}");
+    for place in ["1:11", "2:10", "3:11", "4:1", "7:8", "8:11", "11:1", "12:10", "15:9", "18:11"] {
+        assert!(err.contains(&format!("steadfast.toml:{place}\n")), "{place} in {err}");
+    }
+    assert!(err.contains("11 | attemps = 3\n") && err.contains("did you mean `attempts`"), "{err}");
+    assert!(!err.contains('\x1b'), "plain where it is piped");
+    assert_eq!(home.names(), ["steadfast.toml"]);
+
+    let Ended { code, out, err } = home.run(&["check", "--json"]);
+    assert_eq!((code, err.as_str()), (2, ""));
+    let told: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let mistakes = told["mistakes"].as_array().unwrap();
+    assert_eq!((told["ok"].as_bool(), mistakes.len()), (Some(false), 10));
+    assert_eq!((mistakes[6]["line"].as_u64(), mistakes[6]["column"].as_u64()), (Some(11), Some(1)));
+    assert!(mistakes[6]["instead"].as_str().unwrap().contains("attempts"), "{out}");
+}
+
+#[test]
+fn a_file_of_others_is_read_and_it_is_said_what_was_made_of_it() {
+    let home = Home::new("others");
+    home.write("reliability.json", r#"{"default_rule": {"count_threshold": 7}, "notify_user": false}"#);
+    let Ended { code, out, err } = home.run(&["check", "--config", "reliability.json"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.starts_with("note: "), "{err}");
+    assert!(out.contains("reliability.json"), "{out}");
+    let explained = home.run(&["config", "explain", "bank/pay", "--config", "reliability.json"]);
+    let count = explained.out.lines().find(|line| line.trim_start().starts_with("trust.count")).unwrap();
+    assert!(count.contains(" 7 ") && count.contains("reliability.json"), "{count}");
+}
+
+#[test]
+fn a_named_file_that_is_missing_is_a_mistake_of_the_configuration() {
+    let Ended { code, err, .. } = Home::new("missing").run(&["check", "--config", "nowhere.toml"]);
+    assert_eq!(code, 2);
+    assert!(err.contains("nowhere.toml does not exist"), "{err}");
+}
+
+#[test]
+fn a_missing_state_folder_is_made_for_this_user_alone() {
+    let home = Home::with_store("no-folder", "path = \"deep/er/state.db\"");
+    let Ended { code, out, err } = home.run(&["check", "--open"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("(opened, usable)"), "{out}");
+    assert_eq!(fs::metadata(home.path("deep/er")).unwrap().permissions().mode() & 0o777, 0o700);
+    assert!(home.path("deep/er/state.db").is_file());
+}
+
+/// Root may write anywhere, so that the command is run as nobody where the tests are run as root.
+#[test]
+fn a_state_folder_that_may_only_be_read_is_told_with_what_to_do() {
+    let home = Home::with_store("read-only", "path = \"state/state.db\"");
+    fs::create_dir(home.path("state")).unwrap();
+    fs::set_permissions(home.path("state"), fs::Permissions::from_mode(0o555)).unwrap();
+    let mut command = home.command(&["check", "--open"]);
+    if fs::metadata(home.path("steadfast.toml")).unwrap().uid() == 0 {
+        command.uid(65534).gid(65534);
+    }
+    let Ended { code, err, .. } = ended(&mut command);
+    assert_eq!(code, 1, "{err}");
+    assert!(err.starts_with("error: the state f") && err.contains("`store.path`"), "{err}");
+    assert_eq!(fs::read_dir(home.path("state")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_corrupt_database_is_told_and_left_as_it_is() {
+    let home = Home::with_store("corrupt", "path = \"state.db\"");
+    assert_eq!(home.run(&["check", "--open"]).code, 0);
+    let mut file = fs::OpenOptions::new().write(true).open(home.path("state.db")).unwrap();
+    file.seek(SeekFrom::Start(4096)).unwrap();
+    file.write_all(&[0xa5; 12288]).unwrap();
+    drop(file);
+    let before = fs::read(home.path("state.db")).unwrap();
+    let Ended { code, err, .. } = home.run(&["check", "--open"]);
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("is damaged") && err.contains("move it away"), "{err}");
+    assert!(fs::read(home.path("state.db")).unwrap() == before, "nothing of it is lost");
+}
+
+#[test]
+fn a_foreign_file_is_told_and_left_as_it_is() {
+    for (name, what) in [("text", "no SQLite file"), ("diary", "a SQLite file of another program")] {
+        let home = Home::with_store(&format!("foreign-{name}"), "path = \"state.db\"");
+        match name {
+            "text" => home.write("state.db", &"my diary, not yours. ".repeat(100)),
+            _ => {
+                let diary = rusqlite::Connection::open(home.path("state.db")).unwrap();
+                diary.execute_batch("CREATE TABLE diary (day, entry)").unwrap();
+            }
+        }
+        let before = fs::read(home.path("state.db")).unwrap();
+        let Ended { code, err, .. } = home.run(&["check", "--open"]);
+        assert_eq!(code, 1, "{err}");
+        assert!(err.contains(what) && err.contains("`store.path`"), "{err}");
+        assert_eq!(fs::read(home.path("state.db")).unwrap(), before);
+    }
+}
+
+#[test]
+fn a_wrong_redis_password_is_told_with_what_to_do_and_never_shown() {
+    let server = Server::with(&["--requirepass", "correct"]);
+    let url = |password: &str| {
+        format!("kind = \"redis\"\nurl = \"redis://:{password}@127.0.0.1:{}\"", server.port())
+    };
+    let Ended { code, err, .. } = Home::with_store("redis-wrong", &url("hunter2")).run(&["check", "--open"]);
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("password") && !err.contains("hunter2"), "{err}");
+    let Ended { code, out, err } = Home::with_store("redis-right", &url("correct")).run(&["check", "--open"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("redis at 127.0.0.1") && !out.contains("correct\n"), "{out}");
+}
+
+#[test]
+fn an_unreachable_redis_is_told_with_its_place() {
+    let port = Server::free_port();
+    let store = format!("kind = \"redis\"\nurl = \"redis://127.0.0.1:{port}\"");
+    let home = Home::with_store("redis-gone", &store);
+    assert_eq!(home.run(&["check"]).code, 0, "the configuration is right; nothing was opened");
+    let Ended { code, err, .. } = home.run(&["check", "--open"]);
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains(&format!("127.0.0.1:{port}")), "{err}");
+    let told = home.run(&["check", "--open", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&told.out).unwrap();
+    assert_eq!((told["ok"].as_bool(), told["storeUsable"].as_bool()), (Some(false), Some(false)));
+}
+
+#[test]
+fn explain_says_which_rule_decided_each_setting() {
+    let home = Home::new("explain");
+    home.write(
+        "steadfast.toml",
+        "timeout = \"20s\"\n[tools.\"web/fetch\"]\nclass = \"read_only\"\n\
+         [domains.\"api.example.com\".retry]\nattempts = 9\n",
+    );
+    let row = |out: &str, setting: &str| {
+        let found =
+            out.lines().find(|line| line.split_whitespace().next() == Some(setting)).map(str::to_owned);
+        found.unwrap_or_else(|| panic!("{setting} in {out}"))
+    };
+    let Ended { code, out, err } = home.run(&["config", "explain", "web/fetch"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(row(&out, "class").contains("read_only") && row(&out, "class").contains("[tools.\"web/fetch\"]"));
+    assert!(row(&out, "retry.attempts").contains("profile standard, class read_only"), "{out}");
+    let arguments = r#"{"url":"https://api.example.com/x"}"#;
+    let explained = home.run(&["config", "explain", "web/fetch", "--arguments", arguments, "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&explained.out).unwrap();
+    assert_eq!(told["domain"], "api.example.com");
+    let settings = told["settings"].as_array().unwrap();
+    let attempts = settings.iter().find(|one| one["setting"] == "retry.attempts").unwrap();
+    assert_eq!(attempts["value"], "9");
+    assert!(attempts["decidedBy"].as_str().unwrap().contains("[domains.\"api.example.com\"]"), "{attempts}");
+
+    for wrong in
+        [&["config", "explain", "fetch"][..], &["config", "explain", "web/fetch", "--arguments", "{"]]
+    {
+        let Ended { code, err, .. } = home.run(wrong);
+        assert_eq!(code, 2);
+        assert!(err.starts_with("error: "), "{err}");
+    }
+}
+
+#[test]
+fn the_version_is_told() {
+    let Ended { code, out, .. } = Home::new("version").run(&["--version"]);
+    assert_eq!((code, out.as_str()), (0, concat!("steadfast ", env!("CARGO_PKG_VERSION"), "\n")));
+}

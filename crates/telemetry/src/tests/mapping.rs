@@ -9,11 +9,12 @@ use steadfast_core::call::{BreakerScope, Cut, FailedAttempt, Notice, Shadowed};
 use steadfast_core::classify::{Nature, Reach, Severity};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::ReplayReason;
+use steadfast_core::envelope::ErrorBody;
 use steadfast_core::guard::Layer;
 use steadfast_core::policy::{Silence, ToolClass};
 use steadfast_core::retry::Stop;
 use steadfast_core::trust::{Scope, TrustChange, TrustState};
-use steadfast_executor::{About, Attempt, Listener};
+use steadfast_executor::{About, Attempt, Listener, TurnedAway};
 use steadfast_store::{MemoryOptions, MemoryStore, News, StoreError, Trouble};
 
 use super::*;
@@ -310,4 +311,24 @@ fn tr_13_overload_is_told_once_a_minute_and_counted_every_time() {
     }
     assert_eq!(heard.told("tool_call_blocked").len(), 2);
     heard.assert_counted("steadfast_tool_events_total{tool=\"bank/pay\",event=\"tool_call_blocked\"} 120");
+}
+
+#[test]
+fn tr_13_calls_that_are_turned_away_are_counted_every_time_and_told() {
+    let heard = Heard::new();
+    let envelope = pay(1, "k");
+    let full = ErrorBody::for_now(Code::Overloaded, "as many calls as allowed are under way");
+    for second in 0..120 {
+        let at = AT + Duration::from_secs(second);
+        heard.telemetry.turned_away(&TurnedAway { envelope: Some(&envelope), error: &full, at });
+    }
+    assert_eq!(heard.told("tool_call_turned_away").len(), 2, "a flood is told once a minute");
+    let event = "steadfast_tool_events_total{tool=\"bank/pay\",event=\"tool_call_turned_away\"} 120";
+    heard.assert_counted(event);
+    let status =
+        "steadfast_tool_calls_total{tool=\"bank/pay\",status=\"retriable_error\",scope=\"session\"} 120";
+    heard.assert_counted(status);
+    let malformed = ErrorBody { code: Code::InvalidEnvelope, ..full };
+    heard.telemetry.turned_away(&TurnedAway { envelope: None, error: &malformed, at: AT });
+    assert_eq!(heard.told("tool_call_malformed")[0]["errorCode"], "invalid_envelope");
 }

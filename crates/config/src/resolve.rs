@@ -12,7 +12,7 @@ use parking_lot::RwLock;
 use steadfast_core::classify::{Aims, signature};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Domain, ToolRef};
-use steadfast_core::json::{Document, Limits, Value};
+use steadfast_core::json::Value;
 use steadfast_core::policy::{Annotations, ComputedKeys, Policy, Profile, ToolClass, TrustRule};
 
 use crate::config::{Config, DEFAULTS_NAME, Parts};
@@ -137,19 +137,13 @@ impl Parts {
 }
 
 impl Config {
-    /// The policy of a call as it came. Its domain is the one that the caller names, else the one that its arguments
-    /// aim at; they are only read where a rule is about a domain.
-    pub fn resolve_call(&self, call: &CallEnvelope, annotations: Annotations) -> Resolved {
-        let tool = call.tool();
-        if let (Some(domain), true) = (&call.target.domain, self.parts.rules.know_domains()) {
-            return self.resolve_at(&tool, annotations, Some(domain));
+    /// The policy of a call as it came, with its parameters as they were read. Its domain is the one that the caller
+    /// names, else the one that its parameters aim at.
+    pub fn resolve_call(&self, call: &CallEnvelope, params: Value<'_>, annotations: Annotations) -> Resolved {
+        match &call.target.domain {
+            Some(domain) => self.resolve_at(&call.tool(), annotations, Some(domain)),
+            None => self.resolve(&call.tool(), annotations, params),
         }
-        if self.parts.rules.know_domains()
-            && let Ok(params) = Document::parse(call.payload.params.as_str().as_bytes(), Limits::ENVELOPE)
-        {
-            return self.resolve(&tool, annotations, params.root());
-        }
-        self.resolve_at(&tool, annotations, None)
     }
 
     /// The policy of a call with these arguments.

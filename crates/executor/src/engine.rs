@@ -195,23 +195,11 @@ async fn drive(
         None => inner.hooks.key(&envelope).await,
         Some(_) => None,
     };
-    let annotations = options.tool.as_ref().map(|tool| tool.annotations).unwrap_or_default();
-    let policy = inner.policies.policy(&envelope, annotations);
     let number = CALLS.fetch_add(1, Ordering::Relaxed);
-    let schema = options.tool.as_ref().and_then(|tool| checked_against(tool, &policy));
-    let intake = Intake {
-        process: &inner.process,
-        number,
-        run: &RunId(format!("{}-{number:x}", inner.tag).into()),
-        channel: options.channel,
-        hook_key: hook_key.as_deref(),
-        input_schema: schema.as_ref().map(Document::root),
-    };
-    let request = match Request::from_envelope(&envelope, &policy, intake) {
-        Ok(request) => request,
+    let (policy, request) = match inner.take_in(&envelope, &options, hook_key.as_deref(), number) {
+        Ok(taken) => taken,
         Err(error) => return desk.give(inner.turned_away(&envelope, ErrorBody::from(&error))),
     };
-    drop(schema);
     if let (ArgumentCheck::Assist, false, Some(tool)) =
         (policy.arguments, policy.modes.are_off(), options.tool)
     {
@@ -352,6 +340,31 @@ impl Desk {
 }
 
 impl Inner {
+    /// The policy of a call and what it asks for, from one reading of its parameters.
+    fn take_in(
+        &self,
+        envelope: &CallEnvelope,
+        options: &CallOptions,
+        hook_key: Option<&str>,
+        number: u64,
+    ) -> Result<(Arc<Policy>, Request), EnvelopeError> {
+        let params = Request::params(envelope)?;
+        let tool = options.tool.as_deref();
+        let annotations = tool.map(|tool| tool.annotations).unwrap_or_default();
+        let policy = self.policies.policy(envelope, params.root(), annotations);
+        let schema = tool.and_then(|tool| checked_against(tool, &policy));
+        let intake = Intake {
+            process: &self.process,
+            number,
+            run: &RunId(format!("{}-{number:x}", self.tag).into()),
+            channel: options.channel,
+            hook_key,
+            input_schema: schema.as_ref().map(Document::root),
+        };
+        let request = Request::from_params(envelope, params.root(), &policy, intake);
+        Ok((policy, request))
+    }
+
     /// The machines that this call shares with others.
     fn cells(&self, envelope: &CallEnvelope, request: &Request) -> Cells {
         let machines = &self.machines;

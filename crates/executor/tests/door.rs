@@ -11,6 +11,7 @@ use steadfast_core::call::Notice;
 use steadfast_core::classify::{Fault, Source};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+use steadfast_core::json::Value;
 use steadfast_core::output::{Output, RawJson};
 use steadfast_core::policy::{Annotations, ArgumentCheck, Mode, Modes, Policy, Profile, ToolClass};
 use steadfast_executor::{
@@ -136,7 +137,7 @@ async fn what_a_server_says_of_its_tool_reaches_the_policies() {
     #[derive(Clone, Default)]
     struct Believing(Arc<Mutex<Vec<Annotations>>>);
     impl steadfast_executor::Policies for Believing {
-        fn policy(&self, _call: &CallEnvelope, annotations: Annotations) -> Arc<Policy> {
+        fn policy(&self, _: &CallEnvelope, _: Value<'_>, annotations: Annotations) -> Arc<Policy> {
             self.0.lock().push(annotations);
             Arc::new(Profile::Standard.policy(ToolClass::Unknown))
         }

@@ -340,7 +340,7 @@ async fn a_start_that_cannot_succeed_makes_nothing() {
 async fn policies_are_resolved_once_and_anew_after_a_reload() {
     let folder = folder("cached");
     let steadfast = opened(sources(&folder, "steadfast.toml", "", &[])).await;
-    let resolved = || steadfast.config().resolve_call(&pay(1), Default::default()).policy;
+    let resolved = || steadfast.config().resolve_at(&pay(1).tool(), Default::default(), None).policy;
     assert!(Arc::ptr_eq(&resolved(), &resolved()));
     let before = resolved();
     fs::write(folder.join("steadfast.toml"), "timeout = \"1s\"\n").unwrap();

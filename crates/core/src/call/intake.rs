@@ -41,16 +41,29 @@ impl Request {
         policy: &Policy,
         intake: Intake<'_>,
     ) -> Result<Self, EnvelopeError> {
+        Ok(Self::from_params(envelope, Self::params(envelope)?.root(), policy, intake))
+    }
+
+    /// The parameters of an envelope, read.
+    pub fn params(envelope: &CallEnvelope) -> Result<Document<'_>, EnvelopeError> {
         let params = envelope.payload.params.as_str();
-        let params = Document::parse(params.as_bytes(), Limits::ENVELOPE).map_err(EnvelopeError::Json)?;
-        let params = params.root();
+        Document::parse(params.as_bytes(), Limits::ENVELOPE).map_err(EnvelopeError::Json)
+    }
+
+    /// The same for an envelope whose [parameters](Self::params) were read already, to find its policy.
+    pub fn from_params(
+        envelope: &CallEnvelope,
+        params: Value<'_>,
+        policy: &Policy,
+        intake: Intake<'_>,
+    ) -> Self {
         let tool = envelope.tool();
         let target = &envelope.target;
         let digest = key::arguments_digest(params, policy.class, &policy.dedupe);
         let own_key = envelope.payload.idempotency_key.as_ref().map(IdempotencyKey::as_str);
         let given = GivenKey::choose(own_key, intake.hook_key);
         let aims = Aims::of(params);
-        Ok(Self {
+        Self {
             id: envelope.request_id.clone(),
             tool_call: envelope.tool_call_id.clone(),
             session: Some(target.session_key.clone()),
@@ -78,7 +91,7 @@ impl Request {
             },
             channel: intake.channel,
             tool,
-        })
+        }
     }
 }
 

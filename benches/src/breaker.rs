@@ -168,7 +168,7 @@ fn as_records_grow(report: &mut Report) {
         report.add(&Row {
             what: format!("{WHAT} {records} records, itself after 100 as peer"),
             ours: Figure::Nanos(*nanos),
-            peer: standing.nanos.first().map(|first| ("itself", Figure::Nanos(*first))),
+            peer: standing.nanos.first().map(|first| ("itself".to_owned(), Figure::Nanos(*first))),
             ratio: Some(1.0 / first_to),
             budget: Budget::AtMost(1.25),
         });
@@ -235,7 +235,7 @@ fn shared_by_many_tasks(report: &mut Report) {
         report.add(&Row {
             what: WHAT.to_owned(),
             ours: per_second(0),
-            peer: Some((peer, per_second(index + 1))),
+            peer: Some((peer.to_owned(), per_second(index + 1))),
             ratio: standing.first_to.get(index + 1).map(|cost| 1.0 / cost),
             budget,
         });
@@ -261,7 +261,7 @@ fn allocate_nothing(report: &mut Report) {
         report.add(&Row {
             what: format!("{WHAT}, closed"),
             ours: Figure::Allocations(closed),
-            peer: Some((name, Figure::Allocations(count))),
+            peer: Some((name.to_owned(), Figure::Allocations(count))),
             ratio: None,
             budget: Budget::Nothing,
         });

@@ -94,7 +94,7 @@ fn count_allocations(report: &mut Report, caller: &Caller) {
             (CANONICALIZER, allocations(|_| by_canonicalizer(&text))),
         ];
         for (peer, count) in peers {
-            let peer = Some((peer, Figure::Allocations(count)));
+            let peer = Some((peer.to_owned(), Figure::Allocations(count)));
             report.add(&Row { what: what.clone(), ours, peer, ratio: None, budget: Budget::None });
         }
     }

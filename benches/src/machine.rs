@@ -5,11 +5,11 @@ use std::time::SystemTime;
 
 use steadfast_core::Timestamp;
 
-/// One paragraph of facts.
-pub(crate) fn facts() -> String {
+/// One paragraph of facts about a run of this suite.
+pub(crate) fn facts(suite: &str) -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     format!(
-        "`cargo xtask bench core` on {}: {cores} cores ({}), {}, {}, release build with thin LTO. {}",
+        "`cargo xtask bench {suite}` on {}: {cores} cores ({}), {}, {}, release build with thin LTO. {}",
         today(),
         processor(),
         std::env::consts::OS,

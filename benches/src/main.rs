@@ -1,7 +1,7 @@
 //! Speed of Steadfast beside its peers.
 //!
 //! ```text
-//! steadfast-benches core [FILTER…] [--markdown FILE]
+//! steadfast-benches core|engine [FILTER…] [--markdown FILE] [--quick]
 //! ```
 //!
 //! A ratio is only worth something if both sides ran on the same machine at the same time, so every row is
@@ -11,38 +11,56 @@
 
 mod breaker;
 mod call;
+mod engine;
 mod key;
 mod machine;
 mod measure;
+mod peers;
 mod report;
 mod sample;
 
 use std::process::{Command, ExitCode, Stdio};
 
+use engine::Unmade;
 use measure::COUNTS;
 use report::Report;
 
 /// What can be asked for by name: a suite is a list of subjects.
-const SUITES: &[(&str, &[Subject])] = &[(
-    "core",
-    &[
-        Subject { name: "breaker", run: breaker::run },
-        Subject { name: "key", run: key::run },
-        Subject { name: "call", run: call::run },
-    ],
-)];
+const SUITES: &[(&str, &[Subject])] = &[
+    (
+        "core",
+        &[
+            Subject { name: "breaker", run: |report| Ok(breaker::run(report)) },
+            Subject { name: "key", run: |report| Ok(key::run(report)) },
+            Subject { name: "call", run: |report| Ok(call::run(report)) },
+        ],
+    ),
+    (
+        "engine",
+        &[
+            Subject { name: "call", run: engine::run },
+            Subject { name: "call", run: peers::run },
+            Subject { name: "memory", run: engine::run_footprint },
+        ],
+    ),
+];
 
 struct Subject {
     name: &'static str,
-    run: fn(&mut Report),
+    /// Adds its rows, or says why it could not.
+    run: fn(&mut Report) -> Result<(), Unmade>,
 }
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() == Some(engine::FOOTPRINT) {
+        return ended(engine::footprint_child(&arguments.next().unwrap_or_default()));
+    }
     match parse(std::env::args().skip(1)) {
         Ok(wanted) => run(&wanted),
         Err(problem) => {
             let suites: Vec<_> = SUITES.iter().map(|(name, _)| *name).collect();
-            eprintln!("{problem}\nusage: steadfast-benches {} [FILTER…] [--markdown FILE]", suites.join("|"));
+            eprintln!("{problem}\nusage: steadfast-benches {} [FILTER…] [--markdown FILE] [--quick]", suites.join("|"));
             ExitCode::from(2)
         }
     }
@@ -64,6 +82,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Wanted, String> 
     let mut wanted = Wanted { suite, subjects, filters: Vec::new(), markdown: None };
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
+            "--quick" => measure::quickly(),
             "--markdown" => wanted.markdown = Some(arguments.next().ok_or("--markdown needs a file")?),
             option if option.starts_with('-') => return Err(format!("there is no option `{option}`")),
             _ => wanted.filters.push(argument),
@@ -74,11 +93,14 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Wanted, String> 
 
 fn run(wanted: &Wanted) -> ExitCode {
     // Before anything runs: afterwards the load would be our own.
-    let facts = machine::facts();
+    let facts = machine::facts(&wanted.suite);
     let mut report = Report::new(wanted.filters.clone());
     for subject in wanted.subjects {
         report.begin(subject.name);
-        (subject.run)(&mut report);
+        if let Err(problem) = (subject.run)(&mut report) {
+            // A report without one of its subjects would look as if nothing had been missed.
+            return ended(Err(problem));
+        }
     }
     if COUNTS {
         println!("{}", report.rows());
@@ -91,7 +113,13 @@ fn run(wanted: &Wanted) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    let markdown = format!("## {}\n\n{facts}\n\n{}\n\n{}", wanted.suite, measure::METHOD, report.markdown());
+    let markdown = format!(
+        "## {}\n\n{facts}{}\n\n{}\n\n{}",
+        wanted.suite,
+        report.remarks(),
+        measure::METHOD,
+        report.markdown()
+    );
     println!("{markdown}");
     if let Some(path) = &wanted.markdown
         && let Err(problem) = std::fs::write(path, markdown)
@@ -102,6 +130,16 @@ fn run(wanted: &Wanted) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+fn ended(outcome: Result<(), Unmade>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("error: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// The rows of the build that counts allocations.
 fn counted(wanted: &Wanted) -> Result<String, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -109,6 +147,7 @@ fn counted(wanted: &Wanted) -> Result<String, String> {
         .args(["run", "--quiet", "--release", "--package", "steadfast-benches"])
         .args(["--features", "count-allocations", "--", wanted.suite.as_str()])
         .args(&wanted.filters)
+        .args(measure::is_quick().then_some("--quick"))
         .stderr(Stdio::inherit())
         .output()
         .map_err(|problem| problem.to_string())?;

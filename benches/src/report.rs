@@ -26,13 +26,15 @@ pub(crate) enum Figure {
     PerSecond(f64),
     /// Allocations per operation.
     Allocations(f64),
+    /// Bytes of memory.
+    Bytes(f64),
 }
 
 /// One comparison.
 pub(crate) struct Row {
     pub(crate) what: String,
     pub(crate) ours: Figure,
-    pub(crate) peer: Option<(&'static str, Figure)>,
+    pub(crate) peer: Option<(String, Figure)>,
     /// Ours divided by the peer's, measured side by side; by their figures if not given.
     pub(crate) ratio: Option<f64>,
     pub(crate) budget: Budget,
@@ -43,11 +45,12 @@ pub(crate) struct Report {
     filters: Vec<String>,
     subject: &'static str,
     lines: Vec<String>,
+    remarks: Vec<String>,
 }
 
 impl Report {
     pub(crate) fn new(filters: Vec<String>) -> Self {
-        Self { filters, subject: "", lines: Vec::new() }
+        Self { filters, subject: "", lines: Vec::new(), remarks: Vec::new() }
     }
 
     /// From here on rows belong to this subject.
@@ -73,18 +76,28 @@ impl Report {
     }
 
     /// A row for each peer, from a contest in which ours was the first and they followed in this order.
-    pub(crate) fn add_peers(&mut self, what: &str, standing: &Standing, peers: &[(&'static str, Budget)]) {
+    pub(crate) fn add_peers(&mut self, what: &str, standing: &Standing, peers: &[(&str, Budget)]) {
         let Some(ours) = standing.nanos.first() else { return };
         let measured = standing.nanos.iter().zip(&standing.first_to).skip(1);
         for ((peer, budget), (nanos, ratio)) in peers.iter().zip(measured) {
             self.add(&Row {
                 what: what.to_owned(),
                 ours: Figure::Nanos(*ours),
-                peer: Some((peer, Figure::Nanos(*nanos))),
+                peer: Some(((*peer).to_owned(), Figure::Nanos(*nanos))),
                 ratio: Some(*ratio),
                 budget: *budget,
             });
         }
+    }
+
+    /// Something to know about the run that is no row.
+    pub(crate) fn remark(&mut self, sentence: &str) {
+        self.remarks.push(sentence.to_owned());
+    }
+
+    /// What there is to know beside the rows, each sentence with a space before it.
+    pub(crate) fn remarks(&self) -> String {
+        self.remarks.iter().map(|sentence| format!(" {sentence}")).collect()
     }
 
     /// Takes over the rows of another report.
@@ -111,7 +124,9 @@ impl Report {
 impl Figure {
     const fn value(self) -> f64 {
         match self {
-            Self::Nanos(value) | Self::PerSecond(value) | Self::Allocations(value) => value,
+            Self::Nanos(value) | Self::PerSecond(value) | Self::Allocations(value) | Self::Bytes(value) => {
+                value
+            }
         }
     }
 }
@@ -122,15 +137,17 @@ impl fmt::Display for Figure {
             Self::Nanos(nanos) if *nanos >= 1e6 => write!(f, "{:.2} ms", nanos / 1e6),
             Self::Nanos(nanos) if *nanos >= 1e4 => write!(f, "{:.1} µs", nanos / 1e3),
             Self::Nanos(nanos) => write!(f, "{nanos:.1} ns"),
-            Self::PerSecond(rate) => write!(f, "{:.2} M/s", rate / 1e6),
+            Self::PerSecond(rate) if *rate >= 1e6 => write!(f, "{:.2} M/s", rate / 1e6),
+            Self::PerSecond(rate) => write!(f, "{:.1} k/s", rate / 1e3),
             Self::Allocations(count) => write!(f, "{count:.2}"),
+            Self::Bytes(bytes) => write!(f, "{:.1} MiB", bytes / f64::from(1 << 20)),
         }
     }
 }
 
 impl Row {
     fn ratio(&self) -> Option<f64> {
-        let (_, peer) = self.peer?;
+        let (_, peer) = self.peer.as_ref()?;
         Some(self.ratio.unwrap_or(self.ours.value() / peer.value())).filter(|ratio| ratio.is_finite())
     }
 
@@ -149,7 +166,7 @@ impl Row {
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} | {} | ", self.what, self.ours)?;
-        if let Some((name, figure)) = self.peer {
+        if let Some((name, figure)) = &self.peer {
             write!(f, "{name}: {figure}")?;
         }
         write!(f, " | ")?;

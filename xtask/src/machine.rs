@@ -74,6 +74,17 @@ pub(crate) const REDIS: Need = Need {
     install: Install::Debian("redis-server"),
 };
 
+/// Installs what Node programs use, Node itself included.
+pub(crate) const NPM: Need =
+    Need { name: "npm", probe: (&["npm", "--version"], ""), install: Install::Debian("npm") };
+
+/// Python with its own way to make a folder of packages.
+pub(crate) const PYTHON: Need = Need {
+    name: "python3 with venv",
+    probe: (&["python3", "-c", "import venv, ensurepip"], ""),
+    install: Install::Debian("python3-venv"),
+};
+
 impl Need {
     /// Whether it is there, in the version that we want.
     pub(crate) fn is_met(&self) -> bool {
@@ -157,7 +168,8 @@ mod tests {
 
     const NONE: Rights = Rights { has_rustup: false, is_debian_root: false };
     const ALL: Rights = Rights { has_rustup: true, is_debian_root: true };
-    const EVERY_NEED: [Need; 7] = [RUSTFMT, CLIPPY, CARGO_DENY, CARGO_FUZZ, CXX, PROMTOOL, REDIS];
+    const EVERY_NEED: [Need; 9] =
+        [RUSTFMT, CLIPPY, CARGO_DENY, CARGO_FUZZ, CXX, PROMTOOL, REDIS, NPM, PYTHON];
 
     #[test]
     fn with_all_rights_everything_can_be_installed() {

@@ -1,0 +1,222 @@
+//! Who calls the engine in these measurements, and what it is given.
+
+use std::future::{Future, ready};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use steadfast_core::classify::{Fault, Source};
+use steadfast_core::code::{Code, Status};
+use steadfast_core::envelope::{CallEnvelope, IdempotencyKey, UnknownFields};
+use steadfast_core::id::{SessionKey, TurnId};
+use steadfast_core::key::DedupeMode;
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::{Policy, Profile, ToolClass};
+use steadfast_executor::{Answer, Attempt, Called, Engine, Tool};
+use steadfast_store::Store;
+use tokio::runtime::Runtime;
+
+use super::Unmade;
+use crate::sample;
+
+/// How a call ends here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Fresh,
+    Replayed,
+    RefusedByBreaker,
+    RefusedByGuard,
+}
+
+impl Way {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Replayed => "replay",
+            Self::RefusedByBreaker => "refused by the open breaker",
+            Self::RefusedByGuard => "refused by the guard",
+        }
+    }
+
+    /// Whether a call went this way. A race in which one takes a short cut says nothing.
+    fn was_taken(self, called: &Called) -> bool {
+        let result = &called.result;
+        let code = result.error.as_ref().map(|error| error.code);
+        match self {
+            Self::Fresh => result.status == Status::Success && !result.from_cache && result.attempts == 1,
+            Self::Replayed => result.status == Status::Success && result.from_cache,
+            Self::RefusedByBreaker => code == Some(Code::CircuitOpen),
+            Self::RefusedByGuard => matches!(code, Some(Code::LoopDetected | Code::ToolErrorLimit)),
+        }
+    }
+}
+
+/// What the caller sends along to be recognised by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// Nothing, but it asks for duplicates to be found.
+    Nothing,
+    Key,
+}
+
+/// A program that calls a tool through an engine, one call after the other, from a task of its runtime.
+pub(crate) struct Caller {
+    runtime: Arc<Runtime>,
+    engine: Engine,
+    way: Way,
+    given: Given,
+    template: CallEnvelope,
+    params: String,
+    tool: Ready,
+    number: u64,
+}
+
+impl Caller {
+    /// A caller of an engine of its own, whose next calls go this way.
+    pub(crate) fn new(
+        runtime: &Arc<Runtime>,
+        store: Option<Arc<dyn Store>>,
+        way: Way,
+        given: Given,
+    ) -> Result<Self, Unmade> {
+        let builder = Engine::builder().policies(policy());
+        let builder = match store {
+            Some(store) => builder.store(store),
+            None => builder,
+        };
+        let mut caller = Self {
+            runtime: Arc::clone(runtime),
+            engine: runtime.block_on(builder.start()),
+            way,
+            given,
+            template: template()?,
+            params: sample::params(1024),
+            tool: Ready::well(),
+            number: 0,
+        };
+        caller.lead_there()?;
+        assert!(caller.call_once().is_some_and(|called| way.was_taken(&called)), "{}", way.name());
+        Ok(caller)
+    }
+
+    /// Makes that many calls and says how long they took. The envelopes are there before: whoever calls has them.
+    pub(crate) fn calls(&mut self, count: u32) -> Duration {
+        let envelopes: Vec<_> = (0..count).filter_map(|_| self.envelope()).collect();
+        let (engine, tool, way) = (self.engine.clone(), self.tool.clone(), self.way);
+        let calls = async move {
+            let started = Instant::now();
+            for envelope in envelopes {
+                let called = engine.call(envelope, tool.clone()).await;
+                assert!(way.was_taken(&called), "a call went another way than {}", way.name());
+            }
+            started.elapsed()
+        };
+        // Into a task, because that is where calls are made from.
+        self.runtime.block_on(async { tokio::spawn(calls).await }).unwrap_or(Duration::MAX)
+    }
+
+    /// One call on this thread, for counting what it allocates. The envelope is the caller's; it is counted as well.
+    pub(crate) fn call_once(&mut self) -> Option<Called> {
+        let envelope = self.envelope()?;
+        Some(self.runtime.block_on(self.engine.call(envelope, self.tool.clone())))
+    }
+
+    /// The next envelope on this way.
+    pub(crate) fn envelope(&mut self) -> Option<CallEnvelope> {
+        self.number += 1;
+        let number = self.number;
+        let mut envelope = self.template.clone();
+        let (key, same_arguments) = match self.way {
+            Way::Fresh | Way::RefusedByBreaker => (number, false),
+            Way::Replayed => (0, true),
+            Way::RefusedByGuard => (number, true),
+        };
+        let text = numbered(&self.params, if same_arguments { 0 } else { number });
+        envelope.payload.params = RawJson::from_trusted(text);
+        match self.given {
+            Given::Key => {
+                envelope.payload.idempotency_key = Some(IdempotencyKey::new(format!("order-{key:016x}")).ok()?);
+            }
+            Given::Nothing => envelope.transport.dedupe_mode = Some(DedupeMode::Enforced),
+        }
+        // Refusals count as failures of their turn, and too many of them are a refusal by the guard.
+        if self.way == Way::RefusedByBreaker {
+            envelope.target.turn_id = Some(TurnId::new(format!("turn-{number}")).ok()?);
+        }
+        Some(envelope)
+    }
+
+    /// Makes what has to happen before calls go this way.
+    fn lead_there(&mut self) -> Result<(), Unmade> {
+        let failures = match self.way {
+            Way::Fresh => 0,
+            Way::Replayed => {
+                self.call_once();
+                0
+            }
+            Way::RefusedByBreaker => 5,
+            Way::RefusedByGuard => 2,
+        };
+        for number in 0..failures {
+            let mut envelope = self.template.clone();
+            let same = self.way == Way::RefusedByGuard;
+            envelope.payload.params = RawJson::from_trusted(numbered(&self.params, if same { 0 } else { number }));
+            // What one session does must not be what another is refused for.
+            if !same {
+                envelope.target.session_key = SessionKey::new(format!("another-{number}"))?;
+            }
+            // One attempt each, without a key: nothing to be replayed, nothing to wait for.
+            envelope.transport.retry_budget.max_attempts = Some(1);
+            self.runtime.block_on(self.engine.call(envelope, if same { Ready::badly() } else { Ready::dead() }));
+        }
+        Ok(())
+    }
+}
+
+/// The arguments with this number in the place of their last bytes, so that no two calls have the same.
+fn numbered(params: &str, number: u64) -> String {
+    let tail = format!("{number:016x}\"}}");
+    let mut text = String::with_capacity(params.len());
+    text.push_str(params.get(..params.len().saturating_sub(tail.len())).unwrap_or_default());
+    text.push_str(&tail);
+    text
+}
+
+pub(crate) fn policy() -> Arc<Policy> {
+    Arc::new(Profile::Standard.policy(ToolClass::Unknown))
+}
+
+fn template() -> Result<CallEnvelope, Unmade> {
+    let text = r#"{"contractVersion":"1.1","requestId":"request-0123456789abcdef","toolCallId":"call-0123456789",
+        "toolName":"update_entries","toolNamespace":"accounts",
+        "target":{"sessionKey":"session-0123456789abcdef","actorId":"someone"},
+        "payload":{"version":"1.0","params":{}}}"#;
+    Ok(CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse)?)
+}
+
+/// A tool that answers at once, always the same.
+#[derive(Clone)]
+struct Ready(Arc<Answer>);
+
+impl Ready {
+    fn well() -> Self {
+        let content =
+            RawJson::from_trusted(r#"{"content":[{"type":"text","text":"42 entries were updated"}]}"#);
+        Self(Arc::new(Ok(Output { content, metadata: None })))
+    }
+
+    /// It says no.
+    fn badly() -> Self {
+        Self(Arc::new(Err(Fault::new(Source::Tool, "the entry is not there").into())))
+    }
+
+    /// Its server is down.
+    fn dead() -> Self {
+        Self(Arc::new(Err(Fault::new(Source::Http { status: 503 }, "unavailable").into())))
+    }
+}
+
+impl Tool for Ready {
+    fn run(&self, _: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+        ready(Answer::clone(&self.0))
+    }
+}

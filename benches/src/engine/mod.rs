@@ -1,0 +1,157 @@
+//! The whole path of a call through the engine with the memory store, beside the parts that it cannot do without.
+//!
+//! The clock runs from the envelope to the answer, in a task of a runtime with as many workers as there are cores.
+//! What the engine does beside its calls (the history, the sweeps) goes on meanwhile, as it does anywhere.
+
+mod caller;
+mod footprint;
+
+use std::fmt;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use steadfast_core::envelope::EnvelopeError;
+use steadfast_core::id::{Digest, InvalidId};
+use steadfast_core::json::{Document, Limits};
+use steadfast_core::key::arguments_digest;
+use steadfast_core::policy::Policy;
+use tokio::runtime::Runtime;
+
+pub(crate) use self::caller::{Caller, Given, Way};
+pub(crate) use self::footprint::{CHILD as FOOTPRINT, child as footprint_child, run as run_footprint};
+use crate::measure::{allocations, contest, repeat};
+use crate::report::{Budget, Figure, Report, Row};
+use crate::sample;
+
+const PARTS: &str = "read + canonical form + SHA-256";
+const FRESH: &str = "a fresh call";
+
+/// Why something cannot be measured.
+#[derive(Debug)]
+pub(crate) struct Unmade(String);
+
+impl Unmade {
+    pub(crate) fn because(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
+
+impl fmt::Display for Unmade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<InvalidId> for Unmade {
+    fn from(problem: InvalidId) -> Self {
+        Self(problem.to_string())
+    }
+}
+
+impl From<EnvelopeError> for Unmade {
+    fn from(problem: EnvelopeError) -> Self {
+        Self(problem.to_string())
+    }
+}
+
+impl From<std::io::Error> for Unmade {
+    fn from(problem: std::io::Error) -> Self {
+        Self(problem.to_string())
+    }
+}
+
+pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+    let runtime = runtime()?;
+    fresh_beside_its_parts(report, &runtime)?;
+    full_beside_not_full(report, &runtime)?;
+    short_ways_beside_fresh(report, &runtime)?;
+    count_allocations(report, &runtime)
+}
+
+/// A runtime as a program has it.
+pub(crate) fn runtime() -> Result<Arc<Runtime>, Unmade> {
+    Ok(Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?))
+}
+
+fn fresh_beside_its_parts(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), Unmade> {
+    let (text, policy) = (sample::params(1024), caller::policy());
+    for (name, given) in [("explicit key", Given::Key), ("computed key", Given::Nothing)] {
+        let what = format!("fresh, 1 KiB, {name}");
+        if !report.wants(&what) {
+            continue;
+        }
+        let mut caller = Caller::new(runtime, None, Way::Fresh, given)?;
+        let standing = contest(
+            40,
+            &mut [Box::new(move |calls| caller.calls(calls)), repeat(|_| parts(black_box(&text), &policy))],
+        );
+        report.add_peers(&what, &standing, &[(PARTS, Budget::AtMost(1.5))]);
+    }
+    Ok(())
+}
+
+/// What it costs that an old record has to go for every new one.
+fn full_beside_not_full(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), Unmade> {
+    const WHAT: &str = "fresh, 1 KiB, explicit key, the store full of 25,000 records";
+    if !report.wants(WHAT) {
+        return Ok(());
+    }
+    let mut full = Caller::new(runtime, None, Way::Fresh, Given::Key)?;
+    for _ in 0..26 {
+        full.calls(1000);
+    }
+    let mut other = Caller::new(runtime, None, Way::Fresh, Given::Key)?;
+    let standing = contest(
+        40,
+        &mut [Box::new(move |calls| full.calls(calls)), Box::new(move |calls| other.calls(calls))],
+    );
+    report.add_peers(WHAT, &standing, &[("the same, not full", Budget::None)]);
+    Ok(())
+}
+
+/// A call that does not run must not cost more than one that does.
+fn short_ways_beside_fresh(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), Unmade> {
+    for way in [Way::Replayed, Way::RefusedByBreaker, Way::RefusedByGuard] {
+        let what = format!("{}, 1 KiB", way.name());
+        if !report.wants(&what) {
+            continue;
+        }
+        let mut short = Caller::new(runtime, None, way, Given::Key)?;
+        let mut fresh = Caller::new(runtime, None, Way::Fresh, Given::Key)?;
+        let standing = contest(
+            40,
+            &mut [Box::new(move |calls| short.calls(calls)), Box::new(move |calls| fresh.calls(calls))],
+        );
+        report.add_peers(&what, &standing, &[(FRESH, Budget::AtMost(1.0))]);
+    }
+    Ok(())
+}
+
+fn count_allocations(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), Unmade> {
+    let ways = [
+        (Way::Fresh, Given::Key, "explicit key"),
+        (Way::Fresh, Given::Nothing, "computed key"),
+        (Way::Replayed, Given::Key, "explicit key"),
+        (Way::RefusedByBreaker, Given::Key, "explicit key"),
+        (Way::RefusedByGuard, Given::Key, "explicit key"),
+    ];
+    for (way, given, name) in ways {
+        let what = format!("allocations per call, {}, {name}", way.name());
+        if !report.wants(&what) {
+            continue;
+        }
+        let mut caller = Caller::new(runtime, None, way, given)?;
+        // What the caller needs for its envelope is not the engine's.
+        let envelope = allocations(|_| caller.envelope());
+        let whole = allocations(|_| caller.call_once());
+        let ours = Figure::Allocations(whole - envelope);
+        report.add(&Row { what, ours, peer: None, ratio: None, budget: Budget::None });
+    }
+    Ok(())
+}
+
+/// What the budget is counted in.
+fn parts(text: &str, policy: &Policy) -> Option<Digest> {
+    let document = Document::parse(text.as_bytes(), Limits::ENVELOPE).ok()?;
+    Some(arguments_digest(document.root(), policy.class, &policy.dedupe))
+}

@@ -1,0 +1,151 @@
+//! What programs in other languages would use instead, in processes of their own.
+//!
+//! Each process prints what it runs on, and then answers lines `<what> <count>` with the nanoseconds that this many
+//! calls took. So they take turns with the engine, round by round, as everybody does here; what the pipe costs is not
+//! in their figures. They do a part of what the engine does, which their names say.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use crate::engine::{Caller, Given, Unmade, Way, runtime};
+use crate::measure::{Contestant, contest_in};
+use crate::report::{Budget, Report};
+use crate::sample;
+
+/// Where `cargo xtask bench engine` has installed them.
+pub(crate) const FOLDER: &str = "STEADFAST_BENCH_PEERS";
+
+const NODE: &str = "node";
+const PYTHON: &str = "python";
+
+/// What of ours, beside which calls of theirs, under which names.
+const RACES: &[(Way, &str, &[Peer])] = &[
+    (
+        Way::Fresh,
+        "fresh, 1 KiB, explicit key",
+        &[
+            Peer { language: NODE, what: "cockatiel-fresh", name: "cockatiel, retry + breaker + timeout" },
+            Peer { language: NODE, what: "opossum-fresh", name: "opossum, breaker + timeout" },
+            Peer { language: PYTHON, what: "tenacity-fresh", name: "tenacity + pybreaker, retry + breaker" },
+            Peer {
+                language: PYTHON,
+                what: "powertools-fresh",
+                name: "AWS Powertools, duplicates alone, arguments parsed before",
+            },
+        ],
+    ),
+    (
+        Way::Replayed,
+        "replay, 1 KiB",
+        &[Peer {
+            language: PYTHON,
+            what: "powertools-replay",
+            name: "AWS Powertools, arguments parsed before",
+        }],
+    ),
+    (
+        Way::RefusedByBreaker,
+        "refused by the open breaker, 1 KiB",
+        &[
+            Peer { language: NODE, what: "cockatiel-open", name: "cockatiel" },
+            Peer { language: NODE, what: "opossum-open", name: "opossum" },
+            Peer { language: PYTHON, what: "pybreaker-open", name: "pybreaker" },
+        ],
+    ),
+];
+
+struct Peer {
+    language: &'static str,
+    what: &'static str,
+    name: &'static str,
+}
+
+pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+    if !RACES.iter().any(|(_, what, _)| report.wants(what)) {
+        return Ok(());
+    }
+    let folder = std::env::var_os(FOLDER)
+        .ok_or_else(|| Unmade::because("the peers are not installed; run `cargo xtask bench engine`"))?;
+    let folder = Path::new(&folder);
+    let runtime = runtime()?;
+    let mut told = Vec::new();
+    for (way, what, peers) in RACES {
+        if !report.wants(what) {
+            continue;
+        }
+        let mut caller = Caller::new(&runtime, None, *way, Given::Key)?;
+        let mut contestants: Vec<Contestant<'_>> = vec![Box::new(move |calls| caller.calls(calls))];
+        for peer in *peers {
+            let mut process = Process::start(folder, peer.language)?;
+            if !told.contains(&process.runs_on) {
+                told.push(process.runs_on.clone());
+            }
+            contestants.push(Box::new(move |calls| process.calls(peer.what, calls)));
+        }
+        let standing = contest_in(101, 200, &mut contestants);
+        let names: Vec<_> = peers.iter().map(|peer| (peer.name, Budget::None)).collect();
+        report.add_peers(what, &standing, &names);
+    }
+    report.remark(&format!("Peers in other languages: {}.", told.join("; ")));
+    Ok(())
+}
+
+/// A program in another language that makes calls when it is told.
+struct Process {
+    child: Child,
+    asked: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    runs_on: String,
+}
+
+impl Process {
+    fn start(folder: &Path, language: &str) -> Result<Self, Unmade> {
+        let here = folder.join(language);
+        let mut command = match language {
+            NODE => Command::new(here.join("node_modules/.bin/node")),
+            _ => Command::new(here.join("bin/python")),
+        };
+        let script = if language == NODE { "peer.mjs" } else { "peer.py" };
+        let mut child = command
+            .arg(here.join(script))
+            .arg(sample::params(1024))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (Some(asked), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Unmade::because("a child was started without its pipes"));
+        };
+        let mut process = Self { child, asked, answers: BufReader::new(answers), runs_on: String::new() };
+        process.runs_on = process.line()?;
+        Ok(process)
+    }
+
+    /// Lets it make that many calls; how long they took it.
+    fn calls(&mut self, what: &str, count: u32) -> Duration {
+        let took = writeln!(self.asked, "{what} {count}")
+            .map_err(Unmade::from)
+            .and_then(|()| self.line())
+            .and_then(|line| line.parse().map_err(|_| Unmade::because("no number")));
+        // Its own words are on stderr. A figure that nobody can overlook says that there is none.
+        took.map_or(Duration::MAX, Duration::from_nanos)
+    }
+
+    fn line(&mut self) -> Result<String, Unmade> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        match line.trim() {
+            "" => Err(Unmade::because("a peer has nothing to say; what it wrote to stderr says why")),
+            line => Ok(line.to_owned()),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It ends with its input; what cannot be ended any more has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

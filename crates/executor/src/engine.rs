@@ -163,6 +163,7 @@ impl Engine {
         let _ = tokio::time::timeout(LAST_STEPS, inner.gate.empty()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.keeper.drain(inner)).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.persist_now()).await;
+        let _ = tokio::time::timeout(LAST_STEPS, inner.write_history_now()).await;
         Drained { ended, lost: inner.keeper.len() }
     }
 
@@ -398,9 +399,14 @@ impl Inner {
     }
 
     pub(crate) fn tell(&self, envelope: &CallEnvelope, call: &Call, notices: &mut Vec<Notice>) {
-        if !notices.is_empty() {
-            self.marks.note(call.request(), || coarser(envelope, call.request()), notices);
+        if notices.is_empty() {
+            return;
+        }
+        self.marks.note(call.request(), || coarser(envelope, call.request()), notices);
+        if self.telling.is_heard() {
             self.telling.notices(&self.about(envelope, call), notices);
+        } else {
+            notices.clear();
         }
     }
 
@@ -556,7 +562,6 @@ impl EngineBuilder {
         let usual = Bounds::default();
         let trust_bounds = Bounds { history: self.trust_history.unwrap_or(usual.history), ..usual };
         let (deliveries, arrivals) = Deliveries::new();
-        let (history, finished) = History::new();
         // An engine of its own, also beside another one of this process that started in the same moment.
         let number = CALLS.fetch_add(1, Ordering::Relaxed);
         let me = Owner { process: process.clone(), call: number, claim: 0 }.digest();
@@ -576,7 +581,7 @@ impl EngineBuilder {
             stopping: CancellationToken::new(),
             hosted: HostCalls::default(),
             marks: Marks::default(),
-            history,
+            history: History::default(),
             history_kept: self.history.unwrap_or(history::KEEP),
             trust_kept: self.trust_kept,
             trust_bounds,
@@ -606,7 +611,7 @@ impl EngineBuilder {
         let persisting = inner.clone();
         task(Box::pin(async move { persisting.persist().await }));
         let remembering = inner.clone();
-        task(Box::pin(async move { remembering.write_history(finished).await }));
+        task(Box::pin(async move { remembering.write_history().await }));
         let sweeping = inner.clone();
         task(Box::pin(async move { sweeping.sweep().await }));
         let keeping = inner.clone();

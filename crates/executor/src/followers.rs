@@ -2,9 +2,11 @@
 //!
 //! A run that is ours is entered here while it is under way, so that duplicates in this process wait without
 //! asking the store, learn of a refusal that is never stored, and so that a cancel knows whether others wait.
+//! Most runs have nobody who waits: what it takes to wake others is made when the first of them comes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use steadfast_core::call::Others;
@@ -15,7 +17,17 @@ use tokio::sync::watch;
 /// The runs of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
-    runs: Mutex<HashMap<Key, Arc<watch::Sender<Run>>>>,
+    runs: Mutex<HashMap<Key, Entry>>,
+    entered: AtomicU64,
+}
+
+/// A run that is under way.
+#[derive(Debug)]
+struct Entry {
+    /// Tells it from a run that takes over under the same key.
+    number: u64,
+    run: Run,
+    followers: Option<watch::Sender<Run>>,
 }
 
 /// How a run stands.
@@ -30,17 +42,21 @@ pub(crate) enum Run {
 }
 
 impl Runs {
-    /// A run of ours begins. It is over when the guard is dropped.
+    /// A run of ours begins. It is over when the guard is dropped. Whoever waits for an earlier one under the same key
+    /// looks again.
     pub(crate) fn enter(self: &Arc<Self>, key: Key) -> Entered {
-        let (sender, _) = watch::channel(Run::Open);
-        let sender = Arc::new(sender);
-        self.runs.lock().insert(key, sender.clone());
-        Entered { runs: self.clone(), key, sender }
+        let number = self.entered.fetch_add(1, Ordering::Relaxed);
+        let before = self.runs.lock().insert(key, Entry { number, run: Run::Open, followers: None });
+        drop(before);
+        Entered { runs: self.clone(), key, number }
     }
 
     /// Waits for a run of this process, if it is one.
     pub(crate) fn follow(&self, key: Key) -> Option<watch::Receiver<Run>> {
-        self.runs.lock().get(&key).map(|sender| sender.subscribe())
+        let mut runs = self.runs.lock();
+        let entry = runs.get_mut(&key)?;
+        let run = &entry.run;
+        Some(entry.followers.get_or_insert_with(|| watch::Sender::new(run.clone())).subscribe())
     }
 }
 
@@ -49,18 +65,29 @@ impl Runs {
 pub(crate) struct Entered {
     runs: Arc<Runs>,
     key: Key,
-    sender: Arc<watch::Sender<Run>>,
+    number: u64,
 }
 
 impl Entered {
     /// Whether others in this process wait for it.
     pub(crate) fn others(&self) -> Others {
-        if self.sender.receiver_count() > 0 { Others::Waiting } else { Others::None }
+        let runs = self.runs.runs.lock();
+        let followers = runs.get(&self.key).filter(|entry| entry.number == self.number);
+        match followers.and_then(|entry| entry.followers.as_ref()) {
+            Some(followers) if followers.receiver_count() > 0 => Others::Waiting,
+            Some(_) | None => Others::None,
+        }
     }
 
     /// It was refused; whoever waits gets the same refusal.
     pub(crate) fn refused(&self, failure: &Failure) {
-        self.sender.send_replace(Run::Refused(Box::new(failure.clone())));
+        let mut runs = self.runs.runs.lock();
+        if let Some(entry) = runs.get_mut(&self.key).filter(|entry| entry.number == self.number) {
+            entry.run = Run::Refused(Box::new(failure.clone()));
+            if let Some(followers) = &entry.followers {
+                followers.send_replace(entry.run.clone());
+            }
+        }
     }
 }
 
@@ -68,16 +95,79 @@ impl Drop for Entered {
     fn drop(&mut self) {
         let mut runs = self.runs.runs.lock();
         // A run that was taken over under the same key has an entry of its own.
-        if runs.get(&self.key).is_some_and(|sender| Arc::ptr_eq(sender, &self.sender)) {
-            runs.remove(&self.key);
-        }
+        let ours = runs.get(&self.key).is_some_and(|entry| entry.number == self.number);
+        let entry = if ours { runs.remove(&self.key) } else { None };
         drop(runs);
-        self.sender.send_if_modified(|run| match run {
-            Run::Open => {
-                *run = Run::Over;
-                true
-            }
-            Run::Over | Run::Refused(_) => false,
-        });
+        if let Some(Entry { run: Run::Open, followers: Some(followers), .. }) = entry {
+            followers.send_replace(Run::Over);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::code::Code;
+    use steadfast_core::id::Digest;
+
+    use super::*;
+
+    fn key() -> Key {
+        Key(Digest::of(b"a key"))
+    }
+
+    fn refusal() -> Failure {
+        Failure {
+            code: Code::CircuitOpen,
+            message: "not now".into(),
+            retriable: true,
+            terminal: false,
+            rule: None,
+            verify: None,
+            retry_after: None,
+            output: None,
+        }
+    }
+
+    #[test]
+    fn whoever_waits_hears_of_the_end() {
+        let runs = Arc::new(Runs::default());
+        let entered = runs.enter(key());
+        assert_eq!(entered.others(), Others::None);
+        let mut follower = runs.follow(key()).unwrap();
+        assert_eq!(entered.others(), Others::Waiting);
+        drop(entered);
+        assert!(matches!(*follower.borrow_and_update(), Run::Over));
+        assert!(runs.follow(key()).is_none(), "there is nothing left to wait for");
+    }
+
+    #[test]
+    fn a_refusal_reaches_those_who_waited_and_those_who_came_between_it_and_the_end() {
+        let runs = Arc::new(Runs::default());
+        let entered = runs.enter(key());
+        let mut early = runs.follow(key()).unwrap();
+        entered.refused(&refusal());
+        let mut late = runs.follow(key()).unwrap();
+        drop(entered);
+        for follower in [&mut early, &mut late] {
+            assert!(matches!(&*follower.borrow_and_update(), Run::Refused(failure) if **failure == refusal()));
+        }
+        let alone = runs.enter(key());
+        alone.refused(&refusal());
+        assert!(matches!(&*runs.follow(key()).unwrap().borrow(), Run::Refused(_)), "nobody waited before");
+    }
+
+    #[test]
+    fn a_run_that_takes_over_is_not_ended_with_the_one_before_it() {
+        let runs = Arc::new(Runs::default());
+        let first = runs.enter(key());
+        let of_the_first = runs.follow(key()).unwrap();
+        let second = runs.enter(key());
+        assert!(of_the_first.has_changed().is_err(), "it looks again, and finds the second");
+        let of_the_second = runs.follow(key()).unwrap();
+        assert_eq!(first.others(), Others::None);
+        first.refused(&refusal());
+        drop(first);
+        assert!(matches!(&*of_the_second.borrow(), Run::Open));
+        assert_eq!(second.others(), Others::Waiting);
     }
 }

@@ -1,11 +1,14 @@
 //! What became of calls, kept for a day: digests and derived facts, no parameters and no answers.
 //!
-//! It is written beside the calls, in batches, and may lose its last moments in a crash: nothing is decided by it.
-//! What is full is dropped and counted, so that a slow store never holds a call up.
+//! It is written beside the calls and may lose its last moments in a crash: nothing is decided by it. Finished calls
+//! are gathered for a moment, so that a call wakes the writer only if nothing waits yet. What is full is dropped and
+//! counted, so that a slow store never holds a call up.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::call::{Call, CallResult, Duplicates, Provenance, Recorded};
@@ -17,7 +20,7 @@ use steadfast_core::id::{
 use steadfast_core::policy::ToolClass;
 use steadfast_core::redact;
 use steadfast_store::{Entry, Journal, Keep};
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 
 use crate::engine::Inner;
 
@@ -78,10 +81,17 @@ pub struct CallFacts {
 }
 
 /// Where finished calls go.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct History {
-    queue: mpsc::Sender<Finished>,
-    dropped: AtomicU64,
+    waiting: Mutex<Waiting>,
+    added: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    calls: Vec<Finished>,
+    /// Those for which there was no place.
+    dropped: u64,
 }
 
 /// A call that is over.
@@ -98,21 +108,26 @@ pub(crate) struct Finished {
 
 /// How much is kept, unless it is set.
 pub(crate) const KEEP: Keep = Keep { most: 100_000, age: Duration::from_secs(24 * 3600) };
-/// Calls that wait to be written.
-const WAITING: usize = 1024;
+/// The most calls that wait to be written. Each takes a few KiB.
+const WAITING: usize = 4096;
+/// How long they are gathered before they are written.
+const GATHER: Duration = Duration::from_millis(20);
 /// The most that is written at once.
 const BATCH: usize = 256;
 const FORMAT: u32 = 1;
 
 impl History {
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Finished>) {
-        let (queue, waiting) = mpsc::channel(WAITING);
-        (Self { queue, dropped: AtomicU64::new(0) }, waiting)
-    }
-
     pub(crate) fn remember(&self, finished: Finished) {
-        if self.queue.try_send(finished).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+        let mut waiting = self.waiting.lock();
+        let was_empty = waiting.calls.is_empty();
+        if waiting.calls.len() < WAITING {
+            waiting.calls.push(finished);
+        } else {
+            waiting.dropped += 1;
+        }
+        drop(waiting);
+        if was_empty {
+            self.added.notify_one();
         }
     }
 }
@@ -135,7 +150,7 @@ impl Finished {
         self.call.request()
     }
 
-    fn facts(&self) -> CallFacts {
+    fn facts(&self, writing: &mut Writing) -> CallFacts {
         let request = self.call.request();
         CallFacts {
             format: FORMAT,
@@ -149,7 +164,7 @@ impl Finished {
             turn: request.turn.clone(),
             model: request.model.clone(),
             domain: request.domain.clone(),
-            signature: redact::text(&request.signature.0).into_owned(),
+            signature: writing.signature(&request.signature.0),
             digest: request.digest,
             key: request.address().map(|address| address.own().fingerprint()),
             best_effort: matches!(request.duplicates, Duplicates::Refused(_)),
@@ -171,30 +186,74 @@ impl Finished {
         }
     }
 
-    fn entry(&self) -> Option<Entry> {
-        let facts = self.facts();
-        let body = serde_json::to_string(&facts).ok()?;
-        Some(Entry { at: facts.arrived, subject: facts.request_id.as_str().into(), body: body.into() })
+    fn entry(&self, writing: &mut Writing) -> Option<Entry> {
+        let facts = self.facts(writing);
+        writing.text.clear();
+        serde_json::to_writer(&mut writing.text, &facts).ok()?;
+        let body = std::str::from_utf8(&writing.text).ok()?.into();
+        Some(Entry { at: facts.arrived, subject: facts.request_id.as_str().into(), body })
+    }
+}
+
+/// What the writer keeps from entry to entry.
+#[derive(Default)]
+struct Writing {
+    text: Vec<u8>,
+    /// Signatures as they may be shown. There are few, they come again and again, and looking for secrets in one
+    /// takes longer than everything else here.
+    signatures: HashMap<Arc<str>, String>,
+}
+
+/// The most signatures that are remembered; all of them go when there is one more.
+const SIGNATURES: usize = 1024;
+
+impl Writing {
+    fn signature(&mut self, signature: &Arc<str>) -> String {
+        if let Some(shown) = self.signatures.get(signature) {
+            return shown.clone();
+        }
+        if self.signatures.len() >= SIGNATURES {
+            self.signatures.clear();
+        }
+        let shown = redact::text(signature).into_owned();
+        self.signatures.insert(signature.clone(), shown.clone());
+        shown
     }
 }
 
 impl Inner {
     /// Writes the history, for as long as the engine lives.
-    pub(crate) async fn write_history(&self, mut waiting: mpsc::Receiver<Finished>) {
-        let mut batch = Vec::with_capacity(BATCH);
-        while waiting.recv_many(&mut batch, BATCH).await > 0 {
-            let entries: Vec<_> = batch.drain(..).filter_map(|finished| finished.entry()).collect();
+    pub(crate) async fn write_history(&self) {
+        let mut writing = Writing::default();
+        loop {
+            self.history.added.notified().await;
+            tokio::time::sleep(GATHER).await;
+            self.write_gathered(&mut writing).await;
+        }
+    }
+
+    /// Writes what waits; for the end of the engine.
+    pub(crate) async fn write_history_now(&self) {
+        self.write_gathered(&mut Writing::default()).await;
+    }
+
+    async fn write_gathered(&self, writing: &mut Writing) {
+        let Waiting { calls, dropped } = std::mem::take(&mut *self.history.waiting.lock());
+        if calls.is_empty() {
+            return;
+        }
+        for batch in calls.chunks(BATCH) {
+            let entries: Vec<_> = batch.iter().filter_map(|finished| finished.entry(writing)).collect();
             if let Err(error) = self.store.append(Journal::History, &entries, self.history_kept).await {
                 self.store_trouble(&*self.store, &error);
             }
-            let dropped = self.history.dropped.swap(0, Ordering::Relaxed);
-            if dropped > 0 {
-                tracing::warn!(
-                    event = "history.dropped",
-                    dropped,
-                    "the store is too slow for the history of calls"
-                );
-            }
+        }
+        if dropped > 0 {
+            tracing::warn!(
+                event = "history.dropped",
+                dropped,
+                "more calls end than can be written to the history"
+            );
         }
     }
 }

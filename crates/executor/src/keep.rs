@@ -76,12 +76,13 @@ impl Keeper {
     }
 
     pub(crate) fn keep(&self, kept: impl Iterator<Item = Keeping>) {
-        let mut queue = self.queue.lock();
-        let before = queue.waiting.len();
-        queue.waiting.extend(kept);
-        if queue.waiting.len() == before {
+        let mut kept = kept.peekable();
+        // Nearly always: calls need not wait for each other to say that there is nothing.
+        if kept.peek().is_none() {
             return;
         }
+        let mut queue = self.queue.lock();
+        queue.waiting.extend(kept);
         while queue.waiting.len() > MOST {
             if let Some(dropped) = queue.waiting.pop_front() {
                 tracing::error!(event = "store.gave_up", what = ?dropped.what, "too much waits for the store");

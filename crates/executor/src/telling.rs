@@ -101,6 +101,11 @@ impl Telling {
         self.stream.subscribe()
     }
 
+    /// Whether there is anybody to tell.
+    pub(crate) fn is_heard(&self) -> bool {
+        !self.listeners.is_empty() || self.stream.receiver_count() > 0
+    }
+
     pub(crate) fn notices(&self, about: &About<'_>, notices: &mut Vec<Notice>) {
         for notice in &*notices {
             self.each(|listener| listener.notice(about, notice));

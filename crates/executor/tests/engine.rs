@@ -558,7 +558,7 @@ async fn the_history_of_a_call_says_what_became_of_it_and_not_what_was_in_it() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
     let engine = restarted(&store, &clock, &standard(ToolClass::Idempotent)).await;
     engine.call(pay(314_159, Some("a-key-of-mine")), flaky(1)).await;
-    settle().await;
+    engine.shutdown(Duration::ZERO).await;
     let query =
         Query { journal: Journal::History, subject: Some("r".into()), since: Timestamp::ZERO, limit: 10 };
     let entries = store.entries(&query).await.unwrap();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::invocation::Invocation;
-use crate::machine::{NPM, Need, PYTHON};
+use crate::machine::{NPM, Need, PYTHON, REDIS};
 use crate::{Failure, step, workspace};
 
 /// Options of `cargo xtask bench`.
@@ -42,7 +42,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let run = match options.suite {
         Suite::Core => Invocation::cargo(&arguments),
         Suite::Engine => {
-            set_up(&[&NPM, &PYTHON])?;
+            set_up(&[&NPM, &PYTHON, &REDIS])?;
             let peers = install_peers()?;
             Invocation::cargo(&arguments).env("STEADFAST_BENCH_PEERS", &peers.display().to_string())
         }

@@ -10,8 +10,8 @@ use steadfast_core::envelope::{CallEnvelope, IdempotencyKey, UnknownFields};
 use steadfast_core::id::{SessionKey, TurnId};
 use steadfast_core::key::DedupeMode;
 use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{Policy, Profile, ToolClass};
-use steadfast_executor::{Answer, Attempt, Called, Engine, Tool};
+use steadfast_core::policy::{Mode, Policy, Profile, ToolClass};
+use steadfast_executor::{Answer, Attempt, Called, Engine, Policies, Tool};
 use steadfast_store::Store;
 use tokio::runtime::Runtime;
 
@@ -78,7 +78,7 @@ impl Caller {
         way: Way,
         given: Given,
     ) -> Result<Self, Unmade> {
-        let builder = Engine::builder().policies(policy());
+        let builder = Engine::builder().policies(policies());
         let builder = match store {
             Some(store) => builder.store(store),
             None => builder,
@@ -162,7 +162,7 @@ impl Caller {
             envelope.payload.params = RawJson::from_trusted(numbered(&self.params, if same { 0 } else { number }));
             // What one session does must not be what another is refused for.
             if !same {
-                envelope.target.session_key = SessionKey::new(format!("another-{number}"))?;
+                envelope.target.session_key = SessionKey::new(format!("{OTHERS}{number}"))?;
             }
             // One attempt each, without a key: nothing to be replayed, nothing to wait for.
             envelope.transport.retry_budget.max_attempts = Some(1);
@@ -179,6 +179,27 @@ fn numbered(params: &str, number: u64) -> String {
     text.push_str(params.get(..params.len().saturating_sub(tail.len())).unwrap_or_default());
     text.push_str(&tail);
     text
+}
+
+/// The arguments of so many calls in a row.
+pub(crate) fn arguments(count: u64) -> Vec<String> {
+    let params = sample::params(1024);
+    (0..count).map(|number| numbered(&params, number)).collect()
+}
+
+/// Sessions whose calls fail so that the breaker opens. Trust does not judge them: it would ask for a person
+/// before the breaker has seen enough.
+const OTHERS: &str = "another-";
+
+fn policies() -> impl Policies {
+    let usual = policy();
+    let mut led = (*usual).clone();
+    led.modes.trust = Mode::Off;
+    let led = Arc::new(led);
+    move |call: &CallEnvelope| {
+        let other = call.target.session_key.as_str().starts_with(OTHERS);
+        if other { led.clone() } else { usual.clone() }
+    }
 }
 
 pub(crate) fn policy() -> Arc<Policy> {

@@ -21,7 +21,6 @@ pub(crate) use self::caller::{Caller, Given, Way};
 pub(crate) use self::footprint::{CHILD as FOOTPRINT, child as footprint_child, run as run_footprint};
 use crate::measure::{allocations, contest, repeat};
 use crate::report::{Budget, Figure, Report, Row};
-use crate::sample;
 
 const PARTS: &str = "read + canonical form + SHA-256";
 const FRESH: &str = "a fresh call";
@@ -74,16 +73,21 @@ pub(crate) fn runtime() -> Result<Arc<Runtime>, Unmade> {
 }
 
 fn fresh_beside_its_parts(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), Unmade> {
-    let (text, policy) = (sample::params(1024), caller::policy());
+    let (texts, policy) = (caller::arguments(1000), caller::policy());
     for (name, given) in [("explicit key", Given::Key), ("computed key", Given::Nothing)] {
         let what = format!("fresh, 1 KiB, {name}");
         if !report.wants(&what) {
             continue;
         }
         let mut caller = Caller::new(runtime, None, Way::Fresh, given)?;
+        // The same bytes: no two calls have the same arguments, so neither have the parts.
+        let mut text = texts.iter().cycle();
         let standing = contest(
             40,
-            &mut [Box::new(move |calls| caller.calls(calls)), repeat(|_| parts(black_box(&text), &policy))],
+            &mut [
+                Box::new(move |calls| caller.calls(calls)),
+                repeat(|_| text.next().and_then(|text| parts(black_box(text), &policy))),
+            ],
         );
         report.add_peers(&what, &standing, &[(PARTS, Budget::AtMost(1.5))]);
     }

@@ -1,0 +1,119 @@
+//! The store for many machines beside the bare client and two scripts that do the same.
+//!
+//! The bare scripts check the same things, written out for the one case: the marker, the time, that nothing is there,
+//! or that the record is the one that was claimed. They write as many bytes and tell as many listeners. Both sides
+//! have one connection, and a server of their own on this machine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Script, Value};
+use steadfast_store_redis::{Options, RedisStore};
+use steadfast_testkit::redis::Server;
+
+use crate::engine::{Unmade, runtime};
+use crate::report::{Budget, Report};
+use crate::stores::{Pairs, Steps, next_number, output, race};
+
+const CALLERS: [usize; 3] = [1, 64, 512];
+const MARKER: &str = "0123456789abcdef";
+/// A moment that does not come.
+const VALID_UNTIL: u64 = u32::MAX as u64 * 1000;
+const LIVES: u64 = 86_400_000;
+
+const CLAIM: &str = r"
+local time = redis.call('TIME')
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return { 2, time[1], time[2] } end
+if time[1] * 1000 + time[2] / 1000 > tonumber(ARGV[2]) then return { 3, time[1], time[2] } end
+if redis.call('EXISTS', KEYS[2]) ~= 0 then return { 1, time[1], time[2], redis.call('GET', KEYS[2]) } end
+redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
+return { 0, time[1], time[2] }
+";
+
+const SAVE: &str = r"
+local time = redis.call('TIME')
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return { 2, time[1], time[2] } end
+if time[1] * 1000 + time[2] / 1000 > tonumber(ARGV[2]) then return { 3, time[1], time[2] } end
+if redis.call('GETRANGE', KEYS[2], 0, 23) ~= ARGV[3] then return { 1, time[1], time[2], redis.call('GET', KEYS[2]) } end
+redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[5])
+redis.call('PUBLISH', KEYS[2], '')
+return { 0, time[1], time[2] }
+";
+
+pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+    let whats = CALLERS.map(|callers| (callers, format!("{callers} callers, claim and save")));
+    if !whats.iter().any(|(_, what)| report.wants(what)) {
+        return Ok(());
+    }
+    let runtime = runtime()?;
+    let server = Server::start();
+    let (ours, bare) = runtime.block_on(async {
+        let options = Options::parse(&server.url()).map_err(|error| Unmade::because(error.to_string()))?;
+        let store = RedisStore::connect(options).await.map_err(|error| Unmade::because(error.to_string()))?;
+        let ours = Steps::of(store)?;
+        ours.pair().await?;
+        Ok::<_, Unmade>((Arc::new(ours), Arc::new(Bare::new(&server).await?)))
+    })?;
+    for (callers, what) in whats {
+        if report.wants(&what) {
+            let name = "redis 1.8.1, two scripts that do the same";
+            race(report, &runtime, what, (callers, &ours), (callers, &bare, name), Budget::AtLeast(0.9))?;
+        }
+    }
+    Ok(())
+}
+
+struct Bare {
+    connection: MultiplexedConnection,
+    claim: Script,
+    save: Script,
+    inflight: Vec<u8>,
+    done: Vec<u8>,
+}
+
+impl Bare {
+    async fn new(server: &Server) -> Result<Self, Unmade> {
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(1)));
+        let client = Client::open(server.url()).map_err(failed)?;
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
+        server.command(&["SET", "m", MARKER]);
+        // As long as what the store writes: what was saved, and that without its answer.
+        let name = server.command(&["KEYS", "*:r:*"]);
+        let done: usize =
+            server.command(&["STRLEN", &name]).parse().map_err(|_| Unmade::because("no record was saved"))?;
+        let answer = output().content.as_str().len();
+        Ok(Self {
+            connection,
+            claim: Script::new(CLAIM),
+            save: Script::new(SAVE),
+            inflight: vec![b'x'; done.saturating_sub(answer)],
+            done: vec![b'x'; done],
+        })
+    }
+}
+
+impl Pairs for Bare {
+    async fn pair(&self) -> Result<(), Unmade> {
+        let mut connection = self.connection.clone();
+        let number = next_number();
+        let name = format!("steadfast:{{{:02x}}}:r:{number:064x}", number % 256);
+        let mut claim = self.claim.key("m");
+        claim.key(&name).arg(MARKER).arg(VALID_UNTIL).arg(self.inflight.as_slice()).arg(LIVES);
+        let claimed: Vec<Value> = claim.invoke_async(&mut connection).await.map_err(failed)?;
+        let mut save = self.save.key("m");
+        save.key(&name).arg(MARKER).arg(VALID_UNTIL).arg([b'x'; 24].as_slice());
+        save.arg(self.done.as_slice()).arg(LIVES);
+        let saved: Vec<Value> = save.invoke_async(&mut connection).await.map_err(failed)?;
+        let well = Some(&Value::Int(0));
+        if claimed.first() == well && saved.first() == well {
+            Ok(())
+        } else {
+            Err(Unmade::because(format!("the bare scripts say {claimed:?} and {saved:?}")))
+        }
+    }
+}
+
+fn failed(error: redis::RedisError) -> Unmade {
+    Unmade::because(error.to_string())
+}

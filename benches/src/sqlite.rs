@@ -1,0 +1,199 @@
+//! The durable store: what a step costs one caller beside the disk's own sync, and how many callers share one, beside
+//! SQLite with a transaction for each.
+//!
+//! The bare sync overwrites a page of a file that is there already, which is the cheapest that a disk can do durably.
+//! Bare SQLite has one connection that nobody waits for, the same settings, and tables with the same columns that a
+//! record of ours needs; each step reads what is there and writes in a transaction of its own.
+
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
+use steadfast_core::dedupe::Record;
+use steadfast_core::id::Digest;
+use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
+
+use crate::engine::{Unmade, runtime};
+use crate::measure::contest_in;
+use crate::report::{Budget, Report};
+use crate::stores::{Pairs, Steps, next_number, output, race};
+
+const CLAIM: &str = "one caller, claim";
+const SAVE: &str = "one caller, save";
+const CALLERS: usize = 64;
+
+pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+    let shared = format!("{CALLERS} callers, claim and save");
+    let wanted = [CLAIM, SAVE, &shared].map(|what| report.wants(what));
+    if !wanted.contains(&true) {
+        return Ok(());
+    }
+    let folder = Folder::make()?;
+    let runtime = runtime()?;
+    let store = SqliteStore::open(SqliteOptions::at(folder.0.join("state.db")))
+        .map_err(|error| Unmade::because(error.to_string()))?;
+    let ours = Arc::new(Steps::of(store)?);
+
+    if wanted.starts_with(&[true]) || wanted[1..].starts_with(&[true]) {
+        let mut disk = Disk::on(&folder.0)?;
+        let claimed: RefCell<Vec<Box<Record>>> = RefCell::default();
+        let claim = |count: u32| {
+            let started = Instant::now();
+            let made: Result<Vec<_>, _> = (0..count).map(|_| runtime.block_on(ours.claim())).collect();
+            let took = started.elapsed();
+            made.map(|made| claimed.borrow_mut().extend(made)).map(|()| took)
+        };
+        let save = |count: u32| {
+            while claimed.borrow().len() < count as usize {
+                claim(count)?;
+            }
+            let saved = claimed.borrow_mut().split_off(claimed.borrow().len() - count as usize);
+            let started = Instant::now();
+            for claimed in saved {
+                runtime.block_on(ours.save(&claimed))?;
+            }
+            Ok::<_, Unmade>(started.elapsed())
+        };
+        const SYNC: &str = "write of a page and fdatasync";
+        let budget = [(SYNC, Budget::AtMost(2.5))];
+        let rounds = 101;
+        let mut sync = |count| disk.sync(count).unwrap_or(Duration::ZERO);
+        let standing = contest_in(
+            rounds,
+            8,
+            &mut [Box::new(|count| claim(count).unwrap_or(Duration::MAX)), Box::new(&mut sync)],
+        );
+        report.add_peers(CLAIM, &standing, &budget);
+        let standing = contest_in(
+            rounds,
+            8,
+            &mut [Box::new(|count| save(count).unwrap_or(Duration::MAX)), Box::new(&mut sync)],
+        );
+        report.add_peers(SAVE, &standing, &budget);
+    }
+    if report.wants(&shared) {
+        let bare = Arc::new(Bare::open(&folder.0)?);
+        let name = "SQLite, one caller that never waits, a transaction for each";
+        race(report, &runtime, shared, (CALLERS, &ours), (1, &bare, name), Budget::AtLeast(1.4))?;
+    }
+    Ok(())
+}
+
+/// A folder on the disk that the program itself is on: what is called temporary may be memory.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make() -> Result<Self, Unmade> {
+        let program = std::env::current_exe()?;
+        let name = format!("bench-data-{}", std::process::id());
+        let folder = program.parent().unwrap_or(Path::new(".")).join(name);
+        fs::create_dir_all(&folder)?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is left where builds leave things.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The disk alone.
+struct Disk {
+    file: File,
+    page: u64,
+}
+
+impl Disk {
+    const PAGE: usize = 4096;
+    const PAGES: u64 = 1024;
+
+    fn on(folder: &Path) -> Result<Self, Unmade> {
+        let mut file = File::create(folder.join("pages"))?;
+        for _ in 0..Self::PAGES {
+            file.write_all(&[1; Self::PAGE])?;
+        }
+        file.sync_all()?;
+        Ok(Self { file, page: 0 })
+    }
+
+    fn sync(&mut self, count: u32) -> Result<Duration, Unmade> {
+        let started = Instant::now();
+        for _ in 0..count {
+            self.page = (self.page + 1) % Self::PAGES;
+            self.file.seek(SeekFrom::Start(self.page * Self::PAGE as u64))?;
+            self.file.write_all(&[2; Self::PAGE])?;
+            self.file.sync_data()?;
+        }
+        Ok(started.elapsed())
+    }
+}
+
+/// SQLite without us.
+struct Bare(Mutex<Connection>);
+
+impl Bare {
+    fn open(folder: &Path) -> Result<Self, Unmade> {
+        let file = Connection::open(folder.join("bare.db")).map_err(sql)?;
+        file.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).map_err(sql)?;
+        file.pragma_update(None, "synchronous", "FULL").map_err(sql)?;
+        file.execute_batch(
+            "CREATE TABLE record (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, open INTEGER NOT NULL,
+                expires INTEGER, version INTEGER NOT NULL, namespace TEXT NOT NULL, tool TEXT NOT NULL,
+                session TEXT, body BLOB NOT NULL) STRICT;
+            CREATE INDEX record_life ON record (open, expires);",
+        )
+        .map_err(sql)?;
+        Ok(Self(Mutex::new(file)))
+    }
+
+    fn step(&self, key: &[u8], step: Step) -> rusqlite::Result<()> {
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let transaction = file.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let found: Option<i64> = transaction
+            .prepare_cached("SELECT version FROM record WHERE key = ?")?
+            .query_row([key], |row| row.get(0))
+            .optional()?;
+        match (step, found) {
+            (Step::Claim, None) => {
+                transaction
+                    .prepare_cached("INSERT INTO record VALUES (NULL, ?, 1, NULL, 1, ?, ?, ?, ?)")?
+                    .execute(params![key, "accounts", "update_entries", "session-0123456789abcdef", INFLIGHT])?;
+            }
+            (Step::Save, Some(version)) => {
+                let body = [INFLIGHT, output().content.as_str().as_bytes()].concat();
+                transaction
+                    .prepare_cached("UPDATE record SET open = 0, expires = ?, version = ?, body = ? WHERE key = ?")?
+                    .execute(params![1_800_000_000_000_i64, version + 1, body, key])?;
+            }
+            (Step::Claim, Some(_)) | (Step::Save, None) => return Err(rusqlite::Error::QueryReturnedNoRows),
+        }
+        transaction.commit()
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    Claim,
+    Save,
+}
+
+/// About as many bytes as a record of ours without an answer.
+const INFLIGHT: &[u8] = &[b'x'; 400];
+
+impl Pairs for Bare {
+    async fn pair(&self) -> Result<(), Unmade> {
+        let key = *Digest::of(&next_number().to_be_bytes()).as_bytes();
+        // On this thread: one caller is in nobody's way, and a thread of its own would only cost it time.
+        self.step(&key, Step::Claim).and_then(|()| self.step(&key, Step::Save)).map_err(sql)
+    }
+}
+
+fn sql(error: rusqlite::Error) -> Unmade {
+    Unmade::because(error.to_string())
+}

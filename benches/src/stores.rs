@@ -1,0 +1,170 @@
+//! What the measurements of stores share: a claim and a save as the engine makes them, and callers in numbers.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use steadfast_core::dedupe::{
+    Address, Claim, ClaimVerdict, Ending, Intent, Owner, Record, Role, Rules, RunId, Save, SaveVerdict,
+};
+use steadfast_core::id::{ActorId, Digest, Namespace, RequestId, SessionKey, ToolName, ToolRef};
+use steadfast_core::key::Key;
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::DedupePolicy;
+use steadfast_store::{Store, this_process};
+use tokio::runtime::Runtime;
+
+use crate::engine::Unmade;
+use crate::measure::{is_quick, median};
+use crate::report::{Budget, Figure, Report, Row};
+
+/// A store with what its callers ask of it.
+pub(crate) struct Steps<S> {
+    pub(crate) store: S,
+    claim: Claim,
+    output: Output,
+}
+
+impl<S: Store> Steps<S> {
+    pub(crate) fn of(store: S) -> Result<Self, Unmade> {
+        let claim = Claim {
+            address: Address::Explicit(Key(Digest::of(b""))),
+            intent: Intent::Take { started: true },
+            role: Role::Fresh,
+            owner: Owner { process: this_process(), call: 0, claim: 1 },
+            digest: Digest::of(b"arguments"),
+            // What is emptied between two rounds stays open for these.
+            retry_safe: true,
+            best_effort: false,
+            arrived: store.now(),
+            run: RunId("run-0123456789abcdef".into()),
+            rules: Rules::from(&DedupePolicy::default()),
+            tool: ToolRef { namespace: Namespace::new("accounts")?, tool: ToolName::new("update_entries")? },
+            request: RequestId::new("request-0123456789abcdef")?,
+            tool_call: None,
+            session: Some(SessionKey::new("session-0123456789abcdef")?),
+            actor: Some(ActorId::new("someone")?),
+            tenant: None,
+        };
+        Ok(Self { store, claim, output: output() })
+    }
+
+    /// The claim of a call that nobody made before.
+    pub(crate) async fn claim(&self) -> Result<Box<Record>, Unmade> {
+        let number = next_number();
+        let claim = Claim {
+            address: Address::Explicit(Key(Digest::of(&number.to_be_bytes()))),
+            owner: Owner { call: number, ..self.claim.owner.clone() },
+            arrived: self.store.now(),
+            ..self.claim.clone()
+        };
+        match self.store.claim(&claim, &[]).await.map_err(|error| Unmade::because(error.to_string()))? {
+            ClaimVerdict::Mine(record) => Ok(Box::new(Record::clone(&record))),
+            other => Err(Unmade::because(format!("a fresh claim is {other:?}"))),
+        }
+    }
+
+    /// Saves the answer of a claim.
+    pub(crate) async fn save(&self, claimed: &Record) -> Result<(), Unmade> {
+        let save = Save {
+            claimed: claimed.clone().into(),
+            ending: Ending::Done(Some(self.output.clone())),
+            attempts: Vec::new(),
+            delivered: None,
+            hold: false,
+            keep: self.claim.rules.keep,
+        };
+        match self.store.save(&save).await.map_err(|error| Unmade::because(error.to_string()))? {
+            SaveVerdict::Saved(_) => Ok(()),
+            other => Err(Unmade::because(format!("a save of a claim is {other:?}"))),
+        }
+    }
+}
+
+/// Numbers that no other call of this process has.
+pub(crate) fn next_number() -> u64 {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
+/// An answer of about 300 bytes.
+pub(crate) fn output() -> Output {
+    Output { content: RawJson::string(&"an answer ".repeat(30)), metadata: None }
+}
+
+/// Somebody who can make a claim and a save, one after the other.
+pub(crate) trait Pairs: Send + Sync + 'static {
+    fn pair(&self) -> impl Future<Output = Result<(), Unmade>> + Send;
+}
+
+impl<S: Store + 'static> Pairs for Steps<S> {
+    async fn pair(&self) -> Result<(), Unmade> {
+        let claimed = self.claim().await?;
+        self.save(&claimed).await
+    }
+}
+
+const ROUND: Duration = Duration::from_millis(400);
+
+/// Pairs per second of ours with so many callers, beside what is there without us; taken in turns.
+pub(crate) fn race(
+    report: &mut Report,
+    runtime: &Runtime,
+    what: String,
+    (callers, ours): (usize, &Arc<impl Pairs>),
+    (peer_callers, peer, name): (usize, &Arc<impl Pairs>, &str),
+    budget: Budget,
+) -> Result<(), Unmade> {
+    let rounds = if is_quick() { 3 } else { 15 };
+    let (mut our_rates, mut peer_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..=rounds {
+        let (our_rate, peer_rate) = if round % 2 == 0 {
+            let first = runtime.block_on(rate(callers, ours))?;
+            (first, runtime.block_on(rate(peer_callers, peer))?)
+        } else {
+            let first = runtime.block_on(rate(peer_callers, peer))?;
+            (runtime.block_on(rate(callers, ours))?, first)
+        };
+        // The first round is to warm up.
+        if round > 0 {
+            our_rates.push(our_rate);
+            peer_rates.push(peer_rate);
+            ratios.push(our_rate / peer_rate);
+        }
+    }
+    report.add(&Row {
+        what,
+        ours: Figure::PerSecond(median(our_rates.into_iter())),
+        peer: Some((name.to_owned(), Figure::PerSecond(median(peer_rates.into_iter())))),
+        ratio: Some(median(ratios.into_iter())),
+        budget,
+    });
+    Ok(())
+}
+
+/// How many pairs so many callers get through in a second.
+async fn rate(callers: usize, pairs: &Arc<impl Pairs>) -> Result<f64, Unmade> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let begun = Instant::now();
+    let callers: Vec<_> = (0..callers)
+        .map(|_| {
+            let (pairs, stop) = (Arc::clone(pairs), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let mut made = 0_u32;
+                while !stop.load(Ordering::Relaxed) {
+                    pairs.pair().await?;
+                    made += 1;
+                }
+                Ok::<_, Unmade>(made)
+            })
+        })
+        .collect();
+    tokio::time::sleep(ROUND).await;
+    stop.store(true, Ordering::Relaxed);
+    let mut made = 0;
+    for caller in callers {
+        made += caller.await.map_err(|error| Unmade::because(error.to_string()))??;
+    }
+    Ok(f64::from(made) / begun.elapsed().as_secs_f64())
+}

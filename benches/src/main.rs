@@ -65,7 +65,10 @@ fn main() -> ExitCode {
         Ok(wanted) => run(&wanted),
         Err(problem) => {
             let suites: Vec<_> = SUITES.iter().map(|(name, _)| *name).collect();
-            eprintln!("{problem}\nusage: steadfast-benches {} [FILTER…] [--markdown FILE] [--quick]", suites.join("|"));
+            eprintln!(
+                "{problem}\nusage: steadfast-benches {} [FILTER…] [--markdown FILE] [--quick]",
+                suites.join("|")
+            );
             ExitCode::from(2)
         }
     }

@@ -76,7 +76,8 @@ impl Bare {
     async fn new(server: &Server) -> Result<Self, Unmade> {
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(1)));
         let client = Client::open(server.url()).map_err(failed)?;
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
+        let connection =
+            client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
         server.command(&["SET", "m", MARKER]);
         // As long as what the store writes: what was saved, and that without its answer.
         let name = server.command(&["KEYS", "*:r:*"]);

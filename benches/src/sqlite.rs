@@ -38,7 +38,8 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
         .map_err(|error| Unmade::because(error.to_string()))?;
     let ours = Arc::new(Steps::of(store)?);
 
-    if wanted.starts_with(&[true]) || wanted[1..].starts_with(&[true]) {
+    let [claim_wanted, save_wanted, _] = wanted;
+    if claim_wanted || save_wanted {
         let mut disk = Disk::on(&folder.0)?;
         let claimed: RefCell<Vec<Box<Record>>> = RefCell::default();
         let claim = |count: u32| {
@@ -51,7 +52,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
             while claimed.borrow().len() < count as usize {
                 claim(count)?;
             }
-            let saved = claimed.borrow_mut().split_off(claimed.borrow().len() - count as usize);
+            let saved: Vec<_> = claimed.borrow_mut().drain(..count as usize).collect();
             let started = Instant::now();
             for claimed in saved {
                 runtime.block_on(ours.save(&claimed))?;
@@ -163,12 +164,20 @@ impl Bare {
             (Step::Claim, None) => {
                 transaction
                     .prepare_cached("INSERT INTO record VALUES (NULL, ?, 1, NULL, 1, ?, ?, ?, ?)")?
-                    .execute(params![key, "accounts", "update_entries", "session-0123456789abcdef", INFLIGHT])?;
+                    .execute(params![
+                        key,
+                        "accounts",
+                        "update_entries",
+                        "session-0123456789abcdef",
+                        INFLIGHT
+                    ])?;
             }
             (Step::Save, Some(version)) => {
                 let body = [INFLIGHT, output().content.as_str().as_bytes()].concat();
                 transaction
-                    .prepare_cached("UPDATE record SET open = 0, expires = ?, version = ?, body = ? WHERE key = ?")?
+                    .prepare_cached(
+                        "UPDATE record SET open = 0, expires = ?, version = ?, body = ? WHERE key = ?",
+                    )?
                     .execute(params![1_800_000_000_000_i64, version + 1, body, key])?;
             }
             (Step::Claim, Some(_)) | (Step::Save, None) => return Err(rusqlite::Error::QueryReturnedNoRows),

@@ -85,7 +85,10 @@ fn install_peers() -> Result<PathBuf, Failure> {
     let python = python.display().to_string();
     let quiet = "--loglevel=error";
     for install in [
-        Invocation::of("npm", &["install", "--prefix", &node, "--no-package-lock", "--no-audit", "--no-fund", quiet]),
+        Invocation::of(
+            "npm",
+            &["install", "--prefix", &node, "--no-package-lock", "--no-audit", "--no-fund", quiet],
+        ),
         Invocation::of("python3", &["-m", "venv", &python]),
         Invocation::of(&pip, &["install", "--quiet", "--disable-pip-version-check", "-r", &requirements]),
     ] {

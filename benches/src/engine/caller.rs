@@ -134,7 +134,8 @@ impl Caller {
         envelope.payload.params = RawJson::from_trusted(text);
         match self.given {
             Given::Key => {
-                envelope.payload.idempotency_key = Some(IdempotencyKey::new(format!("order-{key:016x}")).ok()?);
+                envelope.payload.idempotency_key =
+                    Some(IdempotencyKey::new(format!("order-{key:016x}")).ok()?);
             }
             Given::Nothing => envelope.transport.dedupe_mode = Some(DedupeMode::Enforced),
         }
@@ -159,14 +160,16 @@ impl Caller {
         for number in 0..failures {
             let mut envelope = self.template.clone();
             let same = self.way == Way::RefusedByGuard;
-            envelope.payload.params = RawJson::from_trusted(numbered(&self.params, if same { 0 } else { number }));
+            envelope.payload.params =
+                RawJson::from_trusted(numbered(&self.params, if same { 0 } else { number }));
             // What one session does must not be what another is refused for.
             if !same {
                 envelope.target.session_key = SessionKey::new(format!("{OTHERS}{number}"))?;
             }
             // One attempt each, without a key: nothing to be replayed, nothing to wait for.
             envelope.transport.retry_budget.max_attempts = Some(1);
-            self.runtime.block_on(self.engine.call(envelope, if same { Ready::badly() } else { Ready::dead() }));
+            self.runtime
+                .block_on(self.engine.call(envelope, if same { Ready::badly() } else { Ready::dead() }));
         }
         Ok(())
     }

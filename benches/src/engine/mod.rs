@@ -9,6 +9,7 @@ mod footprint;
 use std::fmt;
 use std::hint::black_box;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use steadfast_core::envelope::EnvelopeError;
 use steadfast_core::id::{Digest, InvalidId};
@@ -19,11 +20,13 @@ use tokio::runtime::Runtime;
 
 pub(crate) use self::caller::{Caller, Given, Way};
 pub(crate) use self::footprint::{CHILD as FOOTPRINT, child as footprint_child, run as run_footprint};
-use crate::measure::{allocations, contest, repeat};
+use crate::measure::{allocations, contest};
 use crate::report::{Budget, Figure, Report, Row};
 
 const PARTS: &str = "read + canonical form + SHA-256";
 const FRESH: &str = "a fresh call";
+/// Enough to forget what the caches held before.
+const PER_ROUND: u32 = 100;
 
 /// Why something cannot be measured.
 #[derive(Debug)]
@@ -73,20 +76,18 @@ pub(crate) fn runtime() -> Result<Arc<Runtime>, Unmade> {
 }
 
 fn fresh_beside_its_parts(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), Unmade> {
-    let (texts, policy) = (caller::arguments(1000), caller::policy());
+    let texts: Arc<[String]> = caller::arguments(1000).into();
     for (name, given) in [("explicit key", Given::Key), ("computed key", Given::Nothing)] {
         let what = format!("fresh, 1 KiB, {name}");
         if !report.wants(&what) {
             continue;
         }
         let mut caller = Caller::new(runtime, None, Way::Fresh, given)?;
-        // The same bytes: no two calls have the same arguments, so neither have the parts.
-        let mut text = texts.iter().cycle();
         let standing = contest(
-            40,
+            PER_ROUND,
             &mut [
                 Box::new(move |calls| caller.calls(calls)),
-                repeat(|_| text.next().and_then(|text| parts(black_box(text), &policy))),
+                Box::new(|count| parts_in_a_task(runtime, &texts, count)),
             ],
         );
         report.add_peers(&what, &standing, &[(PARTS, Budget::AtMost(1.5))]);
@@ -106,7 +107,7 @@ fn full_beside_not_full(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(
     }
     let mut other = Caller::new(runtime, None, Way::Fresh, Given::Key)?;
     let standing = contest(
-        40,
+        PER_ROUND,
         &mut [Box::new(move |calls| full.calls(calls)), Box::new(move |calls| other.calls(calls))],
     );
     report.add_peers(WHAT, &standing, &[("the same, not full", Budget::None)]);
@@ -123,7 +124,7 @@ fn short_ways_beside_fresh(report: &mut Report, runtime: &Arc<Runtime>) -> Resul
         let mut short = Caller::new(runtime, None, way, Given::Key)?;
         let mut fresh = Caller::new(runtime, None, Way::Fresh, Given::Key)?;
         let standing = contest(
-            40,
+            PER_ROUND,
             &mut [Box::new(move |calls| short.calls(calls)), Box::new(move |calls| fresh.calls(calls))],
         );
         report.add_peers(&what, &standing, &[(FRESH, Budget::AtMost(1.0))]);
@@ -152,6 +153,20 @@ fn count_allocations(report: &mut Report, runtime: &Arc<Runtime>) -> Result<(), 
         report.add(&Row { what, ours, peer: None, ratio: None, budget: Budget::None });
     }
     Ok(())
+}
+
+/// Where calls are made, the parts are done too: a thread that comes from other work begins with cold caches.
+/// The same bytes as well: no two calls have the same arguments, so neither have the parts.
+fn parts_in_a_task(runtime: &Runtime, texts: &Arc<[String]>, count: u32) -> Duration {
+    let (texts, policy) = (Arc::clone(texts), caller::policy());
+    let work = async move {
+        let started = Instant::now();
+        for text in texts.iter().cycle().take(count as usize) {
+            black_box(parts(black_box(text), &policy));
+        }
+        started.elapsed()
+    };
+    runtime.block_on(async { tokio::spawn(work).await }).unwrap_or_default()
 }
 
 /// What the budget is counted in.

@@ -149,7 +149,9 @@ mod tests {
         let mut late = runs.follow(key()).unwrap();
         drop(entered);
         for follower in [&mut early, &mut late] {
-            assert!(matches!(&*follower.borrow_and_update(), Run::Refused(failure) if **failure == refusal()));
+            assert!(
+                matches!(&*follower.borrow_and_update(), Run::Refused(failure) if **failure == refusal())
+            );
         }
         let alone = runs.enter(key());
         alone.refused(&refusal());

@@ -111,7 +111,7 @@ pub(crate) const KEEP: Keep = Keep { most: 100_000, age: Duration::from_secs(24 
 /// The most calls that wait to be written. Each takes a few KiB.
 const WAITING: usize = 4096;
 /// How long they are gathered before they are written.
-const GATHER: Duration = Duration::from_millis(20);
+const GATHER: Duration = Duration::from_millis(5);
 /// The most that is written at once.
 const BATCH: usize = 256;
 const FORMAT: u32 = 1;
@@ -198,6 +198,8 @@ impl Finished {
 /// What the writer keeps from entry to entry.
 #[derive(Default)]
 struct Writing {
+    /// Changes places with what waits, so that neither grows anew each time.
+    calls: Vec<Finished>,
     text: Vec<u8>,
     /// Signatures as they may be shown. There are few, they come again and again, and looking for secrets in one
     /// takes longer than everything else here.
@@ -238,16 +240,21 @@ impl Inner {
     }
 
     async fn write_gathered(&self, writing: &mut Writing) {
-        let Waiting { calls, dropped } = std::mem::take(&mut *self.history.waiting.lock());
-        if calls.is_empty() {
-            return;
-        }
+        let mut calls = std::mem::take(&mut writing.calls);
+        let dropped = {
+            let mut waiting = self.history.waiting.lock();
+            std::mem::swap(&mut waiting.calls, &mut calls);
+            std::mem::take(&mut waiting.dropped)
+        };
         for batch in calls.chunks(BATCH) {
             let entries: Vec<_> = batch.iter().filter_map(|finished| finished.entry(writing)).collect();
             if let Err(error) = self.store.append(Journal::History, &entries, self.history_kept).await {
                 self.store_trouble(&*self.store, &error);
             }
         }
+        calls.clear();
+        calls.shrink_to(BATCH);
+        writing.calls = calls;
         if dropped > 0 {
             tracing::warn!(
                 event = "history.dropped",

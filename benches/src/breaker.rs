@@ -16,6 +16,7 @@ use steadfast_core::policy::{BreakerPolicy, Profile, RateRule, Ratio, ToolClass}
 use tower::{Service, ServiceExt as _};
 use tower_resilience_circuitbreaker::{CircuitBreakerLayer, SlidingWindowType};
 
+use crate::engine::Unmade;
 use crate::measure::{Contestant, allocations, contest, contest_in, repeat};
 use crate::report::{Budget, Figure, Report, Row};
 
@@ -23,12 +24,13 @@ const RECLOSER: &str = "recloser 1.4.0";
 const FAILSAFE: &str = "failsafe 1.3.0";
 const TOWER: &str = "tower-resilience 0.14.0";
 
-pub(crate) fn run(report: &mut Report) {
+pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
     check_and_record(report);
     fail_fast(report);
     as_records_grow(report);
     shared_by_many_tasks(report);
     allocate_nothing(report);
+    Ok(())
 }
 
 // ---- measurements -----------------------------------------------------------------------------------

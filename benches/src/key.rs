@@ -12,6 +12,7 @@ use steadfast_core::json::{Document, Limits};
 use steadfast_core::key::{Key, Scope, arguments_digest, computed_key};
 use steadfast_core::policy::{DedupePolicy, ToolClass};
 
+use crate::engine::Unmade;
 use crate::measure::{allocations, contest_in, repeat};
 use crate::report::{Budget, Figure, Report, Row};
 use crate::sample;
@@ -26,8 +27,8 @@ const SIZES: [(&str, usize, usize, u32, Budget); 3] = [
     ("64 KiB", 64 << 10, 61, 2, Budget::None),
 ];
 
-pub(crate) fn run(report: &mut Report) {
-    let Ok(caller) = Caller::new() else { return };
+pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
+    let caller = Caller::new()?;
     for (size, bytes, rounds, operations, budget) in SIZES {
         let text = sample::params(bytes);
         agree(&text);
@@ -35,6 +36,7 @@ pub(crate) fn run(report: &mut Report) {
     }
     loosely(report, &caller);
     count_allocations(report, &caller);
+    Ok(())
 }
 
 // ---- measurements -----------------------------------------------------------------------------------

@@ -61,7 +61,14 @@ impl<S: Store> Steps<S> {
         };
         match self.store.claim(&claim, &[]).await.map_err(|error| Unmade::because(error.to_string()))? {
             ClaimVerdict::Mine(record) => Ok(Box::new(Record::clone(&record))),
-            other => Err(Unmade::because(format!("a fresh claim is {other:?}"))),
+            other @ (ClaimVerdict::Follow(_)
+            | ClaimVerdict::Busy
+            | ClaimVerdict::Replay(_)
+            | ClaimVerdict::Unknown(_)
+            | ClaimVerdict::Conflict
+            | ClaimVerdict::Nothing
+            | ClaimVerdict::Full
+            | ClaimVerdict::Closed) => Err(Unmade::because(format!("a fresh claim is {other:?}"))),
         }
     }
 

@@ -289,7 +289,7 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 Global,
                 "metrics.namespace",
                 metrics.namespace,
-                Name { extra: ":" },
+                Name { extra: "" },
                 "What the names of metrics begin with."
             ),
             setting!(
@@ -331,9 +331,9 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 Global,
                 "otlp.endpoint",
                 otlp.endpoint,
-                OrNone(Url { schemes: &["http", "https"] }),
+                OrNone(Url { schemes: &["http"] }),
                 "The OpenTelemetry collector that traces and metrics are sent to; nothing is sent \
-                 without one."
+                 without one. A collector on this machine takes plain http and passes things on."
             ),
         ]
     });

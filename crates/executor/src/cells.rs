@@ -16,7 +16,7 @@ use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{SessionKey, TenantId, ToolRef};
 use steadfast_core::limit::Limiter;
 use steadfast_core::retry::RetryBudget;
-use steadfast_core::trust::TrustLedger;
+use steadfast_core::trust::{Bounds, TrustLedger};
 use tokio::sync::Notify;
 
 /// All of them.
@@ -71,7 +71,7 @@ pub(crate) struct Load {
 }
 
 /// What the calls of one tenant share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tenant {
     pub(crate) trust: Mutex<TrustLedger>,
     pub(crate) approvals: Mutex<Approvals>,
@@ -121,7 +121,7 @@ impl Machines {
     const MOST: usize = 10_000;
 
     /// `seed` differs between all who share a store: their probes are numbered from there.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, trust: Bounds) -> Self {
         let breaker = move || Mutex::new(Breaker::numbered_from(seed));
         Self {
             tools: Registry::new(Self::MOST, move || ToolCell {
@@ -133,7 +133,11 @@ impl Machines {
                 load: Mutex::default(),
             }),
             sessions: Registry::new(Self::MOST, Mutex::default),
-            tenants: Registry::new(Self::MOST, Tenant::default),
+            tenants: Registry::new(Self::MOST, move || Tenant {
+                trust: Mutex::new(TrustLedger::new(trust)),
+                approvals: Mutex::default(),
+                approvals_changed: Notify::new(),
+            }),
         }
     }
 }

@@ -19,7 +19,7 @@ use steadfast_core::envelope::{
 use steadfast_core::id::Digest;
 use steadfast_core::json::Document;
 use steadfast_core::policy::{ArgumentCheck, Policy, Profile, ToolClass};
-use steadfast_core::trust::{Bounds, TrustLedger};
+use steadfast_core::trust::Bounds;
 use steadfast_store::{
     Clock, Keep, MemoryOptions, MemoryStore, Neighbours, Store, StoreError, SystemClock, this_process,
 };
@@ -572,7 +572,7 @@ impl EngineBuilder {
             policies: self
                 .policies
                 .unwrap_or_else(|| Box::new(Arc::new(Profile::Standard.policy(ToolClass::Unknown)))),
-            machines: Machines::new(seed),
+            machines: Machines::new(seed, trust_bounds),
             runs: Arc::default(),
             hooks: Hooked(self.hooks),
             keeper: Keeper::new(),
@@ -603,7 +603,6 @@ impl EngineBuilder {
         };
         let listening = inner.clone();
         task(Box::pin(async move { listening.listen_to_store().await }));
-        *inner.machines.tenants.get(&None).trust.lock() = TrustLedger::new(trust_bounds);
         inner.load().await;
         if let TrustKept::InFile(file) = &inner.trust_kept {
             inner.load_trust_file(file);

@@ -240,6 +240,9 @@ impl Opening {
             .store(store.clone())
             .policies(Configured(live.clone()))
             .listener(telemetry.clone());
+        if let Some(malformed) = plan.malformed_calls()? {
+            engine = engine.listener(Arc::new(malformed));
+        }
         for listener in self.listeners {
             engine = engine.listener(listener);
         }

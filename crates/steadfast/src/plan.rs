@@ -13,7 +13,7 @@ use steadfast_executor::{EngineBuilder, TrustFile, TrustKept};
 use steadfast_store::{Clock, Codec, Keep, MemoryOptions, MemoryStore, Store};
 use steadfast_store_redis::{Confirm, Options as RedisOptions, Prefix, RedisStore};
 use steadfast_store_sqlite::{OnDamage, SqliteOptions, SqliteStore};
-use steadfast_telemetry::{Format, Level, Namespace, OtlpOptions};
+use steadfast_telemetry::{Format, Level, MalformedCalls, Namespace, OtlpOptions};
 
 use crate::opening::OpenError;
 
@@ -29,6 +29,7 @@ pub struct Plan {
     trust_history: usize,
     records: usize,
     history: Keep,
+    malformed_calls: Option<PathBuf>,
 }
 
 /// Which store, and how it is reached.
@@ -52,13 +53,6 @@ impl Plan {
         let global = config.global();
         let namespace = Namespace::new(&global.metrics.namespace)
             .map_err(|error| OpenError::setting("metrics.namespace", error))?;
-        if let Some(endpoint) = &global.otlp.endpoint
-            && !endpoint.expose().starts_with("http://")
-        {
-            let why = "the collector is reached by plain http: write http://127.0.0.1:4318 and let the collector \
-                       on this machine pass things on";
-            return Err(OpenError::setting("otlp.endpoint", why));
-        }
         Ok(Self {
             store: StorePlan::of(&global.store)?,
             key_file: global.store.key_file.clone(),
@@ -73,6 +67,7 @@ impl Plan {
             trust_history: count(global.trust_state.entries.get()),
             records: count(global.store.records.get()),
             history: Keep { most: global.history.entries.get().into(), age: global.history.keep },
+            malformed_calls: global.log.malformed_calls.clone(),
         })
     }
 
@@ -117,6 +112,16 @@ impl Plan {
                 Ok(Opened { store: Arc::new(store), set_aside: None })
             }
         }
+    }
+
+    /// The file of malformed calls, if there is to be one.
+    pub(crate) fn malformed_calls(&self) -> Result<Option<MalformedCalls>, OpenError> {
+        let open = |path: &PathBuf| {
+            MalformedCalls::at(path).map_err(|error| {
+                OpenError::setting("log.malformed_calls", format!("{}: {error}", path.display()))
+            })
+        };
+        self.malformed_calls.as_ref().map(open).transpose()
     }
 
     pub(crate) fn otlp(&self) -> Option<OtlpOptions> {

@@ -27,6 +27,7 @@
 //! | --- | --- |
 //! | `mapping` | what is told of each fact |
 //! | `logs` | lines, and `tracing` events as lines |
+//! | `malformed` | which model made which malformed call |
 //! | `metrics` | the catalogue of metrics, the registry, the census of a store |
 //! | `spans`, `otlp` | spans from notices; pushing spans and metrics to a collector |
 //! | `labels`, `standing`, `calls` | what is remembered of tools and of open calls, within bounds |
@@ -35,6 +36,7 @@
 mod calls;
 mod labels;
 mod logs;
+mod malformed;
 mod mapping;
 mod metrics;
 mod otlp;
@@ -49,6 +51,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use logs::{Format, InvalidLevel, Level, LogLayer, Logs};
+pub use malformed::MalformedCalls;
 pub use metrics::{CATALOGUE, Census, Description, InvalidNamespace, Kind, Metrics, Namespace, reference};
 pub use otlp::{OtlpError, OtlpOptions};
 

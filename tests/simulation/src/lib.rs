@@ -112,7 +112,7 @@ impl Defect {
             Self::DeliveredBeforeWrite | Self::ToldWhenLookedUp => &["told before run again"],
             Self::StartedAfterAttempt => &["one run per key", "told before run again"],
             Self::RefusalStored => &["no refusal again"],
-            Self::LateBreakerResultCounted => &["own epoch", "one probe"],
+            Self::LateBreakerResultCounted => &["own epoch"],
             Self::GuardCountsRetries => &["guard counts calls"],
             Self::WaiterForgetsThatItWaited => &["told before run again", "waiters are answered"],
             Self::GrantSpentByAll => &["grants once"],

@@ -180,7 +180,10 @@ impl World {
         weather.shared_breakers = match (breakers, defect) {
             (Breakers::Apart, _) => false,
             (Breakers::AsDrawn, Some(Defect::ProbeNotShared)) => true,
-            (Breakers::AsDrawn, Some(_) | None) => weather.shared_breakers,
+            // A breaker that opens soon hides what has nothing to do with it.
+            (Breakers::AsDrawn, Some(_)) => false,
+            // Drawn apart, so that the other worlds stay what they were.
+            (Breakers::AsDrawn, None) => Rng::beside(!seed).chance(50),
         };
         if weather.shared_breakers || defect == Some(Defect::LateBreakerResultCounted) {
             // A breaker that opens at once shows soonest what is wrong with it.

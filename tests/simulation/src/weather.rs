@@ -94,7 +94,7 @@ impl Weather {
             operator,
             jump,
             emptyings: if side.chance(30) { side.between(1, 2) } else { 0 },
-            shared_breakers: side.chance(50),
+            shared_breakers: false,
         }
     }
 }

@@ -22,7 +22,7 @@ use steadfast_core::Timestamp;
 pub use layer::LogLayer;
 pub(crate) use line::Field;
 use line::Line;
-use writer::Writer;
+pub(crate) use writer::Writer;
 
 /// How much is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

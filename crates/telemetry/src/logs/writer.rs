@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Takes lines and never waits.
-pub(super) struct Writer {
+pub(crate) struct Writer {
     orders: SyncSender<Order>,
     lost: Arc<AtomicU64>,
 }
@@ -22,7 +22,7 @@ enum Order {
 
 impl Writer {
     /// Starts the thread. `tell_lost` makes the line that says how many were left out.
-    pub(super) fn start(
+    pub(crate) fn start(
         sink: impl Write + Send + 'static,
         tell_lost: impl Fn(u64) -> String + Send + 'static,
     ) -> io::Result<Self> {
@@ -35,7 +35,7 @@ impl Writer {
         Ok(Self { orders, lost })
     }
 
-    pub(super) fn write(&self, line: String) {
+    pub(crate) fn write(&self, line: String) {
         match self.orders.try_send(Order::Line(line)) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
@@ -44,7 +44,7 @@ impl Writer {
         }
     }
 
-    pub(super) fn flush(&self, limit: Duration) -> bool {
+    pub(crate) fn flush(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let (done, written) = sync_channel(1);
         let mut order = Order::Flush(done);

@@ -36,7 +36,7 @@ impl Namespace {
     /// The namespace, if the text can be one.
     pub fn new(text: &str) -> Result<Self, InvalidNamespace> {
         let fits = text.len() <= 64
-            && text.starts_with(|first: char| first.is_ascii_alphabetic())
+            && text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
             && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         if fits { Ok(Self(text.into())) } else { Err(InvalidNamespace) }
     }
@@ -51,7 +51,7 @@ impl Default for Namespace {
 impl fmt::Display for InvalidNamespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "the namespace of metrics must be letters, digits and `_`, beginning with a letter, and at most 64 of \
+            "the namespace of metrics must be letters, digits and `_`, not beginning with a digit, and at most 64 of \
              them; `steadfast` is what it is unless you set it",
         )
     }

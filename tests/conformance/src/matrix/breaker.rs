@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use steadfast_core::breaker::State;
 use steadfast_core::call::Notice;
 use steadfast_core::policy::{Policy, ToolClass};
+use steadfast_store::DocumentKind;
+use tokio::task::JoinSet;
 
 use crate::calls::{Counted, OPEN, SUCCESS, fail, heard, keyed, paid, single, status, within};
 use crate::world::{World, plain};
@@ -89,6 +91,36 @@ pub(super) async fn tr_9_two_good_probes_close_the_breaker(world: World) {
         let called = within("it is as quick as its tool", call).await.unwrap();
         assert_eq!((status(&called), called.result.attempts), (SUCCESS, 1));
     }
+}
+
+/// The cool-down is over for all at the same moment, and the tool is just getting up.
+pub(super) async fn tr_9_a_fleet_sends_one_probe(world: World) {
+    let policy = plain(ToolClass::Mutating);
+    let first = world.engine(&policy).await;
+    fail(&first, 5).await;
+    let store = world.store().await;
+    let stored = async {
+        while store.documents(DocumentKind::Breaker).await.unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within("the open breaker is stored", stored).await;
+    let fleet =
+        [first, world.engine(&policy).await, world.engine(&policy).await, world.engine(&policy).await];
+    world.pass(cooldown(&policy));
+    let tool = Counted::gated();
+    let mut calls = JoinSet::new();
+    for (number, engine) in fleet.iter().enumerate() {
+        calls.spawn(engine.call(single(number), tool.clone()));
+    }
+    for _ in 1..fleet.len() {
+        let refused = within("who does not probe is refused", calls.join_next()).await.unwrap().unwrap();
+        assert_eq!(status(&refused), OPEN);
+    }
+    tool.has_begun(1).await;
+    tool.let_end(1);
+    assert_eq!(status(&calls.join_next().await.unwrap().unwrap()), SUCCESS);
+    assert_eq!(tool.runs(), 1);
 }
 
 pub(super) async fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down(world: World) {

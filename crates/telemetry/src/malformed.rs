@@ -1,0 +1,187 @@
+//! Layer D of the guard: a file with one line for each malformed call, to compare models by.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use steadfast_core::call::CallResult;
+use steadfast_core::classify::Mistake;
+use steadfast_core::code::Code;
+use steadfast_core::guard::log::{Attribution, MalformedCall};
+use steadfast_core::redact;
+use steadfast_executor::{About, Listener};
+
+use crate::logs::Writer;
+
+/// Writes down which model made which malformed call. When the file has grown to its limit it becomes `<name>.1`, in
+/// place of the one before it.
+pub struct MalformedCalls {
+    writer: Writer,
+}
+
+/// As large as one file becomes.
+const LARGEST: u64 = 10 * 1024 * 1024;
+/// As much of the arguments as is looked at, in bytes; the line cuts them further.
+const MOST_ARGUMENTS: usize = 8 * 1024;
+
+impl MalformedCalls {
+    /// Goes on in this file, or makes it.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        Self::of_at_most(path, LARGEST)
+    }
+
+    fn of_at_most(path: &Path, largest: u64) -> io::Result<Self> {
+        let tell_lost = |lost: u64| format!("{{\"left_out\":{lost}}}\n");
+        Ok(Self { writer: Writer::start(Rotating::open(path, largest)?, tell_lost)? })
+    }
+
+    /// Waits until everything told so far is written.
+    pub fn flush(&self, limit: Duration) -> bool {
+        self.writer.flush(limit)
+    }
+}
+
+impl Listener for MalformedCalls {
+    fn finished(&self, about: &About<'_>, result: &CallResult) {
+        let error_type = match result.ended.as_ref().err().map(|failure| failure.code) {
+            Some(Code::InvalidArguments) => Mistake::Arguments,
+            Some(Code::UnknownTool) => Mistake::UnknownTool,
+            Some(_) | None => return,
+        };
+        let request = about.request;
+        let malformed = MalformedCall {
+            model: Attribution::of(request.model.as_ref(), request.tool_call.as_ref()),
+            tool: request.tool.clone(),
+            arguments: redact::excerpt(about.envelope.payload.params.as_str(), MOST_ARGUMENTS),
+            error_type,
+            at: about.at,
+        };
+        self.writer.write(malformed.to_line() + "\n");
+    }
+}
+
+impl fmt::Debug for MalformedCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MalformedCalls").finish_non_exhaustive()
+    }
+}
+
+/// A file that does not grow for ever.
+struct Rotating {
+    path: PathBuf,
+    file: File,
+    size: u64,
+    largest: u64,
+}
+
+impl Rotating {
+    fn open(path: &Path, largest: u64) -> io::Result<Self> {
+        let file = private(path)?;
+        let size = file.metadata()?.len();
+        Ok(Self { path: path.to_owned(), file, size, largest })
+    }
+
+    fn turn_over(&mut self) -> io::Result<()> {
+        let mut before = self.path.clone().into_os_string();
+        before.push(".1");
+        fs::rename(&self.path, before)?;
+        *self = Self::open(&self.path, self.largest)?;
+        Ok(())
+    }
+}
+
+impl Write for Rotating {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let length = line.len() as u64;
+        if self.size > 0 && self.size.saturating_add(length) > self.largest {
+            self.turn_over()?;
+        }
+        self.file.write_all(line)?;
+        self.size = self.size.saturating_add(length);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// What a model sent is nobody else's business.
+fn private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use steadfast_core::classify::{Fault, Source};
+    use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+    use steadfast_executor::{Attempt, Engine};
+
+    use super::*;
+
+    fn read(amount: &str, id: &str) -> CallEnvelope {
+        let text = format!(
+            r#"{{"contractVersion":"1.1","requestId":"r","toolName":"read","toolNamespace":"files","toolCallId":"{id}",
+                "target":{{"sessionKey":"s","actorId":"ann"}},
+                "payload":{{"version":"1.0","params":{{"amount":"{amount}","password":"hunter2"}}}}}}"#
+        );
+        CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("steadfast-malformed-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[tokio::test]
+    async fn each_malformed_call_is_a_line_with_its_model_and_without_secrets() {
+        let folder = folder("line");
+        let path = folder.join("malformed.jsonl");
+        let malformed = Arc::new(MalformedCalls::at(&path).unwrap());
+        let engine = Engine::builder().listener(malformed.clone()).start().await;
+        let refuses = async |_: Attempt| {
+            Err(Fault::new(Source::JsonRpc { code: -32602 }, "Missing required parameter: path").into())
+        };
+        engine.call(read("1", "toolu_1"), refuses).await;
+        let works = async |_: Attempt| {
+            let content = steadfast_core::output::RawJson::string("fine");
+            Ok(steadfast_core::output::Output { content, metadata: None })
+        };
+        engine.call(read("2", "call_1"), works).await;
+        assert!(malformed.flush(Duration::from_secs(10)));
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 1, "{text}");
+        assert_eq!((&lines[0]["model"], &lines[0]["tool"]), (&"anthropic".into(), &"read".into()));
+        assert_eq!(lines[0]["error_type"], "invalid_arguments");
+        assert!(!text.contains("hunter2"));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_full_gives_way_to_a_new_one() {
+        let folder = folder("turn");
+        let path = folder.join("malformed.jsonl");
+        fs::write(&path, "from before\n").unwrap();
+        let mut file = Rotating::open(&path, 20).unwrap();
+        for line in ["first\n", "second\n", "third\n"] {
+            file.write_all(line.as_bytes()).unwrap();
+        }
+        let before = fs::read_to_string(folder.join("malformed.jsonl.1")).unwrap();
+        assert_eq!(
+            (before.as_str(), fs::read_to_string(&path).unwrap().as_str()),
+            ("from before\nfirst\n", "second\nthird\n")
+        );
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

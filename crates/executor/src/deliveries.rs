@@ -41,8 +41,10 @@ impl Deliveries {
 
     pub(crate) fn arrived(&self, arrival: Arrival, at: Timestamp) {
         let receipt = arrival.receipt.clone();
+        // Known before it can be written: what the writer has done with must not be put on the list after that.
+        let mut known = self.known.lock();
         if self.queue.try_send((arrival, at)).is_ok() {
-            self.known.lock().push((receipt, at));
+            known.push((receipt, at));
         }
     }
 

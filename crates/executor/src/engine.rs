@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_core::approval::Channel;
-use steadfast_core::call::{Call, CallResult, Intake, Notice, Request};
+use steadfast_core::call::{Call, CallId, CallResult, EqualCalls, Intake, Notice, Request};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{Owner, Process, RunId};
 use steadfast_core::envelope::{
@@ -94,11 +94,17 @@ pub struct CallOptions {
     pub channel: Channel,
     /// What is known about the tool beside its name.
     pub tool: Option<Arc<ToolInfo>>,
+    /// What becomes of equal calls for which nobody gave a key. A surface that joins them has to tell which answers
+    /// were [delivered](Engine::delivered): until then an answer is given again.
+    pub equal_calls: EqualCalls,
+    /// The client's id of this dispatch, if it has one. A resend of it gets the same answer; it counts where nobody
+    /// gave a key.
+    pub call_id: Option<CallId>,
 }
 
 impl Default for CallOptions {
     fn default() -> Self {
-        Self { channel: Channel::Headless, tool: None }
+        Self { channel: Channel::Headless, tool: None, equal_calls: EqualCalls::Apart, call_id: None }
     }
 }
 
@@ -360,6 +366,8 @@ impl Inner {
             run: &RunId(format!("{}-{number:x}", self.tag).into()),
             channel: options.channel,
             hook_key,
+            equal_calls: options.equal_calls,
+            call_id: options.call_id.as_ref(),
             input_schema: schema.as_ref().map(Document::root),
         };
         let request = Request::from_params(envelope, params.root(), &policy, intake);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::request::{Duplicates, Hints, Request, SentKey};
+use super::request::{CallId, Duplicates, EqualCalls, Hints, Request, SentKey};
 use crate::approval::Channel;
 use crate::classify::{Aims, danger, signature};
 use crate::dedupe::{Address, Process, RunId};
@@ -14,7 +14,7 @@ use crate::guard::check_arguments;
 use crate::id::{Digest, ToolRef};
 use crate::json::{Document, Limits, Value};
 use crate::key::{self, DedupeMode, GivenKey, Key, Scope};
-use crate::policy::{ArgumentCheck, ComputedKeys, Conflict, Policy};
+use crate::policy::{ArgumentCheck, ComputedKeys, Conflict, Policy, ToolClass};
 
 /// What the surface knows about a call that its envelope does not say.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +29,10 @@ pub struct Intake<'a> {
     pub channel: Channel,
     /// The key that the `key` hook gave. The caller's own counts before it.
     pub hook_key: Option<&'a str>,
+    /// What becomes of equal calls without a key.
+    pub equal_calls: EqualCalls,
+    /// The client's id of this dispatch. It counts where nobody gave a key.
+    pub call_id: Option<&'a CallId>,
     /// The tool's own input schema, where it is known. Only looked at where the policy enforces it.
     pub input_schema: Option<Value<'a>>,
 }
@@ -71,7 +75,7 @@ impl Request {
             tenant: target.tenant_id.clone(),
             turn: target.turn_id.clone(),
             model: target.model_id.clone(),
-            duplicates: duplicates(envelope, &tool, digest, policy, given),
+            duplicates: duplicates(envelope, &tool, digest, policy, given, &intake),
             sent_key: match given {
                 GivenKey::ByCaller(_) | GivenKey::ByHook(_) => SentKey::Given,
                 GivenKey::None => SentKey::Run,
@@ -97,31 +101,15 @@ impl Request {
 
 /// Whether and how duplicates are recognised. A caller that asks for it without a key means the computed one, and
 /// means it: it counts as if the caller had given it. Where none may be computed, there is nothing to recognise it by.
+/// Where nobody gave a key and nobody asked, the surface says what equal calls are to each other.
 fn duplicates(
     envelope: &CallEnvelope,
     tool: &ToolRef,
     digest: Digest,
     policy: &Policy,
     given: GivenKey<'_>,
+    intake: &Intake<'_>,
 ) -> Duplicates {
-    if given == GivenKey::None && policy.dedupe.computed_keys == ComputedKeys::Never {
-        return Duplicates::Allowed;
-    }
-    let address = || Address::Explicit(key_of(envelope, tool, digest, policy, given));
-    match DedupeMode::resolve(envelope.transport.dedupe_mode, given) {
-        DedupeMode::Disabled => Duplicates::Allowed,
-        DedupeMode::Enforced => Duplicates::Joined(address()),
-        DedupeMode::BestEffort => Duplicates::Refused(address()),
-    }
-}
-
-fn key_of(
-    envelope: &CallEnvelope,
-    tool: &ToolRef,
-    digest: Digest,
-    policy: &Policy,
-    given: GivenKey<'_>,
-) -> Key {
     let target = &envelope.target;
     let scope = Scope {
         tool,
@@ -132,10 +120,47 @@ fn key_of(
         actor: Some(&target.actor_id),
         continuation: None,
     };
+    let asked = envelope.transport.dedupe_mode;
+    if (asked, given) == (None, GivenKey::None) {
+        return keyless(&scope, digest, policy, intake);
+    }
+    if given == GivenKey::None && policy.dedupe.computed_keys == ComputedKeys::Never {
+        return Duplicates::Allowed;
+    }
+    let address = || Address::Explicit(key_of(&scope, digest, policy, given));
+    match DedupeMode::resolve(asked, given) {
+        DedupeMode::Disabled => Duplicates::Allowed,
+        DedupeMode::Enforced => Duplicates::Joined(address()),
+        DedupeMode::BestEffort => Duplicates::Refused(address()),
+    }
+}
+
+/// By the id of the dispatch, and by equal arguments as far as they count between these calls.
+fn keyless(scope: &Scope<'_>, digest: Digest, policy: &Policy, intake: &Intake<'_>) -> Duplicates {
+    let joined = match (intake.equal_calls, policy.class) {
+        (EqualCalls::Apart, _) => false,
+        (EqualCalls::Joined, _) => true,
+        (EqualCalls::JoinedIfRepeatable, ToolClass::ReadOnly | ToolClass::Idempotent) => true,
+        (EqualCalls::JoinedIfRepeatable, ToolClass::Mutating | ToolClass::Unknown) => false,
+    };
+    let index = match policy.dedupe.computed_keys {
+        ComputedKeys::Derive if joined => {
+            Some(key::computed_key(scope, digest, policy.class, &policy.dedupe))
+        }
+        ComputedKeys::Derive | ComputedKeys::Never => None,
+    };
+    let call_id = intake.call_id.map(|id| match id {
+        CallId::Unique(id) => key::call_id_key(&Scope { session: None, ..*scope }, id.as_str(), digest),
+        CallId::InSession(id) => key::call_id_key(scope, id.as_str(), digest),
+    });
+    Duplicates::keyless(call_id, index, intake.run)
+}
+
+fn key_of(scope: &Scope<'_>, digest: Digest, policy: &Policy, given: GivenKey<'_>) -> Key {
     match (given.explicit(), policy.dedupe.conflict) {
-        (Some(text), Conflict::Reject) => key::explicit_key(&scope, text),
-        (Some(text), Conflict::Separate) => key::separate_key(&scope, text, digest),
-        (None, _) => key::computed_key(&scope, digest, policy.class, &policy.dedupe),
+        (Some(text), Conflict::Reject) => key::explicit_key(scope, text),
+        (Some(text), Conflict::Separate) => key::separate_key(scope, text, digest),
+        (None, _) => key::computed_key(scope, digest, policy.class, &policy.dedupe),
     }
 }
 

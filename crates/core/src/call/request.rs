@@ -7,8 +7,8 @@ use crate::dedupe::{Address, Process, RunId};
 use crate::id::{
     ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
 };
-use crate::key::Key;
-use crate::policy::{Ambiguous, ComputedKeys, DedupePolicy, Policy, ToolClass};
+use crate::key::{self, Key};
+use crate::policy::{Ambiguous, Policy, ToolClass};
 use crate::retry::CallerLimits;
 use crate::trust::Signature;
 
@@ -70,6 +70,28 @@ pub enum Duplicates {
     Refused(Address),
 }
 
+/// What becomes of equal calls for which nobody gave a key, and whose callers did not say what they want.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EqualCalls {
+    /// Each is a call of its own.
+    #[default]
+    Apart,
+    /// They join one in flight, and an answer that never arrived is given again.
+    Joined,
+    /// The same for tools that may run any number of times; others run each. For callers whose conversation nobody
+    /// knows: equal calls may be those of strangers, who must not get each other's answers in place of a run.
+    JoinedIfRepeatable,
+}
+
+/// The client's own id of one dispatch: a resend of it carries the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallId {
+    /// No other dispatch of this actor at this server has it.
+    Unique(ToolCallId),
+    /// No other dispatch of this conversation has it.
+    InSession(ToolCallId),
+}
+
 /// The key that travels upstream with a call, for a tool that honours keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SentKey {
@@ -90,19 +112,14 @@ pub struct Hints {
 
 impl Duplicates {
     /// How duplicates of a call are found for which nobody gave a key: by the client's id of its dispatch, if it has
-    /// one, and through the index of equal arguments, as far as keys may be computed.
-    pub fn keyless(
-        call_id: Option<Key>,
-        run: Key,
-        policy: &DedupePolicy,
-        computed: impl FnOnce() -> Key,
-    ) -> Self {
-        match (policy.computed_keys, call_id) {
-            (ComputedKeys::Derive, Some(id)) => Self::Joined(Address::CallId { id, index: computed() }),
-            (ComputedKeys::Derive, None) => Self::Joined(Address::Keyless { run, index: computed() }),
+    /// one, and through the index of equal arguments, where those count.
+    pub fn keyless(call_id: Option<Key>, index: Option<Key>, run: &RunId) -> Self {
+        match (call_id, index) {
+            (Some(id), Some(index)) => Self::Joined(Address::CallId { id, index }),
             // An index of its own leads to nothing but this dispatch.
-            (ComputedKeys::Never, Some(id)) => Self::Joined(Address::CallId { id, index: id }),
-            (ComputedKeys::Never, None) => Self::Allowed,
+            (Some(id), None) => Self::Joined(Address::CallId { id, index: id }),
+            (None, Some(index)) => Self::Joined(Address::Keyless { run: key::run_key(index, run), index }),
+            (None, None) => Self::Allowed,
         }
     }
 }

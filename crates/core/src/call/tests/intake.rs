@@ -4,6 +4,7 @@ use super::*;
 use crate::code::Status;
 use crate::envelope::{EnvelopeError, MatchedOn};
 use crate::guard::{Layer, Remark};
+use crate::id::ToolCallId;
 use crate::json::{Document, Limits, Value};
 use crate::key::{Scope, computed_key, explicit_key, separate_key};
 use crate::policy::{ComputedKeys, Conflict, KeyScope};
@@ -12,7 +13,7 @@ fn of(envelope: &Json, policy: &Policy, hook_key: Option<&str>, input_schema: Op
     let envelope = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Keep).unwrap();
     let (run, process) = (RunId("run-1".into()), process());
     let channel = Channel::Interactive;
-    let intake = Intake { process: &process, number: 3, run: &run, channel, hook_key, input_schema };
+    let intake = Intake { number: 3, channel, hook_key, input_schema, ..intake(&process, &run) };
     Request::from_envelope(&envelope, policy, intake).unwrap()
 }
 
@@ -116,21 +117,87 @@ fn where_no_key_may_be_computed_only_those_that_are_given_count() {
     assert_eq!((world.runs, world.store.writes), (2, 0));
 }
 
+/// How duplicates of a call are found that a surface such as the gateway takes in.
+fn taken_in(
+    changes: &Json,
+    policy: &Policy,
+    equal_calls: EqualCalls,
+    call_id: Option<&CallId>,
+) -> Duplicates {
+    let text = envelope_with(changes).to_string();
+    let envelope = CallEnvelope::parse(text.as_bytes(), UnknownFields::Keep).unwrap();
+    let (run, process) = (RunId("run-1".into()), process());
+    let intake = Intake { equal_calls, call_id, ..intake(&process, &run) };
+    Request::from_envelope(&envelope, policy, intake).unwrap().duplicates
+}
+
 #[test]
 fn a_call_without_a_key_is_found_by_its_call_id_and_by_equal_arguments_as_far_as_they_may_be_used() {
-    let key = |name: &str| Key(Digest::of(name.as_bytes()));
-    let (id, run, index) = (key("id"), key("run"), key("index"));
+    use EqualCalls::{Apart, Joined, JoinedIfRepeatable};
+    let unique = CallId::Unique(ToolCallId::new("toolu_1").unwrap());
     let mut policy = policy(ToolClass::Mutating);
-    let of = |policy: &Policy, id| Duplicates::keyless(id, run, &policy.dedupe, || index);
-    assert_eq!(of(&policy, Some(id)), Duplicates::Joined(Address::CallId { id, index }));
-    assert_eq!(of(&policy, None), Duplicates::Joined(Address::Keyless { run, index }));
+    let plain = |policy: &Policy, equal, id| taken_in(&json!({}), policy, equal, id);
+    let Duplicates::Joined(Address::Keyless { run, index }) = plain(&policy, Joined, None) else { panic!() };
+    assert_eq!(run.home(), index.home(), "one store operation touches both");
+    let Duplicates::Joined(Address::CallId { id, index: same }) = plain(&policy, Joined, Some(&unique))
+    else {
+        panic!()
+    };
+    assert_eq!(same, index);
+    // Where equal arguments do not count, an index of its own leads to nothing but this dispatch.
+    let alone = Duplicates::Joined(Address::CallId { id, index: id });
+    for equal in [Apart, JoinedIfRepeatable] {
+        assert_eq!(plain(&policy, equal, None), Duplicates::Allowed, "{equal:?}");
+        assert_eq!(plain(&policy, equal, Some(&unique)), alone, "{equal:?}");
+    }
+    for class in [ToolClass::ReadOnly, ToolClass::Idempotent] {
+        let harmless = Policy { class, ..policy.clone() };
+        let found = plain(&harmless, JoinedIfRepeatable, None);
+        assert!(matches!(found, Duplicates::Joined(Address::Keyless { .. })), "{class:?}: {found:?}");
+    }
     policy.dedupe.computed_keys = ComputedKeys::Never;
-    assert_eq!(of(&policy, None), Duplicates::Allowed);
+    assert_eq!(plain(&policy, Joined, None), Duplicates::Allowed);
+    assert_eq!(plain(&policy, Joined, Some(&unique)), alone);
+}
 
-    // A resend of a dispatch is still found; an equal call under another id is not, not even undelivered.
+#[test]
+fn what_a_caller_asks_for_counts_before_what_the_surface_does_with_equal_calls() {
+    let policy = policy(ToolClass::Mutating);
+    let id = CallId::Unique(ToolCallId::new("toolu_1").unwrap());
+    let asking = |changes: Json| taken_in(&changes, &policy, EqualCalls::Joined, Some(&id));
+    let explicit = key_by(|scope| explicit_key(scope, "k"));
+    assert_eq!(asking(json!({ "payload": { "idempotencyKey": "k" } })), Duplicates::Joined(explicit));
+    let mode = |mode: &str| asking(json!({ "transport": { "dedupeMode": mode } }));
+    assert_eq!(mode("disabled"), Duplicates::Allowed);
+    assert!(matches!(mode("enforced"), Duplicates::Joined(Address::Explicit(_))));
+    assert!(matches!(mode("bestEffort"), Duplicates::Refused(Address::Explicit(_))));
+}
+
+#[test]
+fn a_call_id_is_known_in_every_conversation_or_in_one() {
+    let policy = policy(ToolClass::Mutating);
+    let found = |id: &CallId, session: &str| {
+        let changes = json!({ "target": { "sessionKey": session } });
+        let Duplicates::Joined(address) = taken_in(&changes, &policy, EqualCalls::Joined, Some(id)) else {
+            panic!()
+        };
+        address.own()
+    };
+    let id = || ToolCallId::new("7").unwrap();
+    let (unique, in_session) = (CallId::Unique(id()), CallId::InSession(id()));
+    assert_eq!(found(&unique, "s-1"), found(&unique, "s-2"));
+    assert_ne!(found(&in_session, "s-1"), found(&in_session, "s-2"));
+    assert_ne!(found(&unique, "s-1"), found(&in_session, "s-1"));
+}
+
+#[test]
+fn a_resend_of_a_dispatch_is_found_and_an_equal_call_under_another_id_is_not_where_keys_are_not_computed() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.dedupe.computed_keys = ComputedKeys::Never;
     let mut world = World::new();
     let mut post = |id: &str| {
-        let duplicates = of(&policy, Some(key(id)));
+        let id = CallId::Unique(ToolCallId::new(id).unwrap());
+        let duplicates = taken_in(&json!({}), &policy, EqualCalls::Joined, Some(&id));
         let request = Request { duplicates, ..from_envelope(&envelope(), &policy) };
         matches!(world.drive(request, &policy, &at_once(paid())).provenance, Provenance::Replayed { .. })
     };
@@ -230,15 +297,8 @@ fn parameters_that_are_no_json_make_no_request() {
     let mut envelope = CallEnvelope::parse(envelope().to_string().as_bytes(), UnknownFields::Keep).unwrap();
     envelope.payload.params = RawJson::from_trusted("{\"a\":");
     let (run, process) = (RunId("run-1".into()), process());
-    let intake = Intake {
-        process: &process,
-        number: 3,
-        run: &run,
-        channel: Channel::Headless,
-        hook_key: None,
-        input_schema: None,
-    };
-    let error = Request::from_envelope(&envelope, &policy(ToolClass::Unknown), intake).unwrap_err();
+    let error =
+        Request::from_envelope(&envelope, &policy(ToolClass::Unknown), intake(&process, &run)).unwrap_err();
     assert!(matches!(error, EnvelopeError::Json(_)), "{error:?}");
 }
 

@@ -413,9 +413,22 @@ fn from_envelope(envelope: &Json, policy: &Policy) -> Request {
 fn from_envelope_on(envelope: &Json, policy: &Policy, channel: Channel) -> Request {
     let envelope = CallEnvelope::parse(envelope.to_string().as_bytes(), UnknownFields::Keep).unwrap();
     let run = RunId("run".into());
-    let intake =
-        Intake { process: &process(), number: 0, run: &run, channel, hook_key: None, input_schema: None };
-    Request::from_envelope(&envelope, policy, intake).unwrap()
+    let process = process();
+    Request::from_envelope(&envelope, policy, Intake { channel, ..intake(&process, &run) }).unwrap()
+}
+
+/// What a surface knows that has nothing to tell.
+fn intake<'a>(process: &'a Process, run: &'a RunId) -> Intake<'a> {
+    Intake {
+        process,
+        number: 0,
+        run,
+        channel: Channel::Headless,
+        hook_key: None,
+        equal_calls: EqualCalls::Apart,
+        call_id: None,
+        input_schema: None,
+    }
 }
 
 /// A call with the key `k`.

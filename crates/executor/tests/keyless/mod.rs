@@ -1,0 +1,126 @@
+//! Calls for which nobody gave a key, as a surface such as the gateway makes them: equal arguments are not equal
+//! intent, and an answer is given again until it has arrived.
+
+use steadfast_core::call::{CallId, EqualCalls};
+use steadfast_core::id::ToolCallId;
+
+use super::*;
+
+/// Equal calls are joined; with the client's id of the dispatch if it has one.
+fn joined(call_id: Option<&str>) -> CallOptions {
+    let call_id = call_id.map(|id| CallId::Unique(ToolCallId::new(id).unwrap()));
+    CallOptions { equal_calls: EqualCalls::Joined, call_id, ..CallOptions::default() }
+}
+
+/// Pays, and counts how often.
+fn counted() -> (Arc<AtomicU32>, impl Tool + Clone) {
+    let runs = Arc::new(AtomicU32::new(0));
+    let counts = runs.clone();
+    let tool = move |_: Attempt| {
+        counts.fetch_add(1, Ordering::SeqCst);
+        async { ok() }
+    };
+    (runs, tool)
+}
+
+/// Longer than any double dispatch.
+const A_WHILE: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn equal_calls_join_one_in_flight() {
+    let engine = engine(standard(ToolClass::Mutating)).await;
+    let tool = Gated::new();
+    let call = |amount, id| tokio::spawn(engine.call_with(pay(amount, None), tool.clone(), joined(id)));
+    let equal = [call(1, None), call(1, None), call(1, Some("a")), call(1, Some("b"))];
+    settle().await;
+    assert_eq!(tool.runs(), 1);
+    let other = call(2, None);
+    settle().await;
+    assert_eq!(tool.runs(), 2, "other arguments are another call");
+    tool.leave.add_permits(2);
+    let mut replayed = 0;
+    for call in equal {
+        let called = call.await.unwrap();
+        assert_eq!(called.result.status, Status::Success);
+        replayed += u32::from(called.result.from_cache);
+    }
+    assert!(!other.await.unwrap().result.from_cache);
+    assert_eq!((tool.runs(), replayed), (2, 3), "who waited takes the answer, and it says so");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_did_not_arrive_is_given_again_and_one_that_did_is_history() {
+    let engine = engine(standard(ToolClass::Mutating)).await;
+    let (runs, tool) = counted();
+    let call = || engine.call_with(pay(1, None), tool.clone(), joined(None));
+    let mut called = call().await;
+    for _ in 0..3 {
+        tokio::time::sleep(A_WHILE).await;
+        called = call().await;
+        assert!(called.result.from_cache, "it broke on the wire again, for all that we know");
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    engine.delivered(called.arrival.unwrap());
+    let new = call().await;
+    assert!(!new.result.from_cache, "this process knows at once");
+    engine.delivered(new.arrival.unwrap());
+    settle().await;
+    tokio::time::sleep(A_WHILE).await;
+    assert!(!call().await.result.from_cache, "and so does the store");
+    assert_eq!(runs.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_outcome_is_told_until_that_arrived_before_an_equal_call_runs_again() {
+    let engine = engine(standard(ToolClass::Mutating)).await;
+    let runs = Arc::new(AtomicU32::new(0));
+    let counts = runs.clone();
+    let tool = move |_: Attempt| {
+        counts.fetch_add(1, Ordering::SeqCst);
+        async { reset() }
+    };
+    let call = || engine.call_with(pay(1, None), tool.clone(), joined(None));
+    let mut called = call().await;
+    for _ in 0..2 {
+        assert_eq!(code(&called), Some(Code::OutcomeUnknown));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        called = call().await;
+    }
+    engine.delivered(called.arrival.unwrap());
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    assert_eq!(code(&call().await), Some(Code::OutcomeUnknown), "a parallel caller may not have heard it");
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    tokio::time::sleep(A_WHILE).await;
+    call().await;
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resend_under_the_same_call_id_finds_its_dispatch_whatever_ran_meanwhile() {
+    let engine = engine(standard(ToolClass::Mutating)).await;
+    let (runs, tool) = counted();
+    let call = async |id| {
+        let called = engine.call_with(pay(1, None), tool.clone(), joined(id)).await;
+        engine.delivered(called.arrival.unwrap());
+        tokio::time::sleep(A_WHILE).await;
+        called.result.from_cache
+    };
+    assert!(!call(Some("a")).await);
+    assert!(!call(Some("b")).await, "another dispatch is a new intent");
+    assert!(!call(None).await);
+    assert!(call(Some("a")).await && call(Some("b")).await, "a late duplicate");
+    assert_eq!(runs.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_asked_for_more_only_the_call_id_counts() {
+    let engine = engine(standard(ToolClass::Mutating)).await;
+    let (runs, tool) = counted();
+    let apart = |id| CallOptions { equal_calls: EqualCalls::Apart, ..joined(id) };
+    for (id, replayed) in [(None, false), (None, false), (Some("a"), false), (None, false), (Some("a"), true)]
+    {
+        let called = engine.call_with(pay(1, None), tool.clone(), apart(id)).await;
+        assert_eq!(called.result.from_cache, replayed, "{id:?}");
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 4);
+}

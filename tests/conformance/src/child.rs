@@ -10,22 +10,28 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use steadfast_core::call::{CallId, EqualCalls};
+use steadfast_core::code::Code;
 use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::id::ToolCallId;
 use steadfast_core::policy::{Mode, Policy, ToolClass};
-use steadfast_executor::Engine;
+use steadfast_executor::{CallOptions, Engine};
 use steadfast_store::Store;
 use steadfast_store_redis::RedisStore;
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
 use tokio::task::JoinSet;
 
 use crate::calls::{PATIENCE, read};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, moment};
 use crate::world::{plain, redis_options};
 
 /// Says what a child is to do.
 const ORDERS: &str = "STEADFAST_CONFORMANCE_CHILD";
 /// Stands before every line of ours: the test harness writes to the same pipe.
 const MARK: char = '\u{2}';
+
+/// How soon a call without a key may run again after its caller was told that the outcome is unknown.
+const AFTER_TELLING: Duration = Duration::from_millis(20);
 
 /// A process that makes calls.
 pub(crate) struct Child {
@@ -83,9 +89,10 @@ impl Child {
         }
     }
 
-    /// What it has said since it was last listened to.
-    pub(crate) fn said(&self) -> Vec<Value> {
-        self.lines.try_iter().collect()
+    /// All that it has said since it was last listened to: it is asked for a last word.
+    pub(crate) fn said(&mut self) -> Vec<Value> {
+        self.tell(&Value::Null);
+        std::iter::repeat_with(|| self.next()).take_while(|said| !said.is_null()).collect()
     }
 
     /// Kills it in the middle of whatever it does; what it had said is still heard.
@@ -152,11 +159,23 @@ async fn make_calls(orders: &Value) {
         }
     });
     let mut open = JoinSet::new();
-    while let Some(call) = calls.recv().await {
-        let calling = engine.call(read(&call).unwrap(), ledger.clone());
+    while let Some(mut call) = calls.recv().await {
+        let Some(fields) = call.as_object_mut() else {
+            say(&Value::Null);
+            continue;
+        };
+        let options = options(&fields.remove(SURFACE).unwrap_or_default());
+        let calling = engine.call_with(read(&call).unwrap(), ledger.clone(), options);
+        let engine = engine.clone();
         open.spawn(async move {
             let called = calling.await;
-            say(&json!({ "answer": called.result }));
+            say(&json!({ "answer": called.result, "at": moment() }));
+            // What was said is heard, also if this process is killed now. Only who was told that nobody knows is known
+            // to have heard it, so that everything else has to be given again.
+            let unknown = called.result.error.is_some_and(|error| error.code == Code::OutcomeUnknown);
+            if let Some(arrival) = called.arrival.filter(|_| unknown) {
+                engine.delivered(arrival);
+            }
         });
     }
     while let Some(done) = open.join_next().await {
@@ -165,11 +184,25 @@ async fn make_calls(orders: &Value) {
     engine.shutdown(Duration::from_secs(10)).await;
 }
 
+/// What stands in a call beside its envelope: what the surface knows about it.
+pub(crate) const SURFACE: &str = "surface";
+
+fn options(surface: &Value) -> CallOptions {
+    let equal_calls = match surface["equalCalls"].as_str() {
+        Some("joined") => EqualCalls::Joined,
+        _ => EqualCalls::Apart,
+    };
+    let call_id = surface["callId"].as_str().map(|id| CallId::Unique(ToolCallId::new(id).unwrap()));
+    CallOptions { equal_calls, call_id, ..CallOptions::default() }
+}
+
 /// What a tool is, by its name: `pay` must not run twice, `put` may, `get` changes nothing.
 pub(crate) fn by_name(lease: Duration) -> impl Fn(&CallEnvelope) -> Arc<Policy> + Send + Sync + 'static {
     let policy = |class| {
         let mut policy = plain(class);
         policy.dedupe.keep.lease = lease;
+        // Rounds are short.
+        policy.dedupe.after_telling = AFTER_TELLING;
         // These tests are about records. A breaker that opens would only keep calls away from them.
         policy.modes.breaker = Mode::Off;
         Arc::new(policy)

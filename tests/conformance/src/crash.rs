@@ -4,7 +4,8 @@
 //! some of what is, some of it to both, and then kills one of them or both. What they were heard to answer, and what
 //! the ledger of the tool says, must keep to this:
 //!
-//! - a key that must not run twice is executed at most once, ever;
+//! - a key that must not run twice is executed at most once, ever, whether it was given, computed or the client's id of
+//!   the dispatch;
 //! - a call without a key is not executed again before its caller was told that the outcome is unknown;
 //! - what was answered as recorded stays, and stays the same, and is not executed again;
 //! - an answer that was given was the answer of an execution; a tool that may run again never has an unknown outcome.
@@ -18,8 +19,8 @@ use serde_json::{Value, json};
 use steadfast_testkit::redis::Server;
 
 use crate::calls::envelope;
-use crate::child::Child;
-use crate::ledger::{Ledger, draw};
+use crate::child::{Child, SURFACE};
+use crate::ledger::{Ledger, began, draw};
 use crate::world::{Folder, unused_prefix};
 
 /// Processes on one store.
@@ -30,6 +31,19 @@ const NEW: usize = 24;
 const AT_ONCE: usize = 200;
 /// Settled calls that are sent again in each round.
 const AGAIN: usize = 12;
+/// How long after it was decided an answer may be said, in microseconds.
+const LATE: u64 = 1_000_000;
+/// What new calls are, in turn.
+const KINDS: [Kind; 8] = [
+    Kind::Keyed,
+    Kind::Safe,
+    Kind::Keyed,
+    Kind::Keyless,
+    Kind::Computed,
+    Kind::Safe,
+    Kind::Dispatched,
+    Kind::Keyless,
+];
 
 #[test]
 fn sf_2_kill_9_at_any_moment_with_a_file() {
@@ -60,7 +74,11 @@ enum Leases {
 enum Kind {
     /// Harm, and it has a key.
     Keyed,
-    /// Harm, and it is known by its arguments.
+    /// Harm, and its caller asked for a key that is made of its arguments.
+    Computed,
+    /// Harm, and it has the client's id of the dispatch.
+    Dispatched,
+    /// Harm, and it is known by its arguments alone: after its caller was told, it may run again.
     Keyless,
     /// None.
     Safe,
@@ -69,10 +87,37 @@ enum Kind {
 /// A call as its caller means it: the same, however often it is sent.
 struct Wish {
     kind: Kind,
-    /// The answer that was recorded, once it was heard, and how often it had been executed by then.
-    acknowledged: Option<(String, usize)>,
-    told_unknown: usize,
+    acknowledged: Option<Acknowledged>,
+    /// When it was told that nobody knows.
+    told_unknown: Vec<u64>,
     executed: usize,
+}
+
+/// An answer that was recorded, once it was heard.
+struct Acknowledged {
+    output: String,
+    /// How often the call had been executed by then.
+    executed: usize,
+    at: u64,
+}
+
+impl Wish {
+    /// Whether two runs of it may go on at once: one whose lease was lost to time, and the one after it was told.
+    fn may_run_twice(&self, leases: Leases) -> bool {
+        self.kind == Kind::Keyless && leases == Leases::Time && !self.told_unknown.is_empty()
+    }
+
+    /// Whether its caller was told that nobody knows after each of these executions but the last, and before the next.
+    fn was_told_between(&self, runs: &[String], leases: Leases) -> bool {
+        if runs.len() > 1 + self.told_unknown.len() {
+            return false;
+        }
+        let mut began: Vec<u64> = runs.iter().map(|run| began(run)).collect();
+        began.sort_unstable();
+        let told = |from: u64, to: u64| self.told_unknown.iter().any(|at| (from..=to).contains(at));
+        // A holder that lost its lease to time may begin after that was told.
+        leases == Leases::Time || began.windows(2).all(|pair| told(pair[0], pair[1]))
+    }
 }
 
 struct Story {
@@ -108,13 +153,15 @@ impl Story {
             self.send(round);
             let span = self.while_of_a_round();
             std::thread::sleep(span);
+            // What was executed by now was told of before, if it had to be.
+            let executed = self.ledger.read();
             let said = self.kill();
-            self.judge(round, &said);
+            self.judge(round, &said, &executed);
         }
         // After the faults stop, every call ends.
         let said: Vec<Value> =
             std::mem::take(&mut self.children).into_iter().flat_map(Child::finish).collect();
-        self.judge(rounds, &said);
+        self.judge(rounds, &said, &self.ledger.read());
         let all: Vec<String> = self.wishes.keys().cloned().collect();
         self.start_what_is_missing();
         let mut said = Vec::new();
@@ -131,28 +178,31 @@ impl Story {
         }
         said.extend(std::mem::take(&mut self.children).into_iter().flat_map(Child::finish));
         assert_eq!(said.len(), PROCESSES * all.len(), "every call is answered once");
-        self.judge(rounds, &said);
+        self.judge(rounds, &said, &self.ledger.read());
         let count = |which: fn(&Wish) -> bool| self.wishes.values().filter(|wish| which(wish)).count();
-        let unknown = count(|wish| wish.told_unknown > 0);
+        let unknown = count(|wish| !wish.told_unknown.is_empty());
         let again = count(|wish| wish.executed > 1);
+        let keyless_again = count(|wish| wish.kind == Kind::Keyless && wish.executed > 1);
         let acknowledged = count(|wish| wish.acknowledged.is_some());
         println!(
-            "{} calls: {acknowledged} answered, {unknown} unknown, {again} executed again, {} replays",
+            "{} calls: {acknowledged} answered, {unknown} unknown, {again} executed again ({keyless_again} of those \
+             without a key), {} replays",
             all.len(),
             self.replays
         );
         assert_eq!(
-            count(|wish| wish.acknowledged.is_none() && wish.told_unknown == 0),
+            count(|wish| wish.acknowledged.is_none() && wish.told_unknown.is_empty()),
             0,
             "none is left open"
         );
         // The moments were well chosen: all of this has happened.
-        assert!(unknown > 0 && again > 0 && acknowledged > all.len() / 4 && self.replays > rounds);
+        assert!(unknown > 0 && keyless_again > 0 && again > keyless_again);
+        assert!(acknowledged > all.len() / 4 && self.replays > rounds);
     }
 
     /// What is sent next: new wishes, those that are not settled, and some of those that are.
     fn next_calls(&mut self, round: usize) -> Vec<String> {
-        let settled = |wish: &Wish| wish.acknowledged.is_some() || wish.told_unknown > 0;
+        let settled = |wish: &Wish| wish.acknowledged.is_some() || !wish.told_unknown.is_empty();
         let (done, mut calls): (Vec<_>, Vec<_>) = self.wishes.iter().partition(|(_, wish)| settled(wish));
         let names = |list: Vec<(&String, &Wish)>| list.into_iter().map(|(name, _)| name.clone()).collect();
         calls.truncate(10 * NEW);
@@ -162,9 +212,9 @@ impl Story {
             calls.push(done[usize::try_from(at).unwrap()].clone());
         }
         for number in 0..NEW {
-            let kind = [Kind::Keyed, Kind::Safe, Kind::Keyed, Kind::Keyless][number % 4];
+            let kind = KINDS[number % KINDS.len()];
             let name = format!("{round}-{number}");
-            let wish = Wish { kind, acknowledged: None, told_unknown: 0, executed: 0 };
+            let wish = Wish { kind, acknowledged: None, told_unknown: Vec::new(), executed: 0 };
             self.wishes.insert(name.clone(), wish);
             // Some are sent twice at once.
             calls.extend(std::iter::repeat_n(name, 1 + usize::from(number % 5 == 0)));
@@ -206,7 +256,7 @@ impl Story {
     fn kill(&mut self) -> Vec<Value> {
         let which = usize::try_from(self.draw(3)).unwrap();
         let (mut said, mut left) = (Vec::new(), Vec::new());
-        for (number, child) in std::mem::take(&mut self.children).into_iter().enumerate() {
+        for (number, mut child) in std::mem::take(&mut self.children).into_iter().enumerate() {
             if which == PROCESSES || which == number {
                 said.extend(child.kill());
             } else {
@@ -221,10 +271,11 @@ impl Story {
     fn envelope(name: &str, kind: Kind) -> Value {
         let mut call = envelope(json!({
             "requestId": name, "payload": { "params": { "name": name } },
-            "transport": { "dedupeMode": "enforced" },
         }));
         match kind {
-            Kind::Keyless => {}
+            Kind::Computed => call["transport"] = json!({ "dedupeMode": "enforced" }),
+            Kind::Dispatched => call[SURFACE] = json!({ "equalCalls": "joined", "callId": name }),
+            Kind::Keyless => call[SURFACE] = json!({ "equalCalls": "joined" }),
             Kind::Keyed => call["payload"]["idempotencyKey"] = json!(name),
             Kind::Safe => {
                 call["payload"]["idempotencyKey"] = json!(name);
@@ -234,15 +285,21 @@ impl Story {
         call
     }
 
-    fn judge(&mut self, round: usize, said: &[Value]) {
+    /// Judges what was heard, given what had been executed before it was listened to.
+    fn judge(&mut self, round: usize, said: &[Value], before: &BTreeMap<String, Vec<String>>) {
         let seed = self.seed;
         let executions = self.ledger.read();
-        for answer in said.iter().filter_map(|said| said.get("answer")) {
+        // A process is heard as a whole before the next one: what was said first counts first.
+        let mut said: Vec<&Value> = said.iter().filter(|said| said.get("answer").is_some()).collect();
+        said.sort_by_key(|said| said["at"].as_u64());
+        for said in said {
+            let (answer, at) = (&said["answer"], said["at"].as_u64().unwrap());
             let name = answer["requestId"].as_str().unwrap();
             let story = || {
                 format!("seed {seed}, round {round}, {name}: {answer}\nexecuted: {:?}", executions.get(name))
             };
             let wish = self.wishes.get_mut(name).unwrap();
+            let may_run_twice = wish.may_run_twice(self.leases);
             match (answer["status"].as_str().unwrap(), answer["error"]["code"].as_str()) {
                 ("success", None) => {
                     let output = answer["output"]["content"].as_str().unwrap().to_owned();
@@ -254,21 +311,32 @@ impl Story {
                         assert!(self.leases == Leases::Time, "not recorded: {}", story());
                         continue;
                     }
-                    if let Some((recorded, _)) = &wish.acknowledged {
-                        assert_eq!(*recorded, output, "another answer than before: {}", story());
+                    if let Some(recorded) = &wish.acknowledged {
+                        assert!(
+                            may_run_twice || recorded.output == output,
+                            "another answer than before: {}",
+                            story()
+                        );
                     } else {
                         assert!(
-                            wish.told_unknown == 0 || self.leases == Leases::Time,
+                            wish.told_unknown.is_empty()
+                                || wish.kind == Kind::Keyless
+                                || self.leases == Leases::Time,
                             "nobody settled it: {}",
                             story()
                         );
-                        wish.acknowledged = Some((output, runs.len()));
+                        wish.acknowledged = Some(Acknowledged { output, executed: runs.len(), at });
                     }
                 }
                 ("error", Some("outcome_unknown")) => {
-                    assert!(wish.acknowledged.is_none(), "an acknowledged result is lost: {}", story());
+                    let lost = wish.acknowledged.as_ref().is_some_and(|acknowledged| {
+                        // Two who were told at once may say so one after the other, and it ran again meanwhile.
+                        let late = wish.kind == Kind::Keyless && !wish.told_unknown.is_empty();
+                        !late || at > acknowledged.at + LATE
+                    });
+                    assert!(!lost, "an acknowledged result is lost: {}", story());
                     assert_ne!(wish.kind, Kind::Safe, "it could have run again: {}", story());
-                    wish.told_unknown += 1;
+                    wish.told_unknown.push(at);
                 }
                 _ => panic!("no answer that it may have: {}", story()),
             }
@@ -278,15 +346,23 @@ impl Story {
             wish.executed = runs.len();
             let story = || format!("seed {seed}, round {round}, {name}, {:?}: {runs:?}", wish.kind);
             match wish.kind {
-                Kind::Keyed => assert!(runs.len() <= 1, "a key ran twice: {}", story()),
+                Kind::Keyed | Kind::Computed | Kind::Dispatched => {
+                    assert!(runs.len() <= 1, "a key ran twice: {}", story());
+                }
                 Kind::Keyless => {
-                    assert!(runs.len() <= 1 + wish.told_unknown, "again before it was told: {}", story());
+                    let runs = before.get(name).map_or(&[][..], Vec::as_slice);
+                    assert!(
+                        wish.was_told_between(runs, self.leases),
+                        "again before it was told: {}",
+                        story()
+                    );
                 }
                 Kind::Safe => {}
             }
             // A holder that lost its lease to time may be at it still; that does no harm where it may run again.
             let may_lag = wish.kind == Kind::Safe && self.leases == Leases::Time;
-            if let Some((_, executed)) = wish.acknowledged
+            let may_lag = may_lag || wish.may_run_twice(self.leases);
+            if let Some(Acknowledged { executed, .. }) = wish.acknowledged
                 && !may_lag
             {
                 assert_eq!(runs.len(), executed, "executed again after it was acknowledged: {}", story());

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use steadfast_executor::{Answer, Attempt, Tool};
@@ -28,7 +28,8 @@ impl Ledger {
         Self { path: path.into().into(), draws: Arc::new(AtomicU64::new(seed)) }
     }
 
-    /// What was executed: by the `name` of its arguments, what each execution answered.
+    /// What was executed: by the `name` of its arguments, what each execution answered. The last word of it is
+    /// the moment at which the execution [began](began).
     pub(crate) fn read(&self) -> BTreeMap<String, Vec<String>> {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         let mut executions: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -49,10 +50,12 @@ impl Tool for Ledger {
     fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
         let this = self.clone();
         async move {
+            let began = moment();
             tokio::time::sleep(this.draw()).await;
             let params: Value = serde_json::from_str(attempt.params()).unwrap();
             let number = this.draws.fetch_add(1, Ordering::Relaxed);
-            let line = format!("{} {}.{number:x}", params["name"].as_str().unwrap(), std::process::id());
+            let name = params["name"].as_str().unwrap();
+            let line = format!("{name} {}.{number:x} {began}", std::process::id());
             let (path, written) = (this.path.clone(), line.clone());
             tokio::task::spawn_blocking(move || {
                 let mut file = File::options().append(true).create(true).open(path).unwrap();
@@ -65,6 +68,16 @@ impl Tool for Ledger {
             says(&line)
         }
     }
+}
+
+/// When an execution began that answered this.
+pub(crate) fn began(answer: &str) -> u64 {
+    answer.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// The time, in microseconds, the same for all processes of a test.
+pub(crate) fn moment() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros().try_into().unwrap()
 }
 
 /// SplitMix64: a number that looks drawn, from a number.

@@ -156,22 +156,29 @@ pub fn result_digest(policy: &GuardPolicy, output: &Output) -> Option<Digest> {
 #[derive(Clone, Debug, Default)]
 pub struct LoopGuard {
     /// Calls that failed and have not succeeded since; the one that failed last is last.
-    failing: Vec<Failing>,
+    failing: VecDeque<Failing>,
     /// The last failures in a row, for finding two calls that alternate.
     row: VecDeque<Subject>,
     /// Successes that repeat, where they are watched; the newest is last.
-    repeats: Vec<Repeat>,
+    repeats: VecDeque<Repeat>,
     turns: Turns,
     /// Successes so far; two readings that differ say that something worked in between.
     successes: u64,
 }
 
 /// What a failure is about: a call, or a tool that does not exist.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Eq, Serialize, Deserialize)]
 struct Subject {
     tool: ToolRef,
     /// Nothing for a tool that does not exist.
     arguments: Option<Digest>,
+}
+
+/// The arguments tell nearly all of them apart, so they are looked at first: every failure is compared with many.
+impl PartialEq for Subject {
+    fn eq(&self, other: &Self) -> bool {
+        self.arguments == other.arguments && self.tool == other.tool
+    }
 }
 
 impl Subject {
@@ -463,7 +470,7 @@ impl LoopGuard {
         };
         let turn = self.turns.mark(policy, call.turn, now);
         let position = self.repeats.iter().position(|repeat| repeat.subject.covers(call));
-        let known = position.map(|position| self.repeats.remove(position));
+        let known = position.and_then(|position| self.repeats.remove(position));
         let result = result?;
         let mut repeat =
             known.filter(|known| known.result == result && known.turn == turn).unwrap_or_else(|| Repeat {
@@ -496,18 +503,16 @@ impl LoopGuard {
     }
 
     fn take_failing(&mut self, subject: &Subject, now: &Moment) -> Failing {
-        match self.failing.iter().position(|failing| failing.subject == *subject) {
-            Some(position) => self.failing.remove(position),
-            None => Failing {
-                subject: subject.clone(),
-                errors: VecDeque::new(),
-                failures: 0,
-                mistake: None,
-                last: now.clone(),
-                tried: None,
-                hold: None,
-            },
-        }
+        let position = self.failing.iter().position(|failing| failing.subject == *subject);
+        position.and_then(|position| self.failing.remove(position)).unwrap_or_else(|| Failing {
+            subject: subject.clone(),
+            errors: VecDeque::new(),
+            failures: 0,
+            mistake: None,
+            last: now.clone(),
+            tried: None,
+            hold: None,
+        })
     }
 
     fn keep_failing(&mut self, failing: Failing) {
@@ -547,11 +552,11 @@ fn row_length(policy: &GuardPolicy) -> usize {
     identical.saturating_mul(2).clamp(4, LONGEST_ROW)
 }
 
-fn push_bounded<T>(list: &mut Vec<T>, item: T, most: usize) {
+fn push_bounded<T>(list: &mut VecDeque<T>, item: T, most: usize) {
     if list.len() >= most {
-        list.remove(0);
+        list.pop_front();
     }
-    list.push(item);
+    list.push_back(item);
 }
 
 /// How many kinds of errors are told apart per call; enough for a call that fails in turns of two or three.

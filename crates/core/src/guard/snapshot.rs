@@ -12,10 +12,10 @@ use super::{Failing, LONGEST_ROW, LoopGuard, MOST_CALLS, MOST_ERRORS, Repeat, Su
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
     version: u32,
-    failing: Vec<Failing>,
+    failing: VecDeque<Failing>,
     row: VecDeque<Subject>,
-    repeats: Vec<Repeat>,
-    told: Vec<ToldTurn>,
+    repeats: VecDeque<Repeat>,
+    told: VecDeque<ToldTurn>,
     guess: SavedGuess,
     successes: u64,
 }

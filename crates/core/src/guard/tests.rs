@@ -791,7 +791,7 @@ fn a_snapshot_that_is_too_large_loses_its_oldest_part() {
     failing.push(newest);
     let guard = LoopGuard::restore(serde_json::from_value(snapshot).unwrap()).unwrap();
     assert_eq!(guard.failing.len(), MOST_CALLS);
-    assert_eq!(guard.failing.last().unwrap().subject.tool, tool("newest"));
+    assert_eq!(guard.failing.back().unwrap().subject.tool, tool("newest"));
 }
 
 #[test]

@@ -61,7 +61,7 @@ pub(super) enum Reached {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turns {
     /// Those with failures that the host named; the one that failed last is last.
-    told: Vec<ToldTurn>,
+    told: VecDeque<ToldTurn>,
     guess: Guess,
 }
 
@@ -208,12 +208,12 @@ impl Turns {
     }
 
     /// What outlives the process.
-    pub(super) fn save(&self) -> (Vec<ToldTurn>, SavedGuess) {
+    pub(super) fn save(&self) -> (VecDeque<ToldTurn>, SavedGuess) {
         (self.told.clone(), self.guess.saved.clone())
     }
 
     /// What was saved, no larger than it may be. Nothing is in flight after a restart.
-    pub(super) fn restore(mut told: Vec<ToldTurn>, saved: SavedGuess) -> Self {
+    pub(super) fn restore(mut told: VecDeque<ToldTurn>, saved: SavedGuess) -> Self {
         told.drain(..told.len().saturating_sub(MOST_TURNS));
         Self { told, guess: Guess { saved, open: VecDeque::new() } }
     }
@@ -224,10 +224,10 @@ impl Turns {
     }
 
     fn count_told(&mut self, policy: &GuardPolicy, id: &TurnId) -> Reached {
-        let mut turn = match self.told.iter().position(|turn| turn.id == *id) {
-            Some(position) => self.told.remove(position),
-            None => ToldTurn { id: id.clone(), failures: 0 },
-        };
+        let position = self.told.iter().position(|turn| turn.id == *id);
+        let mut turn = position
+            .and_then(|position| self.told.remove(position))
+            .unwrap_or_else(|| ToldTurn { id: id.clone(), failures: 0 });
         turn.failures = turn.failures.saturating_add(1);
         let failures = turn.failures;
         super::push_bounded(&mut self.told, turn, MOST_TURNS);

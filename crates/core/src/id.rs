@@ -51,8 +51,8 @@ fn check_id(text: &str) -> Result<(), InvalidId> {
 macro_rules! text_ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+        #[serde(try_from = "String")]
         pub struct $name(Arc<str>);
 
         impl $name {
@@ -66,6 +66,17 @@ macro_rules! text_ids {
             /// The text of it.
             pub fn as_str(&self) -> &str {
                 &self.0
+            }
+
+            /// The text of it, for whoever keeps it: shared, not copied.
+            pub fn to_shared(&self) -> Arc<str> {
+                Arc::clone(&self.0)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
             }
         }
 
@@ -215,7 +226,11 @@ fn hex(bytes: &[u8]) -> String {
 
 fn write_hex(text: &mut String, bytes: &[u8]) {
     let digit = |value: u8| char::from(if value < 10 { b'0' + value } else { b'a' + value - 10 });
-    text.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
+    text.reserve(bytes.len() * 2);
+    for byte in bytes {
+        text.push(digit(byte >> 4));
+        text.push(digit(byte & 15));
+    }
 }
 
 fn hex_value(digit: u8) -> Option<u8> {

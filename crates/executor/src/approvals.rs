@@ -36,8 +36,8 @@ impl Engine {
     pub fn approvals(&self, tenant: Option<&TenantId>) -> Vec<(ParkedId, Parked)> {
         let cell = self.inner.machines.tenants.get(&tenant.cloned());
         let now = self.inner.clock.now();
-        let approvals = cell.approvals.lock();
-        approvals.parked(now).map(|(id, parked)| (id, parked.clone())).collect()
+        let judged = cell.judged.lock();
+        judged.approvals.parked(now).map(|(id, parked)| (id, parked.clone())).collect()
     }
 
     /// A person's answer to a request.
@@ -109,7 +109,7 @@ impl Inner {
             Err(error) => {
                 self.telling.store_failed(self.store.kind(), &error);
                 let cell = self.machines.tenants.get(tenant);
-                let result = change(&mut cell.approvals.lock());
+                let result = change(&mut cell.judged.lock().approvals);
                 cell.approvals_changed.notify_waiters();
                 result
             }
@@ -124,7 +124,7 @@ impl Inner {
 
     fn adopt_approvals(&self, tenant: &Option<TenantId>, approvals: Approvals) {
         let cell = self.machines.tenants.get(tenant);
-        *cell.approvals.lock() = approvals;
+        cell.judged.lock().approvals = approvals;
         cell.approvals_changed.notify_waiters();
     }
 }

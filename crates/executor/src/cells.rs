@@ -3,7 +3,6 @@
 //! A call looks its machines up once, when it begins, and borrows them for the length of one step. They are always
 //! locked in the order in which [`Cells::with`] names them, so no two calls can wait for each other.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,10 +49,13 @@ pub(crate) struct SessionId {
 }
 
 /// What the calls of one tool share.
+pub(crate) type ToolCell = Mutex<ToolState>;
+
+/// The breaker of a tool and its limits.
 #[derive(Debug)]
-pub(crate) struct ToolCell {
-    pub(crate) breaker: Mutex<Breaker>,
-    pub(crate) limiter: Mutex<Limiter>,
+pub(crate) struct ToolState {
+    pub(crate) breaker: Breaker,
+    limiter: Limiter,
 }
 
 /// What the calls of one dependency share.
@@ -73,10 +75,16 @@ pub(crate) struct Load {
 /// What the calls of one tenant share.
 #[derive(Debug)]
 pub(crate) struct Tenant {
-    pub(crate) trust: Mutex<TrustLedger>,
-    pub(crate) approvals: Mutex<Approvals>,
+    pub(crate) judged: Mutex<Judged>,
     /// Somebody asked, or answered.
     pub(crate) approvals_changed: Notify,
+}
+
+/// What a tenant's tools are trusted with, and what people allowed them beside.
+#[derive(Debug, Default)]
+pub(crate) struct Judged {
+    pub(crate) trust: TrustLedger,
+    pub(crate) approvals: Approvals,
 }
 
 /// The machines of one call.
@@ -94,23 +102,23 @@ pub(crate) struct Cells {
 impl Cells {
     /// Lends the machines for one step.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Shared<'_>) -> R) -> R {
-        let mut breaker = self.tool.breaker.lock();
-        let mut limiter = self.tool.limiter.lock();
+        let mut tool = self.tool.lock();
+        let ToolState { breaker, limiter } = &mut *tool;
         let mut coarser = self.coarser.as_ref().map(|cell| cell.breaker.lock());
         let mut load = self.dependency.load.lock();
         let Load { budget, limiter: dependency_limiter } = &mut *load;
         let mut guard = self.guard.lock();
-        let mut trust = self.tenant.trust.lock();
-        let approvals = self.tenant.approvals.lock();
+        let mut judged = self.tenant.judged.lock();
+        let Judged { trust, approvals } = &mut *judged;
         act(&mut Shared {
-            breaker: &mut breaker,
+            breaker,
             dependency: coarser.as_deref_mut(),
             budget,
-            limiter: &mut limiter,
+            limiter,
             dependency_limiter,
             guard: &mut guard,
-            trust: &mut trust,
-            approvals: &approvals,
+            trust,
+            approvals,
         })
     }
 }
@@ -122,25 +130,30 @@ impl Machines {
 
     /// `seed` differs between all who share a store: their probes are numbered from there.
     pub(crate) fn new(seed: u64, trust: Bounds) -> Self {
-        let breaker = move || Mutex::new(Breaker::numbered_from(seed));
+        let breaker = move || Breaker::numbered_from(seed);
         Self {
-            tools: Registry::new(Self::MOST, move || ToolCell {
-                breaker: breaker(),
-                limiter: Mutex::default(),
+            tools: Registry::new(Self::MOST, move || {
+                Mutex::new(ToolState { breaker: breaker(), limiter: Limiter::default() })
             }),
             dependencies: Registry::new(Self::MOST, move || DependencyCell {
-                breaker: breaker(),
+                breaker: Mutex::new(breaker()),
                 load: Mutex::default(),
             }),
             sessions: Registry::new(Self::MOST, Mutex::default),
             tenants: Registry::new(Self::MOST, move || Tenant {
-                trust: Mutex::new(TrustLedger::new(trust)),
-                approvals: Mutex::default(),
+                judged: Mutex::new(Judged {
+                    trust: TrustLedger::new(trust),
+                    approvals: Approvals::default(),
+                }),
                 approvals_changed: Notify::new(),
             }),
         }
     }
 }
+
+/// Clients choose the names. The hash has a secret of each map, and the maps are bounded: names that are made to
+/// collide by guessing cost no more than a walk through so many.
+type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::quality::RandomState>;
 
 /// Things by name, made when first asked for, bounded.
 pub(crate) struct Registry<K, V> {

@@ -1,6 +1,6 @@
 //! What is said to a call from outside while it is under way.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use tokio::sync::Notify;
 
@@ -20,6 +20,35 @@ pub(crate) enum Signal {
     Gone,
     /// The attempt shows a sign of life.
     Progress,
+}
+
+/// What is said to the attempts of one call: from which of them on an answer is still wanted. They are numbered from 1.
+#[derive(Debug, Default)]
+pub(crate) struct Unwanted {
+    last: AtomicU32,
+    changed: Notify,
+}
+
+impl Unwanted {
+    /// Nobody wants the answer of this attempt any more, nor that of one before it.
+    pub(crate) fn cancel(&self, attempt: u32) {
+        self.last.fetch_max(attempt, Ordering::AcqRel);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn is_cancelled(&self, attempt: u32) -> bool {
+        attempt <= self.last.load(Ordering::Acquire)
+    }
+
+    pub(crate) async fn cancelled(&self, attempt: u32) {
+        loop {
+            let changed = self.changed.notified();
+            if self.is_cancelled(attempt) {
+                return;
+            }
+            changed.await;
+        }
+    }
 }
 
 const CANCEL: u8 = 1;

@@ -24,7 +24,6 @@ use steadfast_core::key::Key;
 use steadfast_core::policy::Mode;
 use steadfast_store::{Store, StoreError};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::cells::Cells;
 use crate::control::Signal;
@@ -57,7 +56,7 @@ pub(crate) struct Drive {
 /// What goes on while the machine waits.
 enum Going {
     Nothing,
-    Attempt { running: Running, number: u32, started: Timestamp, cancel: CancellationToken },
+    Attempt { running: Running, number: u32, started: Timestamp },
     Following(Pin<Box<dyn Future<Output = Wake> + Send>>),
     Asking(ParkedId, Box<Ask>),
 }
@@ -189,16 +188,14 @@ impl Drive {
                 }
                 Step::Answer { result, upstream } => {
                     self.answer(*result);
-                    match (upstream, &self.going) {
-                        (Upstream::Cancel, Going::Attempt { cancel, .. }) => cancel.cancel(),
-                        (Upstream::Cancel | Upstream::LeaveAlone, _) => {}
+                    match upstream {
+                        Upstream::Cancel => self.cancel_attempt(),
+                        Upstream::LeaveAlone => {}
                     }
                     self.wait().await
                 }
                 Step::CancelUpstream => {
-                    if let Going::Attempt { cancel, .. } = &self.going {
-                        cancel.cancel();
-                    }
+                    self.cancel_attempt();
                     self.wait().await
                 }
                 Step::Finish { result, kept } => {
@@ -302,16 +299,14 @@ impl Drive {
     // ---- attempts ----
 
     fn start(&self, run: &Run) -> Going {
-        let cancel = CancellationToken::new();
-        let about = self.inner.about(&self.envelope, &self.call);
-        let own = self.inner.telling.traceparent(&about, run.attempt);
+        let about = || self.inner.about(&self.envelope, &self.call);
+        let own = self.inner.telling.traceparent(about, run.attempt);
         let attempt = Attempt {
             envelope: self.envelope.clone(),
             number: run.attempt,
             deadline: run.deadline,
             run: run.run.clone(),
             traceparent: own.or_else(|| self.envelope.trace.traceparent.clone()),
-            cancelled: cancel.clone(),
             desk: self.desk.clone(),
         };
         let running: Running = if self.inner.hooks.0.is_none() {
@@ -324,7 +319,7 @@ impl Drive {
                 tool.start(attempt).await
             })
         };
-        Going::Attempt { running, number: run.attempt, started: self.inner.clock.now(), cancel }
+        Going::Attempt { running, number: run.attempt, started: self.inner.clock.now() }
     }
 
     async fn ran(&mut self, answer: Answer) -> Event {
@@ -347,6 +342,13 @@ impl Drive {
         })
     }
 
+    /// Tells the attempt that nobody wants its answer any more.
+    fn cancel_attempt(&self) {
+        if let Going::Attempt { number, .. } = self.going {
+            self.desk.unwanted.cancel(number);
+        }
+    }
+
     async fn cut(&mut self, cut: Cut) -> Event {
         let Going::Attempt { started, .. } = &self.going else { return Event::Woke(Wake::Time) };
         let after = self.inner.clock.now().since(*started);
@@ -366,10 +368,10 @@ impl Drive {
 
     /// Ends the attempt. It is told first, and what it says then still counts.
     async fn end_attempt(&mut self, silent: Fault) -> Event {
-        let Going::Attempt { running, cancel, .. } = &mut self.going else {
+        self.cancel_attempt();
+        let Going::Attempt { running, .. } = &mut self.going else {
             return Event::Woke(Wake::Time);
         };
-        cancel.cancel();
         let answer = tokio::select! {
             biased;
             answer = running => answer,
@@ -472,7 +474,7 @@ impl Drive {
             let code = result.ended.as_ref().err().map(|failure| failure.code);
             self.inner.hooks.short_circuit(&self.envelope, code).await;
         }
-        self.inner.telling.finished(&self.inner.about(&self.envelope, &self.call), &result);
+        self.inner.telling.finished(|| self.inner.about(&self.envelope, &self.call), &result);
         let finished = Finished::new(self.call, &result);
         self.desk.answer(&result, finished.request(), &self.store);
         self.inner.history.remember(finished);
@@ -514,7 +516,7 @@ impl Going {
                 let tenant = inner.machines.tenants.get(&call.request().tenant);
                 loop {
                     let changed = tenant.approvals_changed.notified();
-                    let answer = tenant.approvals.lock().answer(
+                    let answer = tenant.judged.lock().approvals.answer(
                         *id,
                         wanted(call, Answers::of(ask)),
                         inner.clock.now(),

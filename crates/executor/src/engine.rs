@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io::Write as _;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,7 +17,7 @@ use steadfast_core::dedupe::{Owner, Process, RunId};
 use steadfast_core::envelope::{
     BreakerHint, CallEnvelope, EnvelopeError, ErrorBody, ResultEnvelope, UnknownFields,
 };
-use steadfast_core::id::Digest;
+use steadfast_core::id::{Digest, Domain};
 use steadfast_core::json::Document;
 use steadfast_core::policy::{ArgumentCheck, Policy, Profile, ToolClass};
 use steadfast_core::trust::Bounds;
@@ -28,7 +29,7 @@ use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::cells::{Cells, DependencyKey, Machines, SessionId, ToolKey};
-use crate::control::Control;
+use crate::control::{Control, Unwanted};
 use crate::deliveries::{Arrival, Deliveries};
 use crate::drive::Drive;
 use crate::followers::Runs;
@@ -219,7 +220,8 @@ async fn drive(
     };
     let seed = spread(inner.seed ^ number);
     let now = inner.clock.now();
-    let mut notices = Vec::with_capacity(8);
+    // They are told after each step, and hardly any step has more.
+    let mut notices = Vec::with_capacity(4);
     let (call, step) = cells.with(|shared| Call::begin(shared, request, policy, seed, now, &mut notices));
     Drive::new(inner, envelope, call, cells, store, tool, desk, notices).run(step).await;
     drop(place);
@@ -309,6 +311,7 @@ impl Canceller {
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
     pub(crate) control: Control,
+    pub(crate) unwanted: Unwanted,
     answer: Mutex<Option<Called>>,
     given: AtomicBool,
     pub(crate) answered: Notify,
@@ -363,7 +366,7 @@ impl Inner {
         let intake = Intake {
             process: &self.process,
             number,
-            run: &RunId(format!("{}-{number:x}", self.tag).into()),
+            run: &self.run_id(number),
             channel: options.channel,
             hook_key,
             equal_calls: options.equal_calls,
@@ -372,6 +375,17 @@ impl Inner {
         };
         let request = Request::from_params(envelope, params.root(), &policy, intake);
         Ok((policy, request))
+    }
+
+    /// Names a run: the engine, and the call that makes it.
+    fn run_id(&self, number: u64) -> RunId {
+        // Both are short and known, so that the text needs no place of its own before it is shared.
+        let mut text = [0; 64];
+        let mut rest = &mut text[..];
+        let _ = write!(rest, "{}-{number:x}", self.tag);
+        let left = rest.len();
+        let written = text.get(..text.len() - left).unwrap_or_default();
+        RunId(std::str::from_utf8(written).unwrap_or_default().into())
     }
 
     /// The machines that this call shares with others.
@@ -441,8 +455,8 @@ impl Inner {
 
 /// What a call depends on: the host that its arguments name, else the server of its tool.
 fn dependency(request: &Request) -> DependencyKey {
-    let name = request.domain.as_ref().map_or(request.tool.namespace.as_str(), |domain| domain.as_str());
-    DependencyKey { tenant: request.tenant.clone(), name: name.into() }
+    let name = request.domain.as_ref().map_or_else(|| request.tool.namespace.to_shared(), Domain::to_shared);
+    DependencyKey { tenant: request.tenant.clone(), name }
 }
 
 /// The coarser breaker that the caller asked for.

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 /// The runs of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
-    runs: Mutex<HashMap<Key, Entry>>,
+    runs: Mutex<HashMap<Key, Entry, foldhash::quality::RandomState>>,
     entered: AtomicU64,
 }
 

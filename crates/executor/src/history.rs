@@ -191,7 +191,7 @@ impl Finished {
         writing.text.clear();
         serde_json::to_writer(&mut writing.text, &facts).ok()?;
         let body = std::str::from_utf8(&writing.text).ok()?.into();
-        Some(Entry { at: facts.arrived, subject: facts.request_id.as_str().into(), body })
+        Some(Entry { at: facts.arrived, subject: facts.request_id.to_shared(), body })
     }
 }
 

@@ -14,7 +14,6 @@ use steadfast_core::Timestamp;
 use steadfast_core::dedupe::RunId;
 use steadfast_core::envelope::CallEnvelope;
 use tokio::sync::{Notify, oneshot};
-use tokio_util::sync::CancellationToken;
 
 use crate::engine::{CallOptions, Called, Desk, Engine};
 use crate::tool::{Answer, Attempt, Tool};
@@ -109,7 +108,6 @@ struct Ordered {
     deadline: Option<Timestamp>,
     run: RunId,
     fetched: bool,
-    cancelled: CancellationToken,
     report: oneshot::Sender<Answer>,
 }
 
@@ -152,7 +150,7 @@ impl Engine {
         let ordered = ordered.as_ref().filter(|ordered| ordered.attempt == attempt);
         let Some(ordered) = ordered else { return Err(HostError::NotThisAttempt) };
         host.desk.control.progress();
-        let unwanted = ordered.cancelled.is_cancelled() || ordered.report.is_closed();
+        let unwanted = host.desk.unwanted.is_cancelled(attempt) || ordered.report.is_closed();
         Ok(if unwanted { Pulse::Unwanted } else { Pulse::Wanted })
     }
 
@@ -228,7 +226,6 @@ impl Tool for HostTool {
                     deadline: attempt.deadline,
                     run: attempt.run.clone(),
                     fetched: false,
-                    cancelled: attempt.cancelled.clone(),
                     report,
                 });
                 call.changed.notify_waiters();

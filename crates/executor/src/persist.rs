@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use steadfast_core::breaker::{self, Breaker};
+use steadfast_core::breaker;
 use steadfast_core::call::{BreakerScope, Notice, Request};
 use steadfast_core::guard::{self, LoopGuard};
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
@@ -236,7 +236,7 @@ impl Inner {
         match marked {
             Marked::Tool(key) => match self.machines.tools.find(key) {
                 Some(cell) => {
-                    json(Some(BREAKER_LASTS), serde_json::to_string(&cell.breaker.lock().snapshot()))
+                    json(Some(BREAKER_LASTS), serde_json::to_string(&cell.lock().breaker.snapshot()))
                 }
                 None => Ok(None),
             },
@@ -248,7 +248,7 @@ impl Inner {
             },
             Marked::Trust(tenant) => match self.machines.tenants.find(tenant) {
                 Some(cell) => {
-                    let snapshot = cell.trust.lock().snapshot(self.clock.now());
+                    let snapshot = cell.judged.lock().trust.snapshot(self.clock.now());
                     json(None, serde_json::to_string(&snapshot))
                 }
                 None => Ok(None),
@@ -277,12 +277,12 @@ impl Inner {
             Name::Tool(tenant, namespace, tool) => {
                 let key = ToolKey { tenant, tool: ToolRef { namespace, tool } };
                 let snapshot: breaker::Snapshot = serde_json::from_str(body).map_err(text)?;
-                adopt_breaker(&self.machines.tools.get(&key).breaker, &snapshot, now);
+                self.machines.tools.get(&key).lock().breaker.adopt(&snapshot, now);
             }
             Name::Dependency(tenant, name) => {
                 let snapshot: breaker::Snapshot = serde_json::from_str(body).map_err(text)?;
                 let cell = self.machines.dependencies.get(&DependencyKey { tenant, name });
-                adopt_breaker(&cell.breaker, &snapshot, now);
+                cell.breaker.lock().adopt(&snapshot, now);
             }
             Name::Tenant(tenant) => {
                 let elsewhere = match &self.trust_kept {
@@ -292,7 +292,8 @@ impl Inner {
                 };
                 if !elsewhere {
                     let snapshot = Snapshot::read(body).map_err(|error| error.to_string())?;
-                    adopt_trust(&self.machines.tenants.get(&tenant).trust, snapshot, self.trust_bounds)?;
+                    let tenant = self.machines.tenants.get(&tenant);
+                    adopt_trust(&mut tenant.judged.lock().trust, snapshot, self.trust_bounds)?;
                 }
             }
             Name::Session(tenant, session) => {
@@ -310,12 +311,7 @@ impl Inner {
 }
 
 /// A ledger that knows nothing takes everything over, single failures too.
-pub(crate) fn adopt_trust(
-    trust: &Mutex<TrustLedger>,
-    snapshot: Snapshot,
-    bounds: Bounds,
-) -> Result<(), String> {
-    let mut trust = trust.lock();
+pub(crate) fn adopt_trust(trust: &mut TrustLedger, snapshot: Snapshot, bounds: Bounds) -> Result<(), String> {
     let fresh =
         trust.history(None).next().is_none() && trust.snapshot(snapshot.last_updated).tool_states.is_empty();
     if fresh {
@@ -323,10 +319,6 @@ pub(crate) fn adopt_trust(
         return Ok(());
     }
     trust.adopt(snapshot).map_err(|error| error.to_string())
-}
-
-fn adopt_breaker(breaker: &Mutex<Breaker>, snapshot: &breaker::Snapshot, now: steadfast_core::Timestamp) {
-    breaker.lock().adopt(snapshot, now);
 }
 
 impl Marked {

@@ -129,8 +129,12 @@ impl Telling {
         }
     }
 
-    pub(crate) fn finished(&self, about: &About<'_>, result: &CallResult) {
-        self.each(|listener| listener.finished(about, result));
+    /// `about` is only made where somebody asks.
+    pub(crate) fn finished<'a>(&self, about: impl FnOnce() -> About<'a>, result: &CallResult) {
+        if !self.listeners.is_empty() {
+            let about = about();
+            self.each(|listener| listener.finished(&about, result));
+        }
     }
 
     pub(crate) fn turned_away(&self, away: &TurnedAway<'_>, call: u64) {
@@ -148,11 +152,14 @@ impl Telling {
         });
     }
 
-    pub(crate) fn traceparent(&self, about: &About<'_>, attempt: u32) -> Option<String> {
-        let mut own = None;
+    pub(crate) fn traceparent<'a>(&self, about: impl FnOnce() -> About<'a>, attempt: u32) -> Option<String> {
+        if self.listeners.is_empty() {
+            return None;
+        }
+        let (about, mut own) = (about(), None);
         self.each(|listener| {
             if own.is_none() {
-                own = listener.traceparent(about, attempt);
+                own = listener.traceparent(&about, attempt);
             }
         });
         own

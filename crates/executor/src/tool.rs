@@ -12,7 +12,6 @@ use steadfast_core::classify::{Fault, Source};
 use steadfast_core::dedupe::RunId;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::output::Output;
-use tokio_util::sync::CancellationToken;
 
 use crate::catch::Caught;
 use crate::engine::Desk;
@@ -53,7 +52,6 @@ pub struct Attempt {
     pub run: RunId,
     /// The trace to pass on: that of this attempt's own span where a listener makes spans, else the caller's.
     pub traceparent: Option<String>,
-    pub(crate) cancelled: CancellationToken,
     pub(crate) desk: Arc<Desk>,
 }
 
@@ -70,12 +68,12 @@ impl Attempt {
 
     /// Resolves when nobody wants the answer any more. The attempt may still give one.
     pub async fn cancelled(&self) {
-        self.cancelled.cancelled().await;
+        self.desk.unwanted.cancelled(self.number).await;
     }
 
     /// Whether nobody wants the answer any more.
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.is_cancelled()
+        self.desk.unwanted.is_cancelled(self.number)
     }
 
     /// A sign of life: pushes back the time-out of this attempt, within the total of the call.

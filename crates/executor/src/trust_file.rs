@@ -103,7 +103,8 @@ impl Inner {
         });
         let adopted = read.and_then(|snapshot| match snapshot {
             Some(snapshot) => {
-                adopt_trust(&self.machines.tenants.get(&None).trust, snapshot, self.trust_bounds)
+                let tenant = self.machines.tenants.get(&None);
+                adopt_trust(&mut tenant.judged.lock().trust, snapshot, self.trust_bounds)
             }
             None => Ok(()),
         });
@@ -113,7 +114,7 @@ impl Inner {
     }
 
     pub(crate) async fn write_trust_file(&self, file: &TrustFile) -> Result<(), StoreError> {
-        let snapshot = self.machines.tenants.get(&None).trust.lock().snapshot(self.clock.now());
+        let snapshot = self.machines.tenants.get(&None).judged.lock().trust.snapshot(self.clock.now());
         let file = file.clone();
         let written = tokio::task::spawn_blocking(move || {
             file.write(&serde_json::to_string_pretty(&snapshot).map_err(io::Error::other)?).map_err(|error| {

@@ -5,7 +5,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -121,17 +124,28 @@ impl Keeper {
                         () = added => {}
                     }
                 }
-                Next::Now(under_way) => under_way.repeat(inner).await,
+                Next::Now(first) => {
+                    let mut hands: Vec<Hand<'_>> = vec![Box::pin(first.repeat(inner))];
+                    while hands.len() < HANDS
+                        && let Next::Now(another) = self.next(&*inner.clock)
+                    {
+                        hands.push(Box::pin(another.repeat(inner)));
+                    }
+                    all(hands).await;
+                }
             }
         }
     }
 
     /// Tries everything once more, due or not, and waits for what is under way; for the end of the engine.
     pub(crate) async fn drain(&self, inner: &Inner) {
-        let waiting = self.queue.lock().waiting.len();
-        for _ in 0..waiting {
-            let Some(under_way) = self.take(0) else { break };
-            under_way.repeat(inner).await;
+        let mut left = self.queue.lock().waiting.len();
+        while left > 0 {
+            let taken = (0..left.min(HANDS)).map_while(|_| self.take(0));
+            let hands: Vec<Hand<'_>> =
+                taken.map(|under_way| Box::pin(under_way.repeat(inner)) as Hand<'_>).collect();
+            left = if hands.is_empty() { 0 } else { left - hands.len() };
+            all(hands).await;
         }
         loop {
             let settled = self.settled.notified();
@@ -160,6 +174,22 @@ impl Keeper {
         queue.under_way += 1;
         Some(UnderWay { keeper: self, keeping: Some(keeping) })
     }
+}
+
+/// How many are repeated at once: a store that comes back finds as many as there were calls meanwhile, and each may
+/// wait for a disk or a replica.
+const HANDS: usize = 32;
+
+/// One of those that are repeated at once.
+type Hand<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// Ends when all of them have.
+async fn all(mut hands: Vec<Hand<'_>>) {
+    poll_fn(|context| {
+        hands.retain_mut(|hand| hand.as_mut().poll(context).is_pending());
+        if hands.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 /// An operation that is being repeated. If that comes to nothing, or is given up, it waits again.

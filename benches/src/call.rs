@@ -337,6 +337,7 @@ impl Desk {
                 Given::Key => SentKey::Given,
                 Given::Nothing => SentKey::Run,
             },
+            computed_since: None,
             digest,
             run: RunId(run),
             process: self.process.clone(),

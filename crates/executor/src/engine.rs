@@ -38,6 +38,7 @@ use crate::hooks::{Hooked, Hooks};
 use crate::host::HostCalls;
 use crate::info::{Assistance, ToolInfo};
 use crate::keep::Keeper;
+use crate::pauses::Pauses;
 use crate::persist::Marks;
 use crate::policies::Policies;
 use crate::telling::{About, EngineEvent, Listener, Telling, TurnedAway};
@@ -68,6 +69,7 @@ pub(crate) struct Inner {
     pub(crate) stopping: CancellationToken,
     pub(crate) hosted: HostCalls,
     pub(crate) marks: Marks,
+    pauses: Pauses,
     pub(crate) history: History,
     pub(crate) history_kept: Keep,
     pub(crate) trust_kept: TrustKept,
@@ -204,7 +206,7 @@ async fn drive(
         Some(_) => None,
     };
     let number = CALLS.fetch_add(1, Ordering::Relaxed);
-    let (policy, request) = match inner.take_in(&envelope, &options, hook_key.as_deref(), number) {
+    let (policy, mut request) = match inner.take_in(&envelope, &options, hook_key.as_deref(), number) {
         Ok(taken) => taken,
         Err(error) => return desk.give(inner.turned_away(&envelope, ErrorBody::from(&error))),
     };
@@ -218,6 +220,7 @@ async fn drive(
         ToolClass::ReadOnly => inner.local.clone(),
         ToolClass::Idempotent | ToolClass::Mutating | ToolClass::Unknown => inner.store.clone(),
     };
+    request.computed_since = inner.pauses.before(&request, policy.modes.dedupe, || store.now());
     let seed = spread(inner.seed ^ number);
     let now = inner.clock.now();
     // They are told after each step, and hardly any step has more.
@@ -603,6 +606,7 @@ impl EngineBuilder {
             stopping: CancellationToken::new(),
             hosted: HostCalls::default(),
             marks: Marks::default(),
+            pauses: Pauses::default(),
             history: History::default(),
             history_kept: self.history.unwrap_or(history::KEEP),
             trust_kept: self.trust_kept,

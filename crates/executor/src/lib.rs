@@ -26,6 +26,7 @@
 //! | `cells` | the machines that calls share |
 //! | `followers` | callers in this process that wait for one run |
 //! | `keep`, `deliveries` | what has to get through to the store later |
+//! | `pauses` | when duplicates were last not recognised |
 //! | `approvals` | people's answers |
 //! | `persist`, `trust_file` | what the machines know, kept |
 //! | `history` | what became of calls |
@@ -45,6 +46,7 @@ mod hooks;
 mod host;
 mod info;
 mod keep;
+mod pauses;
 mod persist;
 mod policies;
 mod telling;

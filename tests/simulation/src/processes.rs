@@ -65,6 +65,7 @@ impl World {
             model: None,
             duplicates: Duplicates::Joined(address),
             sent_key: if explicit { SentKey::Given } else { SentKey::Run },
+            computed_since: None,
             digest: digest(arguments),
             run: RunId(run.into()),
             process: home.identity.clone(),

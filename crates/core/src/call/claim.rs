@@ -38,6 +38,10 @@ impl Call {
         if request.hints.safety_critical {
             rules.after_unknown = AfterUnknown::Hold;
         }
+        rules.computed_since = match request.sent_key {
+            SentKey::Given => None,
+            SentKey::Run => request.computed_since,
+        };
         let address = request.address()?;
         Some(Claim {
             // Shadow records live apart, so that they never answer a call that is enforced.

@@ -80,6 +80,7 @@ impl Request {
                 GivenKey::ByCaller(_) | GivenKey::ByHook(_) => SentKey::Given,
                 GivenKey::None => SentKey::Run,
             },
+            computed_since: None,
             digest,
             run: intake.run.clone(),
             process: intake.process.clone(),

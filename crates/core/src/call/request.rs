@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::Timestamp;
 use crate::approval::Channel;
 use crate::dedupe::{Address, Process, RunId};
 use crate::id::{
@@ -35,6 +36,9 @@ pub struct Request {
     pub duplicates: Duplicates,
     /// The key that travels upstream with it.
     pub sent_key: SentKey,
+    /// Answers that a computed key finds count only if they were recorded since then: duplicates of this tool were not
+    /// recognised before.
+    pub computed_since: Option<Timestamp>,
     /// The canonical arguments.
     pub digest: Digest,
     /// The id of this run, should it be the first.

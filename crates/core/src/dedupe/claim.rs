@@ -14,6 +14,8 @@
 //! | `unknown`, not delivered, or less than 10 s ago | tell | tell | tell | tell |
 //! | `unknown`, delivered 10 s ago or more | tell | tell | mine (`hold`: tell) | tell |
 //!
+//! Finished answers that a computed key finds and that were recorded before [`Rules::computed_since`] count as nothing.
+//!
 //! An explicit key with another digest is a conflict in every row, for waiters too, and nothing is written.
 //!
 //! A call id with other arguments finds nothing: it is another call. One whose own record failed, or lapsed before
@@ -135,6 +137,9 @@ pub struct Rules {
     pub after_telling: Duration,
     /// How long records are kept.
     pub keep: Lifetimes,
+    /// Given where nobody gave the key, and duplicates were not recognised for a while: answers from before that
+    /// moment are not given again. What was open then, and who waited for it, stays.
+    pub computed_since: Option<Timestamp>,
 }
 
 impl From<&DedupePolicy> for Rules {
@@ -146,6 +151,7 @@ impl From<&DedupePolicy> for Rules {
             undelivered: policy.undelivered,
             after_telling: policy.after_telling,
             keep: policy.keep,
+            computed_since: None,
         }
     }
 }
@@ -337,7 +343,11 @@ fn pick<'r>(claim: &Claim, found: Found<'r>, now: Timestamp) -> Option<(&'r Reco
     let fresh = |seen: Seen<'r>| {
         seen.filter(|(record, _)| !record.is_expired(now) && (explicit || claim.is_same_call(record)))
     };
-    let (own, indexed, followed) = (fresh(found.own), fresh(found.indexed), fresh(found.followed));
+    let counts = |(record, _): &(&Record, LeaseSight)| {
+        record.is_open() || claim.rules.computed_since.is_none_or(|since| record.updated >= since)
+    };
+    let own = fresh(found.own).filter(|seen| !explicit || counts(seen));
+    let (indexed, followed) = (fresh(found.indexed).filter(counts), fresh(found.followed));
     // What nobody holds and nobody has an answer of stands back behind an equal run that is open or owes its answer.
     let stands_back = |(record, sight): &(&Record, LeaseSight)| match record.state {
         RecordState::Inflight => {

@@ -744,3 +744,31 @@ fn a_record_of_a_newer_format_or_a_damaged_one_is_refused_with_its_reason() {
     assert!(matches!(Record::from_json(&text[..text.len() - 1]), Err(UnreadableRecord::Damaged(_))));
     assert!(matches!(Record::from_json("{}"), Err(UnreadableRecord::Damaged(_))));
 }
+
+#[test]
+fn answers_that_a_computed_key_finds_count_only_since_duplicates_are_recognised_again() {
+    let age = NOW.since(record(Column::Equal, RecordState::Inflight).updated);
+    let verdict = |column, state: RecordState, since: Duration| {
+        let mut claim = claim(column);
+        claim.rules.computed_since = Some(NOW.before(since));
+        let record = record(column, state);
+        decide(column, &claim, Some(&record), LeaseSight::Alive).verdict
+    };
+    let (later, then) = (age - SECOND, age);
+    for column in COLUMNS {
+        let done = |since| verdict(column, RecordState::Done(None), since);
+        assert!(matches!(done(then), ClaimVerdict::Replay(_)), "{column:?}: recorded since then");
+        match column {
+            // Nobody gave the key, or these rules would not say so.
+            Column::Explicit | Column::Equal => {
+                assert!(matches!(done(later), ClaimVerdict::Mine(_)), "{column:?}")
+            }
+            Column::CallId | Column::Waiter => {
+                assert!(matches!(done(later), ClaimVerdict::Replay(_)), "{column:?}")
+            }
+        }
+        let open = |state| verdict(column, state, later);
+        assert!(matches!(open(RecordState::Inflight), ClaimVerdict::Follow(_)), "{column:?}");
+        assert!(matches!(open(RecordState::Unknown), ClaimVerdict::Unknown(_)), "{column:?}");
+    }
+}

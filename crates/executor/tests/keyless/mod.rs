@@ -3,8 +3,23 @@
 
 use steadfast_core::call::{CallId, EqualCalls};
 use steadfast_core::id::ToolCallId;
+use steadfast_core::key::DedupeMode;
 
 use super::*;
+
+/// An engine whose dedupe can be turned off and on.
+async fn switched() -> (Engine, impl Fn(Mode)) {
+    let mode = Arc::new(parking_lot::Mutex::new(Mode::Enforce));
+    let now = mode.clone();
+    let policies = move |_: &CallEnvelope| {
+        let mut policy = standard(ToolClass::Mutating);
+        policy.modes.dedupe = *now.lock();
+        Arc::new(policy)
+    };
+    let clock = Arc::new(RuntimeClock::new());
+    let engine = Engine::builder().clock(clock).policies(policies).start().await;
+    (engine, move |wanted| *mode.lock() = wanted)
+}
 
 /// Equal calls are joined; with the client's id of the dispatch if it has one.
 fn joined(call_id: Option<&str>) -> CallOptions {
@@ -123,4 +138,58 @@ async fn where_nobody_asked_for_more_only_the_call_id_counts() {
         assert_eq!(called.result.from_cache, replayed, "{id:?}");
     }
     assert_eq!(runs.load(Ordering::SeqCst), 4);
+}
+
+/// Answers of computed keys were once given again after dedupe had been off, although calls had run meanwhile.
+#[tokio::test(start_paused = true)]
+async fn dedupe_that_is_turned_on_again_gives_no_answers_of_computed_keys_from_before() {
+    let (engine, dedupe) = switched().await;
+    let mut enforced = pay(1, None);
+    enforced.transport.dedupe_mode = Some(DedupeMode::Enforced);
+    let calls = [
+        (enforced, joined(None)),
+        (pay(2, None), joined(None)),
+        (pay(3, None), joined(Some("a"))),
+        (pay(4, Some("k")), joined(None)),
+    ];
+    let replayed = async || {
+        tokio::time::sleep(A_WHILE).await;
+        let mut replayed = Vec::new();
+        for (envelope, options) in &calls {
+            let called = engine.call_with(envelope.clone(), flaky(0), options.clone()).await;
+            assert_eq!(called.result.status, Status::Success);
+            replayed.push(called.result.from_cache);
+        }
+        replayed
+    };
+    assert_eq!(replayed().await, [false; 4]);
+    assert_eq!(replayed().await, [true; 4]);
+    dedupe(Mode::Off);
+    assert_eq!(replayed().await, [false; 4]);
+    dedupe(Mode::Enforce);
+    assert_eq!(replayed().await, [false, false, true, true], "a key or an id that was given still counts");
+    assert_eq!(replayed().await, [true; 4], "what was recorded since counts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_open_when_dedupe_was_turned_off_is_still_open_when_it_is_on_again() {
+    let (engine, dedupe) = switched().await;
+    let call = || engine.call_with(pay(1, None), |_: Attempt| async { reset() }, joined(None));
+    assert_eq!(code(&call().await), Some(Code::OutcomeUnknown));
+    let tool = Gated::new();
+    let gated = || tokio::spawn(engine.call_with(pay(2, None), tool.clone(), joined(None)));
+    let first = gated();
+    settle().await;
+    dedupe(Mode::Off);
+    tokio::time::sleep(A_WHILE).await;
+    engine.call(pay(3, None), flaky(0)).await;
+    dedupe(Mode::Enforce);
+    tokio::time::sleep(A_WHILE).await;
+    let told = engine.call_with(pay(1, None), flaky(0), joined(None)).await;
+    assert_eq!(code(&told), Some(Code::OutcomeUnknown));
+    let second = gated();
+    settle().await;
+    assert_eq!(tool.runs(), 1);
+    tool.leave.add_permits(1);
+    assert!(!first.await.unwrap().result.from_cache && second.await.unwrap().result.from_cache);
 }

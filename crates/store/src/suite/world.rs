@@ -314,6 +314,7 @@ pub(super) fn save(claimed: &Record, ending: Ending) -> Save {
         delivered: None,
         hold: false,
         keep: lifetimes(),
+        computed_since: None,
     }
 }
 

@@ -97,6 +97,7 @@ pub(super) fn request(draw: &mut Draw<'_>, number: u64, now: Timestamp) -> Reque
         model: None,
         duplicates,
         sent_key,
+        computed_since: (shape & 128 != 0).then_some(now),
         digest: Digest::of(if shape & 4 == 0 { b"{}" } else { b"[]" }),
         run: RunId(format!("run-{number}").into()),
         process: process(1),

@@ -1,0 +1,70 @@
+//! When duplicates of a tool were last not recognised.
+//!
+//! Where dedupe is turned off and on again, the answers from before are old: calls have run meanwhile that left no record
+//! behind, and what they did may have made the old answers wrong. Answers under keys that somebody gave stay, because the
+//! key says that the same call is meant; those that only a computed key finds are not given again. Each process goes by
+//! the calls that it has seen itself.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use steadfast_core::Timestamp;
+use steadfast_core::call::Request;
+use steadfast_core::id::{Domain, TenantId, ToolRef};
+use steadfast_core::policy::Mode;
+
+/// The last call of each tool for which dedupe was off.
+#[derive(Debug, Default)]
+pub(crate) struct Pauses {
+    /// Whether there was any: most engines never see one.
+    any: AtomicBool,
+    last: Mutex<BTreeMap<Whose, Timestamp>>,
+}
+
+/// What a policy, and so its modes, may depend on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Whose {
+    tenant: Option<TenantId>,
+    tool: ToolRef,
+    domain: Option<Domain>,
+}
+
+/// The most that are remembered. The one that was off the longest time ago makes room.
+const MOST: usize = 1024;
+
+impl Pauses {
+    /// Notes a call for which dedupe is off; for any other, says when it last was.
+    pub(crate) fn before(
+        &self,
+        request: &Request,
+        dedupe: Mode,
+        now: impl FnOnce() -> Timestamp,
+    ) -> Option<Timestamp> {
+        let whose = || Whose {
+            tenant: request.tenant.clone(),
+            tool: request.tool.clone(),
+            domain: request.domain.clone(),
+        };
+        match dedupe {
+            Mode::Off => {
+                self.note(whose(), now());
+                None
+            }
+            Mode::Shadow | Mode::Enforce => {
+                self.any.load(Ordering::Acquire).then(|| self.last.lock().get(&whose()).copied()).flatten()
+            }
+        }
+    }
+
+    fn note(&self, whose: Whose, now: Timestamp) {
+        let mut last = self.last.lock();
+        last.insert(whose, now);
+        if last.len() > MOST
+            && let Some(oldest) = last.iter().min_by_key(|(_, at)| **at).map(|(whose, _)| whose.clone())
+        {
+            last.remove(&oldest);
+        }
+        self.any.store(true, Ordering::Release);
+    }
+}

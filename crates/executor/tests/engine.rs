@@ -640,18 +640,22 @@ async fn tools_of_one_server_share_its_limit() {
 }
 
 /// An engine on a store that was taken away while a tool was at work: the caller has the answer, the store has not.
-async fn unsaved() -> (Engine, Arc<Faulty>) {
+async fn unsaved(calls: u32) -> (Engine, Arc<Faulty>) {
     let clock = Arc::new(RuntimeClock::new());
     let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
     let policy = standard(ToolClass::Mutating);
     let engine = restarted(&(store.clone() as Arc<dyn Store>), &clock, &policy).await;
     let tool = Gated::new();
-    let caller = tokio::spawn(engine.call(pay(1, Some("k")), tool.clone()));
+    let call = |number: u32| engine.call(pay(1, Some(&format!("k{number}"))), tool.clone());
+    let callers: Vec<_> = (1..=calls).map(|number| tokio::spawn(call(number))).collect();
     settle().await;
+    assert_eq!(tool.runs(), calls);
     store.becomes(Health::Down);
-    tool.leave.add_permits(1);
-    let called = caller.await.unwrap();
-    assert_eq!((called.result.status, called.result.recorded), (Status::Success, Some(false)));
+    tool.leave.add_permits(calls as usize);
+    for caller in callers {
+        let called = caller.await.unwrap();
+        assert_eq!((called.result.status, called.result.recorded), (Status::Success, Some(false)));
+    }
     (engine, store)
 }
 
@@ -659,12 +663,12 @@ async fn unsaved() -> (Engine, Arc<Faulty>) {
 /// then a time lease is over, and callers were told that nobody knows what somebody knew.
 #[tokio::test(start_paused = true)]
 async fn a_result_that_was_kept_is_saved_as_soon_as_the_store_is_back() {
-    let (engine, store) = unsaved().await;
+    let (engine, store) = unsaved(1).await;
     tokio::time::sleep(Duration::from_secs(100)).await;
     let before = tokio::time::Instant::now();
     store.becomes(Health::Up);
     settle().await;
-    let again = engine.call(pay(1, Some("k")), Gated::new()).await;
+    let again = engine.call(pay(1, Some("k1")), Gated::new()).await;
     assert!(again.result.from_cache, "{again:?}");
     assert_eq!(before.elapsed(), Duration::ZERO, "nothing was waited for");
 }
@@ -674,7 +678,7 @@ async fn a_result_that_was_kept_is_saved_as_soon_as_the_store_is_back() {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_waits_for_a_save_under_way_and_tells_if_it_is_lost() {
     for (healed, lost) in [(true, 0), (false, 1)] {
-        let (engine, store) = unsaved().await;
+        let (engine, store) = unsaved(1).await;
         store.becomes(Health::Silent);
         tokio::time::sleep(Duration::from_secs(100)).await;
         let shutdown = tokio::spawn(async move { engine.shutdown(Duration::from_secs(1)).await });
@@ -684,4 +688,13 @@ async fn a_shutdown_waits_for_a_save_under_way_and_tells_if_it_is_lost() {
         }
         assert_eq!(shutdown.await.unwrap(), Drained { ended: 0, lost });
     }
+}
+
+/// A server that syncs each write to its disk and to a replica is slow, and after it was away there is much to save:
+/// one after the other, a shutdown once gave up on hundreds of results.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_saves_many_results_that_were_kept_also_where_each_save_takes_its_time() {
+    let (engine, store) = unsaved(200).await;
+    store.becomes(Health::Slow);
+    assert_eq!(engine.shutdown(Duration::from_secs(1)).await, Drained { ended: 0, lost: 0 });
 }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
@@ -29,6 +30,8 @@ pub(crate) struct Faulty {
 pub(crate) enum Health {
     /// It does what it is asked for.
     Up,
+    /// It does what it is asked for, each thing after a tenth of a second, as many at once as are asked for.
+    Slow,
     /// It does nothing, and says so.
     Down,
     /// It does nothing, and says nothing until that changes.
@@ -54,6 +57,10 @@ impl Faulty {
             let now = *health.wait_for(|health| *health != Health::Silent).await.unwrap();
             match now {
                 Health::Up => done.await,
+                Health::Slow => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    done.await
+                }
                 Health::Down | Health::Silent => {
                     Err(StoreError::not_done(Trouble::Unreachable, "taken away by a test"))
                 }

@@ -107,8 +107,9 @@ impl Drive {
         }
     }
 
-    /// Carries out the steps until the call is over.
-    pub(crate) async fn run(mut self, first: Step) {
+    /// Carries out the steps until the call is over, and says how it ended. The call stays where it is while it
+    /// does: a call that was moved into its own future would be in there twice.
+    pub(crate) async fn run(&mut self, first: Step) -> Box<CallResult> {
         let mut step = first;
         loop {
             self.tell();
@@ -199,9 +200,19 @@ impl Drive {
                     self.wait().await
                 }
                 Step::Finish { result, kept } => {
-                    let kept = kept.into_iter().map(|kept| Keeping::of(kept, &self));
+                    let kept = kept.into_iter().map(|kept| Keeping::of(kept, self));
                     self.inner.keeper.keep(kept);
-                    return self.finish(*result).await;
+                    self.tell();
+                    if let (Some((_, entered)), Err(failure)) = (&self.entered, &result.ended)
+                        && result.is_refused()
+                    {
+                        entered.refused(failure);
+                    }
+                    if result.attempts == 0 {
+                        let code = result.ended.as_ref().err().map(|failure| failure.code);
+                        self.inner.hooks.short_circuit(&self.envelope, code).await;
+                    }
+                    return result;
                 }
             };
             step = self.feed(event);
@@ -463,20 +474,11 @@ impl Drive {
         self.desk.answer(&result, self.call.request(), &self.store);
     }
 
-    async fn finish(mut self, result: CallResult) {
-        self.tell();
-        if let (Some((_, entered)), Err(failure)) = (&self.entered, &result.ended)
-            && result.is_refused()
-        {
-            entered.refused(failure);
-        }
-        if result.attempts == 0 {
-            let code = result.ended.as_ref().err().map(|failure| failure.code);
-            self.inner.hooks.short_circuit(&self.envelope, code).await;
-        }
-        self.inner.telling.finished(|| self.inner.about(&self.envelope, &self.call), &result);
-        let finished = Finished::new(self.call, &result);
-        self.desk.answer(&result, finished.request(), &self.store);
+    /// Gives the answer to whoever waits for it.
+    pub(crate) fn finish(self, result: &CallResult) {
+        self.inner.telling.finished(|| self.inner.about(&self.envelope, &self.call), result);
+        let finished = Finished::new(self.call, result);
+        self.desk.answer(result, finished.request(), &self.store);
         self.inner.history.remember(finished);
     }
 

@@ -226,7 +226,9 @@ async fn drive(
     // They are told after each step, and hardly any step has more.
     let mut notices = Vec::with_capacity(4);
     let (call, step) = cells.with(|shared| Call::begin(shared, request, policy, seed, now, &mut notices));
-    Drive::new(inner, envelope, call, cells, store, tool, desk, notices).run(step).await;
+    let mut drive = Drive::new(inner, envelope, call, cells, store, tool, desk, notices);
+    let result = drive.run(step).await;
+    drive.finish(&result);
     drop(place);
 }
 

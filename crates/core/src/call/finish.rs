@@ -207,6 +207,10 @@ impl Call {
                 shared.guard.abandon(&self.policy.guard, self.guarded(), now);
                 return result;
             }
+            // Our own refusals differ in nothing but their numbers, so that the code says it all.
+            Err(failure) if self.attempts == 0 && failure.code.is_refusal() => {
+                guard::Ending::Failure { message: failure.code.as_str(), mistake }
+            }
             Err(failure) => guard::Ending::Failure { message: &failure.message, mistake },
         };
         let remarks = shared.guard.end(&self.policy.guard, self.guarded(), ending, now);

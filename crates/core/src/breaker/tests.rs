@@ -750,6 +750,26 @@ fn a_place_that_was_stored_after_its_probe_came_back_is_free() {
     assert!(breaker.check(&policy, at(31)).is_ok() && breaker.snapshot().replaces(&late));
 }
 
+/// A process that freed its place without having stored that is one ahead of the others.
+#[test]
+fn a_probe_that_is_not_agreed_on_gives_way_to_one_that_is_stored() {
+    let policy = standard(ToolClass::Unknown);
+    let [mut a, mut b] = [1, 2].map(|number| Breaker::numbered_from(number * 1_000_000));
+    for _ in 0..5 {
+        a.attempt(&policy, BAD, at(0));
+    }
+    let (first, _) = a.admit(&policy, at(30)).unwrap();
+    a.agreed(&first);
+    b.adopt(&a.snapshot(), at(31));
+    a.release(first);
+    let later = at(31) + policy.probe_lease;
+    let (theirs, _) = b.admit(&policy, later).unwrap();
+    b.agreed(&theirs);
+    let (ours, _) = a.admit(&policy, later).unwrap();
+    a.adopt(&b.snapshot(), later);
+    assert!(!a.holds(&policy, &ours, later), "two probes at once");
+}
+
 #[test]
 fn a_clock_that_differs_between_processes_does_not_prolong_the_cool_down_each_time_it_is_read() {
     let policy = measured();

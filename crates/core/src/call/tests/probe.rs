@@ -118,6 +118,25 @@ fn a_breaker_in_shadow_asks_nobody() {
 }
 
 #[test]
+fn a_probe_that_takes_long_and_is_not_silent_tells_the_others_that_it_keeps_its_place() {
+    let (mut world, policy) = (World::new(), policy(ToolClass::Mutating));
+    open_until_now(&mut world, &policy);
+    let mut call = probing(&mut world, &policy);
+    world.on(&mut call, Event::Probed);
+    let mut moved = 0;
+    for _ in 0..8 {
+        world.pass(policy.breaker.probe_lease / 6);
+        world.notices.clear();
+        world.on(&mut call, Event::Progressed);
+        moved += usize::from(world.notices.contains(&Notice::ProbeMoved { scope: BreakerScope::Tool }));
+    }
+    assert_eq!(moved, 4, "each third of its lease, and not with every sign of life");
+    let mut elsewhere = Breaker::numbered_from(2_000);
+    elsewhere.adopt(&world.breaker.snapshot(), world.now);
+    assert!(elsewhere.check(&policy.breaker, world.now).is_err());
+}
+
+#[test]
 fn a_probe_that_answers_without_deciding_tells_the_others_that_its_place_is_free() {
     let (mut world, policy) = (World::new(), policy(ToolClass::Mutating));
     assert_eq!(policy.breaker.close_after.get(), 2);

@@ -314,7 +314,6 @@ pub(super) fn save(claimed: &Record, ending: Ending) -> Save {
         delivered: None,
         hold: false,
         keep: lifetimes(),
-        computed_since: None,
     }
 }
 
@@ -366,6 +365,7 @@ pub(super) fn rules() -> Rules {
         undelivered: LONG,
         after_telling: LONG,
         keep: lifetimes(),
+        computed_since: None,
     }
 }
 

@@ -196,7 +196,9 @@ impl Watch {
             let until = Instant::now() + jittered(interval);
             match shared.followers.sleep(Some(until), listened_to) {
                 Slept::Closed => return,
-                Slept::Stirred => interval = SOON,
+                // Whoever has just begun to wait looked before it said so, and what changed in between was perhaps
+                // seen here already.
+                Slept::Stirred => (seen, interval) = (None, SOON),
                 Slept::Enough => {}
             }
             let before = seen;

@@ -268,3 +268,26 @@ async fn the_file_is_kept_below_its_bounds_by_sweeps() {
     assert_eq!((swept.removed, swept.more), (3, false));
     assert_eq!(store.record(held.key).await.unwrap(), Some(held), "what is open stays");
 }
+
+/// Between its look at the file and its word that it waits, the change it waits for may be made and seen by the watch,
+/// which does not see the same change twice.
+#[tokio::test]
+async fn whoever_begins_to_wait_while_what_it_waits_for_is_written_is_woken() {
+    let folder = Folder::new();
+    let (here, elsewhere) = (folder.open(), folder.open());
+    let (awaited, other) = (take(&elsewhere, "awaited").await, take(&elsewhere, "other").await);
+    let mut seen = here.settled(other.key);
+    begin(&mut seen).await;
+    let look = async || {
+        let key = awaited.key;
+        let holder = here.look_up(move |view| view.holder(key)).await.unwrap();
+        for record in [&awaited, &other] {
+            elsewhere.save(&save(record, "paid")).await.unwrap();
+        }
+        // Its watch has seen both by now.
+        seen.await;
+        holder
+    };
+    let woken = here.shared.followers.join(awaited.key).settled(look);
+    tokio::time::timeout(Duration::from_secs(20), woken).await.expect("it is woken");
+}

@@ -30,8 +30,9 @@ pub(super) fn collector() -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
                     break (head, heard.split_off(end + 4));
                 }
             };
-            connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+            // Before it is answered: whoever pushed looks for it as soon as it has the answer.
             let _ = pushes.send((head, body));
+            connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
         }
     });
     (endpoint, pushed)

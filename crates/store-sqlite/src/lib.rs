@@ -11,6 +11,7 @@ mod fault;
 mod open;
 mod queue;
 mod reader;
+mod recent;
 mod schema;
 mod shared;
 mod tx;
@@ -26,6 +27,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -49,8 +51,9 @@ use crate::fault::Fault;
 use crate::open::{Place, Role as Connected};
 use crate::queue::{Lane, Refused};
 use crate::reader::{Questions, Reader, Sought};
+use crate::recent::Recent;
 use crate::shared::{Bounds, Given, Link, Shared, closed, overloaded};
-use crate::tx::Tx;
+use crate::tx::{SWEEP, Tx};
 use crate::view::View;
 use crate::watch::Watch;
 use crate::writer::{Asked, Operations, Writer};
@@ -103,6 +106,8 @@ pub struct SqliteStore {
     operations: Arc<Operations>,
     questions: Arc<Questions>,
     set_aside: Option<PathBuf>,
+    /// Up to which record the sweeps have looked for open ones that ended.
+    swept: AtomicI64,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -136,10 +141,12 @@ impl SqliteStore {
             operations: Arc::new(Operations::new(MOST_OPERATIONS)),
             questions: Arc::new(Questions::new(MOST_QUESTIONS)),
             set_aside: prepared.set_aside,
+            swept: AtomicI64::new(0),
             threads: Vec::new(),
         };
         let link = Link::to(&place, Connected::Writer)?;
-        let writer = Writer { shared: shared.clone(), queue: store.operations.clone(), link };
+        let (queue, recent) = (store.operations.clone(), Recent::default());
+        let writer = Writer { shared: shared.clone(), queue, link, recent };
         store.spawn("writer", move || writer.run())?;
         for _ in 0..READERS {
             let link = Link::to(&place, Connected::Reader)?;
@@ -346,7 +353,12 @@ impl Store for SqliteStore {
     }
 
     fn sweep(&self) -> StoreFuture<'_, Swept> {
-        Box::pin(self.operate(|tx| tx.sweep()))
+        Box::pin(async move {
+            let after = self.swept.load(Ordering::Relaxed);
+            let (ended, next) = self.look_up(move |view| view.ended(after, SWEEP)).await?;
+            self.swept.store(next, Ordering::Relaxed);
+            self.operate(move |tx| tx.sweep(&ended)).await
+        })
     }
 
     fn read<'a>(&'a self, name: &'a DocumentName) -> StoreFuture<'a, Option<Document>> {

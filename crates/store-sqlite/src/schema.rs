@@ -6,6 +6,11 @@
 //! Records lie in the order in which they were first written, and are found through an index of their keys: so the
 //! records of one batch share pages, although their keys are random. A pointer leads from a computed key to the
 //! newest record with equal arguments; it never outlives that record.
+//!
+//! Claims and saves are what callers wait for, so they write as few pages as can be: beside the record itself, a claim
+//! writes the index of keys and a save the index of lifetimes, which is for finished records only. How many records
+//! there are is known without counting them or writing a number down with each: no id is given twice, so it is the
+//! last id less what was removed.
 
 use rusqlite::Connection;
 
@@ -16,7 +21,7 @@ pub(crate) const APPLICATION: i32 = 0x5354_4446;
 pub(crate) const VERSION: usize = STEPS.len();
 
 /// The nth step makes version n + 1 of version n. A step that was released is never changed again.
-const STEPS: [&str; 1] = [VERSION_1];
+const STEPS: [&str; 2] = [VERSION_1, VERSION_2];
 
 const VERSION_1: &str = "
     CREATE TABLE meta (
@@ -72,6 +77,15 @@ const VERSION_1: &str = "
         PRIMARY KEY (journal, seq)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX entry_subject ON entry (journal, subject, seq);
+";
+
+const VERSION_2: &str = "
+    DROP INDEX record_life;
+    CREATE INDEX record_life ON record (expires) WHERE open = 0;
+
+    DELETE FROM meta WHERE name = 'records';
+    INSERT INTO meta SELECT 'removed', coalesce(max(id), 0) - count(*) FROM record;
+    INSERT INTO meta VALUES ('last_removed', 0);
 ";
 
 /// Brings a file of this version to today's. To be called inside a transaction.

@@ -1,6 +1,7 @@
 //! One transaction of the writer: operations that see each other's work, and become true together.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, params};
@@ -16,16 +17,20 @@ use steadfast_core::policy::Lifetimes;
 use steadfast_store::{DocumentName, DocumentWrite, Entry, Journal, Keep, Swept, Trouble, Written};
 
 use crate::fault::Fault;
+use crate::recent::Recent;
 use crate::shared::Step;
-use crate::view::{Places, Stored, View, record, signed, unsigned};
+use crate::view::{Ids, Places, Stored, View, record, signed, unsigned};
 
 /// A transaction that may write.
 pub(crate) struct Tx<'c> {
     view: View<'c>,
+    recent: &'c mut Recent,
     /// Statements that changed the file.
     writes: u64,
-    /// How many records came, less those that went.
-    grown: i64,
+    /// What tells how many records there are, with what happened since the beginning; read when it is needed.
+    ids: Option<Ids>,
+    /// How many records were removed, and the greatest id among them.
+    removed: (i64, i64),
     /// Records whose followers have something to find.
     settled: Vec<Key>,
 }
@@ -42,7 +47,7 @@ const MOST_DOCUMENTS: u64 = 100_000;
 /// How long a removed document is remembered as removed, so that other processes learn of it.
 const REMOVED: Duration = Duration::from_secs(600);
 /// The most that one sweep removes of each kind.
-const SWEEP: u64 = 500;
+pub(crate) const SWEEP: u64 = 500;
 
 impl<'c> Deref for Tx<'c> {
     type Target = View<'c>;
@@ -53,8 +58,8 @@ impl<'c> Deref for Tx<'c> {
 }
 
 impl<'c> Tx<'c> {
-    pub(crate) fn new(view: View<'c>) -> Self {
-        Self { view, writes: 0, grown: 0, settled: Vec::new() }
+    pub(crate) fn new(view: View<'c>, recent: &'c mut Recent) -> Self {
+        Self { view, recent, writes: 0, ids: None, removed: (0, 0), settled: Vec::new() }
     }
 
     /// How often it wrote so far.
@@ -64,10 +69,14 @@ impl<'c> Tx<'c> {
 
     /// The last thing before it becomes true; gives back the records whose followers have something to find.
     pub(crate) fn finish(self) -> Result<Vec<Key>, Fault> {
-        if self.grown != 0 {
+        let (removed, last) = self.removed;
+        if removed != 0 {
             self.shared.step(Step::Write);
-            self.statement("UPDATE meta SET value = value + ?1 WHERE name = 'records'")?
-                .execute([self.grown])?;
+            self.statement(
+                "UPDATE meta SET value = CASE name WHEN 'removed' THEN value + ?1 ELSE max(value, ?2) END
+                 WHERE name IN ('removed', 'last_removed')",
+            )?
+            .execute([removed, last])?;
         }
         Ok(self.settled)
     }
@@ -139,11 +148,17 @@ impl<'c> Tx<'c> {
     pub(crate) fn remove(&mut self, key: Key) -> Result<bool, Fault> {
         self.writes += 1;
         self.shared.step(Step::Write);
-        let mut delete = self.statement("DELETE FROM record WHERE key = ?1 RETURNING entry")?;
-        let gone =
-            delete.query_row([key.0.as_bytes()], |row| row.get::<_, Option<[u8; 32]>>(0)).optional()?;
-        let Some(entry) = gone else { return Ok(false) };
-        self.grown -= 1;
+        let mut delete = self.statement("DELETE FROM record WHERE key = ?1 RETURNING id, entry")?;
+        let gone = delete
+            .query_row([key.0.as_bytes()], |row| Ok((row.get(0)?, row.get::<_, Option<[u8; 32]>>(1)?)))
+            .optional()?;
+        let Some((id, entry)) = gone else { return Ok(false) };
+        let (removed, last) = self.removed;
+        self.removed = (removed + 1, last.max(id));
+        if let Some(ids) = &mut self.ids {
+            ids.removed += 1;
+        }
+        self.recent.forget(&key);
         self.settled.push(key);
         if let Some(entry) = entry {
             self.unpoint(Key(Digest::from_bytes(entry)), key)?;
@@ -164,23 +179,29 @@ impl<'c> Tx<'c> {
         Ok(removed)
     }
 
-    /// Removes what is past its lifetime, and finished records where there are too many.
-    pub(crate) fn sweep(&mut self) -> Result<Swept, Fault> {
+    /// Removes what is past its lifetime, and finished records where there are too many. Open records among these keys go
+    /// if they have ended.
+    pub(crate) fn sweep(&mut self, open: &[Key]) -> Result<Swept, Fault> {
         let now = signed(self.shared.clock.now().as_millis());
-        let mut portions = Vec::new();
-        for open in [false, true] {
-            let ended = self.keys(
-                "SELECT key FROM record WHERE open = ?1 AND expires <= ?2 ORDER BY expires LIMIT ?3",
-                params![open, now, signed(SWEEP)],
-            )?;
-            portions.push(self.remove_all(&ended)?);
+        let finished = self.keys(
+            "SELECT key FROM record WHERE open = 0 AND expires <= ?1 ORDER BY expires LIMIT ?2",
+            params![now, signed(SWEEP)],
+        )?;
+        let mut portions = vec![self.remove_all(&finished)?];
+        let mut ended = 0;
+        for key in open {
+            let mut find =
+                self.statement("SELECT 1 FROM record WHERE key = ?1 AND open <> 0 AND expires <= ?2")?;
+            if find.exists(params![key.0.as_bytes(), now])? {
+                ended += u64::from(self.remove(*key)?);
+            }
         }
-        portions.push(self.sweep_documents(now)?);
+        portions.extend([ended, self.sweep_documents(now)?]);
         for journal in Journal::ALL {
             portions.push(self.trim(journal, SWEEP)?);
         }
         let bounds = self.shared.bounds;
-        let surplus = self.records()?.saturating_sub(bounds.records);
+        let surplus = self.ids()?.records().saturating_sub(bounds.records);
         let surplus = if self.used_bytes()? > bounds.bytes { SWEEP } else { surplus.min(SWEEP) };
         portions.push(if surplus > 0 { self.evict(surplus)? } else { 0 });
         // A full portion may be all there was; the next sweep will tell.
@@ -294,12 +315,21 @@ impl<'c> Tx<'c> {
         Ok(Carried::Out)
     }
 
-    fn put(&mut self, record: &Record, before: Option<&Stored>) -> Result<(), Fault> {
+    fn put(&mut self, record: &Arc<Record>, before: Option<&Stored>) -> Result<(), Fault> {
         self.writes += 1;
         self.shared.step(Step::Write);
         let body = self.shared.codec.encode(record);
+        let id = match before {
+            Some(stored) => stored.id,
+            None => {
+                let ids = self.ids()?;
+                let last = ids.last + 1;
+                self.ids = Some(Ids { last, ..ids });
+                last
+            }
+        };
         let values = params![
-            before.map(|stored| stored.id),
+            id,
             record.key.0.as_bytes(),
             record.index.as_ref().map(|entry| entry.0.as_bytes()),
             record.is_open(),
@@ -309,7 +339,7 @@ impl<'c> Tx<'c> {
             record.tool.tool.as_str(),
             record.session.as_ref().map(|session| session.as_str()),
             record.tenant.as_ref().map(|tenant| tenant.as_str()),
-            body
+            &body
         ];
         match before {
             None => {
@@ -319,7 +349,6 @@ impl<'c> Tx<'c> {
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
                 )?
                 .execute(values)?;
-                self.grown += 1;
             }
             Some(stored) => {
                 self.statement(
@@ -334,8 +363,9 @@ impl<'c> Tx<'c> {
             }
         }
         match record.state {
-            RecordState::Inflight => {}
+            RecordState::Inflight => self.recent.put(record.clone(), body),
             RecordState::Done(_) | RecordState::Failed(_) | RecordState::Unknown | RecordState::Cancelled => {
+                self.recent.forget(&record.key);
                 self.settled.push(record.key);
             }
         }
@@ -362,7 +392,7 @@ impl<'c> Tx<'c> {
 
     /// Whether one more record fits; makes room where finished ones can go.
     fn has_room(&mut self) -> Result<bool, Fault> {
-        let (count, most) = (self.records()?, self.shared.bounds.records);
+        let (count, most) = (self.ids()?.records(), self.shared.bounds.records);
         if count < most {
             return Ok(true);
         }
@@ -371,9 +401,27 @@ impl<'c> Tx<'c> {
         Ok(evicted > count - most)
     }
 
-    /// How many records there are.
-    fn records(&self) -> Result<u64, Fault> {
-        Ok(self.count_records()?.saturating_add_signed(self.grown))
+    /// What tells how many records there are.
+    fn ids(&mut self) -> Result<Ids, Fault> {
+        if let Some(ids) = self.ids {
+            return Ok(ids);
+        }
+        let Ids { last, removed } = self.view.ids()?;
+        let (gone, last_gone) = self.removed;
+        Ok(*self.ids.insert(Ids { last: last.max(last_gone), removed: removed + gone }))
+    }
+
+    /// The record under this key. One that this thread wrote last is not read again.
+    fn load(&self, key: Key) -> Result<Option<Stored>, Fault> {
+        let mut find = self.statement("SELECT id, body FROM record WHERE key = ?1")?;
+        let mut rows = find.query([key.0.as_bytes()])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        let body = row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?;
+        let record = match self.recent.get(&key, body) {
+            Some(record) => record,
+            None => Arc::new(self.decode(key, body)?),
+        };
+        Ok(Some(Stored { id: row.get(0)?, record }))
     }
 
     /// Removes finished records, those first that would end first.

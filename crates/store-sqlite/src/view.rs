@@ -1,5 +1,7 @@
 //! What the file holds, as one transaction sees it.
 
+use std::sync::Arc;
+
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
@@ -26,7 +28,22 @@ pub(crate) struct View<'c> {
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) id: i64,
-    pub(crate) record: Record,
+    pub(crate) record: Arc<Record>,
+}
+
+/// What tells how many records there are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ids {
+    /// The greatest id that a record ever had.
+    pub(crate) last: i64,
+    /// How many records were removed.
+    pub(crate) removed: i64,
+}
+
+impl Ids {
+    pub(crate) fn records(self) -> u64 {
+        unsigned(self.last.saturating_sub(self.removed))
+    }
 }
 
 /// Who holds a record in flight, for those who wait for it.
@@ -140,7 +157,7 @@ impl<'c> View<'c> {
             }
         }
         let holder = Holder {
-            process: record.owner.process,
+            process: record.owner.process.clone(),
             lease: record.lease,
             expires: record.expires,
             version: record.version,
@@ -156,7 +173,8 @@ impl<'c> View<'c> {
 
     pub(crate) fn record(&self, key: Key) -> Result<Option<Record>, Fault> {
         let now = self.shared.clock.now();
-        Ok(self.load(key)?.map(|stored| stored.record).filter(|record| !record.is_expired(now)))
+        let found = self.load(key)?.map(|stored| Arc::unwrap_or_clone(stored.record));
+        Ok(found.filter(|record| !record.is_expired(now)))
     }
 
     pub(crate) fn records(&self, selection: &Selection, page: Page) -> Result<Vec<Record>, Fault> {
@@ -171,7 +189,7 @@ impl<'c> View<'c> {
             find.query(params![after, namespace, tool, session, tenant, now, limit, selection.open])?;
         let mut records = Vec::new();
         while let Some(row) = rows.next()? {
-            records.push(self.stored(row)?.record);
+            records.push(Arc::unwrap_or_clone(self.stored(row)?.record));
         }
         Ok(records)
     }
@@ -260,22 +278,53 @@ impl<'c> View<'c> {
         Ok(rows.collect::<Result<_, _>>()?)
     }
 
-    pub(crate) fn count_records(&self) -> Result<u64, Fault> {
-        let mut count = self.statement("SELECT value FROM meta WHERE name = 'records'")?;
-        Ok(unsigned(count.query_row([], |row| row.get(0))?))
+    /// Open records that are past their lifetime, up to so many, among the next ones behind this id; and the id to go on
+    /// behind. Seldom is there one, and nobody waits for it: so they are looked for, a portion at a time, rather than
+    /// kept in an index that every claim and every save would have to write.
+    pub(crate) fn ended(&self, after: i64, most: u64) -> Result<(Vec<Key>, i64), Fault> {
+        let mut find =
+            self.statement("SELECT id, key, open, expires FROM record WHERE id > ?1 ORDER BY id LIMIT ?2")?;
+        let mut rows = find.query(params![after, signed(PORTION)])?;
+        let now = signed(self.shared.clock.now().as_millis());
+        let (mut ended, mut seen, mut last) = (Vec::new(), 0, 0);
+        while let Some(row) = rows.next()? {
+            (seen, last) = (seen + 1, row.get(0)?);
+            if row.get(2)? && row.get::<_, Option<i64>>(3)?.is_some_and(|expires| expires <= now) {
+                ended.push(Key(Digest::from_bytes(row.get(1)?)));
+                if ended.len() as u64 >= most {
+                    return Ok((ended, last));
+                }
+            }
+        }
+        Ok((ended, if seen < PORTION { 0 } else { last }))
+    }
+
+    pub(crate) fn ids(&self) -> Result<Ids, Fault> {
+        let mut find = self.statement(
+            "SELECT max(coalesce((SELECT max(id) FROM record), 0),
+                        (SELECT value FROM meta WHERE name = 'last_removed')),
+                    (SELECT value FROM meta WHERE name = 'removed')",
+        )?;
+        Ok(find.query_row([], |row| Ok(Ids { last: row.get(0)?, removed: row.get(1)? }))?)
     }
 
     fn stored(&self, row: &Row<'_>) -> Result<Stored, Fault> {
         let key = Key(Digest::from_bytes(row.get(1)?));
         let body = row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?;
-        let record = self.shared.codec.decode(key, body).map_err(|why| Fault::Record(key, why))?;
-        Ok(Stored { id: row.get(0)?, record })
+        Ok(Stored { id: row.get(0)?, record: Arc::new(self.decode(key, body)?) })
+    }
+
+    pub(crate) fn decode(&self, key: Key, body: &[u8]) -> Result<Record, Fault> {
+        self.shared.codec.decode(key, body).map_err(|why| Fault::Record(key, why))
     }
 }
 
 pub(crate) fn record(stored: &Option<Stored>) -> Option<&Record> {
-    stored.as_ref().map(|stored| &stored.record)
+    stored.as_ref().map(|stored| &*stored.record)
 }
+
+/// How many records one look for those that ended goes through.
+const PORTION: u64 = 2000;
 
 /// SQLite knows no unsigned numbers; ours stay far below the difference, apart from "for ever".
 pub(crate) fn signed(number: u64) -> i64 {

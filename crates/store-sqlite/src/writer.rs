@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use crate::fault::Fault;
 use crate::open;
 use crate::queue::{Lane, Queue};
+use crate::recent::Recent;
 use crate::shared::{Link, Shared, Step, jittered};
 use crate::tx::Tx;
 use crate::view::View;
@@ -92,6 +93,7 @@ pub(crate) struct Writer {
     pub(crate) shared: Arc<Shared>,
     pub(crate) queue: Arc<Operations>,
     pub(crate) link: Link,
+    pub(crate) recent: Recent,
 }
 
 /// How a transaction begins.
@@ -211,7 +213,7 @@ impl Writer {
     /// One transaction. What it answers is taken out of the batch.
     fn attempt(&mut self, batch: &mut Vec<Box<dyn Operation>>, begin: Begin) -> Ended {
         let ended = match self.link.connection(&self.shared) {
-            Ok(sql) => transact(sql, &self.shared, batch, begin),
+            Ok(sql) => transact(View { sql, shared: &self.shared }, &mut self.recent, batch, begin),
             Err(fault) => {
                 answer_all(batch, &Err(fault.not_done()), &self.shared);
                 return Ended::Answered;
@@ -236,15 +238,15 @@ impl Writer {
 
 /// Runs the batch in one transaction. `Err` means that nothing happened of what is left in the batch.
 fn transact(
-    sql: &Connection,
-    shared: &Shared,
+    view: View<'_>,
+    recent: &mut Recent,
     batch: &mut Vec<Box<dyn Operation>>,
     begin: Begin,
 ) -> Result<Ended, Fault> {
+    let View { sql, shared } = view;
     let mut open = Open::begin(sql, begin)?;
-    let view = View { sql, shared };
     view.is_of_today()?;
-    let mut tx = Tx::new(view);
+    let mut tx = Tx::new(view, recent);
     let mut ran = Vec::with_capacity(batch.len());
     let mut waiting = std::mem::take(batch).into_iter();
     while let Some(mut operation) = waiting.next() {

@@ -20,6 +20,13 @@ if call('GET', KEYS[1]) ~= ARGV[1] then
   return -now
 end
 
+-- The usual claim: nothing must be there, and only that is written. So the write itself can be the look.
+if ARGV[4] == '1' and ARGV[5] == '' and ARGV[6] == 'own' and ARGV[8] ~= '0' and not ARGV[9]
+  and now - ARGV[2] >= 0 and ARGV[3] - now >= 0
+  and call('SET', KEYS[2], ARGV[7], 'PX', ARGV[8], 'NX') then
+  return now
+end
+
 local looked = ARGV[4] + 0
 local indexed = looked < 0
 if indexed then

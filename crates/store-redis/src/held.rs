@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use steadfast_core::dedupe::{Failure, Record, RecordState};
+use steadfast_core::dedupe::{Record, RecordState};
 use steadfast_core::key::Key;
 
 use crate::value::{Marked, OwnerMark};
@@ -37,9 +37,10 @@ impl Held {
     }
 
     /// A record that was written.
-    pub(crate) fn put(&self, record: &Arc<Record>, owner: OwnerMark) {
+    pub(crate) fn put(&self, mut record: Arc<Record>, owner: OwnerMark) {
         let finished = !matches!(record.state, RecordState::Inflight);
-        let (key, record) = (record.key, without_output(record));
+        drop_output(&mut record);
+        let key = record.key;
         let mut inner = self.inner.lock();
         let room = MOST_OPEN + MOST_FINISHED;
         if inner.records.len() >= room && !inner.records.contains_key(&key) {
@@ -74,20 +75,22 @@ impl Held {
     }
 }
 
-/// Outputs are large, and marking a delivery does not need them.
-fn without_output(record: &Arc<Record>) -> Arc<Record> {
-    let state = match &record.state {
-        RecordState::Done(Some(_)) => RecordState::Done(None),
+/// Outputs are large, and marking a delivery does not need them. Nobody else has a finished record at hand, mostly: then
+/// nothing is copied.
+fn drop_output(record: &mut Arc<Record>) {
+    match &record.state {
+        RecordState::Done(Some(_)) => Arc::make_mut(record).state = RecordState::Done(None),
         RecordState::Failed(failure) if failure.output.is_some() => {
-            RecordState::Failed(Failure { output: None, ..failure.clone() })
+            if let RecordState::Failed(failure) = &mut Arc::make_mut(record).state {
+                failure.output = None;
+            }
         }
         RecordState::Done(None)
         | RecordState::Failed(_)
         | RecordState::Inflight
         | RecordState::Unknown
-        | RecordState::Cancelled => return Arc::clone(record),
-    };
-    Arc::new(Record { state, ..(**record).clone() })
+        | RecordState::Cancelled => {}
+    }
 }
 
 #[cfg(test)]
@@ -131,9 +134,9 @@ mod tests {
     fn finished_records_make_room_and_open_ones_stay() {
         let held = Held::default();
         let open = record(0, RecordState::Inflight);
-        held.put(&Arc::new(open.clone()), OwnerMark::NOBODY);
+        held.put(Arc::new(open.clone()), OwnerMark::NOBODY);
         for number in 1..=MOST_FINISHED + 10 {
-            held.put(&Arc::new(record(number, RecordState::Done(None))), OwnerMark::NOBODY);
+            held.put(Arc::new(record(number, RecordState::Done(None))), OwnerMark::NOBODY);
         }
         assert!(held.get(&open.key).is_some());
         assert!(held.get(&record(10, RecordState::Unknown).key).is_none(), "the oldest is forgotten");
@@ -149,12 +152,12 @@ mod tests {
             record: Arc::new(Record { version, ..believed.clone() }),
             owner: OwnerMark::NOBODY,
         };
-        held.put(&Arc::new(believed.clone()), OwnerMark::NOBODY);
+        held.put(Arc::new(believed.clone()), OwnerMark::NOBODY);
         held.correct(&believed.key, Some(&found(1)));
         assert!(held.get(&believed.key).is_some());
         held.correct(&believed.key, Some(&found(2)));
         assert!(held.get(&believed.key).is_none());
-        held.put(&Arc::new(believed.clone()), OwnerMark::NOBODY);
+        held.put(Arc::new(believed.clone()), OwnerMark::NOBODY);
         held.correct(&believed.key, None);
         assert!(held.get(&believed.key).is_none());
     }

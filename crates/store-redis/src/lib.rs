@@ -85,6 +85,7 @@ use names::{District, Names};
 pub use names::{InvalidPrefix, Prefix};
 pub use options::{Confirm, Host, InvalidUrl, Login, Options, Place, Tls};
 use script::{Body, By, Request, Script, Validity};
+use value::Marks;
 use wake::Ears;
 
 /// A store on a Redis or Valkey server.
@@ -115,6 +116,7 @@ impl RedisStore {
             before_contact: SystemClock::default(),
             markers: Markers::new(),
             held: Held::default(),
+            marks: Marks::default(),
             confirmations: Confirmations::default(),
             keeps: journals::Keeps::default(),
             instance,
@@ -151,6 +153,7 @@ struct Inner {
     before_contact: SystemClock,
     markers: Markers,
     held: Held,
+    marks: Marks,
     confirmations: Confirmations,
     keeps: journals::Keeps,
     /// Tells our own messages from those of others.

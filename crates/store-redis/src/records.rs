@@ -19,7 +19,7 @@ use steadfast_store::{StoreError, Trouble};
 use crate::Inner;
 use crate::names::District;
 use crate::script::{Body, Expect, Request, Validity, Wake};
-use crate::value::{self, Head, Marked, OwnerMark};
+use crate::value::{self, Head, Marked, Marks, OwnerMark};
 
 /// How often an operation decides again because somebody else was faster. Each time somebody got through, so this
 /// many mean that the key is fought for by more callers than it can serve.
@@ -90,7 +90,7 @@ impl Inner {
         let places = Places { own: claimed.key, index: claimed.index, followed: None };
         let guess = self
             .held(&claimed.key, &claimed.owner)
-            .or_else(|| Some(Sight::mine(Marked::new(Arc::new(claimed.clone())))));
+            .or_else(|| Some(Sight::mine(Marked::new(Arc::new(claimed.clone()), &self.marks))));
         self.transact(&places, guess, Shape::Whole, |sight, now| {
             decide_renew(claimed, keep, sight.own(), self.markers.absence(district, now), now)
         })
@@ -102,7 +102,7 @@ impl Inner {
         let places = Places { own: claimed.key, index: claimed.index, followed: None };
         let guess = self
             .held(&claimed.key, &claimed.owner)
-            .or_else(|| Some(Sight::mine(Marked::new(Arc::clone(claimed)))));
+            .or_else(|| Some(Sight::mine(Marked::new(Arc::clone(claimed), &self.marks))));
         self.transact(&places, guess, Shape::Whole, |sight, now| {
             decide_save(save, sight.own(), sight.indexed(&places), now)
         })
@@ -177,7 +177,7 @@ impl Inner {
                     return Ok(verdict);
                 }
                 (Some((sight, _)), Some((Decided { verdict, write }, _))) if write != Write::Nothing => {
-                    let owner = sight.owner_of(&write);
+                    let owner = sight.owner_of(&write, &self.marks);
                     let mut request = self.looks(places, sight);
                     self.write(&mut request, &write, (owner, shape), sight.indexed(places), now);
                     let valid = Validity { from: now, until: now + self.options.command_timeout };
@@ -225,7 +225,7 @@ impl Inner {
                 for key in &remove {
                     self.held.forget(key);
                 }
-                self.held.put(&record, owner);
+                self.held.put(record, owner);
             }
             Write::Remove { key, .. } => self.held.forget(&key),
         }
@@ -438,10 +438,10 @@ impl Sight {
     }
 
     /// The mark of whoever writes this. Mostly it is known from what is there.
-    fn owner_of(&self, write: &Write) -> OwnerMark {
+    fn owner_of(&self, write: &Write, marks: &Marks) -> OwnerMark {
         match (write, &self.own) {
             (Write::Put { record, .. }, Some(own)) if own.record.owner == record.owner => own.owner,
-            (Write::Put { record, .. }, _) => OwnerMark::of(&record.owner),
+            (Write::Put { record, .. }, _) => marks.of(&record.owner),
             // Nothing is stamped.
             (Write::Nothing | Write::Remove { .. }, _) => OwnerMark::NOBODY,
         }

@@ -1,22 +1,24 @@
 //! How a record lies under its key: a head of fixed length, then what the codec made of it.
 //!
 //! ```text
-//! 0        16        24      25       33          41
+//! 0        28        36      37       45          53
 //! │ owner   │ version │ state │ lease  │ delivered │ record …
 //! └───────────────────┘
 //!        stamp
 //! ```
 //!
 //! The **stamp** names the content: whoever writes a record gives it another owner or the next version. So a script
-//! knows that a record is the one that was decided on by comparing its first 24 bytes, and never has to read it.
+//! knows that a record is the one that was decided on by comparing its first 36 bytes, and never has to read it.
 //! The rest of the head is what a waiter has to know (whether it is in flight, and until when), and the mark of
 //! delivery, which so can be set without sending an answer of 8 MiB again. Version and mark in the head count; those
 //! in the record were true when it was written.
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Lease, Owner, Record, RecordState};
+use steadfast_core::dedupe::{Lease, Owner, Process, Record, RecordState};
+use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
 use steadfast_store::{Codec, Unreadable};
 
@@ -25,7 +27,7 @@ use steadfast_store::{Codec, Unreadable};
 pub(crate) struct Stamp([u8; Stamp::LENGTH]);
 
 impl Stamp {
-    pub(crate) const LENGTH: usize = 24;
+    pub(crate) const LENGTH: usize = OwnerMark::LENGTH + 8;
 
     pub(crate) fn new(owner: OwnerMark, version: u64) -> Self {
         let mut bytes = [0; Self::LENGTH];
@@ -45,22 +47,50 @@ impl Stamp {
     }
 
     fn owner(&self) -> OwnerMark {
-        OwnerMark(self.0.first_chunk().copied().unwrap_or_default())
+        OwnerMark(self.0.first_chunk().copied().unwrap_or([0; OwnerMark::LENGTH]))
     }
 }
 
-/// What an owner is told by. Made once for a claim: it costs a hash.
+/// What an owner is told by: 16 bytes for its process, and the numbers of its call and claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OwnerMark([u8; OwnerMark::LENGTH]);
 
 impl OwnerMark {
-    const LENGTH: usize = 16;
+    const PROCESS: usize = 16;
+    const LENGTH: usize = Self::PROCESS + 8 + 4;
 
     /// Of what has no owner.
     pub(crate) const NOBODY: Self = Self([0; Self::LENGTH]);
 
-    pub(crate) fn of(owner: &Owner) -> Self {
-        Self(owner.digest().as_bytes().first_chunk().copied().unwrap_or_default())
+    fn new(process: &[u8; Self::PROCESS], owner: &Owner) -> Self {
+        let mut bytes = [0; Self::LENGTH];
+        let parts = process.iter().copied().chain(owner.call.to_be_bytes()).chain(owner.claim.to_be_bytes());
+        for (place, byte) in bytes.iter_mut().zip(parts) {
+            *place = byte;
+        }
+        Self(bytes)
+    }
+}
+
+/// Makes the marks of owners. The part for the process costs a hash, and is nearly always that of the last one.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    last: Mutex<Option<(Process, [u8; OwnerMark::PROCESS])>>,
+}
+
+impl Marks {
+    pub(crate) fn of(&self, owner: &Owner) -> OwnerMark {
+        let mut last = self.last.lock();
+        if let Some((process, mark)) = &*last
+            && *process == owner.process
+        {
+            return OwnerMark::new(mark, owner);
+        }
+        let Process { boot, pid, started } = &owner.process;
+        let digest = Digest::of(format!("{boot}\n{pid}\n{started}").as_bytes());
+        let mark = digest.as_bytes().first_chunk().copied().unwrap_or_default();
+        *last = Some((owner.process.clone(), mark));
+        OwnerMark::new(&mark, owner)
     }
 }
 
@@ -72,8 +102,8 @@ pub(crate) struct Marked {
 }
 
 impl Marked {
-    pub(crate) fn new(record: Arc<Record>) -> Self {
-        let owner = OwnerMark::of(&record.owner);
+    pub(crate) fn new(record: Arc<Record>, marks: &Marks) -> Self {
+        let owner = marks.of(&record.owner);
         Self { record, owner }
     }
 
@@ -169,6 +199,30 @@ pub(crate) fn decode(codec: &Codec, key: Key, value: &[u8]) -> Result<Marked, Un
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_two_owners_have_the_same_mark() {
+        let process = |boot: &str, pid, started| Process { boot: boot.into(), pid, started };
+        let owners = [
+            (process("a", 1, 1), 1, 1),
+            (process("b", 1, 1), 1, 1),
+            (process("a", 2, 1), 1, 1),
+            (process("a", 1, 2), 1, 1),
+            (process("a", 1, 1), 2, 1),
+            (process("a", 1, 1), 1, 2),
+            (process("a", 1, 1), 1, u32::MAX),
+            (process("a", 1, 1), u64::MAX, 1),
+        ]
+        .map(|(process, call, claim)| Owner { process, call, claim });
+        let marks = Marks::default();
+        for (at, owner) in owners.iter().enumerate() {
+            let mark = marks.of(owner);
+            assert_eq!(mark, Marks::default().of(owner), "whatever was marked before");
+            for other in &owners[..at] {
+                assert_ne!(mark, marks.of(other), "{owner:?} {other:?}");
+            }
+        }
+    }
 
     #[test]
     fn a_head_reads_as_it_was_written_and_anything_else_is_refused() {

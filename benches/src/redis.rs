@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Script, Value};
+use steadfast_core::id::Digest;
 use steadfast_store_redis::{Options, RedisStore};
 use steadfast_testkit::redis::Server;
 
 use crate::engine::{Unmade, runtime};
 use crate::report::{Budget, Report};
-use crate::stores::{Pairs, Steps, next_number, output, race};
+use crate::stores::{Pairs, Steps, next_number, race};
 
 const CALLERS: [usize; 3] = [1, 64, 512];
 const MARKER: &str = "0123456789abcdef";
@@ -35,7 +36,7 @@ const SAVE: &str = r"
 local time = redis.call('TIME')
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return { 2, time[1], time[2] } end
 if time[1] * 1000 + time[2] / 1000 > tonumber(ARGV[2]) then return { 3, time[1], time[2] } end
-if redis.call('GETRANGE', KEYS[2], 0, 23) ~= ARGV[3] then return { 1, time[1], time[2], redis.call('GET', KEYS[2]) } end
+if redis.call('GETRANGE', KEYS[2], 0, 35) ~= ARGV[3] then return { 1, time[1], time[2], redis.call('GET', KEYS[2]) } end
 redis.call('SET', KEYS[2], ARGV[4], 'PX', ARGV[5])
 redis.call('PUBLISH', KEYS[2], '')
 return { 0, time[1], time[2] }
@@ -52,8 +53,14 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
         let options = Options::parse(&server.url()).map_err(|error| Unmade::because(error.to_string()))?;
         let store = RedisStore::connect(options).await.map_err(|error| Unmade::because(error.to_string()))?;
         let ours = Steps::of(store)?;
-        ours.pair().await?;
-        Ok::<_, Unmade>((Arc::new(ours), Arc::new(Bare::new(&server).await?)))
+        // The bare client sends as many bytes as the store: of a call in flight, and of one with its answer.
+        let claimed = ours.claim().await?;
+        let name = server.command(&["KEYS", "*:r:*"]);
+        let length = || server.command(&["STRLEN", &name]).parse().map_err(|_| Unmade::because("no record"));
+        let inflight = length()?;
+        ours.save(claimed).await?;
+        let bare = Bare::new(&server, inflight, length()?).await?;
+        Ok::<_, Unmade>((Arc::new(ours), Arc::new(bare)))
     })?;
     for (callers, what) in whats {
         if report.wants(&what) {
@@ -73,22 +80,17 @@ struct Bare {
 }
 
 impl Bare {
-    async fn new(server: &Server) -> Result<Self, Unmade> {
+    async fn new(server: &Server, inflight: usize, done: usize) -> Result<Self, Unmade> {
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(1)));
         let client = Client::open(server.url()).map_err(failed)?;
         let connection =
             client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
         server.command(&["SET", "m", MARKER]);
-        // As long as what the store writes: what was saved, and that without its answer.
-        let name = server.command(&["KEYS", "*:r:*"]);
-        let done: usize =
-            server.command(&["STRLEN", &name]).parse().map_err(|_| Unmade::because("no record was saved"))?;
-        let answer = output().content.as_str().len();
         Ok(Self {
             connection,
             claim: Script::new(CLAIM),
             save: Script::new(SAVE),
-            inflight: vec![b'x'; done.saturating_sub(answer)],
+            inflight: vec![b'x'; inflight],
             done: vec![b'x'; done],
         })
     }
@@ -97,13 +99,15 @@ impl Bare {
 impl Pairs for Bare {
     async fn pair(&self) -> Result<(), Unmade> {
         let mut connection = self.connection.clone();
+        // A call is known by the fingerprint of its key, here as there.
         let number = next_number();
-        let name = format!("steadfast:{{{:02x}}}:r:{number:064x}", number % 256);
+        let key = Digest::of(&number.to_be_bytes());
+        let name = format!("steadfast:{{{:02x}}}:r:{}", number % 256, key.to_hex());
         let mut claim = self.claim.key("m");
         claim.key(&name).arg(MARKER).arg(VALID_UNTIL).arg(self.inflight.as_slice()).arg(LIVES);
         let claimed: Vec<Value> = claim.invoke_async(&mut connection).await.map_err(failed)?;
         let mut save = self.save.key("m");
-        save.key(&name).arg(MARKER).arg(VALID_UNTIL).arg([b'x'; 24].as_slice());
+        save.key(&name).arg(MARKER).arg(VALID_UNTIL).arg([b'x'; 36].as_slice());
         save.arg(self.done.as_slice()).arg(LIVES);
         let saved: Vec<Value> = save.invoke_async(&mut connection).await.map_err(failed)?;
         let well = Some(&Value::Int(0));

@@ -41,7 +41,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
     let [claim_wanted, save_wanted, _] = wanted;
     if claim_wanted || save_wanted {
         let mut disk = Disk::on(&folder.0)?;
-        let claimed: RefCell<Vec<Box<Record>>> = RefCell::default();
+        let claimed: RefCell<Vec<Arc<Record>>> = RefCell::default();
         let claim = |count: u32| {
             let started = Instant::now();
             let made: Result<Vec<_>, _> = (0..count).map(|_| runtime.block_on(ours.claim())).collect();
@@ -55,7 +55,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), Unmade> {
             let saved: Vec<_> = claimed.borrow_mut().drain(..count as usize).collect();
             let started = Instant::now();
             for claimed in saved {
-                runtime.block_on(ours.save(&claimed))?;
+                runtime.block_on(ours.save(claimed))?;
             }
             Ok::<_, Unmade>(started.elapsed())
         };

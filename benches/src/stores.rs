@@ -51,7 +51,7 @@ impl<S: Store> Steps<S> {
     }
 
     /// The claim of a call that nobody made before.
-    pub(crate) async fn claim(&self) -> Result<Box<Record>, Unmade> {
+    pub(crate) async fn claim(&self) -> Result<Arc<Record>, Unmade> {
         let number = next_number();
         let claim = Claim {
             address: Address::Explicit(Key(Digest::of(&number.to_be_bytes()))),
@@ -60,7 +60,7 @@ impl<S: Store> Steps<S> {
             ..self.claim.clone()
         };
         match self.store.claim(&claim, &[]).await.map_err(|error| Unmade::because(error.to_string()))? {
-            ClaimVerdict::Mine(record) => Ok(Box::new(Record::clone(&record))),
+            ClaimVerdict::Mine(record) => Ok(record),
             other @ (ClaimVerdict::Follow(_)
             | ClaimVerdict::Busy
             | ClaimVerdict::Replay(_)
@@ -73,9 +73,9 @@ impl<S: Store> Steps<S> {
     }
 
     /// Saves the answer of a claim.
-    pub(crate) async fn save(&self, claimed: &Record) -> Result<(), Unmade> {
+    pub(crate) async fn save(&self, claimed: Arc<Record>) -> Result<(), Unmade> {
         let save = Save {
-            claimed: claimed.clone().into(),
+            claimed,
             ending: Ending::Done(Some(self.output.clone())),
             attempts: Vec::new(),
             delivered: None,
@@ -108,7 +108,7 @@ pub(crate) trait Pairs: Send + Sync + 'static {
 impl<S: Store + 'static> Pairs for Steps<S> {
     async fn pair(&self) -> Result<(), Unmade> {
         let claimed = self.claim().await?;
-        self.save(&claimed).await
+        self.save(claimed).await
     }
 }
 

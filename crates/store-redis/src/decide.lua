@@ -20,11 +20,24 @@ if call('GET', KEYS[1]) ~= ARGV[1] then
   return -now
 end
 
--- The usual claim: nothing must be there, and only that is written. So the write itself can be the look.
-if ARGV[4] == '1' and ARGV[5] == '' and ARGV[6] == 'own' and ARGV[8] ~= '0' and not ARGV[9]
-  and now - ARGV[2] >= 0 and ARGV[3] - now >= 0
-  and call('SET', KEYS[2], ARGV[7], 'PX', ARGV[8], 'NX') then
-  return now
+local holds = now - ARGV[2] >= 0 and ARGV[3] - now >= 0
+
+-- The two usual steps, which look at the caller's own record and write that: a claim, where nothing must be there, so
+-- that the write itself can be the look; and an end. Everything else, and whatever does not hold, goes the long way.
+if holds and ARGV[4] == '1' and ARGV[8] ~= '0' and not ARGV[9] then
+  local want = ARGV[5]
+  local what = ARGV[6]
+  if want == '' and what == 'own' then
+    if call('SET', KEYS[2], ARGV[7], 'PX', ARGV[8], 'NX') then
+      return now
+    end
+  elseif want ~= '' and want ~= '*' and what == 'end' then
+    if call('GETRANGE', KEYS[2], 0, #want - 1) == want then
+      call('SET', KEYS[2], ARGV[7], 'PX', ARGV[8])
+      call('PUBLISH', KEYS[2], '')
+      return now
+    end
+  end
 end
 
 local looked = ARGV[4] + 0
@@ -32,7 +45,6 @@ local indexed = looked < 0
 if indexed then
   looked = -looked
 end
-local holds = now - ARGV[2] >= 0 and ARGV[3] - now >= 0
 for i = 1, looked do
   if not holds then
     break

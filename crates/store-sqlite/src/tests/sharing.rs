@@ -1,13 +1,17 @@
 //! Callers of one process that share the writer, and other processes that hold the file.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use rusqlite::Connection;
+use steadfast_core::Timestamp;
 use steadfast_core::call::StoreFault;
 use steadfast_core::dedupe::{Claim, ClaimVerdict, Intent};
-use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, News, Store, StoreError, Trouble};
+use steadfast_store::{
+    DocumentKind, DocumentName, DocumentWrite, ManualClock, News, Store, StoreError, Trouble,
+};
 
 use super::world::{Folder, begin, claim, is_replay, key, mine, run, save, take};
 use crate::tx::Tx;
@@ -290,4 +294,38 @@ async fn whoever_begins_to_wait_while_what_it_waits_for_is_written_is_woken() {
     };
     let woken = here.shared.followers.join(awaited.key).settled(look);
     tokio::time::timeout(Duration::from_secs(20), woken).await.expect("it is woken");
+}
+
+/// No index has them: sweeps go through the file in portions, and begin anew at its end.
+#[tokio::test]
+async fn an_open_record_that_ended_is_found_behind_many_others() {
+    let folder = Folder::new();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_794_770_526_000)));
+    let options = SqliteOptions { clock: clock.clone(), ..SqliteOptions::at(folder.state()) };
+    let store = SqliteStore::open(options).unwrap();
+    let first = take(&store, "first").await;
+    // These never end.
+    folder
+        .bare()
+        .execute_batch(
+            "WITH RECURSIVE number (n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM number WHERE n < 3000)
+             INSERT INTO record (id, key, open, version, namespace, tool, body)
+             SELECT n, randomblob(32), 1, 1, 'a', 'b', x'' FROM number",
+        )
+        .unwrap();
+    let last = take(&store, "last").await;
+    clock.advance(Duration::from_secs(10 * 365 * 24 * 3600));
+    for (gone, stays) in [(&first, Some(&last)), (&last, None)] {
+        let swept = store.sweep().await.unwrap();
+        assert_eq!((swept.removed, swept.more), (1, false), "{}", gone.key.fingerprint());
+        let left: i64 = folder
+            .bare()
+            .query_row("SELECT count(*) FROM record WHERE expires IS NOT NULL", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(left, i64::from(stays.is_some()));
+    }
+    take(&store, "first").await;
+    clock.advance(Duration::from_secs(10 * 365 * 24 * 3600));
+    let swept = [store.sweep().await.unwrap().removed, store.sweep().await.unwrap().removed];
+    assert_eq!(swept, [0, 1], "the new one lies at the end");
 }

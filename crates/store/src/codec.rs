@@ -37,8 +37,8 @@ pub enum Unreadable {
     Record(UnreadableRecord),
 }
 
-/// Below this, compressing costs more than it saves.
-const WORTH_COMPRESSING: usize = 1024;
+/// Below this, compressing costs more than it saves: a page of a file is written either way, and a packet sent.
+const WORTH_COMPRESSING: usize = 4096;
 /// The most that a record may unfold to; what we wrote ourselves is far below.
 const LONGEST: usize = 64 << 20;
 const NONCE: usize = 24;

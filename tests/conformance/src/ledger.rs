@@ -22,6 +22,9 @@ pub(crate) struct Ledger {
 
 /// The longest while.
 const WHILE: u64 = 4;
+/// How a line ends that was written to its end. A process that is killed while it writes may leave half of one, where a
+/// page of the file ends, and whoever comes after it must not write into the same line.
+const WHOLE: &str = " .";
 
 impl Ledger {
     pub(crate) fn at(path: impl Into<PathBuf>, seed: u64) -> Self {
@@ -33,7 +36,7 @@ impl Ledger {
     pub(crate) fn read(&self) -> BTreeMap<String, Vec<String>> {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         let mut executions: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for line in text.lines() {
+        for line in text.lines().filter_map(|line| line.strip_suffix(WHOLE)) {
             let (name, _) = line.split_once(' ').unwrap();
             executions.entry(name.to_owned()).or_default().push(line.to_owned());
         }
@@ -59,7 +62,7 @@ impl Tool for Ledger {
             let (path, written) = (this.path.clone(), line.clone());
             tokio::task::spawn_blocking(move || {
                 let mut file = File::options().append(true).create(true).open(path).unwrap();
-                file.write_all(format!("{written}\n").as_bytes()).unwrap();
+                file.write_all(format!("\n{written}{WHOLE}\n").as_bytes()).unwrap();
                 file.sync_data().unwrap();
             })
             .await

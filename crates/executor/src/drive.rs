@@ -202,16 +202,7 @@ impl Drive {
                 Step::Finish { result, kept } => {
                     let kept = kept.into_iter().map(|kept| Keeping::of(kept, self));
                     self.inner.keeper.keep(kept);
-                    self.tell();
-                    if let (Some((_, entered)), Err(failure)) = (&self.entered, &result.ended)
-                        && result.is_refused()
-                    {
-                        entered.refused(failure);
-                    }
-                    if result.attempts == 0 {
-                        let code = result.ended.as_ref().err().map(|failure| failure.code);
-                        self.inner.hooks.short_circuit(&self.envelope, code).await;
-                    }
+                    self.ended(&result).await;
                     return result;
                 }
             };
@@ -472,6 +463,20 @@ impl Drive {
 
     fn answer(&self, result: CallResult) {
         self.desk.answer(&result, self.call.request(), &self.store);
+    }
+
+    /// Tells those who hear of it before the caller does.
+    async fn ended(&mut self, result: &CallResult) {
+        self.tell();
+        if let (Some((_, entered)), Err(failure)) = (&self.entered, &result.ended)
+            && result.is_refused()
+        {
+            entered.refused(failure);
+        }
+        if result.attempts == 0 {
+            let code = result.ended.as_ref().err().map(|failure| failure.code);
+            self.inner.hooks.short_circuit(&self.envelope, code).await;
+        }
     }
 
     /// Gives the answer to whoever waits for it.

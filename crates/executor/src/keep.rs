@@ -5,12 +5,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{Approvals, Wanted};
@@ -125,13 +123,13 @@ impl Keeper {
                     }
                 }
                 Next::Now(first) => {
-                    let mut hands: Vec<Hand<'_>> = vec![Box::pin(first.repeat(inner))];
-                    while hands.len() < HANDS
+                    let mut taken = vec![first];
+                    while taken.len() < HANDS
                         && let Next::Now(another) = self.next(&*inner.clock)
                     {
-                        hands.push(Box::pin(another.repeat(inner)));
+                        taken.push(another);
                     }
-                    all(hands).await;
+                    join_all(taken.into_iter().map(|under_way| under_way.repeat(inner))).await;
                 }
             }
         }
@@ -141,11 +139,9 @@ impl Keeper {
     pub(crate) async fn drain(&self, inner: &Inner) {
         let mut left = self.queue.lock().waiting.len();
         while left > 0 {
-            let taken = (0..left.min(HANDS)).map_while(|_| self.take(0));
-            let hands: Vec<Hand<'_>> =
-                taken.map(|under_way| Box::pin(under_way.repeat(inner)) as Hand<'_>).collect();
-            left = if hands.is_empty() { 0 } else { left - hands.len() };
-            all(hands).await;
+            let taken: Vec<_> = (0..left.min(HANDS)).map_while(|_| self.take(0)).collect();
+            left = if taken.is_empty() { 0 } else { left - taken.len() };
+            join_all(taken.into_iter().map(|under_way| under_way.repeat(inner))).await;
         }
         loop {
             let settled = self.settled.notified();
@@ -179,18 +175,6 @@ impl Keeper {
 /// How many are repeated at once: a store that comes back finds as many as there were calls meanwhile, and each may
 /// wait for a disk or a replica.
 const HANDS: usize = 32;
-
-/// One of those that are repeated at once.
-type Hand<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
-
-/// Ends when all of them have.
-async fn all(mut hands: Vec<Hand<'_>>) {
-    poll_fn(|context| {
-        hands.retain_mut(|hand| hand.as_mut().poll(context).is_pending());
-        if hands.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-}
 
 /// An operation that is being repeated. If that comes to nothing, or is given up, it waits again.
 struct UnderWay<'a> {

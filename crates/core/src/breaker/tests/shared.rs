@@ -1,0 +1,222 @@
+//! What is kept of a breaker, and what those know of it who share it.
+
+use super::*;
+
+impl Snapshot {
+    /// The same state under another epoch.
+    fn from_parts(epoch: u64, of: &Self) -> Self {
+        let mut json = serde_json::to_value(of).unwrap();
+        json["epoch"] = epoch.into();
+        serde_json::from_value(json).unwrap()
+    }
+}
+
+#[test]
+fn an_open_breaker_survives_a_restart() {
+    let policy = measured();
+    for state in STATES {
+        let before = in_state(state);
+        let text = serde_json::to_string(&before.snapshot()).unwrap();
+        let after = Breaker::restore(&serde_json::from_str(&text).unwrap(), at(20));
+        assert_eq!(after.state(&policy, at(20)), state);
+        assert_eq!((after.epoch(), after.snapshot()), (before.epoch(), before.snapshot()));
+    }
+    let mut open = Breaker::restore(&in_state(State::Open).snapshot(), at(20));
+    assert_eq!(open.admit(&policy, at(20)).unwrap_err().retry_at, Some(at(30)), "the rest of its cool-down");
+    let mut probing = in_state(State::HalfOpen);
+    _ = probing.admit(&policy, at(31)).unwrap();
+    let mut restarted = Breaker::restore(&probing.snapshot(), at(32));
+    assert!(restarted.admit(&policy, at(32)).is_ok(), "whoever probed is gone");
+}
+
+#[test]
+fn the_stored_form_is_fixed() {
+    let text = serde_json::to_string(&in_state(State::Open).snapshot()).unwrap();
+    assert_eq!(
+        text,
+        r#"{"version":1,"epoch":1,"state":"OPEN","reopened":0,"changed":{"at":0,"reason":"consecutive"}}"#
+    );
+}
+
+#[test]
+fn stored_garbage_is_refused_and_the_future_becomes_now() {
+    for (text, message) in [
+        (r#"{"version":2,"epoch":1,"state":"OPEN"}"#, "breaker format 2 is unknown, this program reads 1"),
+        (
+            r#"{"version":1,"epoch":18446744073709551615,"state":"OPEN"}"#,
+            "breaker epoch 18446744073709551615 is beyond",
+        ),
+        (r#"{"version":1,"epoch":1,"state":"AJAR"}"#, "unknown variant `AJAR`"),
+        (r#"{"version":1,"state":"OPEN"}"#, "missing field `epoch`"),
+        (r#"{"version":1,"epoch":-1,"state":"OPEN"}"#, "invalid value"),
+    ] {
+        let error = serde_json::from_str::<Snapshot>(text).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+    let text = r#"{"version":1,"epoch":7,"state":"OPEN","reopened":4294967295,"new":0,
+                   "changed":{"at":18446744073709551615,"reason":"rate"}}"#;
+    let mut breaker = Breaker::restore(&serde_json::from_str(text).unwrap(), at(100));
+    assert_eq!(breaker.admit(&measured(), at(100)).unwrap_err().retry_at, Some(at(130)));
+    let growing =
+        Cooldown { first: Duration::from_secs(1), growth: Factor::TWO, cap: Duration::from_secs(9) };
+    let growing = BreakerPolicy { cooldown: growing, ..measured() };
+    assert_eq!(breaker.attempt(&growing, BAD, at(130)).unwrap().to, State::Open);
+    assert_eq!(breaker.check(&growing, at(130)).unwrap_err().retry_at, Some(at(139)));
+}
+
+#[test]
+fn a_change_made_elsewhere_is_taken_over_if_it_is_newer() {
+    let policy = measured();
+    let (mut here, mut there) = (Breaker::default(), Breaker::default());
+    let (ticket, _) = here.admit(&policy, at(0)).unwrap();
+    for _ in 0..5 {
+        there.attempt(&policy, BAD, at(1));
+    }
+    let opened = there.snapshot();
+    assert!(opened.replaces(&here.snapshot()) && !here.snapshot().replaces(&opened));
+    let change = here.adopt(&opened, at(2)).unwrap();
+    assert_eq!((change.from, change.to, change.reason), (State::Closed, State::Open, Reason::Consecutive));
+    assert_eq!(here.record(&policy, ticket, OK, at(2)), None);
+    assert_eq!(here.adopt(&opened, at(20)), None, "known already");
+    assert_eq!(here.check(&policy, at(20)).unwrap_err().retry_at, Some(at(31)));
+
+    // The other process probes: its place is taken here as well, until its lease is over.
+    let (_probe, _) = there.admit(&policy, at(31)).unwrap();
+    assert_eq!(here.adopt(&there.snapshot(), at(32)).unwrap().to, State::HalfOpen);
+    assert_eq!(here.admit(&policy, at(150)).unwrap_err().state, State::HalfOpen);
+    assert!(here.admit(&policy, at(151)).unwrap().0.is_probe());
+
+    assert_eq!(here.adopt(&opened, at(152)), None, "older");
+    assert_eq!(here.state(&policy, at(152)), State::HalfOpen);
+}
+
+#[test]
+fn of_two_changes_with_one_epoch_the_stored_one_counts() {
+    let policy = measured();
+    let (mut here, mut there) = (in_state(State::Open), in_state(State::Open));
+    there.probes = 1_000;
+    let (mine, _) = here.admit(&policy, at(30)).unwrap();
+    let (_theirs, _) = there.admit(&policy, at(31)).unwrap();
+    assert_eq!(here.epoch(), there.epoch());
+    assert_eq!(here.adopt(&there.snapshot(), at(32)), None, "half-open here and there");
+    assert_eq!(here.record(&policy, mine, OK, at(33)), None, "its probe was given up to the other");
+    assert_eq!(here.check(&policy, at(33)).unwrap_err().state, State::HalfOpen);
+
+    let (mut closed, mut forced) = (in_state(State::HalfOpen), in_state(State::HalfOpen));
+    closed.attempt(&policy, OK, at(31));
+    forced.force_open(at(31));
+    assert_eq!(closed.adopt(&forced.snapshot(), at(32)).unwrap().to, State::ForcedOpen);
+}
+
+#[test]
+fn the_place_of_the_probe_is_one_for_all_who_share_the_breaker() {
+    let policy = standard(ToolClass::Unknown);
+    let mut fleet = [1, 2, 3].map(|number| {
+        let mut breaker = Breaker::numbered_from(number * 1_000_000);
+        for _ in 0..5 {
+            breaker.attempt(&policy, BAD, at(0));
+        }
+        breaker
+    });
+    let [a, b, c] = &mut fleet;
+    let (first, _) = a.admit(&policy, at(30)).unwrap();
+    let stored = a.snapshot();
+    // The second wanted it too, and finds the first one stored.
+    let (late, _) = b.admit(&policy, at(30)).unwrap();
+    assert!(!b.snapshot().replaces(&stored));
+    b.adopt(&stored, at(30));
+    assert!(!b.holds(&policy, &late, at(30)) && a.holds(&policy, &first, at(30)));
+    b.release(late);
+    c.adopt(&stored, at(31));
+    for breaker in [&*b, &*c] {
+        assert_eq!(breaker.check(&policy, at(31)).unwrap_err().state, State::HalfOpen);
+    }
+
+    a.agreed(&first);
+    // A sign of life that others have to hear of.
+    assert_eq!(a.renew(&policy, &first, at(31)), Held::Still);
+    assert_eq!(a.renew(&policy, &first, at(80)), Held::ForLonger);
+    b.adopt(&a.snapshot(), at(80));
+    assert!(b.check(&policy, at(199)).is_err() && b.check(&policy, at(200)).is_ok());
+
+    // Good probes of different processes count together.
+    assert_eq!(a.record(&policy, first, OK, at(81)), None);
+    b.adopt(&a.snapshot(), at(81));
+    let (second, _) = b.admit(&policy, at(82)).unwrap();
+    assert!(second.is_probe());
+    assert_eq!(b.record(&policy, second, OK, at(83)).unwrap().to, State::Closed);
+    assert_eq!(a.adopt(&b.snapshot(), at(84)).unwrap().to, State::Closed);
+}
+
+#[test]
+fn a_probe_that_nobody_knew_of_takes_no_place_from_one_that_is_known() {
+    let policy = standard(ToolClass::Unknown);
+    let mut fleet = [1, 2].map(|number| {
+        let mut breaker = Breaker::numbered_from(number * 1_000_000);
+        for _ in 0..5 {
+            breaker.attempt(&policy, BAD, at(0));
+        }
+        breaker
+    });
+    let [a, b] = &mut fleet;
+    let (known, _) = a.admit(&policy, at(30)).unwrap();
+    a.agreed(&known);
+    let stored = a.snapshot();
+    // The store could not be asked; what came of it changes nothing for the one that is stored.
+    for verdict in [OK, Verdict::Neutral] {
+        let (alone, _) = b.admit(&policy, at(31)).unwrap();
+        assert_eq!(b.record(&policy, alone, verdict, at(32)), None);
+        assert!(!b.snapshot().replaces(&stored));
+    }
+    b.adopt(&stored, at(33));
+    assert!(b.check(&policy, at(33)).is_err());
+}
+
+#[test]
+fn a_place_that_was_stored_after_its_probe_came_back_is_free() {
+    let policy = standard(ToolClass::Unknown);
+    let mut breaker = Breaker::numbered_from(1_000_000);
+    for _ in 0..5 {
+        breaker.attempt(&policy, BAD, at(0));
+    }
+    let (ticket, _) = breaker.admit(&policy, at(30)).unwrap();
+    let late = breaker.snapshot();
+    breaker.release(ticket);
+    breaker.adopt(&late, at(31));
+    assert!(breaker.check(&policy, at(31)).is_ok() && breaker.snapshot().replaces(&late));
+}
+
+/// A process that freed its place without having stored that is one ahead of the others.
+#[test]
+fn a_probe_that_is_not_agreed_on_gives_way_to_one_that_is_stored() {
+    let policy = standard(ToolClass::Unknown);
+    let [mut a, mut b] = [1, 2].map(|number| Breaker::numbered_from(number * 1_000_000));
+    for _ in 0..5 {
+        a.attempt(&policy, BAD, at(0));
+    }
+    let (first, _) = a.admit(&policy, at(30)).unwrap();
+    a.agreed(&first);
+    b.adopt(&a.snapshot(), at(31));
+    a.release(first);
+    let later = at(31) + policy.probe_lease;
+    let (theirs, _) = b.admit(&policy, later).unwrap();
+    b.agreed(&theirs);
+    let (ours, _) = a.admit(&policy, later).unwrap();
+    a.adopt(&b.snapshot(), later);
+    assert!(!a.holds(&policy, &ours, later), "two probes at once");
+}
+
+#[test]
+fn a_clock_that_differs_between_processes_does_not_prolong_the_cool_down_each_time_it_is_read() {
+    let policy = measured();
+    let mut there = Breaker::default();
+    for _ in 0..5 {
+        there.attempt(&policy, BAD, at(500));
+    }
+    let mut here = Breaker::default();
+    here.adopt(&there.snapshot(), at(100));
+    for second in 101..130 {
+        assert_eq!(here.adopt(&there.snapshot(), at(second)), None);
+    }
+    assert!(here.admit(&policy, at(130)).is_ok());
+}

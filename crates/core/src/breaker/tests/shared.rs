@@ -4,7 +4,7 @@ use super::*;
 
 impl Snapshot {
     /// The same state under another epoch.
-    fn from_parts(epoch: u64, of: &Self) -> Self {
+    pub(super) fn from_parts(epoch: u64, of: &Self) -> Self {
         let mut json = serde_json::to_value(of).unwrap();
         json["epoch"] = epoch.into();
         serde_json::from_value(json).unwrap()

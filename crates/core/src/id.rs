@@ -225,12 +225,14 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn write_hex(text: &mut String, bytes: &[u8]) {
-    let digit = |value: u8| char::from(if value < 10 { b'0' + value } else { b'a' + value - 10 });
     text.reserve(bytes.len() * 2);
     for byte in bytes {
-        text.push(digit(byte >> 4));
-        text.push(digit(byte & 15));
+        text.extend(hex_digits(*byte).map(char::from));
     }
+}
+
+fn hex_digits(byte: u8) -> [u8; 2] {
+    [byte >> 4, byte & 15].map(|value| if value < 10 { b'0' + value } else { b'a' + value - 10 })
 }
 
 fn hex_value(digit: u8) -> Option<u8> {
@@ -249,7 +251,11 @@ impl fmt::Debug for Digest {
 
 impl Serialize for Digest {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.to_hex())
+        let mut digits = [0; 64];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0) {
+            pair.copy_from_slice(&hex_digits(byte));
+        }
+        serializer.serialize_str(std::str::from_utf8(&digits).map_err(serde::ser::Error::custom)?)
     }
 }
 

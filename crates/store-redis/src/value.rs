@@ -180,10 +180,8 @@ impl Head {
 
 /// The value of a record.
 pub(crate) fn encode(codec: &Codec, record: &Record, owner: OwnerMark) -> Vec<u8> {
-    let body = codec.encode(record);
-    let mut value = Vec::with_capacity(Head::LENGTH + body.len());
-    value.extend_from_slice(&Head::of(record, owner).to_bytes());
-    value.extend_from_slice(&body);
+    let mut value = Head::of(record, owner).to_bytes().to_vec();
+    codec.encode_behind(&mut value, record);
     value
 }
 

@@ -57,19 +57,33 @@ impl Codec {
 
     /// The record as it is stored.
     pub fn encode(&self, record: &Record) -> Vec<u8> {
-        let json = record.to_json();
-        let compact = if json.len() < WORTH_COMPRESSING {
-            tagged(PLAIN, json.as_bytes())
-        } else {
-            tagged(COMPRESSED, &lz4_flex::compress_prepend_size(json.as_bytes()))
-        };
-        let Some(cipher) = &self.secret else { return compact };
+        let mut bytes = Vec::new();
+        self.encode_behind(&mut bytes, record);
+        bytes
+    }
+
+    /// The same, added to these bytes.
+    pub fn encode_behind(&self, bytes: &mut Vec<u8>, record: &Record) {
+        let begin = bytes.len();
+        bytes.push(PLAIN);
+        record.write_json(bytes);
+        let json = bytes.get(begin + 1..).unwrap_or_default();
+        if json.len() >= WORTH_COMPRESSING {
+            let folded = lz4_flex::compress_prepend_size(json);
+            bytes.truncate(begin);
+            bytes.push(COMPRESSED);
+            bytes.extend_from_slice(&folded);
+        }
+        let Some(cipher) = &self.secret else { return };
         let nonce = XNonce::generate();
-        let payload = Payload { msg: &compact, aad: record.key.0.as_bytes() };
-        match cipher.encrypt(&nonce, payload) {
-            Ok(sealed) => tagged(ENCRYPTED, &[nonce.as_slice(), &sealed].concat()),
-            // Only a text of 256 GiB is refused. What cannot be read later is not written in the clear either.
-            Err(_) => tagged(ENCRYPTED, &[]),
+        let compact = bytes.get(begin..).unwrap_or_default();
+        let sealed = cipher.encrypt(&nonce, Payload { msg: compact, aad: record.key.0.as_bytes() });
+        bytes.truncate(begin);
+        bytes.push(ENCRYPTED);
+        // Only a text of 256 GiB is refused. What cannot be read later is not written in the clear either.
+        if let Ok(sealed) = sealed {
+            bytes.extend_from_slice(nonce.as_slice());
+            bytes.extend_from_slice(&sealed);
         }
     }
 
@@ -97,13 +111,6 @@ impl Codec {
         let record = Record::from_json(&json).map_err(Unreadable::Record)?;
         if record.key == key { Ok(record) } else { Err(Unreadable::Damaged) }
     }
-}
-
-fn tagged(tag: u8, body: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(1 + body.len());
-    bytes.push(tag);
-    bytes.extend_from_slice(body);
-    bytes
 }
 
 /// The announced length is checked before anything is allocated for it.
@@ -155,6 +162,10 @@ mod tests {
     use steadfast_core::output::{Output, RawJson};
 
     use super::*;
+
+    fn tagged(tag: u8, body: &[u8]) -> Vec<u8> {
+        [&[tag], body].concat()
+    }
 
     const SECRET: [u8; 32] = [7; 32];
 

@@ -20,6 +20,9 @@ use crate::output::Output;
 /// The format that is written today.
 pub const FORMAT: u32 = 1;
 
+/// How long a record is without its output, in most cases.
+const ABOUT: usize = 1024;
+
 /// Why a stored record cannot be used.
 #[derive(Debug)]
 pub enum UnreadableRecord {
@@ -44,10 +47,36 @@ impl fmt::Display for UnreadableRecord {
 impl std::error::Error for UnreadableRecord {}
 
 impl Record {
-    /// The record as it is stored.
+    /// The record as it is stored, added to these bytes.
+    pub fn write_json(&self, into: &mut Vec<u8>) {
+        let output = match &self.state {
+            RecordState::Done(output) => output.as_ref(),
+            RecordState::Inflight
+            | RecordState::Failed(_)
+            | RecordState::Unknown
+            | RecordState::Cancelled => None,
+        };
+        into.reserve(ABOUT + output.map_or(0, Output::len));
+        // Maps with text keys and finite numbers only: this cannot fail, and half a text is refused by the reader.
+        let _ = serde_json::to_writer(&mut *into, &Stored::from(self));
+        if let Some(Output { content, metadata }) = output {
+            // Behind the rest, and as it is: serde would read it all once more to know that it is JSON.
+            into.pop();
+            into.extend_from_slice(br#","payload":{"content":"#);
+            into.extend_from_slice(content.as_str().as_bytes());
+            if let Some(metadata) = metadata {
+                into.extend_from_slice(br#","metadata":"#);
+                into.extend_from_slice(metadata.as_str().as_bytes());
+            }
+            into.extend_from_slice(b"}}");
+        }
+    }
+
+    /// The record as a text.
     pub fn to_json(&self) -> String {
-        // Maps with text keys and finite numbers only: this cannot fail, and an empty text is refused by the reader.
-        serde_json::to_string(&Stored::from(self)).unwrap_or_default()
+        let mut text = Vec::new();
+        self.write_json(&mut text);
+        String::from_utf8(text).unwrap_or_default()
     }
 
     /// Reads a stored record.
@@ -96,8 +125,9 @@ struct Stored<'r> {
     request: StoredRequest<'r>,
     #[serde(default, skip_serializing_if = "Execution::is_empty")]
     execution: Execution<'r>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    payload: Option<Cow<'r, Output>>,
+    /// Written by hand.
+    #[serde(default, skip_serializing)]
+    payload: Option<Output>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<Cow<'r, Failure>>,
 }
@@ -140,12 +170,12 @@ impl Execution<'_> {
 
 impl<'r> From<&'r Record> for Stored<'r> {
     fn from(record: &'r Record) -> Self {
-        let (state, payload, error) = match &record.state {
-            RecordState::Inflight => (StoredState::Inflight, None, None),
-            RecordState::Done(output) => (StoredState::Done, output.as_ref().map(Cow::Borrowed), None),
-            RecordState::Failed(failure) => (StoredState::Failed, None, Some(Cow::Borrowed(failure))),
-            RecordState::Unknown => (StoredState::Failed, None, Some(Cow::Owned(unknown_marker()))),
-            RecordState::Cancelled => (StoredState::Cancelled, None, None),
+        let (state, error) = match &record.state {
+            RecordState::Inflight => (StoredState::Inflight, None),
+            RecordState::Done(_) => (StoredState::Done, None),
+            RecordState::Failed(failure) => (StoredState::Failed, Some(Cow::Borrowed(failure))),
+            RecordState::Unknown => (StoredState::Failed, Some(Cow::Owned(unknown_marker()))),
+            RecordState::Cancelled => (StoredState::Cancelled, None),
         };
         Self {
             format: FORMAT,
@@ -178,7 +208,7 @@ impl<'r> From<&'r Record> for Stored<'r> {
                 params_digest: record.digest,
             },
             execution: Execution { attempts: Cow::Borrowed(&record.attempts) },
-            payload,
+            payload: None,
             error,
         }
     }
@@ -190,7 +220,7 @@ impl TryFrom<Stored<'_>> for Record {
     fn try_from(stored: Stored<'_>) -> Result<Self, UnreadableRecord> {
         let state = match (stored.state, stored.error) {
             (StoredState::Inflight, _) => RecordState::Inflight,
-            (StoredState::Done, _) => RecordState::Done(stored.payload.map(Cow::into_owned)),
+            (StoredState::Done, _) => RecordState::Done(stored.payload),
             (StoredState::Failed, Some(failure)) if failure.code == Code::OutcomeUnknown => {
                 RecordState::Unknown
             }

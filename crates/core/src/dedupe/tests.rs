@@ -713,7 +713,9 @@ fn open_records_live_a_day_and_under_hold_until_settled() {
 
 #[test]
 fn records_survive_being_written_down() {
-    for state in all_states() {
+    let described = Output { metadata: Some(RawJson::from_trusted(r#"{"a":[1,2]}"#)), ..output() };
+    let answers = [RecordState::Done(None), RecordState::Done(Some(described))];
+    for state in all_states().into_iter().chain(answers) {
         for column in COLUMNS {
             let mut before = record(column, state.clone());
             before.lease = Lease::Record;

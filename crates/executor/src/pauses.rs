@@ -68,3 +68,28 @@ impl Pauses {
         self.any.store(true, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::id::{Namespace, ToolName};
+
+    use super::*;
+
+    fn whose(number: usize) -> Whose {
+        let tool = ToolName::new(format!("tool-{number}")).unwrap();
+        let tool = ToolRef { namespace: Namespace::new("bank").unwrap(), tool };
+        Whose { tenant: None, tool, domain: None }
+    }
+
+    #[test]
+    fn where_too_many_were_off_the_one_that_was_so_the_longest_time_ago_makes_room() {
+        let pauses = Pauses::default();
+        // The first is off once more before there is one too many, so that it is the second whose turn it is.
+        for (number, at) in (0..MOST).chain([0, MOST]).zip(1..) {
+            pauses.note(whose(number), Timestamp::from_millis(at));
+        }
+        let last = pauses.last.lock();
+        let forgotten: Vec<_> = (0..=MOST).filter(|number| !last.contains_key(&whose(*number))).collect();
+        assert_eq!((last.len(), forgotten), (MOST, vec![1]));
+    }
+}

@@ -516,6 +516,24 @@ async fn a_person_who_answers_in_time_lets_the_waiting_call_run() {
     assert_eq!(code(&nobody), Some(Code::ApprovalRequired), "the wait is bounded");
 }
 
+/// A refusal is not stored: a follower that did not hear of it would ask the same person the same again.
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_a_call_that_a_person_denies_is_denied_without_asking_again() {
+    let mut policy = standard(ToolClass::Mutating);
+    policy.approval.when = AskWhen::Always;
+    let engine = engine(policy).await;
+    let options = CallOptions { channel: Channel::Interactive, ..CallOptions::default() };
+    let call = || tokio::spawn(engine.call_with(pay(1, Some("k")), flaky(0), options.clone()));
+    let callers = [call(), call(), call()];
+    settle().await;
+    let [(id, _)] = engine.approvals(None).try_into().expect("one asks for all");
+    engine.decide(None, id, Decision::Deny, Grantor::Operator).await.unwrap();
+    for caller in callers {
+        assert_eq!(code(&caller.await.unwrap()), Some(Code::ApprovalDenied));
+    }
+    assert_eq!(engine.approvals(None).len(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn rp_11_trust_in_a_file_is_written_whole_and_read_at_the_next_start() {
     let folder = std::env::temp_dir().join(format!("steadfast-trust-{}", std::process::id()));

@@ -8,13 +8,13 @@ use std::time::Duration;
 use rusqlite::Connection;
 use steadfast_core::Timestamp;
 use steadfast_core::call::StoreFault;
-use steadfast_core::dedupe::{Claim, ClaimVerdict, Intent};
+use steadfast_core::dedupe::{Claim, ClaimVerdict, Intent, Release};
 use steadfast_store::{
     DocumentKind, DocumentName, DocumentWrite, ManualClock, News, Store, StoreError, Trouble,
 };
 
 use super::world::{Folder, begin, claim, is_replay, key, mine, run, save, take};
-use crate::tx::Tx;
+use crate::tx::{SWEEP, Tx};
 use crate::{SqliteOptions, SqliteStore};
 
 /// Another process that holds the right to write, until it is dropped.
@@ -328,4 +328,45 @@ async fn an_open_record_that_ended_is_found_behind_many_others() {
     clock.advance(Duration::from_secs(10 * 365 * 24 * 3600));
     let swept = [store.sweep().await.unwrap().removed, store.sweep().await.unwrap().removed];
     assert_eq!(swept, [0, 1], "the new one lies at the end");
+}
+
+/// What ended is looked for in one transaction and removed in another.
+#[tokio::test]
+async fn a_record_that_lives_again_when_the_sweep_comes_to_it_stays() {
+    let folder = Folder::new();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_794_770_526_000)));
+    let options = SqliteOptions { clock: clock.clone(), ..SqliteOptions::at(folder.state()) };
+    let store = SqliteStore::open(options).unwrap();
+    for name in ["claimed again", "run again", "gone"] {
+        take(&store, name).await;
+    }
+    clock.advance(Duration::from_secs(10 * 365 * 24 * 3600));
+    let (ended, _) = store.look_up(|view| view.ended(0, SWEEP)).await.unwrap();
+    assert_eq!(ended, ["claimed again", "run again", "gone"].map(key));
+
+    let held = take(&store, "claimed again").await;
+    run(&store, "run again").await;
+    let swept = store.operate(move |tx| tx.sweep(&ended)).await.unwrap();
+    assert_eq!((swept.removed, swept.more), (1, false));
+    assert_eq!(store.claim(&claim("claimed again"), &[]).await.unwrap(), ClaimVerdict::Follow(held.key));
+    assert!(is_replay(&store.claim(&claim("run again"), &[]).await.unwrap()));
+}
+
+/// The count of records is read once for all who share a commit.
+#[tokio::test]
+async fn what_one_caller_gives_back_is_room_for_the_next_in_the_same_commit() {
+    let folder = Folder::new();
+    let store =
+        SqliteStore::open(SqliteOptions { most_records: 2, ..SqliteOptions::at(folder.state()) }).unwrap();
+    let first = take(&store, "first").await;
+    let release = Release { key: first.key, index: first.index, owner: first.owner };
+    take(&store, "second").await;
+    let shared = store.operate(move |tx| {
+        let before = tx.claim(&claim("before"), &[])?;
+        tx.release(&release)?;
+        Ok([before, tx.claim(&claim("after"), &[])?, tx.claim(&claim("one too many"), &[])?])
+    });
+    let [before, after, too_many] = shared.await.unwrap();
+    assert_eq!((before, too_many), (ClaimVerdict::Full, ClaimVerdict::Full));
+    mine(after);
 }

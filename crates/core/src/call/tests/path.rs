@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::guard::Ending;
+use crate::guard::{Ending, Layer};
 use crate::policy::BudgetPolicy;
 
 // ---- refusals ----
@@ -556,6 +556,25 @@ fn a_replayed_failure_counts_for_the_guard_and_the_model_is_told() {
     assert!(second.from_cache);
     assert!(!first.error.unwrap().message.contains("[LOOP DETECTED]"));
     assert!(second.error.unwrap().message.contains("\n[LOOP DETECTED]"));
+}
+
+/// The words of our own refusals carry numbers that change from one to the next; the code is what stays.
+#[test]
+fn refusals_are_one_loop_for_the_guard_only_if_their_codes_are_the_same() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.limits.concurrency = NonZeroU32::new(1);
+    let mut world = World::new();
+    let refused = |world: &mut World| {
+        let result = world.drive(request(&policy), &policy, &[]);
+        (code(&result), result.remarks.iter().map(|remark| remark.layer).collect::<Vec<_>>())
+    };
+    world.limiter.enter(&policy.limits, world.now).unwrap();
+    assert_eq!(refused(&mut world), (Some(Code::Overloaded), vec![]));
+    world.limiter.leave();
+    world.breaker.force_open(world.now);
+    assert_eq!(refused(&mut world), (Some(Code::CircuitOpen), vec![]), "another reason");
+    world.pass(SECOND);
+    assert_eq!(refused(&mut world), (Some(Code::CircuitOpen), vec![Layer::Loop]), "the same again");
 }
 
 // ---- determinism ----

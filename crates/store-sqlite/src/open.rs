@@ -191,6 +191,9 @@ fn look(place: &Place) -> Result<Looked, OpenError> {
     if file.is_readonly("main").map_err(sql)? {
         return Err(file_error(path, &"it may only be read"));
     }
+    // All of it as it is at one moment: another process may be making the file just now, and half of what it writes looks
+    // like the file of somebody else.
+    let _moment = file.unchecked_transaction().map_err(sql)?;
     let number = |name: &str| file.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(sql);
     let (application, version) = (number("application_id")?, number("user_version")?);
     let tables: i64 =

@@ -43,15 +43,15 @@ pub(super) async fn a_journal_is_bounded_in_number(world: World) {
 }
 
 pub(super) async fn a_journal_is_bounded_in_age(world: World) {
-    let keep = Keep { age: 4 * world.moment(), ..KEEP };
+    let keep = Keep { age: 16 * world.moment(), ..KEEP };
     let old = entry(world.now(), 0);
     world.append(Journal::Traces, std::slice::from_ref(&old), keep).await.unwrap();
     assert_eq!(world.entries(&everything(Journal::Traces)).await.unwrap(), [old]);
-    world.pass(6).await;
+    world.pass(18).await;
     let new = entry(world.now(), 1);
     world.append(Journal::Traces, std::slice::from_ref(&new), keep).await.unwrap();
     assert_eq!(world.entries(&everything(Journal::Traces)).await.unwrap(), [new], "by the next entry");
-    world.pass(6).await;
+    world.pass(18).await;
     world.sweep().await.unwrap();
     assert_eq!(world.entries(&everything(Journal::Traces)).await.unwrap(), [], "by a sweep");
 }

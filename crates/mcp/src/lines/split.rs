@@ -1,0 +1,111 @@
+//! Bytes into lines, as a plain machine.
+
+use std::io::BufRead;
+
+use bytes::{Bytes, BytesMut};
+
+/// A line, or what is to be said about one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// A line without its end; never empty.
+    Line(Bytes),
+    /// A line that was too long; it was skipped.
+    TooLong {
+        /// How long it was, up to the line feed.
+        bytes: u64,
+    },
+    /// What stood behind the last line end.
+    Half(Bytes),
+}
+
+/// Cuts a stream of bytes into lines and keeps at most one line and one read of it.
+#[derive(Debug)]
+pub struct Splitter {
+    buffer: BytesMut,
+    /// How far the buffer was searched for a line end.
+    searched: usize,
+    longest: usize,
+    /// How much of a line that is too long has gone by.
+    skipped: Option<u64>,
+}
+
+/// How much is asked for at a time.
+const READ: usize = 16 << 10;
+
+impl Splitter {
+    /// Lines may have so many bytes, their end not counted.
+    pub fn new(longest: usize) -> Self {
+        Self { buffer: BytesMut::new(), searched: 0, longest, skipped: None }
+    }
+
+    /// Where the next bytes go.
+    pub fn room(&mut self) -> &mut BytesMut {
+        self.buffer.reserve(READ);
+        &mut self.buffer
+    }
+
+    /// The next piece that is complete.
+    pub fn next_piece(&mut self) -> Option<Piece> {
+        loop {
+            let unseen = self.buffer.get(self.searched..).unwrap_or_default();
+            let Some(at) = line_end(unseen).map(|at| self.searched + at) else {
+                self.searched = self.buffer.len();
+                self.skip_if_too_long();
+                return None;
+            };
+            let line = self.buffer.split_to(at + 1).freeze();
+            self.searched = 0;
+            if let Some(skipped) = self.skipped.take() {
+                return Some(Piece::TooLong { bytes: skipped + at as u64 });
+            }
+            let line = without_end(line);
+            if line.len() > self.longest {
+                return Some(Piece::TooLong { bytes: at as u64 });
+            }
+            if !line.trim_ascii().is_empty() {
+                return Some(Piece::Line(line));
+            }
+        }
+    }
+
+    /// What is left when nothing more comes.
+    pub fn finish(&mut self) -> Option<Piece> {
+        let rest = std::mem::take(&mut self.buffer).freeze();
+        self.searched = 0;
+        if let Some(skipped) = self.skipped.take() {
+            return Some(Piece::TooLong { bytes: skipped + rest.len() as u64 });
+        }
+        let rest = without_end(rest);
+        (!rest.trim_ascii().is_empty()).then_some(Piece::Half(rest))
+    }
+
+    /// Drops what came so far.
+    pub(super) fn forget(&mut self) {
+        *self = Self::new(self.longest);
+    }
+
+    fn skip_if_too_long(&mut self) {
+        // One byte more than the longest line may be the `\r` of its end.
+        if self.skipped.is_some() || self.buffer.len() > self.longest.saturating_add(1) {
+            self.skipped = Some(self.skipped.unwrap_or(0) + self.buffer.len() as u64);
+            // A new one, so that what a line of 60 MiB needed is given back.
+            self.buffer = BytesMut::new();
+            self.searched = 0;
+        }
+    }
+}
+
+/// Where the line ends. The search of the standard library looks at many bytes at once, which one byte after the other
+/// is noticeably slower than where a line has megabytes.
+fn line_end(mut bytes: &[u8]) -> Option<usize> {
+    let whole = bytes;
+    let seen = bytes.skip_until(b'\n').ok()?;
+    let last = seen.checked_sub(1)?;
+    (whole.get(last) == Some(&b'\n')).then_some(last)
+}
+
+fn without_end(line: Bytes) -> Bytes {
+    let end = line.strip_suffix(b"\n").unwrap_or(&line);
+    let length = end.strip_suffix(b"\r").unwrap_or(end).len();
+    line.slice(..length)
+}

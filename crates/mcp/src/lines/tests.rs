@@ -1,0 +1,243 @@
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use tokio::io::AsyncWrite;
+
+use super::*;
+use crate::delivery::{Fate, GRACE, Link, Proof};
+use crate::raw::RawJson;
+
+const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+
+async fn read_all(input: &[u8], longest: usize) -> Vec<Received> {
+    let mut reader = LineReader::new(input, longest);
+    let mut all = Vec::new();
+    while let Some(received) = reader.next().await {
+        all.push(received.unwrap());
+    }
+    all
+}
+
+fn message(text: &str) -> Message {
+    Message::parse(text.to_owned(), usize::MAX).unwrap()
+}
+
+#[tokio::test]
+async fn line_ends_of_both_kinds_and_empty_lines_are_fine() {
+    let input = format!("\n{PING}\r\n\r\n  \n{PING}\n");
+    let expected = vec![Received::Message(message(PING)); 2];
+    assert_eq!(read_all(input.as_bytes(), 1000).await, expected);
+}
+
+#[tokio::test]
+async fn a_line_that_is_no_message_is_reported_and_the_stream_goes_on() {
+    let input = format!("Server started\n{PING}\n[1]\n{PING}\n");
+    let all = read_all(input.as_bytes(), 1000).await;
+    let [
+        Received::NotAMessage { line, why },
+        Received::Message(_),
+        Received::NotAMessage { why: batch, .. },
+        Received::Message(_),
+    ] = &all[..]
+    else {
+        panic!("{all:?}")
+    };
+    assert_eq!((&line[..], why.code(), batch.code()), (&b"Server started"[..], -32700, -32600));
+}
+
+#[tokio::test]
+async fn a_line_that_is_too_long_is_skipped_to_its_end() {
+    for length in [41, 42, 43, 100, 100_000] {
+        let long = "x".repeat(length);
+        let input = format!("{PING}\n{long}\n{PING}\r\n{long}");
+        let all = read_all(input.as_bytes(), PING.len()).await;
+        let ping = Received::Message(message(PING));
+        let mut expected = vec![ping.clone(), Received::TooLong { bytes: length as u64 }, ping];
+        // What is half a line at the end is told apart as long as it fits.
+        expected.push(match length > PING.len() + 1 {
+            true => Received::TooLong { bytes: length as u64 },
+            false => Received::Half(long.into()),
+        });
+        assert_eq!(all, expected, "{length}");
+    }
+}
+
+#[tokio::test]
+async fn half_a_line_at_the_end_is_never_a_message() {
+    let input = format!("{PING}\n{PING}");
+    let all = read_all(input.as_bytes(), 1000).await;
+    assert_eq!(all, [Received::Message(message(PING)), Received::Half(PING.into())]);
+}
+
+#[tokio::test]
+async fn an_error_of_the_source_is_told_once_and_ends_it() {
+    let error = io::Error::from(io::ErrorKind::ConnectionReset);
+    let first = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n{\"half";
+    let source = Reads(vec![Ok(&first[..]), Err(error)].into_iter());
+    let mut reader = LineReader::new(source, 1000);
+    assert_eq!(reader.next().await.unwrap().unwrap(), Received::Message(message(PING)));
+    assert_eq!(reader.next().await.unwrap().unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    assert!(reader.next().await.is_none());
+}
+
+proptest! {
+    #[test]
+    fn lines_do_not_depend_on_where_the_reads_are_cut(
+        lines in proptest::collection::vec("[a-z\\r]{0,12}", 0..8),
+        cuts in proptest::collection::vec(1_usize..9, 1..40),
+        ends in any::<bool>(),
+    ) {
+        let mut input = lines.join("\n");
+        if ends { input.push('\n'); }
+        let whole = pieces(&[input.as_bytes()]);
+        let mut rest = input.as_bytes();
+        let mut chunks = Vec::new();
+        for cut in cuts.iter().cycle() {
+            if rest.is_empty() { break; }
+            let (chunk, behind) = rest.split_at((*cut).min(rest.len()));
+            chunks.push(chunk);
+            rest = behind;
+        }
+        prop_assert_eq!(pieces(&chunks), whole);
+    }
+}
+
+fn pieces(chunks: &[&[u8]]) -> Vec<Piece> {
+    let mut splitter = Splitter::new(6);
+    let mut all = Vec::new();
+    for chunk in chunks {
+        splitter.room().extend_from_slice(chunk);
+        all.extend(std::iter::from_fn(|| splitter.next_piece()));
+    }
+    all.extend(splitter.finish());
+    all
+}
+
+/// Keeps each write apart, and fails when told to.
+#[derive(Clone, Default)]
+struct Writes {
+    all: Arc<Mutex<Vec<Vec<u8>>>>,
+    fails: Arc<Mutex<bool>>,
+}
+
+impl AsyncWrite for Writes {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if *self.fails.lock() {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, "gone")));
+        }
+        self.all.lock().push(bytes.to_vec());
+        Poll::Ready(Ok(bytes.len()))
+    }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn what_is_queued_together_is_written_together_and_on_one_line_each() {
+    let writes = Writes::default();
+    let (sender, writing) = line_writer(writes.clone(), Link::new(), QueueLimits::default());
+    let broken = message("{\"jsonrpc\":\"2.0\",\r\n\"id\":1,\n \"method\":\"ping\"}");
+    sender.send(&message(PING)).await.unwrap();
+    sender.send(&broken).await.unwrap();
+    sender.try_send(&message(PING)).unwrap();
+    drop(sender);
+    writing.await.unwrap();
+    let flat = r#"{"jsonrpc":"2.0",  "id":1,  "method":"ping"}"#;
+    assert_eq!(*writes.all.lock(), [format!("{PING}\n{flat}\n{PING}\n").into_bytes()]);
+}
+
+#[tokio::test]
+async fn a_failed_write_is_told_to_the_writer_the_senders_and_who_waits_for_an_answer() {
+    let writes = Writes::default();
+    let (sender, writing) = line_writer(writes.clone(), Link::new(), QueueLimits::default());
+    *writes.fails.lock() = true;
+    let answer = Message::result_response(&crate::message::Id::number(1), &RawJson::string("done"));
+    let delivery = sender.answer(&answer).await.unwrap();
+    let failed = tokio::spawn(writing).await.unwrap().unwrap_err();
+    assert_eq!(failed.kind, io::ErrorKind::BrokenPipe);
+    assert_eq!(delivery.settled(GRACE).await, Fate::Lost);
+    assert_eq!(sender.send(&answer).await.unwrap_err(), failed);
+    assert_eq!(sender.try_send(&answer).unwrap_err(), Full::Failed(failed.clone()));
+    assert_eq!(sender.failure(), Some(failed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_on_a_line_is_delivered_by_the_next_message_or_by_time() {
+    let link = Link::new();
+    let (sender, writing) = line_writer(Writes::default(), link.clone(), QueueLimits::default());
+    tokio::spawn(writing);
+    let answer = Message::result_response(&crate::message::Id::number(1), &RawJson::string("done"));
+    let mut delivery = sender.answer(&answer).await.unwrap();
+    assert!(delivery.written().await);
+    link.heard(&message(PING));
+    assert_eq!(delivery.settled(GRACE).await, Fate::Delivered(Proof::Heard));
+    let delivery = sender.answer(&answer).await.unwrap();
+    assert_eq!(delivery.settled(GRACE).await, Fate::Delivered(Proof::StillOpen));
+}
+
+#[tokio::test]
+async fn the_queue_is_bounded_by_messages_and_by_bytes_and_one_long_message_always_fits() {
+    let (stuck, _other_end) = tokio::io::duplex(1);
+    for limits in [QueueLimits { messages: 2, bytes: 1 << 20 }, QueueLimits { messages: 100, bytes: 90 }] {
+        let (sender, _writing) = line_writer(Writes::default(), Link::new(), limits);
+        assert_eq!(sender.try_send(&message(PING)), Ok(()));
+        assert_eq!(sender.try_send(&message(PING)), Ok(()));
+        assert_eq!(sender.try_send(&message(PING)), Err(Full::Queue), "{limits:?}");
+    }
+    let (sender, writing) = line_writer(stuck, Link::new(), QueueLimits { messages: 4, bytes: 8 });
+    let writing = tokio::spawn(writing);
+    assert_eq!(sender.try_send(&message(PING)), Ok(()));
+    assert_eq!(sender.try_send(&message(PING)), Err(Full::Queue));
+    drop(_other_end);
+    assert!(writing.await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn messages_go_through_a_pipe_as_they_are() {
+    let (ours, theirs) = tokio::io::duplex(64);
+    let (sender, writing) = line_writer(ours, Link::new(), QueueLimits::default());
+    let writing = tokio::spawn(writing);
+    let long = format!(r#"{{"jsonrpc":"2.0","id":1.0,"result":"{}"}}"#, "x".repeat(600_000));
+    let sent = [message(PING), message(&long), message(PING)];
+    let sending = async {
+        for message in &sent {
+            sender.send(message).await.unwrap();
+        }
+        drop(sender);
+    };
+    let mut reader = LineReader::new(theirs, LONGEST_LINE);
+    let reading = async {
+        let mut all = Vec::new();
+        while let Some(Ok(Received::Message(message))) = reader.next().await {
+            all.push(message);
+        }
+        all
+    };
+    let ((), received) = tokio::join!(sending, reading);
+    assert_eq!(received, sent);
+    writing.await.unwrap().unwrap();
+}
+
+/// Gives these reads, one after the other.
+struct Reads(std::vec::IntoIter<io::Result<&'static [u8]>>);
+
+impl AsyncRead for Reads {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some(read) = self.0.next() {
+            buffer.put_slice(read?);
+        }
+        Poll::Ready(Ok(()))
+    }
+}

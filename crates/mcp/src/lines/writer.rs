@@ -1,0 +1,217 @@
+//! Writing lines: one task owns the writer, everybody else has a bounded queue into it.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use crate::delivery::{Delivery, Link, Tracker};
+use crate::message::Message;
+
+/// How much may wait to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueLimits {
+    /// Messages.
+    pub messages: usize,
+    /// Their bytes together. One message alone may always wait, however long it is.
+    pub bytes: usize,
+}
+
+impl Default for QueueLimits {
+    /// 1024 messages or 8 MiB: enough for every burst of a living reader, little enough for every dead one.
+    fn default() -> Self {
+        Self { messages: 1024, bytes: 8 << 20 }
+    }
+}
+
+/// Writes messages as lines.
+///
+/// The future does the writing, until every sender is dropped and everything is written, or a write fails. Whoever calls
+/// this spawns it.
+pub fn line_writer<W>(
+    writer: W,
+    link: Link,
+    limits: QueueLimits,
+) -> (LineSender, impl Future<Output = Result<(), WriteFailed>> + Send)
+where
+    W: AsyncWrite + Send + Unpin,
+{
+    let bytes = limits.bytes.clamp(1, u32::MAX as usize >> 4);
+    let (queue, queued) = mpsc::channel(limits.messages.max(1));
+    let failure = Arc::new(Mutex::new(None));
+    let room = Arc::new(Semaphore::new(bytes));
+    let sender = LineSender { queue, room, bytes, failure: Arc::clone(&failure) };
+    (sender, run(writer, queued, link, failure))
+}
+
+/// A way into the queue. Copies lead into the same one.
+#[derive(Clone, Debug)]
+pub struct LineSender {
+    queue: mpsc::Sender<Queued>,
+    room: Arc<Semaphore>,
+    bytes: usize,
+    failure: Arc<Mutex<Option<WriteFailed>>>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    line: Bytes,
+    tracker: Option<Tracker>,
+    /// Given back when the line was written.
+    _room: OwnedSemaphorePermit,
+}
+
+impl LineSender {
+    /// Queues a message, and waits while there is no room.
+    pub async fn send(&self, message: &Message) -> Result<(), WriteFailed> {
+        self.queue(message, None).await
+    }
+
+    /// Queues the final answer to a request, and waits while there is no room; says how to learn whether it arrived.
+    pub async fn answer(&self, response: &Message) -> Result<Delivery, WriteFailed> {
+        let (tracker, delivery) = Tracker::new(response.id());
+        self.queue(response, Some(tracker)).await?;
+        Ok(delivery)
+    }
+
+    /// Queues a message if there is room for it.
+    pub fn try_send(&self, message: &Message) -> Result<(), Full> {
+        let line = message.one_line();
+        let room =
+            Arc::clone(&self.room).try_acquire_many_owned(self.weight(&line)).map_err(|_| self.full())?;
+        self.queue.try_send(Queued { line, tracker: None, _room: room }).map_err(|_| self.full())
+    }
+
+    /// Whether nothing can be written any more, and why.
+    pub fn failure(&self) -> Option<WriteFailed> {
+        if self.queue.is_closed() { Some(self.why()) } else { None }
+    }
+
+    async fn queue(&self, message: &Message, tracker: Option<Tracker>) -> Result<(), WriteFailed> {
+        let line = message.one_line();
+        let room = tokio::select! {
+            room = Arc::clone(&self.room).acquire_many_owned(self.weight(&line)) => room.map_err(|_| self.why())?,
+            () = self.queue.closed() => return Err(self.why()),
+        };
+        self.queue.send(Queued { line, tracker, _room: room }).await.map_err(|_| self.why())
+    }
+
+    fn weight(&self, line: &Bytes) -> u32 {
+        u32::try_from(line.len().clamp(1, self.bytes)).unwrap_or(u32::MAX)
+    }
+
+    fn full(&self) -> Full {
+        self.failure().map_or(Full::Queue, Full::Failed)
+    }
+
+    fn why(&self) -> WriteFailed {
+        self.failure.lock().clone().unwrap_or(WriteFailed {
+            kind: io::ErrorKind::BrokenPipe,
+            message: "the writer has ended".into(),
+        })
+    }
+}
+
+/// Why a message was not queued.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// The other side reads too slowly.
+    Queue,
+    /// Nothing can be written any more.
+    Failed(WriteFailed),
+}
+
+/// A write failed; nothing can be written after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteFailed {
+    /// What kind of error it was.
+    pub kind: io::ErrorKind,
+    /// In words.
+    pub message: Box<str>,
+}
+
+impl From<io::Error> for WriteFailed {
+    fn from(error: io::Error) -> Self {
+        Self { kind: error.kind(), message: error.to_string().into() }
+    }
+}
+
+impl fmt::Display for WriteFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a write failed: {}", self.message)
+    }
+}
+
+impl std::error::Error for WriteFailed {}
+
+/// So much is written at once at most, unless a single message is longer.
+const BATCH: usize = 256 << 10;
+
+async fn run<W: AsyncWrite + Unpin>(
+    mut writer: W,
+    mut queued: mpsc::Receiver<Queued>,
+    link: Link,
+    failure: Arc<Mutex<Option<WriteFailed>>>,
+) -> Result<(), WriteFailed> {
+    let mut next = None;
+    loop {
+        let first = match next.take() {
+            Some(first) => first,
+            None => match queued.recv().await {
+                Some(first) => first,
+                None => return Ok(()),
+            },
+        };
+        let mut batch = vec![first];
+        let mut length = batch.iter().map(|queued| queued.line.len()).sum::<usize>();
+        while length < BATCH {
+            match queued.try_recv() {
+                Ok(more) if length + more.line.len() > BATCH => {
+                    next = Some(more);
+                    break;
+                }
+                Ok(more) => {
+                    length += more.line.len();
+                    batch.push(more);
+                }
+                Err(_) => break,
+            }
+        }
+        if let Err(error) = write(&mut writer, &batch).await {
+            let failed = WriteFailed::from(error);
+            // First the reason, then the end of the queue: who sees the one can tell the other.
+            *failure.lock() = Some(failed.clone());
+            queued.close();
+            return Err(failed);
+        }
+        for tracker in batch.into_iter().filter_map(|queued| queued.tracker) {
+            link.handed(tracker);
+        }
+        link.flushed();
+    }
+}
+
+async fn write<W: AsyncWrite + Unpin>(writer: &mut W, batch: &[Queued]) -> io::Result<()> {
+    match batch {
+        // A long line is not copied for the sake of its end.
+        [one] if one.line.len() > BATCH => {
+            writer.write_all(&one.line).await?;
+            writer.write_all(b"\n").await?;
+        }
+        _ => {
+            let mut together =
+                BytesMut::with_capacity(batch.iter().map(|queued| queued.line.len() + 1).sum());
+            for queued in batch {
+                together.extend_from_slice(&queued.line);
+                together.extend_from_slice(b"\n");
+            }
+            writer.write_all(&together).await?;
+        }
+    }
+    writer.flush().await
+}

@@ -1,0 +1,68 @@
+//! Messages that we make ourselves.
+
+use super::{Id, Message, Shape, locate};
+use crate::raw::{RawJson, write_string};
+
+impl Message {
+    /// A request.
+    pub fn request(id: &Id, method: &str, params: Option<&RawJson>) -> Self {
+        let mut text = begin(Some(id));
+        with_method(&mut text, method, params);
+        built(text, Shape::Request)
+    }
+
+    /// A notification.
+    pub fn notification(method: &str, params: Option<&RawJson>) -> Self {
+        let mut text = begin(None);
+        with_method(&mut text, method, params);
+        built(text, Shape::Notification)
+    }
+
+    /// A result.
+    pub fn result_response(id: &Id, result: &RawJson) -> Self {
+        let mut text = begin(Some(id));
+        text.push_str(",\"result\":");
+        text.push_str(result.as_str());
+        built(text, Shape::Result)
+    }
+
+    /// An error. Without an id where the request's could not be read, as MCP has it.
+    pub fn error_response(id: Option<&Id>, code: i64, message: &str, data: Option<&RawJson>) -> Self {
+        let mut text = begin(id);
+        text.push_str(&format!(",\"error\":{{\"code\":{code},\"message\":"));
+        write_string(&mut text, message);
+        if let Some(data) = data {
+            text.push_str(",\"data\":");
+            text.push_str(data.as_str());
+        }
+        text.push('}');
+        built(text, Shape::Error)
+    }
+}
+
+fn begin(id: Option<&Id>) -> String {
+    let mut text = String::from("{\"jsonrpc\":\"2.0\"");
+    if let Some(id) = id {
+        text.push_str(",\"id\":");
+        text.push_str(id.as_str());
+    }
+    text
+}
+
+fn with_method(text: &mut String, method: &str, params: Option<&RawJson>) {
+    text.push_str(",\"method\":");
+    write_string(text, method);
+    if let Some(params) = params {
+        text.push_str(",\"params\":");
+        text.push_str(params.as_str());
+    }
+}
+
+fn built(mut text: String, shape: Shape) -> Message {
+    text.push('}');
+    // What the parts repeat among themselves (a name twice in the parameters) is seen here only; such a message keeps
+    // no places, and goes out as it was asked for.
+    let (places, breaks) = locate(text.as_bytes()).unwrap_or((Default::default(), true));
+    let message = Message { text: text.into(), places, shape, spelled: None, breaks };
+    message.clone().judged().unwrap_or(message)
+}

@@ -1,0 +1,81 @@
+//! The id of a request, as it was written.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::raw::{self, RawJson};
+
+/// The id of a request: a string or a number, kept as its text, so that an answer carries it as the asker wrote it.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Id(Bytes);
+
+impl Id {
+    /// An id of our own.
+    pub fn number(number: u64) -> Self {
+        Self(number.to_string().into())
+    }
+
+    /// An id of our own.
+    pub fn string(text: &str) -> Self {
+        Self(RawJson::string(text).into_bytes())
+    }
+
+    /// A piece of a message that was found to be an id.
+    pub(super) fn known(text: Bytes) -> Self {
+        Self(text)
+    }
+
+    /// Its JSON text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+
+    /// Its JSON text, to be spliced in elsewhere.
+    pub fn to_json(&self) -> RawJson {
+        RawJson::known(self.0.clone())
+    }
+
+    /// Whether a text is this id, perhaps in another spelling.
+    pub fn is(&self, text: &str) -> bool {
+        let own = self.as_str();
+        own == text
+            || match (raw::string(own), raw::string(text)) {
+                (Some(own), Some(other)) => own == other,
+                (None, None) => whole(own).is_some_and(|number| whole(text) == Some(number)),
+                (Some(_), None) | (None, Some(_)) => false,
+            }
+    }
+
+    /// The whole number that it means, if it is one: ids of our own come back as `7`, and from some servers as `7.0`,
+    /// `1e+06` or `"7"`.
+    pub fn as_u64(&self) -> Option<u64> {
+        match raw::string(self.as_str()) {
+            Some(text) => text.parse().ok(),
+            None => whole(self.as_str()),
+        }
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A number that is whole and exact in every reader.
+fn whole(text: &str) -> Option<u64> {
+    if let Ok(number) = text.parse() {
+        return Some(number);
+    }
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let number: f64 = text.parse().ok()?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and within the range")]
+    (number.fract() == 0.0 && (0.0..EXACT).contains(&number)).then_some(number as u64)
+}

@@ -1,0 +1,253 @@
+//! Changing a message by splicing: what is not asked for stays byte for byte.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::{Id, Message, Place, Places, locate};
+use crate::raw::{self, RawJson};
+
+/// Changes to a message, made all at once by [`Rewrite::finish`].
+#[derive(Clone, Debug)]
+pub struct Rewrite<'m> {
+    message: &'m Message,
+    id: Option<Id>,
+    params: Vec<(String, RawJson)>,
+    meta: Vec<(String, Option<RawJson>)>,
+}
+
+impl<'m> Rewrite<'m> {
+    pub(super) fn new(message: &'m Message) -> Self {
+        Self { message, id: None, params: Vec::new(), meta: Vec::new() }
+    }
+
+    /// Gives it another id. A message without one keeps none.
+    pub fn id(mut self, id: &Id) -> Self {
+        self.id = Some(id.clone());
+        self
+    }
+
+    /// Gives its parameters another name: the tool or prompt that is meant.
+    pub fn name(self, name: &str) -> Self {
+        self.param("name", RawJson::string(name))
+    }
+
+    /// Sets one member of its parameters, in its place or else as the first one. Of `_meta` use [`Rewrite::meta`].
+    pub fn param(mut self, name: &str, value: RawJson) -> Self {
+        self.params.retain(|(other, _)| other != name);
+        self.params.push((name.to_owned(), value));
+        self
+    }
+
+    /// Sets one member of its `_meta` (of a response: of the `_meta` of its result), in its place or else as the last
+    /// one. An error has none.
+    pub fn meta(mut self, name: &str, value: RawJson) -> Self {
+        self.meta.retain(|(other, _)| other != name);
+        self.meta.push((name.to_owned(), Some(value)));
+        self
+    }
+
+    /// Removes one member of its `_meta`.
+    pub fn without_meta(mut self, name: &str) -> Self {
+        self.meta.retain(|(other, _)| other != name);
+        self.meta.push((name.to_owned(), None));
+        self
+    }
+
+    /// The changed message.
+    pub fn finish(self) -> Message {
+        let message = self.message;
+        let mut edits = self.edits();
+        if edits.is_empty() {
+            return message.clone();
+        }
+        edits.sort_by_key(|edit| edit.at.start);
+        let text = spliced(&message.text, &edits);
+        // What is inserted may have its own line breaks; looking is cheap beside copying.
+        let breaks = message.breaks || edits.iter().any(|edit| edit.with.contains(['\n', '\r']));
+        // Inside the pieces that were replaced places are not known any more: these are found again.
+        let places = match edits.iter().any(|edit| edit.moves_places) {
+            false => message.places.after(&edits),
+            true => locate(&text).map(|(places, _)| places).unwrap_or_default(),
+        };
+        Message { text, places, shape: message.shape, spelled: message.spelled.clone(), breaks }
+    }
+
+    fn edits(&self) -> Vec<Edit> {
+        let places = &self.message.places;
+        let mut edits = Vec::new();
+        if let (Some(id), Some(place)) = (&self.id, places.id) {
+            edits.push(Edit { at: place.range(), with: id.as_str().to_owned(), moves_places: false });
+        }
+        // What an object that is missing members gets first, all in one piece.
+        let mut first = String::new();
+        for (name, value) in &self.params {
+            match self.place_of_param(name) {
+                Some(at) => edits.push(Edit { at, with: value.as_str().to_owned(), moves_places: false }),
+                None => push_member(&mut first, name, value.as_str()),
+            }
+        }
+        if !self.meta.is_empty() {
+            match places.meta {
+                Some(place) => {
+                    if let Some(with) = meta_with(self.message.at(place), &self.meta) {
+                        edits.push(Edit { at: place.range(), with, moves_places: true });
+                    }
+                }
+                None => {
+                    if let Some(with) = meta_with("{}", &self.meta) {
+                        push_member(&mut first, "_meta", &with);
+                    }
+                }
+            }
+        }
+        if !first.is_empty() {
+            edits.extend(self.insertion(first));
+        }
+        edits
+    }
+
+    fn place_of_param(&self, name: &str) -> Option<Range<usize>> {
+        let places = &self.message.places;
+        let params = places.params?;
+        if name == "name" {
+            return places.name.map(Place::range);
+        }
+        let start = params.start as usize;
+        let member = raw::members(self.message.at(params)).find(|member| member.name == name)?;
+        Some(start + member.value.start..start + member.value.end)
+    }
+
+    /// Puts members in front of those of the parameters or, of a response, of the result.
+    fn insertion(&self, mut members: String) -> Option<Edit> {
+        let places = &self.message.places;
+        let edit = |at, with| Some(Edit { at, with, moves_places: true });
+        let Some(place) = places.params.or(places.result) else {
+            let behind = places.method?.end as usize;
+            return edit(behind..behind, format!(",\"params\":{{{members}}}"));
+        };
+        let own = self.message.at(place);
+        match own.strip_prefix('{').map(|inside| inside.trim_start().starts_with('}')) {
+            Some(true) => {}
+            Some(false) => members.push(','),
+            None if own == "null" && places.params.is_some() => {
+                return edit(place.range(), format!("{{{members}}}"));
+            }
+            // A list of parameters, or a result that is no object, has no members to add to.
+            None => return None,
+        }
+        let inside = place.start as usize + 1;
+        edit(inside..inside, members)
+    }
+}
+
+/// One piece of text to put in the place of another.
+#[derive(Clone, Debug)]
+struct Edit {
+    at: Range<usize>,
+    with: String,
+    /// Whether routed fields stand within it.
+    moves_places: bool,
+}
+
+fn spliced(text: &Bytes, edits: &[Edit]) -> Bytes {
+    let added: usize = edits.iter().map(|edit| edit.with.len()).sum();
+    let mut out = Vec::with_capacity(text.len() + added);
+    let mut from = 0;
+    for edit in edits {
+        out.extend_from_slice(text.get(from..edit.at.start).unwrap_or_default());
+        out.extend_from_slice(edit.with.as_bytes());
+        from = edit.at.end;
+    }
+    out.extend_from_slice(text.get(from..).unwrap_or_default());
+    out.into()
+}
+
+impl Places {
+    /// The same places in the text after these edits, none of which holds a place within.
+    fn after(self, edits: &[Edit]) -> Self {
+        let moved = |place: Option<Place>| place.map(|place| place.after(edits));
+        Self {
+            version: moved(self.version),
+            id: moved(self.id),
+            method: moved(self.method),
+            params: moved(self.params),
+            result: moved(self.result),
+            error: moved(self.error),
+            name: moved(self.name),
+            arguments: moved(self.arguments),
+            meta: moved(self.meta),
+            token: moved(self.token),
+        }
+    }
+}
+
+impl Place {
+    fn after(self, edits: &[Edit]) -> Self {
+        let Range { start, end } = self.range();
+        let (mut new_start, mut new_end) = (start, end);
+        for edit in edits {
+            // A replaced piece that ends before a point moves that point.
+            if edit.at.end <= start {
+                new_start = new_start + edit.with.len() - edit.at.len();
+            }
+            if edit.at.end <= end {
+                new_end = new_end + edit.with.len() - edit.at.len();
+            }
+        }
+        Self::new(new_start..new_end)
+    }
+}
+
+/// An object with some members set and others removed, if that changes it; what else is in it keeps every byte, its
+/// white space too.
+fn meta_with(object: &str, changes: &[(String, Option<RawJson>)]) -> Option<String> {
+    let mut parts: Vec<String> = Vec::new();
+    let mut missing: Vec<&(String, Option<RawJson>)> = changes.iter().collect();
+    let mut from = 1;
+    let mut members = raw::members(object).peekable();
+    while let Some(member) = members.next() {
+        // From behind the last comma to in front of the next one, or to the closing brace.
+        let to = match members.peek() {
+            Some(next) => object.get(..next.name_at.start).and_then(|before| before.rfind(',')),
+            None => object.rfind('}'),
+        };
+        let to = to.unwrap_or(member.value.end);
+        let piece = |range: Range<usize>| object.get(range).unwrap_or_default();
+        let change = missing.iter().position(|(name, _)| *name == member.name);
+        match change.map(|at| missing.swap_remove(at)) {
+            None => parts.push(piece(from..to).to_owned()),
+            Some((_, None)) => {}
+            Some((_, Some(value))) => parts.push(format!(
+                "{}{}{}",
+                piece(from..member.value.start),
+                value.as_str(),
+                piece(member.value.end..to)
+            )),
+        }
+        from = to + 1;
+    }
+    // An object without members keeps the white space that stands in it.
+    let inside = object.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    let space = inside.filter(|inside| inside.trim_ascii().is_empty()).unwrap_or_default();
+    let is_touched = missing.len() < changes.len();
+    let added = changes.iter().filter(|(name, _)| missing.iter().any(|(other, _)| other == name));
+    let before = parts.len();
+    for (name, value) in added {
+        if let Some(value) = value {
+            let mut part = String::new();
+            push_member(&mut part, name, value.as_str());
+            parts.push(part);
+        }
+    }
+    (is_touched || parts.len() > before).then(|| format!("{{{}{space}}}", parts.join(",")))
+}
+
+fn push_member(out: &mut String, name: &str, value: &str) {
+    if !out.is_empty() {
+        out.push(',');
+    }
+    raw::write_string(out, name);
+    out.push(':');
+    out.push_str(value);
+}

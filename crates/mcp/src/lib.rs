@@ -6,11 +6,15 @@
 //!
 //! - [`message`]: one JSON-RPC message, [`raw`]: a look at JSON without reading it all into a tree;
 //! - [`lines`]: messages as lines, for standard input and output;
-//! - [`delivery`]: whether a final answer has arrived at the client.
+//! - [`sse`]: messages as server-sent events;
+//! - [`delivery`]: whether a final answer has arrived at the client;
+//! - [`http`]: streamable HTTP, [`http::front`] towards clients and [`http::back`] towards servers.
 //!
 //! Everything that is kept has a bound, and the parsers are plain functions over bytes.
 
 pub mod delivery;
+pub mod http;
 pub mod lines;
 pub mod message;
 pub mod raw;
+pub mod sse;

@@ -1,0 +1,162 @@
+//! What goes back to the client: nothing, one JSON text, or a stream of events.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::{Instant, Sleep};
+
+use super::pipe::{Attached, data_of};
+use super::session::EventId;
+use crate::delivery::{Link, Tracker};
+use crate::sse;
+
+/// The body of an answer.
+#[derive(Debug)]
+pub struct AnswerBody(Content);
+
+#[derive(Debug)]
+enum Content {
+    Whole { data: Option<Bytes>, tracker: Option<Tracker>, link: Link },
+    Events(Box<Events>),
+}
+
+impl AnswerBody {
+    pub(super) fn whole(data: Bytes, tracker: Option<Tracker>, link: &Link) -> Self {
+        let data = (!data.is_empty()).then_some(data);
+        Self(Content::Whole { data, tracker, link: link.clone() })
+    }
+
+    pub(super) fn events(events: Events) -> Self {
+        Self(Content::Events(Box::new(events)))
+    }
+}
+
+/// A stream of events on its way to a client.
+#[derive(Debug)]
+pub(super) struct Events {
+    source: Attached,
+    link: Link,
+    /// The number of the stream, where events have ids.
+    number: Option<u64>,
+    /// What is sent before everything else.
+    prelude: Option<Bytes>,
+    /// Goes with the first event.
+    retry: Option<Duration>,
+    keep_alive: Duration,
+    timer: Pin<Box<Sleep>>,
+    ended: bool,
+}
+
+/// What every stream is told with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    /// How long a client shall wait before it resumes.
+    pub(super) retry: Duration,
+    /// How often something is sent when there is nothing to say.
+    pub(super) keep_alive: Duration,
+}
+
+impl Events {
+    /// A stream that cannot be resumed.
+    pub(super) fn plain(source: Attached, link: Link, manner: Manner) -> Self {
+        let timer = Box::pin(tokio::time::sleep(manner.keep_alive));
+        let keep_alive = manner.keep_alive;
+        Self { source, link, number: None, prelude: None, retry: None, keep_alive, timer, ended: false }
+    }
+
+    /// A stream that can be resumed.
+    pub(super) fn numbered(source: Attached, link: Link, manner: Manner, number: u64) -> Self {
+        Self { number: Some(number), retry: Some(manner.retry), ..Self::plain(source, link, manner) }
+    }
+
+    /// Begins with an event without data, so that the client can resume before anything happened. For clients that know
+    /// of that; to others it is a message that cannot be read.
+    pub(super) fn primed(mut self) -> Self {
+        if let Some(stream) = self.number {
+            let mut prelude = BytesMut::new();
+            let id = EventId { stream, event: 0 }.to_string();
+            sse::write_event(&mut prelude, Some(&id), self.retry.take(), b"");
+            self.prelude = Some(prelude.freeze());
+        }
+        self
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if let Some(prelude) = self.prelude.take() {
+            return Poll::Ready(Some(prelude));
+        }
+        let mut out = BytesMut::new();
+        while !self.ended && out.len() < FRAME {
+            match self.source.poll_next(cx) {
+                Poll::Ready(Some(event)) => {
+                    let id = self.number.map(|stream| EventId { stream, event: event.number }.to_string());
+                    sse::write_event(&mut out, id.as_deref(), self.retry.take(), &data_of(&event));
+                    if let Some(tracker) = event.tracker {
+                        self.link.handed(tracker);
+                        self.ended = true;
+                    }
+                }
+                Poll::Ready(None) => self.ended = true,
+                Poll::Pending => break,
+            }
+        }
+        if !out.is_empty() {
+            self.timer.as_mut().reset(Instant::now() + self.keep_alive);
+            return Poll::Ready(Some(out.freeze()));
+        }
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        match self.timer.as_mut().poll(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(()) => {
+                self.timer.as_mut().reset(Instant::now() + self.keep_alive);
+                // The new time must be waited for as well.
+                let _ = self.timer.as_mut().poll(cx);
+                Poll::Ready(Some(Bytes::from_static(sse::KEEP_ALIVE)))
+            }
+        }
+    }
+}
+
+/// About so much is given to the connection at a time.
+const FRAME: usize = 64 << 10;
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut self.0 {
+            Content::Whole { data, tracker, link } => {
+                if let Some(tracker) = tracker.take() {
+                    link.handed(tracker);
+                }
+                Poll::Ready(data.take().map(|data| Ok(Frame::data(data))))
+            }
+            Content::Events(events) => events.poll(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Content::Whole { data, .. } => data.is_none(),
+            Content::Events(events) => events.ended && events.prelude.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Content::Whole { data, .. } => SizeHint::with_exact(data.as_ref().map_or(0, Bytes::len) as u64),
+            Content::Events(_) => SizeHint::default(),
+        }
+    }
+}

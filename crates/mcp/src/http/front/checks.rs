@@ -1,0 +1,195 @@
+//! What is checked of a request before its message is looked at.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN};
+use http::{HeaderMap, StatusCode, Uri};
+
+use super::refusal::Refusal;
+
+/// Names under which this server may be asked for, beside those of the loopback interface.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// Hosts, without a port.
+    pub hosts: Vec<String>,
+    /// Origins that web pages may come from, such as `https://app.example.com`. Pages of the hosts above may anyway.
+    pub origins: Vec<String>,
+}
+
+/// A page of a stranger can make a name of its own point to us; it cannot make the browser lie about that name.
+pub(super) fn host_and_origin(uri: &Uri, headers: &HeaderMap, names: &Names) -> Result<(), Refusal> {
+    let forbidden = |what: &str| Err(Refusal::invalid(StatusCode::FORBIDDEN, what));
+    let mut hosts = headers.get_all(HOST).iter();
+    let host = match (hosts.next(), hosts.next(), uri.host()) {
+        (Some(host), None, _) => host.to_str().ok().map(without_port),
+        (None, None, Some(host)) => Some(host),
+        _ => None,
+    };
+    match host {
+        None => return Err(Refusal::invalid(StatusCode::BAD_REQUEST, "one Host header is needed")),
+        Some(host) if !names.has_host(host) => return forbidden("this Host is not served here"),
+        Some(_) => {}
+    }
+    for origin in headers.get_all(ORIGIN) {
+        if !origin.to_str().is_ok_and(|origin| names.has_origin(origin)) {
+            return forbidden("this Origin may not ask here");
+        }
+    }
+    Ok(())
+}
+
+impl Names {
+    fn has_host(&self, host: &str) -> bool {
+        is_loopback(host) || self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host))
+    }
+
+    fn has_origin(&self, origin: &str) -> bool {
+        if self.origins.iter().any(|own| own.eq_ignore_ascii_case(origin)) {
+            return true;
+        }
+        match origin.split_once("://") {
+            Some(("http" | "https", rest)) => !rest.contains(['/', '@']) && self.has_host(without_port(rest)),
+            _ => false,
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let host = host.strip_suffix('.').unwrap_or(host);
+    if host.eq_ignore_ascii_case("localhost")
+        || host.parse().is_ok_and(|address: Ipv4Addr| address.is_loopback())
+    {
+        return true;
+    }
+    let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    inner.and_then(|host| host.parse().ok()).is_some_and(|address: Ipv6Addr| address.is_loopback())
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty() => name,
+        _ => host,
+    }
+}
+
+/// What stands behind `Bearer` in the one header for it.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    let (Some(one), None) = (all.next(), all.next()) else { return None };
+    let (scheme, token) = one.as_bytes().split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+pub(super) fn content_is_json(headers: &HeaderMap) -> Result<(), Refusal> {
+    let given = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    match media_type(given).eq_ignore_ascii_case("application/json") {
+        true => Ok(()),
+        false => {
+            Err(Refusal::invalid(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json"))
+        }
+    }
+}
+
+/// Whether a client takes all of these types. One that does not say takes everything.
+pub(super) fn accepts(headers: &HeaderMap, types: &[&str]) -> Result<(), Refusal> {
+    if !headers.contains_key(ACCEPT) {
+        return Ok(());
+    }
+    let accepted = |wanted: &str| {
+        let lines = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        lines.flat_map(|line| line.split(',')).map(media_type).any(|range| {
+            let group = range.strip_suffix("/*").filter(|group| wanted.split('/').next() == Some(group));
+            range == "*/*" || group.is_some() || range.eq_ignore_ascii_case(wanted)
+        })
+    };
+    match types.iter().find(|wanted| !accepted(wanted)) {
+        None => Ok(()),
+        Some(wanted) => Err(Refusal::invalid(
+            StatusCode::NOT_ACCEPTABLE,
+            &format!("Accept must list {}", types.join(" and ")),
+        )
+        .about(wanted)),
+    }
+}
+
+fn media_type(value: &str) -> &str {
+    value.split(';').next().unwrap_or_default().trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn status(host: Option<&str>, origin: Option<&str>, names: &Names) -> u16 {
+        let mut headers = HeaderMap::new();
+        host.map(|host| headers.insert(HOST, HeaderValue::from_str(host).unwrap()));
+        origin.map(|origin| headers.insert(ORIGIN, HeaderValue::from_str(origin).unwrap()));
+        host_and_origin(&Uri::from_static("/mcp"), &headers, names)
+            .map_or_else(|no| no.status.as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn hosts_and_origins_of_strangers_are_refused() {
+        let names = Names { hosts: vec!["gate.example".into()], origins: vec!["https://app.example".into()] };
+        for (host, origin, expected) in [
+            (Some("127.0.0.1:8080"), None, 200),
+            (Some("127.0.0.1"), Some("http://localhost:3000"), 200),
+            (Some("LOCALHOST:1"), Some("http://[::1]:5"), 200),
+            (Some("[::1]:1"), Some("https://127.1.2.3"), 200),
+            (Some("gate.example"), Some("https://gate.example"), 200),
+            (Some("gate.example:443"), Some("https://app.example"), 200),
+            (None, None, 400),
+            (Some("evil.example"), None, 403),
+            (Some("localhost.evil.example"), None, 403),
+            (Some("127.0.0.1.evil.example"), None, 403),
+            (Some("10.0.0.1"), None, 403),
+            (Some(""), None, 403),
+            (Some("localhost"), Some("http://evil.example"), 403),
+            (Some("localhost"), Some("null"), 403),
+            (Some("localhost"), Some("http://localhost@evil.example"), 403),
+            (Some("localhost"), Some("http://evil.example/localhost"), 403),
+            (Some("localhost"), Some("file://localhost"), 403),
+            (Some("localhost"), Some("http://app.example"), 403),
+        ] {
+            assert_eq!(status(host, origin, &names), expected, "{host:?} {origin:?}");
+        }
+    }
+
+    #[test]
+    fn accept_is_read_as_http_has_it() {
+        let both = ["application/json", "text/event-stream"];
+        for (value, expected) in [
+            ("application/json, text/event-stream", true),
+            ("text/event-stream;q=0.5 , Application/JSON; charset=utf-8", true),
+            ("*/*", true),
+            ("application/*, text/*", true),
+            ("application/json", false),
+            ("text/event-stream", false),
+            ("text/html", false),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, HeaderValue::from_static(value));
+            assert_eq!(accepts(&headers, &both).is_ok(), expected, "{value}");
+        }
+        assert!(accepts(&HeaderMap::new(), &both).is_ok());
+    }
+
+    #[test]
+    fn a_bearer_token_is_found_in_its_one_header() {
+        let with = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(AUTHORIZATION, HeaderValue::from_static(value));
+            }
+            bearer(&headers).map(<[u8]>::to_vec)
+        };
+        assert_eq!(with(&["Bearer abc"]), Some(b"abc".to_vec()));
+        assert_eq!(with(&["bEARER  abc "]), Some(b"abc".to_vec()));
+        for none in [&[][..], &["Basic abc"], &["Bearer"], &["Bearer a", "Bearer b"]] {
+            assert_eq!(with(none), None, "{none:?}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Which era a message belongs to, and whether its headers say what its body says.
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use super::refusal::Refusal;
+use crate::http::{
+    Era, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION, META_CAPABILITIES, META_VERSION, decode_value,
+    name_source,
+};
+use crate::message::{Message, code};
+use crate::raw::RawJson;
+
+/// How a message is spoken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Spoken {
+    pub(super) era: Era,
+    /// The version that the client named.
+    pub(super) version: Option<Box<str>>,
+}
+
+/// The version that a request without a message names, if it is one with sessions; the others have no such requests.
+pub(super) fn of_bodiless(headers: &HeaderMap) -> Result<Spoken, Refusal> {
+    let not_allowed =
+        || Refusal::invalid(StatusCode::METHOD_NOT_ALLOWED, "only POST is supported by this version");
+    match single(headers, &MCP_PROTOCOL_VERSION) {
+        Ok(None) => Ok(Spoken { era: Era::Legacy, version: None }),
+        Ok(Some(version)) => match version.to_str().ok().map(|version| (version, Era::of(version))) {
+            Some((version, Some(Era::Legacy))) => {
+                Ok(Spoken { era: Era::Legacy, version: Some(version.into()) })
+            }
+            Some((_, Some(Era::Modern))) => Err(not_allowed()),
+            Some((_, None)) | None => {
+                Err(Refusal::invalid(StatusCode::BAD_REQUEST, "this MCP-Protocol-Version is not supported"))
+            }
+        },
+        Err(Twice) => Err(Refusal::invalid(StatusCode::BAD_REQUEST, "MCP-Protocol-Version stands twice")),
+    }
+}
+
+/// How a message is spoken, and that it is spoken well.
+pub(super) fn of_message(
+    headers: &HeaderMap,
+    message: &Message,
+    supported: &[impl AsRef<str>],
+) -> Result<Spoken, Refusal> {
+    let mismatch = |text: &str| Refusal::bad_request(message, code::HEADER_MISMATCH, text, None);
+    let in_header = single(headers, &MCP_PROTOCOL_VERSION)
+        .map_err(|Twice| mismatch("header mismatch: MCP-Protocol-Version stands twice"))?;
+    let in_header = match in_header {
+        None => None,
+        Some(value) => {
+            let text =
+                value.to_str().map_err(|_| mismatch("header mismatch: MCP-Protocol-Version is not text"))?;
+            Some(text.trim())
+        }
+    };
+    let in_body = message.meta_text(META_VERSION).filter(|_| !message.is_response());
+    let spoken = |era, version: &str| Ok(Spoken { era, version: Some(version.into()) });
+    match (in_header, in_body.as_deref()) {
+        (None, None) => Ok(Spoken { era: Era::Legacy, version: None }),
+        (None, Some(_)) if message.is_request() => {
+            Err(mismatch("header mismatch: the header MCP-Protocol-Version is missing"))
+        }
+        (None, Some(version)) => spoken(Era::of(version).unwrap_or(Era::Modern), version),
+        (Some(header), Some(body)) if header != body => {
+            let text = format!("header mismatch: MCP-Protocol-Version is {header:?}, the body says {body:?}");
+            Err(mismatch(&text))
+        }
+        (Some(header), body) => match Era::of(header) {
+            Some(Era::Legacy) => spoken(Era::Legacy, header),
+            None if body.is_none() => Err(unsupported(message, header, supported)),
+            Some(Era::Modern) | None => {
+                stands_alone(headers, message, header, supported)?;
+                spoken(Era::Modern, header)
+            }
+        },
+    }
+}
+
+/// The rules of the modern era for one message.
+fn stands_alone(
+    headers: &HeaderMap,
+    message: &Message,
+    version: &str,
+    supported: &[impl AsRef<str>],
+) -> Result<(), Refusal> {
+    if message.is_response() {
+        let text = "this version of the protocol has no requests that a client could answer";
+        return Err(Refusal::bad_request(message, code::INVALID_REQUEST, text, None));
+    }
+    // What headers a notification needs is not defined.
+    if message.is_notification() {
+        return Ok(());
+    }
+    let method = message.method().unwrap_or_default();
+    agrees(headers, message, &MCP_METHOD, Some(method), Needed::Yes)?;
+    if let Some(source) = name_source(method) {
+        let name = message.param_text(source);
+        let needed = if source == "taskId" || name.is_none() { Needed::No } else { Needed::Yes };
+        agrees(headers, message, &MCP_NAME, name.as_deref(), needed)?;
+    }
+    let invalid = |text: &str| Err(Refusal::bad_request(message, code::INVALID_PARAMS, text, None));
+    if message.meta_text(META_VERSION).is_none() {
+        return invalid("invalid params: _meta has no io.modelcontextprotocol/protocolVersion");
+    }
+    if !message.meta_member(META_CAPABILITIES).is_some_and(|value| value.starts_with('{')) {
+        return invalid("invalid params: _meta has no io.modelcontextprotocol/clientCapabilities");
+    }
+    match supported.iter().any(|own| own.as_ref() == version) {
+        true => Ok(()),
+        false => Err(unsupported(message, version, supported)),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needed {
+    Yes,
+    No,
+}
+
+/// Whether a header says what the body says.
+fn agrees(
+    headers: &HeaderMap,
+    message: &Message,
+    name: &HeaderName,
+    body: Option<&str>,
+    needed: Needed,
+) -> Result<(), Refusal> {
+    let mismatch = |text: &str| Err(Refusal::bad_request(message, code::HEADER_MISMATCH, text, None));
+    let Ok(value) = single(headers, name) else {
+        return mismatch(&format!("header mismatch: {name} stands twice"));
+    };
+    match (value.map(decode_value), body) {
+        (None, _) if needed == Needed::No => Ok(()),
+        (None, _) => mismatch(&format!("header mismatch: the header {name} is missing")),
+        (Some(Some(header)), Some(body)) if header == body => Ok(()),
+        (Some(Some(header)), Some(body)) => {
+            mismatch(&format!("header mismatch: {name} is {header:?}, the body says {body:?}"))
+        }
+        (Some(Some(_)), None) => {
+            mismatch(&format!("header mismatch: the body has nothing that {name} could name"))
+        }
+        (Some(None), _) => mismatch(&format!("header mismatch: {name} is not well formed")),
+    }
+}
+
+fn unsupported(message: &Message, version: &str, supported: &[impl AsRef<str>]) -> Refusal {
+    let listed: Vec<_> =
+        supported.iter().map(|own| RawJson::string(own.as_ref()).as_str().to_owned()).collect();
+    let requested = RawJson::string(version);
+    let data = format!("{{\"supported\":[{}],\"requested\":{}}}", listed.join(","), requested.as_str());
+    let data = RawJson::parse(data).ok();
+    Refusal::bad_request(message, code::UNSUPPORTED_VERSION, "unsupported protocol version", data.as_ref())
+}
+
+/// A header that must not stand twice did.
+struct Twice;
+
+fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h HeaderValue>, Twice> {
+    let mut all = headers.get_all(name).iter();
+    match (all.next(), all.next()) {
+        (first, None) => Ok(first),
+        (_, Some(_)) => Err(Twice),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+
+    fn judged(headers: &[(&'static str, &'static str)], body: &str) -> Result<Era, (u16, i64)> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        let message = Message::parse(body.replace("$META", META), 10_000).unwrap();
+        match of_message(&map, &message, &["2026-07-28"]) {
+            Ok(spoken) => Ok(spoken.era),
+            Err(refusal) => {
+                let expected = message.id().filter(|_| message.is_request());
+                assert_eq!(refusal.error.id(), expected, "the id is echoed: {body}");
+                Err((refusal.status.as_u16(), refusal.error.error_code().unwrap()))
+            }
+        }
+    }
+
+    const V: (&str, &str) = ("mcp-protocol-version", "2026-07-28");
+    const LIST: (&str, &str) = ("mcp-method", "tools/list");
+    const CALL: (&str, &str) = ("mcp-method", "tools/call");
+
+    #[test]
+    fn a_modern_request_says_in_its_headers_what_its_body_says() {
+        let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{$META}}"#;
+        let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a b",$META}}"#;
+        let read = r#"{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"ü",$META}}"#;
+        let task = r#"{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"t",$META}}"#;
+        let get = ("mcp-method", "tasks/get");
+        for (headers, body, expected) in [
+            (&[V, LIST][..], list, Ok(Era::Modern)),
+            (&[V, CALL, ("mcp-name", "a b")], call, Ok(Era::Modern)),
+            (&[V, CALL, ("mcp-name", " a b ")], call, Ok(Era::Modern)),
+            (&[V, CALL, ("mcp-name", "=?base64?YSBi?=")], call, Ok(Era::Modern)),
+            (&[V, ("mcp-method", "resources/read"), ("mcp-name", "=?base64?w7w=?=")], read, Ok(Era::Modern)),
+            (&[V, get], task, Ok(Era::Modern)),
+            (&[V, get, ("mcp-name", "t")], task, Ok(Era::Modern)),
+            (&[V, get, ("mcp-name", "u")], task, Err((400, -32020))),
+            (&[LIST], list, Err((400, -32020))),
+            (&[V], list, Err((400, -32020))),
+            (&[V, V, LIST], list, Err((400, -32020))),
+            (&[V, LIST, LIST], list, Err((400, -32020))),
+            (&[V, ("mcp-method", "TOOLS/LIST")], list, Err((400, -32020))),
+            (&[("mcp-protocol-version", "2025-11-25"), LIST], list, Err((400, -32020))),
+            (&[V, CALL], call, Err((400, -32020))),
+            (&[V, CALL, ("mcp-name", "A B")], call, Err((400, -32020))),
+            (&[V, CALL, ("mcp-name", "=?base64?***?=")], call, Err((400, -32020))),
+        ] {
+            assert_eq!(judged(headers, body), expected, "{headers:?} {body}");
+        }
+    }
+
+    #[test]
+    fn a_modern_request_carries_its_version_and_capabilities() {
+        let only_version = META.split_once(",\"io").unwrap().0.to_owned() + "}";
+        let only_capabilities = r#""_meta":{"io.modelcontextprotocol/clientCapabilities":{}}"#;
+        let body =
+            |meta: &str| format!(r#"{{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{{{meta}}}}}"#);
+        for meta in ["", &only_version, only_capabilities] {
+            assert_eq!(judged(&[V, LIST], &body(meta)), Err((400, -32602)), "{meta}");
+        }
+        let unknown = META.replace("2026-07-28", "v999");
+        assert_eq!(judged(&[("mcp-protocol-version", "v999"), LIST], &body(&unknown)), Err((400, -32022)));
+        assert_eq!(judged(&[("mcp-protocol-version", "v999")], &body("")), Err((400, -32022)));
+    }
+
+    #[test]
+    fn an_unsupported_version_is_told_with_those_that_are() {
+        let message = Message::parse(&b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}"[..], 1000).unwrap();
+        let refusal = unsupported(&message, "v\"9", &["2026-07-28", "2025-11-25"]);
+        let error: serde_json::Value = serde_json::from_slice(refusal.error.bytes()).unwrap();
+        let data = serde_json::json!({"supported": ["2026-07-28", "2025-11-25"], "requested": "v\"9"});
+        assert_eq!(error["error"]["data"], data);
+    }
+
+    #[test]
+    fn messages_of_the_older_era_are_known_by_version_or_by_saying_nothing() {
+        let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+        let told = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+        let answer =
+            r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"io.modelcontextprotocol/protocolVersion":"x"}}}"#;
+        for body in [ping, told, answer] {
+            assert_eq!(judged(&[], body), Ok(Era::Legacy), "{body}");
+            assert_eq!(judged(&[("mcp-protocol-version", "2025-06-18")], body), Ok(Era::Legacy), "{body}");
+        }
+        assert_eq!(judged(&[V], told), Ok(Era::Modern));
+        assert_eq!(judged(&[V], answer), Err((400, -32600)));
+    }
+}

@@ -1,0 +1,70 @@
+//! Answers that HTTP itself gives: a status, and a JSON-RPC error beside it.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::message::{Id, Message, Unreadable, code};
+use crate::raw::RawJson;
+
+/// A request that is refused with an HTTP status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The status.
+    pub status: StatusCode,
+    /// The JSON-RPC error in the body.
+    pub error: Box<Message>,
+    /// When to come back, if that would help.
+    pub retry_after: Option<Duration>,
+}
+
+impl Refusal {
+    /// An error of JSON-RPC under this status.
+    pub fn new(status: StatusCode, error: Message) -> Self {
+        Self { status, error: Box::new(error), retry_after: None }
+    }
+
+    /// The session is not known (any more): the client has to begin a new one.
+    pub fn unknown_session(id: Option<&Id>) -> Self {
+        let text = "session not found: send initialize without a session id to begin a new one";
+        Self::new(StatusCode::NOT_FOUND, Message::error_response(id, code::INVALID_REQUEST, text, None))
+    }
+
+    /// There is too much to do already.
+    pub fn overloaded(id: Option<&Id>, retry_after: Duration) -> Self {
+        let error = Message::error_response(id, code::INTERNAL_ERROR, "overloaded: try again later", None);
+        Self { retry_after: Some(retry_after), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, error) }
+    }
+
+    pub(super) fn invalid(status: StatusCode, text: &str) -> Self {
+        Self::new(status, Message::error_response(None, code::INVALID_REQUEST, text, None))
+    }
+
+    pub(super) fn bad_request(message: &Message, code: i64, text: &str, data: Option<&RawJson>) -> Self {
+        let id = message.id().filter(|_| message.is_request());
+        Self::new(StatusCode::BAD_REQUEST, Message::error_response(id.as_ref(), code, text, data))
+    }
+
+    pub(super) fn unreadable(why: &Unreadable) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, why.answer())
+    }
+
+    /// Says which one of several things it is about.
+    pub(super) fn about(mut self, what: &str) -> Self {
+        let data = RawJson::string(what);
+        let text = self.error.error_text().unwrap_or_default().into_owned();
+        *self.error = Message::error_response(None, code::INVALID_REQUEST, &text, Some(&data));
+        self
+    }
+}
+
+/// The status of a final answer that is given as JSON. In the modern era some errors have a status of their own.
+pub(super) fn status_of(response: &Message) -> StatusCode {
+    match response.error_code() {
+        Some(code::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
+        Some(code::HEADER_MISMATCH | code::MISSING_CAPABILITY | code::UNSUPPORTED_VERSION) => {
+            StatusCode::BAD_REQUEST
+        }
+        Some(_) | None => StatusCode::OK,
+    }
+}

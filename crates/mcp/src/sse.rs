@@ -1,0 +1,225 @@
+//! Messages as server-sent events: writing them, and a bounded parser as a plain machine.
+//!
+//! Some clients in the field take a blank line for an event as soon as they have seen an id. So a comment that only keeps
+//! the connection alive is one line without a blank one behind it, and `retry` travels with an event that has data.
+
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// A line that every client skips.
+pub const KEEP_ALIVE: &[u8] = b":\n";
+
+/// Writes one event. `data` must have no line breaks ([`crate::message::Message::one_line`]).
+pub fn write_event(out: &mut BytesMut, id: Option<&str>, retry: Option<Duration>, data: &[u8]) {
+    out.reserve(data.len() + id.map_or(0, str::len) + 64);
+    if let Some(id) = id {
+        out.extend_from_slice(b"id: ");
+        out.extend_from_slice(id.as_bytes());
+        out.extend_from_slice(b"\n");
+    }
+    if let Some(retry) = retry {
+        out.extend_from_slice(format!("retry: {}\n", retry.as_millis()).as_bytes());
+    }
+    out.extend_from_slice(b"data: ");
+    out.extend_from_slice(data);
+    out.extend_from_slice(b"\n\n");
+}
+
+/// What a stream of events gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// An event with data.
+    Event(Event),
+    /// An event that was too long; it was skipped.
+    TooLong,
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Its type, where one was given.
+    pub kind: Option<Box<str>>,
+    /// Its data, lines joined by line feeds.
+    pub data: Bytes,
+}
+
+/// Cuts a stream of bytes into events; keeps at most one event and one read of it.
+#[derive(Debug)]
+pub struct Parser {
+    buffer: BytesMut,
+    /// How far the buffer was searched for the end of a line.
+    searched: usize,
+    longest: usize,
+    at_start: bool,
+    /// A carriage return ended the last line; a line feed right behind it belongs to it.
+    after_return: bool,
+    /// The line at hand is too long; what comes up to its end is dropped.
+    in_long_line: bool,
+    event: Partial,
+    last_id: Option<Box<str>>,
+    retry: Option<Duration>,
+}
+
+#[derive(Debug, Default)]
+struct Partial {
+    kind: Option<Box<str>>,
+    first: Option<Bytes>,
+    rest: BytesMut,
+    length: usize,
+    too_long: bool,
+}
+
+/// An id longer than this is not remembered: nobody could send it back in a header.
+const LONGEST_ID: usize = 1024;
+
+impl Parser {
+    /// An event may have so many bytes.
+    pub fn new(longest: usize) -> Self {
+        Self {
+            buffer: BytesMut::new(),
+            searched: 0,
+            longest,
+            at_start: true,
+            after_return: false,
+            in_long_line: false,
+            event: Partial::default(),
+            last_id: None,
+            retry: None,
+        }
+    }
+
+    /// Takes the next bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next event that is complete.
+    pub fn next_item(&mut self) -> Option<Item> {
+        while let Some(line) = self.next_line() {
+            if line.is_empty() {
+                let event = std::mem::take(&mut self.event);
+                if event.too_long {
+                    return Some(Item::TooLong);
+                }
+                if let Some(event) = event.finished() {
+                    return Some(Item::Event(event));
+                }
+            } else {
+                self.field(line);
+            }
+        }
+        None
+    }
+
+    /// The id of the last event that had one: where to resume.
+    pub fn last_id(&self) -> Option<&str> {
+        self.last_id.as_deref()
+    }
+
+    /// How long the server wants to be left alone before it is asked again.
+    pub fn retry(&self) -> Option<Duration> {
+        self.retry
+    }
+
+    fn next_line(&mut self) -> Option<Bytes> {
+        if self.at_start {
+            if self.buffer.len() < BOM.len() && BOM.starts_with(&self.buffer) {
+                return None;
+            }
+            if self.buffer.starts_with(BOM) {
+                self.buffer.advance(BOM.len());
+            }
+            self.at_start = false;
+        }
+        loop {
+            if self.after_return && self.buffer.first() == Some(&b'\n') {
+                self.buffer.advance(1);
+            }
+            self.after_return &= self.buffer.is_empty();
+            let unseen = self.buffer.get(self.searched..).unwrap_or_default();
+            let Some(at) = unseen.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+                self.searched = self.buffer.len();
+                if self.buffer.len() > self.longest.saturating_add(FIELD) {
+                    // A new buffer, so that what a long line needed is given back.
+                    self.buffer = BytesMut::new();
+                    (self.searched, self.in_long_line, self.event.too_long) = (0, true, true);
+                }
+                return None;
+            };
+            let at = self.searched + at;
+            let mut line = self.buffer.split_to(at + 1);
+            self.after_return = line.last() == Some(&b'\r');
+            self.searched = 0;
+            line.truncate(at);
+            if !std::mem::take(&mut self.in_long_line) {
+                return Some(line.freeze());
+            }
+        }
+    }
+
+    fn field(&mut self, line: Bytes) {
+        let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
+        let name = line.slice(..colon);
+        let mut value = line.slice((colon + 1).min(line.len())..);
+        if value.first() == Some(&b' ') {
+            value.advance(1);
+        }
+        match &name[..] {
+            b"data" => self.event.add(value, self.longest),
+            b"event" => {
+                self.event.kind = text(&value).filter(|kind| kind.len() <= LONGEST_ID).map(Into::into)
+            }
+            b"id" if value.len() <= LONGEST_ID && !value.contains(&0) => {
+                self.last_id = text(&value).map(Into::into);
+            }
+            b"retry" if value.iter().all(u8::is_ascii_digit) => {
+                let millis = text(&value).and_then(|digits| digits.parse().ok());
+                self.retry = millis.map(Duration::from_millis).or(self.retry);
+            }
+            // Comments have no name; other names are for the future.
+            _ => {}
+        }
+    }
+}
+
+impl Partial {
+    fn add(&mut self, value: Bytes, longest: usize) {
+        self.length += value.len() + usize::from(self.first.is_some());
+        if self.length > longest {
+            (self.too_long, self.first, self.rest) = (true, None, BytesMut::new());
+        }
+        if self.too_long {
+            return;
+        }
+        match &self.first {
+            None => self.first = Some(value),
+            Some(_) => {
+                self.rest.extend_from_slice(b"\n");
+                self.rest.extend_from_slice(&value);
+            }
+        }
+    }
+
+    fn finished(self) -> Option<Event> {
+        let first = self.first?;
+        let data = match self.rest.is_empty() {
+            // The usual case, one line: nothing is copied.
+            true => first,
+            false => [&first[..], &self.rest[..]].concat().into(),
+        };
+        (!data.is_empty()).then_some(Event { kind: self.kind, data })
+    }
+}
+
+const BOM: &[u8] = "\u{feff}".as_bytes();
+
+/// Room for the name of a field beside its value.
+const FIELD: usize = 16;
+
+fn text(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn parse(chunks: &[&[u8]], longest: usize) -> (Vec<Item>, Option<String>, Option<Duration>) {
+    let mut parser = Parser::new(longest);
+    let mut items = Vec::new();
+    for chunk in chunks {
+        parser.push(chunk);
+        items.extend(std::iter::from_fn(|| parser.next_item()));
+    }
+    (items, parser.last_id().map(Into::into), parser.retry())
+}
+
+fn data(text: &str) -> Item {
+    Item::Event(Event { kind: None, data: Bytes::copy_from_slice(text.as_bytes()) })
+}
+
+#[test]
+fn events_are_read_as_the_standard_has_them() {
+    let text = "\u{feff}: hello\ndata: one\n\ndata:two\ndata: lines\r\n\r\nid: 7-1\rretry: 250\revent: message\rdata:  x\r\rdata\n\nother: y\nretry: soon\ndata: {\"a\":1}\n\ndata: half";
+    let (items, id, retry) = parse(&[text.as_bytes()], 1000);
+    let named = Item::Event(Event { kind: Some("message".into()), data: Bytes::from_static(b" x") });
+    assert_eq!(items, [data("one"), data("two\nlines"), named, data("{\"a\":1}")]);
+    assert_eq!((id.as_deref(), retry), (Some("7-1"), Some(Duration::from_millis(250))));
+}
+
+#[test]
+fn an_event_that_is_too_long_is_skipped_and_the_stream_goes_on() {
+    let long = "x".repeat(100);
+    let one_line = format!("data: {long}\n\ndata: ok\n\n");
+    let many_lines = format!("{}\ndata: ok\n\n", "data: xxxxxx\n".repeat(10));
+    for text in [one_line, many_lines] {
+        for size in [1, 7, 1000] {
+            let chunks: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
+            assert_eq!(parse(&chunks, 20).0, [Item::TooLong, data("ok")], "{text} by {size}");
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let mut parser = Parser::new(20);
+    for _ in 0..10_000 {
+        parser.push(b"xxxxxxxxxxxxxxxxxxxxxxx");
+        assert_eq!(parser.next_item(), None);
+        assert!(parser.buffer.len() < 100);
+    }
+}
+
+#[test]
+fn events_that_we_write_are_read_back() {
+    let mut out = BytesMut::new();
+    write_event(&mut out, Some("3-4"), Some(Duration::from_secs(1)), b"{\"a\":1}");
+    out.extend_from_slice(KEEP_ALIVE);
+    write_event(&mut out, None, None, b"{}");
+    let (items, id, retry) = parse(&[&out], 100);
+    assert_eq!(items, [data("{\"a\":1}"), data("{}")]);
+    assert_eq!((id.as_deref(), retry), (Some("3-4"), Some(Duration::from_secs(1))));
+}
+
+proptest! {
+    #[test]
+    fn events_do_not_depend_on_where_the_reads_are_cut(
+        lines in proptest::collection::vec("(data: ?|id: |:|)[a-c]{0,12}", 0..12),
+        end in prop_oneof![Just("\n"), Just("\r"), Just("\r\n")],
+        cuts in proptest::collection::vec(1_usize..9, 1..40),
+    ) {
+        let text = lines.join(end) + end;
+        let whole = parse(&[text.as_bytes()], 16);
+        let mut rest = text.as_bytes();
+        let mut chunks = Vec::new();
+        for cut in cuts.iter().cycle() {
+            if rest.is_empty() { break; }
+            let (chunk, behind) = rest.split_at((*cut).min(rest.len()));
+            chunks.push(chunk);
+            rest = behind;
+        }
+        prop_assert_eq!(parse(&chunks, 16), whole);
+    }
+}

@@ -1,0 +1,243 @@
+//! A front that hands everything to the test, and a client that writes its requests by hand.
+#![allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use steadfast_mcp::http::front::{
+    Caller, Endpoint, Front, Incoming, Listening, Principal, ServeLimits, Session, SessionId, Settings,
+    StreamLimits, Tokens, serve,
+};
+use steadfast_mcp::message::{Id, Message};
+use steadfast_mcp::raw::RawJson;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+pub const MODERN: &str = "MCP-Protocol-Version: 2026-07-28\r\n";
+pub const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+
+/// Gives every message to the test, and knows the sessions that the test made.
+pub struct Handed {
+    pub messages: mpsc::UnboundedSender<Incoming>,
+    pub listening: mpsc::UnboundedSender<Listening>,
+    pub sessions: Mutex<HashMap<String, Arc<Session>>>,
+    pub tokens: Option<Tokens>,
+}
+
+impl Front for Handed {
+    fn admit(&self, bearer: Option<&[u8]>) -> Option<Principal> {
+        match &self.tokens {
+            None => Some(Principal::new("local")),
+            Some(tokens) => tokens.principal(bearer?).cloned(),
+        }
+    }
+    fn versions(&self) -> Vec<String> {
+        vec!["2026-07-28".into(), "2025-11-25".into()]
+    }
+    async fn session(&self, id: &SessionId, _: &Principal) -> Option<Arc<Session>> {
+        self.sessions.lock().get(id.as_str()).cloned()
+    }
+    fn message(&self, incoming: Incoming) {
+        let _ = self.messages.send(incoming);
+    }
+    fn listening(&self, listening: Listening) {
+        let _ = self.listening.send(listening);
+    }
+    async fn end(&self, session: Arc<Session>, _: Caller) {
+        self.sessions.lock().remove(session.id().as_str());
+    }
+}
+
+pub struct Server {
+    pub address: SocketAddr,
+    pub front: Arc<Handed>,
+    pub messages: mpsc::UnboundedReceiver<Incoming>,
+    pub listening: mpsc::UnboundedReceiver<Listening>,
+    pub stop: CancellationToken,
+    pub done: tokio::task::JoinHandle<()>,
+}
+
+impl Server {
+    pub async fn start() -> Self {
+        Self::with(Settings::default(), ServeLimits::default(), None).await
+    }
+
+    pub async fn with(settings: Settings, limits: ServeLimits, tokens: Option<Tokens>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::on(listener, settings, limits, tokens)
+    }
+
+    pub fn on(
+        listener: TcpListener,
+        settings: Settings,
+        limits: ServeLimits,
+        tokens: Option<Tokens>,
+    ) -> Self {
+        let address = listener.local_addr().unwrap();
+        let (message, messages) = mpsc::unbounded_channel();
+        let (listens, listening) = mpsc::unbounded_channel();
+        let sessions = Mutex::default();
+        let front = Arc::new(Handed { messages: message, listening: listens, sessions, tokens });
+        let endpoint = Arc::new(Endpoint::new(Arc::clone(&front), settings));
+        let stop = CancellationToken::new();
+        let service = move |request, peer| {
+            let endpoint = Arc::clone(&endpoint);
+            async move { endpoint.respond(request, peer).await }
+        };
+        let done = tokio::spawn(serve(listener, limits, service, stop.clone()));
+        Self { address, front, messages, listening, stop, done }
+    }
+
+    /// A session that the front knows.
+    pub fn session(&self, id: &str) -> Arc<Session> {
+        let session = Session::new(SessionId::new(id).unwrap(), StreamLimits::default());
+        self.front.sessions.lock().insert(id.to_owned(), Arc::clone(&session));
+        session
+    }
+
+    pub async fn next(&mut self) -> Incoming {
+        self.messages.recv().await.unwrap()
+    }
+
+    pub async fn client(&self) -> Raw {
+        Raw { stream: TcpStream::connect(self.address).await.unwrap(), buffer: Vec::new() }
+    }
+
+    /// A request over a connection of its own; its status and body.
+    pub async fn ask(&self, request: &str) -> (u16, String) {
+        let mut client = self.client().await;
+        client.send(request).await;
+        let head = client.head().await;
+        let body = client.body(&head).await;
+        (head.status, body)
+    }
+
+    pub async fn stopped(self) {
+        self.stop.cancel();
+        self.done.await.unwrap();
+    }
+}
+
+/// Answers with a result of this text.
+pub fn result(id: &Id, text: &str) -> Message {
+    Message::result_response(id, &RawJson::parse(text.to_owned()).unwrap())
+}
+
+pub fn progress(number: u32) -> Message {
+    let params = RawJson::parse(format!("{{\"progressToken\":1,\"progress\":{number}}}")).unwrap();
+    Message::notification("notifications/progress", Some(&params))
+}
+
+pub fn post(headers: &str, body: &str) -> String {
+    format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+pub fn get(headers: &str) -> String {
+    format!("GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{headers}\r\n")
+}
+
+pub fn modern(method: &str, id: u32) -> String {
+    let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{META}}}}}"#);
+    post(&format!("{MODERN}Mcp-Method: {method}\r\n"), &body)
+}
+
+pub fn legacy(session: &str, method: &str, id: u32) -> String {
+    let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"}}"#);
+    post(&format!("MCP-Protocol-Version: 2025-11-25\r\nMcp-Session-Id: {session}\r\n"), &body)
+}
+
+pub struct Head {
+    pub status: u16,
+    pub headers: HashMap<String, String>,
+}
+
+impl Head {
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(String::as_str)
+    }
+}
+
+/// A client by hand.
+pub struct Raw {
+    pub stream: TcpStream,
+    pub buffer: Vec<u8>,
+}
+
+impl Raw {
+    pub async fn send(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    async fn more(&mut self) -> bool {
+        let mut chunk = [0; 4096];
+        let read = self.stream.read(&mut chunk).await.unwrap_or(0);
+        self.buffer.extend_from_slice(&chunk[..read]);
+        read > 0
+    }
+
+    async fn until(&mut self, end: &str) -> String {
+        loop {
+            if let Some(at) = self.buffer.windows(end.len()).position(|part| part == end.as_bytes()) {
+                let text = String::from_utf8(self.buffer.drain(..at + end.len()).collect()).unwrap();
+                return text.strip_suffix(end).unwrap().to_owned();
+            }
+            if !self.more().await {
+                return String::from_utf8(std::mem::take(&mut self.buffer)).unwrap();
+            }
+        }
+    }
+
+    pub async fn head(&mut self) -> Head {
+        let text = self.until("\r\n\r\n").await;
+        let mut lines = text.lines();
+        let status =
+            lines.next().unwrap_or_default().split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+        let headers = lines
+            .filter_map(|line| line.split_once(": "))
+            .map(|(n, v)| (n.to_lowercase(), v.to_owned()))
+            .collect();
+        Head { status, headers }
+    }
+
+    pub async fn body(&mut self, head: &Head) -> String {
+        if head.get("transfer-encoding").is_some() {
+            let mut all = String::new();
+            while let Some(chunk) = self.chunk().await {
+                all.push_str(&chunk);
+            }
+            return all;
+        }
+        let length = head.get("content-length").map_or(0, |length| length.parse().unwrap());
+        while self.buffer.len() < length && self.more().await {}
+        String::from_utf8(self.buffer.drain(..length.min(self.buffer.len())).collect()).unwrap()
+    }
+
+    /// The next chunk of a stream; nothing at its end.
+    pub async fn chunk(&mut self) -> Option<String> {
+        let length = usize::from_str_radix(&self.until("\r\n").await, 16).unwrap_or(0);
+        while self.buffer.len() < length + 2 && self.more().await {}
+        let chunk: Vec<u8> = self.buffer.drain(..(length + 2).min(self.buffer.len())).collect();
+        (length > 0).then(|| String::from_utf8(chunk[..length].to_vec()).unwrap())
+    }
+
+    /// Whether the server closes the connection.
+    pub async fn is_closed(&mut self) -> bool {
+        while self.more().await {}
+        true
+    }
+}

@@ -1,1 +1,266 @@
-//! The client side.
+//! The client side of streamable HTTP, for both eras of the protocol.
+//!
+//! A [`Server`] is one URL. A message is sent by [`Server::post`] and answered by nothing, one message or a stream; the older
+//! era also listens ([`Server::listen`]), resumes, and ends its session ([`Server::end`]). What fails says how far it
+//! got ([`Failure`]); only what was certainly not sent is tried again here, on a fresh connection. There is a time-out for
+//! connecting and none for an answer: how long a call may take is decided above, by dropping it.
+
+mod connect;
+mod failure;
+mod pool;
+mod stream;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use rustls::ClientConfig;
+use steadfast_core::classify::RetryAfter;
+
+use self::connect::Address;
+pub use self::connect::BadUrl;
+pub use self::failure::Failure;
+pub use self::pool::PoolLimits;
+use self::pool::{Pool, Used};
+pub use self::stream::{EventStream, Received};
+use super::{
+    Era, LAST_EVENT_ID, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION, MCP_SESSION_ID, encode_value, name_source,
+};
+use crate::message::{Message, code};
+
+/// How a server is spoken with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The longest message that is accepted.
+    pub message_bytes: usize,
+    /// Its connections.
+    pub pool: PoolLimits,
+    /// Instead of the roots that this machine trusts.
+    pub tls: Option<Arc<ClientConfig>>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { message_bytes: crate::lines::LONGEST_LINE, pool: PoolLimits::default(), tls: None }
+    }
+}
+
+/// What goes with every message to a server.
+#[derive(Clone, Debug, Default)]
+pub struct Context {
+    /// The version of the protocol, where one is agreed on.
+    pub version: Option<Box<str>>,
+    /// The session, in the older era.
+    pub session: Option<Box<str>>,
+    /// Headers of any other kind: authorization, `Idempotency-Key`, `Mcp-Param-…`.
+    pub headers: HeaderMap,
+}
+
+/// What a server answered to a message.
+#[derive(Debug)]
+pub struct Answer {
+    /// The session that it opened.
+    pub session: Option<Box<str>>,
+    /// The answer itself.
+    pub content: Content,
+}
+
+/// What is in an answer.
+#[derive(Debug)]
+pub enum Content {
+    /// Nothing; a notification or a response was accepted.
+    Accepted,
+    /// One message.
+    One(Message),
+    /// Any number, as they come.
+    Stream(EventStream),
+}
+
+/// A server at a URL. Copies share its connections.
+#[derive(Clone, Debug)]
+pub struct Server {
+    pool: Arc<Pool>,
+    path: Uri,
+    host: HeaderValue,
+    message_bytes: usize,
+}
+
+impl Server {
+    /// The server at this URL. Nothing is connected yet.
+    pub fn new(url: &str, settings: Settings) -> Result<Self, BadUrl> {
+        let url: Uri = url.parse().map_err(|_| BadUrl::NotHttp)?;
+        let address = Address::of(&url, settings.tls)?;
+        let authority = url.authority().ok_or(BadUrl::NotHttp)?;
+        let host = HeaderValue::from_str(authority.as_str()).map_err(|_| BadUrl::NotHttp)?;
+        let path = url.path_and_query().map_or("/", |path| path.as_str());
+        let path = path.parse().map_err(|_| BadUrl::NotHttp)?;
+        Ok(Self {
+            pool: Pool::new(address, settings.pool),
+            path,
+            host,
+            message_bytes: settings.message_bytes,
+        })
+    }
+
+    /// Sends a message. Dropping the future closes the connection, which in the modern era cancels a request.
+    pub async fn post(&self, message: &Message, context: &Context) -> Result<Answer, Failure> {
+        let mut request = self.request(Method::POST, context, Full::new(message.bytes().clone()));
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        let is_modern =
+            context.version.as_deref().is_some_and(|version| Era::of(version) != Some(Era::Legacy));
+        if let Some(method) = message.method().filter(|_| is_modern) {
+            headers.insert(MCP_METHOD, encode_value(method));
+            if let Some(name) = name_source(method).and_then(|source| message.param_text(source)) {
+                headers.insert(MCP_NAME, encode_value(&name));
+            }
+        }
+        let (response, used) = self.pool.send(request).await?;
+        let response = success(response, context).await?;
+        let header = response.headers().get(MCP_SESSION_ID).and_then(|value| value.to_str().ok());
+        let session = header.filter(|session| !session.is_empty()).map(Into::into);
+        let content = self.content(response, used).await?;
+        Ok(Answer { session, content })
+    }
+
+    /// Listens for messages of a session that belong to no request, or goes on with a stream behind the last event seen.
+    pub async fn listen(&self, context: &Context, last_event: Option<&str>) -> Result<EventStream, Failure> {
+        let mut request = self.request(Method::GET, context, Full::default());
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        if let Some(last) = last_event.and_then(|last| HeaderValue::from_str(last).ok()) {
+            request.headers_mut().insert(LAST_EVENT_ID, last);
+        }
+        let (response, used) = self.pool.send(request).await?;
+        let response = success(response, context).await?;
+        match self.content(response, used).await? {
+            Content::Stream(stream) => Ok(stream),
+            Content::Accepted | Content::One(_) => {
+                Err(Failure::BadAnswer { text: "the server did not open a stream".into() })
+            }
+        }
+    }
+
+    /// Tells the server that a session will not be used any more.
+    pub async fn end(&self, context: &Context) -> Result<(), Failure> {
+        let request = self.request(Method::DELETE, context, Full::default());
+        let (response, used) = self.pool.send(request).await?;
+        let response = success(response, context).await?;
+        let kept = kept(response.headers());
+        if let Ok(Read::Whole(_)) = read(response.into_body(), MOST_OF_AN_ERROR).await {
+            used.done(kept);
+        }
+        Ok(())
+    }
+
+    fn request(&self, method: Method, context: &Context, body: Full<Bytes>) -> Request<Full<Bytes>> {
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = self.path.clone();
+        let headers = request.headers_mut();
+        *headers = context.headers.clone();
+        headers.insert(HOST, self.host.clone());
+        let named = [(MCP_PROTOCOL_VERSION, &context.version), (MCP_SESSION_ID, &context.session)];
+        for (name, value) in named {
+            if let Some(value) = value.as_ref().and_then(|value| HeaderValue::from_str(value).ok()) {
+                headers.insert(name, value);
+            }
+        }
+        request
+    }
+
+    async fn content(&self, response: Response<Incoming>, used: Used) -> Result<Content, Failure> {
+        let (parts, body) = response.into_parts();
+        let kept = kept(&parts.headers);
+        let kind = parts.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        if kind == "text/event-stream" {
+            return Ok(Content::Stream(EventStream::new(body, used, kept, self.message_bytes)));
+        }
+        let text = match read(body, self.message_bytes).await? {
+            Read::Whole(text) => text,
+            Read::TooLong => {
+                let text = format!("the answer is longer than {} bytes", self.message_bytes);
+                return Err(Failure::BadAnswer { text });
+            }
+        };
+        used.done(kept);
+        if text.trim_ascii().is_empty() {
+            return Ok(Content::Accepted);
+        }
+        if kind != "application/json" {
+            // Servers say all kinds of things behind a 202, which nobody reads.
+            return match parts.status {
+                StatusCode::ACCEPTED => Ok(Content::Accepted),
+                _ => Err(Failure::BadAnswer { text: format!("the answer is of the type {kind:?}") }),
+            };
+        }
+        match Message::parse(text, self.message_bytes) {
+            Ok(message) => Ok(Content::One(message)),
+            Err(_) if parts.status == StatusCode::ACCEPTED => Ok(Content::Accepted),
+            Err(why) => Err(Failure::BadAnswer { text: why.to_string() }),
+        }
+    }
+}
+
+/// The response, if it is a success; else what it says. Its connection is not used again.
+async fn success(response: Response<Incoming>, context: &Context) -> Result<Response<Incoming>, Failure> {
+    if response.status().is_success() {
+        return Ok(response);
+    }
+    let (parts, body) = response.into_parts();
+    // What the status says is enough to go on with; its words are not waited for long.
+    let said = tokio::time::timeout(TIME_FOR_AN_ERROR, read(body, MOST_OF_AN_ERROR)).await;
+    let said = match said {
+        Ok(Ok(Read::Whole(said))) => said,
+        Ok(Ok(Read::TooLong) | Err(_)) | Err(_) => Bytes::new(),
+    };
+    let error =
+        Message::parse(said.clone(), MOST_OF_AN_ERROR).ok().filter(|message| message.error().is_some());
+    let is_method = error.as_ref().and_then(Message::error_code) == Some(code::METHOD_NOT_FOUND);
+    if parts.status == StatusCode::NOT_FOUND && context.session.is_some() && !is_method {
+        return Err(Failure::SessionLost);
+    }
+    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let retry_after = RetryAfter::from_headers(header(RETRY_AFTER.as_str()), header("retry-after-ms"));
+    let text = String::from_utf8_lossy(&said).chars().take(MOST_WORDS).collect();
+    Err(Failure::Status { status: parts.status.as_u16(), retry_after, error: error.map(Box::new), text })
+}
+
+const MOST_OF_AN_ERROR: usize = 256 << 10;
+const MOST_WORDS: usize = 1024;
+const TIME_FOR_AN_ERROR: Duration = Duration::from_secs(5);
+
+enum Read {
+    Whole(Bytes),
+    TooLong,
+}
+
+async fn read(mut body: Incoming, most: usize) -> Result<Read, Failure> {
+    let mut all = Bytes::new();
+    let mut more: Option<BytesMut> = None;
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|error| Failure::lost(&error))?.into_data() else { continue };
+        if more.as_ref().map_or(all.len(), BytesMut::len) + data.len() > most {
+            return Ok(Read::TooLong);
+        }
+        match &mut more {
+            // A short answer comes in one piece, and is not copied.
+            None if all.is_empty() => all = data,
+            None => more = Some([&all[..], &data[..]].concat()[..].into()),
+            Some(more) => more.extend_from_slice(&data),
+        }
+    }
+    Ok(Read::Whole(more.map_or(all, BytesMut::freeze)))
+}
+
+/// How long the server says that it keeps the connection, less what a request needs to arrive.
+fn kept(headers: &HeaderMap) -> Option<Duration> {
+    let hint = headers.get("keep-alive")?.to_str().ok()?;
+    let seconds = hint.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?;
+    Some(Duration::from_secs(seconds.trim().parse::<u64>().ok()?.saturating_sub(1)))
+}

@@ -1,0 +1,139 @@
+//! Getting a connection: names, TCP, TLS.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Uri;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Where a server is.
+#[derive(Clone)]
+pub(super) struct Address {
+    host: String,
+    port: u16,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+/// Why a URL cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadUrl {
+    /// It is not one, or not of `http` or `https`.
+    NotHttp,
+    /// It has a user name or password in it; these belong into a header.
+    Credentials,
+    /// TLS cannot be set up: the roots of trust of this machine could not be read.
+    NoRoots(String),
+}
+
+impl fmt::Display for BadUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotHttp => f.write_str("not a URL with http or https"),
+            Self::Credentials => {
+                f.write_str("the URL has a user name or password in it: use a header instead")
+            }
+            Self::NoRoots(why) => write!(f, "no roots of trust for https: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for BadUrl {}
+
+impl Address {
+    /// Where this URL leads. `tls` stands in for the roots of this machine.
+    pub(super) fn of(url: &Uri, tls: Option<Arc<ClientConfig>>) -> Result<Self, BadUrl> {
+        let authority = url.authority().ok_or(BadUrl::NotHttp)?;
+        if authority.as_str().contains('@') {
+            return Err(BadUrl::Credentials);
+        }
+        let host = url.host().filter(|host| !host.is_empty()).ok_or(BadUrl::NotHttp)?;
+        let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let (default_port, tls) = match url.scheme_str() {
+            Some("http") => (80, None),
+            Some("https") => {
+                let config = tls.map_or_else(native, Ok)?;
+                let name = ServerName::try_from(bare.clone()).map_err(|_| BadUrl::NotHttp)?;
+                (443, Some((TlsConnector::from(config), name)))
+            }
+            _ => return Err(BadUrl::NotHttp),
+        };
+        Ok(Self { host: bare, port: authority.port_u16().unwrap_or(default_port), tls })
+    }
+
+    /// A connection, in at most so long.
+    pub(super) async fn connect(&self, patience: Duration) -> io::Result<Box<dyn Stream>> {
+        match tokio::time::timeout(patience, self.any()).await {
+            Ok(connected) => connected,
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connecting took too long")),
+        }
+    }
+
+    async fn any(&self) -> io::Result<Box<dyn Stream>> {
+        let unknown = |error: io::Error| io::Error::new(io::ErrorKind::NotFound, error.to_string());
+        let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await.map_err(unknown)?;
+        let stream = first(found).await?;
+        // A small request must not wait for an acknowledgement that the server delays.
+        stream.set_nodelay(true)?;
+        // A stream may be silent for hours; this is how we learn that its other end is not there any more.
+        let keep_alive = socket2::TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE / 3);
+        socket2::SockRef::from(&stream).set_tcp_keepalive(&keep_alive)?;
+        match &self.tls {
+            None => Ok(Box::new(stream)),
+            Some((connector, name)) => Ok(Box::new(connector.connect(name.clone(), stream).await?)),
+        }
+    }
+}
+
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// How long one of several addresses is waited for.
+const EACH: Duration = Duration::from_secs(2);
+
+/// The first of these addresses that answers.
+async fn first(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+    let mut addresses = addresses.take(8).peekable();
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    while let Some(address) = addresses.next() {
+        let connecting = TcpStream::connect(address);
+        let connected = match addresses.peek() {
+            None => connecting.await,
+            Some(_) => match tokio::time::timeout(EACH, connecting).await {
+                Ok(connected) => connected,
+                Err(_) => Err(io::ErrorKind::TimedOut.into()),
+            },
+        };
+        match connected {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// TLS with the roots that this machine trusts.
+fn native() -> Result<Arc<ClientConfig>, BadUrl> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = rustls::RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let why = found.errors.first().map_or_else(|| "none were found".to_owned(), ToString::to_string);
+        return Err(BadUrl::NoRoots(why));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| BadUrl::NoRoots(error.to_string()))?;
+    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+}
+
+/// A connection of any kind.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}

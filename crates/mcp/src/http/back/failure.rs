@@ -1,0 +1,212 @@
+//! What can go wrong on the way to a server, by how far it got.
+
+use std::fmt;
+use std::io;
+
+use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
+
+use crate::message::{Message, code};
+
+/// A message got no answer, or none that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Nothing of the message was sent.
+    NotSent {
+        /// What broke.
+        error: Transport,
+        /// In words.
+        text: String,
+    },
+    /// The connection broke after some of the message may have been sent.
+    Lost {
+        /// What broke.
+        error: Transport,
+        /// In words.
+        text: String,
+    },
+    /// The server does not know our session (any more).
+    SessionLost,
+    /// The server answered with a status that is not a success.
+    Status {
+        /// The status.
+        status: u16,
+        /// When the server wants to be asked again.
+        retry_after: Option<RetryAfter>,
+        /// The JSON-RPC error in the body, if there is one.
+        error: Option<Box<Message>>,
+        /// The beginning of any other body.
+        text: String,
+    },
+    /// The server answered, but not as the protocol has it.
+    BadAnswer {
+        /// What is wrong.
+        text: String,
+    },
+}
+
+impl Failure {
+    /// The fault that it is, for the core to classify.
+    ///
+    /// Where a body has a JSON-RPC error, its code says more than the status beside it; except for statuses that speak of
+    /// the way and not of the call (who may ask, how much, when).
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::NotSent { error, text } => {
+                Fault::new(Source::Transport { error: *error, written: false }, text.clone())
+            }
+            Self::Lost { error, text } => {
+                Fault::new(Source::Transport { error: *error, written: true }, text.clone())
+            }
+            Self::SessionLost => Fault::new(Source::SessionLost, "the server does not know the session"),
+            Self::Status { status, retry_after, error, text } => {
+                let code = error.as_ref().and_then(|error| error.error_code());
+                let source = match (status, code) {
+                    (400 | 404 | 422 | 500, Some(code)) => Source::JsonRpc { code },
+                    (status, _) => Source::Http { status: *status },
+                };
+                let said = error.as_ref().and_then(|error| error.error_text());
+                let message = said.map_or_else(|| text.clone(), |said| said.into_owned());
+                Fault { source, message, retry_after: *retry_after }
+            }
+            Self::BadAnswer { text } => Fault::new(Source::BadAnswer, text.clone()),
+        }
+    }
+
+    /// Whether a server of the modern era said this: then the request is to be corrected, not the era changed.
+    pub fn is_modern(&self) -> bool {
+        const MODERN: [i64; 3] = [code::HEADER_MISMATCH, code::MISSING_CAPABILITY, code::UNSUPPORTED_VERSION];
+        match self {
+            Self::Status { error, .. } => {
+                error.as_ref().and_then(|error| error.error_code()).is_some_and(|code| MODERN.contains(&code))
+            }
+            Self::NotSent { .. } | Self::Lost { .. } | Self::SessionLost | Self::BadAnswer { .. } => false,
+        }
+    }
+
+    pub(super) fn not_sent(error: &io::Error) -> Self {
+        Self::NotSent { error: transport(error), text: error.to_string() }
+    }
+
+    /// An error of a connection that was in use.
+    pub(super) fn lost(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self::Lost { error: transport_of(error), text: words(error) }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotSent { text, .. } => write!(f, "not sent: {text}"),
+            Self::Lost { text, .. } => write!(f, "the connection was lost: {text}"),
+            Self::SessionLost => f.write_str("the server does not know the session"),
+            Self::Status { status, error: Some(error), .. } => {
+                write!(f, "status {status}: {}", error.error_text().unwrap_or_default())
+            }
+            Self::Status { status, error: None, text, .. } => write!(f, "status {status}: {text}"),
+            Self::BadAnswer { text } => write!(f, "not an answer of MCP: {text}"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The kind of an error somewhere below this one.
+fn transport_of(error: &(dyn std::error::Error + 'static)) -> Transport {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            return transport(io);
+        }
+        if error
+            .downcast_ref::<hyper::Error>()
+            .is_some_and(|error| error.is_incomplete_message() || error.is_closed())
+        {
+            return Transport::ConnectionClosed;
+        }
+        next = error.source();
+    }
+    Transport::Other
+}
+
+pub(super) fn transport(error: &io::Error) -> Transport {
+    if error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) {
+        return Transport::Tls;
+    }
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the list is the standard library's, and grows")]
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Transport::ConnectionRefused,
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe => {
+            Transport::ConnectionReset
+        }
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::NotConnected => Transport::ConnectionClosed,
+        io::ErrorKind::TimedOut => Transport::TimedOut,
+        io::ErrorKind::NotFound => Transport::NameNotFound,
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Transport::Unreachable,
+        _ => Transport::Other,
+    }
+}
+
+fn words(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        next = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::Timestamp;
+    use steadfast_core::classify::{Nature, Overrides, Reach, classify};
+
+    use super::*;
+
+    fn status(status: u16, code: Option<i64>, retry_after: Option<RetryAfter>) -> Failure {
+        let error = code.map(|code| Box::new(Message::error_response(None, code, "no", None)));
+        Failure::Status { status, retry_after, error, text: String::new() }
+    }
+
+    #[test]
+    fn how_far_a_message_got_decides_what_its_failure_means() {
+        let not_sent = |error| Failure::NotSent { error, text: String::new() };
+        let wait = Some(RetryAfter::Delay(std::time::Duration::from_secs(1)));
+        for (failure, reach, nature) in [
+            (not_sent(Transport::ConnectionRefused), Reach::Refused, Nature::Transient),
+            (not_sent(Transport::TimedOut), Reach::NotSent, Nature::Transient),
+            (not_sent(Transport::NameNotFound), Reach::NotSent, Nature::Transient),
+            (
+                Failure::Lost { error: Transport::ConnectionClosed, text: String::new() },
+                Reach::Unknown,
+                Nature::Transient,
+            ),
+            (Failure::SessionLost, Reach::Refused, Nature::Transient),
+            (status(429, None, None), Reach::Refused, Nature::Transient),
+            (status(429, Some(-32603), None), Reach::Refused, Nature::Transient),
+            (status(503, None, wait), Reach::Refused, Nature::Transient),
+            (status(503, Some(-32603), wait), Reach::Refused, Nature::Transient),
+            (status(503, None, None), Reach::Unknown, Nature::Transient),
+            (status(500, None, None), Reach::Unknown, Nature::Transient),
+            (status(500, Some(-32603), None), Reach::Unknown, Nature::Transient),
+            (status(400, Some(-32602), None), Reach::Refused, Nature::Permanent),
+            (status(404, Some(-32601), None), Reach::Refused, Nature::Permanent),
+            (status(401, Some(-32601), None), Reach::Answered, Nature::Permanent),
+            (Failure::BadAnswer { text: String::new() }, Reach::Answered, Nature::Permanent),
+        ] {
+            let classified = classify(&failure.fault(), &Overrides::default(), Timestamp::ZERO);
+            assert_eq!((classified.reach, classified.nature), (reach, nature), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn a_modern_server_is_known_by_its_codes() {
+        for code in [-32020, -32021, -32022] {
+            assert!(status(400, Some(code), None).is_modern());
+        }
+        for failure in [status(400, Some(-32600), None), status(400, None, None), Failure::SessionLost] {
+            assert!(!failure.is_modern());
+        }
+    }
+}

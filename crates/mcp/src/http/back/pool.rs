@@ -1,0 +1,194 @@
+//! Connections to one server, kept for a moment between two requests.
+//!
+//! A server that closes a connection just when we use it again leaves us not knowing whether it got the request, and a
+//! call with side effects then cannot be repeated. So connections are kept for less time than servers keep them.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use super::connect::Address;
+use super::failure::Failure;
+
+#[derive(Debug)]
+pub(super) struct Pool {
+    address: Address,
+    limits: PoolLimits,
+    places: Arc<Semaphore>,
+    state: Mutex<State>,
+}
+
+/// How many connections there may be, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolLimits {
+    /// Connections at a time, streams included. A message waits for one as long as for connecting.
+    pub connections: usize,
+    /// Connections that are kept between requests.
+    pub idle: usize,
+    /// How long they are. Common servers close after 5 s.
+    pub idle_time: Duration,
+    /// How long connecting may take.
+    pub connect: Duration,
+    /// The bytes of an answer's head.
+    pub head_bytes: usize,
+}
+
+impl Default for PoolLimits {
+    fn default() -> Self {
+        Self {
+            connections: 256,
+            idle: 16,
+            idle_time: Duration::from_secs(4),
+            connect: Duration::from_secs(5),
+            head_bytes: 64 << 10,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The one used last is at the end.
+    idle: Vec<Idle>,
+    /// Whether a task ends those that were kept long enough.
+    is_swept: bool,
+}
+
+#[derive(Debug)]
+struct Idle {
+    sender: SendRequest<Full<Bytes>>,
+    until: Instant,
+    _place: OwnedSemaphorePermit,
+}
+
+/// A connection in use. Dropped before its answer was read to the end, it is closed.
+#[derive(Debug)]
+pub(super) struct Used {
+    sender: SendRequest<Full<Bytes>>,
+    place: OwnedSemaphorePermit,
+    pool: Arc<Pool>,
+}
+
+impl Pool {
+    pub(super) fn new(address: Address, limits: PoolLimits) -> Arc<Self> {
+        let places = Arc::new(Semaphore::new(limits.connections.clamp(1, Semaphore::MAX_PERMITS)));
+        Arc::new(Self { address, limits, places, state: Mutex::default() })
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<(http::Response<Incoming>, Used), Failure> {
+        loop {
+            let (mut used, is_fresh) = match self.idle() {
+                Some(used) => (used, false),
+                None => (self.connect().await?, true),
+            };
+            match used.sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, used)),
+                // A connection that closed while it was kept gives the request back untouched: another one may take it.
+                Err(mut error) => match (error.take_message(), is_fresh) {
+                    (Some(unsent), false) => request = unsent,
+                    (Some(_), true) => {
+                        let closed = io::Error::from(io::ErrorKind::NotConnected);
+                        return Err(Failure::not_sent(&closed));
+                    }
+                    (None, _) => return Err(Failure::lost(error.error())),
+                },
+            }
+        }
+    }
+
+    fn idle(self: &Arc<Self>) -> Option<Used> {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        state.idle.retain(|idle| idle.until > now && idle.sender.is_ready());
+        let idle = state.idle.pop()?;
+        Some(Used { sender: idle.sender, place: idle._place, pool: Arc::clone(self) })
+    }
+
+    async fn connect(self: &Arc<Self>) -> Result<Used, Failure> {
+        let waiting = Arc::clone(&self.places).acquire_owned();
+        let place = match tokio::time::timeout(self.limits.connect, waiting).await {
+            Ok(Ok(place)) => place,
+            Ok(Err(_)) | Err(_) => {
+                let text = "all connections to this server are in use";
+                return Err(Failure::not_sent(&io::Error::new(io::ErrorKind::TimedOut, text)));
+            }
+        };
+        let stream =
+            self.address.connect(self.limits.connect).await.map_err(|error| Failure::not_sent(&error))?;
+        let mut builder = Builder::new();
+        builder.max_buf_size(self.limits.head_bytes.max(8 << 10));
+        let not_sent = |error: hyper::Error| Failure::not_sent(&io::Error::other(error.to_string()));
+        let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(not_sent)?;
+        // Ends with the connection, which ends with its sender and the answer that it brings.
+        tokio::spawn(connection);
+        sender.ready().await.map_err(not_sent)?;
+        Ok(Used { sender, place, pool: Arc::clone(self) })
+    }
+
+    fn keep(self: &Arc<Self>, used: Used, hint: Option<Duration>) {
+        let time = hint.map_or(self.limits.idle_time, |hint| hint.min(self.limits.idle_time));
+        let mut state = self.state.lock();
+        if state.idle.len() >= self.limits.idle || time.is_zero() {
+            return;
+        }
+        state.idle.push(Idle { sender: used.sender, until: Instant::now() + time, _place: used.place });
+        if !std::mem::replace(&mut state.is_swept, true) {
+            tokio::spawn(sweep(Arc::downgrade(self), self.limits.idle_time));
+        }
+    }
+}
+
+/// Ends connections that were kept long enough, as long as there are any.
+async fn sweep(pool: std::sync::Weak<Pool>, every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        let Some(pool) = pool.upgrade() else { return };
+        let mut state = pool.state.lock();
+        let now = Instant::now();
+        state.idle.retain(|idle| idle.until > now && !idle.sender.is_closed());
+        if state.idle.is_empty() {
+            state.is_swept = false;
+            return;
+        }
+    }
+}
+
+impl Used {
+    /// The answer was read to its end: the connection may serve another request. `hint` is how long the server says that it
+    /// keeps it.
+    pub(super) fn done(self, hint: Option<Duration>) {
+        let pool = Arc::clone(&self.pool);
+        if self.sender.is_closed() {
+            return;
+        }
+        if self.sender.is_ready() {
+            return pool.keep(self, hint);
+        }
+        // The end of the answer is known to us a moment before it is to the connection.
+        tokio::spawn(async move {
+            let mut used = self;
+            if used.sender.ready().await.is_ok() {
+                pool.keep(used, hint);
+            }
+        });
+    }
+}
+
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Address")
+    }
+}

@@ -1,0 +1,412 @@
+//! The client side of streamable HTTP: against our own front, and against servers that answer by hand.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod common;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{META, progress, result};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use steadfast_core::classify::{RetryAfter, Transport};
+use steadfast_mcp::delivery::{Fate, GRACE};
+use steadfast_mcp::http::back::{
+    BadUrl, Content, Context, EventStream, Failure, PoolLimits, Received, Server, Settings,
+};
+use steadfast_mcp::http::front::{self, Pushed, Resumed, ServeLimits};
+use steadfast_mcp::message::{Id, Message};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+fn server_at(address: SocketAddr) -> Server {
+    Server::new(&format!("http://{address}/mcp"), Settings::default()).unwrap()
+}
+
+fn modern() -> Context {
+    Context { version: Some("2026-07-28".into()), ..Context::default() }
+}
+
+fn legacy(session: &str) -> Context {
+    Context { version: Some("2025-11-25".into()), session: Some(session.into()), ..Context::default() }
+}
+
+fn call(id: u32) -> Message {
+    let text = format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"größe","n":1.0,{META}}}}}"#
+    );
+    Message::parse(text, 10_000).unwrap()
+}
+
+async fn message(stream: &mut EventStream) -> Message {
+    match stream.next().await {
+        Some(Ok(Received::Message(message))) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_modern_call_goes_through_front_and_back_as_it_is() {
+    let mut front = common::Server::start().await;
+    let back = server_at(front.address);
+    let (sent, context) = (call(7), modern());
+    let (answer, ()) = tokio::join!(back.post(&sent, &context), async {
+        let incoming = front.next().await;
+        assert_eq!(incoming.message.bytes(), sent.bytes());
+        assert_eq!(incoming.caller.headers["mcp-name"], "=?base64?Z3LDtsOfZQ==?=");
+        incoming.responder.unwrap().finish(result(&Id::number(7), r#"{"x":1.0}"#));
+    });
+    let Content::One(answer) = answer.unwrap().content else { panic!("not one message") };
+    assert_eq!(answer, result(&Id::number(7), r#"{"x":1.0}"#));
+}
+
+#[tokio::test]
+async fn a_stream_brings_progress_and_the_answer_and_its_connection_is_used_again() {
+    let mut front = common::Server::start().await;
+    let back = server_at(front.address);
+    let mut links = Vec::new();
+    for id in 1..4 {
+        let (sent, context) = (call(id), modern());
+        let (answer, responder) = tokio::join!(back.post(&sent, &context), async {
+            let incoming = front.next().await;
+            links.push(incoming.caller.address.unwrap().port());
+            let responder = incoming.responder.unwrap();
+            responder.send(progress(1)).unwrap();
+            responder
+        });
+        let Content::Stream(mut stream) = answer.unwrap().content else { panic!("not a stream") };
+        assert_eq!(message(&mut stream).await, progress(1));
+        responder.finish(result(&Id::number(u64::from(id)), "{}"));
+        assert_eq!(message(&mut stream).await, result(&Id::number(u64::from(id)), "{}"));
+        assert!(stream.next().await.is_none());
+        tokio::task::yield_now().await;
+    }
+    links.dedup();
+    assert_eq!(links.len(), 1, "one connection for all");
+}
+
+#[tokio::test]
+async fn dropping_a_call_or_its_stream_cancels_it_at_the_other_side() {
+    let mut front = common::Server::start().await;
+    let back = server_at(front.address);
+    let sent = call(1);
+    let context = modern();
+    let responder = tokio::select! {
+        _ = back.post(&sent, &context) => panic!("nobody answered"),
+        incoming = front.next() => incoming.responder.unwrap(),
+    };
+    responder.gone().await;
+    let (answer, responder) = tokio::join!(back.post(&sent, &context), async {
+        let responder = front.next().await.responder.unwrap();
+        responder.send(progress(1)).unwrap();
+        responder
+    });
+    assert!(!responder.is_gone());
+    drop(answer);
+    responder.gone().await;
+    let delivery = responder.finish(result(&Id::number(1), "{}"));
+    assert_eq!(delivery.settled(GRACE).await, Fate::Lost);
+}
+
+#[tokio::test]
+async fn a_legacy_session_is_opened_listened_to_resumed_and_ended() {
+    let mut front = common::Server::start().await;
+    let back = server_at(front.address);
+    let hello = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#;
+    let hello = Message::parse(hello, 1000).unwrap();
+    let session = front.session("s1");
+    let context = Context::default();
+    let (answer, ()) = tokio::join!(back.post(&hello, &context), async {
+        let responder = front.next().await.responder.unwrap();
+        responder.open_session(&session);
+        responder.finish(result(&Id::number(0), "{}"));
+    });
+    let answer = answer.unwrap();
+    assert_eq!(answer.session.as_deref(), Some("s1"));
+    let context = legacy("s1");
+    let told = Message::notification("notifications/initialized", None);
+    assert!(matches!(back.post(&told, &context).await.unwrap().content, Content::Accepted));
+    front.next().await;
+
+    let mut listening = back.listen(&context, None).await.unwrap();
+    assert_eq!(front.listening.recv().await.unwrap().resumed, Resumed::Fresh);
+    assert_eq!(session.push(progress(5)), Ok(Pushed::Sent));
+    assert_eq!(message(&mut listening).await, progress(5));
+    assert_eq!(listening.retry(), Some(Duration::from_secs(1)));
+    let last = listening.last_event_id().unwrap().to_owned();
+    drop(listening);
+    let mut listening = back.listen(&context, Some(&last)).await.unwrap();
+    assert_eq!(front.listening.recv().await.unwrap().resumed, Resumed::Yes);
+    assert_eq!(session.push(progress(6)), Ok(Pushed::Sent));
+    assert_eq!(message(&mut listening).await, progress(6));
+
+    back.end(&context).await.unwrap();
+    assert!(listening.next().await.is_none());
+    assert_eq!(back.post(&told, &context).await.unwrap_err(), Failure::SessionLost);
+    assert_eq!(back.listen(&context, None).await.unwrap_err(), Failure::SessionLost);
+}
+
+#[tokio::test]
+async fn refusals_come_back_with_their_status_and_their_error() {
+    let mut front = common::Server::start().await;
+    let back = server_at(front.address);
+    let sent = call(7);
+    let context = modern();
+    let refuse = |incoming: front::Incoming| {
+        let wait = Duration::from_secs(3);
+        incoming.responder.unwrap().refuse(front::Refusal::overloaded(Some(&Id::number(7)), wait));
+    };
+    let (answer, ()) = tokio::join!(back.post(&sent, &context), async { refuse(front.next().await) });
+    let Err(Failure::Status { status: 503, retry_after, error: Some(error), .. }) = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(retry_after, Some(RetryAfter::Delay(Duration::from_secs(3))));
+    assert_eq!((error.id(), error.error_code()), (Some(Id::number(7)), Some(-32603)));
+    let old = Context { version: Some("1900-01-01".into()), ..Context::default() };
+    let ping = Message::request(&Id::number(1), "ping", None);
+    let failure = back.post(&ping, &old).await.unwrap_err();
+    assert!(failure.is_modern(), "{failure:?}");
+}
+
+/// A server that answers each connection in turn by one of these texts, after reading a request, and closes it.
+async fn scripted(answers: Vec<String>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 64 << 10];
+            let _ = stream.read(&mut request).await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    address
+}
+
+fn answer(status: &str, headers: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
+}
+
+#[tokio::test]
+async fn what_a_server_can_do_wrong_is_told_apart() {
+    let json = "Content-Type: application/json\r\n";
+    let good = answer("200 OK", json, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    type Expected = fn(&Failure) -> bool;
+    let cases: Vec<(String, Expected)> = vec![
+        (String::new(), |f| matches!(f, Failure::Lost { error: Transport::ConnectionClosed, .. })),
+        (good[..40].to_owned(), |f| matches!(f, Failure::Lost { .. })),
+        (good[..good.len() - 4].to_owned(), |f| matches!(f, Failure::Lost { .. })),
+        ("garbage\r\n\r\n".to_owned(), |f| matches!(f, Failure::Lost { .. })),
+        (answer("200 OK", json, "garbage"), |f| matches!(f, Failure::BadAnswer { .. })),
+        (answer("200 OK", "Content-Type: text/html\r\n", "<html>"), |f| {
+            matches!(f, Failure::BadAnswer { .. })
+        }),
+        (answer("302 Found", "Location: http://x/\r\n", ""), |f| {
+            matches!(f, Failure::Status { status: 302, .. })
+        }),
+        (answer("401 Unauthorized", "", ""), |f| {
+            matches!(f, Failure::Status { status: 401, error: None, .. })
+        }),
+        (
+            answer("404 Not Found", "", "nothing here"),
+            |f| matches!(f, Failure::Status { status: 404, text, .. } if text == "nothing here"),
+        ),
+        (
+            answer("429 Slow", "Retry-After: 5\r\nretry-after-ms: 20\r\n", ""),
+            |f| matches!(f, Failure::Status { status: 429, retry_after: Some(RetryAfter::Delay(wait)), .. } if wait.as_millis() == 20),
+        ),
+        (
+            answer("500 Oh", json, r#"{"jsonrpc":"2.0","id":1,"error":{"code":-5,"message":"m"}}"#),
+            |f| matches!(f, Failure::Status { status: 500, error: Some(error), .. } if error.error_code() == Some(-5)),
+        ),
+    ];
+    let address = scripted(cases.iter().map(|(text, _)| text.clone()).collect()).await;
+    let back = server_at(address);
+    for (text, expected) in cases {
+        let failure = back.post(&call(1), &modern()).await.map(|answer| answer.content).unwrap_err();
+        assert!(expected(&failure), "{text:?} gave {failure:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_404_is_a_lost_session_unless_it_is_about_the_method() {
+    let unknown = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"m"}}"#;
+    let address =
+        scripted(vec![answer("404 Not Found", "", unknown), answer("404 Not Found", "", "x")]).await;
+    let back = server_at(address);
+    let first = back.post(&call(1), &legacy("s")).await.unwrap_err();
+    assert!(matches!(first, Failure::Status { status: 404, .. }), "{first:?}");
+    assert_eq!(back.post(&call(1), &legacy("s")).await.unwrap_err(), Failure::SessionLost);
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_got_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let back = server_at(listener.local_addr().unwrap());
+    drop(listener);
+    let failure = back.post(&call(1), &modern()).await.unwrap_err();
+    assert!(matches!(failure, Failure::NotSent { error: Transport::ConnectionRefused, .. }), "{failure:?}");
+    let back = Server::new("http://does-not-exist.invalid/mcp", Settings::default()).unwrap();
+    let failure = back.post(&call(1), &modern()).await.unwrap_err();
+    assert!(matches!(failure, Failure::NotSent { .. }), "{failure:?}");
+}
+
+#[tokio::test]
+async fn events_that_are_no_messages_are_told_and_the_stream_goes_on_until_it_breaks() {
+    let events = "event: endpoint\ndata: /x\n\n: comment\nid: 9\ndata: {\"jsonrpc\":\"2.0\",\ndata: \"method\":\"m\"}\n\ndata: garbage\n\n";
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let chunk = format!("{:x}\r\n{events}\r\n", events.len());
+    let long = format!("data: {}\n\n", "x".repeat(500));
+    let broken = format!("{head}{chunk}{:x}\r\n{long}\r\n", long.len());
+    let address = scripted(vec![broken]).await;
+    let settings = Settings { message_bytes: 300, ..Settings::default() };
+    let back = Server::new(&format!("http://{address}"), settings).unwrap();
+    let Content::Stream(mut stream) = back.post(&call(1), &modern()).await.unwrap().content else {
+        panic!("no stream")
+    };
+    assert_eq!(message(&mut stream).await.bytes(), "{\"jsonrpc\":\"2.0\",\n\"method\":\"m\"}");
+    assert_eq!(stream.last_event_id(), Some("9"));
+    assert!(matches!(stream.next().await, Some(Ok(Received::NotAMessage { .. }))));
+    assert!(matches!(stream.next().await, Some(Ok(Received::TooLong))));
+    assert!(matches!(stream.next().await, Some(Err(Failure::Lost { .. }))));
+    assert!(stream.next().await.is_none());
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_long_is_not_kept() {
+    let long = answer("200 OK", "Content-Type: application/json\r\n", &"x".repeat(10_000));
+    let address = scripted(vec![long]).await;
+    let settings = Settings { message_bytes: 1000, ..Settings::default() };
+    let back = Server::new(&format!("http://{address}/"), settings).unwrap();
+    let failure = back.post(&call(1), &modern()).await.unwrap_err();
+    assert!(matches!(&failure, Failure::BadAnswer { text } if text.contains("1000")), "{failure:?}");
+}
+
+#[tokio::test]
+async fn a_connection_that_closed_while_it_was_kept_is_replaced_unseen() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let back = server_at(listener.local_addr().unwrap());
+    let body = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+    let kept =
+        answer("200 OK", "Content-Type: application/json\r\n", body).replace("Connection: close\r\n", "");
+    let serving = async {
+        for _ in 0..5 {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 64 << 10];
+            let read = stream.read(&mut request).await.unwrap();
+            assert!(read > 0);
+            stream.write_all(kept.as_bytes()).await.unwrap();
+            // The end of it is a moment later than its answer.
+            drop(stream);
+        }
+    };
+    let asking = async {
+        for _ in 0..5 {
+            back.post(&call(1), &modern()).await.unwrap();
+            // Long enough for the end of the connection to be seen, as it is between two calls of an agent.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::join!(serving, asking);
+}
+
+#[tokio::test]
+async fn connections_are_bounded_kept_for_a_moment_and_then_given_back() {
+    let mut front = common::Server::start().await;
+    let pool = PoolLimits {
+        connections: 1,
+        connect: Duration::from_millis(100),
+        idle_time: Duration::from_millis(150),
+        ..PoolLimits::default()
+    };
+    let url = format!("http://{}/mcp", front.address);
+    let back = Server::new(&url, Settings { pool, ..Settings::default() }).unwrap();
+    let sent = call(1);
+    let context = modern();
+    let (first, second) = tokio::join!(back.post(&sent, &context), async {
+        let incoming = front.next().await;
+        let second = back.post(&sent, &context).await;
+        let link = incoming.caller.link.clone();
+        incoming.responder.unwrap().finish(result(&Id::number(1), "{}"));
+        (second, link)
+    });
+    assert!(first.is_ok());
+    let (second, link) = second;
+    assert!(matches!(second, Err(Failure::NotSent { error: Transport::TimedOut, .. })), "{second:?}");
+    assert!(link.is_open());
+    tokio::time::timeout(Duration::from_secs(5), link.closed()).await.expect("not kept for ever");
+}
+
+#[tokio::test]
+async fn https_is_spoken_and_certificates_of_strangers_are_refused() {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut request = vec![0; 64 << 10];
+            let _ = stream.read(&mut request).await;
+            let body = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+            let text = answer("200 OK", "Content-Type: application/json\r\n", body);
+            let _ = stream.write_all(text.as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+    });
+    let client = |roots| {
+        let config = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let settings = Settings { tls: Some(Arc::new(config)), ..Settings::default() };
+        Server::new(&format!("https://localhost:{port}/mcp"), settings).unwrap()
+    };
+    let mut roots = rustls::RootCertStore::empty();
+    let stranger = client(roots.clone()).post(&call(1), &modern()).await.unwrap_err();
+    assert!(matches!(stranger, Failure::NotSent { error: Transport::Tls, .. }), "{stranger:?}");
+    roots.add(made.cert.der().clone()).unwrap();
+    assert!(matches!(client(roots).post(&call(1), &modern()).await.unwrap().content, Content::One(_)));
+}
+
+#[test]
+fn urls_that_cannot_be_used_are_refused_when_they_are_read() {
+    let error = |url: &str| Server::new(url, Settings::default()).unwrap_err();
+    for url in ["", "mcp", "/mcp", "ftp://x/", "http://", "http:///x", "localhost:80"] {
+        assert_eq!(error(url), BadUrl::NotHttp, "{url}");
+    }
+    assert_eq!(error("http://me:secret@x/"), BadUrl::Credentials);
+}
+
+#[tokio::test]
+async fn front_and_back_are_quick_together() {
+    let mut front = common::Server::with(front::Settings::default(), ServeLimits::default(), None).await;
+    let back = server_at(front.address);
+    let answering = tokio::spawn(async move {
+        while let Some(incoming) = front.messages.recv().await {
+            let id = incoming.message.id().unwrap();
+            incoming.responder.unwrap().finish(result(&id, "{}"));
+        }
+    });
+    let start = std::time::Instant::now();
+    for id in 0..200 {
+        back.post(&call(id), &modern()).await.unwrap();
+    }
+    let each = start.elapsed() / 200;
+    assert!(
+        each < Duration::from_millis(10),
+        "{each:?} for each call: 40 ms is the sign of a missing TCP_NODELAY"
+    );
+    println!("{each:?} for each call");
+    answering.abort();
+}

@@ -8,6 +8,7 @@
 //! A [`Link`] is one connection. Whoever writes an answer holds its [`Tracker`]; whoever wants to know holds the
 //! [`Delivery`].
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,6 +103,9 @@ enum Stage {
 }
 
 /// One connection, as far as deliveries are concerned. Copies are the same connection.
+///
+/// Whoever notices that the connection has ended must [`Link::close`] it; the HTTP server of this crate does, and for lines
+/// whoever reads them does at their end.
 #[derive(Clone, Debug)]
 pub struct Link(Arc<Shared>);
 
@@ -116,11 +120,10 @@ struct State {
     /// Handed to whoever writes, not yet to the operating system.
     handed: Vec<Tracker>,
     /// Written, and nothing was heard since.
-    written: Vec<Tracker>,
+    written: VecDeque<Tracker>,
 }
 
-/// So many written answers of one connection are watched for a next message; of more, only the time tells. A client that
-/// has so many calls open and never says a word is not there.
+/// So many written answers of one connection are watched for a next message; of older ones, only the time tells.
 const MOST_WRITTEN: usize = 256;
 
 impl Default for Link {
@@ -150,9 +153,10 @@ impl Link {
         let handed = std::mem::take(&mut state.handed);
         for tracker in handed {
             tracker.stage.send_replace(Stage::Written { link: self.clone(), at });
-            if state.written.len() < MOST_WRITTEN {
-                state.written.push(tracker);
+            if state.written.len() >= MOST_WRITTEN {
+                state.written.pop_front();
             }
+            state.written.push_back(tracker);
         }
     }
 
@@ -285,9 +289,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_a_connection_remembers_is_bounded_and_the_rest_is_told_by_time() {
         let link = Link::new();
-        let mut deliveries: Vec<_> = (0..MOST_WRITTEN + 1).map(|_| answer(&link)).collect();
+        let mut deliveries: VecDeque<_> = (0..MOST_WRITTEN + 1).map(|_| answer(&link)).collect();
         assert_eq!(link.0.state.lock().written.len(), MOST_WRITTEN);
-        let last = deliveries.pop().unwrap();
-        assert_eq!(last.settled(GRACE).await, Fate::Delivered(Proof::StillOpen));
+        link.heard_something();
+        let (oldest, newest) = (deliveries.pop_front().unwrap(), deliveries.pop_back().unwrap());
+        assert_eq!(newest.settled(GRACE).await, Fate::Delivered(Proof::Heard));
+        assert_eq!(oldest.settled(GRACE).await, Fate::Delivered(Proof::StillOpen));
     }
 }

@@ -5,6 +5,7 @@ mod common;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{META, progress, result};
@@ -308,6 +309,40 @@ async fn a_connection_that_closed_while_it_was_kept_is_replaced_unseen() {
         }
     };
     tokio::join!(serving, asking);
+}
+
+#[tokio::test]
+async fn a_connection_is_not_kept_longer_than_its_server_says() {
+    for (hint, connections) in
+        [("Keep-Alive: timeout=1\r\n", 3), ("Keep-Alive: timeout=60, max=9\r\n", 1), ("", 1)]
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let back = server_at(listener.local_addr().unwrap());
+        let headers = format!("Content-Type: application/json\r\n{hint}");
+        let text = answer("200 OK", &headers, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+        let text = text.replace("Connection: close\r\n", "");
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&accepted);
+        let serving = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                counted.fetch_add(1, Ordering::Relaxed);
+                let text = text.clone();
+                tokio::spawn(async move {
+                    let mut request = vec![0; 64 << 10];
+                    while stream.read(&mut request).await.is_ok_and(|read| read > 0) {
+                        stream.write_all(text.as_bytes()).await.unwrap();
+                    }
+                });
+            }
+        });
+        for _ in 0..3 {
+            back.post(&call(1), &modern()).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(accepted.load(Ordering::Relaxed), connections, "{hint}");
+        serving.abort();
+    }
 }
 
 #[tokio::test]

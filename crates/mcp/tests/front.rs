@@ -236,7 +236,7 @@ async fn an_answer_is_delivered_when_its_connection_brings_the_next_message() {
         let head = client.head().await;
         client.body(&head).await;
         client.send(&modern("ping", 99)).await;
-        assert_eq!(delivery.settled(Duration::from_secs(3600)).await, Fate::Delivered(Proof::Heard));
+        assert_eq!(delivery.settled(Duration::from_secs(20)).await, Fate::Delivered(Proof::Heard));
         server.next().await.responder.unwrap().finish(result(&Id::number(99), "{}"));
         let head = client.head().await;
         client.body(&head).await;
@@ -252,7 +252,7 @@ async fn an_answer_is_lost_when_its_connection_breaks_and_delivered_when_it_stay
         let mut delivery = server.next().await.responder.unwrap().finish(result(&Id::number(7), "{}"));
         assert!(delivery.written().await);
         let client = stays.then_some(client);
-        let grace = Duration::from_millis(if stays { 50 } else { 3_600_000 });
+        let grace = Duration::from_millis(if stays { 50 } else { 20_000 });
         assert_eq!(delivery.settled(grace).await, fate);
         drop(client);
     }
@@ -315,7 +315,7 @@ async fn a_broken_stream_is_resumed_behind_the_last_event_seen() {
     assert!(body.contains("\"result\":{}"));
     assert_eq!(server.listening.recv().await.unwrap().resumed, Resumed::Yes);
     client.send(&legacy("s1", "ping", 8)).await;
-    assert_eq!(delivery.settled(Duration::from_secs(3600)).await, Fate::Delivered(Proof::Heard));
+    assert_eq!(delivery.settled(Duration::from_secs(20)).await, Fate::Delivered(Proof::Heard));
 }
 
 #[tokio::test]
@@ -393,7 +393,9 @@ async fn what_waits_for_a_client_is_bounded_and_its_answer_always_fits() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off_and_seen_as_gone() {
-    let limits = ServeLimits { write_stall: Duration::from_millis(200), ..ServeLimits::default() };
+    // It is our own patience that ends here, not the operating system's.
+    let (write_stall, unacknowledged) = (Duration::from_millis(200), Duration::from_secs(600));
+    let limits = ServeLimits { write_stall, unacknowledged, ..ServeLimits::default() };
     let mut server = Server::with(Settings::default(), limits, None).await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;

@@ -31,8 +31,8 @@ impl Default for QueueLimits {
 
 /// Writes messages as lines.
 ///
-/// The future does the writing, until every sender is dropped and everything is written, or a write fails. Whoever calls
-/// this spawns it.
+/// The future does the writing, until every sender is dropped and everything is written, or a write fails, which closes the
+/// link. Whoever calls this spawns it.
 pub fn line_writer<W>(
     writer: W,
     link: Link,
@@ -187,6 +187,7 @@ async fn run<W: AsyncWrite + Unpin>(
             // First the reason, then the end of the queue: who sees the one can tell the other.
             *failure.lock() = Some(failed.clone());
             queued.close();
+            link.close();
             return Err(failed);
         }
         for tracker in batch.into_iter().filter_map(|queued| queued.tracker) {

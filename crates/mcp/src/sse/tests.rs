@@ -26,6 +26,17 @@ fn events_are_read_as_the_standard_has_them() {
 }
 
 #[test]
+fn line_ends_of_every_kind_end_one_line() {
+    for end in ["\n", "\r", "\r\n"] {
+        let text = ["data: a", "data: b", "", "data: c", "", ""].join(end);
+        for size in [1, 1000] {
+            let chunks: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
+            assert_eq!(parse(&chunks, 100).0, [data("a\nb"), data("c")], "{end:?} by {size}");
+        }
+    }
+}
+
+#[test]
 fn an_event_that_is_too_long_is_skipped_and_the_stream_goes_on() {
     let long = "x".repeat(100);
     let one_line = format!("data: {long}\n\ndata: ok\n\n");

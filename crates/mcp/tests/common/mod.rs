@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_mcp::http::front::{
@@ -108,7 +109,8 @@ impl Server {
     }
 
     pub async fn next(&mut self) -> Incoming {
-        self.messages.recv().await.unwrap()
+        let next = tokio::time::timeout(Duration::from_secs(20), self.messages.recv());
+        next.await.expect("a message").expect("the front lives")
     }
 
     pub async fn client(&self) -> Raw {

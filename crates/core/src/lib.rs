@@ -7,7 +7,7 @@
 //!
 //! The way in is [`call::Call`]: one event in, one step out. Beside it stand small machines that are usable
 //! alone: [`breaker::Breaker`], [`guard::LoopGuard`], [`trust::TrustLedger`], [`retry`], [`classify`],
-//! [`dedupe`], [`turn`], [`watchdog`].
+//! [`dedupe`], [`turn`], [`watchdog`], [`restart`].
 
 pub mod approval;
 pub mod breaker;
@@ -25,6 +25,7 @@ pub mod output;
 pub mod patterns;
 pub mod policy;
 pub mod redact;
+pub mod restart;
 pub mod retry;
 pub mod stats;
 mod time;

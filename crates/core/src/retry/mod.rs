@@ -146,20 +146,20 @@ fn wait(backoff: &Backoff, retry: u32) -> Duration {
     }
 }
 
-/// Where in their range the waits of one call lie.
+/// Where in their range the waits of one call, or of one server that dies, lie.
 ///
 /// The start comes from the seed by SplitMix64; each further wait steps on by the golden ratio, around in a
 /// circle. Every wait alone is spread evenly over calls, which is what keeps a fleet from retrying in step,
 /// and the waits of one call are far from each other: drawn one by one, of ten waits between 90 and 110 ms
 /// several would often be the same.
 #[derive(Clone, Copy, Debug)]
-struct Spread(u64);
+pub(crate) struct Spread(u64);
 
 impl Spread {
     /// 2^64 divided by the golden ratio; also the step of SplitMix64.
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-    const fn new(seed: u64) -> Self {
+    pub(crate) const fn new(seed: u64) -> Self {
         let mut mixed = seed.wrapping_add(Self::GOLDEN);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -167,7 +167,7 @@ impl Spread {
     }
 
     /// This wait, spread. In whole milliseconds, as moments are.
-    fn over(&mut self, wait: Duration, jitter: Jitter) -> Duration {
+    pub(crate) fn over(&mut self, wait: Duration, jitter: Jitter) -> Duration {
         let whole = millis(wait);
         let (least, range) = match jitter {
             Jitter::None => return wait,

@@ -1,0 +1,69 @@
+//! A child without a leash, where there are no process groups to hold.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use tokio::process::{Child as ChildProcess, Command};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::{Child, Life, Started, WISHES, Wish, read_stderr};
+use crate::exit::Exit;
+use crate::launch::{Launch, LaunchError};
+use crate::leash::Leash;
+use crate::stderr::Stderr;
+
+/// Starts the child itself.
+pub(crate) async fn start(
+    launch: &Launch,
+    folder: &Path,
+    path: &Path,
+    _leash: &Leash,
+    stderr: &Stderr,
+) -> Result<Started, LaunchError> {
+    let mut command = Command::new(path);
+    command
+        .args(&launch.args)
+        .current_dir(folder)
+        .env_clear()
+        .envs(launch.environment.iter())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let mut process = command.spawn().map_err(|source| LaunchError::Refused { path: path.into(), source })?;
+    let (Some(stdin), Some(stdout), Some(errors)) =
+        (process.stdin.take(), process.stdout.take(), process.stderr.take())
+    else {
+        return Err(LaunchError::Leash { source: std::io::ErrorKind::BrokenPipe.into() });
+    };
+    let pid = process.id().unwrap_or_default();
+    let (gone_told, gone) = oneshot::channel();
+    let reader = tokio::spawn(read_stderr(stderr.clone(), errors, gone));
+    let (wishes, wished) = mpsc::channel(WISHES);
+    let (life_told, life) = watch::channel(Life::Running);
+    tokio::spawn(keep(process, wished, life_told, gone_told, reader));
+    Ok(Started { child: Child { pid, wishes, life }, stdin, stdout })
+}
+
+async fn keep(
+    mut process: ChildProcess,
+    mut wished: mpsc::Receiver<Wish>,
+    life: watch::Sender<Life>,
+    gone: oneshot::Sender<()>,
+    reader: JoinHandle<()>,
+) {
+    // There is no way to ask it, so every wish ends it; so does an owner that is gone.
+    let ended = tokio::select! {
+        ended = process.wait() => ended,
+        _ = wished.recv() => {
+            let _ = process.start_kill();
+            process.wait().await
+        }
+    };
+    let exit = ended.ok().and_then(|status| status.code()).map_or(Exit::Unknown, Exit::Code);
+    life.send_replace(Life::Exited(exit));
+    drop(gone);
+    let _ = reader.await;
+    life.send_replace(Life::Gone(exit));
+}

@@ -1,0 +1,240 @@
+//! A child under a leash: see [`crate::leash`].
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use steadfast_core::millis;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Take};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child as LeashProcess, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::{Child, Life, Started, WISHES, Wish, read_stderr};
+use crate::exit::Exit;
+use crate::launch::{Launch, LaunchError};
+use crate::leash::wire::{self, Ends, Failed, Order, Report};
+use crate::leash::{HIDDEN, HOLD, Leash};
+use crate::stderr::Stderr;
+
+/// Starts a leash and, through it, the child.
+pub(crate) async fn start(
+    launch: &Launch,
+    folder: &Path,
+    path: &Path,
+    leash: &Leash,
+    stderr: &Stderr,
+) -> Result<Started, LaunchError> {
+    let own_fault = |source| LaunchError::Leash { source };
+    let order = order(launch, folder, path)?;
+    let pipes = Pipes::new().map_err(own_fault)?;
+    let (ours, theirs) = StdUnixStream::pair().map_err(own_fault)?;
+    let mut process = spawn(launch, leash, theirs).map_err(own_fault)?;
+    let mut control = Control::new(ours, &pipes.theirs).map_err(own_fault)?;
+    drop(pipes.theirs);
+    let report = match timeout(LIMIT, control.order(&order)).await {
+        Ok(report) => report.map_err(own_fault),
+        Err(_) => Err(own_fault(io::ErrorKind::TimedOut.into())),
+    };
+    let failure = match report {
+        Ok(Report::Started(pid)) => {
+            let (gone_told, gone) = oneshot::channel();
+            let reader = tokio::spawn(read_stderr(stderr.clone(), pipes.stderr, gone));
+            let (wishes, wished) = mpsc::channel(WISHES);
+            let (life_told, life) = watch::channel(Life::Running);
+            let keeper = Keeper { control, process, pid, wished, life: life_told, gone: gone_told, reader };
+            tokio::spawn(keeper.run());
+            return Ok(Started {
+                child: Child { pid, wishes, life },
+                stdin: pipes.stdin,
+                stdout: pipes.stdout,
+            });
+        }
+        Ok(Report::Failed(failed)) => explain(failed, path, folder),
+        Ok(Report::Ended(_) | Report::Gone) => own_fault(io::ErrorKind::InvalidData.into()),
+        Err(error) => error,
+    };
+    // It ends by itself when its socket closes. If it hangs, it is not left behind.
+    drop(control);
+    if timeout(LIMIT, process.wait()).await.is_err() {
+        let _ = process.kill().await;
+    }
+    Err(failure)
+}
+
+fn order(launch: &Launch, folder: &Path, path: &Path) -> Result<Vec<u8>, LaunchError> {
+    let order = Order {
+        path: path.into(),
+        name: launch.program.clone(),
+        folder: folder.into(),
+        args: launch.args.clone(),
+        environment: launch.environment.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+    };
+    let refused = |source| LaunchError::Refused { path: path.into(), source };
+    if order.has_zero_bytes() {
+        let why = "a zero byte in its arguments or variables";
+        return Err(refused(io::Error::new(io::ErrorKind::InvalidInput, why)));
+    }
+    wire::framed(&order.to_bytes()).map_err(refused)
+}
+
+fn spawn(launch: &Launch, leash: &Leash, control: StdUnixStream) -> io::Result<LeashProcess> {
+    // What the leash is for is shown in lists of processes; the arguments may hold secrets.
+    let shown = Path::new(&launch.program).file_name().map(OsString::from).unwrap_or_default();
+    let mut command = Command::new(leash.program());
+    command
+        .arg0("steadfast")
+        .args([HIDDEN, HOLD, &millis(launch.patience.term).to_string()])
+        .arg(shown)
+        .env_clear()
+        .stdin(OwnedFd::from(control))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // Ctrl-C in a terminal goes to our group; the leash is to end the child in its own way.
+        .process_group(0);
+    command.spawn()
+}
+
+/// What the system's number means, in words for whoever wrote the configuration.
+fn explain(failed: Failed, path: &Path, folder: &Path) -> LaunchError {
+    let error = io::Error::from_raw_os_error;
+    match failed {
+        Failed::Folder(_) => LaunchError::FolderMissing { folder: folder.into() },
+        Failed::Leash(errno) => LaunchError::Leash { source: error(errno) },
+        Failed::Command(errno) => {
+            let source = error(errno);
+            let is = |kind| source.kind() == kind;
+            if is(io::ErrorKind::NotFound) && path.exists() {
+                // It was there a moment ago and still is: what is missing is what its first line names.
+                LaunchError::InterpreterMissing { path: path.into() }
+            } else if is(io::ErrorKind::NotFound) {
+                LaunchError::NotFound { program: path.into() }
+            } else if is(io::ErrorKind::PermissionDenied) {
+                LaunchError::NotExecutable { path: path.into() }
+            } else {
+                LaunchError::Refused { path: path.into(), source }
+            }
+        }
+    }
+}
+
+struct Pipes {
+    stdin: ChildStdin,
+    stdout: ChildStdout,
+    stderr: ChildStderr,
+    theirs: Ends,
+}
+
+impl Pipes {
+    fn new() -> io::Result<Self> {
+        let (stdin_theirs, stdin) = io::pipe()?;
+        let (stdout, stdout_theirs) = io::pipe()?;
+        let (stderr, stderr_theirs) = io::pipe()?;
+        Ok(Self {
+            stdin: ChildStdin::from_std(OwnedFd::from(stdin).into())?,
+            stdout: ChildStdout::from_std(OwnedFd::from(stdout).into())?,
+            stderr: ChildStderr::from_std(OwnedFd::from(stderr).into())?,
+            theirs: [stdin_theirs.into(), stdout_theirs.into(), stderr_theirs.into()],
+        })
+    }
+}
+
+/// Our end of the socket to the leash.
+struct Control {
+    reports: Take<BufReader<OwnedReadHalf>>,
+    wishes: OwnedWriteHalf,
+}
+
+impl Control {
+    fn new(socket: StdUnixStream, theirs: &Ends) -> io::Result<Self> {
+        wire::send_ends(&socket, theirs)?;
+        socket.set_nonblocking(true)?;
+        let (reports, wishes) = UnixStream::from_std(socket)?.into_split();
+        Ok(Self { reports: BufReader::new(reports).take(Report::MAX_BYTES), wishes })
+    }
+
+    async fn order(&mut self, order: &[u8]) -> io::Result<Report> {
+        self.wishes.write_all(order).await?;
+        self.report().await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// The next report; nothing if the leash is gone, or is something else than a leash.
+    async fn report(&mut self) -> io::Result<Option<Report>> {
+        let mut line = Vec::new();
+        self.reports.read_until(b'\n', &mut line).await?;
+        Ok(Report::parse(&line))
+    }
+}
+
+/// Watches one child, does what its owner wishes, and collects the leash.
+struct Keeper {
+    control: Control,
+    process: LeashProcess,
+    pid: u32,
+    wished: mpsc::Receiver<Wish>,
+    life: watch::Sender<Life>,
+    gone: oneshot::Sender<()>,
+    reader: JoinHandle<()>,
+}
+
+impl Keeper {
+    async fn run(self) {
+        let Self { control, mut process, pid, mut wished, life, gone, reader } = self;
+        let Control { mut reports, wishes } = control;
+        // The leash ends the group when nobody can wish anything any more.
+        let mut wishes = Some(wishes);
+        let (mut exit, mut is_gone, mut line) = (Exit::Unknown, false, Vec::new());
+        while !is_gone {
+            tokio::select! {
+                // The line is outside, so that what was read of it is kept when a wish comes between.
+                read = reports.read_until(b'\n', &mut line) => {
+                    match (read, Report::parse(&line)) {
+                        (Ok(1..), Some(Report::Ended(ended))) => {
+                            exit = ended;
+                            life.send_replace(Life::Exited(exit));
+                        }
+                        (Ok(1..), Some(Report::Gone)) => is_gone = true,
+                        (Ok(1..), Some(Report::Started(_) | Report::Failed(_))) => {}
+                        (Ok(_) | Err(_), _) => break,
+                    }
+                    line.clear();
+                }
+                wish = wished.recv(), if wishes.is_some() => match (wish, wishes.as_mut()) {
+                    (Some(Wish::Term), Some(leash)) => drop(leash.write_all(&[wire::TERM]).await),
+                    (Some(Wish::Kill), Some(leash)) => drop(leash.write_all(&[wire::KILL]).await),
+                    (Some(Wish::Abandon), _) => break,
+                    (None, _) | (Some(_), None) => wishes = None,
+                },
+            }
+        }
+        if !is_gone {
+            // Without a leash that works, this is all that can be done.
+            tracing::warn!(pid, "the leash of a server does not answer; its group is ended without it");
+            let _ = process.start_kill();
+            end_group(pid);
+        }
+        if timeout(LIMIT, process.wait()).await.is_err() {
+            let _ = process.kill().await;
+        }
+        drop(gone);
+        let _ = reader.await;
+        life.send_replace(Life::Gone(exit));
+    }
+}
+
+fn end_group(pid: u32) {
+    if let Some(leader) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(leader, Signal::KILL);
+    }
+}
+
+/// How long the leash may take for what it does at once. On a machine that is busy beyond measure, that is long.
+const LIMIT: Duration = Duration::from_secs(20);

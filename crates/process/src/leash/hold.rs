@@ -1,0 +1,208 @@
+//! The process that holds the leash: waits, and ends the group when its owner or its leader is gone.
+
+use std::env;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep_until};
+
+use super::stage;
+use super::wire::{self, KILL, Report, TERM};
+use crate::exit::Exit;
+
+/// Holds one server until nothing of it is left, and ends as it ended.
+pub(super) fn hold(grace: Duration) -> ExitCode {
+    let held = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .and_then(|runtime| runtime.block_on(try_hold(grace)));
+    let code = match held {
+        Ok(Exit::Code(code)) => code,
+        Ok(Exit::Signal(signal)) => 128 + signal,
+        Ok(Exit::Unknown) | Err(_) => return ExitCode::FAILURE,
+    };
+    u8::try_from(code & 0xff).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+async fn try_hold(grace: Duration) -> io::Result<Exit> {
+    let control = StdUnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    // Our folder must not keep a disk from being unmounted.
+    env::set_current_dir("/")?;
+    // Before there is a server: none of these may end us and leave it behind.
+    let mut child_ended = signal(SignalKind::child())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut hung_up = signal(SignalKind::hangup())?;
+    let mut quit = signal(SignalKind::quit())?;
+    adopt_orphans();
+
+    let (ends, order) = wire::receive(&control)?;
+    let started = stage::start(ends, &order);
+    control.set_nonblocking(true)?;
+    let mut control = UnixStream::from_std(control)?;
+    let (mut wishes, mut reports) = control.split();
+    let leader = match started {
+        Ok(leader) => leader,
+        Err(failed) => {
+            reports.write_all(Report::Failed(failed).to_string().as_bytes()).await?;
+            return Ok(Exit::Unknown);
+        }
+    };
+    let pid = u32::try_from(leader.as_raw_nonzero().get()).unwrap_or_default();
+    let mut owner_is_there = reports.write_all(Report::Started(pid).to_string().as_bytes()).await.is_ok();
+
+    let mut group = Group { leader, exit: None };
+    let mut phase = if owner_is_there { Phase::Holding } else { group.ask_to_end(grace) };
+    loop {
+        // Looked at before it is collected: until then nobody else can have the group's number.
+        if phase == Phase::Holding && group.leader_has_ended() {
+            phase = group.ask_to_end(grace);
+        }
+        if let Some(exit) = group.collect() {
+            // An owner that is gone is not told.
+            let _ = reports.write_all(Report::Ended(exit).to_string().as_bytes()).await;
+        }
+        if group.is_empty() {
+            break;
+        }
+        let mut wish = [0];
+        tokio::select! {
+            _ = child_ended.recv() => {}
+            _ = terminated.recv() => phase = phase.ending(|| group.ask_to_end(grace)),
+            _ = interrupted.recv() => phase = phase.ending(|| group.ask_to_end(grace)),
+            _ = hung_up.recv() => phase = phase.ending(|| group.ask_to_end(grace)),
+            _ = quit.recv() => phase = phase.ending(|| group.ask_to_end(grace)),
+            read = wishes.read(&mut wish), if owner_is_there => match (read, wish) {
+                (Ok(1..), [TERM]) => group.signal(Signal::TERM),
+                (Ok(1..), [KILL]) => phase = group.end(),
+                (Ok(1..), _) => {}
+                (Ok(0) | Err(_), _) => {
+                    owner_is_there = false;
+                    phase = phase.ending(|| group.ask_to_end(grace));
+                }
+            },
+            () = phase.next_look() => {}
+        }
+        match phase {
+            Phase::Ending { kill_at } if kill_at <= Instant::now() => phase = group.end(),
+            // Not even the kernel can end it now. It will, when the disk that it waits for answers.
+            Phase::Killed { give_up_at } if give_up_at <= Instant::now() => break,
+            Phase::Holding | Phase::Ending { .. } | Phase::Killed { .. } => {}
+        }
+    }
+    let _ = reports.write_all(Report::Gone.to_string().as_bytes()).await;
+    Ok(group.exit.unwrap_or(Exit::Unknown))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Holding,
+    Ending { kill_at: Instant },
+    Killed { give_up_at: Instant },
+}
+
+impl Phase {
+    /// To be ended; what is already on its way there stays as it is.
+    fn ending(self, ask: impl FnOnce() -> Self) -> Self {
+        match self {
+            Self::Holding => ask(),
+            Self::Ending { .. } | Self::Killed { .. } => self,
+        }
+    }
+
+    /// While it ends, members of the group that are not our children end without a signal to us.
+    async fn next_look(self) {
+        let limit = match self {
+            Self::Holding => return std::future::pending().await,
+            Self::Ending { kill_at } => kill_at,
+            Self::Killed { give_up_at } => give_up_at,
+        };
+        sleep_until(limit.min(Instant::now() + LOOK)).await;
+    }
+}
+
+/// The server and all that it started and that has not left it.
+struct Group {
+    leader: Pid,
+    /// How the leader ended, once it is collected.
+    exit: Option<Exit>,
+}
+
+impl Group {
+    fn ask_to_end(&self, grace: Duration) -> Phase {
+        self.signal(Signal::TERM);
+        Phase::Ending { kill_at: Instant::now() + grace }
+    }
+
+    fn end(&self) -> Phase {
+        self.signal(Signal::KILL);
+        Phase::Killed { give_up_at: Instant::now() + UNKILLABLE }
+    }
+
+    /// Errors say that nobody is there any more, which is what is wanted.
+    fn signal(&self, signal: Signal) {
+        let _ = rustix::process::kill_process_group(self.leader, signal);
+        let has_left = || rustix::process::getpgid(Some(self.leader)) != Ok(self.leader);
+        if self.exit.is_none() && has_left() {
+            let _ = rustix::process::kill_process(self.leader, signal);
+        }
+    }
+
+    fn leader_has_ended(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        self.exit.is_none()
+            && matches!(rustix::process::waitid(WaitId::Pid(self.leader), options), Ok(Some(_)))
+    }
+
+    /// Collects whoever ended, adopted ones too. How the leader ended, if it was among them.
+    fn collect(&mut self) -> Option<Exit> {
+        let mut news = None;
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.leader => {
+                    self.exit = Some(exit_of(status));
+                    news = self.exit;
+                }
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                // No children: if the leader was one, somebody else collected it.
+                Err(_) if self.exit.is_none() => {
+                    self.exit = Some(Exit::Unknown);
+                    return self.exit;
+                }
+                Ok(None) | Err(_) => return news,
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.exit.is_some() && rustix::process::test_kill_process_group(self.leader) == Err(Errno::SRCH)
+    }
+}
+
+fn exit_of(status: WaitStatus) -> Exit {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Exit::Code(code),
+        (None, Some(signal)) => Exit::Signal(signal),
+        (None, None) => Exit::Unknown,
+    }
+}
+
+/// What the server leaves behind becomes ours, and is collected when it ends.
+fn adopt_orphans() {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+}
+
+/// How often to look whether the group is empty.
+const LOOK: Duration = Duration::from_millis(10);
+/// How long the kernel may take to end what was killed.
+const UNKILLABLE: Duration = Duration::from_secs(5);

@@ -1,0 +1,116 @@
+//! The process that becomes the server.
+
+use std::env;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use rustix::process::Pid;
+
+use super::wire::{self, Ends, Failed, Order, Report};
+use super::{EXEC, HIDDEN, Leash};
+
+/// Starts the stage in a group of its own, and waits until it is the server or says why not.
+pub(super) fn start(ends: Ends, order: &[u8]) -> Result<Pid, Failed> {
+    try_start(ends, order).unwrap_or_else(|error| Err(Failed::Leash(error.raw_os_error().unwrap_or(0))))
+}
+
+fn try_start(ends: Ends, order: &[u8]) -> io::Result<Result<Pid, Failed>> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut command = Command::new(Leash::of_this_program()?.program());
+    command
+        .arg0("steadfast")
+        .args([HIDDEN, EXEC, &std::process::id().to_string()])
+        .env_clear()
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0);
+    let mut stage = command.spawn()?;
+    // The command holds the other end of the socket.
+    drop(command);
+    let said = hand_over(ours, ends, order);
+    let failed = match said.as_deref() {
+        Ok([]) => match i32::try_from(stage.id()).ok().and_then(Pid::from_raw) {
+            Some(pid) => return Ok(Ok(pid)),
+            None => Failed::Leash(0),
+        },
+        Ok(said) => match Report::parse(said) {
+            Some(Report::Failed(failed)) => failed,
+            Some(Report::Started(_) | Report::Ended(_) | Report::Gone) | None => Failed::Leash(0),
+        },
+        Err(error) => Failed::Leash(error.raw_os_error().unwrap_or(0)),
+    };
+    let _ = stage.kill();
+    let _ = stage.wait();
+    Ok(Err(failed))
+}
+
+/// What the stage has to say: nothing, if it has become the server. The socket closes when it has, and not before.
+fn hand_over(socket: UnixStream, ends: Ends, order: &[u8]) -> io::Result<Vec<u8>> {
+    socket.set_read_timeout(Some(LIMIT))?;
+    socket.set_write_timeout(Some(LIMIT))?;
+    wire::send(&socket, &ends, order)?;
+    drop(ends);
+    let mut said = Vec::new();
+    socket.take(Report::MAX_BYTES).read_to_end(&mut said)?;
+    Ok(said)
+}
+
+/// Gets its folder and pipes, and becomes the server. Only comes back if that failed.
+pub(super) fn become_the_server(leash: u64) -> ExitCode {
+    let Ok(socket) = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else {
+        return ExitCode::FAILURE;
+    };
+    let failed = match end_with_parent(leash).and_then(|()| wire::receive(&socket)) {
+        Ok((ends, order)) => follow(&order, &ends),
+        Err(error) => Failed::Leash(error.raw_os_error().unwrap_or(0)),
+    };
+    let _ = (&socket).write_all(Report::Failed(failed).to_string().as_bytes());
+    ExitCode::FAILURE
+}
+
+fn follow(order: &[u8], [stdin, stdout, stderr]: &Ends) -> Failed {
+    let number = |error: io::Error| error.raw_os_error().unwrap_or(0);
+    let Some(order) = Order::from_bytes(order) else { return Failed::Leash(0) };
+    if let Err(error) = env::set_current_dir(&order.folder) {
+        return Failed::Folder(number(error));
+    }
+    let connected = rustix::stdio::dup2_stdin(stdin)
+        .and_then(|()| rustix::stdio::dup2_stdout(stdout))
+        .and_then(|()| rustix::stdio::dup2_stderr(stderr));
+    if let Err(error) = connected {
+        return Failed::Leash(error.raw_os_error());
+    }
+    let mut server = Command::new(&order.path);
+    server
+        .arg0(&order.name)
+        .args(&order.args)
+        .env_clear()
+        .envs(order.environment.iter().map(|(name, value)| (name, value)));
+    Failed::Command(number(server.exec()))
+}
+
+/// Whoever kills both gateway and leash at once leaves nobody who could end the server, but the kernel.
+#[cfg(target_os = "linux")]
+fn end_with_parent(leash: u64) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    // The leash may have ended before that was said.
+    let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get());
+    if parent.and_then(|parent| u64::try_from(parent).ok()) == Some(leash) {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn end_with_parent(_leash: u64) -> io::Result<()> {
+    Ok(())
+}
+
+/// A file system that hangs must not make the leash hang.
+const LIMIT: Duration = Duration::from_secs(10);

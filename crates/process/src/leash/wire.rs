@@ -1,0 +1,273 @@
+//! What gateway, leash and stage say to each other over their sockets.
+//!
+//! Down goes one order: three handles and a list of byte strings, which the leash passes on unread. Then, to the leash
+//! alone, one byte for each wish. Up come a few lines.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use rustix::io::retry_on_intr;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+
+use crate::exit::Exit;
+
+/// Asks the leash to ask the group to end.
+pub(crate) const TERM: u8 = b'T';
+/// Asks the leash to end the group.
+pub(crate) const KILL: u8 = b'K';
+
+/// The child's ends of its pipes: stdin, stdout, stderr.
+pub(crate) type Ends = [OwnedFd; 3];
+
+/// What to become, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub(crate) path: PathBuf,
+    /// The name that it sees itself started by.
+    pub(crate) name: OsString,
+    pub(crate) folder: PathBuf,
+    pub(crate) args: Vec<OsString>,
+    pub(crate) environment: Vec<(OsString, OsString)>,
+}
+
+impl Order {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut put = |text: &OsStr| {
+            bytes.extend_from_slice(text.as_bytes());
+            bytes.push(0);
+        };
+        put(self.path.as_os_str());
+        put(&self.name);
+        put(self.folder.as_os_str());
+        put(OsStr::new(&self.args.len().to_string()));
+        self.args.iter().for_each(|arg| put(arg));
+        for (name, value) in &self.environment {
+            put(name);
+            put(value);
+        }
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut texts =
+            bytes.strip_suffix(&[0])?.split(|byte| *byte == 0).map(|text| OsString::from_vec(text.to_vec()));
+        let (path, name, folder) = (texts.next()?.into(), texts.next()?, texts.next()?.into());
+        let count: usize = texts.next()?.to_str()?.parse().ok()?;
+        let args: Vec<_> = texts.by_ref().take(count).collect();
+        let mut environment = Vec::new();
+        while let Some(name) = texts.next() {
+            environment.push((name, texts.next()?));
+        }
+        (args.len() == count).then_some(Self { path, name, folder, args, environment })
+    }
+
+    /// Nothing that a system could be told holds a zero byte.
+    pub(crate) fn has_zero_bytes(&self) -> bool {
+        let variables =
+            self.environment.iter().flat_map(|(name, value)| [name.as_os_str(), value.as_os_str()]);
+        let places = [self.path.as_os_str(), &self.name, self.folder.as_os_str()];
+        let mut texts = places.into_iter().chain(self.args.iter().map(OsString::as_os_str)).chain(variables);
+        texts.any(|text| text.as_bytes().contains(&0))
+    }
+}
+
+/// Sends the handles. This never waits: the socket is empty yet.
+pub(crate) fn send_ends(socket: &UnixStream, ends: &Ends) -> io::Result<()> {
+    let ends: [BorrowedFd<'_>; 3] = ends.each_ref().map(AsFd::as_fd);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&ends)) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    retry_on_intr(|| {
+        rustix::net::sendmsg(socket, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::empty())
+    })?;
+    Ok(())
+}
+
+/// The bytes of an order as they are sent, after the handles.
+pub(crate) fn framed(order: &[u8]) -> io::Result<Vec<u8>> {
+    let length = u32::try_from(order.len()).ok().filter(|length| *length <= MAX_ORDER);
+    let length = length
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "too many arguments or variables"))?;
+    Ok([&length.to_le_bytes(), order].concat())
+}
+
+/// Sends handles and order, waiting as long as it takes.
+pub(crate) fn send(mut socket: &UnixStream, ends: &Ends, order: &[u8]) -> io::Result<()> {
+    send_ends(socket, ends)?;
+    socket.write_all(&framed(order)?)
+}
+
+/// Receives handles and order.
+pub(crate) fn receive(mut socket: &UnixStream) -> io::Result<(Ends, Vec<u8>)> {
+    let ends = receive_ends(socket)?;
+    let mut length = [0; 4];
+    socket.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length);
+    if length > MAX_ORDER {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut order = Vec::new();
+    socket.take(length.into()).read_to_end(&mut order)?;
+    if order.len() as u64 != u64::from(length) {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok((ends, order))
+}
+
+fn receive_ends(socket: &UnixStream) -> io::Result<Ends> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    retry_on_intr(|| {
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, CLOSE_ON_EXEC)
+    })?;
+    let mut ends = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            ends.extend(received);
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    for end in &ends {
+        rustix::io::fcntl_setfd(end, rustix::io::FdFlags::CLOEXEC)?;
+    }
+    ends.try_into().map_err(|_| io::ErrorKind::UnexpectedEof.into())
+}
+
+#[cfg(target_os = "linux")]
+const CLOSE_ON_EXEC: RecvFlags = RecvFlags::CMSG_CLOEXEC;
+#[cfg(not(target_os = "linux"))]
+const CLOSE_ON_EXEC: RecvFlags = RecvFlags::empty();
+
+/// More than any system takes as arguments and variables.
+const MAX_ORDER: u32 = 8 * 1024 * 1024;
+
+/// What the leash tells, each as a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// The server runs under this number.
+    Started(u32),
+    /// It does not.
+    Failed(Failed),
+    /// It ended.
+    Ended(Exit),
+    /// And so has its whole group, or what is left cannot be ended.
+    Gone,
+}
+
+/// Where the start failed, with the system's number for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failed {
+    Folder(i32),
+    Command(i32),
+    Leash(i32),
+}
+
+impl Report {
+    /// All reports of one leash together are shorter.
+    pub(crate) const MAX_BYTES: u64 = 1024;
+
+    pub(crate) fn parse(line: &[u8]) -> Option<Self> {
+        let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+        let (word, number) = (words.next()?, words.next());
+        let number = |()| number?.parse::<i32>().ok();
+        Some(match word {
+            "started" => Self::Started(u32::try_from(number(())?).ok()?),
+            "no-folder" => Self::Failed(Failed::Folder(number(())?)),
+            "no-command" => Self::Failed(Failed::Command(number(())?)),
+            "no-leash" => Self::Failed(Failed::Leash(number(())?)),
+            "exited" => Self::Ended(Exit::Code(number(())?)),
+            "killed" => Self::Ended(Exit::Signal(number(())?)),
+            "lost" => Self::Ended(Exit::Unknown),
+            "gone" => Self::Gone,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started(pid) => writeln!(f, "started {pid}"),
+            Self::Failed(Failed::Folder(errno)) => writeln!(f, "no-folder {errno}"),
+            Self::Failed(Failed::Command(errno)) => writeln!(f, "no-command {errno}"),
+            Self::Failed(Failed::Leash(errno)) => writeln!(f, "no-leash {errno}"),
+            Self::Ended(Exit::Code(code)) => writeln!(f, "exited {code}"),
+            Self::Ended(Exit::Signal(signal)) => writeln!(f, "killed {signal}"),
+            Self::Ended(Exit::Unknown) => writeln!(f, "lost"),
+            Self::Gone => writeln!(f, "gone"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_come_out_as_they_went_in() {
+        let order = Order {
+            path: "/bin/sh".into(),
+            name: "sh".into(),
+            folder: "/".into(),
+            args: vec!["-c".into(), "".into(), OsString::from_vec(vec![0xff, b'\n'])],
+            environment: vec![("A".into(), "".into()), ("B".into(), "=\n".into())],
+        };
+        let bytes = order.to_bytes();
+        assert_eq!(Order::from_bytes(&bytes), Some(order.clone()));
+        let bare = Order { args: Vec::new(), environment: Vec::new(), ..order };
+        assert_eq!(Order::from_bytes(&bare.to_bytes()), Some(bare));
+        for cut in 0..bytes.len() {
+            let _ = Order::from_bytes(&bytes[..cut]);
+        }
+        assert_eq!(Order::from_bytes(b""), None);
+    }
+
+    #[test]
+    fn reports_come_out_as_they_went_in() {
+        for report in [
+            Report::Started(4_000_000),
+            Report::Failed(Failed::Folder(2)),
+            Report::Failed(Failed::Command(13)),
+            Report::Failed(Failed::Leash(0)),
+            Report::Ended(Exit::Code(-1)),
+            Report::Ended(Exit::Signal(9)),
+            Report::Ended(Exit::Unknown),
+            Report::Gone,
+        ] {
+            assert_eq!(Report::parse(report.to_string().as_bytes()), Some(report));
+        }
+        for wrong in ["", "started", "started x", "running 3", "exited 99999999999"] {
+            assert_eq!(Report::parse(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn handles_travel_with_their_order() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (reader, writer) = io::pipe().unwrap();
+        let ends: Ends = [reader.into(), writer.into(), io::stderr().as_fd().try_clone_to_owned().unwrap()];
+        send(&ours, &ends, b"order").unwrap();
+        drop(ends);
+        let ([reader, writer, _], order) = receive(&theirs).unwrap();
+        assert_eq!(order, b"order");
+        io::PipeWriter::from(writer).write_all(b"through").unwrap();
+        let mut through = String::new();
+        io::PipeReader::from(reader).read_to_string(&mut through).unwrap();
+        assert_eq!(through, "through");
+        drop(ours);
+        assert!(receive(&theirs).is_err(), "an owner that is gone");
+    }
+}

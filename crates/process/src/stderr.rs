@@ -1,0 +1,271 @@
+//! What servers wrote to stderr lately: the first thing to look at when one dies.
+//!
+//! Everything is bounded: the length of a line, the number of lines, their bytes together. Lines are kept as they
+//! came and redacted when they are shown, so that a flood costs no more than its reading.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use steadfast_core::redact;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::watch;
+
+/// The newest lines, of all incarnations of one server. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Stderr {
+    kept: Arc<Kept>,
+}
+
+/// One line, without its end.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Line {
+    /// Its place among all lines that were ever written, from zero.
+    pub number: u64,
+    text: String,
+}
+
+impl Line {
+    /// The line without its secrets.
+    pub fn shown(&self) -> String {
+        redact::text(&self.text).into_owned()
+    }
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.number, self.shown())
+    }
+}
+
+impl Stderr {
+    /// More than so many lines are not kept.
+    pub const MAX_LINES: usize = 200;
+    /// A longer line is cut.
+    pub const MAX_LINE_BYTES: usize = 2 * 1024;
+    /// More bytes than that are not kept in all.
+    pub const MAX_BYTES: usize = 64 * 1024;
+
+    /// Of a server that wrote nothing yet.
+    pub fn new() -> Self {
+        Self { kept: Arc::new(Kept { ring: Mutex::default(), written: watch::Sender::new(0) }) }
+    }
+
+    /// The last lines, oldest first, without their secrets.
+    pub fn tail(&self, lines: usize) -> Vec<String> {
+        let last = self.last(lines);
+        last.iter().map(Line::shown).collect()
+    }
+
+    /// How many lines were ever written.
+    pub fn written(&self) -> u64 {
+        *self.kept.written.borrow()
+    }
+
+    /// Tells of every line that is written from now on.
+    pub fn follow(&self) -> Follower {
+        let written = self.kept.written.subscribe();
+        let next = *written.borrow();
+        Follower { kept: Arc::downgrade(&self.kept), written, next }
+    }
+
+    fn last(&self, lines: usize) -> Vec<Line> {
+        let ring = self.kept.ring.lock();
+        ring.lines.iter().skip(ring.lines.len().saturating_sub(lines)).cloned().collect()
+    }
+
+    /// Keeps what is read until it ends. A last line without an end counts too.
+    pub(crate) async fn read(&self, from: &mut (impl AsyncRead + Unpin), cutter: &mut Cutter) {
+        let mut chunk = vec![0; CHUNK];
+        while let Ok(read) = from.read(&mut chunk).await
+            && read > 0
+        {
+            self.keep(chunk.get(..read).unwrap_or_default(), cutter);
+        }
+    }
+
+    /// Keeps what was begun and will not be finished.
+    pub(crate) fn close(&self, cutter: &mut Cutter) {
+        if !cutter.line.is_empty() {
+            self.keep(b"\n", cutter);
+        }
+    }
+
+    fn keep(&self, bytes: &[u8], cutter: &mut Cutter) {
+        let mut ring = self.kept.ring.lock();
+        cutter.cut(bytes, |line| ring.push(line));
+        let written = ring.written;
+        drop(ring);
+        // Once for many lines: whoever follows a flood is woken for what came of it, not for each drop.
+        self.kept.written.send_if_modified(|told| std::mem::replace(told, written) != written);
+    }
+}
+
+impl Default for Stderr {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Reads new lines as they come.
+#[derive(Debug)]
+pub struct Follower {
+    kept: Weak<Kept>,
+    written: watch::Receiver<u64>,
+    next: u64,
+}
+
+impl Follower {
+    /// The next line; nothing when there will be none. Lines that were dropped before they could be read are
+    /// skipped: the numbers tell. Nothing is lost if this is cancelled.
+    pub async fn next(&mut self) -> Option<Line> {
+        loop {
+            if let Some(line) = self.kept.upgrade()?.ring.lock().at_or_after(self.next) {
+                self.next = line.number + 1;
+                return Some(line);
+            }
+            self.written.changed().await.ok()?;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Kept {
+    ring: Mutex<Ring>,
+    written: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    lines: VecDeque<Line>,
+    bytes: usize,
+    written: u64,
+}
+
+impl Ring {
+    fn push(&mut self, text: String) {
+        self.bytes += text.len();
+        self.lines.push_back(Line { number: self.written, text });
+        self.written += 1;
+        while self.lines.len() > Stderr::MAX_LINES || self.bytes > Stderr::MAX_BYTES {
+            let dropped = self.lines.pop_front().map_or(0, |line| line.text.len());
+            self.bytes = self.bytes.saturating_sub(dropped);
+        }
+    }
+
+    fn at_or_after(&self, number: u64) -> Option<Line> {
+        let first = self.lines.front()?.number;
+        let place = usize::try_from(number.saturating_sub(first)).ok()?;
+        self.lines.get(place).cloned()
+    }
+}
+
+/// Cuts what is read into lines that are not too long.
+#[derive(Debug, Default)]
+pub(crate) struct Cutter {
+    line: Vec<u8>,
+    is_cut: bool,
+}
+
+impl Cutter {
+    fn cut(&mut self, bytes: &[u8], mut push: impl FnMut(String)) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (text, is_end) = match piece.strip_suffix(b"\n") {
+                Some(text) => (text, true),
+                None => (piece, false),
+            };
+            let room = LONGEST.saturating_sub(self.line.len());
+            self.line.extend_from_slice(text.get(..room).unwrap_or(text));
+            self.is_cut |= text.len() > room;
+            if is_end {
+                push(self.take());
+            }
+        }
+    }
+
+    fn take(&mut self) -> String {
+        let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
+        let mut text = String::from_utf8_lossy(line).into_owned();
+        self.line.clear();
+        if std::mem::take(&mut self.is_cut) || text.len() > Stderr::MAX_LINE_BYTES {
+            // Bytes that are not UTF-8 grow when they are replaced.
+            let end = (0..=LONGEST).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+            text.truncate(end);
+            text.push_str(CUT);
+        }
+        text
+    }
+}
+
+const CHUNK: usize = 8 * 1024;
+/// What stands where a line was cut.
+const CUT: &str = "…";
+const LONGEST: usize = Stderr::MAX_LINE_BYTES - CUT.len();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(pieces: &[&[u8]]) -> Stderr {
+        let (stderr, mut cutter) = (Stderr::new(), Cutter::default());
+        for piece in pieces {
+            stderr.keep(piece, &mut cutter);
+        }
+        stderr.close(&mut cutter);
+        stderr
+    }
+
+    #[test]
+    fn lines_are_put_together_whatever_pieces_they_come_in() {
+        let stderr = kept(&[b"on", b"e\r\ntw", b"", b"o\n\n", b"three"]);
+        assert_eq!(stderr.tail(10), ["one", "two", "", "three"]);
+        assert_eq!(stderr.tail(2), ["", "three"]);
+        assert_eq!(stderr.written(), 4);
+    }
+
+    #[test]
+    fn a_flood_is_bounded_in_lines_in_bytes_and_in_the_length_of_a_line() {
+        let short = kept(&[&b"x\n".repeat(100_000)]);
+        assert_eq!((short.tail(usize::MAX).len(), short.written()), (Stderr::MAX_LINES, 100_000));
+
+        let mut long = "y".repeat(5000).into_bytes();
+        long.push(b'\n');
+        let long = kept(&[&long.repeat(100)]);
+        let ring = long.kept.ring.lock();
+        let bytes: usize = ring.lines.iter().map(|line| line.text.len()).sum();
+        assert_eq!((bytes, ring.bytes), (32 * Stderr::MAX_LINE_BYTES, bytes));
+        assert!(ring.lines.iter().all(|line| line.text.ends_with("y…")));
+        drop(ring);
+
+        let (endless, mut cutter) = (Stderr::new(), Cutter::default());
+        for _ in 0..1000 {
+            endless.keep(&[b'z'; CHUNK], &mut cutter);
+        }
+        assert!(cutter.line.len() <= Stderr::MAX_LINE_BYTES, "also a line that never ends");
+
+        let garbage = kept(&[&[0xff; 2000]]);
+        assert!(garbage.kept.ring.lock().bytes <= Stderr::MAX_LINE_BYTES, "also bytes that are no text");
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let stderr = kept(&[b"password=hunter2-and-more\n"]);
+        assert_eq!(stderr.tail(1), ["password=[redacted]"]);
+        assert!(!format!("{stderr:?}").contains("hunter2"));
+    }
+
+    #[tokio::test]
+    async fn whoever_follows_gets_new_lines_and_can_tell_what_it_missed() {
+        let (stderr, mut cutter) = (Stderr::new(), Cutter::default());
+        stderr.keep(b"before\n", &mut cutter);
+        let mut follower = stderr.follow();
+        stderr.keep(b"a\nb\n", &mut cutter);
+        assert_eq!(follower.next().await.unwrap().shown(), "a");
+        assert_eq!(follower.next().await.unwrap().shown(), "b");
+        stderr.keep(&b"c\n".repeat(1000), &mut cutter);
+        assert_eq!(follower.next().await.unwrap().number, 1003 - 200);
+        drop(stderr);
+        assert_eq!(follower.next().await, None);
+    }
+}

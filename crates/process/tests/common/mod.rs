@@ -1,0 +1,109 @@
+//! What the tests of this crate share.
+#![allow(dead_code, unused_imports, reason = "each test program uses a part of it")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::time::Duration;
+
+use steadfast_process::{Environment, Launch, Patience};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Long enough for a machine that does ten other things.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A shell that runs this, as a server.
+pub(crate) fn sh(script: &str) -> Launch {
+    command(&["sh", "-c", script])
+}
+
+/// A command with its arguments, as a server that is not waited for long.
+pub(crate) fn command(words: &[&str]) -> Launch {
+    let mut words = words.iter().map(OsString::from);
+    Launch {
+        program: words.next().unwrap_or_default(),
+        args: words.collect(),
+        folder: None,
+        environment: Environment::allowed_and(env::vars_os(), &BTreeMap::new()),
+        patience: Patience {
+            stdin: Duration::from_millis(300),
+            term: Duration::from_millis(300),
+            kill: PATIENCE,
+        },
+    }
+}
+
+/// What must happen, and soon.
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("it happens in time")
+}
+
+/// Everything that is written until the end.
+pub(crate) async fn all(from: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut text = String::new();
+    soon(from.read_to_string(&mut text)).await.unwrap();
+    text
+}
+
+/// The next line, without its end.
+pub(crate) async fn line(from: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut line = Vec::new();
+    loop {
+        match soon(from.read_u8()).await.expect("there is another line") {
+            b'\n' => return String::from_utf8(line).unwrap(),
+            byte => line.push(byte),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) use linux::{Watched, parent, signal};
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::fs;
+    use std::os::fd::OwnedFd;
+    use std::time::Duration;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::io::retry_on_intr;
+    use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+    /// A process whose end can be waited for, although it is not our child.
+    pub(crate) struct Watched {
+        pub(crate) pid: u32,
+        handle: OwnedFd,
+    }
+
+    impl Watched {
+        pub(crate) fn new(pid: u32) -> Self {
+            Self { pid, handle: pidfd_open(raw(pid), PidfdFlags::empty()).expect("it is there") }
+        }
+
+        pub(crate) fn ends_within(&self, span: Duration) -> bool {
+            let limit = Timespec::try_from(span).unwrap();
+            let ended = || poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&limit));
+            retry_on_intr(ended).unwrap() == 1
+        }
+
+        pub(crate) fn is_there(&self) -> bool {
+            !self.ends_within(Duration::ZERO)
+        }
+    }
+
+    pub(crate) fn signal(pid: u32, signal: Signal) {
+        kill_process(raw(pid), signal).expect("it is there");
+    }
+
+    /// The parent of a process, if that is there.
+    pub(crate) fn parent(pid: u32) -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (_, fields) = stat.rsplit_once(')')?;
+        fields.split_ascii_whitespace().nth(1)?.parse().ok()
+    }
+
+    fn raw(pid: u32) -> Pid {
+        Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+    }
+}

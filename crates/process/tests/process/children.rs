@@ -1,0 +1,155 @@
+//! How children end, by themselves and by us.
+
+use std::time::Duration;
+
+use steadfast_process::{Exit, Patience, Started, Stderr};
+use tokio::io::AsyncWriteExt;
+
+#[cfg(target_os = "linux")]
+use crate::common::{Watched, parent, signal};
+use crate::common::{all, command, line, sh, soon};
+use crate::{leash, start};
+
+#[tokio::test]
+async fn codes_and_signals_are_passed_on() {
+    for (script, exit) in [
+        ("exit 0", Exit::Code(0)),
+        ("exit 7", Exit::Code(7)),
+        ("exit 255", Exit::Code(255)),
+        ("kill -9 $$", Exit::Signal(9)),
+        ("kill -11 $$", Exit::Signal(11)),
+    ] {
+        let started = start(&sh(script)).await;
+        assert_eq!(soon(started.child.exited()).await, exit, "{script}");
+        assert_eq!(soon(started.child.gone()).await, exit, "{script}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_written_arrives_and_is_answered() {
+    let Started { child, mut stdin, mut stdout } = start(&command(&["cat"])).await;
+    let long = "x".repeat(1_000_000);
+    let write = async {
+        stdin.write_all(long.as_bytes()).await.unwrap();
+        stdin.write_all(b"\n").await.unwrap();
+    };
+    let ((), answer) = tokio::join!(write, line(&mut stdout));
+    assert!(answer == long);
+    drop(stdin);
+    assert_eq!(soon(child.gone()).await, Exit::Code(0));
+}
+
+/// A stop asks as gently as it can: closed stdin, then SIGTERM, then SIGKILL, and no further than it must.
+#[tokio::test]
+async fn a_stop_goes_no_further_than_it_must() {
+    for (script, exit) in [
+        ("echo ready; cat > /dev/null; exit 4", Exit::Code(4)),
+        ("echo ready; exec sleep 600", Exit::Signal(15)),
+        ("trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done", Exit::Code(5)),
+        ("trap '' TERM; echo ready; while :; do sleep 0.01; done", Exit::Signal(9)),
+        ("trap '' TERM; echo ready; kill -STOP $$; exit 6", Exit::Signal(9)),
+    ] {
+        let Started { child, stdin, mut stdout } = start(&sh(script)).await;
+        assert_eq!(line(&mut stdout).await, "ready");
+        drop(stdin);
+        let patience = Patience {
+            stdin: if exit == Exit::Code(4) { Duration::from_secs(60) } else { Duration::from_millis(50) },
+            ..sh("").patience
+        };
+        assert_eq!(soon(child.stop(&patience)).await, exit, "{script}");
+        assert_eq!(soon(child.stop(&patience)).await, exit, "a second stop has nothing to do");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn what_a_child_leaves_behind_is_ended_with_it_even_if_it_ignores_being_asked() {
+    for script in
+        ["sleep 600 & echo $!; read go; exit 3", "trap '' TERM; sleep 600 & echo $!; read go; exit 3"]
+    {
+        let mut started = start(&sh(script)).await;
+        let left: u32 = line(&mut started.stdout).await.parse().unwrap();
+        let left = Watched::new(left);
+        drop(started.stdin);
+        assert_eq!(soon(started.child.gone()).await, Exit::Code(3));
+        assert!(!left.is_there(), "{script}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn what_left_the_group_on_purpose_is_left_alone_and_holds_nobody_up() {
+    // It keeps the pipes open, too.
+    let mut started = start(&sh("setsid sh -c 'echo $$; exec sleep 600' & sleep 600")).await;
+    let daemon: u32 = line(&mut started.stdout).await.parse().unwrap();
+    let daemon = Watched::new(daemon);
+    drop(started.stdin);
+    assert_eq!(soon(started.child.stop(&sh("").patience)).await, Exit::Signal(15));
+    assert!(daemon.is_there());
+    signal(daemon.pid, rustix::process::Signal::KILL);
+}
+
+#[tokio::test]
+async fn a_child_that_closes_its_stdout_lives_on() {
+    let mut started = start(&sh("exec >&-; read line; exit 5")).await;
+    assert_eq!(all(&mut started.stdout).await, "");
+    started.stdin.write_all(b"end\n").await.unwrap();
+    assert_eq!(soon(started.child.gone()).await, Exit::Code(5));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_child_that_is_dropped_is_ended() {
+    let Started { child, stdin, mut stdout } = start(&sh("trap '' TERM; sleep 600 & echo $!; wait")).await;
+    let grandchild: u32 = line(&mut stdout).await.parse().unwrap();
+    let (leash, grandchild) = (Watched::new(parent(child.pid()).unwrap()), Watched::new(grandchild));
+    let watched = Watched::new(child.pid());
+    drop((child, stdin));
+    let ended = tokio::task::spawn_blocking(move || {
+        [watched, grandchild, leash].iter().all(|process| process.ends_within(crate::common::PATIENCE))
+    });
+    assert!(soon(ended).await.unwrap());
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_group_is_ended_also_when_its_leash_is_killed() {
+    let Started { child, stdin: _stdin, mut stdout } =
+        start(&sh("trap '' TERM; sleep 600 & echo $!; wait")).await;
+    let grandchild: u32 = line(&mut stdout).await.parse().unwrap();
+    let (server, grandchild) = (Watched::new(child.pid()), Watched::new(grandchild));
+    signal(parent(child.pid()).unwrap(), rustix::process::Signal::KILL);
+    assert_eq!(soon(child.gone()).await, Exit::Unknown);
+    let ended = tokio::task::spawn_blocking(move || {
+        [server, grandchild].iter().all(|process| process.ends_within(crate::common::PATIENCE))
+    });
+    assert!(soon(ended).await.unwrap());
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_leash_that_hangs_holds_no_stop_up() {
+    let Started { child, stdin, mut stdout } = start(&sh("echo ready; exec sleep 600")).await;
+    assert_eq!(line(&mut stdout).await, "ready");
+    let server = Watched::new(child.pid());
+    signal(parent(child.pid()).unwrap(), rustix::process::Signal::STOP);
+    drop(stdin);
+    let patience = Patience { kill: Duration::from_millis(50), ..sh("").patience };
+    assert_eq!(soon(child.stop(&patience)).await, Exit::Unknown);
+    assert!(
+        soon(tokio::task::spawn_blocking(move || server.ends_within(crate::common::PATIENCE))).await.unwrap()
+    );
+}
+
+#[tokio::test]
+async fn a_flood_on_stderr_is_bounded_and_its_end_is_kept() {
+    let stderr = Stderr::new();
+    let mut follower = stderr.follow();
+    let script = "yes 'a line that says nothing' | head -n 500000 >&2; printf 'token=abcdefgh12345678\\nlast words' >&2; exit 1";
+    let started = soon(sh(script).start(&leash(), &stderr)).await.unwrap();
+    assert_eq!(soon(started.child.gone()).await, Exit::Code(1));
+    assert_eq!(stderr.written(), 500_002);
+    assert_eq!(stderr.tail(2), ["token=[redacted]", "last words"]);
+    assert_eq!(stderr.tail(usize::MAX).len(), Stderr::MAX_LINES);
+    assert!(soon(follower.next()).await.is_some());
+}

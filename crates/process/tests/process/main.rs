@@ -1,0 +1,21 @@
+//! Real processes: what they are given, how they end, and that none is left behind.
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on says so by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod children;
+mod launching;
+#[cfg(target_os = "linux")]
+mod owners;
+
+use steadfast_process::{Launch, Leash, Started, Stderr};
+
+fn leash() -> Leash {
+    Leash::of(env!("CARGO_BIN_EXE_steadfast-process-actor"))
+}
+
+async fn start(launch: &Launch) -> Started {
+    common::soon(launch.start(&leash(), &Stderr::new())).await.unwrap()
+}

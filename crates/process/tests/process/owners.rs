@@ -1,0 +1,98 @@
+//! Whatever happens to the owner, no child outlives it for long.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::common::{PATIENCE, Watched, parent, signal};
+
+/// An owner with a server that ignores every request to end, as do its descendants, and does not read its stdin.
+struct World {
+    owner: Child,
+    leash: Watched,
+    server: Watched,
+    descendants: Vec<Watched>,
+}
+
+impl World {
+    fn new() -> Self {
+        let script = "trap '' TERM INT HUP QUIT
+            sh -c 'echo $$; sleep 600 & echo $!; wait' &
+            echo $$; while :; do sleep 0.05; done";
+        let mut owner = Command::new(env!("CARGO_BIN_EXE_steadfast-process-actor"))
+            .arg(script)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(owner.stdout.take().unwrap()).lines();
+        let mut pids: Vec<u32> = lines.take(3).map(|line| line.unwrap().parse().unwrap()).collect();
+        // The leash is the parent of the one that has no parent among them.
+        let place = pids.iter().position(|pid| !pids.contains(&parent(*pid).unwrap())).unwrap();
+        let server = pids.swap_remove(place);
+        Self {
+            owner,
+            leash: Watched::new(parent(server).unwrap()),
+            server: Watched::new(server),
+            descendants: pids.into_iter().map(Watched::new).collect(),
+        }
+    }
+
+    fn collect_owner(&mut self) {
+        assert!(Watched::new(self.owner.id()).ends_within(PATIENCE), "the owner ends");
+        self.owner.wait().unwrap();
+    }
+
+    fn everybody(&self) -> impl Iterator<Item = &Watched> {
+        [&self.server, &self.leash].into_iter().chain(&self.descendants)
+    }
+}
+
+/// A test that fails leaves nothing behind either.
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.owner.kill();
+        let _ = self.owner.wait();
+    }
+}
+
+#[test]
+fn no_orphan_is_left_after_any_end_of_the_owner() {
+    for ended_by in [Signal::TERM, Signal::INT, Signal::KILL, Signal::HUP, Signal::ABORT] {
+        let mut world = World::new();
+        assert!(world.everybody().all(Watched::is_there));
+        signal(world.owner.id(), ended_by);
+        world.collect_owner();
+        for process in world.everybody() {
+            assert!(process.ends_within(PATIENCE), "{} is left after {ended_by:?}", process.pid);
+        }
+    }
+}
+
+#[test]
+fn a_leash_that_is_asked_to_end_ends_its_group_first() {
+    for asked_by in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut world = World::new();
+        signal(world.leash.pid, asked_by);
+        for process in world.everybody() {
+            assert!(process.ends_within(PATIENCE), "{} is left after {asked_by:?}", process.pid);
+        }
+        world.collect_owner();
+    }
+}
+
+/// Whoever kills everything that has our name at once leaves nobody but the kernel to end the server.
+#[test]
+fn the_server_ends_also_when_owner_and_leash_are_killed_at_once() {
+    let mut world = World::new();
+    signal(world.leash.pid, Signal::STOP);
+    world.owner.kill().unwrap();
+    world.collect_owner();
+    assert!(world.server.is_there());
+    signal(world.leash.pid, Signal::KILL);
+    assert!(world.server.ends_within(PATIENCE));
+    for process in world.descendants.iter().filter(|process| process.is_there()) {
+        signal(process.pid, Signal::KILL);
+    }
+}

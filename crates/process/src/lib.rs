@@ -6,6 +6,7 @@
 //! | [`Leash`] | our own binary as a small process beside the child, which ends the child's whole group when we are gone |
 //! | [`Child`] | one child: its end, the graceful stop that MCP asks for |
 //! | [`Stderr`] | what servers wrote to stderr lately |
+//! | [`Supervisor`] | one server kept alive; when it may be started again is decided by [`steadfast_core::restart`] |
 //!
 //! A program that uses this crate calls [`leash_main`] before anything else in its `main`.
 //!
@@ -27,6 +28,7 @@ mod exit;
 mod launch;
 mod leash;
 mod stderr;
+mod supervisor;
 
 pub use child::{Child, Patience, Started};
 pub use environment::{ALLOWED, Environment};
@@ -34,3 +36,6 @@ pub use exit::{Exit, Sent};
 pub use launch::{Launch, LaunchError};
 pub use leash::{Leash, leash_main};
 pub use stderr::{Follower, Line, Stderr};
+pub use supervisor::{
+    End, Incarnation, IncarnationNumber, Incarnations, LastEnd, State, Status, Supervisor, Unavailable,
+};

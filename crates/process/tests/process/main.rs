@@ -9,6 +9,7 @@ mod children;
 mod launching;
 #[cfg(target_os = "linux")]
 mod owners;
+mod supervision;
 
 use steadfast_process::{Launch, Leash, Started, Stderr};
 

@@ -1,0 +1,64 @@
+//! After a hundred crashes everything is back where it began. Alone in its process, so that what it counts is its own.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+mod common;
+
+use std::fs;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use steadfast_core::restart::RestartPolicy;
+use steadfast_process::{Leash, Supervisor};
+
+use common::{parent, sh, soon};
+
+#[tokio::test]
+async fn sf_9_a_hundred_crashes_leave_no_process_no_handle_and_no_task() {
+    // What is made once and kept (the signal handler of the runtime) is made before anything is counted.
+    crash(1).await;
+    let before = Counted::now();
+    crash(100).await;
+    assert_eq!(Counted::now(), before);
+}
+
+async fn crash(times: u64) {
+    let policy = RestartPolicy {
+        crashes: NonZeroU32::new(1000).unwrap(),
+        first_wait: Duration::ZERO,
+        longest_wait: Duration::ZERO,
+        ..RestartPolicy::default()
+    };
+    // Each leaves a process behind and says something.
+    let launch = sh("sleep 600 & echo crashing >&2; kill -9 $$");
+    let leash = Leash::of(env!("CARGO_BIN_EXE_steadfast-process-actor"));
+    let (supervisor, mut incarnations) = Supervisor::new(launch, leash, policy, 1);
+    let stderr = supervisor.stderr().clone();
+    supervisor.ask().await;
+    for number in 1..=times {
+        let incarnation = soon(incarnations.next()).await.unwrap();
+        assert_eq!(incarnation.number.get(), number);
+    }
+    soon(supervisor.shut_down()).await;
+    assert!(stderr.written() >= times - 1);
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Counted {
+    children: usize,
+    handles: usize,
+    tasks: usize,
+}
+
+impl Counted {
+    fn now() -> Self {
+        let own = std::process::id();
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        Self {
+            children: pids.filter(|pid| parent(*pid) == Some(own)).count(),
+            handles: fs::read_dir("/proc/self/fd").unwrap().count(),
+            tasks: tokio::runtime::Handle::current().metrics().num_alive_tasks(),
+        }
+    }
+}

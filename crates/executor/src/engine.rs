@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_core::approval::Channel;
-use steadfast_core::call::{Call, CallId, CallResult, EqualCalls, Intake, Notice, Request};
+use steadfast_core::call::{Call, CallId, CallResult, EqualCalls, Intake, KeysOf, Notice, Request};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{Owner, Process, RunId};
 use steadfast_core::envelope::{
@@ -103,11 +103,23 @@ pub struct CallOptions {
     /// The client's id of this dispatch, if it has one. A resend of it gets the same answer; it counts where nobody
     /// gave a key.
     pub call_id: Option<CallId>,
+    /// Whose keys those are that callers give.
+    pub keys_of: KeysOf,
+    /// What the client brings back to a call that asked for input, so that this round is another call than the first;
+    /// see [`continuation_digest`](steadfast_core::key::continuation_digest).
+    pub continuation: Option<Digest>,
 }
 
 impl Default for CallOptions {
     fn default() -> Self {
-        Self { channel: Channel::Headless, tool: None, equal_calls: EqualCalls::Apart, call_id: None }
+        Self {
+            channel: Channel::Headless,
+            tool: None,
+            equal_calls: EqualCalls::Apart,
+            call_id: None,
+            keys_of: KeysOf::Conversation,
+            continuation: None,
+        }
     }
 }
 
@@ -376,6 +388,8 @@ impl Inner {
             hook_key,
             equal_calls: options.equal_calls,
             call_id: options.call_id.as_ref(),
+            keys_of: options.keys_of,
+            continuation: options.continuation,
             input_schema: schema.as_ref().map(Document::root),
         };
         let request = Request::from_params(envelope, params.root(), &policy, intake);

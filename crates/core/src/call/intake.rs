@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::request::{CallId, Duplicates, EqualCalls, Hints, Request, SentKey};
+use super::request::{CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, SentKey};
 use crate::approval::Channel;
 use crate::classify::{Aims, danger, signature};
 use crate::dedupe::{Address, Process, RunId};
@@ -33,6 +33,10 @@ pub struct Intake<'a> {
     pub equal_calls: EqualCalls,
     /// The client's id of this dispatch. It counts where nobody gave a key.
     pub call_id: Option<&'a CallId>,
+    /// Whose keys those are that callers give.
+    pub keys_of: KeysOf,
+    /// What the client brings back to a call that asked for input; see [`key::continuation_digest`].
+    pub continuation: Option<Digest>,
     /// The tool's own input schema, where it is known. Only looked at where the policy enforces it.
     pub input_schema: Option<Value<'a>>,
 }
@@ -116,10 +120,9 @@ fn duplicates(
         tool,
         tenant: target.tenant_id.as_ref(),
         workspace: target.workspace_id.as_ref(),
-        // The same key in another session is another call.
         session: Some(&target.session_key),
         actor: Some(&target.actor_id),
-        continuation: None,
+        continuation: intake.continuation,
     };
     let asked = envelope.transport.dedupe_mode;
     if (asked, given) == (None, GivenKey::None) {
@@ -128,7 +131,7 @@ fn duplicates(
     if given == GivenKey::None && policy.dedupe.computed_keys == ComputedKeys::Never {
         return Duplicates::Allowed;
     }
-    let address = || Address::Explicit(key_of(&scope, digest, policy, given));
+    let address = || Address::Explicit(key_of(&scope, digest, policy, given, intake.keys_of));
     match DedupeMode::resolve(asked, given) {
         DedupeMode::Disabled => Duplicates::Allowed,
         DedupeMode::Enforced => Duplicates::Joined(address()),
@@ -157,10 +160,14 @@ fn keyless(scope: &Scope<'_>, digest: Digest, policy: &Policy, intake: &Intake<'
     Duplicates::keyless(call_id, index, intake.run)
 }
 
-fn key_of(scope: &Scope<'_>, digest: Digest, policy: &Policy, given: GivenKey<'_>) -> Key {
+fn key_of(scope: &Scope<'_>, digest: Digest, policy: &Policy, given: GivenKey<'_>, keys_of: KeysOf) -> Key {
+    let givens = match keys_of {
+        KeysOf::Conversation => *scope,
+        KeysOf::Actor => Scope { session: None, ..*scope },
+    };
     match (given.explicit(), policy.dedupe.conflict) {
-        (Some(text), Conflict::Reject) => key::explicit_key(scope, text),
-        (Some(text), Conflict::Separate) => key::separate_key(scope, text, digest),
+        (Some(text), Conflict::Reject) => key::explicit_key(&givens, text),
+        (Some(text), Conflict::Separate) => key::separate_key(&givens, text, digest),
         (None, _) => key::computed_key(scope, digest, policy.class, &policy.dedupe),
     }
 }

@@ -87,6 +87,17 @@ pub enum EqualCalls {
     JoinedIfRepeatable,
 }
 
+/// Within what the same key that a caller gives is the same call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeysOf {
+    /// One conversation.
+    #[default]
+    Conversation,
+    /// Everything that an actor does at a server. For callers whose conversation is a connection: whoever comes back
+    /// over another one means the same call by the same key.
+    Actor,
+}
+
 /// The client's own id of one dispatch: a resend of it carries the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallId {

@@ -410,3 +410,40 @@ fn an_answer_from_elsewhere_says_so() {
         assert_eq!(envelope.output, Some(answer("paid")));
     }
 }
+
+#[test]
+fn a_key_that_is_given_counts_in_its_conversation_or_for_all_that_its_actor_does() {
+    let policy = policy(ToolClass::Mutating);
+    let (run, process) = (RunId("run-1".into()), process());
+    let found = |session: &str, keys_of| {
+        let text = envelope_with(&json!({
+            "target": { "sessionKey": session, "actorId": "somebody" },
+            "payload": { "idempotencyKey": "mine" },
+        }));
+        let envelope = CallEnvelope::parse(text.to_string().as_bytes(), UnknownFields::Keep).unwrap();
+        let intake = Intake { keys_of, ..intake(&process, &run) };
+        Request::from_envelope(&envelope, &policy, intake).unwrap().duplicates
+    };
+    assert_ne!(found("one", KeysOf::Conversation), found("other", KeysOf::Conversation));
+    assert_eq!(found("one", KeysOf::Actor), found("other", KeysOf::Actor));
+    assert_ne!(found("one", KeysOf::Actor), found("one", KeysOf::Conversation));
+}
+
+#[test]
+fn the_next_round_of_a_call_that_asked_for_input_is_another_call_and_no_conflict() {
+    let policy = policy(ToolClass::Mutating);
+    let (run, process) = (RunId("run-1".into()), process());
+    let made = |changes: &Json, continuation| {
+        let envelope =
+            CallEnvelope::parse(envelope_with(changes).to_string().as_bytes(), UnknownFields::Keep);
+        let intake = Intake { continuation, equal_calls: EqualCalls::Joined, ..intake(&process, &run) };
+        Request::from_envelope(&envelope.unwrap(), &policy, intake).unwrap()
+    };
+    let brought = Some(Digest::of(b"{\"answer\":1}"));
+    for changes in [json!({}), json!({ "payload": { "idempotencyKey": "mine" } })] {
+        let (first, next) = (made(&changes, None), made(&changes, brought));
+        assert_ne!(first.duplicates, next.duplicates);
+        assert_eq!(next.duplicates, made(&changes, brought).duplicates);
+        assert_eq!(first.digest, next.digest);
+    }
+}

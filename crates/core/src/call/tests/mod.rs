@@ -427,6 +427,8 @@ fn intake<'a>(process: &'a Process, run: &'a RunId) -> Intake<'a> {
         hook_key: None,
         equal_calls: EqualCalls::Apart,
         call_id: None,
+        keys_of: KeysOf::Conversation,
+        continuation: None,
         input_schema: None,
     }
 }

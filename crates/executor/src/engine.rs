@@ -1,5 +1,6 @@
 //! The way in.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::io::Write as _;
@@ -88,6 +89,9 @@ pub struct Called {
     pub result: ResultEnvelope,
     /// For marking the answer as [delivered](Engine::delivered), where that matters.
     pub arrival: Option<Arrival>,
+    /// What the guard has to say to the model beside the tool's own words, one paragraph each. It is part of the
+    /// result's error text as well; for surfaces that pass the tool's words on as they came.
+    pub remarks: Vec<Cow<'static, str>>,
 }
 
 /// What the surface knows about a call that its envelope does not say.
@@ -340,11 +344,12 @@ impl Desk {
     pub(crate) fn answer(&self, result: &CallResult, request: &Request, store: &Arc<dyn Store>) {
         if !self.given.load(Ordering::Acquire) {
             let arrival = result.receipt.clone().map(|receipt| Arrival { receipt, store: store.clone() });
+            let remarks = result.remarks.iter().map(|remark| remark.text.clone()).collect();
             let mut result = result.to_envelope(request);
             if let Some(assistance) = self.assistance.get() {
                 assistance.add_to(&mut result);
             }
-            self.give(Called { result, arrival });
+            self.give(Called { result, arrival, remarks });
         }
     }
 
@@ -427,7 +432,7 @@ impl Inner {
     /// The answer to a call at the door, told to whoever listens.
     fn turned_away(&self, envelope: &CallEnvelope, error: ErrorBody) -> Called {
         self.turn_away(Some(envelope), &error);
-        Called { result: ResultEnvelope::turned_away(envelope, error), arrival: None }
+        Called { result: ResultEnvelope::turned_away(envelope, error), arrival: None, remarks: Vec::new() }
     }
 
     fn turn_away(&self, envelope: Option<&CallEnvelope>, error: &ErrorBody) {

@@ -1,0 +1,138 @@
+//! `tools/call`: the envelope that the engine takes, and the tool that it runs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use steadfast_core::envelope::{
+    CallEnvelope, CallHints, ContractVersion, Control, Payload, PayloadVersion, Target, Trace, Transport, Unknown,
+};
+use steadfast_core::id::{Namespace, RequestId, SessionKey, ToolName};
+use steadfast_core::output::RawJson as Kept;
+use steadfast_executor::{Answer, Attempt, Tool};
+use steadfast_mcp::lines::LineSender;
+use steadfast_mcp::message::Message;
+use steadfast_mcp::raw::RawJson;
+
+use crate::made::answer_of;
+use crate::server::{Hear, Server};
+use crate::session::cancel;
+use crate::who::{Connection, Said};
+
+/// The envelope of a call.
+pub(crate) fn envelope(
+    server: &Namespace,
+    tool: ToolName,
+    arguments: String,
+    said: Said,
+    connection: &Connection,
+) -> CallEnvelope {
+    CallEnvelope {
+        contract_version: ContractVersion::V1_1,
+        request_id: next_request(),
+        tool_call_id: None,
+        tool_name: tool,
+        tool_namespace: server.clone(),
+        target: Target {
+            agent_id: None,
+            session_key: said.session.unwrap_or_else(nobody_knows),
+            actor_id: connection.actor.clone(),
+            workspace_id: None,
+            correlation_id: None,
+            tenant_id: None,
+            turn_id: said.turn,
+            model_id: said.model,
+            domain: None,
+            unknown: Unknown::new(),
+        },
+        payload: Payload {
+            version: PayloadVersion::V1_0,
+            params: Kept::from_trusted(arguments),
+            idempotency_key: said.key,
+            call_hints: CallHints::default(),
+            unknown: Unknown::new(),
+        },
+        transport: Transport::default(),
+        control: Control::default(),
+        trace: Trace { traceparent: said.traceparent, ..Trace::default() },
+        unknown: Unknown::new(),
+    }
+}
+
+/// The conversation of those who name none.
+#[expect(clippy::expect_used, reason = "a constant that is a session key")]
+fn nobody_knows() -> SessionKey {
+    SessionKey::new("unknown").expect("it is short and printable")
+}
+
+/// A name for a request, unlike all others of this process.
+#[expect(clippy::expect_used, reason = "two numbers and two hyphens")]
+fn next_request() -> RequestId {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let text = format!("mcp-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    RequestId::new(text).expect("it is short and printable")
+}
+
+/// A tool of a server behind us, as one request wants it.
+pub(crate) struct Upstream {
+    server: Arc<Server>,
+    request: Message,
+    client: LineSender,
+}
+
+impl Upstream {
+    pub(crate) fn new(server: Arc<Server>, request: Message, client: LineSender) -> Self {
+        Self { server, request, client }
+    }
+}
+
+impl Tool for Upstream {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+        let (server, client) = (self.server.clone(), self.client.clone());
+        let key = RawJson::string(attempt.idempotency_key());
+        let mut sent = self
+            .request
+            .rewrite()
+            .meta("dev.steadfast/idempotency-key", key)
+            .meta("dev.steadfast/attempt", RawJson::number(attempt.number.into()));
+        if let Some(deadline) = attempt.deadline {
+            sent = sent.meta("dev.steadfast/deadline", RawJson::number(deadline.as_millis()));
+        }
+        if let Some(trace) = &attempt.traceparent {
+            sent = sent.meta("traceparent", RawJson::string(trace));
+        }
+        let sent = sent.finish();
+        async move {
+            server.handshake.spoke();
+            let pulse = attempt.clone();
+            let hear = heard(&sent, &client, Some(Arc::new(move || pulse.progress())));
+            let mut place = server.send(&sent, hear).await?;
+            let id = place.id();
+            let answer = tokio::select! {
+                answer = place.answer() => answer,
+                () = attempt.cancelled() => {
+                    server.tell(&cancel(&id, "the answer is not wanted any more")).await;
+                    // What it still says counts.
+                    place.answer().await
+                }
+            };
+            answer_of(&answer?)
+        }
+    }
+}
+
+/// Passes progress on under the client's own token, and takes it as a sign of life.
+pub(crate) fn heard(
+    request: &Message,
+    client: &LineSender,
+    pulse: Option<Arc<dyn Fn() + Send + Sync>>,
+) -> Option<Hear> {
+    let token = request.progress_token()?;
+    let client = client.clone();
+    Some(Arc::new(move |progress: &Message| {
+        if let Some(pulse) = &pulse {
+            pulse();
+        }
+        // A client that reads too slowly misses signs of life, and nothing else.
+        let _ = client.try_send(&progress.rewrite().param("progressToken", token.clone()).finish());
+    }))
+}

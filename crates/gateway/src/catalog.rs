@@ -1,0 +1,86 @@
+//! What is known of a server's tools: what it said of them when it listed them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use serde_json::value::RawValue;
+use steadfast_core::output::RawJson as Kept;
+use steadfast_core::policy::Annotations;
+use steadfast_executor::ToolInfo;
+use steadfast_mcp::message::Message;
+use steadfast_mcp::raw;
+
+/// The tools of one server, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog(RwLock<HashMap<String, Arc<ToolInfo>>>);
+
+/// The most tools that are remembered. Of others nothing is known but their names.
+const MOST_TOOLS: usize = 10_000;
+
+impl Catalog {
+    /// What is known of a tool.
+    pub(crate) fn tool(&self, name: &str) -> Option<Arc<ToolInfo>> {
+        self.0.read().get(name).cloned()
+    }
+
+    /// A server listed its tools. The first page is the beginning of a new list.
+    pub(crate) fn learn(&self, request: &Message, response: &Message) {
+        let Some(list) = response.result().and_then(|result| raw::get(result, "tools")) else { return };
+        let Ok(listed) = serde_json::from_str::<Vec<&RawValue>>(list) else { return };
+        let tools = listed.iter().filter_map(|tool| {
+            let name = raw::get(tool.get(), "name").and_then(raw::string)?;
+            Some((name.into_owned(), Arc::new(info(tool.get()))))
+        });
+        let mut known = self.0.write();
+        if request.param("cursor").is_none() {
+            known.clear();
+        }
+        let room = MOST_TOOLS.saturating_sub(known.len());
+        known.extend(tools.take(room));
+    }
+}
+
+fn info(tool: &str) -> ToolInfo {
+    let hints = raw::get(tool, "annotations").unwrap_or("{}");
+    let hint = |name| match raw::get(hints, name) {
+        Some("true") => Some(true),
+        Some("false") => Some(false),
+        Some(_) | None => None,
+    };
+    ToolInfo {
+        annotations: Annotations {
+            read_only: hint("readOnlyHint"),
+            idempotent: hint("idempotentHint"),
+            destructive: hint("destructiveHint"),
+        },
+        input_schema: raw::get(tool, "inputSchema").map(Kept::from_trusted),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(params: &str, tools: &str) -> (Message, Message) {
+        let parse = |text: String| Message::parse(text, usize::MAX).unwrap();
+        (
+            parse(format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{params}}}"#)),
+            parse(format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":{tools}}}}}"#)),
+        )
+    }
+
+    #[test]
+    fn pages_add_up_and_the_first_begins_anew() {
+        let catalog = Catalog::default();
+        let (request, response) = listed("{}", r#"[{"name":"a","annotations":{"readOnlyHint":true}}]"#);
+        catalog.learn(&request, &response);
+        let (request, response) = listed(r#"{"cursor":"2"}"#, r#"[{"name":"b","inputSchema":{"type":"object"}}]"#);
+        catalog.learn(&request, &response);
+        assert_eq!(catalog.tool("a").unwrap().annotations.read_only, Some(true));
+        assert_eq!(catalog.tool("b").unwrap().input_schema.as_ref().unwrap().as_str(), r#"{"type":"object"}"#);
+        let (request, response) = listed("{}", r#"[{"name":"c"},7,{"name":8}]"#);
+        catalog.learn(&request, &response);
+        assert!(catalog.tool("a").is_none() && catalog.tool("c").is_some());
+    }
+}

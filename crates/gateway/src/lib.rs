@@ -1,0 +1,24 @@
+//! Stands between MCP clients and servers.
+//!
+//! Messages are carried as the bytes that came; what is parsed is what is routed by. `tools/call` goes down the one path
+//! of the engine, so that a call runs as often as it should whatever becomes of the server, the client or us.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `session` | which message of a client or server goes where |
+//! | `server/` | a server behind us: requests and their answers, death and recovery |
+//! | `call` | a call as the engine takes it, and the tool that it runs |
+//! | `who` | who is calling, and by what a call is known again |
+//! | `made` | the message that a client gets for what a call came to |
+//! | `catalog` | what is known of a server's tools |
+
+mod call;
+mod catalog;
+mod made;
+mod server;
+mod session;
+mod who;
+mod wrap;
+
+pub use who::{Connection, Said};
+pub use wrap::{Wrapped, wrap};

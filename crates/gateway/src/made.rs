@@ -1,0 +1,242 @@
+//! From what a call came to, to the message that its client gets.
+//!
+//! What a server said is passed on as it came: a result, a result that is marked as an error, an error. What we say
+//! ourselves is a result that is marked as an error, so that the model sees it, with the result envelope beside it for
+//! programs. Where both have something to say, ours is added and nothing of theirs is changed.
+
+use std::borrow::Cow;
+
+use steadfast_core::classify::{Fault, Source};
+use steadfast_core::envelope::ResultEnvelope;
+use steadfast_core::output::{Output, RawJson as Kept};
+use steadfast_executor::{Answer, Called, ToolFault};
+use steadfast_mcp::message::{Id, Message, code};
+use steadfast_mcp::raw::{self, RawJson};
+
+/// Where our part of an answer stands.
+pub(crate) const RESULT: &str = "dev.steadfast/result";
+
+/// What the engine makes of the answer of a server.
+pub(crate) fn answer_of(response: &Message) -> Answer {
+    if let Some(result) = response.result() {
+        let output = Output { content: Kept::from_trusted(result), metadata: None };
+        return match raw::get(result, "isError") {
+            Some("true") => {
+                let fault = Fault::new(Source::IsError, texts(result).into_owned());
+                Err(ToolFault { fault, output: Some(output) })
+            }
+            Some(_) | None => Ok(output),
+        };
+    }
+    let Some(error) = response.error() else {
+        return Err(Fault::new(Source::BadAnswer, "the server's answer has neither result nor error").into());
+    };
+    let code = response.error_code().unwrap_or(code::INTERNAL_ERROR);
+    let fault = Fault::new(Source::JsonRpc { code }, response.error_text().unwrap_or_default());
+    // Told from a result by its place, so that it comes out again as what it was.
+    let metadata = Some(Kept::from_trusted(error));
+    Err(ToolFault { fault, output: Some(Output { content: Kept::from_trusted("null"), metadata }) })
+}
+
+/// The message that answers the request of this id.
+pub(crate) fn response(id: &Id, called: &Called) -> Message {
+    let result = &called.result;
+    match &result.output {
+        Some(Output { metadata: Some(error), content }) if content.as_str() == "null" => {
+            failed(id, error.as_str(), called)
+        }
+        Some(output) => {
+            let mut text = Cow::Borrowed(output.content.as_str());
+            if !called.remarks.is_empty() {
+                text = remarked(&text, &called.remarks.join("\n\n")).into();
+            }
+            let answer = Message::result_response(id, &json(&text));
+            // Whoever gets the answer of another call is told so; an answer of its own goes out as it came.
+            if result.from_cache || result.recorded == Some(false) {
+                answer.rewrite().meta(RESULT, envelope(result)).finish()
+            } else {
+                answer
+            }
+        }
+        None => Message::result_response(id, &ours(result)),
+    }
+}
+
+/// An error of the server, as it came but for what we have to add to its words.
+fn failed(id: &Id, error: &str, called: &Called) -> Message {
+    let code = raw::get(error, "code").and_then(|code| code.parse().ok()).unwrap_or(code::INTERNAL_ERROR);
+    let said = raw::get(error, "message").and_then(raw::string).unwrap_or_default();
+    let data = raw::get(error, "data").map(json);
+    let message = match called.remarks.is_empty() {
+        true => said,
+        false => format!("{said}\n\n{}", called.remarks.join("\n\n")).into(),
+    };
+    Message::error_response(Some(id), code, &message, data.as_ref())
+}
+
+/// A result that we make: the words for the model, the envelope for programs.
+fn ours(result: &ResultEnvelope) -> RawJson {
+    let said = result.error.as_ref().map_or("the call gave no answer", |error| &error.message);
+    json(&format!(
+        r#"{{"content":[{}],"isError":true,"_meta":{{"{RESULT}":{}}}}}"#,
+        text_block(said),
+        envelope(result).as_str()
+    ))
+}
+
+/// A result with one more block of text at the end of its content.
+fn remarked(result: &str, words: &str) -> String {
+    let block = text_block(words);
+    let content = raw::members(result).find(|member| member.name == "content");
+    match content.and_then(|content| Some((content.value.end, result.get(content.value)?))) {
+        Some((end, list)) if list.ends_with(']') => {
+            let is_empty = list.get(1..list.len() - 1).is_none_or(|inside| inside.trim().is_empty());
+            let comma = if is_empty { "" } else { "," };
+            let (before, after) = (result.get(..end - 1).unwrap_or(result), result.get(end..).unwrap_or(""));
+            format!("{before}{comma}{block}]{after}")
+        }
+        Some(_) | None => match result.trim_start().strip_prefix('{') {
+            Some(members) => {
+                let comma = if members.trim_start().starts_with('}') { "" } else { "," };
+                format!(r#"{{"content":[{block}]{comma}{members}"#)
+            }
+            None => result.to_owned(),
+        },
+    }
+}
+
+fn text_block(text: &str) -> String {
+    format!(r#"{{"type":"text","text":{}}}"#, RawJson::string(text).as_str())
+}
+
+/// The result envelope without the output, which stands where outputs stand.
+fn envelope(result: &ResultEnvelope) -> RawJson {
+    let told = ResultEnvelope { output: None, ..result.clone() };
+    json(&serde_json::to_string(&told).unwrap_or_else(|_| "null".to_owned()))
+}
+
+/// What a result says in words: its blocks of text.
+fn texts(result: &str) -> Cow<'_, str> {
+    let Some(content) = raw::get(result, "content") else { return Cow::Borrowed("") };
+    let Ok(blocks) = serde_json::from_str::<Vec<&serde_json::value::RawValue>>(content) else {
+        return Cow::Borrowed("");
+    };
+    let mut texts = blocks.iter().filter_map(|block| raw::get(block.get(), "text").and_then(raw::string));
+    match (texts.next(), texts.next()) {
+        (None, _) => Cow::Borrowed(""),
+        (Some(one), None) => Cow::Owned(one.into_owned()),
+        (Some(one), Some(two)) => {
+            Cow::Owned(texts.fold(format!("{one}\n{two}"), |all, next| format!("{all}\n{next}")))
+        }
+    }
+}
+
+/// A text that is JSON because it is made of pieces that are.
+fn json(text: &str) -> RawJson {
+    RawJson::parse(text.to_owned()).unwrap_or_else(|_| RawJson::string(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::code::{Code, Status};
+    use steadfast_core::envelope::ErrorBody;
+    use steadfast_core::id::{RequestId, ToolName};
+
+    use super::*;
+
+    fn parsed(text: &str) -> Message {
+        Message::parse(text.to_owned(), usize::MAX).unwrap()
+    }
+
+    fn called(output: Option<Output>, error: Option<ErrorBody>) -> Called {
+        let result = ResultEnvelope {
+            request_id: RequestId::new("r").unwrap(),
+            status: Status::Success,
+            from_cache: false,
+            cache: None,
+            tool_name: ToolName::new("pay").unwrap(),
+            duration_ms: 1,
+            attempts: 1,
+            output,
+            error,
+            retried_by: Vec::new(),
+            recorded: None,
+            escalated: false,
+            turn: None,
+        };
+        Called { result, arrival: None, remarks: Vec::new() }
+    }
+
+    /// There and back through the engine.
+    fn passed(response: &Message) -> Called {
+        match answer_of(response) {
+            Ok(output) => called(Some(output), None),
+            Err(fault) => {
+                called(fault.output, Some(ErrorBody::for_now(Code::ToolError, fault.fault.message)))
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_server_said_comes_out_as_it_was() {
+        for text in [
+            r#"{"jsonrpc":"2.0","id":"a","result":{"content":[ ],"x-own":1.0,"structuredContent":{"n":10000000000000000000}}}"#,
+            r#"{"jsonrpc":"2.0","id":"a","result":{"isError":true,"content":[{"type":"text","text":"no"}]}}"#,
+            r#"{"jsonrpc":"2.0","id":"a","error":{"code":-32602,"message":"bad","data":{"why":[1]}}}"#,
+            r#"{"jsonrpc":"2.0","id":"a","result":{}}"#,
+        ] {
+            let came = parsed(text);
+            assert_eq!(response(&Id::string("a"), &passed(&came)).bytes(), came.bytes(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_the_guard_has_to_say_is_added_and_nothing_is_changed() {
+        let mut called = passed(&parsed(
+            r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"no"}],"isError":true}}"#,
+        ));
+        called.remarks.push("[LOOP DETECTED] stop".into());
+        let text = r#"{"content":[{"type":"text","text":"no"},{"type":"text","text":"[LOOP DETECTED] stop"}],"isError":true}"#;
+        assert_eq!(response(&Id::number(1), &called).result(), Some(text));
+        for (bare, told) in [
+            (r#"{"content":[]}"#, r#"{"content":[{"type":"text","text":"w"}]}"#),
+            (r#"{ }"#, r#"{"content":[{"type":"text","text":"w"}] }"#),
+            (r#"{"a":1}"#, r#"{"content":[{"type":"text","text":"w"}],"a":1}"#),
+        ] {
+            assert_eq!(remarked(bare, "w"), told);
+        }
+        let mut failed = passed(&parsed(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no","data":1}}"#));
+        failed.remarks.push("stop".into());
+        assert_eq!(response(&Id::number(1), &failed).error_text().unwrap(), "no\n\nstop");
+    }
+
+    #[test]
+    fn what_we_say_ourselves_is_for_the_model_and_for_programs() {
+        let refused = called(None, Some(ErrorBody::for_now(Code::CircuitOpen, "the tool is left \"alone\"")));
+        let answer = response(&Id::number(7), &refused);
+        let result = answer.result().unwrap();
+        assert_eq!(raw::get(result, "isError"), Some("true"));
+        assert_eq!(texts(result), "the tool is left \"alone\"");
+        let envelope = answer.meta_member(RESULT).unwrap();
+        assert_eq!(raw::get(raw::get(envelope, "error").unwrap(), "code"), Some("\"circuit_open\""));
+    }
+
+    #[test]
+    fn whoever_gets_the_answer_of_another_call_is_told_so() {
+        let mut replayed = passed(&parsed(r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#));
+        replayed.result.from_cache = true;
+        let answer = response(&Id::number(1), &replayed);
+        assert_eq!(raw::get(answer.meta_member(RESULT).unwrap(), "fromCache"), Some("true"));
+    }
+
+    #[test]
+    fn the_words_of_an_error_are_those_of_its_blocks() {
+        let fault = |text: &str| answer_of(&parsed(text)).unwrap_err().fault;
+        let said = fault(
+            r#"{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":[{"type":"text","text":"a"},{"type":"image","data":""},{"type":"text","text":"b"}]}}"#,
+        );
+        assert_eq!((said.source, said.message.as_str()), (Source::IsError, "a\nb"));
+        let error = fault(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"what?"}}"#);
+        assert_eq!((error.source, error.message.as_str()), (Source::JsonRpc { code: -32601 }, "what?"));
+    }
+}

@@ -1,0 +1,105 @@
+//! What a server has to be told again when it was started anew: what its client said at first, how much it is to log, and
+//! what it is to watch.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use steadfast_core::id::Digest;
+use steadfast_mcp::message::{Id, Message};
+use steadfast_mcp::raw::{self, RawJson};
+use tokio::time::timeout;
+
+use super::{HANDSHAKE, Line, Server};
+
+/// What the client made of the server so far.
+#[derive(Debug, Default)]
+pub(crate) struct Handshake(Mutex<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    /// The parameters of `initialize`; none in the era without.
+    initialize: Option<RawJson>,
+    /// Whether the client has spoken at all: before that there is nothing to repeat.
+    begun: bool,
+    log_level: Option<RawJson>,
+    watched: BTreeMap<String, RawJson>,
+    /// The tools as they were last listed, first page only.
+    tools: Option<Digest>,
+}
+
+/// What to say to a new incarnation, in order.
+pub(super) struct Words {
+    pub(super) requests: Vec<Message>,
+}
+
+/// The most resources whose subscription is repeated.
+const MOST_WATCHED: usize = 1024;
+
+impl Handshake {
+    /// The client spoke, in the era without a handshake.
+    pub(crate) fn spoke(&self) {
+        self.0.lock().begun = true;
+    }
+
+    /// What the server answered with success, as far as it has to be repeated.
+    pub(crate) fn answered(&self, request: &Message, response: &Message) {
+        let (Some(method), Some(result)) = (request.method(), response.result()) else { return };
+        let params = || request.params_json();
+        let mut told = self.0.lock();
+        told.begun = true;
+        match method {
+            "initialize" => told.initialize = params(),
+            "logging/setLevel" => told.log_level = params(),
+            "resources/subscribe" => {
+                if let (Some(uri), Some(params)) = (request.param_text("uri"), params())
+                    && told.watched.len() < MOST_WATCHED
+                {
+                    told.watched.insert(uri.into_owned(), params);
+                }
+            }
+            "resources/unsubscribe" => {
+                if let Some(uri) = request.param_text("uri") {
+                    told.watched.remove(&*uri);
+                }
+            }
+            "tools/list" if request.param("cursor").is_none() => told.tools = tools(result),
+            _ => {}
+        }
+    }
+
+    /// What a new incarnation has to be told; nothing before any client spoke.
+    pub(super) fn words(&self) -> Option<Words> {
+        let told = self.0.lock();
+        if !told.begun {
+            return None;
+        }
+        // Numbered when they are sent.
+        let request = |method, params: &RawJson| Message::request(&Id::number(0), method, Some(params));
+        let initialize = told.initialize.iter().map(|params| request("initialize", params));
+        let log_level = told.log_level.iter().map(|params| request("logging/setLevel", params));
+        let watched = told.watched.values().map(|params| request("resources/subscribe", params));
+        Some(Words { requests: initialize.chain(log_level).chain(watched).collect() })
+    }
+
+    /// Whether a server that came back has other tools than those that its client knows.
+    pub(super) async fn tools_changed(&self, server: &Server, line: &Line) -> bool {
+        let Some(known) = self.0.lock().tools else { return false };
+        let list = Message::request(&Id::number(0), "tools/list", None);
+        let listed = async {
+            let mut place = server.send_on(line, &list, None).await.ok()?;
+            place.answer().await.ok()
+        };
+        match timeout(HANDSHAKE, listed).await {
+            Ok(Some(answer)) => answer.result().and_then(tools).is_some_and(|tools| tools != known),
+            Ok(None) | Err(_) => false,
+        }
+    }
+}
+
+fn tools(result: &str) -> Option<Digest> {
+    raw::get(result, "tools").map(|tools| Digest::of(tools.as_bytes()))
+}
+
+pub(super) fn initialized() -> Message {
+    Message::notification("notifications/initialized", None)
+}

@@ -1,0 +1,110 @@
+//! Requests that wait for the answer of a server, by the ids that we gave them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use steadfast_core::classify::Fault;
+use steadfast_mcp::message::{Id, Message};
+use steadfast_process::IncarnationNumber;
+use tokio::sync::oneshot;
+
+/// Hears of the progress of one request.
+pub(crate) type Hear = Arc<dyn Fn(&Message) + Send + Sync>;
+
+/// All that wait.
+#[derive(Default)]
+pub(crate) struct Pending {
+    waiting: Mutex<HashMap<u64, Waiting>>,
+    next: AtomicU64,
+}
+
+struct Waiting {
+    at: IncarnationNumber,
+    answer: oneshot::Sender<Result<Message, Fault>>,
+    hear: Option<Hear>,
+}
+
+/// The place of one request. Dropping it gives the place up: an answer that comes later is nobody's.
+pub(crate) struct Place {
+    pub(crate) number: u64,
+    answer: oneshot::Receiver<Result<Message, Fault>>,
+    pending: Arc<Pending>,
+}
+
+impl Pending {
+    /// A place for a request that goes to this incarnation.
+    pub(crate) fn enter(self: &Arc<Self>, at: IncarnationNumber, hear: Option<Hear>) -> Place {
+        let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let (sender, answer) = oneshot::channel();
+        self.waiting.lock().insert(number, Waiting { at, answer: sender, hear });
+        Place { number, answer, pending: Arc::clone(self) }
+    }
+
+    /// An answer has come. Says whether anybody waited for it.
+    pub(crate) fn answered(&self, at: IncarnationNumber, id: &Id, answer: Message) -> bool {
+        let Some(number) = id.as_u64() else { return false };
+        let mut waiting = self.waiting.lock();
+        // An old incarnation cannot answer what a newer one was asked.
+        if waiting.get(&number).is_none_or(|place| place.at != at) {
+            return false;
+        }
+        let place = waiting.remove(&number);
+        drop(waiting);
+        place.is_some_and(|place| place.answer.send(Ok(answer)).is_ok())
+    }
+
+    /// A sign of life for the request whose number this token is.
+    pub(crate) fn progressed(&self, at: IncarnationNumber, progress: &Message) -> bool {
+        let number = progress.param("progressToken").and_then(|token| token.parse().ok());
+        let heard = number.and_then(|number: u64| {
+            let waiting = self.waiting.lock();
+            waiting.get(&number).filter(|place| place.at == at).and_then(|place| place.hear.clone())
+        });
+        match heard {
+            Some(hear) => {
+                hear(progress);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The incarnation is gone: nobody who waits for it will get an answer.
+    pub(crate) fn lost(&self, at: IncarnationNumber, fault: &Fault) {
+        let mut waiting = self.waiting.lock();
+        let gone: Vec<u64> = waiting.iter().filter(|(_, place)| place.at == at).map(|(number, _)| *number).collect();
+        let gone: Vec<Waiting> = gone.iter().filter_map(|number| waiting.remove(number)).collect();
+        drop(waiting);
+        for place in gone {
+            let _ = place.answer.send(Err(fault.clone()));
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.lock().len()
+    }
+}
+
+impl Place {
+    /// The id under which the request goes out.
+    pub(crate) fn id(&self) -> Id {
+        Id::number(self.number)
+    }
+
+    /// The answer, or what became of it instead.
+    pub(crate) async fn answer(&mut self) -> Result<Message, Fault> {
+        match (&mut self.answer).await {
+            Ok(answer) => answer,
+            Err(_) => Err(super::gone("the connection to the server was given up")),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.pending.waiting.lock().remove(&self.number);
+    }
+}

@@ -1,0 +1,394 @@
+//! One client on a line of its own and the server behind it: which message goes where.
+//!
+//! `tools/call` goes down the path of the engine. Every other request is passed on with a time-out, and once more where
+//! asking twice does no harm. What the server asks its client is numbered anew, so that the questions of a server that was
+//! started again are not taken for those of the one before.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_core::approval::Channel;
+use steadfast_core::call::KeysOf;
+use steadfast_core::classify::{Fault, Source};
+use steadfast_core::id::ToolName;
+use steadfast_executor::{CallOptions, Called, Canceller, Engine};
+use steadfast_mcp::delivery::{Fate, GRACE, Link};
+use steadfast_mcp::lines::{LineReader, LineSender, Received};
+use steadfast_mcp::message::{Id, Kind, Message, code};
+use steadfast_mcp::raw::RawJson;
+use steadfast_process::IncarnationNumber;
+use tokio::io::AsyncRead;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::task::TaskTracker;
+
+use crate::call::{Upstream, envelope};
+use crate::catalog::Catalog;
+use crate::made;
+use crate::server::{FromServer, Server};
+use crate::who::{Connection, Said};
+
+/// A client and its server.
+pub(crate) struct Session {
+    engine: Engine,
+    server: Arc<Server>,
+    client: LineSender,
+    link: Link,
+    connection: Connection,
+    catalog: Catalog,
+    /// What the client waits for, by its own ids.
+    running: Mutex<HashMap<Id, Running>>,
+    /// What the server asked, by the numbers that we gave it.
+    asked: Mutex<HashMap<u64, (IncarnationNumber, Id)>>,
+    next: AtomicU64,
+    tasks: TaskTracker,
+}
+
+/// A request that the client waits for.
+enum Running {
+    Call(Canceller),
+    Other(Arc<Notify>),
+}
+
+/// How long a request that is no call may take.
+const REQUEST: Duration = Duration::from_secs(300);
+/// How often a request is sent that does no harm twice.
+const TRIES: u32 = 3;
+/// The most questions of a server that wait for their client.
+const MOST_ASKED: usize = 1024;
+
+/// Codes of errors that we answer ourselves, outside the range that JSON-RPC and MCP keep for themselves.
+mod own {
+    /// The server did not answer in time.
+    pub(super) const TIMED_OUT: i64 = -31_001;
+    /// The server is not there.
+    pub(super) const UNAVAILABLE: i64 = -31_002;
+}
+
+impl Session {
+    pub(crate) fn new(
+        engine: Engine,
+        server: Arc<Server>,
+        client: LineSender,
+        link: Link,
+        connection: Connection,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            engine,
+            server,
+            client,
+            link,
+            connection,
+            catalog: Catalog::default(),
+            running: Mutex::default(),
+            asked: Mutex::default(),
+            next: AtomicU64::new(1),
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    /// Carries messages both ways until the client has gone, and then until what it began is over.
+    pub(crate) async fn run(
+        self: &Arc<Self>,
+        mut from_client: LineReader<impl AsyncRead + Unpin>,
+        mut from_server: mpsc::Receiver<FromServer>,
+    ) {
+        loop {
+            tokio::select! {
+                received = from_client.next() => match received {
+                    None | Some(Err(_)) => break,
+                    Some(Ok(received)) => self.received(received).await,
+                },
+                Some(event) = from_server.recv() => self.from_server(event).await,
+            }
+        }
+        self.link.close();
+        self.tasks.close();
+        // The server may still have something to say to what is under way.
+        let over = self.tasks.wait();
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                () = &mut over => return,
+                Some(event) = from_server.recv() => self.from_server(event).await,
+            }
+        }
+    }
+
+    async fn received(self: &Arc<Self>, received: Received) {
+        match received {
+            Received::Message(message) => {
+                self.link.heard(&message);
+                self.from_client(message).await;
+            }
+            Received::NotAMessage { why, .. } => self.say(&why.answer()).await,
+            Received::TooLong { bytes } => {
+                let why = format!("the line of {bytes} bytes is too long");
+                self.say(&Message::error_response(None, code::INVALID_REQUEST, &why, None)).await;
+            }
+            Received::Half(_) => {}
+        }
+    }
+
+    async fn from_client(self: &Arc<Self>, message: Message) {
+        match message.kind() {
+            Kind::Request { id, method: "ping" } => {
+                self.say(&Message::result_response(&id, &empty())).await;
+            }
+            Kind::Request { id, method: "tools/call" } => self.call(id, message),
+            Kind::Request { id, .. } => self.pass_on(id, message),
+            Kind::Notification { method: "notifications/cancelled" } => self.cancelled(&message),
+            Kind::Notification { .. } => self.server.tell(&message).await,
+            Kind::Result { id } | Kind::Error { id: Some(id) } => {
+                let asked = id.as_u64().and_then(|number| self.asked.lock().remove(&number));
+                if let Some((by, original)) = asked {
+                    self.server.answer(by, &message.rewrite().id(&original).finish()).await;
+                }
+            }
+            Kind::Error { id: None } => {}
+        }
+    }
+
+    async fn from_server(&self, event: FromServer) {
+        match event {
+            FromServer::Told(message) => self.say(&message).await,
+            FromServer::Asked(by, message) => self.asked(by, &message).await,
+            FromServer::Died(number) => {
+                let gone: Vec<u64> = {
+                    let mut asked = self.asked.lock();
+                    let gone: Vec<_> =
+                        asked.iter().filter(|(_, (by, _))| *by == number).map(|(id, _)| *id).collect();
+                    asked.retain(|_, (by, _)| *by != number);
+                    gone
+                };
+                for id in gone {
+                    self.say(&cancel(&Id::number(id), "the server that asked has ended")).await;
+                }
+            }
+            FromServer::Recovered(recovery) => {
+                tracing::warn!(
+                    event = "server.recovered",
+                    server = %self.server.name,
+                    "the server was started again; what it kept in memory may be gone"
+                );
+                if recovery.tools_changed {
+                    self.say(&Message::notification("notifications/tools/list_changed", None)).await;
+                }
+            }
+        }
+    }
+
+    /// A server wants something of its client.
+    async fn asked(&self, by: IncarnationNumber, request: &Message) {
+        let Some(original) = request.id() else { return };
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut asked = self.asked.lock();
+            if asked.len() < MOST_ASKED {
+                asked.insert(number, (by, original.clone()));
+            } else {
+                drop(asked);
+                let why = "too many questions wait for the client";
+                let refusal = Message::error_response(Some(&original), code::INTERNAL_ERROR, why, None);
+                return self.server.answer(by, &refusal).await;
+            }
+        }
+        self.say(&request.rewrite().id(&Id::number(number)).finish()).await;
+    }
+
+    /// The client does not want an answer any more.
+    fn cancelled(&self, notification: &Message) {
+        let Some(text) = notification.param("requestId") else { return };
+        let mut running = self.running.lock();
+        let Some(id) = running.keys().find(|id| id.is(text)).cloned() else { return };
+        match running.remove(&id) {
+            Some(Running::Call(canceller)) => canceller.cancel(),
+            Some(Running::Other(withdrawn)) => withdrawn.notify_one(),
+            None => {}
+        }
+    }
+
+    // ---- calls ----
+
+    fn call(self: &Arc<Self>, id: Id, request: Message) {
+        let said = match Said::by(&request, &self.connection, None) {
+            Ok(said) => said,
+            Err(why) => {
+                let why = format!("the idempotency key cannot be used: {why}");
+                let refusal = Message::error_response(Some(&id), code::INVALID_PARAMS, &why, None);
+                self.spawn(async move |session| session.say(&refusal).await);
+                return;
+            }
+        };
+        let name = request.name().and_then(|name| ToolName::new(name).ok());
+        let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
+        let (Some(name), true) = (name, arguments.starts_with('{')) else {
+            // No tool has such a name, and none takes such arguments: the server says so in its own words.
+            return self.pass_on(id, request);
+        };
+        let options = CallOptions {
+            channel: Channel::Headless,
+            tool: self.catalog.tool(name.as_str()),
+            equal_calls: said.equal_calls(),
+            call_id: said.call_id.clone(),
+            keys_of: KeysOf::Actor,
+            continuation: said.continuation,
+        };
+        let envelope = envelope(&self.server.name, name, arguments, said, &self.connection);
+        let upstream = Upstream::new(self.server.clone(), request, self.client.clone());
+        let calling = self.engine.call_with(envelope, upstream, options);
+        self.running.lock().insert(id.clone(), Running::Call(calling.canceller()));
+        self.spawn(async move |session| {
+            let called = calling.await;
+            // Who withdrew a call does not want to hear of it again.
+            if session.running.lock().remove(&id).is_some() {
+                session.answer_call(&id, called).await;
+            }
+        });
+    }
+
+    async fn answer_call(&self, id: &Id, called: Called) {
+        let response = made::response(id, &called);
+        let Ok(delivery) = self.client.answer(&response).await else { return };
+        if let Some(arrival) = called.arrival
+            && let Fate::Delivered(_) = delivery.settled(GRACE).await
+        {
+            self.engine.delivered(arrival);
+        }
+    }
+
+    // ---- other requests ----
+
+    fn pass_on(self: &Arc<Self>, id: Id, request: Message) {
+        let withdrawn = Arc::new(Notify::new());
+        self.running.lock().insert(id.clone(), Running::Other(withdrawn.clone()));
+        self.spawn(async move |session| {
+            let answered = tokio::select! {
+                answered = session.ask_server(&id, &request) => answered,
+                () = withdrawn.notified() => return,
+            };
+            session.running.lock().remove(&id);
+            session.say(&answered).await;
+        });
+    }
+
+    async fn ask_server(&self, id: &Id, request: &Message) -> Message {
+        let method = request.method().unwrap_or_default();
+        let tries = if is_harmless(method) { TRIES } else { 1 };
+        let mut tried = 1;
+        loop {
+            match tokio::time::timeout(REQUEST, self.exchange(request)).await {
+                Ok(Ok(answer)) => {
+                    self.server.handshake.answered(request, &answer);
+                    match method {
+                        "initialize" if answer.result().is_some() => self.server.is_ready().await,
+                        "tools/list" => self.catalog.learn(request, &answer),
+                        _ => {}
+                    }
+                    return answer.rewrite().id(id).finish();
+                }
+                Ok(Err(fault)) if tried < tries && is_worth_a_try(&fault) => tried += 1,
+                Ok(Err(fault)) => {
+                    return Message::error_response(Some(id), own::UNAVAILABLE, &fault.message, None);
+                }
+                Err(_) => {
+                    let why = "the server did not answer in time";
+                    return Message::error_response(Some(id), own::TIMED_OUT, why, None);
+                }
+            }
+        }
+    }
+
+    async fn exchange(&self, request: &Message) -> Result<Message, Fault> {
+        let mut place = match request.method() {
+            Some("initialize") => self.server.send_first(request).await?,
+            _ => {
+                self.server.handshake.spoke();
+                let progress = crate::call::heard(request, &self.client, None);
+                self.server.send(request, progress).await?
+            }
+        };
+        let withdrawal = Withdrawal { server: &self.server, id: Some(place.id()), tasks: &self.tasks };
+        let answer = place.answer().await;
+        withdrawal.was_answered();
+        answer
+    }
+
+    async fn say(&self, message: &Message) {
+        // A client that is gone hears nothing more; its end is noticed where it is read.
+        let _ = self.client.send(message).await;
+    }
+
+    fn spawn<F>(self: &Arc<Self>, work: F)
+    where
+        F: AsyncFnOnce(Arc<Self>) + Send + 'static,
+        for<'a> F::CallOnceFuture: Send,
+    {
+        self.tasks.spawn(work(self.clone()));
+    }
+}
+
+/// Tells the server that an answer is not wanted any more, unless it came.
+struct Withdrawal<'a> {
+    server: &'a Arc<Server>,
+    id: Option<Id>,
+    tasks: &'a TaskTracker,
+}
+
+impl Withdrawal<'_> {
+    fn was_answered(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Withdrawal<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            let server = self.server.clone();
+            self.tasks.spawn(async move { server.tell(&cancel(&id, "no longer wanted")).await });
+        }
+    }
+}
+
+/// Tells that the answer to a request is not wanted any more.
+pub(crate) fn cancel(id: &Id, why: &str) -> Message {
+    let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, RawJson::string(why).as_str());
+    Message::notification("notifications/cancelled", RawJson::parse(params).ok().as_ref())
+}
+
+fn empty() -> RawJson {
+    RawJson::parse("{}").unwrap_or_else(|_| RawJson::string(""))
+}
+
+/// Whether asking twice is as good as asking once.
+fn is_harmless(method: &str) -> bool {
+    matches!(
+        method,
+        "tools/list"
+            | "prompts/list"
+            | "prompts/get"
+            | "resources/list"
+            | "resources/templates/list"
+            | "resources/read"
+            | "completion/complete"
+            | "server/discover"
+    )
+}
+
+/// Whether the server may be there the next time.
+fn is_worth_a_try(fault: &Fault) -> bool {
+    match fault.source {
+        Source::Transport { .. } | Source::Exit { .. } => true,
+        Source::Http { .. }
+        | Source::JsonRpc { .. }
+        | Source::SessionLost
+        | Source::IsError
+        | Source::Tool
+        | Source::WebSocket { .. }
+        | Source::Timeout { .. }
+        | Source::Panic
+        | Source::BadAnswer => false,
+    }
+}

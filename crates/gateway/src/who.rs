@@ -1,0 +1,217 @@
+//! Who is calling, in which conversation, and by what the client would know its own call again.
+//!
+//! Clients say these things in places of their own. Where one says nothing, what the connection knows counts; where
+//! that knows nothing either, there is no conversation, and equal calls may be those of strangers.
+
+use std::borrow::Cow;
+
+use steadfast_core::call::{CallId, EqualCalls};
+use steadfast_core::envelope::IdempotencyKey;
+use steadfast_core::id::{ActorId, Digest, InvalidId, ModelId, SessionKey, ToolCallId, TurnId};
+use steadfast_core::json::{Document, Limits};
+use steadfast_core::key::continuation_digest;
+use steadfast_mcp::message::Message;
+use steadfast_mcp::raw;
+
+/// What a connection knows about its client before it says anything.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// Who is at the other end.
+    pub actor: ActorId,
+    /// The conversation, where the connection itself is one or the environment names it.
+    pub session: Option<SessionKey>,
+}
+
+/// What one request says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// The conversation.
+    pub session: Option<SessionKey>,
+    /// The key that means intent.
+    pub key: Option<IdempotencyKey>,
+    /// The client's own id of this dispatch.
+    pub call_id: Option<CallId>,
+    /// The turn of the assistant.
+    pub turn: Option<TurnId>,
+    /// The model.
+    pub model: Option<ModelId>,
+    /// What the client brings back to a call that asked for input.
+    pub continuation: Option<Digest>,
+    /// The trace that it belongs to.
+    pub traceparent: Option<String>,
+}
+
+impl Said {
+    /// What this request says, over this connection. A key that cannot be one is refused rather than passed over: its
+    /// caller relies on it. `header` is the key of the HTTP request, where it has one.
+    pub fn by(request: &Message, connection: &Connection, header: Option<&str>) -> Result<Self, InvalidId> {
+        let text = |names: &[&str]| names.iter().find_map(|name| request.meta_text(name));
+        let session = text(&["dev.steadfast/session"]).or_else(|| text(CONVERSATIONS));
+        let given = text(&["dev.steadfast/idempotency-key"])
+            .or(header.map(Cow::Borrowed))
+            .or_else(|| request.param_text("idempotencyKey"))
+            .or_else(|| text(&["io.mcp-gateway/idempotency-key"]));
+        let trace = request.meta_text("traceparent");
+        Ok(Self {
+            session: session
+                .and_then(|text| SessionKey::new(text).ok())
+                .or_else(|| connection.session.clone()),
+            key: given.map(IdempotencyKey::new).transpose()?,
+            call_id: call_id(request),
+            turn: turn(request, trace.as_deref()).and_then(|text| TurnId::new(text).ok()),
+            model: text(&["dev.steadfast/model"]).and_then(|text| ModelId::new(text).ok()),
+            continuation: continuation(request),
+            traceparent: trace.map(Cow::into_owned),
+        })
+    }
+
+    /// What equal calls of this conversation are to each other where nobody gave a key.
+    pub fn equal_calls(&self) -> EqualCalls {
+        match self.session {
+            Some(_) => EqualCalls::Joined,
+            None => EqualCalls::JoinedIfRepeatable,
+        }
+    }
+}
+
+/// Where clients name the conversation.
+const CONVERSATIONS: &[&str] = &[
+    "threadId",
+    "vscode.conversationId",
+    "openai/session",
+    "ai.opencode/sessionID",
+    "sessionID",
+    "antigravity.google/conversation_id",
+];
+
+/// The client's own id of the dispatch. Claude Code's is unique; that of Codex is so within its thread.
+fn call_id(request: &Message) -> Option<CallId> {
+    let id = |name| request.meta_text(name).and_then(|text| ToolCallId::new(text).ok());
+    if let Some(id) = id("claudecode/toolUseId") {
+        return Some(CallId::Unique(id));
+    }
+    request.meta_member("threadId")?;
+    id("callId").map(CallId::InSession)
+}
+
+/// The turn, as the client names it: outright, as the request of its user, or as the trace that it belongs to.
+fn turn<'m>(request: &'m Message, trace: Option<&str>) -> Option<Cow<'m, str>> {
+    request
+        .meta_text("dev.steadfast/turn")
+        .or_else(|| request.meta_text("vscode.requestId"))
+        .or_else(|| codex_turn(request))
+        .or_else(|| trace.and_then(|trace| trace.split('-').nth(1)).map(|id| Cow::Owned(id.to_owned())))
+}
+
+/// Codex sends what it knows of the turn as JSON, as a string or as it is.
+fn codex_turn(request: &Message) -> Option<Cow<'_, str>> {
+    let told = request.meta_member("x-codex-turn-metadata")?;
+    match raw::string(told) {
+        Some(inner) => {
+            Document::parse(inner.as_bytes(), Limits::ENVELOPE).ok()?;
+            raw::get(&inner, "turn_id").and_then(raw::string).map(|text| Cow::Owned(text.into_owned()))
+        }
+        None => raw::get(told, "turn_id").and_then(raw::string),
+    }
+}
+
+/// What the client brings back to a call that asked for input.
+fn continuation(request: &Message) -> Option<Digest> {
+    let read = |name| {
+        let text: Option<&str> = request.param(name);
+        text.and_then(|text| Document::parse(text.as_bytes(), Limits::ENVELOPE).ok())
+    };
+    let (responses, state) = (read("inputResponses"), read("requestState"));
+    continuation_digest(responses.as_ref().map(Document::root), state.as_ref().map(Document::root))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection() -> Connection {
+        let session = Some(SessionKey::new("of the connection").unwrap());
+        Connection { actor: ActorId::new("somebody").unwrap(), session }
+    }
+
+    fn said(params: &str) -> Said {
+        Said::by(&request(params), &connection(), None).unwrap()
+    }
+
+    fn request(params: &str) -> Message {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+        Message::parse(text, usize::MAX).unwrap()
+    }
+
+    fn session(said: &Said) -> &str {
+        said.session.as_ref().map_or("", |session| session.as_str())
+    }
+
+    #[test]
+    fn a_request_that_says_nothing_is_of_the_conversation_of_its_connection() {
+        let plain = said(r#"{"name":"pay"}"#);
+        assert_eq!(session(&plain), "of the connection");
+        assert_eq!(plain.equal_calls(), EqualCalls::Joined);
+        assert_eq!((plain.key, plain.call_id, plain.turn), (None, None, None));
+        let stranger = Connection { session: None, ..connection() };
+        let unknown = Said::by(&request("{}"), &stranger, None).unwrap();
+        assert_eq!(unknown.equal_calls(), EqualCalls::JoinedIfRepeatable);
+    }
+
+    #[test]
+    fn each_client_is_understood_in_its_own_words() {
+        for (meta, conversation) in [
+            (r#"{"threadId":"t"}"#, "t"),
+            (r#"{"vscode.conversationId":"v"}"#, "v"),
+            (r#"{"openai/session":"o"}"#, "o"),
+            (r#"{"openai/session":"o","dev.steadfast/session":"ours"}"#, "ours"),
+            (r#"{"openai/session":17}"#, "of the connection"),
+        ] {
+            assert_eq!(session(&said(&format!(r#"{{"_meta":{meta}}}"#))), conversation, "{meta}");
+        }
+        let id = |text| ToolCallId::new(text).unwrap();
+        for (meta, call) in [
+            (r#"{"claudecode/toolUseId":"toolu_1"}"#, Some(CallId::Unique(id("toolu_1")))),
+            (r#"{"callId":"c","threadId":"t"}"#, Some(CallId::InSession(id("c")))),
+            (r#"{"callId":"c"}"#, None),
+        ] {
+            assert_eq!(said(&format!(r#"{{"_meta":{meta}}}"#)).call_id, call, "{meta}");
+        }
+        for (meta, turn) in [
+            (r#"{"vscode.requestId":"r"}"#, Some("r")),
+            (r#"{"x-codex-turn-metadata":"{\"turn_id\":\"c\"}"}"#, Some("c")),
+            (r#"{"x-codex-turn-metadata":{"turn_id":"d"}}"#, Some("d")),
+            (r#"{"x-codex-turn-metadata":"no JSON"}"#, None),
+            (r#"{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}"#,
+             Some("0af7651916cd43dd8448eb211c80319c")),
+        ] {
+            let said = said(&format!(r#"{{"_meta":{meta}}}"#));
+            assert_eq!(said.turn.as_ref().map(TurnId::as_str), turn, "{meta}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_found_wherever_it_may_stand_and_one_that_cannot_be_one_is_refused() {
+        let key = |params: &str, header| {
+            Said::by(&request(params), &connection(), header)
+                .map(|said| said.key.map(|key| key.as_str().to_owned()))
+        };
+        let ours = r#"{"idempotencyKey":"param","_meta":{"dev.steadfast/idempotency-key":"meta"}}"#;
+        assert_eq!(key(ours, Some("header")).unwrap().unwrap(), "meta");
+        assert_eq!(key(r#"{"idempotencyKey":"param"}"#, Some("header")).unwrap().unwrap(), "header");
+        assert_eq!(key(r#"{"idempotencyKey":"param"}"#, None).unwrap().unwrap(), "param");
+        assert_eq!(key(r#"{"idempotencyKey":""}"#, None), Err(InvalidId::Empty));
+    }
+
+    #[test]
+    fn the_next_round_of_a_call_that_asked_for_input_is_told_from_the_first() {
+        let first = said(r#"{"name":"pay"}"#).continuation;
+        let next = |state: &str| {
+            said(&format!(r#"{{"name":"pay","inputResponses":{{"a":1}},"requestState":{state}}}"#)).continuation
+        };
+        assert_eq!(first, None);
+        assert!(next("\"s\"").is_some());
+        assert_eq!(next("\"s\""), next("\"s\""));
+        assert_ne!(next("\"s\""), next("\"t\""));
+    }
+}

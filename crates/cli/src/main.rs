@@ -8,6 +8,8 @@ mod config;
 mod failure;
 mod output;
 mod sources;
+mod stop;
+mod wrap;
 
 use std::process::ExitCode;
 
@@ -28,6 +30,8 @@ const EXIT_CODES: &str =
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Stands in front of one MCP server: `steadfast wrap -- COMMAND ARGUMENTS`.
+    Wrap(wrap::Options),
     /// Reads the configuration and says everything that is wrong with it; opens nothing.
     Check(check::Options),
     /// Looks into the configuration.
@@ -36,7 +40,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Beside every server there is this program once more, which ends the server if we cannot.
+    if let Some(code) = steadfast_process::leash_main(std::env::args_os()) {
+        return code;
+    }
     let done = match Cli::parse().command {
+        Command::Wrap(options) => wrap::run(&options),
         Command::Check(options) => check::run(&options),
         Command::Config(config::Config::Explain(options)) => config::explain(&options),
     };

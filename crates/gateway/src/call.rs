@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use steadfast_core::envelope::{
-    CallEnvelope, CallHints, ContractVersion, Control, Payload, PayloadVersion, Target, Trace, Transport, Unknown,
+    CallEnvelope, CallHints, ContractVersion, Control, Payload, PayloadVersion, Target, Trace, Transport,
+    Unknown,
 };
 use steadfast_core::id::{Namespace, RequestId, SessionKey, ToolName};
 use steadfast_core::output::RawJson as Kept;

@@ -75,10 +75,14 @@ mod tests {
         let catalog = Catalog::default();
         let (request, response) = listed("{}", r#"[{"name":"a","annotations":{"readOnlyHint":true}}]"#);
         catalog.learn(&request, &response);
-        let (request, response) = listed(r#"{"cursor":"2"}"#, r#"[{"name":"b","inputSchema":{"type":"object"}}]"#);
+        let (request, response) =
+            listed(r#"{"cursor":"2"}"#, r#"[{"name":"b","inputSchema":{"type":"object"}}]"#);
         catalog.learn(&request, &response);
         assert_eq!(catalog.tool("a").unwrap().annotations.read_only, Some(true));
-        assert_eq!(catalog.tool("b").unwrap().input_schema.as_ref().unwrap().as_str(), r#"{"type":"object"}"#);
+        assert_eq!(
+            catalog.tool("b").unwrap().input_schema.as_ref().unwrap().as_str(),
+            r#"{"type":"object"}"#
+        );
         let (request, response) = listed("{}", r#"[{"name":"c"},7,{"name":8}]"#);
         catalog.learn(&request, &response);
         assert!(catalog.tool("a").is_none() && catalog.tool("c").is_some());

@@ -11,14 +11,17 @@
 //! | `who` | who is calling, and by what a call is known again |
 //! | `made` | the message that a client gets for what a call came to |
 //! | `catalog` | what is known of a server's tools |
+//! | `local` | who started us, and what a server is called that nobody gave a name |
 
 mod call;
 mod catalog;
+mod local;
 mod made;
 mod server;
 mod session;
 mod who;
 mod wrap;
 
+pub use local::namespace_of;
 pub use who::{Connection, Said};
 pub use wrap::{Wrapped, wrap};

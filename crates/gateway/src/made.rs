@@ -205,7 +205,8 @@ mod tests {
         ] {
             assert_eq!(remarked(bare, "w"), told);
         }
-        let mut failed = passed(&parsed(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no","data":1}}"#));
+        let mut failed =
+            passed(&parsed(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no","data":1}}"#));
         failed.remarks.push("stop".into());
         assert_eq!(response(&Id::number(1), &failed).error_text().unwrap(), "no\n\nstop");
     }

@@ -22,6 +22,7 @@ use steadfast_mcp::raw::RawJson;
 use steadfast_process::IncarnationNumber;
 use tokio::io::AsyncRead;
 use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::call::{Upstream, envelope};
@@ -52,6 +53,8 @@ enum Running {
     Other(Arc<Notify>),
 }
 
+/// How long calls that are under way may take when we are asked to end.
+const DRAIN: Duration = Duration::from_secs(10);
 /// How long a request that is no call may take.
 const REQUEST: Duration = Duration::from_secs(300);
 /// How often a request is sent that does no harm twice.
@@ -89,11 +92,13 @@ impl Session {
         })
     }
 
-    /// Carries messages both ways until the client has gone, and then until what it began is over.
+    /// Carries messages both ways until the client has gone and what it began is over, or until `stop`; then the engine
+    /// takes no more calls, and those under way have a while to end.
     pub(crate) async fn run(
         self: &Arc<Self>,
         mut from_client: LineReader<impl AsyncRead + Unpin>,
         mut from_server: mpsc::Receiver<FromServer>,
+        stop: CancellationToken,
     ) {
         loop {
             tokio::select! {
@@ -102,16 +107,23 @@ impl Session {
                     Some(Ok(received)) => self.received(received).await,
                 },
                 Some(event) = from_server.recv() => self.from_server(event).await,
+                () = stop.cancelled() => break,
             }
         }
         self.link.close();
         self.tasks.close();
+        let ending = async {
+            tokio::select! {
+                () = self.tasks.wait() => {}
+                () = stop.cancelled() => {}
+            }
+            self.engine.shutdown(DRAIN).await;
+        };
+        tokio::pin!(ending);
         // The server may still have something to say to what is under way.
-        let over = self.tasks.wait();
-        tokio::pin!(over);
         loop {
             tokio::select! {
-                () = &mut over => return,
+                () = &mut ending => return,
                 Some(event) = from_server.recv() => self.from_server(event).await,
             }
         }
@@ -218,7 +230,7 @@ impl Session {
             Err(why) => {
                 let why = format!("the idempotency key cannot be used: {why}");
                 let refusal = Message::error_response(Some(&id), code::INVALID_PARAMS, &why, None);
-                self.spawn(async move |session| session.say(&refusal).await);
+                self.spawn(|session| async move { session.say(&refusal).await });
                 return;
             }
         };
@@ -240,7 +252,7 @@ impl Session {
         let upstream = Upstream::new(self.server.clone(), request, self.client.clone());
         let calling = self.engine.call_with(envelope, upstream, options);
         self.running.lock().insert(id.clone(), Running::Call(calling.canceller()));
-        self.spawn(async move |session| {
+        self.spawn(|session| async move {
             let called = calling.await;
             // Who withdrew a call does not want to hear of it again.
             if session.running.lock().remove(&id).is_some() {
@@ -264,7 +276,7 @@ impl Session {
     fn pass_on(self: &Arc<Self>, id: Id, request: Message) {
         let withdrawn = Arc::new(Notify::new());
         self.running.lock().insert(id.clone(), Running::Other(withdrawn.clone()));
-        self.spawn(async move |session| {
+        self.spawn(|session| async move {
             let answered = tokio::select! {
                 answered = session.ask_server(&id, &request) => answered,
                 () = withdrawn.notified() => return,
@@ -321,11 +333,8 @@ impl Session {
         let _ = self.client.send(message).await;
     }
 
-    fn spawn<F>(self: &Arc<Self>, work: F)
-    where
-        F: AsyncFnOnce(Arc<Self>) + Send + 'static,
-        for<'a> F::CallOnceFuture: Send,
-    {
+    /// Work on behalf of the client, which does not end with its line.
+    fn spawn<F: Future<Output = ()> + Send + 'static>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F) {
         self.tasks.spawn(work(self.clone()));
     }
 }
@@ -366,7 +375,8 @@ fn empty() -> RawJson {
 fn is_harmless(method: &str) -> bool {
     matches!(
         method,
-        "tools/list"
+        "initialize"
+            | "tools/list"
             | "prompts/list"
             | "prompts/get"
             | "resources/list"

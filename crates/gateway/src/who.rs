@@ -182,8 +182,10 @@ mod tests {
             (r#"{"x-codex-turn-metadata":"{\"turn_id\":\"c\"}"}"#, Some("c")),
             (r#"{"x-codex-turn-metadata":{"turn_id":"d"}}"#, Some("d")),
             (r#"{"x-codex-turn-metadata":"no JSON"}"#, None),
-            (r#"{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}"#,
-             Some("0af7651916cd43dd8448eb211c80319c")),
+            (
+                r#"{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}"#,
+                Some("0af7651916cd43dd8448eb211c80319c"),
+            ),
         ] {
             let said = said(&format!(r#"{{"_meta":{meta}}}"#));
             assert_eq!(said.turn.as_ref().map(TurnId::as_str), turn, "{meta}");
@@ -207,7 +209,8 @@ mod tests {
     fn the_next_round_of_a_call_that_asked_for_input_is_told_from_the_first() {
         let first = said(r#"{"name":"pay"}"#).continuation;
         let next = |state: &str| {
-            said(&format!(r#"{{"name":"pay","inputResponses":{{"a":1}},"requestState":{state}}}"#)).continuation
+            said(&format!(r#"{{"name":"pay","inputResponses":{{"a":1}},"requestState":{state}}}"#))
+                .continuation
         };
         assert_eq!(first, None);
         assert!(next("\"s\"").is_some());

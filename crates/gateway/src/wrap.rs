@@ -9,6 +9,7 @@ use steadfast_mcp::lines::{LONGEST_LINE, LineReader, QueueLimits, line_writer};
 use steadfast_process::{Incarnations, Supervisor};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::server::Server;
 use crate::session::Session;
@@ -35,8 +36,9 @@ const WAITING: usize = 256;
 /// How long what is left to say to a client that is gone may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Carries messages between client and server until the client has gone, and what it began is over.
-pub async fn wrap<R, W>(engine: &Engine, wrapped: Wrapped<R, W>)
+/// Carries messages between client and server until the client has gone and what it began is over, or until `stop`. The
+/// engine is shut down with it.
+pub async fn wrap<R, W>(engine: &Engine, wrapped: Wrapped<R, W>, stop: CancellationToken)
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
@@ -49,7 +51,7 @@ where
     let (server, kept) = Server::new(name, supervisor, incarnations, owner);
     let kept = tokio::spawn(kept);
     let session = Session::new(engine.clone(), server.clone(), client, link, connection);
-    session.run(LineReader::new(input, LONGEST_LINE), from_server).await;
+    session.run(LineReader::new(input, LONGEST_LINE), from_server, stop).await;
     drop(session);
     server.stop().await;
     kept.abort();

@@ -151,6 +151,11 @@ impl Link {
         }
         let at = Instant::now();
         let handed = std::mem::take(&mut state.handed);
+        if !self.is_open() {
+            // Written to somebody who has gone: nothing will tell of it any more.
+            drop(state);
+            return;
+        }
         for tracker in handed {
             tracker.stage.send_replace(Stage::Written { link: self.clone(), at });
             if state.written.len() >= MOST_WRITTEN {

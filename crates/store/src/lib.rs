@@ -40,7 +40,7 @@ pub use error::{StoreError, Trouble};
 pub use journal::{Entry, Journal, Keep, Query};
 pub use memory::{MemoryOptions, MemoryStore};
 pub use news::News;
-pub use process::{Neighbours, Sight, this_process};
+pub use process::{Neighbours, Sight, process, this_process};
 pub use select::{Flush, Page, Selection, Swept};
 
 /// What a store operation gives back.

@@ -19,10 +19,9 @@ pub fn this_process() -> Process {
     Process { boot, pid, started: started(pid).unwrap_or(0) }
 }
 
-/// The process with this number on the machine of this one, if there is one.
-#[cfg(feature = "suite")]
-pub(crate) fn process_of(neighbour: &Process, pid: u32) -> Option<Process> {
-    Some(Process { pid, started: started(pid)?, ..neighbour.clone() })
+/// The process with this number on this machine, if there is one and it can be told from the next of that number.
+pub fn process(pid: u32) -> Option<Process> {
+    Some(Process { boot: boot()?, pid, started: started(pid)? })
 }
 
 /// Judges whether the process that owns a record still lives.

@@ -186,8 +186,8 @@ async fn keep(server: Arc<Server>, mut incarnations: Incarnations, owner: mpsc::
     while let Some(Incarnation { number, stdin, stdout, .. }) = incarnations.next().await {
         let link = Link::new();
         let (sender, writing) = line_writer(stdin, link, QueueLimits::default());
-        let line = Line { number, sender };
-        let greeting = greet(&server, line.clone(), &owner);
+        // Kept nowhere but with the server: when that lets go of it, the child sees the end of its input.
+        let greeting = greet(&server, Line { number, sender }, &owner);
         let reading = read(&server, number, LineReader::new(stdout, LONGEST_LINE), &owner);
         // It ends well only when its line is let go, which is not what ends the rest.
         let writing = async {
@@ -202,7 +202,6 @@ async fn keep(server: Arc<Server>, mut incarnations: Incarnations, owner: mpsc::
             _ = &mut beside => "it does not read what it is sent",
         };
         server.line.send_replace(None);
-        drop(line);
         let fault = server.last_words(number, why).await;
         server.pending.lost(number, &fault);
         if owner.send(FromServer::Died(number)).await.is_err() {
@@ -228,10 +227,14 @@ async fn greet(server: &Arc<Server>, line: Line, owner: &mpsc::Sender<FromServer
     match timeout(HANDSHAKE, said).await {
         Ok(Ok(())) => {
             server.supervisor.ready(line.number).await;
-            let tools_changed = server.handshake.tools_changed(server, &line).await;
-            let _ = owner.send(FromServer::Recovered(Recovery { tools_changed })).await;
+            if line.number.get() > 1 {
+                let tools_changed = server.handshake.tools_changed(server, &line).await;
+                let _ = owner.send(FromServer::Recovered(Recovery { tools_changed })).await;
+            }
         }
-        Ok(Err(fault)) => tracing::warn!(event = "server.handshake", server = %server.name, why = %fault.message),
+        Ok(Err(fault)) => {
+            tracing::warn!(event = "server.handshake", server = %server.name, why = %fault.message)
+        }
         Err(_) => server.supervisor.condemn(line.number, "it did not answer the handshake in time").await,
     }
 }
@@ -292,9 +295,8 @@ impl Server {
     async fn last_words(&self, number: IncarnationNumber, why: &'static str) -> Fault {
         self.supervisor.condemn(number, why).await;
         let mut status = self.supervisor.status();
-        let ended = status.wait_for(|status| {
-            status.last_end.as_ref().is_some_and(|end| end.incarnation == number)
-        });
+        let ended =
+            status.wait_for(|status| status.last_end.as_ref().is_some_and(|end| end.incarnation == number));
         let exit = match timeout(LAST_WORDS, ended).await {
             Ok(Ok(status)) => status.last_end.as_ref().and_then(|last| match last.end {
                 End::Exited(exit) | End::Condemned { exit, .. } => Some(exit),
@@ -303,7 +305,7 @@ impl Server {
             Ok(Err(_)) | Err(_) => None,
         };
         match exit {
-            Some(exit) => exit.fault(Sent::Written),
+            Some(exit) => exit.fault(Sent::Yes),
             None => {
                 let source = Source::Transport { error: Transport::ConnectionClosed, written: true };
                 Fault::new(source, format!("the connection to the server was lost: {why}"))

@@ -74,17 +74,13 @@ impl Pending {
     /// The incarnation is gone: nobody who waits for it will get an answer.
     pub(crate) fn lost(&self, at: IncarnationNumber, fault: &Fault) {
         let mut waiting = self.waiting.lock();
-        let gone: Vec<u64> = waiting.iter().filter(|(_, place)| place.at == at).map(|(number, _)| *number).collect();
+        let gone: Vec<u64> =
+            waiting.iter().filter(|(_, place)| place.at == at).map(|(number, _)| *number).collect();
         let gone: Vec<Waiting> = gone.iter().filter_map(|number| waiting.remove(number)).collect();
         drop(waiting);
         for place in gone {
             let _ = place.answer.send(Err(fault.clone()));
         }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.waiting.lock().len()
     }
 }
 

@@ -63,7 +63,7 @@ use steadfast_core::dedupe::{LeaseSight, Process};
 
 use crate::Store;
 use crate::clock::ManualClock;
-use crate::process::{Sight, process_of, this_process};
+use crate::process::{Sight, process};
 
 /// A store to be tested. See the head of this module.
 pub struct Fixture {
@@ -145,7 +145,7 @@ pub struct Children {
 impl Processes for Children {
     fn spawn(&self) -> Process {
         let child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
-        let process = process_of(&this_process(), child.id()).unwrap();
+        let process = process(child.id()).unwrap();
         self.children.lock().insert(child.id(), child);
         process
     }

@@ -1,0 +1,201 @@
+//! Who is at the other end of our own standard streams, and what the server is called that is started for them.
+
+use std::env;
+use std::ffi::OsStr;
+use std::path::Path;
+
+use steadfast_core::id::{ActorId, Digest, Namespace, SessionKey};
+use steadfast_process::{ALLOWED, Launch};
+use steadfast_store::process;
+
+use crate::who::Connection;
+
+impl Connection {
+    /// The program that started this one. The user of the machine acts; the conversation is the one that the program
+    /// names in our environment, else the program itself, as long as it runs.
+    pub fn of_parent() -> Self {
+        let named = env::var("CLAUDE_CODE_SESSION_ID").ok().map(|id| format!("claude-code:{id}"));
+        let session = named.or_else(parent).and_then(|text| SessionKey::new(text).ok());
+        Self { actor: user(), session }
+    }
+}
+
+/// The program that started this one, told from every other that ever had its number.
+fn parent() -> Option<String> {
+    let parent = process(parent_number()?)?;
+    Some(format!("parent:{}:{}:{}", parent.boot, parent.pid, parent.started))
+}
+
+#[cfg(unix)]
+fn parent_number() -> Option<u32> {
+    Some(std::os::unix::process::parent_id())
+}
+
+#[cfg(not(unix))]
+fn parent_number() -> Option<u32> {
+    None
+}
+
+/// The user of this machine that we run as.
+#[expect(clippy::expect_used, reason = "a number and a word")]
+fn user() -> ActorId {
+    #[cfg(unix)]
+    let name = format!("uid:{}", rustix::process::getuid().as_raw());
+    #[cfg(not(unix))]
+    let name = format!("user:{}", env::var("USERNAME").unwrap_or_default());
+    ActorId::new(name).or_else(|_| ActorId::new("user")).expect("it is short and printable")
+}
+
+/// What a server is called that nobody gave a name: its program, and a digest of what makes it this server and no
+/// other one. Two accounts of one server differ in their environment only.
+#[expect(clippy::expect_used, reason = "letters, digits and a hyphen")]
+pub fn namespace_of(launch: &Launch) -> Namespace {
+    let mut parts = Vec::new();
+    let mut part = |bytes: &[u8]| {
+        parts.extend_from_slice(&bytes.len().to_be_bytes());
+        parts.extend_from_slice(bytes);
+    };
+    part(launch.program.as_encoded_bytes());
+    for argument in &launch.args {
+        part(argument.as_encoded_bytes());
+    }
+    part(b"\n");
+    let folder = launch.folder.clone().or_else(|| env::current_dir().ok()).unwrap_or_default();
+    part(folder.as_os_str().as_encoded_bytes());
+    for (name, value) in launch.environment.iter().filter(|(name, _)| !is_passing(name)) {
+        part(name.as_encoded_bytes());
+        part(value.as_encoded_bytes());
+    }
+    let digest = Digest::of(&parts).fingerprint();
+    let program = Path::new(&launch.program).file_stem().unwrap_or_default().to_string_lossy();
+    let program: String =
+        program.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).take(40).collect();
+    Namespace::new(format!("{program}-{digest}")).expect("it is short and printable")
+}
+
+/// Whether a variable is of the terminal, the shell or the conversation that we were started from, and not of the server:
+/// the same server is started from the next one too, and a call that is issued again must be known again.
+fn is_passing(name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else { return false };
+    let is = |pattern: &&str| match pattern.strip_suffix('*') {
+        Some(begin) => name.starts_with(begin),
+        None => name == *pattern,
+    };
+    ALLOWED.iter().any(is) || PASSING.iter().any(|pattern| is(&pattern))
+}
+
+/// Variables that change from one terminal, session or start to the next. A `*` at the end stands for any rest.
+const PASSING: &[&str] = &[
+    "_",
+    "PWD",
+    "OLDPWD",
+    "SHLVL",
+    "COLUMNS",
+    "LINES",
+    "COLORTERM",
+    "COLORFGBG",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "WINDOWID",
+    "TERM_*",
+    "TMUX*",
+    "STY",
+    "ITERM_*",
+    "KITTY_*",
+    "WEZTERM_*",
+    "ALACRITTY_*",
+    "GHOSTTY_*",
+    "VTE_VERSION",
+    "WT_SESSION",
+    "KONSOLE_*",
+    "SSH_*",
+    "GPG_TTY",
+    "GPG_AGENT_INFO",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "SESSION_MANAGER",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "SYSTEMD_EXEC_PID",
+    "DESKTOP_STARTUP_ID",
+    "GIO_*",
+    "VSCODE_*",
+    "CURSOR_*",
+    "ELECTRON_*",
+    "CLAUDE_CODE_*",
+    "CLAUDECODE",
+    "AI_AGENT",
+    "STEADFAST_*",
+    "npm_lifecycle_*",
+    "npm_package_*",
+    "INIT_CWD",
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::ffi::OsString;
+    use std::path::PathBuf;
+
+    use steadfast_process::{Environment, Patience};
+
+    use super::*;
+
+    fn launch(program: &str, args: &[&str], environment: &[(&str, &str)]) -> Launch {
+        let own = environment.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        Launch {
+            program: program.into(),
+            args: args.iter().map(OsString::from).collect(),
+            folder: Some(PathBuf::from("/work")),
+            environment: Environment::inherited_and(own, &BTreeMap::new()),
+            patience: Patience::default(),
+        }
+    }
+
+    #[test]
+    fn a_server_is_the_same_from_any_terminal_and_another_with_other_credentials() {
+        let name = |launch: &Launch| namespace_of(launch).as_str().to_owned();
+        let first = launch(
+            "/usr/bin/bank-mcp",
+            &["--flag"],
+            &[("BANK_TOKEN", "a"), ("PATH", "/bin"), ("SHLVL", "1")],
+        );
+        assert!(name(&first).starts_with("bank-mcp-"), "{}", name(&first));
+        let again = launch(
+            "/usr/bin/bank-mcp",
+            &["--flag"],
+            &[
+                ("BANK_TOKEN", "a"),
+                ("PATH", "/opt/bin"),
+                ("TERM_PROGRAM", "x"),
+                ("CLAUDE_CODE_SESSION_ID", "s"),
+            ],
+        );
+        assert_eq!(name(&first), name(&again));
+        for other in [
+            launch("/usr/bin/bank-mcp", &["--flag"], &[("BANK_TOKEN", "b")]),
+            launch("/usr/bin/bank-mcp", &["--flag"], &[("BANK_TOKEN", "a"), ("ACCOUNT", "b")]),
+            launch("/usr/bin/bank-mcp", &["--fl", "ag"], &[("BANK_TOKEN", "a")]),
+            launch("/usr/bin/bank-mcp", &[], &[("BANK_TOKEN", "a")]),
+            launch("/opt/bin/bank-mcp", &["--flag"], &[("BANK_TOKEN", "a")]),
+            Launch { folder: Some(PathBuf::from("/elsewhere")), ..first.clone() },
+        ] {
+            assert_ne!(name(&first), name(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_of_any_name_has_a_name_that_can_be_written() {
+        for program in ["/", "", "漢字", "a b/c d", &"x".repeat(500)] {
+            let _ = namespace_of(&launch(program, &[], &[]));
+        }
+    }
+
+    #[test]
+    fn whoever_started_us_is_the_conversation() {
+        let connection = Connection::of_parent();
+        assert_eq!(connection.session, Connection::of_parent().session);
+        if cfg!(target_os = "linux") {
+            assert!(connection.session.is_some());
+        }
+    }
+}

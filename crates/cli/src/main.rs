@@ -1,53 +1,7 @@
 //! `steadfast`: the command line.
-//!
-//! One file per command; what they share is `sources` (where the configuration comes from), `output` (how things
-//! are said) and `failure` (how things go wrong, and the exit code that tells it).
-
-mod check;
-mod config;
-mod failure;
-mod output;
-mod sources;
-mod stop;
-mod wrap;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-
-use crate::failure::Failure;
-
-/// Makes every tool call of an agent safe to make.
-#[derive(Debug, Parser)]
-#[command(name = "steadfast", version, max_term_width = 100, after_help = EXIT_CODES)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-const EXIT_CODES: &str =
-    "Exit codes: 0 good, 1 it failed, 2 the command line or the configuration is not right.";
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Stands in front of one MCP server: `steadfast wrap -- COMMAND ARGUMENTS`.
-    Wrap(wrap::Options),
-    /// Reads the configuration and says everything that is wrong with it; opens nothing.
-    Check(check::Options),
-    /// Looks into the configuration.
-    #[command(subcommand)]
-    Config(config::Config),
-}
-
 fn main() -> ExitCode {
-    // Beside every server there is this program once more, which ends the server if we cannot.
-    if let Some(code) = steadfast_process::leash_main(std::env::args_os()) {
-        return code;
-    }
-    let done = match Cli::parse().command {
-        Command::Wrap(options) => wrap::run(&options),
-        Command::Check(options) => check::run(&options),
-        Command::Config(config::Config::Explain(options)) => config::explain(&options),
-    };
-    done.map_or_else(|failure: Failure| failure.tell(), |()| ExitCode::SUCCESS)
+    steadfast_cli::main()
 }

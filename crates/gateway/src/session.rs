@@ -21,14 +21,14 @@ use steadfast_mcp::message::{Id, Kind, Message, code};
 use steadfast_mcp::raw::RawJson;
 use steadfast_process::IncarnationNumber;
 use tokio::io::AsyncRead;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::call::{Upstream, envelope};
 use crate::catalog::Catalog;
 use crate::made;
-use crate::server::{FromServer, Server};
+use crate::server::{FromServer, Owner, Server};
 use crate::who::{Connection, Said};
 
 /// A client and its server.
@@ -97,7 +97,6 @@ impl Session {
     pub(crate) async fn run(
         self: &Arc<Self>,
         mut from_client: LineReader<impl AsyncRead + Unpin>,
-        mut from_server: mpsc::Receiver<FromServer>,
         stop: CancellationToken,
     ) {
         loop {
@@ -106,27 +105,16 @@ impl Session {
                     None | Some(Err(_)) => break,
                     Some(Ok(received)) => self.received(received).await,
                 },
-                Some(event) = from_server.recv() => self.from_server(event).await,
                 () = stop.cancelled() => break,
             }
         }
         self.link.close();
         self.tasks.close();
-        let ending = async {
-            tokio::select! {
-                () = self.tasks.wait() => {}
-                () = stop.cancelled() => {}
-            }
-            self.engine.shutdown(DRAIN).await;
-        };
-        tokio::pin!(ending);
-        // The server may still have something to say to what is under way.
-        loop {
-            tokio::select! {
-                () = &mut ending => return,
-                Some(event) = from_server.recv() => self.from_server(event).await,
-            }
+        tokio::select! {
+            () = self.tasks.wait() => {}
+            () = stop.cancelled() => {}
         }
+        self.engine.shutdown(DRAIN).await;
     }
 
     async fn received(self: &Arc<Self>, received: Received) {
@@ -163,49 +151,22 @@ impl Session {
         }
     }
 
-    async fn from_server(&self, event: FromServer) {
-        match event {
-            FromServer::Told(message) => self.say(&message).await,
-            FromServer::Asked(by, message) => self.asked(by, &message).await,
-            FromServer::Died(number) => {
-                let gone: Vec<u64> = {
-                    let mut asked = self.asked.lock();
-                    let gone: Vec<_> =
-                        asked.iter().filter(|(_, (by, _))| *by == number).map(|(id, _)| *id).collect();
-                    asked.retain(|_, (by, _)| *by != number);
-                    gone
-                };
-                for id in gone {
-                    self.say(&cancel(&Id::number(id), "the server that asked has ended")).await;
-                }
-            }
-            FromServer::Recovered(recovery) => {
-                tracing::warn!(
-                    event = "server.recovered",
-                    server = %self.server.name,
-                    "the server was started again; what it kept in memory may be gone"
-                );
-                if recovery.tools_changed {
-                    self.say(&Message::notification("notifications/tools/list_changed", None)).await;
-                }
-            }
-        }
-    }
-
     /// A server wants something of its client.
     async fn asked(&self, by: IncarnationNumber, request: &Message) {
         let Some(original) = request.id() else { return };
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        {
+        let has_room = {
             let mut asked = self.asked.lock();
-            if asked.len() < MOST_ASKED {
+            let has_room = asked.len() < MOST_ASKED;
+            if has_room {
                 asked.insert(number, (by, original.clone()));
-            } else {
-                drop(asked);
-                let why = "too many questions wait for the client";
-                let refusal = Message::error_response(Some(&original), code::INTERNAL_ERROR, why, None);
-                return self.server.answer(by, &refusal).await;
             }
+            has_room
+        };
+        if !has_room {
+            let why = "too many questions wait for the client";
+            let refusal = Message::error_response(Some(&original), code::INTERNAL_ERROR, why, None);
+            return self.server.answer(by, &refusal).await;
         }
         self.say(&request.rewrite().id(&Id::number(number)).finish()).await;
     }
@@ -336,6 +297,37 @@ impl Session {
     /// Work on behalf of the client, which does not end with its line.
     fn spawn<F: Future<Output = ()> + Send + 'static>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F) {
         self.tasks.spawn(work(self.clone()));
+    }
+}
+
+impl Owner for Session {
+    async fn heard(&self, event: FromServer) {
+        match event {
+            FromServer::Told(message) => self.say(&message).await,
+            FromServer::Asked(by, message) => self.asked(by, &message).await,
+            FromServer::Died(number) => {
+                let gone: Vec<u64> = {
+                    let mut asked = self.asked.lock();
+                    let gone: Vec<_> =
+                        asked.iter().filter(|(_, (by, _))| *by == number).map(|(id, _)| *id).collect();
+                    asked.retain(|_, (by, _)| *by != number);
+                    gone
+                };
+                for id in gone {
+                    self.say(&cancel(&Id::number(id), "the server that asked has ended")).await;
+                }
+            }
+            FromServer::Recovered(recovery) => {
+                tracing::warn!(
+                    event = "server.recovered",
+                    server = %self.server.name,
+                    "the server was started again; what it kept in memory may be gone"
+                );
+                if recovery.tools_changed {
+                    self.say(&Message::notification("notifications/tools/list_changed", None)).await;
+                }
+            }
+        }
     }
 }
 

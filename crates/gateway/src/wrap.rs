@@ -8,7 +8,6 @@ use steadfast_mcp::delivery::Link;
 use steadfast_mcp::lines::{LONGEST_LINE, LineReader, QueueLimits, line_writer};
 use steadfast_process::{Incarnations, Supervisor};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::server::Server;
@@ -31,8 +30,6 @@ pub struct Wrapped<R, W> {
     pub incarnations: Incarnations,
 }
 
-/// What a server says by itself and nobody has taken yet.
-const WAITING: usize = 256;
 /// How long what is left to say to a client that is gone may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -47,13 +44,14 @@ where
     let link = Link::new();
     let (client, writing) = line_writer(output, link.clone(), QueueLimits::default());
     let writing = tokio::spawn(writing);
-    let (owner, from_server) = mpsc::channel(WAITING);
-    let (server, kept) = Server::new(name, supervisor, incarnations, owner);
-    let kept = tokio::spawn(kept);
+    let server = Server::new(name, supervisor);
     let session = Session::new(engine.clone(), server.clone(), client, link, connection);
-    session.run(LineReader::new(input, LONGEST_LINE), from_server, stop).await;
+    let kept = tokio::spawn(server.clone().keep(incarnations, session.clone()));
+    session.run(LineReader::new(input, LONGEST_LINE), stop).await;
     drop(session);
     server.stop().await;
     kept.abort();
+    // The session ends with the last who knows it, and with it the line to the client.
+    let _ = kept.await;
     let _ = tokio::time::timeout(LAST_WORDS, writing).await;
 }

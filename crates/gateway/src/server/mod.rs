@@ -1,8 +1,8 @@
 //! A server behind us, as those see it who want something of it: requests go in, answers come out, and when it dies it
 //! is started again and made what it was.
 //!
-//! One task takes the incarnations as they come and reads what each says. Answers go to whoever asked; all else goes, in
-//! order, to the one who owns the server.
+//! One task takes the incarnations as they come and reads what each says. Answers go to whoever asked; all else goes to
+//! the one who owns the server, and is with it before the next message is read: nothing overtakes it.
 
 mod handshake;
 mod pending;
@@ -17,7 +17,7 @@ use steadfast_mcp::delivery::Link;
 use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, QueueLimits, Received, line_writer};
 use steadfast_mcp::message::{Kind, Message};
 use steadfast_process::{End, Incarnation, IncarnationNumber, Incarnations, Sent, State, Supervisor};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 pub(crate) use self::handshake::Handshake;
@@ -38,6 +38,12 @@ pub(crate) struct Server {
 struct Line {
     number: IncarnationNumber,
     sender: LineSender,
+}
+
+/// Whoever owns a server hears what it does without being asked.
+pub(crate) trait Owner: Send + Sync + 'static {
+    /// The server is not listened to before this has come back.
+    fn heard(&self, event: FromServer) -> impl Future<Output = ()> + Send;
 }
 
 /// What a server does without being asked.
@@ -66,22 +72,15 @@ const HANDSHAKE: Duration = Duration::from_secs(120);
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 impl Server {
-    /// A server that is started when it is wanted. The future keeps it, until it is dropped.
-    pub(crate) fn new(
-        name: Namespace,
-        supervisor: Supervisor,
-        incarnations: Incarnations,
-        owner: mpsc::Sender<FromServer>,
-    ) -> (Arc<Self>, impl Future<Output = ()> + Send) {
-        let server = Arc::new(Self {
+    /// A server that is started when it is wanted, and listened to by [`Server::keep`].
+    pub(crate) fn new(name: Namespace, supervisor: Supervisor) -> Arc<Self> {
+        Arc::new(Self {
             name,
             handshake: Handshake::default(),
             supervisor,
             line: watch::Sender::new(None),
             pending: Arc::default(),
-        });
-        let kept = keep(server.clone(), incarnations, owner);
-        (server, kept)
+        })
     }
 
     /// Sends a request to a server that is ready, and waits for one to become so. The answer is waited for apart: what
@@ -181,37 +180,8 @@ pub(crate) fn gone(why: &str) -> Fault {
     Fault::new(Source::Transport { error: Transport::ConnectionClosed, written: false }, why)
 }
 
-/// Takes the incarnations as they come, one after the other.
-async fn keep(server: Arc<Server>, mut incarnations: Incarnations, owner: mpsc::Sender<FromServer>) {
-    while let Some(Incarnation { number, stdin, stdout, .. }) = incarnations.next().await {
-        let link = Link::new();
-        let (sender, writing) = line_writer(stdin, link, QueueLimits::default());
-        // Kept nowhere but with the server: when that lets go of it, the child sees the end of its input.
-        let greeting = greet(&server, Line { number, sender }, &owner);
-        let reading = read(&server, number, LineReader::new(stdout, LONGEST_LINE), &owner);
-        // It ends well only when its line is let go, which is not what ends the rest.
-        let writing = async {
-            if writing.await.is_ok() {
-                std::future::pending::<()>().await;
-            }
-        };
-        let mut reading = pin!(reading);
-        let mut beside = pin!(async { tokio::join!(greeting, writing) });
-        let why = tokio::select! {
-            why = &mut reading => why,
-            _ = &mut beside => "it does not read what it is sent",
-        };
-        server.line.send_replace(None);
-        let fault = server.last_words(number, why).await;
-        server.pending.lost(number, &fault);
-        if owner.send(FromServer::Died(number)).await.is_err() {
-            return;
-        }
-    }
-}
-
 /// Makes a new incarnation what the last one was. The first is made by its client.
-async fn greet(server: &Arc<Server>, line: Line, owner: &mpsc::Sender<FromServer>) {
+async fn greet(server: &Server, line: Line, owner: &impl Owner) {
     server.line.send_replace(Some(line.clone()));
     let Some(words) = server.handshake.words() else { return };
     let said = async {
@@ -229,7 +199,7 @@ async fn greet(server: &Arc<Server>, line: Line, owner: &mpsc::Sender<FromServer
             server.supervisor.ready(line.number).await;
             if line.number.get() > 1 {
                 let tools_changed = server.handshake.tools_changed(server, &line).await;
-                let _ = owner.send(FromServer::Recovered(Recovery { tools_changed })).await;
+                owner.heard(FromServer::Recovered(Recovery { tools_changed })).await;
             }
         }
         Ok(Err(fault)) => {
@@ -244,7 +214,7 @@ async fn read(
     server: &Server,
     number: IncarnationNumber,
     mut lines: LineReader<impl tokio::io::AsyncRead + Unpin>,
-    owner: &mpsc::Sender<FromServer>,
+    owner: &impl Owner,
 ) -> &'static str {
     loop {
         let message = match lines.next().await {
@@ -284,13 +254,38 @@ async fn read(
             Kind::Notification { .. } => FromServer::Told(message),
             Kind::Request { .. } => FromServer::Asked(number, message),
         };
-        if owner.send(event).await.is_err() {
-            return "nobody wants it any more";
-        }
+        owner.heard(event).await;
     }
 }
 
 impl Server {
+    /// Takes the incarnations as they come, one after the other.
+    pub(crate) async fn keep(self: Arc<Self>, mut incarnations: Incarnations, owner: Arc<impl Owner>) {
+        while let Some(Incarnation { number, stdin, stdout, .. }) = incarnations.next().await {
+            let link = Link::new();
+            let (sender, writing) = line_writer(stdin, link, QueueLimits::default());
+            // Kept nowhere but with the server: when that lets go of it, the child sees the end of its input.
+            let greeting = greet(&self, Line { number, sender }, &*owner);
+            let reading = read(&self, number, LineReader::new(stdout, LONGEST_LINE), &*owner);
+            // It ends well only when its line is let go, which is not what ends the rest.
+            let writing = async {
+                if writing.await.is_ok() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let mut reading = pin!(reading);
+            let mut beside = pin!(async { tokio::join!(greeting, writing) });
+            let why = tokio::select! {
+                why = &mut reading => why,
+                _ = &mut beside => "it does not read what it is sent",
+            };
+            self.line.send_replace(None);
+            let fault = self.last_words(number, why).await;
+            self.pending.lost(number, &fault);
+            owner.heard(FromServer::Died(number)).await;
+        }
+    }
+
     /// What requests are told that will have no answer. A server that closed its output mostly dies in the same moment.
     async fn last_words(&self, number: IncarnationNumber, why: &'static str) -> Fault {
         self.supervisor.condemn(number, why).await;

@@ -3,17 +3,24 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use http::Request;
 use steadfast::id::Namespace;
 use steadfast::{Logging, OnDamage, Steadfast};
 use steadfast_core::restart::RestartPolicy;
-use steadfast_gateway::{Connection, Wrapped, namespace_of, wrap};
+use steadfast_gateway::{Connection, Listener, Start, Wrapped, namespace_of, wrap};
+use steadfast_mcp::http::front::{Endpoint, Principal, ServeLimits, Settings, Tokens, not_found, serve};
 use steadfast_process::{Environment, Launch, Leash, Patience, Supervisor};
+use tokio::net::TcpListener;
 use tokio::runtime;
+use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
+use crate::output;
 use crate::sources::Chosen;
 use crate::stop;
 
@@ -27,6 +34,9 @@ pub(crate) struct Options {
     /// What the server is called in the configuration and in what is told of it. Without it: its program and a digest.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// Takes clients over streamable HTTP at this address (path /mcp) instead of on our own streams.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
     /// The command of the server, and its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -62,20 +72,73 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     let steadfast = opening.open().await?;
     let leash = Leash::of_this_program()
         .map_err(|error| Failure::World(format!("this program cannot find itself: {error}")))?;
-    let (supervisor, incarnations) =
-        Supervisor::new(launch, leash, RestartPolicy::default(), u64::from(std::process::id()));
-    let wrapped = Wrapped {
-        input: tokio::io::stdin(),
-        output: tokio::io::stdout(),
-        connection: Connection::of_parent(),
-        name,
-        supervisor,
-        incarnations,
-    };
-    wrap(steadfast.engine(), wrapped, stop::asked()).await;
+    let seed = u64::from(std::process::id());
+    let start = move || Supervisor::new(launch.clone(), leash.clone(), RestartPolicy::default(), seed);
+    let stop = stop::asked();
+    match options.listen {
+        Some(address) => listen(&steadfast, address, name, Box::new(start), stop).await?,
+        None => {
+            let (supervisor, incarnations) = start();
+            let wrapped = Wrapped {
+                input: tokio::io::stdin(),
+                output: tokio::io::stdout(),
+                connection: Connection::of_parent(),
+                name,
+                supervisor,
+                incarnations,
+            };
+            wrap(steadfast.engine(), wrapped, stop).await;
+        }
+    }
     steadfast.shutdown(Duration::ZERO).await;
     Ok(())
 }
+
+/// Takes clients over HTTP at this address.
+async fn listen(
+    steadfast: &Steadfast,
+    address: SocketAddr,
+    name: Namespace,
+    start: Start,
+    stop: CancellationToken,
+) -> Result<(), Failure> {
+    let mut tokens = Tokens::default();
+    let token = env::var("STEADFAST_TOKEN").unwrap_or_default();
+    tokens.add(&token, Principal::new("operator"));
+    if !address.ip().is_loopback() && token.is_empty() {
+        return Err(Failure::Usage(format!(
+            "{address} can be reached from other machines: set STEADFAST_TOKEN to a secret that clients must send, or listen on 127.0.0.1"
+        )));
+    }
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|error| Failure::World(format!("cannot listen on {address}: {error}")))?;
+    let bound = listener.local_addr().unwrap_or(address);
+    let local = token.is_empty().then(|| Connection::of_parent().actor);
+    let sessions = Listener::new(steadfast.engine().clone(), name, tokens, local, start);
+    let tidying = tokio::spawn(sessions.clone().tidy());
+    output::remark(&format!("listening on http://{bound}/mcp"));
+    let endpoint = Arc::new(Endpoint::new(sessions.clone(), Settings::default()));
+    let service = move |request: Request<_>, peer| {
+        let endpoint = endpoint.clone();
+        async move {
+            match request.uri().path() {
+                "/mcp" => endpoint.respond(request, peer).await,
+                _ => not_found(&peer),
+            }
+        }
+    };
+    let ending = stop.child_token();
+    let serving = tokio::spawn(serve(listener, ServeLimits::default(), service, ending.clone()));
+    stop.cancelled().await;
+    tidying.abort();
+    sessions.close(DRAIN).await;
+    let _ = serving.await;
+    Ok(())
+}
+
+/// How long calls that are under way may take when we are asked to end.
+const DRAIN: Duration = Duration::from_secs(10);
 
 fn launch(command: &[OsString]) -> Result<Launch, Failure> {
     let (program, args) = command

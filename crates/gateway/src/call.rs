@@ -10,10 +10,10 @@ use steadfast_core::envelope::{
 use steadfast_core::id::{Namespace, RequestId, SessionKey, ToolName};
 use steadfast_core::output::RawJson as Kept;
 use steadfast_executor::{Answer, Attempt, Tool};
-use steadfast_mcp::lines::LineSender;
 use steadfast_mcp::message::Message;
 use steadfast_mcp::raw::RawJson;
 
+use crate::client::Voice;
 use crate::made::answer_of;
 use crate::server::{Hear, Server};
 use crate::session::cancel;
@@ -77,18 +77,18 @@ fn next_request() -> RequestId {
 pub(crate) struct Upstream {
     server: Arc<Server>,
     request: Message,
-    client: LineSender,
+    voice: Voice,
 }
 
 impl Upstream {
-    pub(crate) fn new(server: Arc<Server>, request: Message, client: LineSender) -> Self {
-        Self { server, request, client }
+    pub(crate) fn new(server: Arc<Server>, request: Message, voice: Voice) -> Self {
+        Self { server, request, voice }
     }
 }
 
 impl Tool for Upstream {
     fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
-        let (server, client) = (self.server.clone(), self.client.clone());
+        let (server, voice) = (self.server.clone(), self.voice.clone());
         let key = RawJson::string(attempt.idempotency_key());
         let mut sent = self
             .request
@@ -105,7 +105,7 @@ impl Tool for Upstream {
         async move {
             server.handshake.spoke();
             let pulse = attempt.clone();
-            let hear = heard(&sent, &client, Some(Arc::new(move || pulse.progress())));
+            let hear = heard(&sent, &voice, Some(Arc::new(move || pulse.progress())));
             let mut place = server.send(&sent, hear).await?;
             let id = place.id();
             let answer = tokio::select! {
@@ -121,19 +121,31 @@ impl Tool for Upstream {
     }
 }
 
-/// Passes progress on under the client's own token, and takes it as a sign of life.
+/// Passes on what belongs to a request, under the client's own names for it: progress, and what it listens for. Progress
+/// is a sign of life.
 pub(crate) fn heard(
     request: &Message,
-    client: &LineSender,
+    voice: &Voice,
     pulse: Option<Arc<dyn Fn() + Send + Sync>>,
 ) -> Option<Hear> {
-    let token = request.progress_token()?;
-    let client = client.clone();
-    Some(Arc::new(move |progress: &Message| {
-        if let Some(pulse) = &pulse {
-            pulse();
-        }
-        // A client that reads too slowly misses signs of life, and nothing else.
-        let _ = client.try_send(&progress.rewrite().param("progressToken", token.clone()).finish());
+    let (token, id) = (request.progress_token(), request.id()?.to_json());
+    if token.is_none() && request.method() != Some("subscriptions/listen") {
+        return None;
+    }
+    let voice = voice.clone();
+    Some(Arc::new(move |message: &Message| {
+        let named = match (message.method(), &token) {
+            (Some("notifications/progress"), Some(token)) => {
+                if let Some(pulse) = &pulse {
+                    pulse();
+                }
+                message.rewrite().param("progressToken", token.clone())
+            }
+            _ => message.rewrite().meta(SUBSCRIPTION, id.clone()),
+        };
+        voice.mention(named.finish());
     }))
 }
+
+/// The member of `_meta` with the id of the request that listens.
+pub(crate) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";

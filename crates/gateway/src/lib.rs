@@ -6,15 +6,20 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `session` | which message of a client or server goes where |
+//! | `client` | the ways to a client: a line, the streams of a session, the answers to single requests |
 //! | `server/` | a server behind us: requests and their answers, death and recovery |
 //! | `call` | a call as the engine takes it, and the tool that it runs |
 //! | `who` | who is calling, and by what a call is known again |
 //! | `made` | the message that a client gets for what a call came to |
 //! | `catalog` | what is known of a server's tools |
+//! | `listen` | clients over HTTP and their sessions |
+//! | `wrap` | a client on our own streams |
 //! | `local` | who started us, and what a server is called that nobody gave a name |
 
 mod call;
 mod catalog;
+mod client;
+mod listen;
 mod local;
 mod made;
 mod server;
@@ -22,6 +27,7 @@ mod session;
 mod who;
 mod wrap;
 
+pub use listen::{Listener, Start};
 pub use local::namespace_of;
 pub use who::{Connection, Said};
 pub use wrap::{Wrapped, wrap};

@@ -1,10 +1,10 @@
-//! One client on a line of its own and the server behind it: which message goes where.
+//! One client and the server behind it: which message goes where.
 //!
 //! `tools/call` goes down the path of the engine. Every other request is passed on with a time-out, and once more where
 //! asking twice does no harm. What the server asks its client is numbered anew, so that the questions of a server that was
 //! started again are not taken for those of the one before.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,18 +15,17 @@ use steadfast_core::call::KeysOf;
 use steadfast_core::classify::{Fault, Source};
 use steadfast_core::id::ToolName;
 use steadfast_executor::{CallOptions, Called, Canceller, Engine};
-use steadfast_mcp::delivery::{Fate, GRACE, Link};
-use steadfast_mcp::lines::{LineReader, LineSender, Received};
+use steadfast_mcp::delivery::{Fate, GRACE};
 use steadfast_mcp::message::{Id, Kind, Message, code};
 use steadfast_mcp::raw::RawJson;
 use steadfast_process::IncarnationNumber;
-use tokio::io::AsyncRead;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::call::{Upstream, envelope};
 use crate::catalog::Catalog;
+use crate::client::{Client, Reply, Voice};
 use crate::made;
 use crate::server::{FromServer, Owner, Server};
 use crate::who::{Connection, Said};
@@ -35,26 +34,39 @@ use crate::who::{Connection, Said};
 pub(crate) struct Session {
     engine: Engine,
     server: Arc<Server>,
-    client: LineSender,
-    link: Link,
+    client: Client,
     connection: Connection,
     catalog: Catalog,
-    /// What the client waits for, by its own ids.
-    running: Mutex<HashMap<Id, Running>>,
+    /// What the client waits for, by numbers of our own: clients that share a session have ids of their own.
+    running: Mutex<BTreeMap<u64, Running>>,
     /// What the server asked, by the numbers that we gave it.
     asked: Mutex<HashMap<u64, (IncarnationNumber, Id)>>,
     next: AtomicU64,
     tasks: TaskTracker,
 }
 
+/// A message of a client.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) message: Message,
+    /// The way to answer it, if it is a request.
+    pub(crate) reply: Option<Reply>,
+    /// The idempotency key that came beside it.
+    pub(crate) key: Option<String>,
+}
+
 /// A request that the client waits for.
-enum Running {
+struct Running {
+    id: Id,
+    voice: Voice,
+    what: What,
+}
+
+enum What {
     Call(Canceller),
     Other(Arc<Notify>),
 }
 
-/// How long calls that are under way may take when we are asked to end.
-const DRAIN: Duration = Duration::from_secs(10);
 /// How long a request that is no call may take.
 const REQUEST: Duration = Duration::from_secs(300);
 /// How often a request is sent that does no harm twice.
@@ -74,15 +86,13 @@ impl Session {
     pub(crate) fn new(
         engine: Engine,
         server: Arc<Server>,
-        client: LineSender,
-        link: Link,
+        client: Client,
         connection: Connection,
     ) -> Arc<Self> {
         Arc::new(Self {
             engine,
             server,
             client,
-            link,
             connection,
             catalog: Catalog::default(),
             running: Mutex::default(),
@@ -92,62 +102,45 @@ impl Session {
         })
     }
 
-    /// Carries messages both ways until the client has gone and what it began is over, or until `stop`; then the engine
-    /// takes no more calls, and those under way have a while to end.
-    pub(crate) async fn run(
-        self: &Arc<Self>,
-        mut from_client: LineReader<impl AsyncRead + Unpin>,
-        stop: CancellationToken,
-    ) {
-        loop {
-            tokio::select! {
-                received = from_client.next() => match received {
-                    None | Some(Err(_)) => break,
-                    Some(Ok(received)) => self.received(received).await,
-                },
-                () = stop.cancelled() => break,
-            }
-        }
-        self.link.close();
+    /// Waits until what the client began is over, or until `stop`; then takes no more of it.
+    pub(crate) async fn finish(&self, stop: &CancellationToken) {
         self.tasks.close();
         tokio::select! {
             () = self.tasks.wait() => {}
             () = stop.cancelled() => {}
         }
-        self.engine.shutdown(DRAIN).await;
     }
 
-    async fn received(self: &Arc<Self>, received: Received) {
-        match received {
-            Received::Message(message) => {
-                self.link.heard(&message);
-                self.from_client(message).await;
-            }
-            Received::NotAMessage { why, .. } => self.say(&why.answer()).await,
-            Received::TooLong { bytes } => {
-                let why = format!("the line of {bytes} bytes is too long");
-                self.say(&Message::error_response(None, code::INVALID_REQUEST, &why, None)).await;
-            }
-            Received::Half(_) => {}
-        }
+    /// Whether the client waits for anything.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.tasks.is_empty()
     }
 
-    async fn from_client(self: &Arc<Self>, message: Message) {
-        match message.kind() {
-            Kind::Request { id, method: "ping" } => {
-                self.say(&Message::result_response(&id, &empty())).await;
+    /// Ends the server behind this client.
+    pub(crate) async fn stop(&self) {
+        self.server.stop().await;
+    }
+
+    /// A message of the client. Comes back before it is answered, and in the order in which messages came.
+    pub(crate) async fn take(self: &Arc<Self>, incoming: Incoming) {
+        let Incoming { message, reply, key } = incoming;
+        match (message.kind(), reply) {
+            (Kind::Request { id, method: "ping" }, Some(reply)) => {
+                reply.answer(&Message::result_response(&id, &empty())).await;
             }
-            Kind::Request { id, method: "tools/call" } => self.call(id, message),
-            Kind::Request { id, .. } => self.pass_on(id, message),
-            Kind::Notification { method: "notifications/cancelled" } => self.cancelled(&message),
-            Kind::Notification { .. } => self.server.tell(&message).await,
-            Kind::Result { id } | Kind::Error { id: Some(id) } => {
+            (Kind::Request { id, method: "tools/call" }, Some(reply)) => self.call(id, message, reply, key),
+            (Kind::Request { id, .. }, Some(reply)) => self.pass_on(id, message, reply),
+            // Nobody could hear the answer.
+            (Kind::Request { .. }, None) => {}
+            (Kind::Notification { method: "notifications/cancelled" }, _) => self.cancelled(&message),
+            (Kind::Notification { .. }, _) => self.server.tell(&message).await,
+            (Kind::Result { id } | Kind::Error { id: Some(id) }, _) => {
                 let asked = id.as_u64().and_then(|number| self.asked.lock().remove(&number));
                 if let Some((by, original)) = asked {
                     self.server.answer(by, &message.rewrite().id(&original).finish()).await;
                 }
             }
-            Kind::Error { id: None } => {}
+            (Kind::Error { id: None }, _) => {}
         }
     }
 
@@ -171,27 +164,58 @@ impl Session {
         self.say(&request.rewrite().id(&Id::number(number)).finish()).await;
     }
 
+    /// Says what the server said by itself. Where exactly one request is under way it belongs to that, most likely, and a
+    /// client that does not listen otherwise hears it there.
+    async fn say(&self, message: &Message) {
+        let voice = match &self.client {
+            Client::Line(_) => None,
+            Client::Streams(_) | Client::Answers => {
+                let running = self.running.lock();
+                let mut voices = running.values().map(|running| &running.voice);
+                voices.next().filter(|_| voices.next().is_none()).cloned()
+            }
+        };
+        match voice {
+            Some(voice) => voice.say(message).await,
+            None => self.client.say(message).await,
+        }
+    }
+
     /// The client does not want an answer any more.
     fn cancelled(&self, notification: &Message) {
         let Some(text) = notification.param("requestId") else { return };
         let mut running = self.running.lock();
-        let Some(id) = running.keys().find(|id| id.is(text)).cloned() else { return };
-        match running.remove(&id) {
-            Some(Running::Call(canceller)) => canceller.cancel(),
-            Some(Running::Other(withdrawn)) => withdrawn.notify_one(),
+        let Some(number) = running.iter().find(|(_, one)| one.id.is(text)).map(|(number, _)| *number) else {
+            return;
+        };
+        match running.remove(&number).map(|one| one.what) {
+            Some(What::Call(canceller)) => canceller.cancel(),
+            Some(What::Other(withdrawn)) => withdrawn.notify_one(),
             None => {}
         }
     }
 
+    /// Notes that the client waits for this; gives the number that it is noted under.
+    fn begin(&self, id: &Id, voice: Voice, what: What) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.running.lock().insert(number, Running { id: id.clone(), voice, what });
+        number
+    }
+
+    /// Whether the client still waits for this; it does not after this.
+    fn end(&self, number: u64) -> bool {
+        self.running.lock().remove(&number).is_some()
+    }
+
     // ---- calls ----
 
-    fn call(self: &Arc<Self>, id: Id, request: Message) {
-        let said = match Said::by(&request, &self.connection, None) {
+    fn call(self: &Arc<Self>, id: Id, request: Message, reply: Reply, key: Option<String>) {
+        let said = match Said::by(&request, &self.connection, key.as_deref()) {
             Ok(said) => said,
             Err(why) => {
                 let why = format!("the idempotency key cannot be used: {why}");
                 let refusal = Message::error_response(Some(&id), code::INVALID_PARAMS, &why, None);
-                self.spawn(|session| async move { session.say(&refusal).await });
+                self.tasks.spawn(async move { _ = reply.answer(&refusal).await });
                 return;
             }
         };
@@ -199,7 +223,7 @@ impl Session {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
         let (Some(name), true) = (name, arguments.starts_with('{')) else {
             // No tool has such a name, and none takes such arguments: the server says so in its own words.
-            return self.pass_on(id, request);
+            return self.pass_on(id, request, reply);
         };
         let options = CallOptions {
             channel: Channel::Headless,
@@ -210,21 +234,29 @@ impl Session {
             continuation: said.continuation,
         };
         let envelope = envelope(&self.server.name, name, arguments, said, &self.connection);
-        let upstream = Upstream::new(self.server.clone(), request, self.client.clone());
-        let calling = self.engine.call_with(envelope, upstream, options);
-        self.running.lock().insert(id.clone(), Running::Call(calling.canceller()));
+        let voice = reply.voice();
+        let upstream = Upstream::new(self.server.clone(), request, voice.clone());
+        let mut calling = self.engine.call_with(envelope, upstream, options);
+        let canceller = calling.canceller();
+        let number = self.begin(&id, voice.clone(), What::Call(canceller.clone()));
         self.spawn(|session| async move {
-            let called = calling.await;
+            let called = tokio::select! {
+                called = &mut calling => called,
+                () = voice.withdrawn() => {
+                    canceller.cancel();
+                    calling.await
+                }
+            };
             // Who withdrew a call does not want to hear of it again.
-            if session.running.lock().remove(&id).is_some() {
-                session.answer_call(&id, called).await;
+            if session.end(number) {
+                session.answer_call(&id, called, reply).await;
             }
         });
     }
 
-    async fn answer_call(&self, id: &Id, called: Called) {
+    async fn answer_call(&self, id: &Id, called: Called, reply: Reply) {
         let response = made::response(id, &called);
-        let Ok(delivery) = self.client.answer(&response).await else { return };
+        let Some(delivery) = reply.answer(&response).await else { return };
         if let Some(arrival) = called.arrival
             && let Fate::Delivered(_) = delivery.settled(GRACE).await
         {
@@ -234,25 +266,29 @@ impl Session {
 
     // ---- other requests ----
 
-    fn pass_on(self: &Arc<Self>, id: Id, request: Message) {
-        let withdrawn = Arc::new(Notify::new());
-        self.running.lock().insert(id.clone(), Running::Other(withdrawn.clone()));
+    fn pass_on(self: &Arc<Self>, id: Id, request: Message, reply: Reply) {
+        let (withdrawn, voice) = (Arc::new(Notify::new()), reply.voice());
+        let number = self.begin(&id, voice.clone(), What::Other(withdrawn.clone()));
         self.spawn(|session| async move {
             let answered = tokio::select! {
-                answered = session.ask_server(&id, &request) => answered,
+                answered = session.ask_server(&id, &request, &voice) => answered,
                 () = withdrawn.notified() => return,
+                () = voice.withdrawn() => {
+                    session.end(number);
+                    return;
+                }
             };
-            session.running.lock().remove(&id);
-            session.say(&answered).await;
+            session.end(number);
+            reply.answer(&answered).await;
         });
     }
 
-    async fn ask_server(&self, id: &Id, request: &Message) -> Message {
+    async fn ask_server(&self, id: &Id, request: &Message, voice: &Voice) -> Message {
         let method = request.method().unwrap_or_default();
         let tries = if is_harmless(method) { TRIES } else { 1 };
         let mut tried = 1;
         loop {
-            match tokio::time::timeout(REQUEST, self.exchange(request)).await {
+            match tokio::time::timeout(patience(method), self.exchange(request, voice)).await {
                 Ok(Ok(answer)) => {
                     self.server.handshake.answered(request, &answer);
                     match method {
@@ -274,12 +310,12 @@ impl Session {
         }
     }
 
-    async fn exchange(&self, request: &Message) -> Result<Message, Fault> {
+    async fn exchange(&self, request: &Message, voice: &Voice) -> Result<Message, Fault> {
         let mut place = match request.method() {
             Some("initialize") => self.server.send_first(request).await?,
             _ => {
                 self.server.handshake.spoke();
-                let progress = crate::call::heard(request, &self.client, None);
+                let progress = crate::call::heard(request, voice, None);
                 self.server.send(request, progress).await?
             }
         };
@@ -287,11 +323,6 @@ impl Session {
         let answer = place.answer().await;
         withdrawal.was_answered();
         answer
-    }
-
-    async fn say(&self, message: &Message) {
-        // A client that is gone hears nothing more; its end is noticed where it is read.
-        let _ = self.client.send(message).await;
     }
 
     /// Work on behalf of the client, which does not end with its line.
@@ -361,6 +392,11 @@ pub(crate) fn cancel(id: &Id, why: &str) -> Message {
 
 fn empty() -> RawJson {
     RawJson::parse("{}").unwrap_or_else(|_| RawJson::string(""))
+}
+
+/// How long a request may take. One that listens lasts as long as its client wants it to.
+fn patience(method: &str) -> Duration {
+    if method == "subscriptions/listen" { Duration::MAX } else { REQUEST }
 }
 
 /// Whether asking twice is as good as asking once.

@@ -1,17 +1,20 @@
 //! One server in front of one client, each on a line of its own: what `steadfast wrap -- COMMAND` does.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::id::Namespace;
 use steadfast_executor::Engine;
 use steadfast_mcp::delivery::Link;
-use steadfast_mcp::lines::{LONGEST_LINE, LineReader, QueueLimits, line_writer};
+use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, QueueLimits, Received, line_writer};
+use steadfast_mcp::message::{Message, code};
 use steadfast_process::{Incarnations, Supervisor};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
+use crate::client::{Client, Reply};
 use crate::server::Server;
-use crate::session::Session;
+use crate::session::{Incoming, Session};
 use crate::who::Connection;
 
 /// A client's line and the server that is wanted behind it.
@@ -30,6 +33,8 @@ pub struct Wrapped<R, W> {
     pub incarnations: Incarnations,
 }
 
+/// How long calls that are under way may take when we are asked to end.
+const DRAIN: Duration = Duration::from_secs(10);
 /// How long what is left to say to a client that is gone may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -45,13 +50,42 @@ where
     let (client, writing) = line_writer(output, link.clone(), QueueLimits::default());
     let writing = tokio::spawn(writing);
     let server = Server::new(name, supervisor);
-    let session = Session::new(engine.clone(), server.clone(), client, link, connection);
-    let kept = tokio::spawn(server.clone().keep(incarnations, session.clone()));
-    session.run(LineReader::new(input, LONGEST_LINE), stop).await;
-    drop(session);
-    server.stop().await;
+    let session = Session::new(engine.clone(), server.clone(), Client::Line(client.clone()), connection);
+    let kept = tokio::spawn(server.keep(incarnations, session.clone()));
+    let mut lines = LineReader::new(input, LONGEST_LINE);
+    loop {
+        tokio::select! {
+            received = lines.next() => match received {
+                None | Some(Err(_)) => break,
+                Some(Ok(received)) => take(&session, received, &client, &link).await,
+            },
+            () = stop.cancelled() => break,
+        }
+    }
+    link.close();
+    session.finish(&stop).await;
+    engine.shutdown(DRAIN).await;
+    session.stop().await;
     kept.abort();
-    // The session ends with the last who knows it, and with it the line to the client.
+    // The line to the client ends with the last who knows it.
     let _ = kept.await;
+    drop((session, client));
     let _ = tokio::time::timeout(LAST_WORDS, writing).await;
+}
+
+async fn take(session: &Arc<Session>, received: Received, client: &LineSender, link: &Link) {
+    let refusal = match received {
+        Received::Message(message) => {
+            link.heard(&message);
+            let reply = message.is_request().then(|| Reply::Line(client.clone()));
+            return session.take(Incoming { message, reply, key: None }).await;
+        }
+        Received::NotAMessage { why, .. } => why.answer(),
+        Received::TooLong { bytes } => {
+            let why = format!("the line of {bytes} bytes is too long");
+            Message::error_response(None, code::INVALID_REQUEST, &why, None)
+        }
+        Received::Half(_) => return,
+    };
+    let _ = client.send(&refusal).await;
 }

@@ -245,12 +245,7 @@ async fn read(
                 tracing::warn!(event = "server.error", server = %server.name, why = %message.error_text().unwrap_or_default());
                 continue;
             }
-            Kind::Notification { method: "notifications/progress" } => {
-                if server.pending.progressed(number, &message) {
-                    continue;
-                }
-                FromServer::Told(message)
-            }
+            Kind::Notification { .. } if server.pending.heard(number, &message) => continue,
             Kind::Notification { .. } => FromServer::Told(message),
             Kind::Request { .. } => FromServer::Asked(number, message),
         };

@@ -10,7 +10,9 @@ use steadfast_mcp::message::{Id, Message};
 use steadfast_process::IncarnationNumber;
 use tokio::sync::oneshot;
 
-/// Hears of the progress of one request.
+use crate::call::SUBSCRIPTION;
+
+/// Hears what belongs to one request besides its answer.
 pub(crate) type Hear = Arc<dyn Fn(&Message) + Send + Sync>;
 
 /// All that wait.
@@ -55,16 +57,21 @@ impl Pending {
         place.is_some_and(|place| place.answer.send(Ok(answer)).is_ok())
     }
 
-    /// A sign of life for the request whose number this token is.
-    pub(crate) fn progressed(&self, at: IncarnationNumber, progress: &Message) -> bool {
-        let number = progress.param("progressToken").and_then(|token| token.parse().ok());
+    /// Something for the request that this names by the token of its progress or as what it listens for. Says whether
+    /// there is one.
+    pub(crate) fn heard(&self, at: IncarnationNumber, message: &Message) -> bool {
+        let name = match message.method() {
+            Some("notifications/progress") => message.param("progressToken"),
+            _ => message.meta_member(SUBSCRIPTION),
+        };
+        let number = name.and_then(|name| name.parse().ok());
         let heard = number.and_then(|number: u64| {
             let waiting = self.waiting.lock();
             waiting.get(&number).filter(|place| place.at == at).and_then(|place| place.hear.clone())
         });
         match heard {
             Some(hear) => {
-                hear(progress);
+                hear(message);
                 true
             }
             None => false,

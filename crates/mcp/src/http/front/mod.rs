@@ -397,6 +397,11 @@ fn bare(status: StatusCode, link: &Link) -> Response<AnswerBody> {
     response
 }
 
+/// The answer to whoever asks for something that is not here.
+pub fn not_found(peer: &Peer) -> Response<AnswerBody> {
+    bare(StatusCode::NOT_FOUND, &peer.link)
+}
+
 fn json(
     status: StatusCode,
     text: Bytes,

@@ -1,0 +1,269 @@
+//! Clients over streamable HTTP, each session with a server of its own behind it: what `steadfast wrap --listen` does.
+//!
+//! In the older era a session begins with `initialize` and ends when its client says so or has been silent for long. In
+//! the modern one every request stands alone; those share one server.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_core::id::{ActorId, Digest, Namespace, SessionKey};
+use steadfast_executor::Engine;
+use steadfast_mcp::http::front::{
+    self, Caller, Front, Listening, Principal, Refusal, SessionId, StreamLimits, Tokens,
+};
+use steadfast_mcp::http::{Era, LEGACY, MODERN};
+use steadfast_process::{Incarnations, Supervisor};
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::{Client, Reply};
+use crate::server::Server;
+use crate::session::{Incoming, Session};
+use crate::who::Connection;
+
+/// Makes the server behind a session.
+pub type Start = Box<dyn Fn() -> (Supervisor, Incarnations) + Send + Sync>;
+
+/// The sessions of all clients.
+pub struct Listener {
+    engine: Engine,
+    name: Namespace,
+    start: Start,
+    tokens: Tokens,
+    /// Who asks without a token, where that is allowed.
+    local: Option<ActorId>,
+    sessions: Mutex<HashMap<SessionId, Arc<Attached>>>,
+    /// What those share who have no session.
+    shared: Mutex<Option<Arc<Attached>>>,
+    stop: CancellationToken,
+}
+
+/// A client and what keeps it connected.
+struct Attached {
+    /// Nothing in the modern era.
+    streams: Option<Arc<front::Session>>,
+    principal: Principal,
+    session: Arc<Session>,
+    inbox: mpsc::Sender<Incoming>,
+    /// When something was last heard of the client.
+    heard: Mutex<Instant>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+/// The most sessions at a time: each has a server of its own.
+const MOST_SESSIONS: usize = 64;
+/// Messages of one session that wait to be looked at.
+const INBOX: usize = 256;
+/// A session of which nothing was heard for so long is ended.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+/// How often idle sessions are looked for.
+const LOOK: Duration = Duration::from_secs(60);
+/// When a client that finds no room may ask again.
+const LATER: Duration = Duration::from_secs(5);
+
+impl Listener {
+    /// Takes clients for servers that `start` makes. Without tokens everybody who can reach us is `local`.
+    pub fn new(
+        engine: Engine,
+        name: Namespace,
+        tokens: Tokens,
+        local: Option<ActorId>,
+        start: Start,
+    ) -> Arc<Self> {
+        let (sessions, shared) = (Mutex::default(), Mutex::default());
+        let stop = CancellationToken::new();
+        Arc::new(Self { engine, name, start, tokens, local, sessions, shared, stop })
+    }
+
+    /// Ends sessions that are not used any more, until it is dropped.
+    pub async fn tidy(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let idle: Vec<SessionId> = {
+                let sessions = self.sessions.lock();
+                sessions.iter().filter(|(_, one)| one.is_idle()).map(|(id, _)| id.clone()).collect()
+            };
+            for id in idle {
+                self.drop_session(&id).await;
+            }
+        }
+    }
+
+    /// Ends every session, after what is under way has had the time that the engine gives it.
+    pub async fn close(&self, drain: Duration) {
+        self.engine.shutdown(drain).await;
+        self.stop.cancel();
+        let sessions: Vec<_> = self.sessions.lock().drain().map(|(_, one)| one).collect();
+        let shared = self.shared.lock().take();
+        for one in sessions.into_iter().chain(shared) {
+            one.end().await;
+        }
+    }
+
+    async fn drop_session(&self, id: &SessionId) {
+        let gone = self.sessions.lock().remove(id);
+        if let Some(gone) = gone {
+            gone.end().await;
+        }
+    }
+
+    fn attach(&self, streams: Option<Arc<front::Session>>, principal: Principal) -> Arc<Attached> {
+        let (supervisor, incarnations) = (self.start)();
+        let server = Server::new(self.name.clone(), supervisor);
+        let client = streams.clone().map_or(Client::Answers, Client::Streams);
+        // Who knows the name of a session can speak in it, so it is not written down.
+        let key = streams.as_ref().map(|streams| Digest::of(streams.id().as_str().as_bytes()).fingerprint());
+        let session = key.and_then(|key| SessionKey::new(format!("mcp:{key}")).ok());
+        let connection = Connection { actor: self.actor(&principal), session };
+        let session = Session::new(self.engine.clone(), server.clone(), client, connection);
+        let (inbox, mut messages) = mpsc::channel(INBOX);
+        let taking = session.clone();
+        let tasks = [
+            tokio::spawn(server.keep(incarnations, session.clone())),
+            // One after the other: what a client says first is heard first.
+            tokio::spawn(async move {
+                while let Some(incoming) = messages.recv().await {
+                    taking.take(incoming).await;
+                }
+            }),
+        ];
+        Arc::new(Attached { streams, principal, session, inbox, heard: Mutex::new(Instant::now()), tasks })
+    }
+
+    fn actor(&self, principal: &Principal) -> ActorId {
+        match &self.local {
+            Some(local) if principal.as_str() == LOCAL => local.clone(),
+            Some(_) | None => token_actor(principal),
+        }
+    }
+
+    /// The client that this message is of; in the older era `initialize` makes it one.
+    fn client_of(&self, incoming: &front::Incoming) -> Result<Arc<Attached>, Refusal> {
+        let id = incoming.message.id();
+        match (incoming.era, &incoming.session) {
+            (Era::Modern, _) => {
+                let mut shared = self.shared.lock();
+                let found = shared.get_or_insert_with(|| self.attach(None, Principal::new(SHARED)));
+                Ok(found.clone())
+            }
+            (Era::Legacy, Some(session)) => {
+                let found = self.sessions.lock().get(session.id()).cloned();
+                found.ok_or_else(|| Refusal::unknown_session(id.as_ref()))
+            }
+            (Era::Legacy, None) => {
+                let mut sessions = self.sessions.lock();
+                if sessions.len() >= MOST_SESSIONS {
+                    return Err(Refusal::overloaded(id.as_ref(), LATER));
+                }
+                let name = new_id();
+                let streams = front::Session::new(name.clone(), StreamLimits::default());
+                let attached = self.attach(Some(streams), incoming.caller.principal.clone());
+                sessions.insert(name, attached.clone());
+                Ok(attached)
+            }
+        }
+    }
+}
+
+/// As whom those are admitted who need no token.
+const LOCAL: &str = "local";
+/// Whose server it is that requests without a session share.
+const SHARED: &str = "";
+
+impl Front for Listener {
+    fn admit(&self, bearer: Option<&[u8]>) -> Option<Principal> {
+        match &self.local {
+            Some(_) => Some(Principal::new(LOCAL)),
+            None => self.tokens.principal(bearer?).cloned(),
+        }
+    }
+
+    fn versions(&self) -> Vec<String> {
+        [MODERN].iter().chain(&LEGACY).map(|version| (*version).to_owned()).collect()
+    }
+
+    async fn session(&self, id: &SessionId, principal: &Principal) -> Option<Arc<front::Session>> {
+        let found = self.sessions.lock().get(id).filter(|one| one.principal == *principal).cloned()?;
+        *found.heard.lock() = Instant::now();
+        found.streams.clone()
+    }
+
+    fn message(&self, incoming: front::Incoming) {
+        let client = self.client_of(&incoming);
+        let front::Incoming { message, caller, era, responder, .. } = incoming;
+        let client = match client {
+            Ok(client) => client,
+            Err(refusal) => {
+                if let Some(responder) = responder {
+                    responder.refuse(refusal);
+                }
+                return;
+            }
+        };
+        if let (Some(responder), Some(streams), Some("initialize")) =
+            (&responder, &client.streams, message.method())
+        {
+            responder.open_session(streams);
+        }
+        let key = caller.headers.get("idempotency-key").and_then(|value| value.to_str().ok());
+        let reply = responder.map(|responder| Reply::Http(responder, era));
+        let taken = client.inbox.try_send(Incoming { message, reply, key: key.map(str::to_owned) });
+        if let Err(TrySendError::Full(Incoming { reply: Some(Reply::Http(responder, _)), .. })) = taken {
+            let id = responder.id().clone();
+            responder.refuse(Refusal::overloaded(Some(&id), LATER));
+        }
+    }
+
+    fn listening(&self, _: Listening) {}
+
+    async fn end(&self, session: Arc<front::Session>, _: Caller) {
+        self.drop_session(session.id()).await;
+    }
+}
+
+impl Attached {
+    fn is_idle(&self) -> bool {
+        let listens = self.streams.as_ref().is_some_and(|streams| streams.is_listening());
+        !listens && !self.session.is_busy() && self.heard.lock().elapsed() >= IDLE
+    }
+
+    /// Takes no more messages, waits for what is under way as long as calls may take, and ends the server.
+    async fn end(&self) {
+        if let Some(streams) = &self.streams {
+            streams.close();
+        }
+        let [kept, taking] = &self.tasks;
+        taking.abort();
+        let (session, kept) = (self.session.clone(), kept.abort_handle());
+        // Whoever says that it is done does not wait for what it began.
+        tokio::spawn(async move {
+            session.finish(&CancellationToken::new()).await;
+            session.stop().await;
+            kept.abort();
+        });
+    }
+}
+
+/// Who has this token. Names are given by the operator; a digest is always a name.
+#[expect(clippy::expect_used, reason = "hex digits and a word")]
+fn token_actor(principal: &Principal) -> ActorId {
+    let name = principal.as_str();
+    ActorId::new(format!("token:{name}"))
+        .or_else(|_| ActorId::new(format!("token:{}", Digest::of(name.as_bytes()).fingerprint())))
+        .expect("it is short and printable")
+}
+
+/// A name that nobody can guess.
+#[expect(
+    clippy::expect_used,
+    reason = "hex digits; and who cannot draw a name must not give one that can be guessed"
+)]
+fn new_id() -> SessionId {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes).expect("the system has randomness");
+    SessionId::new(&Digest::from_bytes(bytes).to_hex()).expect("64 hex digits are a name")
+}

@@ -16,7 +16,6 @@ use steadfast_mcp::raw::RawJson;
 use crate::client::Voice;
 use crate::made::answer_of;
 use crate::server::{Hear, Server};
-use crate::session::cancel;
 use crate::who::{Connection, Said};
 
 /// The envelope of a call.
@@ -107,11 +106,10 @@ impl Tool for Upstream {
             let pulse = attempt.clone();
             let hear = heard(&sent, &voice, Some(Arc::new(move || pulse.progress())));
             let mut place = server.send(&sent, hear).await?;
-            let id = place.id();
             let answer = tokio::select! {
                 answer = place.answer() => answer,
                 () = attempt.cancelled() => {
-                    server.tell(&cancel(&id, "the answer is not wanted any more")).await;
+                    server.withdraw(&place).await;
                     // What it still says counts.
                     place.answer().await
                 }

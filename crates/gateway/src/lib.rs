@@ -28,6 +28,7 @@ mod who;
 mod wrap;
 
 pub use listen::{Listener, Start};
-pub use local::namespace_of;
+pub use local::{namespace_of, namespace_of_url};
+pub use server::Backend;
 pub use who::{Connection, Said};
 pub use wrap::{Wrapped, wrap};

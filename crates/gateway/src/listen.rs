@@ -14,19 +14,18 @@ use steadfast_mcp::http::front::{
     self, Caller, Front, Listening, Principal, Refusal, SessionId, StreamLimits, Tokens,
 };
 use steadfast_mcp::http::{Era, LEGACY, MODERN};
-use steadfast_process::{Incarnations, Supervisor};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Reply};
-use crate::server::Server;
+use crate::server::{Backend, Owner, Server};
 use crate::session::{Incoming, Session};
 use crate::who::Connection;
 
 /// Makes the server behind a session.
-pub type Start = Box<dyn Fn() -> (Supervisor, Incarnations) + Send + Sync>;
+pub type Start = Box<dyn Fn() -> Backend + Send + Sync>;
 
 /// The sessions of all clients.
 pub struct Listener {
@@ -52,6 +51,8 @@ struct Attached {
     /// When something was last heard of the client.
     heard: Mutex<Instant>,
     tasks: [JoinHandle<()>; 2],
+    /// Nothing is waited for any more.
+    stop: CancellationToken,
 }
 
 /// The most sessions at a time: each has a server of its own.
@@ -88,7 +89,7 @@ impl Listener {
                 sessions.iter().filter(|(_, one)| one.is_idle()).map(|(id, _)| id.clone()).collect()
             };
             for id in idle {
-                self.drop_session(&id).await;
+                self.drop_session(&id);
             }
         }
     }
@@ -99,21 +100,22 @@ impl Listener {
         self.stop.cancel();
         let sessions: Vec<_> = self.sessions.lock().drain().map(|(_, one)| one).collect();
         let shared = self.shared.lock().take();
-        for one in sessions.into_iter().chain(shared) {
-            one.end().await;
+        let ending: Vec<_> = sessions.into_iter().chain(shared).map(|one| one.end()).collect();
+        for one in ending {
+            let _ = one.await;
         }
     }
 
-    async fn drop_session(&self, id: &SessionId) {
+    fn drop_session(&self, id: &SessionId) {
         let gone = self.sessions.lock().remove(id);
         if let Some(gone) = gone {
-            gone.end().await;
+            // Whoever says that it is done does not wait for what it began.
+            let _ = gone.end();
         }
     }
 
     fn attach(&self, streams: Option<Arc<front::Session>>, principal: Principal) -> Arc<Attached> {
-        let (supervisor, incarnations) = (self.start)();
-        let server = Server::new(self.name.clone(), supervisor);
+        let (server, keeping) = Server::new(self.name.clone(), (self.start)());
         let client = streams.clone().map_or(Client::Answers, Client::Streams);
         // Who knows the name of a session can speak in it, so it is not written down.
         let key = streams.as_ref().map(|streams| Digest::of(streams.id().as_str().as_bytes()).fingerprint());
@@ -122,8 +124,9 @@ impl Listener {
         let session = Session::new(self.engine.clone(), server.clone(), client, connection);
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let taking = session.clone();
+        let owner: Arc<dyn Owner> = session.clone();
         let tasks = [
-            tokio::spawn(server.keep(incarnations, session.clone())),
+            tokio::spawn(server.keep(keeping, Arc::downgrade(&owner))),
             // One after the other: what a client says first is heard first.
             tokio::spawn(async move {
                 while let Some(incoming) = messages.recv().await {
@@ -131,7 +134,15 @@ impl Listener {
                 }
             }),
         ];
-        Arc::new(Attached { streams, principal, session, inbox, heard: Mutex::new(Instant::now()), tasks })
+        Arc::new(Attached {
+            streams,
+            principal,
+            session,
+            inbox,
+            heard: Mutex::new(Instant::now()),
+            tasks,
+            stop: self.stop.clone(),
+        })
     }
 
     fn actor(&self, principal: &Principal) -> ActorId {
@@ -221,7 +232,7 @@ impl Front for Listener {
     fn listening(&self, _: Listening) {}
 
     async fn end(&self, session: Arc<front::Session>, _: Caller) {
-        self.drop_session(session.id()).await;
+        self.drop_session(session.id());
     }
 }
 
@@ -232,19 +243,18 @@ impl Attached {
     }
 
     /// Takes no more messages, waits for what is under way as long as calls may take, and ends the server.
-    async fn end(&self) {
+    fn end(&self) -> JoinHandle<()> {
         if let Some(streams) = &self.streams {
             streams.close();
         }
         let [kept, taking] = &self.tasks;
         taking.abort();
-        let (session, kept) = (self.session.clone(), kept.abort_handle());
-        // Whoever says that it is done does not wait for what it began.
+        let (session, kept, stop) = (self.session.clone(), kept.abort_handle(), self.stop.clone());
         tokio::spawn(async move {
-            session.finish(&CancellationToken::new()).await;
+            session.finish(&stop).await;
             session.stop().await;
             kept.abort();
-        });
+        })
     }
 }
 

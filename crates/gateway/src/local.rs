@@ -68,9 +68,22 @@ pub fn namespace_of(launch: &Launch) -> Namespace {
     }
     let digest = Digest::of(&parts).fingerprint();
     let program = Path::new(&launch.program).file_stem().unwrap_or_default().to_string_lossy();
-    let program: String =
-        program.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).take(40).collect();
-    Namespace::new(format!("{program}-{digest}")).expect("it is short and printable")
+    Namespace::new(format!("{}-{digest}", plain(&program))).expect("it is short and printable")
+}
+
+/// The same for a server at a URL. What stands in the URL besides its host may be a secret.
+#[expect(clippy::expect_used, reason = "letters, digits and a hyphen")]
+pub fn namespace_of_url(url: &str) -> Namespace {
+    let host = url.split("://").nth(1).unwrap_or_default();
+    let host = host.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = host.rsplit('@').next().unwrap_or_default().split(':').next().unwrap_or_default();
+    Namespace::new(format!("{}-{}", plain(host), Digest::of(url.as_bytes()).fingerprint()))
+        .expect("it is short and printable")
+}
+
+/// What of a text can stand in a name.
+fn plain(text: &str) -> String {
+    text.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).take(40).collect()
 }
 
 /// Whether a variable is of the terminal, the shell or the conversation that we were started from, and not of the server:

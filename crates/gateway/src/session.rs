@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use steadfast_core::approval::Channel;
 use steadfast_core::call::KeysOf;
@@ -18,7 +20,6 @@ use steadfast_executor::{CallOptions, Called, Canceller, Engine};
 use steadfast_mcp::delivery::{Fate, GRACE};
 use steadfast_mcp::message::{Id, Kind, Message, code};
 use steadfast_mcp::raw::RawJson;
-use steadfast_process::IncarnationNumber;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -27,7 +28,7 @@ use crate::call::{Upstream, envelope};
 use crate::catalog::Catalog;
 use crate::client::{Client, Reply, Voice};
 use crate::made;
-use crate::server::{FromServer, Owner, Server};
+use crate::server::{FromServer, Life, Owner, Server, cancel};
 use crate::who::{Connection, Said};
 
 /// A client and its server.
@@ -40,7 +41,7 @@ pub(crate) struct Session {
     /// What the client waits for, by numbers of our own: clients that share a session have ids of their own.
     running: Mutex<BTreeMap<u64, Running>>,
     /// What the server asked, by the numbers that we gave it.
-    asked: Mutex<HashMap<u64, (IncarnationNumber, Id)>>,
+    asked: Mutex<HashMap<u64, (Life, Id)>>,
     next: AtomicU64,
     tasks: TaskTracker,
 }
@@ -145,7 +146,7 @@ impl Session {
     }
 
     /// A server wants something of its client.
-    async fn asked(&self, by: IncarnationNumber, request: &Message) {
+    async fn asked(&self, by: Life, request: &Message) {
         let Some(original) = request.id() else { return };
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let has_room = {
@@ -332,7 +333,13 @@ impl Session {
 }
 
 impl Owner for Session {
-    async fn heard(&self, event: FromServer) {
+    fn heard(&self, event: FromServer) -> BoxFuture<'_, ()> {
+        self.from_server(event).boxed()
+    }
+}
+
+impl Session {
+    async fn from_server(&self, event: FromServer) {
         match event {
             FromServer::Told(message) => self.say(&message).await,
             FromServer::Asked(by, message) => self.asked(by, &message).await,
@@ -382,12 +389,6 @@ impl Drop for Withdrawal<'_> {
             self.tasks.spawn(async move { server.tell(&cancel(&id, "no longer wanted")).await });
         }
     }
-}
-
-/// Tells that the answer to a request is not wanted any more.
-pub(crate) fn cancel(id: &Id, why: &str) -> Message {
-    let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, RawJson::string(why).as_str());
-    Message::notification("notifications/cancelled", RawJson::parse(params).ok().as_ref())
 }
 
 fn empty() -> RawJson {

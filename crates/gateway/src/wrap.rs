@@ -8,12 +8,11 @@ use steadfast_executor::Engine;
 use steadfast_mcp::delivery::Link;
 use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, QueueLimits, Received, line_writer};
 use steadfast_mcp::message::{Message, code};
-use steadfast_process::{Incarnations, Supervisor};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Reply};
-use crate::server::Server;
+use crate::server::{Backend, Owner, Server};
 use crate::session::{Incoming, Session};
 use crate::who::Connection;
 
@@ -27,10 +26,8 @@ pub struct Wrapped<R, W> {
     pub connection: Connection,
     /// What the server is called, and the namespace of its tools.
     pub name: Namespace,
-    /// The server.
-    pub supervisor: Supervisor,
-    /// Its incarnations.
-    pub incarnations: Incarnations,
+    /// The way to the server.
+    pub backend: Backend,
 }
 
 /// How long calls that are under way may take when we are asked to end.
@@ -45,13 +42,15 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let Wrapped { input, output, connection, name, supervisor, incarnations } = wrapped;
+    let Wrapped { input, output, connection, name, backend } = wrapped;
     let link = Link::new();
     let (client, writing) = line_writer(output, link.clone(), QueueLimits::default());
     let writing = tokio::spawn(writing);
-    let server = Server::new(name, supervisor);
+    let (server, keeping) = Server::new(name, backend);
     let session = Session::new(engine.clone(), server.clone(), Client::Line(client.clone()), connection);
-    let kept = tokio::spawn(server.keep(incarnations, session.clone()));
+    let owner: Arc<dyn Owner> = session.clone();
+    let kept = tokio::spawn(server.keep(keeping, Arc::downgrade(&owner)));
+    drop(owner);
     let mut lines = LineReader::new(input, LONGEST_LINE);
     loop {
         tokio::select! {

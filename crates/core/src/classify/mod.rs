@@ -49,6 +49,11 @@ pub fn classify(fault: &Fault, overrides: &Overrides, now: Timestamp) -> Classif
     decided
 }
 
+/// Whether this says, in whatever words, that a server does not know our session (any more): then it wants another one.
+pub fn is_session_lost(fault: &Fault) -> bool {
+    classify(fault, &Overrides::default(), Timestamp::ZERO).rule.ends_with("session-lost")
+}
+
 /// Something went wrong with an attempt, as the shell that ran it saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {

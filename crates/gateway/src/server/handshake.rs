@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
+use steadfast_core::classify::Fault;
 use steadfast_core::id::Digest;
 use steadfast_mcp::message::{Id, Message};
 use steadfast_mcp::raw::{self, RawJson};
 use tokio::time::timeout;
 
-use super::{HANDSHAKE, Line, Server};
+use super::{HANDSHAKE, Place};
 
 /// What the client made of the server so far.
 #[derive(Debug, Default)]
@@ -82,11 +83,13 @@ impl Handshake {
     }
 
     /// Whether a server that came back has other tools than those that its client knows.
-    pub(super) async fn tools_changed(&self, server: &Server, line: &Line) -> bool {
+    pub(super) async fn tools_changed<F>(&self, ask: impl FnOnce(Message) -> F) -> bool
+    where
+        F: Future<Output = Result<Place, Fault>>,
+    {
         let Some(known) = self.0.lock().tools else { return false };
-        let list = Message::request(&Id::number(0), "tools/list", None);
         let listed = async {
-            let mut place = server.send_on(line, &list, None).await.ok()?;
+            let mut place = ask(Message::request(&Id::number(0), "tools/list", None)).await.ok()?;
             place.answer().await.ok()
         };
         match timeout(HANDSHAKE, listed).await {

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use steadfast_core::classify::Fault;
 use steadfast_mcp::message::{Id, Message};
-use steadfast_process::IncarnationNumber;
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
+use super::Life;
 use crate::call::SUBSCRIPTION;
 
 /// Hears what belongs to one request besides its answer.
@@ -23,7 +24,7 @@ pub(crate) struct Pending {
 }
 
 struct Waiting {
-    at: IncarnationNumber,
+    at: Life,
     answer: oneshot::Sender<Result<Message, Fault>>,
     hear: Option<Hear>,
 }
@@ -33,22 +34,24 @@ pub(crate) struct Place {
     pub(crate) number: u64,
     answer: oneshot::Receiver<Result<Message, Fault>>,
     pending: Arc<Pending>,
+    /// What fetches the answer; ends with the place.
+    fetching: Option<AbortHandle>,
 }
 
 impl Pending {
-    /// A place for a request that goes to this incarnation.
-    pub(crate) fn enter(self: &Arc<Self>, at: IncarnationNumber, hear: Option<Hear>) -> Place {
+    /// A place for a request that goes to this life.
+    pub(crate) fn enter(self: &Arc<Self>, at: Life, hear: Option<Hear>) -> Place {
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, answer) = oneshot::channel();
         self.waiting.lock().insert(number, Waiting { at, answer: sender, hear });
-        Place { number, answer, pending: Arc::clone(self) }
+        Place { number, answer, pending: Arc::clone(self), fetching: None }
     }
 
     /// An answer has come. Says whether anybody waited for it.
-    pub(crate) fn answered(&self, at: IncarnationNumber, id: &Id, answer: Message) -> bool {
+    pub(crate) fn answered(&self, at: Life, id: &Id, answer: Message) -> bool {
         let Some(number) = id.as_u64() else { return false };
         let mut waiting = self.waiting.lock();
-        // An old incarnation cannot answer what a newer one was asked.
+        // An old life cannot answer what a newer one was asked.
         if waiting.get(&number).is_none_or(|place| place.at != at) {
             return false;
         }
@@ -59,7 +62,7 @@ impl Pending {
 
     /// Something for the request that this names by the token of its progress or as what it listens for. Says whether
     /// there is one.
-    pub(crate) fn heard(&self, at: IncarnationNumber, message: &Message) -> bool {
+    pub(crate) fn heard(&self, at: Life, message: &Message) -> bool {
         let name = match message.method() {
             Some("notifications/progress") => message.param("progressToken"),
             _ => message.meta_member(SUBSCRIPTION),
@@ -78,8 +81,16 @@ impl Pending {
         }
     }
 
-    /// The incarnation is gone: nobody who waits for it will get an answer.
-    pub(crate) fn lost(&self, at: IncarnationNumber, fault: &Fault) {
+    /// This request gets no answer.
+    pub(crate) fn failed(&self, number: u64, fault: Fault) {
+        let place = self.waiting.lock().remove(&number);
+        if let Some(place) = place {
+            let _ = place.answer.send(Err(fault));
+        }
+    }
+
+    /// The life is gone: nobody who waits for it will get an answer.
+    pub(crate) fn lost(&self, at: Life, fault: &Fault) {
         let mut waiting = self.waiting.lock();
         let gone: Vec<u64> =
             waiting.iter().filter(|(_, place)| place.at == at).map(|(number, _)| *number).collect();
@@ -97,6 +108,20 @@ impl Place {
         Id::number(self.number)
     }
 
+    /// The answer is fetched by this.
+    pub(super) fn fetched_by(mut self, fetching: AbortHandle) -> Self {
+        self.fetching = Some(fetching);
+        self
+    }
+
+    /// Gives the place up: this is what whoever waits for the answer is told.
+    pub(super) fn leave(&self, fault: Fault) {
+        self.pending.failed(self.number, fault);
+        if let Some(fetching) = &self.fetching {
+            fetching.abort();
+        }
+    }
+
     /// The answer, or what became of it instead.
     pub(crate) async fn answer(&mut self) -> Result<Message, Fault> {
         match (&mut self.answer).await {
@@ -109,5 +134,8 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.pending.waiting.lock().remove(&self.number);
+        if let Some(fetching) = &self.fetching {
+            fetching.abort();
+        }
     }
 }

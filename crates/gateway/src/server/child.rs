@@ -1,0 +1,239 @@
+//! A server that runs as a child of ours: its lines, its deaths, and how it becomes again what it was.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_mcp::delivery::Link;
+use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, QueueLimits, Received, line_writer};
+use steadfast_mcp::message::Message;
+use steadfast_process::{End, Incarnation, IncarnationNumber, Incarnations, Sent, State, Supervisor};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::{FromServer, HANDSHAKE, Hear, Life, Place, Recovery, Server, gone, handshake};
+
+/// The way to a child.
+pub(super) struct Child {
+    supervisor: Supervisor,
+    line: watch::Sender<Option<Line>>,
+}
+
+/// The way to one incarnation.
+#[derive(Clone, Debug)]
+struct Line {
+    number: IncarnationNumber,
+    sender: LineSender,
+}
+
+impl From<IncarnationNumber> for Life {
+    fn from(number: IncarnationNumber) -> Self {
+        Self(number.get())
+    }
+}
+
+/// How long the end of a server that closed its output is waited for, to tell what it died of.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+impl Child {
+    pub(super) fn new(supervisor: Supervisor) -> Self {
+        Self { supervisor, line: watch::Sender::new(None) }
+    }
+
+    pub(super) async fn send(
+        &self,
+        server: &Server,
+        request: &Message,
+        hear: Option<Hear>,
+    ) -> Result<Place, Fault> {
+        let number = self.supervisor.up().await.map_err(|unavailable| unavailable.fault())?;
+        let line = self.line_of(number)?;
+        line.send(server, request, hear).await
+    }
+
+    pub(super) async fn send_first(&self, server: &Server, request: &Message) -> Result<Place, Fault> {
+        let line = self.first_line().await?;
+        line.send(server, request, None).await
+    }
+
+    pub(super) async fn tell(&self, notification: &Message) {
+        let line = self.line.borrow().clone();
+        if let Some(line) = line {
+            let _ = line.sender.send(notification).await;
+        }
+    }
+
+    pub(super) async fn answer(&self, asked_by: Life, answer: &Message) {
+        let line = self.line.borrow().clone().filter(|line| Life::from(line.number) == asked_by);
+        if let Some(line) = line {
+            let _ = line.sender.send(answer).await;
+        }
+    }
+
+    pub(super) async fn is_ready(&self) {
+        let number = self.line.borrow().as_ref().map(|line| line.number);
+        if let Some(number) = number {
+            self.supervisor.ready(number).await;
+        }
+    }
+
+    pub(super) async fn stop(&self) {
+        self.line.send_replace(None);
+        self.supervisor.stop().await;
+    }
+
+    async fn first_line(&self) -> Result<Line, Fault> {
+        let (mut status, mut line) = (self.supervisor.status(), self.line.subscribe());
+        self.supervisor.ask().await;
+        loop {
+            if let Some(line) = &*line.borrow_and_update() {
+                return Ok(line.clone());
+            }
+            let down = match &status.borrow_and_update().state {
+                State::Down(_) | State::Closed => true,
+                State::Idle
+                | State::Starting(_)
+                | State::Up(_)
+                | State::Ending(_)
+                | State::BackingOff { .. } => false,
+            };
+            if down {
+                // It says why.
+                return match self.supervisor.up().await {
+                    Err(unavailable) => Err(unavailable.fault()),
+                    Ok(number) => self.line_of(number),
+                };
+            }
+            tokio::select! {
+                changed = line.changed() => if changed.is_err() { return Err(gone("the server is not there")) },
+                changed = status.changed() => if changed.is_err() { return Err(gone("the server is not there")) },
+            }
+        }
+    }
+
+    fn line_of(&self, number: IncarnationNumber) -> Result<Line, Fault> {
+        let line = self.line.borrow().clone();
+        line.filter(|line| line.number == number).ok_or_else(|| gone("the server has just ended"))
+    }
+
+    /// Takes the incarnations as they come, one after the other.
+    pub(super) async fn keep(&self, server: &Server, mut incarnations: Incarnations) {
+        while let Some(Incarnation { number, stdin, stdout, .. }) = incarnations.next().await {
+            let link = Link::new();
+            let (sender, writing) = line_writer(stdin, link, QueueLimits::default());
+            // Kept nowhere but with the server: when that lets go of it, the child sees the end of its input.
+            let greeting = self.greet(server, Line { number, sender });
+            let reading = read(server, number.into(), LineReader::new(stdout, LONGEST_LINE));
+            // It ends well only when its line is let go, which is not what ends the rest.
+            let writing = async {
+                if writing.await.is_ok() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let mut reading = pin!(reading);
+            let mut beside = pin!(async { tokio::join!(greeting, writing) });
+            let why = tokio::select! {
+                why = &mut reading => why,
+                _ = &mut beside => "it does not read what it is sent",
+            };
+            self.line.send_replace(None);
+            let fault = self.last_words(number, why).await;
+            server.pending.lost(number.into(), &fault);
+            server.heard(FromServer::Died(number.into())).await;
+        }
+    }
+
+    /// Makes a new incarnation what the last one was. The first is made by its client.
+    async fn greet(&self, server: &Server, line: Line) {
+        self.line.send_replace(Some(line.clone()));
+        let Some(words) = server.handshake.words() else { return };
+        let said = async {
+            for request in &words.requests {
+                let mut place = line.send(server, request, None).await?;
+                place.answer().await?;
+                if request.method() == Some("initialize") {
+                    let _ = line.sender.send(&handshake::initialized()).await;
+                }
+            }
+            Ok::<(), Fault>(())
+        };
+        match timeout(HANDSHAKE, said).await {
+            Ok(Ok(())) => {
+                self.supervisor.ready(line.number).await;
+                if line.number.get() > 1 {
+                    let tools_changed = server
+                        .handshake
+                        .tools_changed(|list| async move { line.send(server, &list, None).await })
+                        .await;
+                    server.heard(FromServer::Recovered(Recovery { tools_changed })).await;
+                }
+            }
+            Ok(Err(fault)) => {
+                tracing::warn!(event = "server.handshake", server = %server.name, why = %fault.message)
+            }
+            Err(_) => self.supervisor.condemn(line.number, "it did not answer the handshake in time").await,
+        }
+    }
+
+    /// What requests are told that will have no answer. A server that closed its output mostly dies in the same moment.
+    async fn last_words(&self, number: IncarnationNumber, why: &'static str) -> Fault {
+        self.supervisor.condemn(number, why).await;
+        let mut status = self.supervisor.status();
+        let ended =
+            status.wait_for(|status| status.last_end.as_ref().is_some_and(|end| end.incarnation == number));
+        let exit = match timeout(LAST_WORDS, ended).await {
+            Ok(Ok(status)) => status.last_end.as_ref().and_then(|last| match last.end {
+                End::Exited(exit) | End::Condemned { exit, .. } => Some(exit),
+                End::NotStarted { .. } => None,
+            }),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        match exit {
+            Some(exit) => exit.fault(Sent::Yes),
+            None => {
+                let source = Source::Transport { error: Transport::ConnectionClosed, written: true };
+                Fault::new(source, format!("the connection to the server was lost: {why}"))
+            }
+        }
+    }
+}
+
+impl Line {
+    async fn send(&self, server: &Server, request: &Message, hear: Option<Hear>) -> Result<Place, Fault> {
+        let (place, sent) = server.enter(self.number.into(), request, hear);
+        match self.sender.send(&sent).await {
+            Ok(()) => Ok(place),
+            Err(failed) => Err(gone(&failed.to_string())),
+        }
+    }
+}
+
+/// Reads what an incarnation says, until it has nothing more to say.
+async fn read(
+    server: &Server,
+    life: Life,
+    mut lines: LineReader<impl tokio::io::AsyncRead + Unpin>,
+) -> &'static str {
+    loop {
+        let message = match lines.next().await {
+            None => return "it closed its output",
+            Some(Err(_)) => return "what it writes cannot be read",
+            Some(Ok(Received::Message(message))) => message,
+            Some(Ok(Received::NotAMessage { line, why })) => {
+                let line = String::from_utf8_lossy(line.get(..200).unwrap_or(&line)).into_owned();
+                let line = steadfast_core::redact::text(&line).into_owned();
+                tracing::warn!(event = "server.garbage", server = %server.name, line, %why);
+                continue;
+            }
+            Some(Ok(Received::TooLong { bytes })) => {
+                tracing::warn!(event = "server.line_too_long", server = %server.name, bytes);
+                continue;
+            }
+            Some(Ok(Received::Half(_))) => {
+                tracing::warn!(event = "server.half_a_line", server = %server.name);
+                continue;
+            }
+        };
+        server.received(life, message).await;
+    }
+}

@@ -1,0 +1,367 @@
+//! A server that is reached over streamable HTTP: its session, and how it gets another one when it has forgotten it.
+//!
+//! Each request is a task that posts it and reads what comes back. In the older era a stream beside them brings what belongs
+//! to no request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+use parking_lot::Mutex;
+use steadfast_core::classify::{Fault, Source, Transport, is_session_lost};
+use steadfast_mcp::http::back::{self, Content, Context, EventStream, Failure, Received};
+use steadfast_mcp::http::{Era, META_VERSION};
+use steadfast_mcp::message::Message;
+use steadfast_mcp::raw;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use super::{FromServer, HANDSHAKE, Hear, Life, Place, Recovery, Server, handshake};
+
+/// The way to a server elsewhere.
+pub(super) struct Remote {
+    server: back::Server,
+    headers: HeaderMap,
+    state: Mutex<State>,
+    /// Held by whoever makes a new session, so that one is made for all.
+    mending: tokio::sync::Mutex<()>,
+}
+
+struct State {
+    life: Life,
+    standing: Standing,
+    /// As both sides agreed at the handshake of the older era.
+    version: Option<Box<str>>,
+    session: Option<Box<str>>,
+    /// What listens for messages that belong to no request.
+    listening: Option<AbortHandle>,
+}
+
+/// How we stand with the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// There was no handshake, and in the modern era there is none.
+    Fresh,
+    /// It knows our session.
+    Known,
+    /// It has forgotten our session.
+    Forgotten,
+}
+
+/// How long to wait before listening again where the server does not say.
+const AGAIN: Duration = Duration::from_secs(1);
+/// A stream that breaks so often in a row is not resumed again.
+const MOST_RESUMED: u32 = 5;
+
+impl Remote {
+    pub(super) fn new(server: back::Server, headers: HeaderMap) -> Self {
+        let state =
+            State { life: Life(1), standing: Standing::Fresh, version: None, session: None, listening: None };
+        Self { server, headers, state: Mutex::new(state), mending: tokio::sync::Mutex::default() }
+    }
+
+    pub(super) async fn send(
+        &self,
+        server: &Arc<Server>,
+        request: &Message,
+        hear: Option<Hear>,
+    ) -> Result<Place, Fault> {
+        self.mend(server).await?;
+        Ok(self.post(server, request, hear))
+    }
+
+    pub(super) fn send_first(&self, server: &Arc<Server>, request: &Message) -> Result<Place, Fault> {
+        Ok(self.post(server, request, None))
+    }
+
+    pub(super) async fn tell(&self, server: &Arc<Server>, notification: &Message) {
+        let context = self.context(notification);
+        match self.server.post(notification, &context).await {
+            Ok(_) => {
+                if notification.method() == Some("notifications/initialized") {
+                    self.listen(server);
+                }
+            }
+            Err(failure) => self.failed(&failure, &context),
+        }
+    }
+
+    pub(super) async fn answer(&self, server: &Arc<Server>, asked_by: Life, answer: &Message) {
+        if self.state.lock().life == asked_by {
+            self.tell(server, answer).await;
+        }
+    }
+
+    /// Whether leaving is how the request at this place is withdrawn; then it is done.
+    pub(super) fn is_withdrawn_by_leaving(&self, place: &Place) -> bool {
+        let leaves = self.state.lock().standing == Standing::Fresh;
+        if leaves {
+            place.leave(lost("the request was withdrawn"));
+        }
+        leaves
+    }
+
+    pub(super) async fn stop(&self) {
+        let context = self.context_of_session();
+        let known = {
+            let mut state = self.state.lock();
+            if let Some(listening) = state.listening.take() {
+                listening.abort();
+            }
+            std::mem::replace(&mut state.standing, Standing::Fresh) == Standing::Known
+        };
+        if known && context.session.is_some() {
+            let _ = timeout(FAREWELL, self.server.end(&context)).await;
+        }
+    }
+
+    fn post(&self, server: &Arc<Server>, request: &Message, hear: Option<Hear>) -> Place {
+        let context = self.context(request);
+        let life = self.state.lock().life;
+        let (place, sent) = server.enter(life, request, hear);
+        let (server, number) = (server.clone(), place.number);
+        let fetching = tokio::spawn(async move {
+            let Some(remote) = server.remote() else { return };
+            if let Err(fault) = remote.fetch(&server, life, &sent, context).await {
+                server.pending.failed(number, fault);
+            }
+        });
+        place.fetched_by(fetching.abort_handle())
+    }
+
+    /// Posts a request, and brings what comes back to where it belongs.
+    async fn fetch(
+        &self,
+        server: &Server,
+        life: Life,
+        sent: &Message,
+        context: Context,
+    ) -> Result<(), Fault> {
+        let answer = self.server.post(sent, &context).await.map_err(|failure| {
+            self.failed(&failure, &context);
+            failure.fault()
+        })?;
+        let is_first = sent.method() == Some("initialize");
+        match answer.content {
+            Content::Accepted => Err(Fault::new(Source::BadAnswer, "the server gave no answer to a request")),
+            Content::One(message) => {
+                if is_first {
+                    self.agreed(&message, answer.session);
+                }
+                self.refused(&message, &context);
+                server.received(life, message).await;
+                Ok(())
+            }
+            Content::Stream(mut stream) => {
+                let mut resumed = 0;
+                loop {
+                    match self.read(server, life, &mut stream, is_first.then_some(&answer.session)).await {
+                        Ended::Answered => {
+                            // Read to its end, its connection can be used again.
+                            tokio::spawn(async move { timeout(AGAIN, stream.next()).await });
+                            return Ok(());
+                        }
+                        Ended::Over => {}
+                    }
+                    let Some(last) = stream.last_event_id().map(str::to_owned) else {
+                        return Err(lost("the stream ended before the answer"));
+                    };
+                    if resumed == MOST_RESUMED {
+                        return Err(lost("the stream ended again and again before the answer"));
+                    }
+                    resumed += 1;
+                    tokio::time::sleep(stream.retry().unwrap_or(AGAIN)).await;
+                    stream = self.server.listen(&context, Some(&last)).await.map_err(|failure| {
+                        self.failed(&failure, &context);
+                        // What was sent first may have had its effect, whatever is wrong now.
+                        lost(&failure.to_string())
+                    })?;
+                }
+            }
+        }
+    }
+
+    /// Reads a stream to its end or to the answer that it is for.
+    async fn read(
+        &self,
+        server: &Server,
+        life: Life,
+        stream: &mut EventStream,
+        first: Option<&Option<Box<str>>>,
+    ) -> Ended {
+        while let Some(received) = stream.next().await {
+            match received {
+                Ok(Received::Message(message)) => {
+                    let is_answer = message.is_response();
+                    if let (true, Some(session)) = (is_answer, first) {
+                        self.agreed(&message, session.clone());
+                    }
+                    server.received(life, message).await;
+                    if is_answer {
+                        return Ended::Answered;
+                    }
+                }
+                Ok(Received::NotAMessage { why, .. }) => {
+                    tracing::warn!(event = "server.garbage", server = %server.name, %why);
+                }
+                Ok(Received::TooLong) => {
+                    tracing::warn!(event = "server.line_too_long", server = %server.name);
+                }
+                Err(_) => return Ended::Over,
+            }
+        }
+        Ended::Over
+    }
+
+    /// The handshake of the older era is answered.
+    fn agreed(&self, response: &Message, session: Option<Box<str>>) {
+        let version = response.result().and_then(|result| raw::get(result, "protocolVersion"));
+        let Some(version) = version.and_then(raw::string) else { return };
+        let mut state = self.state.lock();
+        state.version = Some(version.into());
+        state.session = session;
+        state.standing = Standing::Known;
+    }
+
+    fn failed(&self, failure: &Failure, context: &Context) {
+        self.faulted(&failure.fault(), context);
+    }
+
+    /// Some servers say it in an answer of their own.
+    fn refused(&self, response: &Message, context: &Context) {
+        if let Some(code) = response.error_code() {
+            let text = response.error_text().unwrap_or_default();
+            self.faulted(&Fault::new(Source::JsonRpc { code }, text), context);
+        }
+    }
+
+    fn faulted(&self, fault: &Fault, context: &Context) {
+        let mut state = self.state.lock();
+        // A session that was replaced meanwhile was forgotten by us first.
+        let is_ours = state.standing == Standing::Known && state.session == context.session;
+        if is_ours && is_session_lost(fault) {
+            state.standing = Standing::Forgotten;
+        }
+    }
+
+    /// What goes with a message. Those of the modern era say themselves which version they are of.
+    fn context(&self, message: &Message) -> Context {
+        let mut context = match (message.method(), message.meta_text(META_VERSION)) {
+            (Some("initialize"), _) => Context { headers: self.headers.clone(), ..Context::default() },
+            (_, Some(version)) if Era::of(&version) != Some(Era::Legacy) => {
+                Context { version: Some(version.into()), session: None, headers: self.headers.clone() }
+            }
+            _ => self.context_of_session(),
+        };
+        if let Some(key) = message.meta_text("dev.steadfast/idempotency-key")
+            && let Ok(key) = HeaderValue::from_str(&key)
+        {
+            context.headers.insert("idempotency-key", key);
+        }
+        context
+    }
+
+    fn context_of_session(&self) -> Context {
+        let state = self.state.lock();
+        Context {
+            version: state.version.clone(),
+            session: state.session.clone(),
+            headers: self.headers.clone(),
+        }
+    }
+
+    /// Makes a new session where the server has forgotten ours.
+    async fn mend(&self, server: &Arc<Server>) -> Result<(), Fault> {
+        if self.state.lock().standing != Standing::Forgotten {
+            return Ok(());
+        }
+        let _mending = self.mending.lock().await;
+        let before = {
+            let mut state = self.state.lock();
+            if state.standing != Standing::Forgotten {
+                return Ok(());
+            }
+            if let Some(listening) = state.listening.take() {
+                listening.abort();
+            }
+            let before = state.life;
+            state.life = Life(before.0 + 1);
+            before
+        };
+        server.heard(FromServer::Died(before)).await;
+        let Some(words) = server.handshake.words() else { return Ok(()) };
+        let said = async {
+            for request in &words.requests {
+                let mut place = self.post(server, request, None);
+                place.answer().await?;
+                if request.method() == Some("initialize") {
+                    self.tell(server, &handshake::initialized()).await;
+                }
+            }
+            Ok::<(), Fault>(())
+        };
+        match timeout(HANDSHAKE, said).await {
+            Ok(said) => said?,
+            Err(_) => return Err(lost("the server did not answer the handshake in time")),
+        }
+        let tools_changed =
+            server.handshake.tools_changed(|list| async move { Ok(self.post(server, &list, None)) }).await;
+        server.heard(FromServer::Recovered(Recovery { tools_changed })).await;
+        Ok(())
+    }
+
+    /// Listens for what belongs to no request, as long as the server lets us.
+    fn listen(&self, server: &Arc<Server>) {
+        let life = self.state.lock().life;
+        let context = self.context_of_session();
+        let server = Arc::downgrade(server);
+        let listening = tokio::spawn(async move {
+            let mut last: Option<String> = None;
+            loop {
+                let Some(server) = server.upgrade() else { return };
+                let Some(remote) = server.remote() else { return };
+                let pause = match remote.server.listen(&context, last.as_deref()).await {
+                    Ok(mut stream) => {
+                        while let Ended::Answered = remote.read(&server, life, &mut stream, None).await {}
+                        last = stream.last_event_id().map(str::to_owned).or(last);
+                        stream.retry().unwrap_or(AGAIN)
+                    }
+                    Err(failure @ (Failure::NotSent { .. } | Failure::Lost { .. })) => {
+                        tracing::debug!(event = "server.listen", server = %server.name, why = %failure);
+                        AGAIN
+                    }
+                    // It does not have such a stream, or does not know us any more.
+                    Err(failure) => return remote.failed(&failure, &context),
+                };
+                drop(server);
+                tokio::time::sleep(pause).await;
+            }
+        });
+        let before = self.state.lock().listening.replace(listening.abort_handle());
+        if let Some(before) = before {
+            before.abort();
+        }
+    }
+}
+
+/// How long taking leave may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How the reading of a stream came to its end.
+enum Ended {
+    Answered,
+    Over,
+}
+
+/// It was sent, and may have had its effect.
+fn lost(why: &str) -> Fault {
+    Fault::new(Source::Transport { error: Transport::ConnectionClosed, written: true }, why)
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if let Some(listening) = self.state.get_mut().listening.take() {
+            listening.abort();
+        }
+    }
+}

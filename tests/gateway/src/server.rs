@@ -1,9 +1,10 @@
-//! An MCP server on stdio that counts what it does and misbehaves when it is told to.
+//! An MCP server that counts what it does and misbehaves when it is told to: on stdio, or over HTTP at the address that is
+//! the second argument.
 //!
-//! Everything that happens is a line of the ledger, a file whose path is the only argument: `start PID`, `initialize`,
+//! Everything that happens is a line of the ledger, a file whose path is the first argument: `start PID`, `initialize`,
 //! `pay ID`, `look ID`, `cancelled`, `stdin closed`. Both tools take
 //! `{"id": …, "fault": …, "times": …, "size": …}`: the fault shows in the first `times` runs with this id (always,
-//! without), and the effect is in the ledger before it, except for `die_before`.
+//! without), and the effect is in the ledger before it.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,19 +19,51 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+mod http;
+
 fn main() {
-    let ledger = std::env::args().nth(1).unwrap();
+    let mut arguments = std::env::args().skip(1);
+    let ledger = arguments.next().unwrap();
     note(&ledger, &format!("start {}", std::process::id()));
+    if let Some(address) = arguments.next() {
+        return http::serve(&ledger, &address);
+    }
     for line in io::stdin().lock().lines() {
         let Ok(message) = serde_json::from_str::<Value>(&line.unwrap()) else { continue };
         let ledger = ledger.clone();
         // A call that hangs is in nobody's way.
-        thread::spawn(move || received(&ledger, &message));
+        thread::spawn(move || received(&ledger, &message, &Out::Line));
     }
     note(&ledger, "stdin closed");
 }
 
-fn received(ledger: &str, message: &Value) {
+/// Where answers go.
+enum Out {
+    Line,
+    Http(std::sync::Mutex<http::Answer>),
+}
+
+impl Out {
+    fn say(&self, message: &Value) {
+        match self {
+            Self::Line => say(&message.to_string()),
+            Self::Http(answer) => answer.lock().unwrap().event(&message.to_string()),
+        }
+    }
+
+    /// Something that is no message, or only a part of one.
+    fn mumble(&self, text: &str) {
+        match self {
+            Self::Line => {
+                print!("{text}");
+                io::stdout().flush().unwrap();
+            }
+            Self::Http(answer) => answer.lock().unwrap().event(text),
+        }
+    }
+}
+
+fn received(ledger: &str, message: &Value, out: &Out) {
     let (id, params) = (&message["id"], &message["params"]);
     let result = match message["method"].as_str() {
         Some("initialize") => {
@@ -42,7 +75,7 @@ fn received(ledger: &str, message: &Value) {
             })
         }
         Some("tools/list") => json!({ "tools": tools() }),
-        Some("tools/call") => match called(ledger, params) {
+        Some("tools/call") => match called(ledger, params, out) {
             Some(result) => result,
             None => return,
         },
@@ -51,11 +84,11 @@ fn received(ledger: &str, message: &Value) {
         Some(method) if !id.is_null() => {
             let error =
                 json!({ "code": -32601, "message": format!("no method {method}"), "data": { "a": 1 } });
-            return say(&json!({ "jsonrpc": "2.0", "id": id, "error": error }).to_string());
+            return out.say(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
         }
         Some(_) | None => return,
     };
-    say(&json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string());
+    out.say(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
 }
 
 fn tools() -> Value {
@@ -71,7 +104,7 @@ fn tools() -> Value {
 }
 
 /// The result of a call; nothing if it gets none.
-fn called(ledger: &str, params: &Value) -> Option<Value> {
+fn called(ledger: &str, params: &Value, out: &Out) -> Option<Value> {
     let (tool, arguments) = (params["name"].as_str().unwrap_or(""), &params["arguments"]);
     if !["pay", "look"].contains(&tool) {
         return Some(failed(&format!("Unknown tool: {tool}")));
@@ -84,35 +117,38 @@ fn called(ledger: &str, params: &Value) -> Option<Value> {
     let before = fs::read_to_string(ledger).unwrap().lines().filter(|line| **line == did).count();
     let shows = arguments["times"].as_u64().is_none_or(|times| u64::try_from(before).unwrap() < times);
     let fault = arguments["fault"].as_str().filter(|_| shows).unwrap_or("");
-    if fault == "die_before" {
+    if fault == "503" {
         note(ledger, &did);
-        std::process::exit(3);
+        if let Out::Http(answer) = out {
+            answer.lock().unwrap().refuse("503 Service Unavailable", "retry-after: 1\r\n");
+        }
+        return None;
     }
     note(ledger, &did);
     let size = usize::try_from(arguments["size"].as_u64().unwrap_or(0)).unwrap();
     match fault {
         "die_after" => std::process::exit(4),
-        "hang" => return None,
+        // For ever: whoever ends us ends this.
+        "hang" => loop {
+            thread::park();
+        },
         "slow" => thread::sleep(Duration::from_millis(arguments["size"].as_u64().unwrap())),
         "progress" => {
             for step in 0..size {
                 let params = json!({ "progressToken": params["_meta"]["progressToken"], "progress": step });
-                say(&json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params })
-                    .to_string());
+                out.say(&json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }));
                 thread::sleep(Duration::from_millis(100));
             }
         }
-        "garbage" => say("this is no message {"),
+        "garbage" => out.mumble("this is no message {\n"),
         "half_line" => {
-            print!("{{\"jsonrpc\":\"2.0\",\"id\":");
-            io::stdout().flush().unwrap();
+            out.mumble("{\"jsonrpc\":\"2.0\",\"id\":");
             std::process::exit(5);
         }
         "flood" => {
             for number in 0..size {
                 let params = json!({ "level": "info", "data": number });
-                say(&json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": params })
-                    .to_string());
+                out.say(&json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": params }));
             }
         }
         "long_line" => return Some(json!({ "content": [{ "type": "text", "text": "x".repeat(size) }] })),

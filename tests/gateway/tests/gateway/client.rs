@@ -1,27 +1,36 @@
-//! A client that speaks MCP over the standard streams of a command, and knows nothing of a gateway.
+//! A client that speaks MCP and knows nothing of a gateway: over the standard streams of a command, or over HTTP.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 pub(crate) struct Client {
     child: Child,
-    stdin: Option<ChildStdin>,
+    way: Way,
     incoming: Receiver<Value>,
     next: u64,
     /// What came while something else was waited for.
     pub(crate) heard: Vec<Value>,
 }
 
+enum Way {
+    Line(Option<ChildStdin>),
+    Http(Http),
+}
+
 /// Longer than anything takes here.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Client {
-    pub(crate) fn start(mut command: Command) -> Self {
+    /// Over the streams of this command.
+    pub(crate) fn on_streams(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (sender, incoming) = channel();
         let out = BufReader::new(child.stdout.take().unwrap());
@@ -33,8 +42,17 @@ impl Client {
                 }
             }
         });
-        let stdin = child.stdin.take();
-        Self { child, stdin, incoming, next: 1, heard: Vec::new() }
+        let way = Way::Line(child.stdin.take());
+        Self { child, way, incoming, next: 1, heard: Vec::new() }
+    }
+
+    /// Over HTTP, where this command listens.
+    pub(crate) fn over_http(mut command: Command, address: SocketAddr) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        crate::world::wait(|| TcpStream::connect(address).is_ok(), || format!("somebody at {address}"));
+        let (messages, incoming) = channel();
+        let way = Way::Http(Http { address, session: Arc::default(), messages, open: Arc::default() });
+        Self { child, way, incoming, next: 1, heard: Vec::new() }
     }
 
     pub(crate) fn initialize(&mut self) -> Value {
@@ -58,7 +76,11 @@ impl Client {
     pub(crate) fn send(&mut self, method: &str, params: Value) -> u64 {
         let id = self.next;
         self.next += 1;
-        self.say(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string());
+        let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
+        match &mut self.way {
+            Way::Line(_) => self.say(&line),
+            Way::Http(http) => http.post(&line, Wait::No),
+        }
         id
     }
 
@@ -67,9 +89,14 @@ impl Client {
     }
 
     pub(crate) fn say(&mut self, line: &str) {
-        let stdin = self.stdin.as_mut().expect("the client has not hung up");
-        stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
-        stdin.flush().unwrap();
+        match &mut self.way {
+            Way::Line(stdin) => {
+                let stdin = stdin.as_mut().expect("the client has not hung up");
+                stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
+                stdin.flush().unwrap();
+            }
+            Way::Http(http) => http.post(line, Wait::ForTheEnd),
+        }
     }
 
     /// The answer to the request of this id.
@@ -107,8 +134,17 @@ impl Client {
 
     /// Closes what the program reads, and waits for its end.
     pub(crate) fn hang_up(mut self) -> ExitStatus {
-        self.stdin = None;
+        self.way = Way::Line(None);
         self.ended()
+    }
+
+    /// Breaks every connection, as a client that lost its network does.
+    pub(crate) fn disconnect(&self) {
+        if let Way::Http(http) = &self.way {
+            for connection in http.open.lock().drain(..) {
+                let _ = connection.shutdown(Shutdown::Both);
+            }
+        }
     }
 
     /// Waits for the end of the program.
@@ -129,6 +165,53 @@ impl Drop for Client {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Streamable HTTP, as little of it as a client needs.
+struct Http {
+    address: SocketAddr,
+    session: Arc<Mutex<Option<String>>>,
+    messages: Sender<Value>,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+#[derive(PartialEq)]
+enum Wait {
+    No,
+    ForTheEnd,
+}
+
+impl Http {
+    /// Posts a message on a connection of its own. What comes back is heard like everything else.
+    fn post(&self, text: &str, wait: Wait) {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        let session = self.session.lock().as_ref().map(|id| format!("mcp-session-id: {id}\r\n"));
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n{}accept: application/json, \
+             text/event-stream\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{text}",
+            self.address,
+            session.unwrap_or_default(),
+            text.len(),
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        self.open.lock().push(stream.try_clone().unwrap());
+        let (session, messages) = (self.session.clone(), self.messages.clone());
+        let reading = thread::spawn(move || {
+            for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                if let Some(id) = line.strip_prefix("mcp-session-id: ") {
+                    *session.lock() = Some(id.to_owned());
+                }
+                // Bodies in one piece, events, and chunks of either: whatever is a message is one in a line.
+                let text = line.strip_prefix("data: ").unwrap_or(&line);
+                if let Ok(message @ Value::Object(_)) = serde_json::from_str(text) {
+                    let _ = messages.send(message);
+                }
+            }
+        });
+        if wait == Wait::ForTheEnd {
+            reading.join().unwrap();
+        }
     }
 }
 

@@ -3,5 +3,6 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on says so by panicking")]
 
 mod client;
-mod stdio;
+mod ends;
+mod faults;
 mod world;

@@ -1,0 +1,87 @@
+//! As much of streamable HTTP as a server needs to misbehave over it: every POST of a request is answered by a stream.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::thread;
+
+use serde_json::Value;
+
+use crate::{Out, received};
+
+/// Serves until this process ends. Sessions of another process are not known.
+pub(crate) fn serve(ledger: &str, address: &str) {
+    let listener = TcpListener::bind(address).unwrap();
+    let session = format!("session-{}", std::process::id());
+    for connection in listener.incoming() {
+        let (ledger, session) = (ledger.to_owned(), session.clone());
+        thread::spawn(move || serve_one(&ledger, &session, connection.unwrap()));
+    }
+}
+
+/// One request on each connection.
+fn serve_one(ledger: &str, session: &str, stream: TcpStream) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let (mut head, mut line) = (Vec::new(), String::new());
+    loop {
+        line.clear();
+        reader.read_line(&mut line).ok()?;
+        if line.trim().is_empty() {
+            break;
+        }
+        head.push(line.trim().to_owned());
+    }
+    let header = |name: &str| {
+        head.iter().filter_map(|line| line.split_once(": ")).find(|(n, _)| n.eq_ignore_ascii_case(name))
+    };
+    let mut answer = Answer { stream, session: session.to_owned(), begun: false };
+    if !head.first()?.starts_with("POST ") {
+        answer.refuse("405 Method Not Allowed", "");
+        return None;
+    }
+    let mut body = vec![0; header("content-length")?.1.parse().ok()?];
+    reader.read_exact(&mut body).ok()?;
+    let message: Value = serde_json::from_slice(&body).ok()?;
+    if message["method"] != "initialize" && header("mcp-session-id").map(|(_, id)| id) != Some(session) {
+        answer.refuse("404 Not Found", "");
+        return None;
+    }
+    if message["id"].is_null() || message["method"].is_null() {
+        answer.refuse("202 Accepted", "");
+        received(ledger, &message, &Out::Line);
+        return None;
+    }
+    received(ledger, &message, &Out::Http(Mutex::new(answer)));
+    Some(())
+}
+
+/// The answer to a request.
+pub(crate) struct Answer {
+    stream: TcpStream,
+    session: String,
+    begun: bool,
+}
+
+impl Answer {
+    /// A status and nothing else. The connection ends with it.
+    pub(crate) fn refuse(&mut self, status: &str, headers: &str) {
+        let _ = write!(
+            self.stream,
+            "HTTP/1.1 {status}\r\n{headers}content-length: 0\r\nconnection: close\r\n\r\n"
+        );
+    }
+
+    pub(crate) fn event(&mut self, data: &str) {
+        let mut text = String::new();
+        if !self.begun {
+            self.begun = true;
+            let session = &self.session;
+            text.push_str(&format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nmcp-session-id: {session}\r\nconnection: close\r\n\r\n"
+            ));
+        }
+        text.push_str(&format!("data: {}\n\n", data.trim_end()));
+        // Whoever does not read any more has its reasons.
+        let _ = self.stream.write_all(text.as_bytes());
+    }
+}

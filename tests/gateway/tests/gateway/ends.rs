@@ -1,0 +1,60 @@
+//! How it ends: the gateway killed, asked to end, or unable to begin.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::client::Client;
+use crate::world::{World, kill, lives, wait};
+
+#[test]
+fn gr_9_a_gateway_killed_during_a_write_does_not_run_it_again() {
+    let world = World::new("gr_9_killed");
+    let arguments = json!({ "id": "a", "fault": "hang" });
+    let mut client = world.client();
+    client.send_call("pay", arguments.clone());
+    world.until("pay a", 1);
+    let server = world.server();
+    kill(client.pid());
+    client.ended();
+    wait(|| !lives(server), || "the end of the server, which nobody keeps any more".to_owned());
+    let said = world.client().call("pay", arguments);
+    assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
+    assert_eq!(world.count("pay a"), 1);
+}
+
+#[test]
+fn a_command_that_does_not_exist_is_told_to_the_client() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
+    command.args(["wrap", "--store", "memory", "--", "no-such-server"]);
+    let answer = Client::on_streams(command).initialize();
+    let said = answer["error"]["message"].as_str().unwrap_or_default().to_owned();
+    assert!(said.contains("no-such-server") && said.contains("PATH"), "{answer}");
+}
+
+#[test]
+fn sf_7_an_address_that_others_can_reach_needs_a_token() {
+    let world = World::new("sf_7_no_token");
+    let output =
+        world.wrap(&["--listen", "0.0.0.0:0"]).stderr(std::process::Stdio::piped()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("STEADFAST_TOKEN"), "{said}");
+}
+
+#[test]
+fn nothing_is_left_behind_however_the_gateway_ends() {
+    for (signal, fault) in [("-TERM", ""), ("-INT", ""), ("-TERM", "hang"), ("-KILL", "hang")] {
+        let world = World::new(&format!("left_behind{signal}_{fault}"));
+        let mut client = world.client();
+        client.send_call("look", json!({ "id": "a", "fault": fault }));
+        world.until("look a", 1);
+        let server = world.server();
+        assert!(Command::new("kill").args([signal, &client.pid().to_string()]).status().unwrap().success());
+        let began = Instant::now();
+        client.ended();
+        wait(|| !lives(server), || format!("the end of the server after {signal}"));
+        assert!(began.elapsed() < Duration::from_secs(20), "{signal} {fault}");
+    }
+}

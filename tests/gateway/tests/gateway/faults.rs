@@ -1,0 +1,216 @@
+//! Servers that die, hang and write nonsense, with a client that has no idea, on every way from the one to the other.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::client::Said;
+use crate::world::{By, World, kill, lives, wait};
+
+#[test]
+fn gr_8_a_server_killed_between_calls_is_back_for_the_next_and_the_session_goes_on() {
+    for world in World::every("gr_8_between", "") {
+        let mut client = world.client();
+        assert_eq!(client.call("pay", json!({ "id": "a" })).text, "pay a, run 1");
+        let first = world.server();
+        kill(first);
+        wait(|| !lives(first), || "the end of the server".to_owned());
+        assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
+        assert_eq!((world.count("initialize"), world.count("pay a"), world.count("pay b")), (2, 1, 1));
+        assert_ne!(world.server(), first);
+    }
+}
+
+#[test]
+fn gr_1_a_server_that_dies_during_a_read_is_asked_again() {
+    for world in World::every("gr_1_read", "") {
+        let mut client = world.client();
+        let said = client.call("look", json!({ "id": "a", "fault": "die_after", "times": 1 }));
+        assert_eq!((said.text.as_str(), said.is_error), ("look a, run 2", false), "{said:?}");
+        assert!(
+            client.heard.iter().all(|message| message.get("id").is_none()),
+            "one answer: {:?}",
+            client.heard
+        );
+    }
+}
+
+#[test]
+fn gr_8_a_server_that_dies_during_a_write_is_not_asked_again_and_the_client_is_told() {
+    for world in World::every("gr_8_write", "") {
+        let mut client = world.client();
+        let said = client.call("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }));
+        assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
+        assert_eq!(world.count("pay a"), 1);
+        assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1", "the session goes on");
+    }
+}
+
+#[test]
+fn gr_7_a_server_that_hangs_is_told_to_stop_and_the_client_is_answered_in_time() {
+    for world in World::every("gr_7_hang", "[tools.\"bank/*\"]\ntimeout = \"1s\"\n") {
+        let mut client = world.client();
+        let began = Instant::now();
+        let pending = client.send_call("pay", json!({ "id": "a", "fault": "hang" }));
+        client.request("tools/list", json!({}));
+        assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
+        let said = Said::of(&client.answer(pending));
+        assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
+        world.until("cancelled", 1);
+        assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1", "the session goes on");
+        assert_eq!(world.count("initialize"), 1, "the server too");
+    }
+}
+
+#[test]
+fn gr_4_a_heartbeat_during_a_call_that_hangs_is_answered_at_once() {
+    for world in World::every("gr_4_ping", "[tools.\"bank/*\"]\ntimeout = \"1s\"\n") {
+        let mut client = world.client();
+        let began = Instant::now();
+        let pending = client.send_call("look", json!({ "id": "a", "fault": "hang" }));
+        world.until("look a", 1);
+        client.request("ping", json!({}));
+        assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
+        client.answer(pending);
+    }
+}
+
+#[test]
+fn gr_2_a_permanent_error_is_passed_on_at_once_and_as_it_came() {
+    for world in World::every("gr_2_permanent", "") {
+        let mut client = world.client();
+        let said = client.call("nothing", json!({ "id": "a" }));
+        assert!(said.is_error && said.text.starts_with("Unknown tool: nothing"), "{said:?}");
+        assert!(!client.call("look", json!({ "id": "a" })).is_error);
+    }
+}
+
+#[test]
+fn gr_3_a_server_that_is_overloaded_is_asked_again_and_then_left_alone_and_the_session_goes_on() {
+    for back in [By::Http] {
+        for front in [By::Stdio, By::Http] {
+            let world = World::of("gr_3_503", "", front, back);
+            let mut client = world.client();
+            let said = client.call("look", json!({ "id": "a", "fault": "503", "times": 1 }));
+            assert_eq!(said.text, "look a, run 2", "after as long as it wanted to be left alone: {said:?}");
+            let said = client.call("look", json!({ "id": "b", "fault": "503" }));
+            assert_eq!((said.is_error, said.code.as_deref()), (true, Some("retry_exhausted")), "{said:?}");
+            client.request("ping", json!({}));
+        }
+    }
+}
+
+#[test]
+fn the_same_call_twice_at_once_runs_once_and_both_are_answered() {
+    for world in World::every("twice_at_once", "") {
+        let mut client = world.client();
+        let arguments = json!({ "id": "a", "fault": "slow", "size": 300 });
+        let (first, second) =
+            (client.send_call("pay", arguments.clone()), client.send_call("pay", arguments));
+        for id in [first, second] {
+            assert_eq!(Said::of(&client.answer(id)).text, "pay a, run 1");
+        }
+        assert_eq!(world.count("pay a"), 1);
+    }
+}
+
+#[test]
+fn a_client_that_goes_away_during_a_write_finds_the_answer_when_it_asks_again() {
+    for world in World::every("goes_away", "") {
+        let arguments = json!({ "id": "a", "fault": "slow", "size": 500 });
+        let mut client = world.client();
+        client.send_call("pay", arguments.clone());
+        world.until("pay a", 1);
+        let mut again = match world.front {
+            By::Stdio => {
+                assert!(client.hang_up().success());
+                world.client()
+            }
+            By::Http => {
+                client.disconnect();
+                client
+            }
+        };
+        let said = again.call("pay", arguments);
+        assert_eq!((said.text.as_str(), said.is_error), ("pay a, run 1", false), "{said:?}");
+        assert!(said.from_cache, "{said:?}");
+        assert_eq!(world.count("pay a"), 1);
+    }
+}
+
+#[test]
+fn whatever_a_server_writes_besides_its_answer_is_in_nobodys_way() {
+    for world in World::every("writes_anything", "") {
+        let mut client = world.client();
+        assert_eq!(
+            client.call("look", json!({ "id": "garbage", "fault": "garbage" })).text,
+            "look garbage, run 1"
+        );
+        let said = client.call("look", json!({ "id": "half", "fault": "half_line", "times": 1 }));
+        assert_eq!(said.text, "look half, run 2");
+        let said = client.call("look", json!({ "id": "flood", "fault": "flood", "size": 5_000 }));
+        assert_eq!(said.text, "look flood, run 1");
+        let told = client.heard.iter().filter(|message| message["method"] == "notifications/message").count();
+        assert!(told == 5_000 || (world.front == By::Http && told > 0), "{told}");
+        let said = client.call("look", json!({ "id": "long", "fault": "long_line", "size": 50 << 20 }));
+        assert_eq!(said.text.len(), 50 << 20);
+        client.request("ping", json!({}));
+    }
+}
+
+#[test]
+fn requests_that_are_no_calls_and_what_nobody_knows_are_carried_as_they_are() {
+    for world in World::every("carried", "") {
+        let mut client = world.client();
+        let tools = client.request("tools/list", json!({}));
+        assert_eq!(tools["result"]["tools"][0]["vendor"], json!({ "kept": true }));
+        let params = json!({ "odd": [1, { "x": null }], "_meta": { "mine": true } });
+        assert_eq!(client.request("test/echo", params.clone())["result"]["params"], params);
+        let error = json!({ "code": -32601, "message": "no method vendor/thing", "data": { "a": 1 } });
+        assert_eq!(client.request("vendor/thing", json!({}))["error"], error);
+    }
+}
+
+#[test]
+fn gr_7_a_call_that_reports_progress_is_left_alone_and_its_client_hears_of_it() {
+    for world in World::every("gr_7_progress", "") {
+        let mut client = world.client();
+        let arguments = json!({ "id": "a", "fault": "progress", "size": 5 });
+        let params = json!({ "name": "look", "arguments": arguments, "_meta": { "progressToken": "mine" } });
+        let answer = client.request("tools/call", params);
+        assert_eq!(Said::of(&answer).text, "look a, run 1");
+        let steps: Vec<_> = client.heard.iter().filter(|m| m["method"] == "notifications/progress").collect();
+        assert_eq!(steps.len(), 5, "{:?}", client.heard);
+        assert!(steps.iter().all(|step| step["params"]["progressToken"] == "mine"));
+    }
+}
+
+#[test]
+fn what_is_no_message_is_answered_with_an_error_and_the_session_goes_on() {
+    for world in World::every("no_message", "") {
+        let mut client = world.client();
+        for (line, code) in
+            [("{not json", -32700), ("[]", -32600), ("17", -32600), ("{\"jsonrpc\":\"2.0\"}", -32600)]
+        {
+            client.say(line);
+            assert_eq!(client.next()["error"]["code"], code, "{line}");
+        }
+        assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1");
+    }
+}
+
+#[test]
+fn tg_1_a_loop_of_malformed_calls_is_stopped() {
+    for world in World::every("tg_1_loop", "") {
+        let mut client = world.client();
+        let mut said: Vec<_> = (0..4).map(|_| client.call("pay", json!({}))).collect();
+        assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1", "another tool is free");
+        said.extend((4..12).map(|_| client.call("pay", json!({}))));
+        assert!(said.iter().all(|said| said.is_error), "{said:?}");
+        assert!(said[0].text.contains("[NON-RETRYABLE]"), "{:?}", said[0]);
+        let is_stop = |code: &str| ["loop_detected", "tool_error_limit"].contains(&code);
+        assert!(said[11].code.as_deref().is_some_and(is_stop), "{:?}", said[11]);
+        assert_eq!(world.count("refused pay"), 2, "{:?}", world.ledger());
+        client.request("ping", json!({}));
+    }
+}

@@ -6,6 +6,7 @@
 mod check;
 mod config;
 mod failure;
+mod import;
 mod output;
 mod sources;
 mod stop;
@@ -32,6 +33,8 @@ const EXIT_CODES: &str =
 enum Command {
     /// Stands in front of one MCP server: `steadfast wrap -- COMMAND ARGUMENTS`.
     Wrap(wrap::Options),
+    /// Puts the MCP servers of Claude Code, Claude Desktop, Cursor, VS Code, Codex and OpenClaw behind us, or back.
+    Import(import::Options),
     /// Reads the configuration and says everything that is wrong with it; opens nothing.
     Check(check::Options),
     /// Looks into the configuration.
@@ -47,6 +50,7 @@ pub fn main() -> ExitCode {
     }
     let done = match Cli::parse().command {
         Command::Wrap(options) => wrap::run(&options),
+        Command::Import(options) => import::run(&options),
         Command::Check(options) => check::run(&options),
         Command::Config(config::Config::Explain(options)) => config::explain(&options),
     };

@@ -1,0 +1,284 @@
+//! JSON as configurations of clients are written: also with comments and commas at the end (VS Code), and with names
+//! without quotes, single quotes and everything else of JSON5 (OpenClaw).
+//!
+//! The reader of the core is strict on purpose and knows none of this. Here being generous costs nothing: what is
+//! not understood by the client is not made better or worse by us, and the text stays as it is.
+
+use super::tree::{Member, Mistake, Node, Value};
+
+/// Containers within containers.
+const MOST_DEPTH: usize = 128;
+
+/// Reads a text. One with nothing in it is an empty table, as clients take it.
+pub(super) fn read(text: &str) -> Result<Node, Mistake> {
+    let mut reader = Reader { text, at: 0 };
+    reader.blanks()?;
+    if reader.peek().is_none() {
+        return Ok(Node { span: 0..text.len(), value: Value::Table(Vec::new()) });
+    }
+    let root = reader.value(MOST_DEPTH)?;
+    reader.blanks()?;
+    match reader.peek() {
+        None => Ok(root),
+        Some(_) => Err(reader.mistake("something stands behind the end")),
+    }
+}
+
+struct Reader<'t> {
+    text: &'t str,
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn value(&mut self, depth: usize) -> Result<Node, Mistake> {
+        let start = self.at;
+        let value = match self.peek() {
+            None => return Err(self.mistake("it ends where a value should stand")),
+            Some('{' | '[') if depth == 0 => return Err(self.mistake("it is nested too deeply")),
+            Some('{') => self.table(depth - 1)?,
+            Some('[') => self.list(depth - 1)?,
+            Some('"' | '\'') => Value::Text(self.string()?),
+            Some(_) => self.word()?,
+        };
+        Ok(Node { span: start..self.at, value })
+    }
+
+    fn table(&mut self, depth: usize) -> Result<Value, Mistake> {
+        self.bump();
+        let mut members = Vec::new();
+        loop {
+            self.blanks()?;
+            if self.take('}') {
+                return Ok(Value::Table(members));
+            }
+            let start = self.at;
+            let name = match self.peek() {
+                Some('"' | '\'') => self.string()?,
+                Some(_) | None => self.name()?,
+            };
+            let name_span = start..self.at;
+            self.blanks()?;
+            if !self.take(':') {
+                return Err(self.mistake("a colon is missing behind a name"));
+            }
+            self.blanks()?;
+            members.push(Member { name, name_span, node: self.value(depth)? });
+            self.blanks()?;
+            if !self.take(',') && self.peek() != Some('}') {
+                return Err(self.mistake("a comma or a closing brace is missing"));
+            }
+        }
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Value, Mistake> {
+        self.bump();
+        let mut items = Vec::new();
+        loop {
+            self.blanks()?;
+            if self.take(']') {
+                return Ok(Value::List(items));
+            }
+            items.push(self.value(depth)?);
+            self.blanks()?;
+            if !self.take(',') && self.peek() != Some(']') {
+                return Err(self.mistake("a comma or a closing bracket is missing"));
+            }
+        }
+    }
+
+    fn string(&mut self) -> Result<String, Mistake> {
+        let start = self.at;
+        let unended = || Mistake::new(start, "a text without an end begins here");
+        let quote = self.bump().ok_or_else(unended)?;
+        let mut text = String::new();
+        loop {
+            match self.bump().ok_or_else(unended)? {
+                '\n' => return Err(unended()),
+                '\\' => self.escape(&mut text)?,
+                end if end == quote => return Ok(text),
+                other => text.push(other),
+            }
+        }
+    }
+
+    fn escape(&mut self, text: &mut String) -> Result<(), Mistake> {
+        let escaped = self.bump();
+        match escaped {
+            None => return Err(self.mistake("it ends within a text")),
+            Some('b') => text.push('\u{8}'),
+            Some('f') => text.push('\u{c}'),
+            Some('n') => text.push('\n'),
+            Some('r') => text.push('\r'),
+            Some('t') => text.push('\t'),
+            Some('v') => text.push('\u{b}'),
+            Some('0') => text.push('\0'),
+            Some('x') => {
+                let code = self.digits(2)?;
+                text.push(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
+            }
+            Some('u') => {
+                let code = self.unicode()?;
+                text.push(code);
+            }
+            // A line that goes on in the next one.
+            Some('\n') => {}
+            Some('\r') => {
+                self.take('\n');
+            }
+            Some(itself) => text.push(itself),
+        }
+        Ok(())
+    }
+
+    /// What stands behind `\u`, and the other half of a pair.
+    fn unicode(&mut self) -> Result<char, Mistake> {
+        let code = self.digits(4)?;
+        let before = self.at;
+        if (0xd800..0xdc00).contains(&code) && self.take('\\') && self.take('u') {
+            let low = self.digits(4)?;
+            if (0xdc00..0xe000).contains(&low) {
+                let pair = 0x1_0000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+                return Ok(char::from_u32(pair).unwrap_or(char::REPLACEMENT_CHARACTER));
+            }
+        }
+        if char::from_u32(code).is_none() {
+            self.at = before;
+        }
+        Ok(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER))
+    }
+
+    fn digits(&mut self, count: usize) -> Result<u32, Mistake> {
+        let code = self.text.get(self.at..self.at + count);
+        // A sign would be taken for a digit.
+        let code = code.filter(|code| code.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let code = code.and_then(|code| u32::from_str_radix(code, 16).ok());
+        let code = code.ok_or_else(|| self.mistake("an escape has too few digits"))?;
+        self.at += count;
+        Ok(code)
+    }
+
+    /// A name without quotes.
+    fn name(&mut self) -> Result<String, Mistake> {
+        let start = self.at;
+        while self.peek().is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '$') {
+            self.bump();
+        }
+        match self.text.get(start..self.at) {
+            Some(name) if !name.is_empty() => Ok(name.to_owned()),
+            Some(_) | None => Err(self.mistake("a name in quotes is missing")),
+        }
+    }
+
+    /// A value without quotes.
+    fn word(&mut self) -> Result<Value, Mistake> {
+        let start = self.at;
+        while self.peek().is_some_and(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-' | '.')) {
+            self.bump();
+        }
+        let word = self.text.get(start..self.at).unwrap_or_default();
+        let number = word.trim_start_matches(['+', '-']);
+        match word {
+            "true" | "false" => Ok(Value::Other("a boolean")),
+            "null" => Ok(Value::Other("null")),
+            _ if number == "Infinity" || number == "NaN" => Ok(Value::Other("a number")),
+            _ if number.starts_with(|c: char| c.is_ascii_digit() || c == '.') => Ok(Value::Other("a number")),
+            _ => Err(Mistake::new(start, "a value is missing or is not in quotes")),
+        }
+    }
+
+    /// White space and comments.
+    fn blanks(&mut self) -> Result<(), Mistake> {
+        loop {
+            let rest = self.text.get(self.at..).unwrap_or_default();
+            if rest.starts_with("//") {
+                self.at += rest.find('\n').unwrap_or(rest.len());
+            } else if rest.starts_with("/*") {
+                let end = rest.get(2..).and_then(|inner| inner.find("*/"));
+                self.at += end.ok_or_else(|| self.mistake("a comment without an end begins here"))? + 4;
+            } else if self.peek().is_some_and(|c| c.is_whitespace() || c == '\u{feff}') {
+                self.bump();
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.text.get(self.at..)?.chars().next()
+    }
+
+    fn bump(&mut self) -> Option<char> {
+        let next = self.peek()?;
+        self.at += next.len_utf8();
+        Some(next)
+    }
+
+    fn take(&mut self, wanted: char) -> bool {
+        let found = self.peek() == Some(wanted);
+        if found {
+            self.bump();
+        }
+        found
+    }
+
+    fn mistake(&self, what: &str) -> Mistake {
+        Mistake::new(self.at, what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::tree::member;
+
+    fn text_of<'n>(root: &'n Node, name: &str) -> &'n str {
+        member(root.members().unwrap(), name).unwrap().unwrap().node.text().unwrap()
+    }
+
+    #[test]
+    fn comments_commas_at_the_end_and_json5_are_understood() {
+        let text = "\u{feff}// top\n{ /* a */ plain: 'it''s'.length }";
+        assert!(read(text).is_err(), "but it is no JavaScript");
+        let text = "// top\n{ plain: 'say \"hi\"', /* , } */ \"b\\u0062\": \"\\ud83d\\ude00\\x41\\\n!\", $n: +.5e3,\n list: [1, 0xff, null, true, -Infinity,], }\n// end";
+        let root = read(text).unwrap();
+        assert_eq!(text_of(&root, "plain"), "say \"hi\"");
+        assert_eq!(text_of(&root, "bb"), "\u{1f600}A!");
+        let list = member(root.members().unwrap(), "list").unwrap().unwrap();
+        assert_eq!(&text[list.node.span.clone()], "[1, 0xff, null, true, -Infinity,]");
+        assert_eq!(list.node.list().unwrap().len(), 5);
+    }
+
+    #[test]
+    fn what_is_not_json_says_where_it_stops_being_it() {
+        for (text, offset) in [
+            ("{\"a\": 1 \"b\": 2}", 8),
+            ("{\"a\": }", 6),
+            ("{\"a\" 1}", 5),
+            ("{\"a\": \"b}", 6),
+            ("{\"a\": 1} x", 9),
+            ("{\"a\": /* 1}", 6),
+            ("{\"a\": /*/ 1}", 6),
+            ("{\"a\": [1, 2}", 11),
+            ("{\"a\": yes}", 6),
+            ("{\"a\": \"\\u12\"}", 9),
+            ("{,}", 1),
+            ("{", 1),
+        ] {
+            assert_eq!(read(text).unwrap_err().offset, offset, "{text}");
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded_and_halves_of_a_pair_do_not_break_it() {
+        assert!(read(&"[".repeat(1 << 20)).unwrap_err().what.contains("deeply"));
+        let root = read(r#"{"a": "\ud83dx", "b": "\ud83d\u0041"}"#).unwrap();
+        assert_eq!((text_of(&root, "a"), text_of(&root, "b")), ("\u{fffd}x", "\u{fffd}A"));
+    }
+
+    #[test]
+    fn nothing_is_a_table_without_members() {
+        for empty in ["", " \n", "// nothing yet\n"] {
+            assert_eq!(read(empty).unwrap().members().unwrap().len(), 0);
+        }
+    }
+}

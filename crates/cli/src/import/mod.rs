@@ -1,0 +1,197 @@
+//! `steadfast import`: every MCP server of the clients on this machine goes through us, and back.
+//!
+//! | file | what it answers |
+//! | --- | --- |
+//! | `places` | where clients keep their servers |
+//! | `json`, `toml`, `tree` | what stands in such a file, and at which bytes |
+//! | `servers` | what becomes of each server, and of the text |
+//! | `files` | how a file of somebody else is replaced without losing any of it |
+//! | `story` | what a person, or a machine, is told |
+//!
+//! One file that cannot be used never keeps the others from being handled.
+
+mod files;
+mod json;
+mod places;
+mod servers;
+mod story;
+mod toml;
+mod tree;
+
+use std::collections::BTreeSet;
+use std::env;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use steadfast_core::json::Position;
+
+use self::files::{Backup, Original, Trouble};
+use self::places::{Client, Place, Search};
+use self::servers::{Program, Server, Verdict, Wish, rewrite};
+use crate::failure::Failure;
+use crate::output;
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Writes the changes. Without it they are only shown.
+    #[arg(long)]
+    write: bool,
+    /// Takes our changes back out of the configurations, and leaves everything else as it is now.
+    #[arg(long, conflicts_with = "write")]
+    undo: bool,
+    /// Only this client. May be given more than once.
+    #[arg(long = "client", value_name = "NAME", value_enum)]
+    clients: Vec<Client>,
+    /// Only this file, wherever it is. May be given more than once.
+    #[arg(long = "file", value_name = "PATH")]
+    files: Vec<PathBuf>,
+    /// Says it as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deed {
+    Show,
+    Write,
+    Undo,
+}
+
+/// What became of a file.
+struct Handled {
+    client: Option<Client>,
+    path: PathBuf,
+    outcome: Result<Done, String>,
+}
+
+/// What was found in a file, and done to it.
+struct Done {
+    servers: Vec<Server>,
+    backup: Backup,
+}
+
+/// `steadfast import`.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let deed = match (options.write, options.undo) {
+        (_, true) => Deed::Undo,
+        (true, false) => Deed::Write,
+        (false, false) => Deed::Show,
+    };
+    let program = Us::find()?;
+    let places = places(options)?;
+    let mut seen = BTreeSet::new();
+    let mut handled = Vec::new();
+    for place in &places {
+        let outcome = match files::read(&place.path) {
+            Ok(None) => continue,
+            // Two clients, or the home and the current folder, may share one file.
+            Ok(Some(original)) if !seen.insert(original.real().to_owned()) => continue,
+            Ok(Some(original)) => handle(place, &original, deed, &program),
+            Err(Trouble(why)) => Err(why),
+        };
+        handled.push(Handled { client: place.client, path: place.path.clone(), outcome });
+    }
+    let story = story::Story { deed, handled, again: again(options, &program), looked: &places };
+    let failed = story.handled.iter().any(|file| file.outcome.is_err());
+    if options.json {
+        output::say_json(&story.to_json());
+    } else {
+        story.tell();
+    }
+    if failed { Err(Failure::World(String::new()).told()) } else { Ok(()) }
+}
+
+fn places(options: &Options) -> Result<Vec<Place>, Failure> {
+    if options.files.is_empty() {
+        let wanted = |place: &Place| {
+            options.clients.is_empty() || place.client.is_some_and(|client| options.clients.contains(&client))
+        };
+        return Ok(places::known().into_iter().filter(wanted).collect());
+    }
+    let client = match options.clients.as_slice() {
+        [] => None,
+        [client] => Some(*client),
+        _ => {
+            return Err(Failure::Usage(
+                "a file belongs to one client: give --client once with --file".to_owned(),
+            ));
+        }
+    };
+    let named = |path: &PathBuf| match path.exists() {
+        true => Ok(places::named(path, client)),
+        false => Err(Failure::Usage(format!("{} does not exist", path.display()))),
+    };
+    options.files.iter().map(named).collect()
+}
+
+fn handle(place: &Place, original: &Original, deed: Deed, program: &Us) -> Result<Done, String> {
+    let wish = match deed {
+        Deed::Show | Deed::Write => Wish::Wrap(program.for_who(place.search)),
+        Deed::Undo => Wish::Unwrap,
+    };
+    let (servers, new) = rewrite(&original.text, place.form, place.ways, &wish).map_err(|mistake| {
+        let Position { line, column } = mistake.position(&original.text);
+        format!(
+            "line {line}, column {column}: {}; it was left alone: correct it there and come again",
+            mistake.what
+        )
+    })?;
+    let changes = servers.iter().any(|server| matches!(server.verdict, Verdict::Change { .. }));
+    let backup = match deed {
+        Deed::Write if changes => original.replace_and_keep(&new),
+        Deed::Undo if changes => original.replace_and_settle(&new),
+        Deed::Show | Deed::Write | Deed::Undo => Ok(Backup::None),
+    };
+    backup.map(|backup| Done { servers, backup }).map_err(|Trouble(why)| why)
+}
+
+/// This program, as others can start it.
+struct Us {
+    path: String,
+    /// Whether its name alone leads to it.
+    in_path: bool,
+}
+
+impl Us {
+    fn find() -> Result<Self, Failure> {
+        let cannot = |why: String| Failure::World(format!("this program cannot find itself: {why}"));
+        let own = env::current_exe().map_err(|error| cannot(error.to_string()))?;
+        let search = env::var_os("PATH").unwrap_or_default();
+        let mut named =
+            env::split_paths(&search).map(|folder| folder.join(NAME)).filter(|path| path.is_file());
+        // The first one counts. It may be a link, which survives an update that its target does not.
+        let found = named.next().filter(|path| path.is_absolute() && is_same(path, &own));
+        let in_path = found.is_some();
+        let path = found.unwrap_or(own).into_os_string().into_string();
+        let path = path.map_err(|path| cannot(format!("{} is not UTF-8", path.display())))?;
+        Ok(Self { path, in_path })
+    }
+
+    fn for_who(&self, search: Search) -> Program {
+        let name = match search {
+            Search::AsTheShell => self.in_path.then(|| "steadfast".to_owned()),
+            Search::Otherwise => None,
+        };
+        Program { path: self.path.clone(), name }
+    }
+}
+
+#[cfg(windows)]
+const NAME: &str = "steadfast.exe";
+#[cfg(not(windows))]
+const NAME: &str = "steadfast";
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+/// The command line to type next, but for its last word.
+fn again(options: &Options, program: &Us) -> String {
+    let mut words = vec![if program.in_path { "steadfast".to_owned() } else { program.path.clone() }];
+    words.push("import".to_owned());
+    words.extend(options.clients.iter().map(|client| format!("--client {}", client.word())));
+    words
+        .extend(options.files.iter().map(|file| format!("--file {}", story::shown(&file.to_string_lossy()))));
+    words.join(" ")
+}

@@ -1,0 +1,181 @@
+//! What is told of an import. Everything that came out of a file goes through the redaction.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde_json::{Value as Json, json};
+use steadfast_core::redact;
+
+use super::files::Backup;
+use super::places::{Client, Place};
+use super::servers::{Server, Verdict};
+use super::{Deed, Done, Handled};
+use crate::output;
+
+pub(super) struct Story<'p> {
+    pub(super) deed: Deed,
+    pub(super) handled: Vec<Handled>,
+    /// The command line to type next, but for its last word.
+    pub(super) again: String,
+    /// Every place that was looked at.
+    pub(super) looked: &'p [Place],
+}
+
+impl Story<'_> {
+    /// For a person: what there is to standard output, what is wrong to the standard error stream.
+    pub(super) fn tell(&self) {
+        let mut text = String::new();
+        for file in &self.handled {
+            match &file.outcome {
+                Ok(done) => text.push_str(&self.file(file, done)),
+                Err(why) => output::remark(&format!("error: {}: {why}", file.path.display())),
+            }
+        }
+        if self.handled.is_empty() {
+            text.push_str("no configuration of a known client was found; these places were looked at:\n");
+            for place in self.looked {
+                let _ = writeln!(text, "  {}", place.path.display());
+            }
+            text.push_str("name another file with --file PATH\n");
+        } else {
+            text.push_str(&self.end());
+        }
+        output::say(&text);
+    }
+
+    fn file(&self, file: &Handled, done: &Done) -> String {
+        let whose = file.client.map_or("", Client::title);
+        let mut text =
+            format!("{whose}{}{}\n", if whose.is_empty() { "" } else { "  " }, file.path.display());
+        for server in self.worth_telling(done) {
+            let name = redact::excerpt(&server.name, 80);
+            let within = server.within.as_ref().map(|within| format!(" (in {within})")).unwrap_or_default();
+            let _ = match &server.verdict {
+                Verdict::Change { now, becomes } => {
+                    writeln!(text, "  {name}{within}\n    - {}\n    + {}", line(now), line(becomes))
+                }
+                Verdict::AsWished => writeln!(text, "  {name}{within}: goes through steadfast already"),
+                Verdict::Left(why) => writeln!(text, "  {name}{within}: left as it is: {why}"),
+            };
+        }
+        if self.worth_telling(done).next().is_none() {
+            text.push_str(match self.deed {
+                Deed::Show | Deed::Write => "  no servers\n",
+                Deed::Undo => "  nothing of ours is in it\n",
+            });
+        }
+        let _ = match &done.backup {
+            Backup::Made(path) => writeln!(text, "  written; as it was before: {}", path.display()),
+            Backup::Kept(path) => {
+                writeln!(text, "  written; as it was before the first import: {}", path.display())
+            }
+            Backup::Removed(path) => {
+                writeln!(text, "  written; it is as it was, and so the backup {} was removed", path.display())
+            }
+            Backup::None if self.deed == Deed::Undo && done.changes() > 0 => writeln!(text, "  written"),
+            Backup::None => Ok(()),
+        };
+        text.push('\n');
+        text
+    }
+
+    /// Who goes back is not interested in servers that never came.
+    fn worth_telling<'d>(&self, done: &'d Done) -> impl Iterator<Item = &'d Server> {
+        let undo = self.deed == Deed::Undo;
+        done.servers.iter().filter(move |server| !(undo && server.verdict == Verdict::AsWished))
+    }
+
+    fn end(&self) -> String {
+        let done: Vec<_> =
+            self.handled.iter().filter_map(|file| Some((file, file.outcome.as_ref().ok()?))).collect();
+        let servers: usize = done.iter().map(|(_, done)| done.changes()).sum();
+        let changed: Vec<_> = done.iter().filter(|(_, done)| done.changes() > 0).collect();
+        let clients: BTreeSet<_> = changed.iter().filter_map(|(file, _)| file.client).collect();
+        let clients: Vec<_> = clients.into_iter().map(Client::title).collect();
+        let restart = if clients.is_empty() { "its client".to_owned() } else { clients.join(", ") };
+        let counted = format!("{} in {}", many(servers, "server"), many(changed.len(), "file"));
+        let again = &self.again;
+        match self.deed {
+            Deed::Show | Deed::Write if servers == 0 => "nothing to change\n".to_owned(),
+            Deed::Show => {
+                format!(
+                    "{counted} would go through steadfast; nothing was written\nto do it: {again} --write\n"
+                )
+            }
+            Deed::Write => format!(
+                "{counted} now go through steadfast; start anew: {restart}\nto take it back: {again} --undo\n"
+            ),
+            Deed::Undo if servers == 0 => "nothing to take back\n".to_owned(),
+            Deed::Undo => format!("{counted} no longer go through steadfast; start anew: {restart}\n"),
+        }
+    }
+
+    /// The same for a machine.
+    pub(super) fn to_json(&self) -> Json {
+        json!({
+            "ok": self.handled.iter().all(|file| file.outcome.is_ok()),
+            "written": self.deed != Deed::Show,
+            "files": self.handled.iter().map(file_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Done {
+    fn changes(&self) -> usize {
+        self.servers.iter().filter(|server| matches!(server.verdict, Verdict::Change { .. })).count()
+    }
+}
+
+fn file_json(file: &Handled) -> Json {
+    let done = file.outcome.as_ref().ok();
+    let backup = done.and_then(|done| match &done.backup {
+        Backup::Made(path) | Backup::Kept(path) => Some(path.display().to_string()),
+        Backup::Removed(_) | Backup::None => None,
+    });
+    json!({
+        "client": file.client.map(Client::word),
+        "file": file.path.display().to_string(),
+        "changes": done.map_or(0, Done::changes),
+        "backup": backup,
+        "error": file.outcome.as_ref().err(),
+        "servers": done.map(|done| done.servers.iter().map(server_json).collect::<Vec<_>>()).unwrap_or_default(),
+    })
+}
+
+fn server_json(server: &Server) -> Json {
+    let (state, now, becomes, reason) = match &server.verdict {
+        Verdict::Change { now, becomes } => ("change", Some(line(now)), Some(line(becomes)), None),
+        Verdict::AsWished => ("as_wished", None, None, None),
+        Verdict::Left(why) => ("left", None, None, Some(why)),
+    };
+    json!({
+        "name": redact::text(&server.name),
+        "within": server.within,
+        "state": state,
+        "now": now,
+        "becomes": becomes,
+        "reason": reason,
+    })
+}
+
+/// A command line as a person reads it, without its secrets.
+fn line(words: &[String]) -> String {
+    let words: Vec<_> = words.iter().map(|word| shown(word)).collect();
+    redact::excerpt(&words.join(" "), MOST_OF_A_LINE)
+}
+
+const MOST_OF_A_LINE: usize = 1000;
+
+/// A word as it would be typed.
+pub(super) fn shown(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:@=,+%~".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+fn many(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}

@@ -1,0 +1,74 @@
+//! TOML, as Codex writes it.
+
+use std::ops::Range;
+
+use steadfast_core::redact;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::tree::{Member, Mistake, Node, Value};
+
+/// Reads a text.
+pub(super) fn read(text: &str) -> Result<Node, Mistake> {
+    let body = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let shift = text.len() - body.len();
+    let (root, errors) = DeTable::parse_recoverable(body);
+    match errors.first() {
+        Some(error) => {
+            let offset = error.span().unwrap_or_default().start + shift;
+            Err(Mistake::new(offset, format!("this is not TOML: {}", redact::text(error.message()))))
+        }
+        None => Ok(Node { span: 0..text.len(), value: table(root.get_ref(), shift) }),
+    }
+}
+
+fn table(table: &DeTable<'_>, shift: usize) -> Value {
+    let mut members: Vec<_> = table
+        .iter()
+        .map(|(key, value)| Member {
+            name: key.get_ref().to_string(),
+            name_span: moved(key.span(), shift),
+            node: node(value, shift),
+        })
+        .collect();
+    // The order of the text, whatever that of the map is.
+    members.sort_by_key(|member| member.name_span.start);
+    Value::Table(members)
+}
+
+fn node(value: &Spanned<DeValue<'_>>, shift: usize) -> Node {
+    let read = match value.get_ref() {
+        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::Integer(_) | DeValue::Float(_) => Value::Other("a number"),
+        DeValue::Boolean(_) => Value::Other("a boolean"),
+        DeValue::Datetime(_) => Value::Other("a date"),
+        DeValue::Array(items) => Value::List(items.iter().map(|item| node(item, shift)).collect()),
+        DeValue::Table(inner) => table(inner, shift),
+    };
+    Node { span: moved(value.span(), shift), value: read }
+}
+
+fn moved(span: Range<usize>, shift: usize) -> Range<usize> {
+    span.start + shift..span.end + shift
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::tree::member;
+
+    #[test]
+    fn keys_and_values_know_their_bytes() {
+        let text =
+            "\u{feff}[mcp_servers.\"a b\"]\r\ncommand = 'npx' # why\r\nargs = [\"-y\", # yes\r\n  \"x\"]\r\n";
+        let root = read(text).unwrap();
+        let servers = member(root.members().unwrap(), "mcp_servers").unwrap().unwrap();
+        let server = member(servers.node.members().unwrap(), "a b").unwrap().unwrap();
+        let [command, args] = server.node.members().unwrap() else { panic!("{server:?}") };
+        assert_eq!(&text[command.name_span.clone()], "command");
+        assert_eq!(&text[command.node.span.clone()], "'npx'");
+        assert_eq!(&text[args.node.span.clone()], "[\"-y\", # yes\r\n  \"x\"]");
+        let items: Vec<_> = args.node.list().unwrap().iter().map(|item| &text[item.span.clone()]).collect();
+        assert_eq!(items, ["\"-y\"", "\"x\""]);
+    }
+}

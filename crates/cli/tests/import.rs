@@ -1,0 +1,680 @@
+//! `steadfast import`, as a person runs it.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::ffi::CString;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The program, by its whole path: nothing in these homes leads to it by name.
+const US: &str = env!("CARGO_BIN_EXE_steadfast");
+
+/// A folder that is the home of one test; its folder `project` is the working folder.
+struct Home {
+    folder: PathBuf,
+}
+
+/// How a command ended.
+struct Ended {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Home {
+    fn new(test: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("import").join(test);
+        // What a test made read-only is in the way of the next run.
+        let _ = fs::set_permissions(folder.join("closed"), fs::Permissions::from_mode(0o700));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(folder.join("project")).unwrap();
+        Self { folder }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(US);
+        command.arg("import").args(arguments).current_dir(self.path("project"));
+        command.env_clear().env("HOME", &self.folder);
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ended {
+        ended(&mut self.command(arguments))
+    }
+
+    /// Runs it, and it must be good.
+    fn good(&self, arguments: &[&str]) -> String {
+        let Ended { code, out, err } = self.run(arguments);
+        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        out
+    }
+
+    fn names(&self, folder: &str) -> Vec<String> {
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+        let mut names: Vec<_> = fs::read_dir(self.path(folder)).unwrap().map(name).collect();
+        names.sort();
+        names
+    }
+}
+
+fn ended(command: &mut Command) -> Ended {
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// A file of a client: where it is, what is in it, and what becomes of that.
+struct Case {
+    client: &'static str,
+    file: &'static str,
+    before: &'static str,
+    after: &'static str,
+}
+
+/// In `after`, `US` stands for the program.
+const CASES: &[Case] = &[
+    Case {
+        client: "claude-code",
+        file: ".claude.json",
+        before: r#"{
+  "numStartups": 12,
+  "mcpServers": {
+    "github": {
+      "type": "stdio",
+      "command": "npx",
+      "args": [
+        "-y",
+        "@modelcontextprotocol/server-github"
+      ],
+      "env": {}
+    }
+  },
+  "projects": {
+    "/home/me/work": {
+      "allowedTools": [],
+      "mcpServers": {
+        "notes": { "command": "uvx", "args": ["notes"] },
+        "linear": { "type": "http", "url": "https://mcp.linear.app/mcp" }
+      }
+    },
+    "/home/me/other": {}
+  }
+}
+"#,
+        after: r#"{
+  "numStartups": 12,
+  "mcpServers": {
+    "github": {
+      "type": "stdio",
+      "command": "US",
+      "args": [
+        "wrap", "--name", "github", "--", "npx",
+        "-y",
+        "@modelcontextprotocol/server-github"
+      ],
+      "env": {}
+    }
+  },
+  "projects": {
+    "/home/me/work": {
+      "allowedTools": [],
+      "mcpServers": {
+        "notes": { "command": "US", "args": ["wrap", "--name", "notes", "--", "uvx", "notes"] },
+        "linear": { "type": "http", "url": "https://mcp.linear.app/mcp" }
+      }
+    },
+    "/home/me/other": {}
+  }
+}
+"#,
+    },
+    Case {
+        client: "claude-code",
+        file: "project/.mcp.json",
+        before: r#"{"mcpServers":{"db":{"command":"${TOOLS}/db","args":[]}}}"#,
+        after: r#"{"mcpServers":{"db":{"command":"US","args":["wrap", "--name=db", "--", "${TOOLS}/db"]}}}"#,
+    },
+    Case {
+        client: "claude-desktop",
+        file: ".config/Claude/claude_desktop_config.json",
+        before: "{\r\n\t\"mcpServers\": {\r\n\t\t\"files\": {\r\n\t\t\t\"command\": \"files\"\r\n\t\t}\r\n\t}\r\n}",
+        after: "{\r\n\t\"mcpServers\": {\r\n\t\t\"files\": {\r\n\t\t\t\"command\": \"US\",\r\n\t\t\t\"args\": [\"wrap\", \"--name\", \"files\", \"--\", \"files\"]\r\n\t\t}\r\n\t}\r\n}",
+    },
+    Case {
+        client: "claude-desktop",
+        file: "Library/Application Support/Claude/claude_desktop_config.json",
+        before: r#"{"globalShortcut": "", "mcpServers": {"a": {"args": ["x"], "command": "a"}}}"#,
+        after: r#"{"globalShortcut": "", "mcpServers": {"a": {"args": ["wrap", "--name", "a", "--", "a", "x"], "command": "US"}}}"#,
+    },
+    Case {
+        client: "cursor",
+        file: ".cursor/mcp.json",
+        before: r#"{"mcpServers": {"a": {"command": "npx", "args": ["a"], "envFile": "${workspaceFolder}/.env"}}}"#,
+        after: r#"{"mcpServers": {"a": {"command": "US", "args": ["wrap", "--name", "a", "--", "npx", "a"], "envFile": "${workspaceFolder}/.env"}}}"#,
+    },
+    Case {
+        client: "cursor",
+        file: "project/.cursor/mcp.json",
+        before: r#"{"mcpServers": {"b": {"command": "b", "args": ["-"]}}}"#,
+        after: r#"{"mcpServers": {"b": {"command": "US", "args": ["wrap", "--name", "b", "--", "b", "-"]}}}"#,
+    },
+    Case {
+        client: "vscode",
+        file: ".config/Code/User/mcp.json",
+        before: r#"// of mine
+{
+	"inputs": [{ "id": "key", "type": "promptString", "password": true, }],
+	"servers": {
+		/* looks things up */
+		"docs": {
+			"type": "stdio", // always
+			"command": "npx", // not yarn
+			"args": [
+				// quietly
+				"-y", "docs",
+			],
+			"env": { "KEY": "${input:key}" },
+		},
+	},
+}
+"#,
+        after: r#"// of mine
+{
+	"inputs": [{ "id": "key", "type": "promptString", "password": true, }],
+	"servers": {
+		/* looks things up */
+		"docs": {
+			"type": "stdio", // always
+			"command": "US", // not yarn
+			"args": [
+				// quietly
+				"wrap", "--name", "docs", "--", "npx",
+				"-y", "docs",
+			],
+			"env": { "KEY": "${input:key}" },
+		},
+	},
+}
+"#,
+    },
+    Case {
+        client: "vscode",
+        file: "project/.vscode/mcp.json",
+        before: r#"{"servers": {"c": {"command": "c", "args": ["1"]}}}"#,
+        after: r#"{"servers": {"c": {"command": "US", "args": ["wrap", "--name", "c", "--", "c", "1"]}}}"#,
+    },
+    Case {
+        client: "codex",
+        file: ".codex/config.toml",
+        before: r#"model = "o" # the large one
+
+[mcp_servers.docs]
+command = 'npx'   # not yarn
+args = ["-y", "docs"]
+startup_timeout_sec = 20
+
+[mcp_servers.docs.env]
+KEY = "value"
+
+[mcp_servers.bare]
+command = "bare" # alone
+enabled = false
+
+[mcp_servers.far]
+url = "https://far.example/mcp"
+"#,
+        after: r#"model = "o" # the large one
+
+[mcp_servers.docs]
+command = "US"   # not yarn
+args = ["wrap", "--name", "docs", "--", 'npx', "-y", "docs"]
+startup_timeout_sec = 20
+
+[mcp_servers.docs.env]
+KEY = "value"
+
+[mcp_servers.bare]
+command = "US" # alone
+args = ["wrap", "--name", "bare", "--", "bare"]
+enabled = false
+
+[mcp_servers.far]
+url = "https://far.example/mcp"
+"#,
+    },
+    Case {
+        client: "openclaw",
+        file: ".openclaw/openclaw.json",
+        before: "{\n  // mine\n  gateway: { port: 1 },\n  mcp: { servers: {\n    bank: { command: 'bank', args: ['--live'], cwd: '.' },\n    bare: { command: 'bare' },\n  } },\n}\n",
+        after: "{\n  // mine\n  gateway: { port: 1 },\n  mcp: { servers: {\n    bank: { command: \"US\", args: [\"wrap\", \"--name\", \"bank\", \"--\", 'bank', '--live'], cwd: '.' },\n    bare: { command: \"US\", args: [\"wrap\", \"--name\", \"bare\", \"--\", 'bare'] },\n  } },\n}\n",
+    },
+];
+
+#[test]
+fn every_client_goes_through_us_and_back_byte_for_byte() {
+    let home = Home::new("every-client");
+    for case in CASES {
+        home.write(case.file, case.before);
+    }
+    let shown = home.good(&[]);
+    for Case { file, before, .. } in CASES {
+        let path = file
+            .strip_prefix("project/")
+            .map_or_else(|| home.path(file).display().to_string(), str::to_owned);
+        assert!(shown.contains(&path), "{path} in {shown}");
+        assert_eq!(home.read(file), *before, "nothing was written");
+    }
+    assert!(shown.ends_with(&format!(
+        "13 servers in 10 files would go through steadfast; nothing was written\nto do it: {US} import --write\n"
+    )), "{shown}");
+
+    let written = home.good(&["--write"]);
+    for Case { file, before, after, .. } in CASES {
+        assert_eq!(home.read(file), after.replace("US", US), "{file}");
+        assert_eq!(home.read(&format!("{file}.steadfast-backup")), *before);
+    }
+    assert!(written.contains("13 servers in 10 files now go through steadfast"), "{written}");
+    assert!(written.contains("Claude Code, Claude Desktop, Cursor, VS Code, Codex, OpenClaw"), "{written}");
+
+    let again = home.good(&["--write"]);
+    assert!(
+        again.ends_with("nothing to change\n") && again.contains("goes through steadfast already"),
+        "{again}"
+    );
+    for Case { file, after, .. } in CASES {
+        assert_eq!(home.read(file), after.replace("US", US), "{file}");
+    }
+
+    let undone = home.good(&["--undo"]);
+    assert!(undone.contains("13 servers in 10 files no longer go through steadfast"), "{undone}");
+    for Case { file, before, .. } in CASES {
+        assert_eq!(home.read(file), *before, "{file}");
+        assert!(
+            !home.path(&format!("{file}.steadfast-backup")).exists(),
+            "it has nothing that the file has not"
+        );
+    }
+    assert!(home.good(&["--undo"]).ends_with("nothing to take back\n"));
+}
+
+#[test]
+fn what_would_change_is_shown_as_it_is_and_as_it_would_be() {
+    let home = Home::new("shown");
+    home.write("project/.mcp.json", CASES[1].before);
+    home.write(
+        ".claude.json",
+        r#"{"mcpServers": {"far": {"url": "https://far.example"}, "a b": {"command": "x", "args": ["say hi"]}}}"#,
+    );
+    let expected = format!(
+        "Claude Code  {home}/.claude.json
+  far: left as it is: it is reached by URL, and its headers and sign-in cannot be carried over; one that needs neither can be replaced by the command `steadfast wrap --name NAME --url URL`
+  a b
+    - x 'say hi'
+    + {US} wrap --name 'a b' -- x 'say hi'
+
+Claude Code  .mcp.json
+  db
+    - '${{TOOLS}}/db'
+    + {US} wrap --name=db -- '${{TOOLS}}/db'
+
+2 servers in 2 files would go through steadfast; nothing was written
+to do it: {US} import --client claude-code --write
+",
+        home = home.folder.display()
+    );
+    assert_eq!(home.good(&["--client", "claude-code"]), expected);
+}
+
+#[test]
+fn a_client_or_a_file_can_be_chosen_and_the_others_are_left_alone() {
+    let home = Home::new("chosen");
+    for case in CASES {
+        home.write(case.file, case.before);
+    }
+    home.good(&["--write", "--client", "codex", "--client", "cursor"]);
+    for Case { client, file, before, after } in CASES {
+        let expected =
+            if ["codex", "cursor"].contains(client) { after.replace("US", US) } else { (*before).to_owned() };
+        assert_eq!(home.read(file), expected, "{file}");
+    }
+    // A file that no client has where we look: by what is in it, or as that of a client.
+    for (name, client) in [("elsewhere.json", None), ("elsewhere.toml", None), ("else", Some("codex"))] {
+        let case = &CASES[if name.ends_with("json") { 6 } else { 8 }];
+        home.write(name, case.before);
+        let path = home.path(name).display().to_string();
+        let mut arguments = vec!["--write", "--file", &path];
+        arguments.extend(client.iter().flat_map(|client| ["--client", client]));
+        let out = home.good(&arguments);
+        assert_eq!(home.read(name), case.after.replace("US", US), "{out}");
+    }
+
+    let Ended { code, err, .. } = home.run(&["--file", "nowhere.json"]);
+    assert_eq!((code, err.as_str()), (2, "error: nowhere.json does not exist\n"));
+    assert_eq!(home.run(&["--client", "emacs"]).code, 2);
+    assert_eq!(home.run(&["--undo", "--write"]).code, 2);
+}
+
+/// Variables of the clients say where their files are, and Windows has folders of its own.
+#[test]
+fn files_are_found_where_the_variables_say() {
+    let home = Home::new("variables");
+    let places = [
+        ("CLAUDE_CONFIG_DIR", "claude", "claude/.claude.json", 1),
+        ("XDG_CONFIG_HOME", "xdg", "xdg/Claude/claude_desktop_config.json", 2),
+        ("XDG_CONFIG_HOME", "xdg", "xdg/Code/User/profiles/-1a/mcp.json", 7),
+        ("APPDATA", "roaming", "roaming/Code - Insiders/User/mcp.json", 7),
+        (
+            "LOCALAPPDATA",
+            "local",
+            "local/Packages/Claude_x1/LocalCache/Roaming/Claude/claude_desktop_config.json",
+            2,
+        ),
+        ("CODEX_HOME", "codex", "codex/config.toml", 8),
+        ("OPENCLAW_CONFIG_PATH", "claw.json5", "claw.json5", 9),
+    ];
+    let mut command = home.command(&["--json"]);
+    for (variable, value, file, case) in places {
+        home.write(file, CASES[case].before);
+        command.env(variable, home.path(value));
+    }
+    let Ended { code, out, err } = ended(&mut command);
+    assert_eq!(code, 0, "{err}");
+    let told: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let mut found: Vec<_> =
+        told["files"].as_array().unwrap().iter().map(|file| file["file"].clone()).collect();
+    let mut expected: Vec<_> = places
+        .iter()
+        .map(|(_, _, file, _)| serde_json::Value::from(home.path(file).to_str().unwrap()))
+        .collect();
+    found.sort_by_key(ToString::to_string);
+    expected.sort_by_key(ToString::to_string);
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn the_short_name_is_written_where_whoever_reads_it_finds_it() {
+    let home = Home::new("short-name");
+    for case in CASES {
+        home.write(case.file, case.before);
+    }
+    // A link to us, as package managers make it.
+    fs::create_dir(home.path("bin")).unwrap();
+    symlink(US, home.path("bin/steadfast")).unwrap();
+    let run = |arguments: &[&str]| ended(home.command(arguments).env("PATH", home.path("bin")));
+    let Ended { code, out, err } = run(&["--write"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.ends_with("to take it back: steadfast import --undo\n"), "{out}");
+    let long = home.path("bin/steadfast").display().to_string();
+    for Case { client, file, after, .. } in CASES {
+        let by_name = file.starts_with("project/") || ["claude-code", "codex"].contains(client);
+        let us = if by_name { "steadfast" } else { &long };
+        assert_eq!(home.read(file), after.replace("US", us), "{file}");
+    }
+    assert_eq!(run(&["--undo"]).code, 0);
+    assert!(CASES.iter().all(|case| home.read(case.file) == case.before));
+
+    // Somebody else by that name is not us.
+    fs::remove_file(home.path("bin/steadfast")).unwrap();
+    symlink("/bin/sh", home.path("bin/steadfast")).unwrap();
+    assert_eq!(run(&["--write"]).code, 0);
+    assert!(CASES.iter().all(|case| home.read(case.file) == case.after.replace("US", US)));
+}
+
+#[test]
+fn edits_made_since_are_kept_when_it_is_taken_back_and_so_is_the_first_backup() {
+    let home = Home::new("edited");
+    let file = ".cursor/mcp.json";
+    home.write(file, CASES[4].before);
+    home.good(&["--write"]);
+    let edited = home
+        .read(file)
+        .replace("\"a\"]", "\"a\", \"--verbose\"]")
+        .replace("{\"a\":", "{\"new\": {\"command\": \"new\"}, \"a\":");
+    home.write(file, &edited);
+    let out = home.good(&["--write"]);
+    assert!(out.contains("as it was before the first import"), "{out}");
+    assert_eq!(home.read(&format!("{file}.steadfast-backup")), CASES[4].before);
+    let out = home.good(&["--undo"]);
+    assert_eq!(
+        home.read(file),
+        CASES[4]
+            .before
+            .replace("[\"a\"]", "[\"a\", \"--verbose\"]")
+            .replace("{\"a\":", "{\"new\": {\"command\": \"new\"}, \"a\":")
+    );
+    assert_eq!(home.read(&format!("{file}.steadfast-backup")), CASES[4].before, "{out}");
+    assert_eq!(
+        home.names(".cursor"),
+        ["mcp.json", "mcp.json.steadfast-backup"],
+        "nothing else is left behind"
+    );
+}
+
+#[test]
+fn permissions_are_kept_and_links_are_followed() {
+    let home = Home::new("links");
+    home.write("dotfiles/claude", CASES[0].before);
+    fs::set_permissions(home.path("dotfiles/claude"), fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("dotfiles/claude", home.path(".claude.json")).unwrap();
+    // The same file once more, under the name of another client.
+    fs::create_dir(home.path(".cursor")).unwrap();
+    symlink("../dotfiles/claude", home.path(".cursor/mcp.json")).unwrap();
+    let out = home.good(&["--write"]);
+    assert!(out.contains("2 servers in 1 file now"), "{out}");
+    assert!(fs::symlink_metadata(home.path(".claude.json")).unwrap().is_symlink());
+    assert_eq!(home.read("dotfiles/claude"), CASES[0].after.replace("US", US));
+    assert_eq!(home.names("dotfiles"), ["claude", "claude.steadfast-backup"]);
+    for name in ["dotfiles/claude", "dotfiles/claude.steadfast-backup"] {
+        assert_eq!(fs::metadata(home.path(name)).unwrap().permissions().mode() & 0o777, 0o640, "{name}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_configuration_is_told_with_its_place_and_the_others_are_handled() {
+    let secret = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
+    let broken = [
+        (
+            ".claude.json",
+            format!("{{\"mcpServers\": {{\n  \"a\": {{\"env\": {{\"K\": \"{secret}\"}} \"b\": 1}}\n"),
+            "line 2, column",
+        ),
+        (".config/Claude/claude_desktop_config.json", "[1, 2]".to_owned(), "line 1, column 1: a list stands"),
+        (".cursor/mcp.json", "{\"mcpServers\": [\"a\"]}".to_owned(), "line 1, column 16: a list stands"),
+        (
+            ".config/Code/User/mcp.json",
+            "{\"servers\": {\"a\": {}, \"a\": {}}}".to_owned(),
+            "`a` is written twice",
+        ),
+        (
+            ".codex/config.toml",
+            format!("[mcp_servers.a]\ncommand = {secret}\n"),
+            "line 2, column 11: this is not TOML",
+        ),
+    ];
+    let home = Home::new("broken");
+    for (file, text, _) in &broken {
+        home.write(file, text);
+    }
+    fs::write(home.path("project/.mcp.json"), b"\xff\xfe{\0}\0").unwrap();
+    home.write(".openclaw/openclaw.json", CASES[9].before);
+    for arguments in [&["--write"][..], &[], &["--undo"]] {
+        let Ended { code, out, err } = home.run(arguments);
+        assert_eq!(code, 1, "{err}");
+        assert_eq!(err.lines().count(), 6, "{err}");
+        for (file, text, expected) in &broken {
+            let line =
+                err.lines().find(|line| line.contains(&home.path(file).display().to_string())).unwrap();
+            assert!(line.starts_with("error: ") && line.contains(expected), "{expected} in {line}");
+            assert!(line.contains("correct it there"), "{line}");
+            assert_eq!(home.read(file), *text, "it is left alone");
+        }
+        assert!(err.contains(".mcp.json: it is not written in UTF-8"), "{err}");
+        assert!(!err.contains("ghp_") && !out.contains("ghp_"), "{err}");
+        if arguments == ["--write"] {
+            assert_eq!(home.read(".openclaw/openclaw.json"), CASES[9].after.replace("US", US), "{out}");
+        }
+    }
+    assert_eq!(home.read(".openclaw/openclaw.json"), CASES[9].before);
+
+    let told = home.run(&["--json"]);
+    assert_eq!((told.code, told.err.as_str()), (1, ""));
+    let told: serde_json::Value = serde_json::from_str(&told.out).unwrap();
+    assert_eq!((told["ok"].as_bool(), told["files"].as_array().unwrap().len()), (Some(false), 7));
+}
+
+/// Root may read and write anything, so that the command is run as nobody where the tests are run as root.
+#[test]
+fn a_file_that_may_not_be_read_or_written_is_told_and_nothing_is_lost() {
+    let home = Home::new("closed-files");
+    for (file, mode) in
+        [(".claude.json", 0o000), (".cursor/mcp.json", 0o444), ("closed/openclaw.json", 0o666)]
+    {
+        let case =
+            CASES.iter().find(|case| case.file.ends_with(file) || file.ends_with("claw.json")).unwrap();
+        home.write(file, if file.ends_with("claw.json") { CASES[9].before } else { case.before });
+        fs::set_permissions(home.path(file), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs::set_permissions(home.path("closed"), fs::Permissions::from_mode(0o555)).unwrap();
+    home.write(".codex/config.toml", CASES[8].before);
+    // A folder, and a pipe that nobody writes to, are no files.
+    fs::create_dir_all(home.path("project/.mcp.json")).unwrap();
+    fs::create_dir(home.path("project/.vscode")).unwrap();
+    assert!(Command::new("mkfifo").arg(home.path("project/.vscode/mcp.json")).status().unwrap().success());
+
+    let mut command = home.command(&["--write"]);
+    command.env("OPENCLAW_CONFIG_PATH", home.path("closed/openclaw.json"));
+    let own = fs::metadata(home.path(".codex")).unwrap().uid();
+    if own == 0 {
+        for name in [".claude.json", ".codex", ".codex/config.toml", ".cursor", ".cursor/mcp.json"] {
+            let path = CString::new(home.path(name).to_str().unwrap()).unwrap();
+            std::os::unix::fs::chown(path.to_str().unwrap(), Some(65534), Some(65534)).unwrap();
+        }
+        command.uid(65534).gid(65534);
+    }
+    let Ended { code, out, err } = ended(&mut command);
+    assert_eq!(code, 1, "{out}{err}");
+    for (file, expected) in [
+        (".claude.json", "it cannot be read: "),
+        (".cursor/mcp.json", "it is read-only"),
+        ("closed/openclaw.json", "no backup can be made beside it"),
+        (".mcp.json", "it is not a file"),
+        (".vscode/mcp.json", "it is not a file"),
+    ] {
+        assert!(err.lines().any(|line| line.contains(file) && line.contains(expected)), "{file}: {err}");
+    }
+    assert_eq!(err.lines().count(), 5, "{err}");
+    assert_eq!(home.read(".codex/config.toml"), CASES[8].after.replace("US", US));
+    assert_eq!(home.read(".cursor/mcp.json"), CASES[4].before);
+    assert_eq!(home.names("closed"), ["openclaw.json"]);
+}
+
+#[test]
+fn secrets_are_never_printed() {
+    let home = Home::new("secrets");
+    let secrets =
+        ["hunter2", "ghp_0123456789abcdefghijABCDEFGHIJ012345", "tr0ub4dor", "s3cr3t-header", "in-the-env"];
+    home.write(
+        ".claude.json",
+        &format!(
+            r#"{{"mcpServers": {{
+                "db": {{"command": "db", "args": ["--password", "{}", "postgres://me:{}@host/db"]}},
+                "gh": {{"command": "npx", "args": ["gh", "--token={}"], "env": {{"API_KEY": "{}"}}}},
+                "far": {{"type": "http", "url": "https://x", "headers": {{"Authorization": "Bearer {}"}}}}
+            }}}}"#,
+            secrets[0], secrets[2], secrets[1], secrets[4], secrets[3]
+        ),
+    );
+    for arguments in [&[][..], &["--json"], &["--write"], &["--write", "--json"], &["--undo", "--json"]] {
+        let Ended { code, out, err } = home.run(arguments);
+        assert_eq!(code, 0, "{err}");
+        for secret in secrets {
+            assert!(!out.contains(secret) && !err.contains(secret), "{secret} in {out}{err}");
+        }
+        assert!(out.contains("gh"), "{out}");
+    }
+}
+
+#[test]
+fn a_machine_is_told_what_became_of_every_server() {
+    let home = Home::new("json");
+    home.write(".claude.json", CASES[0].before);
+    let told = |arguments: &[&str]| serde_json::from_str::<serde_json::Value>(&home.good(arguments)).unwrap();
+    let shown = told(&["--json"]);
+    assert_eq!((shown["ok"].as_bool(), shown["written"].as_bool()), (Some(true), Some(false)));
+    let file = &shown["files"][0];
+    assert_eq!((file["client"].as_str(), file["changes"].as_u64()), (Some("claude-code"), Some(2)));
+    assert!(file["backup"].is_null() && file["error"].is_null());
+    let states: Vec<_> =
+        file["servers"].as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["change", "change", "left"]);
+    assert_eq!(file["servers"][0]["now"], "npx -y @modelcontextprotocol/server-github");
+    assert_eq!(
+        file["servers"][0]["becomes"],
+        format!("{US} wrap --name github -- npx -y @modelcontextprotocol/server-github")
+    );
+    assert_eq!(file["servers"][1]["within"], "/home/me/work");
+    let written = told(&["--write", "--json"]);
+    assert_eq!(written["written"], true);
+    assert_eq!(
+        written["files"][0]["backup"],
+        home.path(".claude.json.steadfast-backup").display().to_string()
+    );
+    assert_eq!(told(&["--json"])["files"][0]["changes"], 0);
+}
+
+#[test]
+fn where_nothing_is_found_it_is_said_where_was_looked() {
+    let home = Home::new("nothing");
+    let out = home.good(&["--client", "codex"]);
+    let expected = format!(
+        "no configuration of a known client was found; these places were looked at:\n  {}\n  .codex/config.toml\n\
+         name another file with --file PATH\n",
+        home.path(".codex/config.toml").display()
+    );
+    assert_eq!(out, expected);
+    home.write(".cursor/mcp.json", "");
+    let out = home.good(&[]);
+    assert!(out.contains("no servers") && out.ends_with("nothing to change\n"), "{out}");
+}
+
+/// What is written is understood by the command that it names.
+#[test]
+fn the_command_that_is_written_starts_the_server() {
+    let home = Home::new("starts");
+    home.write(
+        "project/.mcp.json",
+        r#"{"mcpServers": {"-odd name": {"command": "touch", "args": ["--", "was here"]}}}"#,
+    );
+    home.good(&["--write"]);
+    let written: serde_json::Value = serde_json::from_str(&home.read("project/.mcp.json")).unwrap();
+    let server = &written["mcpServers"]["-odd name"];
+    let mut command = Command::new(server["command"].as_str().unwrap());
+    command.args(server["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()));
+    command.current_dir(&home.folder).env_clear().env("HOME", &home.folder).env("PATH", "/usr/bin:/bin");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    writeln!(input, r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{}}}}"#).unwrap();
+    // It is no server, and that is answered when it was started and is gone again.
+    let mut answer = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut answer).unwrap();
+    drop(input);
+    child.wait().unwrap();
+    assert!(home.path("was here").exists(), "{answer}");
+}

@@ -333,6 +333,7 @@ Claude Code  .mcp.json
   db
     - '${{TOOLS}}/db'
     + {US} wrap --name=db -- '${{TOOLS}}/db'
+  note: it belongs to the project: whoever shares it needs steadfast too
 
 2 servers in 2 files would go through steadfast; nothing was written
 to do it: {US} import --client claude-code --write
@@ -583,6 +584,7 @@ fn a_file_that_may_not_be_read_or_written_is_told_and_nothing_is_lost() {
     assert_eq!(home.read(".codex/config.toml"), CASES[8].after.replace("US", US));
     assert_eq!(home.read(".cursor/mcp.json"), CASES[4].before);
     assert_eq!(home.names("closed"), ["openclaw.json"]);
+    assert_eq!(home.names(".cursor"), ["mcp.json"], "no backup of what was not changed");
 }
 
 #[test]
@@ -608,6 +610,22 @@ fn secrets_are_never_printed() {
             assert!(!out.contains(secret) && !err.contains(secret), "{secret} in {out}{err}");
         }
         assert!(out.contains("gh"), "{out}");
+    }
+}
+
+/// A file of a project may come from anybody, and names in it from somebody who wishes us ill.
+#[test]
+fn nothing_in_a_file_can_speak_to_the_terminal() {
+    let home = Home::new("terminal");
+    home.write(
+        "project/.mcp.json",
+        r#"{"mcpServers": {"a\u001b[2J": {"command": "x"}, "b": {"command": "x", "args": ["\u001b]0;owned\u0007\n\n"]}}}"#,
+    );
+    home.write(".cursor/mcp.json", r#"{"mcpServers": {"\u001b[2J": {}, "\u001b[2J": {}}}"#);
+    let Ended { code, out, err } = home.run(&[]);
+    assert_eq!(code, 1);
+    for text in [out, err] {
+        assert!(text.contains('\u{fffd}') && text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
     }
 }
 
@@ -668,7 +686,8 @@ fn the_command_that_is_written_starts_the_server() {
     let mut command = Command::new(server["command"].as_str().unwrap());
     command.args(server["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()));
     command.current_dir(&home.folder).env_clear().env("HOME", &home.folder).env("PATH", "/usr/bin:/bin");
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     writeln!(input, r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{}}}}"#).unwrap();
     // It is no server, and that is answered when it was started and is gone again.

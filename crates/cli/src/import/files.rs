@@ -78,8 +78,12 @@ impl Original {
                 )));
             }
         };
-        self.replace(text)?;
-        Ok(made)
+        let replaced = self.replace(text);
+        if let (Err(_), Backup::Made(path)) = (&replaced, &made) {
+            // Nothing was changed, so that there is nothing to go back to.
+            let _ = fs::remove_file(path);
+        }
+        replaced.map(|()| made)
     }
 
     /// Puts a text in the place of the file, and takes the backup away if it has nothing that the file has not.

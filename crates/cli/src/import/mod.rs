@@ -26,7 +26,7 @@ use clap::Args;
 use steadfast_core::json::Position;
 
 use self::files::{Backup, Original, Trouble};
-use self::places::{Client, Place, Search};
+use self::places::{Client, Place, Reader};
 use self::servers::{Program, Server, Verdict, Wish, rewrite};
 use crate::failure::Failure;
 use crate::output;
@@ -61,6 +61,7 @@ enum Deed {
 /// What became of a file.
 struct Handled {
     client: Option<Client>,
+    reader: Reader,
     path: PathBuf,
     outcome: Result<Done, String>,
 }
@@ -90,7 +91,12 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
             Ok(Some(original)) => handle(place, &original, deed, &program),
             Err(Trouble(why)) => Err(why),
         };
-        handled.push(Handled { client: place.client, path: place.path.clone(), outcome });
+        handled.push(Handled {
+            client: place.client,
+            reader: place.reader,
+            path: place.path.clone(),
+            outcome,
+        });
     }
     let story = story::Story { deed, handled, again: again(options, &program), looked: &places };
     let failed = story.handled.iter().any(|file| file.outcome.is_err());
@@ -127,7 +133,7 @@ fn places(options: &Options) -> Result<Vec<Place>, Failure> {
 
 fn handle(place: &Place, original: &Original, deed: Deed, program: &Us) -> Result<Done, String> {
     let wish = match deed {
-        Deed::Show | Deed::Write => Wish::Wrap(program.for_who(place.search)),
+        Deed::Show | Deed::Write => Wish::Wrap(program.for_whom(place.reader)),
         Deed::Undo => Wish::Unwrap,
     };
     let (servers, new) = rewrite(&original.text, place.form, place.ways, &wish).map_err(|mistake| {
@@ -168,10 +174,10 @@ impl Us {
         Ok(Self { path, in_path })
     }
 
-    fn for_who(&self, search: Search) -> Program {
-        let name = match search {
-            Search::AsTheShell => self.in_path.then(|| "steadfast".to_owned()),
-            Search::Otherwise => None,
+    fn for_whom(&self, reader: Reader) -> Program {
+        let name = match reader {
+            Reader::Terminal | Reader::Project => self.in_path.then(|| "steadfast".to_owned()),
+            Reader::Desktop => None,
         };
         Program { path: self.path.clone(), name }
     }

@@ -71,17 +71,19 @@ pub(super) struct Place {
     pub(super) path: PathBuf,
     pub(super) form: Form,
     pub(super) ways: &'static [Way],
-    pub(super) search: Search,
+    pub(super) reader: Reader,
 }
 
-/// Whether who reads a file finds programs as the shell does.
+/// Who reads a file, and so how this program is named in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Search {
-    /// It is started from a terminal, or the file is shared with people who have other paths.
-    AsTheShell,
-    /// It is started from a desktop or as a service, where the search path is another one. A name that is not found
-    /// there would take the servers away from the person.
-    Otherwise,
+pub(super) enum Reader {
+    /// A client that is started from a terminal and finds programs as the shell does.
+    Terminal,
+    /// A client that is started from a desktop or as a service, where the search path is another one. A name that is
+    /// not found there would take the servers away from the person.
+    Desktop,
+    /// Whoever works on the project, on machines where this program is somewhere else.
+    Project,
 }
 
 /// Every place of every client, whether there is a file or not.
@@ -99,44 +101,44 @@ pub(super) fn known() -> Vec<Place> {
     .collect();
 
     let mut places = Vec::new();
-    let mut add = |client: Client, search: Search, path: PathBuf| {
-        places.push(Place { client: Some(client), path, form: client.form(), ways: client.ways(), search });
+    let mut add = |client: Client, reader: Reader, path: PathBuf| {
+        places.push(Place { client: Some(client), path, form: client.form(), ways: client.ways(), reader });
     };
     use Client::{ClaudeCode, ClaudeDesktop, Codex, Cursor, OpenClaw, VsCode};
-    use Search::{AsTheShell, Otherwise};
+    use Reader::{Desktop, Project, Terminal};
     for folder in folder("CLAUDE_CONFIG_DIR").into_iter().chain(home.clone()) {
-        add(ClaudeCode, AsTheShell, folder.join(".claude.json"));
+        add(ClaudeCode, Terminal, folder.join(".claude.json"));
     }
-    add(ClaudeCode, AsTheShell, here.join(".mcp.json"));
+    add(ClaudeCode, Project, here.join(".mcp.json"));
     let packages = folder("LOCALAPPDATA").map(|folder| folder.join("Packages"));
     let packaged = packages.map(|folder| within(&folder, "Claude_")).unwrap_or_default();
     let packaged = packaged.into_iter().map(|folder| folder.join("LocalCache").join("Roaming"));
     for folder in settings.iter().cloned().chain(packaged) {
-        add(ClaudeDesktop, Otherwise, folder.join("Claude").join("claude_desktop_config.json"));
+        add(ClaudeDesktop, Desktop, folder.join("Claude").join("claude_desktop_config.json"));
     }
     if let Some(path) = in_home(".cursor/mcp.json") {
-        add(Cursor, Otherwise, path);
+        add(Cursor, Desktop, path);
     }
-    add(Cursor, AsTheShell, here.join(".cursor").join("mcp.json"));
+    add(Cursor, Project, here.join(".cursor").join("mcp.json"));
     let editions = ["Code", "Code - Insiders", "VSCodium"];
     let users = settings.iter().flat_map(|folder| editions.map(|edition| folder.join(edition).join("User")));
     for user in users.chain(in_home(".vscode-server/data/User")) {
         for profile in within(&user.join("profiles"), "") {
-            add(VsCode, Otherwise, profile.join("mcp.json"));
+            add(VsCode, Desktop, profile.join("mcp.json"));
         }
-        add(VsCode, Otherwise, user.join("mcp.json"));
+        add(VsCode, Desktop, user.join("mcp.json"));
     }
-    add(VsCode, AsTheShell, here.join(".vscode").join("mcp.json"));
+    add(VsCode, Project, here.join(".vscode").join("mcp.json"));
     if let Some(folder) = folder("CODEX_HOME").or_else(|| in_home(".codex")) {
-        add(Codex, AsTheShell, folder.join("config.toml"));
+        add(Codex, Terminal, folder.join("config.toml"));
     }
-    add(Codex, AsTheShell, here.join(".codex").join("config.toml"));
+    add(Codex, Project, here.join(".codex").join("config.toml"));
     let state = folder("OPENCLAW_STATE_DIR")
         .or_else(|| folder("OPENCLAW_HOME").map(|home| home.join(".openclaw")))
         .or_else(|| in_home(".openclaw"));
     let openclaw = folder("OPENCLAW_CONFIG_PATH").or_else(|| state.map(|state| state.join("openclaw.json")));
     if let Some(path) = openclaw {
-        add(OpenClaw, Otherwise, path);
+        add(OpenClaw, Desktop, path);
     }
     places
 }
@@ -149,7 +151,7 @@ pub(super) fn named(path: &Path, client: Option<Client>) -> Place {
             .is_some_and(|known| fs::canonicalize(path).is_ok_and(|own| own == known))
     };
     let known = known().into_iter().find(same);
-    let search = known.as_ref().map_or(Search::Otherwise, |place| place.search);
+    let reader = known.as_ref().map_or(Reader::Desktop, |place| place.reader);
     let client = client.or_else(|| known.and_then(|place| place.client));
     let is_toml = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
     let (form, ways) = match client {
@@ -157,7 +159,7 @@ pub(super) fn named(path: &Path, client: Option<Client>) -> Place {
         None if is_toml => (Form::Toml, Client::Codex.ways()),
         None => (Form::Json, ANY),
     };
-    Place { client, path: path.to_owned(), form, ways, search }
+    Place { client, path: path.to_owned(), form, ways, reader }
 }
 
 const ANY: &[Way] = &[&["mcpServers"], &["projects", "*", "mcpServers"], &["servers"], &["mcp", "servers"]];

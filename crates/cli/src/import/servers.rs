@@ -222,8 +222,11 @@ impl<'n> Found<'n> {
         };
         let kind = member(members, "type")?.and_then(|kind| kind.node.text());
         let by_url = members.iter().any(|one| matches!(one.name.as_str(), "url" | "httpUrl" | "serverUrl"));
-        if by_url || kind.is_some_and(|kind| !matches!(kind, "stdio" | "local")) {
+        if by_url {
             return Ok(Err(BY_URL.to_owned()));
+        }
+        if kind.is_some_and(|kind| kind != "stdio") {
+            return Ok(Err("its `type` is not `stdio`: it is not started as a program".to_owned()));
         }
         let Some(command) = member(members, "command")? else {
             return Ok(Err("it has neither a command nor a URL".to_owned()));
@@ -518,7 +521,7 @@ mod tests {
     fn what_cannot_go_through_us_is_left_with_the_reason() {
         let text = r#"{"mcpServers": {
             "url": {"url": "https://x"}, "http": {"type": "http", "url": "https://x"}, "number": 1,
-            "nothing": {}, "odd": {"command": ["npx"]}, "args": {"command": "npx", "args": "-y"},
+            "sdk": {"type": "sdk", "command": "x"}, "nothing": {}, "odd": {"command": ["npx"]}, "args": {"command": "npx", "args": "-y"},
             "line": {"command": "npx -y x"}, "": {"command": "npx"}, "ours": {"command": "steadfast", "args": ["serve"]}
         }}"#;
         let (servers, new) = rewrite(text, Form::Json, JSON, &wrapping()).unwrap();
@@ -535,6 +538,7 @@ mod tests {
             "URL",
             "URL",
             "a number",
+            "`stdio`",
             "neither",
             "a list",
             "texts",

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 use steadfast_core::redact;
 
 use super::files::Backup;
-use super::places::{Client, Place};
+use super::places::{Client, Place, Reader};
 use super::servers::{Server, Verdict};
 use super::{Deed, Done, Handled};
 use crate::output;
@@ -28,7 +28,7 @@ impl Story<'_> {
         for file in &self.handled {
             match &file.outcome {
                 Ok(done) => text.push_str(&self.file(file, done)),
-                Err(why) => output::remark(&format!("error: {}: {why}", file.path.display())),
+                Err(why) => output::remark(&format!("error: {}: {}", file.path.display(), visible(why))),
             }
         }
         if self.handled.is_empty() {
@@ -48,8 +48,9 @@ impl Story<'_> {
         let mut text =
             format!("{whose}{}{}\n", if whose.is_empty() { "" } else { "  " }, file.path.display());
         for server in self.worth_telling(done) {
-            let name = redact::excerpt(&server.name, 80);
-            let within = server.within.as_ref().map(|within| format!(" (in {within})")).unwrap_or_default();
+            let name = visible(&redact::excerpt(&server.name, 80));
+            let within =
+                server.within.as_ref().map(|within| format!(" (in {})", visible(within))).unwrap_or_default();
             let _ = match &server.verdict {
                 Verdict::Change { now, becomes } => {
                     writeln!(text, "  {name}{within}\n    - {}\n    + {}", line(now), line(becomes))
@@ -75,6 +76,9 @@ impl Story<'_> {
             Backup::None if self.deed == Deed::Undo && done.changes() > 0 => writeln!(text, "  written"),
             Backup::None => Ok(()),
         };
+        if file.reader == Reader::Project && self.deed != Deed::Undo && done.changes() > 0 {
+            text.push_str("  note: it belongs to the project: whoever shares it needs steadfast too\n");
+        }
         text.push('\n');
         text
     }
@@ -161,7 +165,7 @@ fn server_json(server: &Server) -> Json {
 /// A command line as a person reads it, without its secrets.
 fn line(words: &[String]) -> String {
     let words: Vec<_> = words.iter().map(|word| shown(word)).collect();
-    redact::excerpt(&words.join(" "), MOST_OF_A_LINE)
+    visible(&redact::excerpt(&words.join(" "), MOST_OF_A_LINE))
 }
 
 const MOST_OF_A_LINE: usize = 1000;
@@ -174,6 +178,11 @@ pub(super) fn shown(word: &str) -> String {
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
+}
+
+/// The text without what a terminal would obey: a file of a project may have been written by anybody.
+fn visible(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 fn many(count: usize, what: &str) -> String {

@@ -324,7 +324,7 @@ fn what_would_change_is_shown_as_it_is_and_as_it_would_be() {
     );
     let expected = format!(
         "Claude Code  {home}/.claude.json
-  far: left as it is: it is reached by URL, and its headers and sign-in cannot be carried over; one that needs neither can be replaced by the command `steadfast wrap --name NAME --url URL`
+  far: left as it is: it is reached by URL, and its headers and sign-in cannot be carried over
   a b
     - x 'say hi'
     + {US} wrap --name 'a b' -- x 'say hi'

@@ -176,3 +176,24 @@ impl Original {
         file.set_permissions(original.permissions())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_wrote_meanwhile_is_not_lost() {
+        let folder = std::env::temp_dir().join(format!("steadfast-import-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("mcp.json");
+        fs::write(&path, "old").unwrap();
+        let original = read(&path).unwrap().unwrap();
+        fs::write(&path, "of the client").unwrap();
+        let Trouble(why) = original.replace_and_keep("ours").unwrap_err();
+        let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let text = fs::read_to_string(&path).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(why.contains("meanwhile"), "{why}");
+        assert_eq!((text.as_str(), left), ("of the client", vec!["mcp.json".into()]));
+    }
+}

@@ -4,6 +4,9 @@
 //! back. Both ways are splices into the text, so that everything else stays byte for byte, and what was put in can be
 //! taken out of a text that was edited since. The command is carried over in its own spelling.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
@@ -323,8 +326,7 @@ impl Parts<'_> {
     }
 }
 
-const BY_URL: &str = "it is reached by URL, and its headers and sign-in cannot be carried over; one that needs \
-                      neither can be replaced by the command `steadfast wrap --name NAME --url URL`";
+const BY_URL: &str = "it is reached by URL, and its headers and sign-in cannot be carried over";
 
 /// Whether this is the program that we are.
 fn is_ours(program: &str) -> bool {
@@ -430,154 +432,4 @@ fn spliced(text: &str, mut splices: Vec<Splice>) -> String {
     }
     new.push_str(text.get(done..).unwrap_or_default());
     new
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const JSON: &[Way] = &[&["mcpServers"], &["projects", "*", "mcpServers"]];
-    const TOML: &[Way] = &[&["mcp_servers"]];
-
-    fn wrapping() -> Wish {
-        Wish::Wrap(Program { path: "/bin/steadfast".to_owned(), name: Some("steadfast".to_owned()) })
-    }
-
-    fn there_and_back(text: &str, form: Form, ways: &[Way]) -> String {
-        let (_, wrapped) = rewrite(text, form, ways, &wrapping()).unwrap();
-        assert_ne!(wrapped, text);
-        let (again, same) = rewrite(&wrapped, form, ways, &wrapping()).unwrap();
-        assert!(again.iter().all(|server| !matches!(server.verdict, Verdict::Change { .. })), "{again:?}");
-        assert_eq!(same, wrapped);
-        let (_, back) = rewrite(&wrapped, form, ways, &Wish::Unwrap).unwrap();
-        assert_eq!(back, text);
-        wrapped
-    }
-
-    #[test]
-    fn every_spelling_of_a_server_in_json_goes_there_and_back() {
-        for server in [
-            r#"{"command": "npx", "args": ["-y", "x"]}"#,
-            r#"{"command":"npx","args":["-y"],"env":{"A":"b"}}"#,
-            r#"{"command": "npx"}"#,
-            r#"{ "command" : "npx" , }"#,
-            r#"{"env": {}, "command": "n\u0070x"}"#,
-            "{\n  \"command\": \"npx\" // why\n}",
-            "{\r\n\t\"command\": \"npx\",\r\n\t\"env\": {}\r\n}",
-            r#"{"command": "npx", "args": []}"#,
-            "{\"args\": [ // none\n ], \"command\": \"npx\"}",
-            "{\"command\": \"npx\", \"args\": [\n  // first\n  \"-y\", \"x\",\n]}",
-            "{command: 'npx', args: ['-y',],}",
-            "{\n  command: 'npx',\n}",
-        ] {
-            there_and_back(&format!("{{\"mcpServers\": {{\"bank\": {server}}}}}"), Form::Json, JSON);
-        }
-    }
-
-    #[test]
-    fn every_spelling_of_a_server_in_toml_goes_there_and_back() {
-        for text in [
-            "[mcp_servers.bank]\ncommand = \"npx\"\nargs = [\"-y\", \"x\"]\n",
-            "[mcp_servers.bank]\r\ncommand = 'npx' # why\r\nenv = { A = \"b\" }\r\n",
-            "[mcp_servers.bank]\ncommand = \"npx\"",
-            "[mcp_servers]\n  bank.command = \"npx\"\n  bank.env.A = \"b\"\n",
-            "mcp_servers.bank.command = \"npx\"\n",
-            "mcp_servers = { bank = { command = \"npx\" } }\n",
-            "[mcp_servers]\nbank = {command=\"npx\",args=[]}\n",
-            "[mcp_servers.\"a b\"]\nargs = [\n  \"-y\", # yes\n]\ncommand = '''npx'''\n[mcp_servers.\"a b\".env]\nA = \"b\"\n",
-        ] {
-            there_and_back(text, Form::Toml, TOML);
-        }
-    }
-
-    #[test]
-    fn the_lines_that_are_written_read_well() {
-        let text = "{\n  \"mcpServers\": {\n    \"a\": {\n      \"command\": \"npx\",\n      \"args\": [\n        \"-y\"\n      ]\n    },\n    \"b\": {\n      \"command\": \"b\"\n    }\n  }\n}\n";
-        let expected = "{\n  \"mcpServers\": {\n    \"a\": {\n      \"command\": \"steadfast\",\n      \"args\": [\n        \"wrap\", \"--name\", \"a\", \"--\", \"npx\",\n        \"-y\"\n      ]\n    },\n    \"b\": {\n      \"command\": \"steadfast\",\n      \"args\": [\"wrap\", \"--name\", \"b\", \"--\", \"b\"]\n    }\n  }\n}\n";
-        assert_eq!(there_and_back(text, Form::Json, JSON), expected);
-    }
-
-    #[test]
-    fn what_a_client_printed_anew_or_a_person_added_is_unwrapped_too() {
-        for (text, back) in [
-            (
-                "{\"mcpServers\":{\"a\":{\"args\":[\n\"wrap\",\n\"--name\",\n\"a\",\n\"--\",\n\"npx\",\n\"-y\"\n],\"command\":\"/x/steadfast\"}}}",
-                "{\"mcpServers\":{\"a\":{\"args\":[\n\"-y\"\n],\"command\":\"npx\"}}}",
-            ),
-            (
-                r#"{"mcpServers":{"a":{"args":["wrap","--store","memory","--","npx",],"command":"C:\\x\\Steadfast.EXE","env":{}}}}"#,
-                r#"{"mcpServers":{"a":{"command":"npx","env":{}}}}"#,
-            ),
-            (
-                r#"{"mcpServers":{"a":{"command":"steadfast", /* mine */ "args":["wrap","--name","a","--","npx",]}}}"#,
-                r#"{"mcpServers":{"a":{"command":"npx", /* mine */ "args":[]}}}"#,
-            ),
-        ] {
-            assert_eq!(rewrite(text, Form::Json, JSON, &Wish::Unwrap).unwrap().1, back);
-        }
-    }
-
-    #[test]
-    fn what_cannot_go_through_us_is_left_with_the_reason() {
-        let text = r#"{"mcpServers": {
-            "url": {"url": "https://x"}, "http": {"type": "http", "url": "https://x"}, "number": 1,
-            "sdk": {"type": "sdk", "command": "x"}, "nothing": {}, "odd": {"command": ["npx"]}, "args": {"command": "npx", "args": "-y"},
-            "line": {"command": "npx -y x"}, "": {"command": "npx"}, "ours": {"command": "steadfast", "args": ["serve"]}
-        }}"#;
-        let (servers, new) = rewrite(text, Form::Json, JSON, &wrapping()).unwrap();
-        assert_eq!(new, text);
-        let why: Vec<_> = servers
-            .iter()
-            .map(|server| match &server.verdict {
-                Verdict::Left(why) => why.as_str(),
-                Verdict::AsWished => "as wished",
-                Verdict::Change { .. } => "changed",
-            })
-            .collect();
-        let expected = [
-            "URL",
-            "URL",
-            "a number",
-            "`stdio`",
-            "neither",
-            "a list",
-            "texts",
-            "whole command line",
-            "called",
-            "as wished",
-        ];
-        assert_eq!(why.len(), expected.len());
-        for (why, expected) in why.iter().zip(expected) {
-            assert!(why.contains(expected), "{expected} in {why}");
-        }
-    }
-
-    #[test]
-    fn strange_shapes_say_where_they_are() {
-        for (text, offset) in [
-            ("[]", 0),
-            (r#"{"mcpServers": []}"#, 15),
-            (r#"{"projects": {"/x": 1}}"#, 20),
-            (r#"{"mcpServers": {}, "mcpServers": {}}"#, 19),
-            (r#"{"mcpServers": {"a": {}, "a": {}}}"#, 25),
-            (r#"{"mcpServers": {"a": {"command": "a", "command": "b"}}}"#, 38),
-        ] {
-            assert_eq!(rewrite(text, Form::Json, JSON, &wrapping()).unwrap_err().offset, offset, "{text}");
-        }
-    }
-
-    #[test]
-    fn names_that_look_like_flags_and_servers_with_a_path_of_their_own_are_started_all_the_same() {
-        let text =
-            r#"{"mcpServers": {"-a": {"command": "x"}, "b": {"command": "x", "env": {"PATH": "/y"}}}}"#;
-        let (servers, _) = rewrite(text, Form::Json, JSON, &wrapping()).unwrap();
-        let becomes: Vec<_> = servers
-            .into_iter()
-            .map(|server| match server.verdict {
-                Verdict::Change { becomes, .. } => becomes.join(" "),
-                Verdict::AsWished | Verdict::Left(_) => panic!("left"),
-            })
-            .collect();
-        assert_eq!(becomes, ["steadfast wrap --name=-a -- x", "/bin/steadfast wrap --name b -- x"]);
-    }
 }

@@ -110,7 +110,7 @@ impl Listener {
         let gone = self.sessions.lock().remove(id);
         if let Some(gone) = gone {
             // Whoever says that it is done does not wait for what it began.
-            let _ = gone.end();
+            drop(gone.end());
         }
     }
 

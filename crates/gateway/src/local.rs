@@ -94,7 +94,7 @@ fn is_passing(name: &OsStr) -> bool {
         Some(begin) => name.starts_with(begin),
         None => name == *pattern,
     };
-    ALLOWED.iter().any(is) || PASSING.iter().any(|pattern| is(&pattern))
+    ALLOWED.iter().chain(PASSING).any(is)
 }
 
 /// Variables that change from one terminal, session or start to the next. A `*` at the end stands for any rest.

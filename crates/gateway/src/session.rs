@@ -334,12 +334,12 @@ impl Session {
 
 impl Owner for Session {
     fn heard(&self, event: FromServer) -> BoxFuture<'_, ()> {
-        self.from_server(event).boxed()
+        self.take_from_server(event).boxed()
     }
 }
 
 impl Session {
-    async fn from_server(&self, event: FromServer) {
+    async fn take_from_server(&self, event: FromServer) {
         match event {
             FromServer::Told(message) => self.say(&message).await,
             FromServer::Asked(by, message) => self.asked(by, &message).await,

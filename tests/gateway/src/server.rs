@@ -8,6 +8,7 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     clippy::print_stdout,
     reason = "a server of tests says what is wrong by ending"
 )]

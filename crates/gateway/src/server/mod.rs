@@ -45,7 +45,7 @@ pub(crate) struct Server {
 
 enum Way {
     Child(Child),
-    Remote(Remote),
+    Remote(Box<Remote>),
 }
 
 /// Which life of a server: one for the first, and one more each time it came back as another.
@@ -88,7 +88,7 @@ impl Server {
             Backend::Child(supervisor, incarnations) => {
                 (Way::Child(Child::new(supervisor)), Some(incarnations))
             }
-            Backend::Remote(server, headers) => (Way::Remote(Remote::new(server, headers)), None),
+            Backend::Remote(server, headers) => (Way::Remote(Box::new(Remote::new(server, headers))), None),
         };
         let (handshake, pending, owner) = (Handshake::default(), Arc::default(), OnceLock::new());
         let server = Arc::new(Self { name, handshake, pending, owner, way });

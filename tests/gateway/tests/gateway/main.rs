@@ -1,6 +1,11 @@
 //! The gateway as its users run it: the real program, a client that knows nothing of it, a server that misbehaves.
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on says so by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on says so by panicking"
+)]
 
 mod client;
 mod ends;

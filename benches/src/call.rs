@@ -12,7 +12,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::approval::{Approvals, Channel};
 use steadfast_core::breaker::{Breaker, Verdict};
 use steadfast_core::call::{
-    Call, CallResult, Duplicates, Event, Hints, Notice, Outcome, Request, SentKey, Shared, Step,
+    Call, CallResult, Duplicates, Event, Hints, Notice, Outcome, Request, SentKey, Shared, Step, Waits,
 };
 use steadfast_core::classify::danger::dangerous;
 use steadfast_core::classify::signature::{domain, signature};
@@ -347,6 +347,7 @@ impl Desk {
             danger: dangerous(&aims, &policy.shapes).map(|shape| shape.name.into()),
             invalid_arguments: None,
             limits: CallerLimits::default(),
+            waits: Waits::NotForLong,
             hints: Hints::default(),
             channel: Channel::Headless,
         })

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_core::approval::Channel;
-use steadfast_core::call::{Call, CallId, CallResult, EqualCalls, Intake, KeysOf, Notice, Request};
+use steadfast_core::call::{Call, CallId, CallResult, EqualCalls, Intake, KeysOf, Notice, Request, Waits};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{Owner, Process, RunId};
 use steadfast_core::envelope::{
@@ -109,6 +109,8 @@ pub struct CallOptions {
     pub call_id: Option<CallId>,
     /// Whose keys those are that callers give.
     pub keys_of: KeysOf,
+    /// How long the caller is known to wait.
+    pub waits: Waits,
     /// What the client brings back to a call that asked for input, so that this round is another call than the first;
     /// see [`continuation_digest`](steadfast_core::key::continuation_digest).
     pub continuation: Option<Digest>,
@@ -122,6 +124,7 @@ impl Default for CallOptions {
             equal_calls: EqualCalls::Apart,
             call_id: None,
             keys_of: KeysOf::Conversation,
+            waits: Waits::NotForLong,
             continuation: None,
         }
     }
@@ -394,6 +397,7 @@ impl Inner {
             equal_calls: options.equal_calls,
             call_id: options.call_id.as_ref(),
             keys_of: options.keys_of,
+            waits: options.waits,
             continuation: options.continuation,
             input_schema: schema.as_ref().map(Document::root),
         };

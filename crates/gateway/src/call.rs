@@ -13,9 +13,9 @@ use steadfast_executor::{Answer, Attempt, Tool};
 use steadfast_mcp::message::Message;
 use steadfast_mcp::raw::RawJson;
 
-use crate::client::Voice;
 use crate::made::answer_of;
-use crate::server::{Hear, Server};
+use crate::news::News;
+use crate::server::Server;
 use crate::who::{Connection, Said};
 
 /// The envelope of a call.
@@ -76,18 +76,18 @@ fn next_request() -> RequestId {
 pub(crate) struct Upstream {
     server: Arc<Server>,
     request: Message,
-    voice: Voice,
+    news: Option<Arc<News>>,
 }
 
 impl Upstream {
-    pub(crate) fn new(server: Arc<Server>, request: Message, voice: Voice) -> Self {
-        Self { server, request, voice }
+    pub(crate) fn new(server: Arc<Server>, request: Message, news: Option<Arc<News>>) -> Self {
+        Self { server, request, news }
     }
 }
 
 impl Tool for Upstream {
     fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
-        let (server, voice) = (self.server.clone(), self.voice.clone());
+        let (server, news) = (self.server.clone(), self.news.clone());
         let key = RawJson::string(attempt.idempotency_key());
         let mut sent = self
             .request
@@ -104,7 +104,7 @@ impl Tool for Upstream {
         async move {
             server.handshake.spoke();
             let pulse = attempt.clone();
-            let hear = heard(&sent, &voice, Some(Arc::new(move || pulse.progress())));
+            let hear = news.map(|news| news.hear(move || pulse.progress()));
             let mut place = server.send(&sent, hear).await?;
             let answer = tokio::select! {
                 answer = place.answer() => answer,
@@ -118,32 +118,3 @@ impl Tool for Upstream {
         }
     }
 }
-
-/// Passes on what belongs to a request, under the client's own names for it: progress, and what it listens for. Progress
-/// is a sign of life.
-pub(crate) fn heard(
-    request: &Message,
-    voice: &Voice,
-    pulse: Option<Arc<dyn Fn() + Send + Sync>>,
-) -> Option<Hear> {
-    let (token, id) = (request.progress_token(), request.id()?.to_json());
-    if token.is_none() && request.method() != Some("subscriptions/listen") {
-        return None;
-    }
-    let voice = voice.clone();
-    Some(Arc::new(move |message: &Message| {
-        let named = match (message.method(), &token) {
-            (Some("notifications/progress"), Some(token)) => {
-                if let Some(pulse) = &pulse {
-                    pulse();
-                }
-                message.rewrite().param("progressToken", token.clone())
-            }
-            _ => message.rewrite().meta(SUBSCRIPTION, id.clone()),
-        };
-        voice.mention(named.finish());
-    }))
-}
-
-/// The member of `_meta` with the id of the request that listens.
-pub(crate) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";

@@ -9,6 +9,7 @@
 //! | `client` | the ways to a client: a line, the streams of a session, the answers to single requests |
 //! | `server/` | a server behind us: requests and their answers, death and recovery |
 //! | `call` | a call as the engine takes it, and the tool that it runs |
+//! | `news` | what a client hears of a request before its answer |
 //! | `who` | who is calling, and by what a call is known again |
 //! | `made` | the message that a client gets for what a call came to |
 //! | `catalog` | what is known of a server's tools |
@@ -22,6 +23,7 @@ mod client;
 mod listen;
 mod local;
 mod made;
+mod news;
 mod server;
 mod session;
 mod who;

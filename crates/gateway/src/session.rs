@@ -13,7 +13,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use steadfast_core::approval::Channel;
-use steadfast_core::call::KeysOf;
+use steadfast_core::call::{KeysOf, Waits};
 use steadfast_core::classify::{Fault, Source};
 use steadfast_core::id::ToolName;
 use steadfast_executor::{CallOptions, Called, Canceller, Engine};
@@ -28,6 +28,7 @@ use crate::call::{Upstream, envelope};
 use crate::catalog::Catalog;
 use crate::client::{Client, Reply, Voice};
 use crate::made;
+use crate::news::News;
 use crate::server::{FromServer, Life, Owner, Server, cancel};
 use crate::who::{Connection, Said};
 
@@ -226,23 +227,33 @@ impl Session {
             // No tool has such a name, and none takes such arguments: the server says so in its own words.
             return self.pass_on(id, request, reply);
         };
+        let voice = reply.voice();
+        let news = News::of(&request, &voice);
         let options = CallOptions {
             channel: Channel::Headless,
             tool: self.catalog.tool(name.as_str()),
             equal_calls: said.equal_calls(),
             call_id: said.call_id.clone(),
             keys_of: KeysOf::Actor,
+            // Whoever hears of progress does not give up.
+            waits: if news.is_some() { Waits::AsLongAsItTakes } else { Waits::NotForLong },
             continuation: said.continuation,
         };
         let envelope = envelope(&self.server.name, name, arguments, said, &self.connection);
-        let voice = reply.voice();
-        let upstream = Upstream::new(self.server.clone(), request, voice.clone());
+        let upstream = Upstream::new(self.server.clone(), request, news.clone());
         let mut calling = self.engine.call_with(envelope, upstream, options);
         let canceller = calling.canceller();
         let number = self.begin(&id, voice.clone(), What::Call(canceller.clone()));
         self.spawn(|session| async move {
+            let keeping = async {
+                match &news {
+                    Some(news) => news.keep_alive().await,
+                    None => std::future::pending().await,
+                }
+            };
             let called = tokio::select! {
                 called = &mut calling => called,
+                never = keeping => match never {},
                 () = voice.withdrawn() => {
                     canceller.cancel();
                     calling.await
@@ -316,8 +327,8 @@ impl Session {
             Some("initialize") => self.server.send_first(request).await?,
             _ => {
                 self.server.handshake.spoke();
-                let progress = crate::call::heard(request, voice, None);
-                self.server.send(request, progress).await?
+                let hear = News::of(request, voice).map(|news| news.hear(|| {}));
+                self.server.send(request, hear).await?
             }
         };
         let withdrawal = Withdrawal { server: &self.server, id: Some(place.id()), tasks: &self.tasks };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use steadfast_core::approval::Channel;
-use steadfast_core::call::{CallResult, Duplicates, Event, Hints, Request, SentKey, Step, StoreFault};
+use steadfast_core::call::{CallResult, Duplicates, Event, Hints, Request, SentKey, Step, StoreFault, Waits};
 use steadfast_core::dedupe::{
     Address, ClaimVerdict, Owner, Receipt, RecordState, Role, RunId, Save, SaveVerdict,
 };
@@ -75,6 +75,7 @@ impl World {
             danger: None,
             invalid_arguments: None,
             limits: CallerLimits::default(),
+            waits: Waits::NotForLong,
             hints: Hints::default(),
             channel: Channel::Interactive,
         }

@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 
+use std::time::Duration;
+
 use super::step::Recorded;
 use super::{
     Attempt, BreakerScope, Call, CallResult, Caller, Cut, FailedAttempt, Notice, Others, Outcome, Refusal,
-    Retried, Run, Shadowed, Shared, State, Step, StoreSight, Tickets, Upstream, say,
+    Retried, Run, Shadowed, Shared, State, Step, StoreSight, Tickets, Upstream, Waits, say,
 };
 use crate::Timestamp;
 use crate::breaker::{Breaker, Held, Ticket, Transition, Verdict};
@@ -222,7 +224,15 @@ impl Call {
     /// When the caller is told that the call is still running. Only where calling again finds the answer.
     fn answer_by(&self) -> Option<Timestamp> {
         let found_again = self.record.is_some() && self.dedupe() == Mode::Enforce;
-        self.policy.time.answer_by.filter(|_| found_again).map(|span| self.arrived + span)
+        self.patience().filter(|_| found_again).map(|span| self.arrived + span)
+    }
+
+    /// How long a caller waits who is not known to wait longer.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        match self.request.waits {
+            Waits::NotForLong => self.policy.time.answer_by,
+            Waits::AsLongAsItTakes => None,
+        }
     }
 
     /// A sign of life pushes back the watchdog and keeps the place of a probe.

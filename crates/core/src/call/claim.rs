@@ -170,7 +170,7 @@ impl Call {
     pub(super) fn follow_until(&self) -> Timestamp {
         let time = &self.policy.time;
         let patience =
-            time.answer_by.unwrap_or(time.total).min(self.request.limits.elapsed.unwrap_or(time.total));
+            self.patience().unwrap_or(time.total).min(self.request.limits.elapsed.unwrap_or(time.total));
         (self.arrived + patience).min(self.request.limits.deadline.unwrap_or(Timestamp::MAX))
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::request::{CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, SentKey};
+use super::request::{CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, SentKey, Waits};
 use crate::approval::Channel;
 use crate::classify::{Aims, danger, signature};
 use crate::dedupe::{Address, Process, RunId};
@@ -35,6 +35,8 @@ pub struct Intake<'a> {
     pub call_id: Option<&'a CallId>,
     /// Whose keys those are that callers give.
     pub keys_of: KeysOf,
+    /// How long the caller is known to wait.
+    pub waits: Waits,
     /// What the client brings back to a call that asked for input; see [`key::continuation_digest`].
     pub continuation: Option<Digest>,
     /// The tool's own input schema, where it is known. Only looked at where the policy enforces it.
@@ -94,6 +96,7 @@ impl Request {
             danger: danger::dangerous(&aims, &policy.shapes).map(|shape| Arc::from(shape.name)),
             invalid_arguments: invalid_arguments(policy, intake.input_schema, params),
             limits: envelope.caller_limits(),
+            waits: intake.waits,
             hints: Hints {
                 expected_retry_safe: envelope.payload.call_hints.expected_retry_safe.unwrap_or(false),
                 safety_critical: envelope.payload.call_hints.safety_critical,

@@ -57,6 +57,8 @@ pub struct Request {
     pub invalid_arguments: Option<Arc<str>>,
     /// What the caller allows; it may only lower what the policy allows.
     pub limits: CallerLimits,
+    /// How long the caller is known to wait.
+    pub waits: Waits,
     /// What the caller says about the call.
     pub hints: Hints,
     /// Whether anybody can be asked.
@@ -85,6 +87,16 @@ pub enum EqualCalls {
     /// The same for tools that may run any number of times; others run each. For callers whose conversation nobody
     /// knows: equal calls may be those of strangers, who must not get each other's answers in place of a run.
     JoinedIfRepeatable,
+}
+
+/// How long a caller is known to wait for its answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Waits {
+    /// It may give up soon: where the policy says so, it is told before that the call is still running.
+    #[default]
+    NotForLong,
+    /// As long as it takes: it hears signs of life.
+    AsLongAsItTakes,
 }
 
 /// Within what the same key that a caller gives is the same call.

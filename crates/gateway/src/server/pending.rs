@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use super::Life;
-use crate::call::SUBSCRIPTION;
+use crate::news::SUBSCRIPTION;
 
 /// Hears what belongs to one request besides its answer.
 pub(crate) type Hear = Arc<dyn Fn(&Message) + Send + Sync>;

@@ -428,6 +428,7 @@ fn intake<'a>(process: &'a Process, run: &'a RunId) -> Intake<'a> {
         equal_calls: EqualCalls::Apart,
         call_id: None,
         keys_of: KeysOf::Conversation,
+        waits: Waits::NotForLong,
         continuation: None,
         input_schema: None,
     }

@@ -438,6 +438,10 @@ fn at_the_gateway_a_long_call_is_answered_after_55_seconds_and_goes_on() {
         let mut world = World::new();
         let (mut call, _) = world.begin(keyless(&policy), &policy);
         assert_eq!(call.wake_at(), Some(START + 55 * SECOND));
+        // Whoever is known to wait longer is not answered before it is over.
+        let patient = Request { waits: Waits::AsLongAsItTakes, ..keyless(&policy) };
+        let (waiting, _) = World::new().begin(patient, &policy);
+        assert_eq!(waiting.wake_at(), Some(START + policy.time.attempt));
         let (result, upstream) = answered(world.wake(&mut call));
         assert_eq!((code(&result), upstream), (Some(Code::InFlight), Upstream::LeaveAlone));
         assert_eq!((result.receipt, world.store.state()), (None, "inflight"));

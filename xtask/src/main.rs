@@ -10,6 +10,7 @@ mod fuzz;
 mod generated;
 mod invocation;
 mod machine;
+mod real;
 mod requirements;
 mod simulation;
 mod step;
@@ -35,6 +36,8 @@ struct Arguments {
 enum Command {
     /// Set up what is missing and run everything: checks, tests, simulation, requirements
     Test(test::Options),
+    /// Install the servers and clients that the gateway is tested with, from npm and PyPI; part of `test`
+    Setup,
     /// Format, clippy, licences and dependencies, documentation, generated files
     Check,
     /// Run the simulation, for example `sim --seeds 1000` or `sim --seed 42`
@@ -52,6 +55,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Test(options) => test::run(&options),
+        Command::Setup => real::run(),
         Command::Check => check::run(),
         Command::Sim(options) => simulation::run(&options),
         Command::Requirements(options) => requirements::run(&options),

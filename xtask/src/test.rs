@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::invocation::Invocation;
-use crate::machine::REDIS;
+use crate::machine::{NPM, PYTHON, REDIS};
 use crate::step::{self, Counts, Step};
 use crate::{Failure, check, simulation};
 
@@ -23,6 +23,12 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         name: "a redis server to test with",
         run: Invocation::of("redis-server", &["--version"]),
         needs: &[&REDIS],
+        counts: Counts::Itself,
+    });
+    steps.push(Step {
+        name: "servers and clients to test with",
+        run: Invocation::xtask(&["setup"]),
+        needs: &[&NPM, &PYTHON],
         counts: Counts::Itself,
     });
     let tests = Invocation::cargo(&["test", "--workspace", "--no-fail-fast"]);

@@ -1,0 +1,158 @@
+//! Servers and clients from npm and PyPI, which the gateway is tested with.
+//!
+//! `tests/gateway/real` pins them, with all that they need. They are installed below `target`, where the tests look for
+//! them, and not again as long as the pins are the same and what was installed still runs.
+
+use std::path::{Path, PathBuf};
+use std::{fs, thread};
+
+use crate::invocation::Invocation;
+use crate::machine::{NPM, PYTHON};
+use crate::{Failure, step, workspace};
+
+/// `cargo xtask setup`.
+pub(crate) fn run() -> Result<(), Failure> {
+    let missing = step::set_up([&NPM, &PYTHON])?;
+    if !missing.is_empty() {
+        return Err(missing.into_values().collect::<Vec<_>>().join("\n"));
+    }
+    let (node, python) = (Kind::Node.place()?, Kind::Python.place()?);
+    // Each waits mostly for its registry: together they take no longer than the slower one.
+    thread::scope(|scope| {
+        let node = scope.spawn(|| node.install());
+        let python = python.install();
+        let node = node.join().unwrap_or_else(|_| Err("installing from npm came to no end".to_owned()));
+        node.and(python)
+    })
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Node,
+    Python,
+}
+
+/// Where one kind is installed, and what is wanted there.
+struct Place {
+    kind: Kind,
+    folder: PathBuf,
+    /// The texts of the files that say which versions.
+    pins: Vec<(&'static str, String)>,
+}
+
+impl Kind {
+    fn place(self) -> Result<Place, Failure> {
+        let (name, files): (_, &[_]) = match self {
+            Self::Node => ("node", &["package.json", "package-lock.json"]),
+            Self::Python => ("python", &["requirements.txt"]),
+        };
+        let source = workspace::root().join("tests/gateway/real").join(name);
+        let pins = files.iter().map(|&file| Ok((file, workspace::read(&source.join(file))?)));
+        let pins = pins.collect::<Result<_, Failure>>()?;
+        Ok(Place { kind: self, folder: workspace::scratch(&format!("real/{name}"))?, pins })
+    }
+
+    /// What runs only if it is installed.
+    fn probe(self, folder: &Path) -> Invocation {
+        match self {
+            Self::Node => Invocation::of(&within(folder, "node_modules/.bin/node"), &["--version"]),
+            Self::Python => Invocation::of(&within(folder, "bin/python"), &["--version"]),
+        }
+    }
+
+    fn installers(self, folder: &Path) -> Vec<Invocation> {
+        let here = folder.display().to_string();
+        match self {
+            // Not `npm ci`: it refuses a lock file that lacks packages of other systems, which not every registry has.
+            Self::Node => vec![Invocation::of(
+                "npm",
+                &["install", "--prefix", &here, "--no-audit", "--no-fund", "--loglevel=error"],
+            )],
+            Self::Python => vec![
+                Invocation::of("python3", &["-m", "venv", &here]),
+                Invocation::of(
+                    &within(folder, "bin/pip"),
+                    // All that is needed is in the file: there is nothing to find out.
+                    &[
+                        "install",
+                        "--quiet",
+                        "--disable-pip-version-check",
+                        "--no-deps",
+                        "-r",
+                        &within(folder, "requirements.txt"),
+                    ],
+                ),
+            ],
+        }
+    }
+}
+
+impl Place {
+    fn install(&self) -> Result<(), Failure> {
+        if self.is_there() {
+            return Ok(());
+        }
+        // Whatever is there is older, or was cut off.
+        let emptied = fs::remove_dir_all(&self.folder).and_then(|()| fs::create_dir_all(&self.folder));
+        emptied.map_err(|error| format!("cannot empty {}: {error}", workspace::shown(&self.folder)))?;
+        for (file, text) in &self.pins {
+            workspace::write(&self.folder.join(file), text)?;
+        }
+        for installer in self.kind.installers(&self.folder) {
+            eprint!("{}", installer.output()?);
+        }
+        // Last, so that it is not there for what was cut off.
+        workspace::write(&self.folder.join(STAMP), &self.stamp())
+    }
+
+    fn is_there(&self) -> bool {
+        fs::read_to_string(self.folder.join(STAMP)).is_ok_and(|stamp| stamp == self.stamp())
+            && self.kind.probe(&self.folder).probe().is_some()
+    }
+
+    fn stamp(&self) -> String {
+        self.pins.iter().map(|(_, text)| text.as_str()).collect()
+    }
+}
+
+/// The file that says what is installed beside it.
+const STAMP: &str = "installed";
+
+fn within(folder: &Path, path: &str) -> String {
+    folder.join(path).display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_pinned_is_one_version_and_names_no_place_to_get_it_from() {
+        for kind in [Kind::Node, Kind::Python] {
+            for (file, text) in kind.place().unwrap().pins {
+                assert!(!text.contains("://"), "{file} names an address");
+                let pinned = match kind {
+                    Kind::Node => !text.contains("\": \"latest\"") && !text.contains("\"resolved\""),
+                    Kind::Python => text
+                        .lines()
+                        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+                        .all(|line| line.contains("==")),
+                };
+                assert!(pinned, "{file}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_cut_off_or_is_of_other_versions_is_not_there() {
+        let folder = workspace::scratch("test of what is installed").unwrap();
+        let place =
+            Place { kind: Kind::Python, folder, pins: vec![("requirements.txt", "a==1\n".to_owned())] };
+        let _ = fs::remove_file(place.folder.join(STAMP));
+        assert!(!place.is_there(), "cut off");
+        workspace::write(&place.folder.join(STAMP), "a==0\n").unwrap();
+        assert!(!place.is_there(), "another version");
+        workspace::write(&place.folder.join(STAMP), "a==1\n").unwrap();
+        assert!(!place.is_there(), "there by its own word, but nothing runs");
+    }
+}

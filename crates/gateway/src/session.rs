@@ -17,7 +17,7 @@ use steadfast_core::call::{KeysOf, Waits};
 use steadfast_core::classify::{Fault, Source};
 use steadfast_core::id::ToolName;
 use steadfast_executor::{CallOptions, Called, Canceller, Engine};
-use steadfast_mcp::delivery::{Fate, GRACE};
+use steadfast_mcp::delivery::GRACE;
 use steadfast_mcp::message::{Id, Kind, Message, code};
 use steadfast_mcp::raw::RawJson;
 use tokio::sync::Notify;
@@ -269,10 +269,10 @@ impl Session {
     async fn answer_call(&self, id: &Id, called: Called, reply: Reply) {
         let response = made::response(id, &called);
         let Some(delivery) = reply.answer(&response).await else { return };
-        if let Some(arrival) = called.arrival
-            && let Fate::Delivered(_) = delivery.settled(GRACE).await
-        {
-            self.engine.delivered(arrival);
+        if let Some(arrival) = called.arrival {
+            let engine = self.engine.clone();
+            // Known before the message is acted on that shows it: an equal call after the answer is a new one.
+            delivery.settled_telling(GRACE, move || engine.delivered(arrival)).await;
         }
     }
 

@@ -75,7 +75,7 @@ where
 async fn take(session: &Arc<Session>, received: Received, client: &LineSender, link: &Link) {
     let refusal = match received {
         Received::Message(message) => {
-            link.heard(&message);
+            link.heard_beside_writing(&message).await;
             let reply = message.is_request().then(|| Reply::Line(client.clone()));
             return session.take(Incoming { message, reply, key: None }).await;
         }

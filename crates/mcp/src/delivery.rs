@@ -9,6 +9,7 @@
 //! [`Delivery`].
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,17 +42,33 @@ pub enum Proof {
 
 /// Waits for what becomes of one answer. Dropping it changes nothing.
 #[derive(Debug)]
-pub struct Delivery(watch::Receiver<Stage>);
+pub struct Delivery {
+    stage: watch::Receiver<Stage>,
+    news: News,
+}
 
 impl Delivery {
+    /// The same as [`Delivery::settled`], and tells of an arrival the moment it is known: when a message proves it, before
+    /// anybody gets to see that message. Whoever reads it may already be asked for the same once more.
+    pub async fn settled_telling(self, grace: Duration, arrived: impl FnOnce() + Send + 'static) -> Fate {
+        let news = self.news.clone();
+        news.is_wanted_by(Box::new(arrived), || matches!(*self.stage.borrow(), Stage::Heard));
+        let fate = self.settled(grace).await;
+        match fate {
+            Fate::Delivered(_) => news.tell(),
+            Fate::Lost => {}
+        }
+        fate
+    }
+
     /// What became of the answer, known at the latest `grace` after its last write. It lasts as long as the answer can
     /// still be fetched: a stream that can be resumed is given up when its session is.
     pub async fn settled(mut self, grace: Duration) -> Fate {
         loop {
-            let stage = self.0.borrow_and_update().clone();
+            let stage = self.stage.borrow_and_update().clone();
             match stage {
                 Stage::Waiting => {
-                    if self.0.changed().await.is_err() {
+                    if self.stage.changed().await.is_err() {
                         return Fate::Lost;
                     }
                 }
@@ -60,10 +77,10 @@ impl Delivery {
                     tokio::select! {
                         biased;
                         // Heard, or written once more on another connection.
-                        Ok(()) = self.0.changed() => {}
+                        Ok(()) = self.stage.changed() => {}
                         () = link.closed() => {
                             // Written on a connection that broke: only another one can carry it now.
-                            if self.0.changed().await.is_err() {
+                            if self.stage.changed().await.is_err() {
                                 return Fate::Lost;
                             }
                         }
@@ -76,7 +93,7 @@ impl Delivery {
 
     /// Waits until the answer was written for the first time; false if it never will be.
     pub async fn written(&mut self) -> bool {
-        self.0.wait_for(|stage| !matches!(stage, Stage::Waiting)).await.is_ok()
+        self.stage.wait_for(|stage| !matches!(stage, Stage::Waiting)).await.is_ok()
     }
 }
 
@@ -85,13 +102,52 @@ impl Delivery {
 pub struct Tracker {
     id: Option<Id>,
     stage: watch::Sender<Stage>,
+    news: News,
 }
 
 impl Tracker {
     /// For the answer to the request of this id.
     pub fn new(id: Option<Id>) -> (Self, Delivery) {
         let (stage, seen) = watch::channel(Stage::Waiting);
-        (Self { id, stage }, Delivery(seen))
+        let news = News::default();
+        (Self { id, stage, news: news.clone() }, Delivery { stage: seen, news })
+    }
+
+    /// A message has come after the answer was written.
+    fn heard(&self) {
+        self.stage.send_replace(Stage::Heard);
+        self.news.tell();
+    }
+}
+
+/// What is to be done when the answer has arrived, once.
+#[derive(Clone, Default)]
+struct News(Arc<Mutex<Option<Arrived>>>);
+
+type Arrived = Box<dyn FnOnce() + Send>;
+
+impl News {
+    fn is_wanted_by(&self, arrived: Arrived, is_known: impl FnOnce() -> bool) {
+        let mut wanted = self.0.lock();
+        *wanted = Some(arrived);
+        // Whoever hears tells after the stage has changed: either they find it here, or we find the stage changed.
+        if is_known() {
+            drop(wanted);
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        let arrived = self.0.lock().take();
+        if let Some(arrived) = arrived {
+            arrived();
+        }
+    }
+}
+
+impl fmt::Debug for News {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("News").field(&self.0.lock().is_some()).finish()
     }
 }
 
@@ -113,6 +169,8 @@ pub struct Link(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     open: watch::Sender<bool>,
+    /// Whether an answer is with whoever writes, and not yet with the operating system as far as we were told.
+    writing: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -126,6 +184,9 @@ struct State {
 /// So many written answers of one connection are watched for a next message; of older ones, only the time tells.
 const MOST_WRITTEN: usize = 256;
 
+/// How long a message waits for the end of a write beside it. A write takes microseconds, unless the client does not read.
+const WRITING: Duration = Duration::from_millis(25);
+
 impl Default for Link {
     fn default() -> Self {
         Self::new()
@@ -135,12 +196,17 @@ impl Default for Link {
 impl Link {
     /// A connection that is open.
     pub fn new() -> Self {
-        Self(Arc::new(Shared { state: Mutex::default(), open: watch::Sender::new(true) }))
+        Self(Arc::new(Shared {
+            state: Mutex::default(),
+            open: watch::Sender::new(true),
+            writing: watch::Sender::new(false),
+        }))
     }
 
     /// An answer goes into the buffers of this connection; the next [`Link::flushed`] will have written it.
     pub fn handed(&self, tracker: Tracker) {
         self.0.state.lock().handed.push(tracker);
+        self.0.writing.send_replace(true);
     }
 
     /// All that was handed over so far is with the operating system.
@@ -151,6 +217,7 @@ impl Link {
         }
         let at = Instant::now();
         let handed = std::mem::take(&mut state.handed);
+        self.0.writing.send_replace(false);
         if !self.is_open() {
             // Written to somebody who has gone: nothing will tell of it any more.
             drop(state);
@@ -165,28 +232,38 @@ impl Link {
         }
     }
 
+    /// The same as [`Link::heard`] where one task reads and another writes. A client that is quick has read an answer and
+    /// sent its next message before whoever wrote the answer gets to say so; they are waited for, but not for a client
+    /// that does not read.
+    pub async fn heard_beside_writing(&self, message: &Message) {
+        let mut writing = self.0.writing.subscribe();
+        let _ = tokio::time::timeout(WRITING, writing.wait_for(|writing| !writing)).await;
+        self.heard(message);
+    }
+
     /// The connection brought a message: what was written before it has arrived, unless it cancels that very call.
     pub fn heard(&self, message: &Message) {
-        let mut state = self.0.state.lock();
-        state.written.retain(|tracker| {
+        let mut heard = Vec::new();
+        self.0.state.lock().written.retain(|tracker| {
             let is_cancel = tracker.id.as_ref().is_some_and(|id| message.cancels(id));
             if !is_cancel {
-                tracker.stage.send_replace(Stage::Heard);
+                heard.push(tracker.clone());
             }
             is_cancel
         });
+        heard.iter().for_each(Tracker::heard);
     }
 
     /// The connection brought something that is no message, such as the request for a stream.
     pub fn heard_something(&self) {
-        for tracker in self.0.state.lock().written.drain(..) {
-            tracker.stage.send_replace(Stage::Heard);
-        }
+        let heard = std::mem::take(&mut self.0.state.lock().written);
+        heard.iter().for_each(Tracker::heard);
     }
 
     /// The connection has ended.
     pub fn close(&self) {
         self.0.open.send_replace(false);
+        self.0.writing.send_replace(false);
         let state = std::mem::take(&mut *self.0.state.lock());
         // Trackers that nobody else holds end here, outside the lock.
         drop(state);
@@ -226,6 +303,51 @@ mod tests {
         let delivery = answer(&link);
         link.heard(&message(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#));
         assert_eq!(delivery.settled(GRACE).await, Fate::Delivered(Proof::Heard));
+    }
+
+    /// Told later, the next call would be taken for one whose answer got lost, and given that answer instead of running.
+    #[tokio::test(start_paused = true)]
+    async fn an_arrival_is_told_before_the_message_that_proves_it_can_be_acted_on() {
+        let link = Link::new();
+        let told = Arc::new(Mutex::new(0));
+        let telling = |delivery: Delivery| {
+            let told = told.clone();
+            tokio::spawn(delivery.settled_telling(GRACE, move || *told.lock() += 1))
+        };
+        let first = telling(answer(&link));
+        tokio::task::yield_now().await;
+        link.heard(&message(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#));
+        assert_eq!(*told.lock(), 1, "at once");
+        assert_eq!(first.await.unwrap(), Fate::Delivered(Proof::Heard));
+        // Known before anybody wanted to know, by time alone, and not at all.
+        let delivery = answer(&link);
+        link.heard_something();
+        assert_eq!(telling(delivery).await.unwrap(), Fate::Delivered(Proof::Heard));
+        assert_eq!(*told.lock(), 2);
+        assert_eq!(telling(answer(&link)).await.unwrap(), Fate::Delivered(Proof::StillOpen));
+        assert_eq!(*told.lock(), 3);
+        let lost = telling(answer(&link));
+        link.close();
+        assert_eq!(lost.await.unwrap(), Fate::Lost);
+        assert_eq!(*told.lock(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_comes_before_the_writer_has_said_so_proves_what_was_written() {
+        let link = Link::new();
+        let (tracker, delivery) = Tracker::new(Some(Id::number(7)));
+        link.handed(tracker);
+        let ping = message(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#);
+        tokio::join!(link.heard_beside_writing(&ping), async { link.flushed() });
+        assert_eq!(delivery.settled(GRACE).await, Fate::Delivered(Proof::Heard));
+        // Somebody who does not read holds nobody up for long, and proves nothing.
+        let (tracker, delivery) = Tracker::new(Some(Id::number(7)));
+        link.handed(tracker);
+        let began = Instant::now();
+        link.heard_beside_writing(&ping).await;
+        assert_eq!(began.elapsed(), WRITING);
+        link.close();
+        assert_eq!(delivery.settled(GRACE).await, Fate::Lost);
     }
 
     #[tokio::test(start_paused = true)]

@@ -182,6 +182,10 @@ async fn run<W: AsyncWrite + Unpin>(
                 Err(_) => break,
             }
         }
+        // Before the write: whoever reads may be answered before we get to say that it is over.
+        for tracker in batch.iter_mut().filter_map(|queued| queued.tracker.take()) {
+            link.handed(tracker);
+        }
         if let Err(error) = write(&mut writer, &batch).await {
             let failed = WriteFailed::from(error);
             // First the reason, then the end of the queue: who sees the one can tell the other.
@@ -189,9 +193,6 @@ async fn run<W: AsyncWrite + Unpin>(
             queued.close();
             link.close();
             return Err(failed);
-        }
-        for tracker in batch.into_iter().filter_map(|queued| queued.tracker) {
-            link.handed(tracker);
         }
         link.flushed();
     }

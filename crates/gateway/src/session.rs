@@ -76,6 +76,9 @@ const TRIES: u32 = 3;
 /// The most questions of a server that wait for their client.
 const MOST_ASKED: usize = 1024;
 
+/// What every request of the newer era says.
+const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+
 /// Codes of errors that we answer ourselves, outside the range that JSON-RPC and MCP keep for themselves.
 mod own {
     /// The server did not answer in time.
@@ -127,7 +130,8 @@ impl Session {
     pub(crate) async fn take(self: &Arc<Self>, incoming: Incoming) {
         let Incoming { message, reply, key } = incoming;
         match (message.kind(), reply) {
-            (Kind::Request { id, method: "ping" }, Some(reply)) => {
+            // The newer era has none; there the server says what it says to any method that it does not know.
+            (Kind::Request { id, method: "ping" }, Some(reply)) if message.meta_member(VERSION).is_none() => {
                 reply.answer(&Message::result_response(&id, &empty())).await;
             }
             (Kind::Request { id, method: "tools/call" }, Some(reply)) => self.call(id, message, reply, key),
@@ -181,6 +185,16 @@ impl Session {
             Some(voice) => voice.say(message).await,
             None => self.client.say(message).await,
         }
+    }
+
+    /// A server does not want an answer any more: the same under the number by which its client knows the question. Of a
+    /// question that was answered there is nothing to tell.
+    fn withdrawn(&self, notification: &Message) -> Option<Message> {
+        let text = notification.param("requestId")?;
+        let mut asked = self.asked.lock();
+        let number = asked.iter().find(|(_, (_, original))| original.is(text)).map(|(number, _)| *number)?;
+        asked.remove(&number);
+        Some(notification.rewrite().param("requestId", Id::number(number).to_json()).finish())
     }
 
     /// The client does not want an answer any more.
@@ -352,6 +366,11 @@ impl Owner for Session {
 impl Session {
     async fn take_from_server(&self, event: FromServer) {
         match event {
+            FromServer::Told(message) if message.method() == Some("notifications/cancelled") => {
+                if let Some(message) = self.withdrawn(&message) {
+                    self.say(&message).await;
+                }
+            }
             FromServer::Told(message) => self.say(&message).await,
             FromServer::Asked(by, message) => self.asked(by, &message).await,
             FromServer::Died(number) => {

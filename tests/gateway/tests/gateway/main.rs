@@ -4,10 +4,12 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
+    clippy::panic,
     reason = "a test that cannot go on says so by panicking"
 )]
 
 mod client;
 mod ends;
 mod faults;
+mod real;
 mod world;

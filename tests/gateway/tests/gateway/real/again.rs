@@ -1,0 +1,26 @@
+//! Calls that follow each other as quickly as a program can make them.
+
+use std::fs;
+
+use serde_json::json;
+
+use super::talk::Talk;
+use super::{Place, Server, Way};
+
+/// The next call is what shows that the answer has arrived. It was taken for the same call issued again, and given the
+/// answer instead of being run.
+#[test]
+fn a_call_that_is_made_again_after_its_answer_runs_again() {
+    // Even at once: otherwise it would be taken for one call that was dispatched twice.
+    let place = Place::new("made_again", "[tools.\"real/*\"]\ndedupe.double_dispatch = \"0s\"\n");
+    let ledger = place.folder().join("ledger");
+    fs::write(&ledger, "").unwrap();
+    let server = Server::of(env!("CARGO_BIN_EXE_steadfast-test-server").into()).arg(ledger);
+    let mut talk = Talk::start(server.command(&place, Way::Through));
+    talk.initialize(json!({}));
+    talk.ask("tools/list", json!({}));
+    for run in 1..=300 {
+        let said = talk.call("pay", json!({ "id": "a" }));
+        assert_eq!(said["content"][0]["text"], format!("pay a, run {run}"), "{said}");
+    }
+}

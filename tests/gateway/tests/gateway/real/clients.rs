@@ -1,0 +1,168 @@
+//! Clients that others wrote, with a server behind the gateway.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::line::Line;
+use super::{Place, Server, Way, installed, process_of, python, script};
+use crate::world::{kill, lives, wait};
+
+/// A client in Python, which does what it is told.
+struct Ordered(Line);
+
+impl Ordered {
+    /// A client of this library in front of a server behind us.
+    fn start(place: &Place, library: &str, mode: &str, server: &Server) -> Self {
+        let mut command = place.program(python());
+        command.arg(script(&format!("client_{library}.py"))).arg(mode).args(server.line(Way::Through));
+        // Nothing is written beside the scripts.
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        Self(Line::start(command))
+    }
+
+    /// Gives an order, and what came of it with what was told before.
+    fn order(&mut self, order: Value) -> (Value, Vec<Value>) {
+        self.0.say(&order);
+        let mut told = Vec::new();
+        loop {
+            let said = self.0.hear(&format!("what comes of {order}"));
+            assert_eq!(said.get("error"), None, "{order}");
+            match said.get("result") {
+                Some(result) => return (result.clone(), told),
+                None => told.push(said),
+            }
+        }
+    }
+
+    fn result(&mut self, order: Value) -> Value {
+        self.order(order).0
+    }
+
+    fn hang_up(self) {
+        assert!(self.0.hang_up().success(), "the client ends well");
+    }
+}
+
+const LEGACY: &str = "2025-11-25";
+const MODERN: &str = "2026-07-28";
+
+/// What both Python servers do, asked for by this client.
+fn use_python_server(library: &str, server: &str, mode: &str, version: &str) {
+    let place = Place::new(&format!("real_{library}_{server}_{mode}"), "");
+    let server = Server::python(&format!("server_{server}.py"));
+    let mut client = Ordered::start(&place, library, mode, &server);
+    assert_eq!(client.result(json!(["version"])), version);
+    let tools = client.result(json!(["tools"]));
+    assert_eq!(
+        tools.as_array().map(|tools| &tools[..3]),
+        Some(&[json!("add"), json!("count"), json!("fail")][..])
+    );
+    let sum = client.result(json!(["call", "add", { "a": 1, "b": 2 }]));
+    assert_eq!(sum["structuredContent"], json!({ "result": 3 }), "{sum}");
+    let (counted, told) = client.order(json!(["call", "count", { "to": 2 }]));
+    assert_eq!(counted["content"][0]["text"], "counted to 2", "{counted}");
+    let progress = [json!({ "progress": [1.0, 2.0, "at 1"] }), json!({ "progress": [2.0, 2.0, "at 2"] })];
+    assert_eq!(told, progress);
+    let failed = client.result(json!(["call", "fail", { "why": "no reason" }]));
+    assert_eq!(failed["isError"], true, "{failed}");
+    assert_eq!(client.result(json!(["read", "note://a"])), json!(["the note a"]));
+    assert_eq!(client.result(json!(["prompt", "greet", { "name": "Ada" }])), json!(["Say hello to Ada."]));
+    client.hang_up();
+}
+
+#[test]
+fn the_python_sdk_of_the_older_era_works_on_both_sides_of_the_gateway() {
+    use_python_server("mcp", "mcp", "legacy", LEGACY);
+}
+
+#[test]
+fn the_python_sdk_finds_the_newer_era_through_the_gateway() {
+    use_python_server("mcp", "mcp", "auto", MODERN);
+}
+
+#[test]
+fn the_python_sdk_of_the_newer_era_works_through_the_gateway_without_looking_first() {
+    use_python_server("mcp", "mcp", MODERN, MODERN);
+}
+
+#[test]
+fn fastmcp_of_the_older_era_works_on_both_sides_of_the_gateway() {
+    use_python_server("fastmcp", "fastmcp", "legacy", LEGACY);
+}
+
+#[test]
+fn fastmcp_finds_the_newer_era_through_the_gateway() {
+    use_python_server("fastmcp", "fastmcp", "auto", MODERN);
+}
+
+#[test]
+fn fastmcp_of_the_newer_era_works_through_the_gateway_without_looking_first() {
+    use_python_server("fastmcp", "fastmcp", MODERN, MODERN);
+}
+
+#[test]
+fn the_python_sdk_and_fastmcp_work_with_each_other_through_the_gateway() {
+    use_python_server("mcp", "fastmcp", "auto", MODERN);
+    use_python_server("fastmcp", "mcp", "auto", MODERN);
+}
+
+#[test]
+fn a_client_of_the_newer_era_finds_out_that_a_server_is_older_through_the_gateway() {
+    for library in ["mcp", "fastmcp"] {
+        let place = Place::new(&format!("real_{library}_everything"), "");
+        let server = Server::node("mcp-server-everything").arg("stdio");
+        let mut client = Ordered::start(&place, library, "auto", &server);
+        assert_eq!(client.result(json!(["version"])), LEGACY);
+        let tools = client.result(json!(["tools"]));
+        assert!(tools.as_array().is_some_and(|tools| tools.contains(&json!("get-sum"))), "{tools}");
+        let sum = client.result(json!(["call", "get-sum", { "a": 1, "b": 2 }]));
+        assert_eq!(sum["content"][0]["text"], "The sum of 1 and 2 is 3.", "{sum}");
+        client.hang_up();
+    }
+}
+
+#[test]
+fn the_inspector_lists_and_calls_through_the_gateway() {
+    let place = Place::new("real_inspector", "");
+    let server = Server::node("mcp-server-everything").arg("stdio");
+    let line: Vec<String> = server
+        .line(Way::Through)
+        .into_iter()
+        .map(|word| word.into_string().expect("paths are texts"))
+        .collect();
+    let config = json!({ "mcpServers": { "real": { "command": line[0], "args": line[1..] } } });
+    fs::write(place.folder().join("servers.json"), config.to_string()).unwrap();
+    let inspect = |method: &[&str]| -> Value {
+        let mut command = place.program(installed("node").join("node_modules/.bin/mcp-inspector"));
+        command.args(["--cli", "--config", "servers.json", "--server", "real", "--method"]).args(method);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{method:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).expect("it prints JSON")
+    };
+    let tools = inspect(&["tools/list"]);
+    assert!(tools.to_string().contains("\"get-sum\""), "{tools}");
+    let sum = inspect(&["tools/call", "--tool-name", "get-sum", "--tool-arg", "a=1", "b=2"]);
+    assert!(sum.to_string().contains("The sum of 1 and 2 is 3."), "{sum}");
+}
+
+#[test]
+fn gr_8_a_real_server_killed_between_the_calls_of_a_real_client_is_there_for_the_next() {
+    let place = Place::new("real_killed", "");
+    let data = place.folder().join("kept");
+    fs::create_dir(&data).unwrap();
+    let server = Server::node("mcp-server-filesystem").arg(&data);
+    let mut client = Ordered::start(&place, "mcp", "auto", &server);
+    let path = data.join("a.txt").display().to_string();
+    client.result(json!(["tools"]));
+    client.result(json!(["call", "write_file", { "path": path, "content": "words" }]));
+    let first = process_of("node", &data);
+    kill(first);
+    wait(|| !lives(first), || "the end of the server".to_owned());
+    let read = client.result(json!(["call", "read_text_file", { "path": path }]));
+    assert_eq!(read["content"][0]["text"], "words", "{read}");
+    client.result(json!(["call", "write_file", { "path": path, "content": "others" }]));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "others");
+    assert_ne!(process_of("node", &data), first);
+    client.hang_up();
+}

@@ -1,0 +1,146 @@
+//! Real servers and clients from npm and PyPI, bare and through the gateway.
+//!
+//! They are what `tests/gateway/real` pins and `cargo xtask setup` installs. A test that does not find them fails.
+
+mod again;
+mod clients;
+mod everything;
+mod files;
+mod line;
+mod parity;
+mod python;
+mod talk;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+/// Whether a server stands alone or behind us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Bare,
+    Through,
+}
+
+/// The folder of one test.
+pub(crate) struct Place(PathBuf);
+
+impl Place {
+    /// One for each test, with the configuration of the gateway.
+    pub(crate) fn new(test: &str, config: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real").join(test);
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("steadfast.toml"), config).unwrap();
+        Self(folder)
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    /// A program that is at home here, says to a log what it has to say, and finds the Node that was installed before
+    /// that of the machine.
+    pub(crate) fn program(&self, path: impl AsRef<Path>) -> Command {
+        let inherited = env::var_os("PATH").unwrap_or_default();
+        let ours = installed("node").join("node_modules/.bin");
+        let search = env::join_paths(std::iter::once(ours).chain(env::split_paths(&inherited))).unwrap();
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.0.join("log")).unwrap();
+        let mut command = Command::new(path.as_ref());
+        command.current_dir(&self.0).env("HOME", &self.0).env("PATH", search).stderr(log);
+        command.env_remove("XDG_STATE_HOME").env_remove("CLAUDE_CODE_SESSION_ID");
+        command
+    }
+}
+
+/// A server that is installed, and how it is started.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<OsString>,
+    pub(crate) environment: Vec<(&'static str, OsString)>,
+}
+
+impl Server {
+    /// A server from npm.
+    pub(crate) fn node(name: &str) -> Self {
+        Self::of(installed("node").join("node_modules/.bin").join(name))
+    }
+
+    /// One of the servers in `scripts`, made with a library from PyPI.
+    pub(crate) fn python(script: &str) -> Self {
+        Self::of(python()).arg(self::script(script))
+    }
+
+    pub(crate) fn of(program: PathBuf) -> Self {
+        Self { program, arguments: Vec::new(), environment: Vec::new() }
+    }
+
+    pub(crate) fn arg(mut self, argument: impl Into<OsString>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.environment.push((name, value.into()));
+        self
+    }
+
+    /// The program that a client has to start to talk to it, with its arguments.
+    pub(crate) fn line(&self, way: Way) -> Vec<OsString> {
+        let bare = std::iter::once(self.program.clone().into()).chain(self.arguments.iter().cloned());
+        match way {
+            Way::Bare => bare.collect(),
+            Way::Through => {
+                let gateway = [env!("CARGO_BIN_EXE_steadfast-tested"), "wrap", "--name", "real", "--"];
+                gateway.into_iter().map(OsString::from).chain(bare).collect()
+            }
+        }
+    }
+
+    /// The same to be started by us.
+    pub(crate) fn command(&self, place: &Place, way: Way) -> Command {
+        let line = self.line(way);
+        let mut command = place.program(&line[0]);
+        command.args(&line[1..]).envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+/// The Python that has the libraries.
+pub(crate) fn python() -> PathBuf {
+    installed("python").join("bin/python")
+}
+
+/// A script of ours.
+pub(crate) fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(name)
+}
+
+/// Where `cargo xtask setup` put what it installed.
+pub(crate) fn installed(kind: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below the target folder");
+    let folder = target.join("xtask/real").join(kind);
+    // It is written last.
+    let is_whole = fs::exists(folder.join("installed")).is_ok_and(|there| there);
+    assert!(is_whole, "what the gateway is tested with is not installed: run `cargo xtask setup`");
+    folder
+}
+
+/// The process of this program that was given this as its last argument.
+pub(crate) fn process_of(program: &str, argument: &Path) -> u32 {
+    let listed = Command::new("ps").args(["-e", "-o", "pid=", "-o", "args="]).output().unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let found: Vec<u32> = listed
+        .lines()
+        .filter_map(|line| {
+            let (pid, line) = line.trim_start().split_once(' ')?;
+            let is_it = line.split_whitespace().next()?.rsplit('/').next() == Some(program)
+                && line.ends_with(&argument.display().to_string());
+            is_it.then(|| pid.parse().ok())?
+        })
+        .collect();
+    assert_eq!(found.len(), 1, "one {program} for {}: {listed}", argument.display());
+    found[0]
+}

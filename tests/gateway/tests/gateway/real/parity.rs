@@ -1,0 +1,219 @@
+//! The same conversation with a bare server and through the gateway, compared message by message.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+
+use serde_json::{Value, json};
+
+use super::talk::{Answer, Talk};
+use super::{Place, Server, Way};
+
+/// Holds the conversation both ways and compares all that the client hears. The server and the conversation get a folder
+/// for their data, one for each way.
+pub(crate) fn assert_same(
+    test: &str,
+    server: impl Fn(&Path) -> Server + Sync,
+    conversation: impl Fn(&mut Talk, &Path) + Sync,
+) {
+    let place = Place::new(test, CONFIG);
+    let hold = |way| {
+        let data = place.folder().join(format!("{way:?}"));
+        fs::create_dir(&data).unwrap();
+        let mut talk = Talk::start(server(&data).command(&place, way));
+        conversation(&mut talk, &data);
+        Heard::of(&talk, &data, way)
+    };
+    let (bare, through) = thread::scope(|scope| {
+        let bare = scope.spawn(|| hold(Way::Bare));
+        let through = hold(Way::Through);
+        (bare.join().expect("the conversation with the bare server"), through)
+    });
+    let differences = through.differences(&bare);
+    assert!(differences.is_empty(), "{} differences\n\n{}", differences.len(), differences.join("\n\n"));
+}
+
+/// What a client heard, without what differs from one run to the next.
+struct Heard {
+    answers: Vec<Answer>,
+    told: Vec<Value>,
+}
+
+impl Heard {
+    fn of(talk: &Talk, data: &Path, way: Way) -> Self {
+        let comparable = |message: &Value| {
+            let mut message = message.clone();
+            if let Some(members) = message.as_object_mut() {
+                members.remove("id");
+            }
+            // A request that is withdrawn is one that the client knows: the how manieth.
+            if message["method"] == "notifications/cancelled" {
+                let id = &message["params"]["requestId"];
+                message["params"]["requestId"] =
+                    json!(talk.told.iter().position(|told| told.get("id") == Some(id)));
+            }
+            if way == Way::Through {
+                without_what_is_ours(&mut message);
+            }
+            without_what_passes(&mut message, &data.display().to_string());
+            message
+        };
+        let answers = talk
+            .answers
+            .iter()
+            .map(|answer| Answer { message: comparable(&answer.message), ..answer.clone() });
+        Self { answers: answers.collect(), told: talk.told.iter().map(comparable).collect() }
+    }
+
+    fn differences(&self, bare: &Self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (ours, theirs) in self.answers.iter().zip(&bare.answers) {
+            if ours.message != theirs.message {
+                let (bare, through) = (&theirs.message, &ours.message);
+                found.push(format!("answer to {}\n  bare:    {bare}\n  through: {through}", theirs.to));
+            }
+            if ours.told_before < theirs.told_before {
+                found.push(format!("the answer to {} came before what was told before it", theirs.to));
+            }
+        }
+        if self.answers.len() != bare.answers.len() {
+            found.push(format!("{} answers bare, {} through", bare.answers.len(), self.answers.len()));
+        }
+        for at in 0..self.told.len().max(bare.told.len()) {
+            let (bare, through) = (bare.told.get(at), self.told.get(at));
+            if bare != through {
+                let shown = |message: Option<&Value>| message.map_or("nothing".into(), Value::to_string);
+                found.push(format!(
+                    "told as number {at}\n  bare:    {}\n  through: {}",
+                    shown(bare),
+                    shown(through)
+                ));
+            }
+        }
+        found
+    }
+}
+
+// ---- the differences that are meant ----
+
+/// By default equal calls without a key that come within 20 ms are one that was dispatched twice, and run once. A
+/// conversation that a program holds is that quick.
+const CONFIG: &str = "[tools.\"real/*\"]\ndedupe.double_dispatch = \"0s\"\n";
+
+/// Takes out what the gateway adds, and nothing else. All that it adds is named here.
+fn without_what_is_ours(message: &mut Value) {
+    // Its word for programs: that an answer is that of another call.
+    if let Some(meta) = message.pointer_mut("/result/_meta").and_then(Value::as_object_mut) {
+        let before = meta.len();
+        meta.retain(|name, _| !name.starts_with("dev.steadfast/"));
+        if meta.is_empty() && before > 0 {
+            message["result"].as_object_mut().expect("it has members").remove("_meta");
+        }
+    }
+    // What the guard says to a model whose call was refused as malformed: a block after the server's own, or words after
+    // those of an error.
+    if message["result"]["isError"] == true
+        && let Some(blocks) = message.pointer_mut("/result/content").and_then(Value::as_array_mut)
+    {
+        blocks.retain(|block| !block["text"].as_str().is_some_and(is_remark));
+    }
+    if let Some(Value::String(words)) = message.pointer_mut("/error/message")
+        && let Some((theirs, ours)) = words.split_once("\n\n[")
+        && is_remark(&format!("[{ours}"))
+    {
+        *words = theirs.to_owned();
+    }
+}
+
+fn is_remark(text: &str) -> bool {
+    ["[NON-RETRYABLE] ", "[LOOP DETECTED] ", "[TOOL ERROR LIMIT] "].iter().any(|mark| text.starts_with(mark))
+}
+
+// ---- what is never the same twice ----
+
+/// Puts a word in the place of everything that is another one in each run: names that are drawn, times, folders.
+fn without_what_passes(value: &mut Value, data: &str) {
+    match value {
+        Value::Object(members) => {
+            // A level is drawn, and with it the words.
+            if members
+                .get("data")
+                .and_then(Value::as_str)
+                .is_some_and(|words| words.contains("level message"))
+            {
+                members.insert("level".to_owned(), json!("<drawn>"));
+                members.insert("data".to_owned(), json!("<drawn>"));
+            }
+            for (name, value) in members {
+                match name.as_str() {
+                    "taskId" | "elicitationId" | "requestState" | "createdAt" | "lastUpdatedAt" => {
+                        *value = json!(format!("<{name}>"))
+                    }
+                    _ => without_what_passes(value, data),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| without_what_passes(value, data)),
+        Value::String(text) => *text = lasting(&text.replace(data, "<data>")),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn lasting(text: &str) -> String {
+    let line = |line: &str| {
+        for begin in ["created: ", "modified: ", "accessed: ", "Elicitation ID: ", "Task created: "] {
+            if line.starts_with(begin) {
+                return format!("{begin}<…>");
+            }
+        }
+        // In words, and in the bytes of a resource.
+        for before in [" created at ", "IGNyZWF0ZWQgYXQg"] {
+            if let Some((begin, _)) = line.split_once(before) {
+                return format!("{begin}{before}<…>");
+            }
+        }
+        line.to_owned()
+    };
+    text.split('\n').map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(message: Value, told: &[Value]) -> Heard {
+        let answer = Answer { to: "x".to_owned(), message, told_before: told.len() };
+        Heard { answers: vec![answer], told: told.to_vec() }
+    }
+
+    #[test]
+    fn a_field_that_is_lost_a_message_that_is_missing_and_one_that_is_late_are_found() {
+        let bare = heard(json!({ "result": { "a": 1, "execution": {} } }), &[json!({ "method": "m" })]);
+        assert_eq!(heard(json!({ "result": { "a": 1 } }), &bare.told).differences(&bare).len(), 1);
+        let silent = heard(bare.answers[0].message.clone(), &[]);
+        assert_eq!(silent.differences(&bare).len(), 2, "missing, and so not before the answer");
+        let late = Heard { told: bare.told.clone(), ..silent };
+        assert_eq!(late.differences(&bare).len(), 1);
+        assert!(bare.differences(&bare).is_empty());
+    }
+
+    #[test]
+    fn only_what_is_ours_is_taken_out() {
+        let mut message = json!({ "result": {
+            "isError": true,
+            "content": [{ "type": "text", "text": "no" }, { "type": "text", "text": "[NON-RETRYABLE] never" }],
+            "_meta": { "dev.steadfast/result": {} },
+        } });
+        without_what_is_ours(&mut message);
+        let left = json!({ "result": { "isError": true, "content": [{ "type": "text", "text": "no" }] } });
+        assert_eq!(message, left);
+        let mut theirs =
+            json!({ "result": { "_meta": {}, "content": [{ "text": "[NON-RETRYABLE] it says" }] } });
+        let before = theirs.clone();
+        without_what_is_ours(&mut theirs);
+        assert_eq!(theirs, before, "a result that is no error carries no remark of ours");
+        let mut error = json!({ "error": { "code": -1, "message": "no\n\n[NON-RETRYABLE] never" } });
+        without_what_is_ours(&mut error);
+        assert_eq!(error["error"]["message"], "no");
+    }
+}

@@ -1,0 +1,120 @@
+//! A server made with the Python SDK, which speaks the protocol of both eras.
+
+use serde_json::{Value, json};
+
+use super::parity::assert_same;
+use super::talk::{Talk, everything};
+use super::{Place, Server, Way, process_of};
+use crate::world::{kill, lives, wait};
+
+fn server() -> Server {
+    Server::python("server_mcp.py")
+}
+
+fn with_progress(tool: &str, arguments: Value, token: Value) -> Value {
+    json!({ "name": tool, "arguments": arguments, "_meta": { "progressToken": token } })
+}
+
+#[test]
+fn sf_4_a_server_of_the_older_era_in_python_is_the_same_through_the_gateway() {
+    assert_same(
+        "sf_4_python_older",
+        |_| server(),
+        |talk, _| {
+            talk.initialize(everything());
+            talk.ask("tools/list", json!({}));
+            talk.call("add", json!({ "a": 1, "b": 2 }));
+            talk.call("add", json!({ "a": "one" }));
+            talk.call("fail", json!({ "why": "no reason" }));
+            talk.ask("tools/call", with_progress("count", json!({ "to": 3 }), json!("p")));
+            talk.ask("resources/templates/list", json!({}));
+            talk.ask("resources/read", json!({ "uri": "note://a" }));
+            talk.ask("prompts/get", json!({ "name": "greet", "arguments": { "name": "Ada" } }));
+            talk.call("learn", json!({}));
+            talk.ask("server/discover", json!({}));
+            talk.ask("vendor/unknown", json!({}));
+            talk.ask("ping", json!({}));
+        },
+    );
+}
+
+#[test]
+fn sf_4_what_a_server_asks_and_withdraws_is_withdrawn_through_the_gateway() {
+    assert_same(
+        "sf_4_withdrawn",
+        |_| server(),
+        |talk, _| {
+            talk.initialize(everything());
+            talk.call("wonder", json!({}));
+            talk.until("the withdrawal", 1, |told| told["method"] == "notifications/cancelled");
+            talk.call("wonder", json!({}));
+            talk.until("the withdrawal", 2, |told| told["method"] == "notifications/cancelled");
+        },
+    );
+}
+
+/// Questions are numbered anew on their way, so that those of a server that was started again are told from those before.
+#[test]
+fn sf_4_what_a_server_that_was_started_again_asks_and_withdraws_is_withdrawn() {
+    let place = Place::new("sf_4_withdrawn_again", "");
+    let mark = place.folder().join("mark");
+    let mut talk = Talk::start(server().arg(&mark).command(&place, Way::Through));
+    let is_withdrawal = |told: &Value| told["method"] == "notifications/cancelled";
+    talk.initialize(everything());
+    for times in 1..=2 {
+        talk.call("wonder", json!({}));
+        talk.until("the withdrawal", times, is_withdrawal);
+        let asked: Vec<_> = talk.told.iter().filter_map(|told| told.get("id")).collect();
+        let withdrawn: Vec<_> = talk
+            .told
+            .iter()
+            .filter(|told| is_withdrawal(told))
+            .map(|told| &told["params"]["requestId"])
+            .collect();
+        assert_eq!(withdrawn, asked);
+        let server = process_of("python", &mark);
+        kill(server);
+        wait(|| !lives(server), || "the end of the server".to_owned());
+    }
+}
+
+#[test]
+fn sf_4_a_server_of_the_newer_era_is_the_same_through_the_gateway() {
+    assert_same(
+        "sf_4_python_newer",
+        |_| server(),
+        |talk, _| {
+            talk.without_handshake(everything());
+            talk.ask("server/discover", json!({}));
+            talk.ask("tools/list", json!({}));
+            talk.call("add", json!({ "a": 1, "b": 2 }));
+            talk.call("fail", json!({ "why": "no reason" }));
+            talk.ask("tools/call", with_progress("count", json!({ "to": 3 }), json!(1)));
+            talk.ask("resources/read", json!({ "uri": "note://a" }));
+            talk.ask("prompts/get", json!({ "name": "greet", "arguments": { "name": "Ada" } }));
+            talk.ask("vendor/unknown", json!({}));
+            talk.ask("ping", json!({}));
+        },
+    );
+}
+
+#[test]
+fn sf_4_a_question_in_an_answer_is_answered_with_the_call_repeated_through_the_gateway() {
+    assert_same(
+        "sf_4_question",
+        |_| server(),
+        |talk, _| {
+            talk.without_handshake(everything());
+            let first = talk.call("ask", json!({}));
+            assert_eq!(first["resultType"], "input_required", "{first}");
+            let again = json!({
+                "name": "ask",
+                "arguments": {},
+                "inputResponses": { "who": { "action": "accept", "content": { "name": "Ada" } } },
+                "requestState": first["requestState"],
+            });
+            let second = talk.ask("tools/call", again);
+            assert_eq!(second["resultType"], "complete", "{second}");
+        },
+    );
+}

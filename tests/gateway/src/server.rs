@@ -136,7 +136,7 @@ fn called(ledger: &str, params: &Value, out: &Out) -> Option<Value> {
         "slow" => thread::sleep(Duration::from_millis(arguments["size"].as_u64().unwrap())),
         "progress" => {
             for step in 0..size {
-                let params = json!({ "progressToken": params["_meta"]["progressToken"], "progress": step });
+                let params = json!({ "progressToken": params.pointer("/_meta/progressToken"), "progress": step });
                 out.say(&json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }));
                 thread::sleep(Duration::from_millis(100));
             }

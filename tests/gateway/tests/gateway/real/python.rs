@@ -118,3 +118,19 @@ fn sf_4_a_question_in_an_answer_is_answered_with_the_call_repeated_through_the_g
         },
     );
 }
+#[test]
+fn sf_4_changes_are_told_under_the_id_of_the_clients_own_request_through_the_gateway() {
+    assert_same(
+        "sf_4_listen",
+        |_| server(),
+        |talk, _| {
+            talk.without_handshake(everything());
+            talk.send("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } }));
+            talk.until("that it listens", 1, |told| {
+                told["method"] == "notifications/subscriptions/acknowledged"
+            });
+            talk.call("learn", json!({}));
+            talk.until("the change", 1, |told| told["method"] == "notifications/tools/list_changed");
+        },
+    );
+}

@@ -61,6 +61,8 @@ const MOST_SESSIONS: usize = 64;
 const INBOX: usize = 256;
 /// A session of which nothing was heard for so long is ended.
 const IDLE: Duration = Duration::from_secs(30 * 60);
+/// The same for one whose server never answered.
+const STILLBORN: Duration = Duration::from_secs(60);
 /// How often idle sessions are looked for.
 const LOOK: Duration = Duration::from_secs(60);
 /// When a client that finds no room may ask again.
@@ -222,7 +224,10 @@ impl Front for Listener {
         }
         let key = caller.headers.get("idempotency-key").and_then(|value| value.to_str().ok());
         let reply = responder.map(|responder| Reply::Http(responder, era));
-        let taken = client.inbox.try_send(Incoming { message, reply, key: key.map(str::to_owned) });
+        // Those without a session share one, and are still each somebody.
+        let from =
+            (era == Era::Modern).then(|| Connection { actor: self.actor(&caller.principal), session: None });
+        let taken = client.inbox.try_send(Incoming { message, reply, key: key.map(str::to_owned), from });
         if let Err(TrySendError::Full(Incoming { reply: Some(Reply::Http(responder, _)), .. })) = taken {
             let id = responder.id().clone();
             responder.refuse(Refusal::overloaded(Some(&id), LATER));
@@ -239,7 +244,8 @@ impl Front for Listener {
 impl Attached {
     fn is_idle(&self) -> bool {
         let listens = self.streams.as_ref().is_some_and(|streams| streams.is_listening());
-        !listens && !self.session.is_busy() && self.heard.lock().elapsed() >= IDLE
+        let patience = if self.session.has_begun() { IDLE } else { STILLBORN };
+        !listens && !self.session.is_busy() && self.heard.lock().elapsed() >= patience
     }
 
     /// Takes no more messages, waits for what is under way as long as calls may take, and ends the server.

@@ -55,6 +55,8 @@ pub(crate) struct Incoming {
     pub(crate) reply: Option<Reply>,
     /// The idempotency key that came beside it.
     pub(crate) key: Option<String>,
+    /// Who sent it, where several share the session.
+    pub(crate) from: Option<Connection>,
 }
 
 /// A request that the client waits for.
@@ -73,6 +75,8 @@ enum What {
 const REQUEST: Duration = Duration::from_secs(300);
 /// How often a request is sent that does no harm twice.
 const TRIES: u32 = 3;
+/// The most requests of a client that wait for their answers.
+const MOST_RUNNING: usize = 1024;
 /// The most questions of a server that wait for their client.
 const MOST_ASKED: usize = 1024;
 
@@ -83,6 +87,8 @@ const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 mod own {
     /// The server did not answer in time.
     pub(super) const TIMED_OUT: i64 = -31_001;
+    /// The client wants too much at once.
+    pub(super) const OVERLOADED: i64 = -31_003;
     /// The server is not there.
     pub(super) const UNAVAILABLE: i64 = -31_002;
 }
@@ -121,6 +127,11 @@ impl Session {
         !self.tasks.is_empty()
     }
 
+    /// Whether the server ever answered this client.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.server.handshake.has_begun()
+    }
+
     /// Ends the server behind this client.
     pub(crate) async fn stop(&self) {
         self.server.stop().await;
@@ -128,13 +139,25 @@ impl Session {
 
     /// A message of the client. Comes back before it is answered, and in the order in which messages came.
     pub(crate) async fn take(self: &Arc<Self>, incoming: Incoming) {
-        let Incoming { message, reply, key } = incoming;
+        let Incoming { message, reply, key, from } = incoming;
+        let reply = match reply {
+            Some(reply) if self.running.lock().len() >= MOST_RUNNING => {
+                let why = "too many requests of this client are waiting; let some be answered first";
+                let refusal = Message::error_response(message.id().as_ref(), own::OVERLOADED, why, None);
+                reply.answer(&refusal).await;
+                return;
+            }
+            reply => reply,
+        };
         match (message.kind(), reply) {
             // The newer era has none; there the server says what it says to any method that it does not know.
             (Kind::Request { id, method: "ping" }, Some(reply)) if message.meta_member(VERSION).is_none() => {
                 reply.answer(&Message::result_response(&id, &empty())).await;
             }
-            (Kind::Request { id, method: "tools/call" }, Some(reply)) => self.call(id, message, reply, key),
+            (Kind::Request { id, method: "tools/call" }, Some(reply)) => {
+                let connection = from.as_ref().unwrap_or(&self.connection);
+                self.call(id, message, reply, key.as_deref(), connection);
+            }
             (Kind::Request { id, .. }, Some(reply)) => self.pass_on(id, message, reply),
             // Nobody could hear the answer.
             (Kind::Request { .. }, None) => {}
@@ -225,8 +248,8 @@ impl Session {
 
     // ---- calls ----
 
-    fn call(self: &Arc<Self>, id: Id, request: Message, reply: Reply, key: Option<String>) {
-        let said = match Said::by(&request, &self.connection, key.as_deref()) {
+    fn call(self: &Arc<Self>, id: Id, request: Message, reply: Reply, key: Option<&str>, from: &Connection) {
+        let said = match Said::by(&request, from, key) {
             Ok(said) => said,
             Err(why) => {
                 let why = format!("the idempotency key cannot be used: {why}");
@@ -253,7 +276,7 @@ impl Session {
             waits: if news.is_some() { Waits::AsLongAsItTakes } else { Waits::NotForLong },
             continuation: said.continuation,
         };
-        let envelope = envelope(&self.server.name, name, arguments, said, &self.connection);
+        let envelope = envelope(&self.server.name, name, arguments, said, from);
         let upstream = Upstream::new(self.server.clone(), request, news.clone());
         let mut calling = self.engine.call_with(envelope, upstream, options);
         let canceller = calling.canceller();

@@ -77,7 +77,7 @@ async fn take(session: &Arc<Session>, received: Received, client: &LineSender, l
         Received::Message(message) => {
             link.heard_beside_writing(&message).await;
             let reply = message.is_request().then(|| Reply::Line(client.clone()));
-            return session.take(Incoming { message, reply, key: None }).await;
+            return session.take(Incoming { message, reply, key: None, from: None }).await;
         }
         Received::NotAMessage { why, .. } => why.answer(),
         Received::TooLong { bytes } => {

@@ -81,6 +81,7 @@ fn received(ledger: &str, message: &Value, out: &Out) {
             None => return,
         },
         Some("notifications/cancelled") => return note(ledger, "cancelled"),
+        Some("test/silence") => return,
         Some("test/echo") => json!({ "params": params }),
         Some(method) if !id.is_null() => {
             let error =
@@ -136,7 +137,8 @@ fn called(ledger: &str, params: &Value, out: &Out) -> Option<Value> {
         "slow" => thread::sleep(Duration::from_millis(arguments["size"].as_u64().unwrap())),
         "progress" => {
             for step in 0..size {
-                let params = json!({ "progressToken": params.pointer("/_meta/progressToken"), "progress": step });
+                let params =
+                    json!({ "progressToken": params.pointer("/_meta/progressToken"), "progress": step });
                 out.say(&json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }));
                 thread::sleep(Duration::from_millis(100));
             }

@@ -37,6 +37,11 @@ pub(super) struct Words {
 const MOST_WATCHED: usize = 1024;
 
 impl Handshake {
+    /// Whether there is anything to repeat.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.lock().begun
+    }
+
     /// The client spoke, in the era without a handshake.
     pub(crate) fn spoke(&self) {
         self.0.lock().begun = true;

@@ -1,12 +1,14 @@
 //! How it ends: the gateway killed, asked to end, or unable to begin.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::client::Client;
-use crate::world::{World, kill, lives, wait};
+use crate::world::{World, free_address, kill, lives, wait};
 
 #[test]
 fn gr_9_a_gateway_killed_during_a_write_does_not_run_it_again() {
@@ -41,6 +43,36 @@ fn sf_7_an_address_that_others_can_reach_needs_a_token() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("STEADFAST_TOKEN"), "{said}");
+}
+
+#[test]
+fn sf_7_no_access_without_the_token_and_none_for_strange_pages() {
+    let world = World::new("sf_7_token");
+    let address = free_address();
+    let mut command = world.wrap(&["--listen", &address.to_string()]);
+    command.env("STEADFAST_TOKEN", "s3cret");
+    let gateway = Client::over_http(command, address);
+    let status = |headers: &str| {
+        let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
+        let mut stream = TcpStream::connect(address).unwrap();
+        let request = format!(
+            "POST /mcp HTTP/1.1\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n\
+             {headers}content-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    let host = format!("host: {address}\r\n");
+    assert_eq!(status(&host), "401");
+    assert_eq!(status(&format!("{host}authorization: Bearer wrong\r\n")), "401");
+    assert_eq!(status(&format!("{host}authorization: Bearer s3cret\r\n")), "200");
+    let page = "origin: https://evil.example\r\n";
+    assert_eq!(status(&format!("{host}{page}authorization: Bearer s3cret\r\n")), "403");
+    assert_eq!(status("host: evil.example\r\nauthorization: Bearer s3cret\r\n"), "403");
+    drop(gateway);
 }
 
 #[test]

@@ -214,3 +214,16 @@ fn tg_1_a_loop_of_malformed_calls_is_stopped() {
         client.request("ping", json!({}));
     }
 }
+
+#[test]
+fn sf_5_a_client_that_wants_too_much_at_once_is_told_so_and_goes_on() {
+    for world in
+        [World::of("too_much", "", By::Stdio, By::Stdio), World::of("too_much", "", By::Stdio, By::Http)]
+    {
+        let mut client = world.client();
+        let waiting: Vec<u64> = (0..1024).map(|_| client.send("test/silence", json!({}))).collect();
+        assert_eq!(client.request("test/echo", json!({}))["error"]["code"], -31_003);
+        client.tell("notifications/cancelled", json!({ "requestId": waiting[0] }));
+        assert!(client.request("test/echo", json!({}))["result"].is_object());
+    }
+}

@@ -5,6 +5,7 @@
 
 mod check;
 mod config;
+mod demo;
 mod failure;
 mod import;
 mod output;
@@ -31,6 +32,11 @@ const EXIT_CODES: &str =
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Shows what Steadfast does, in half a minute: a server that misbehaves, without the gateway and with it.
+    Demo(demo::Options),
+    /// The server of the demo.
+    #[command(name = demo::bank::COMMAND, hide = true)]
+    DemoBank(demo::bank::Options),
     /// Stands in front of one MCP server: `steadfast wrap -- COMMAND ARGUMENTS`.
     Wrap(wrap::Options),
     /// Puts the MCP servers of Claude Code, Claude Desktop, Cursor, VS Code, Codex and OpenClaw behind us, or back.
@@ -49,6 +55,11 @@ pub fn main() -> ExitCode {
         return code;
     }
     let done = match Cli::parse().command {
+        Command::Demo(options) => demo::run(&options),
+        Command::DemoBank(options) => {
+            demo::bank::run(&options);
+            Ok(())
+        }
         Command::Wrap(options) => wrap::run(&options),
         Command::Import(options) => import::run(&options),
         Command::Check(options) => check::run(&options),

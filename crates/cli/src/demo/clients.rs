@@ -1,0 +1,283 @@
+//! Two clients that speak plain MCP and know nothing of Steadfast: one on the streams of a server that it started itself,
+//! as clients do without a gateway, and one over HTTP.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use steadfast_mcp::http::back::{self, Content, Context, Server};
+use steadfast_mcp::lines::{LONGEST_LINE, LineReader, Received};
+use steadfast_mcp::message::Message;
+use steadfast_process::{Child, Exit, Launch, Leash, Patience, Stderr};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::{ChildStdin, ChildStdout};
+use tokio::time::timeout;
+
+use crate::failure::Failure;
+
+/// What became of a request, as its client sees it.
+#[derive(Clone, Debug)]
+pub(super) enum Heard {
+    /// It was answered.
+    Answer(Answer),
+    /// The connection is gone, and the answer with it.
+    Gone(String),
+    /// Nothing came for so long.
+    Silence(Duration),
+}
+
+/// The answer to a call.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    /// All its texts.
+    pub(super) text: String,
+    pub(super) is_error: bool,
+    /// What the gateway calls the failure, where it has something to say.
+    pub(super) code: Option<String>,
+    /// It is the answer of an earlier call.
+    pub(super) from_cache: bool,
+    pub(super) took: Duration,
+}
+
+/// How long a client waits that has all the time of a demo.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Heard {
+    /// The text of an answer that is no error.
+    pub(super) fn good(&self) -> Option<&Answer> {
+        self.answer().filter(|answer| !answer.is_error)
+    }
+
+    pub(super) fn answer(&self) -> Option<&Answer> {
+        match self {
+            Self::Answer(answer) => Some(answer),
+            Self::Gone(_) | Self::Silence(_) => None,
+        }
+    }
+
+    /// What the gateway calls the failure.
+    pub(super) fn code(&self) -> Option<&str> {
+        self.answer().and_then(|answer| answer.code.as_deref())
+    }
+
+    /// In words.
+    pub(super) fn told(&self) -> String {
+        match self {
+            Self::Answer(answer) if answer.is_error => format!("an error: {}", answer.text),
+            Self::Answer(answer) => answer.text.clone(),
+            Self::Gone(why) => format!("no answer: {why}"),
+            Self::Silence(time) => format!("no answer after {:.1} s", time.as_secs_f32()),
+        }
+    }
+
+    fn of(message: &Value, took: Duration) -> Self {
+        let (result, error) = (&message["result"], &message["error"]);
+        let ours = &result["_meta"]["dev.steadfast/result"];
+        let blocks = result["content"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let mut texts: Vec<_> = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
+        texts.extend(error["message"].as_str());
+        Self::Answer(Answer {
+            text: texts.join("\n"),
+            is_error: result["isError"] == true || error.is_object(),
+            code: ours["error"]["code"].as_str().map(str::to_owned),
+            from_cache: ours["fromCache"] == true,
+            took,
+        })
+    }
+}
+
+fn hello() -> Value {
+    json!({
+        "protocolVersion": VERSION,
+        "capabilities": {},
+        "clientInfo": { "name": "demo-agent", "version": env!("CARGO_PKG_VERSION") },
+    })
+}
+
+const VERSION: &str = "2025-11-25";
+
+/// A client that started the server itself and speaks with it on its streams.
+pub(super) struct Bare {
+    child: Child,
+    stdin: ChildStdin,
+    lines: LineReader<ChildStdout>,
+    next: u64,
+    /// Answers that came while another was waited for; as many as there are requests.
+    early: BTreeMap<u64, Value>,
+}
+
+impl Bare {
+    /// Starts a server, and gets to know it.
+    pub(super) async fn start(launch: &Launch, leash: &Leash) -> Result<Self, Failure> {
+        let started = launch.start(leash, &Stderr::new()).await;
+        let started = started
+            .map_err(|error| Failure::World(format!("the demo's server cannot be started: {error}")))?;
+        let lines = LineReader::new(started.stdout, LONGEST_LINE);
+        let mut bare =
+            Self { child: started.child, stdin: started.stdin, lines, next: 1, early: BTreeMap::new() };
+        match bare.request("initialize", &hello()).await {
+            Heard::Answer(answer) if !answer.is_error => {}
+            heard @ (Heard::Answer(_) | Heard::Gone(_) | Heard::Silence(_)) => {
+                return Err(Failure::World(format!("the demo's server says: {}", heard.told())));
+            }
+        }
+        bare.write(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
+        Ok(bare)
+    }
+
+    pub(super) async fn call(&mut self, tool: &str, arguments: &Value) -> Heard {
+        let id = self.send_call(tool, arguments).await;
+        self.answer(id, PATIENCE).await
+    }
+
+    pub(super) async fn ping(&mut self) -> Heard {
+        self.request("ping", &json!({})).await
+    }
+
+    async fn request(&mut self, method: &str, params: &Value) -> Heard {
+        let id = self.send(method, params).await;
+        self.answer(id, PATIENCE).await
+    }
+
+    /// Sends a call; gives its id.
+    pub(super) async fn send_call(&mut self, tool: &str, arguments: &Value) -> u64 {
+        self.send("tools/call", &json!({ "name": tool, "arguments": arguments })).await
+    }
+
+    async fn send(&mut self, method: &str, params: &Value) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.write(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })).await;
+        id
+    }
+
+    async fn write(&mut self, message: &Value) {
+        // That nobody reads it shows when the answer is waited for.
+        let _ = self.stdin.write_all(format!("{message}\n").as_bytes()).await;
+        let _ = self.stdin.flush().await;
+    }
+
+    /// The answer to the request of this id, if it comes in time.
+    pub(super) async fn answer(&mut self, id: u64, patience: Duration) -> Heard {
+        let began = Instant::now();
+        loop {
+            if let Some(message) = self.early.remove(&id) {
+                return Heard::of(&message, began.elapsed());
+            }
+            match timeout(patience.saturating_sub(began.elapsed()), self.lines.next()).await {
+                Err(_) => return Heard::Silence(patience),
+                Ok(Some(Ok(Received::Message(message)))) => {
+                    if let (Some(id), Ok(value)) =
+                        (message.id().and_then(|id| id.as_u64()), serde_json::from_slice(message.bytes()))
+                    {
+                        self.early.insert(id, value);
+                    }
+                }
+                Ok(Some(Ok(Received::NotAMessage { .. } | Received::TooLong { .. } | Received::Half(_)))) => {
+                }
+                Ok(Some(Err(_)) | None) => {
+                    let end = timeout(PATIENCE, self.child.exited()).await.unwrap_or(Exit::Unknown);
+                    return Heard::Gone(format!("the server {end}"));
+                }
+            }
+        }
+    }
+
+    /// Goes away: closes what the server reads, and waits for its end.
+    pub(super) async fn leave(self) {
+        let Self { child, stdin, .. } = self;
+        drop(stdin);
+        child.stop(&SHORT).await;
+    }
+}
+
+/// How long a server may take to end. Ours needs next to nothing.
+pub(super) const SHORT: Patience = Patience {
+    stdin: Duration::from_millis(500),
+    term: Duration::from_millis(500),
+    kill: Duration::from_secs(2),
+};
+
+/// A client over streamable HTTP.
+pub(super) struct Client {
+    server: Server,
+    context: Context,
+    next: AtomicU64,
+}
+
+impl Client {
+    /// Opens a session at this URL, and gets to know its tools, as every client does.
+    pub(super) async fn connect(url: &str) -> Result<Self, Failure> {
+        let server = Server::new(url, back::Settings::default())
+            .map_err(|error| Failure::World(format!("{url}: {error}")))?;
+        let mut client = Self { server, context: Context::default(), next: AtomicU64::new(1) };
+        client.context.version = Some(VERSION.into());
+        let (heard, session) = client.request("initialize", &hello()).await;
+        client.context.session = session;
+        if heard.good().is_none() {
+            return Err(Failure::World(format!("the gateway at {url} says: {}", heard.told())));
+        }
+        let greeting = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        let _ = client.server.post(&message(&greeting)?, &client.context).await;
+        client.request("tools/list", &json!({})).await;
+        Ok(client)
+    }
+
+    pub(super) async fn call(&self, tool: &str, arguments: &Value) -> Heard {
+        self.request("tools/call", &json!({ "name": tool, "arguments": arguments })).await.0
+    }
+
+    pub(super) async fn ping(&self) -> Heard {
+        self.request("ping", &json!({})).await.0
+    }
+
+    /// Ends the session, and the server behind it.
+    pub(super) async fn leave(self) {
+        let _ = timeout(PATIENCE, self.server.end(&self.context)).await;
+    }
+
+    /// Sends a request on a connection and waits for its answer; also the session that was opened by it. Dropping the
+    /// future breaks the connection.
+    async fn request(&self, method: &str, params: &Value) -> (Heard, Option<Box<str>>) {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        let began = Instant::now();
+        match timeout(PATIENCE, self.exchange(&request)).await {
+            Err(_) => (Heard::Silence(PATIENCE), None),
+            Ok(Err(why)) => (Heard::Gone(why), None),
+            Ok(Ok((answer, session))) => (Heard::of(&answer, began.elapsed()), session),
+        }
+    }
+
+    async fn exchange(&self, request: &Value) -> Result<(Value, Option<Box<str>>), String> {
+        let message = message(request).map_err(|_| "the request is no message".to_owned())?;
+        let answer = self.server.post(&message, &self.context).await;
+        let answer = answer.map_err(|failure| failure.fault().message)?;
+        let read = |message: &Message| serde_json::from_slice::<Value>(message.bytes()).unwrap_or_default();
+        let found = match answer.content {
+            Content::Accepted => None,
+            Content::One(message) => Some(read(&message)),
+            Content::Stream(mut events) => loop {
+                match events.next().await {
+                    Some(Ok(back::Received::Message(message))) => {
+                        let value = read(&message);
+                        if value["id"] == request["id"] && message.is_response() {
+                            break Some(value);
+                        }
+                    }
+                    Some(Ok(back::Received::NotAMessage { .. } | back::Received::TooLong)) => {}
+                    Some(Err(failure)) => return Err(failure.fault().message),
+                    None => break None,
+                }
+            },
+        };
+        let found = found.ok_or_else(|| "the connection ended without an answer".to_owned())?;
+        Ok((found, answer.session))
+    }
+}
+
+fn message(value: &Value) -> Result<Message, Failure> {
+    Message::parse(value.to_string(), usize::MAX)
+        .map_err(|error| Failure::World(format!("what the demo wants to say is no message: {error}")))
+}

@@ -1,0 +1,145 @@
+//! What the bank did: a temporary file that its servers append to and the story reads its numbers from.
+//!
+//! An entry is a line with a JSON list of words, so that no argument of a client can pass for another entry. What is in the
+//! file was done, whatever became of the server afterwards.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::time::Duration;
+
+use crate::failure::Failure;
+
+/// The ledger of a bank, as its servers and the story see it.
+#[derive(Clone, Debug)]
+pub(super) struct Ledger {
+    path: PathBuf,
+}
+
+/// A ledger that is removed with this.
+#[derive(Debug)]
+pub(super) struct Kept {
+    ledger: Ledger,
+}
+
+/// Nobody needs more to see what a demo shows, and a gateway that was left running must not fill the disk.
+const LARGEST: u64 = 1 << 20;
+
+impl Ledger {
+    pub(super) fn at(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes an entry. The file must be there: a server that outlives the demo does not make it again.
+    pub(super) fn write(&self, entry: &[&str]) -> io::Result<()> {
+        let mut file = OpenOptions::new().append(true).open(&self.path)?;
+        if file.metadata()?.len() > LARGEST {
+            return Err(io::Error::other("the ledger of this demo is full; start it again"));
+        }
+        file.write_all(format!("{}\n", serde_json::json!(entry)).as_bytes())
+    }
+
+    /// How many entries begin with these words.
+    pub(super) fn count(&self, words: &[&str]) -> usize {
+        self.entries().iter().filter(|entry| begins(entry, words)).count()
+    }
+
+    /// What was paid in all, in cents.
+    pub(super) fn paid(&self) -> u64 {
+        let paid = |entry: &Vec<String>| match entry.as_slice() {
+            [word, _, cents] if word == "paid" => cents.parse().unwrap_or(0),
+            _ => 0,
+        };
+        self.entries().iter().map(paid).fold(0, u64::saturating_add)
+    }
+
+    /// Waits until an entry begins with these words; whether it came soon.
+    pub(super) async fn shows(&self, words: &[&str]) -> bool {
+        let look = async {
+            while self.count(words) == 0 {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::time::timeout(SOON, look).await.is_ok()
+    }
+
+    fn entries(&self) -> Vec<Vec<String>> {
+        let text = fs::read_to_string(&self.path).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+}
+
+const LOOK: Duration = Duration::from_millis(5);
+const SOON: Duration = Duration::from_secs(10);
+
+fn begins(entry: &[String], words: &[&str]) -> bool {
+    entry.len() >= words.len() && entry.iter().zip(words).all(|(written, word)| written == word)
+}
+
+impl Kept {
+    /// A new one, readable for this user only.
+    pub(super) fn new(name: &str) -> Result<Self, Failure> {
+        let folder = std::env::temp_dir();
+        let file = |number: u32| folder.join(format!("steadfast-demo-{}-{name}-{number}", process::id()));
+        for path in (0..100).map(file) {
+            match create(&path) {
+                Ok(_) => return Ok(Self { ledger: Ledger { path } }),
+                // Left behind by a process with our number that was killed.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    let shown = path.display();
+                    return Err(Failure::World(format!(
+                        "the demo needs one temporary file, and {shown} cannot be made: {error}"
+                    )));
+                }
+            }
+        }
+        Err(Failure::World(format!("{} is full of ledgers of earlier demos: remove them", folder.display())))
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+impl std::ops::Deref for Kept {
+    type Target = Ledger;
+
+    fn deref(&self) -> &Ledger {
+        &self.ledger
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.ledger.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_counted_by_their_first_words_and_the_file_goes_with_its_owner() {
+        let kept = Kept::new("unit").unwrap();
+        kept.write(&["asked", "pay", "a \"b\"\n[\"paid\"]"]).unwrap();
+        kept.write(&["paid", "INV-1", "1250"]).unwrap();
+        kept.write(&["paid", "INV-1", "1250"]).unwrap();
+        assert_eq!((kept.count(&["paid", "INV-1"]), kept.count(&["asked"]), kept.count(&[])), (2, 1, 3));
+        assert_eq!(kept.paid(), 2500);
+        let ledger = kept.ledger.clone();
+        drop(kept);
+        assert!(!ledger.path().exists());
+        assert!(ledger.write(&["late"]).is_err() && !ledger.path().exists());
+    }
+}

@@ -1,0 +1,209 @@
+//! `steadfast demo`: a bank that misbehaves, an agent that has no idea, and what the gateway between them makes of it.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `bank` | the server: this program once more, with a schedule of faults |
+//! | `ledger` | what the bank did: where the numbers of the story come from |
+//! | `clients` | plain MCP clients, to the bare bank and to the gateway |
+//! | `gateway` | the gateway, in this process |
+//! | `scenes` | the story |
+//! | `stage` | what was observed, and whether it is what the story says |
+//! | `show` | how it is told |
+
+pub(crate) mod bank;
+mod clients;
+mod gateway;
+mod ledger;
+mod scenes;
+mod show;
+mod stage;
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Instant;
+
+use clap::Args;
+use serde_json::json;
+use steadfast::Logging;
+use steadfast_process::{Environment, Launch, Leash};
+use tokio::runtime;
+
+use self::bank::{BEGINNING, euros};
+use self::gateway::{Gateway, Mechanisms, TOOL_TIMEOUT};
+use self::ledger::{Kept, Ledger};
+use self::scenes::{World, play};
+use self::show::{Look, Show};
+use self::stage::{Scene, Side};
+use crate::failure::Failure;
+use crate::{output, stop};
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Where the gateway listens, on this machine. Without it: at a free port.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Ends after the story instead of leaving the gateway running; so it does where the output is no terminal.
+    #[arg(long)]
+    once: bool,
+    /// Says what was observed as JSON, and ends.
+    #[arg(long)]
+    json: bool,
+    /// Switches off everything that the gateway does, to see that nothing is staged: the story then does not hold.
+    #[arg(long)]
+    off: bool,
+    /// Writes the log of the gateway to the standard error stream.
+    #[arg(long)]
+    log: bool,
+}
+
+/// `steadfast demo`.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let runtime = runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::World(format!("no threads can be started: {error}")))?;
+    let done = runtime.block_on(carry(options));
+    runtime.shutdown_background();
+    done
+}
+
+async fn carry(options: &Options) -> Result<(), Failure> {
+    let address = options.listen.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into());
+    if !address.ip().is_loopback() {
+        return Err(Failure::Usage(format!(
+            "{address} can be reached from other machines, and the demo knows no secrets: listen on 127.0.0.1"
+        )));
+    }
+    let stop = stop::asked();
+    let show = if options.json { Show::Silent } else { Show::of_stdout() };
+    let (without, with) = (Kept::new("without")?, Kept::new("with")?);
+    let leash = Leash::of_this_program().map_err(lost)?;
+    let mechanisms = if options.off { Mechanisms::Off } else { Mechanisms::On };
+    let logging = if options.log { Logging::Stderr } else { Logging::Nowhere };
+    let gateway = Gateway::open(address, launch(&with)?, leash.clone(), mechanisms, logging).await?;
+    let url = gateway.url().to_owned();
+    let world = World { show, launch: launch(&without)?, leash, without, url, with };
+
+    let began = Instant::now();
+    begin(show, mechanisms);
+    let played = tokio::select! {
+        played = play(&world) => Some(played),
+        () = stop.cancelled() => None,
+    };
+    let ended = match played {
+        None => Err(Failure::Told(INTERRUPTED)),
+        Some(Err(failure)) => Err(failure),
+        Some(Ok(scenes)) => {
+            let is_true = scenes.iter().all(Scene::is_as_told);
+            if options.json {
+                output::say_json(&json!({
+                    "ok": is_true,
+                    "tookMs": u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+                    "scenes": scenes.iter().map(Scene::to_json).collect::<Vec<_>>(),
+                    "paidCents": { "without": world.without.paid(), "with": world.with.paid() },
+                }));
+            }
+            table(&world, &scenes);
+            let stays = is_true && !options.once && !options.json && io::stdout().is_terminal();
+            if is_true {
+                invite(show, stays.then_some(world.url.as_str()));
+            } else {
+                let text = "This is not what Steadfast promises: see what is marked with NOT SO.";
+                show.paragraph(Look::Surprising, text);
+            }
+            if stays {
+                stop.cancelled().await;
+                show.line(Look::Plain, "");
+            }
+            if is_true { Ok(()) } else { Err(Failure::Told(1)) }
+        }
+    };
+    gateway.close().await;
+    ended
+}
+
+/// What a shell makes of Ctrl-C.
+const INTERRUPTED: u8 = 130;
+
+/// Starts the bank with this ledger.
+fn launch(ledger: &Ledger) -> Result<Launch, Failure> {
+    Ok(Launch {
+        program: env::current_exe().map_err(lost)?.into_os_string(),
+        args: vec![OsString::from(bank::COMMAND), ledger.path().as_os_str().to_owned()],
+        folder: None,
+        environment: Environment::allowed_and(env::vars_os(), &BTreeMap::new()),
+        patience: clients::SHORT,
+    })
+}
+
+fn lost(error: io::Error) -> Failure {
+    Failure::World(format!("this program cannot find itself: {error}"))
+}
+
+fn begin(show: Show, mechanisms: Mechanisms) {
+    show.line(Look::Plain, "");
+    show.line(Look::Bold, "Steadfast, the demo: one bank, seven bad days");
+    show.line(Look::Plain, "");
+    show.paragraph(
+        Look::Plain,
+        "An agent uses a small bank, a real MCP server that misbehaves. Every scene is played twice: against the bare \
+         server, and through the gateway. Nothing is staged: what you read is counted in the answers and in the bank's \
+         own ledger.",
+    );
+    show.paragraph(
+        Look::Dim,
+        &format!("Tools may be silent for {} s here; in life for 5 minutes.", TOOL_TIMEOUT.as_secs()),
+    );
+    if mechanisms == Mechanisms::Off {
+        show.paragraph(Look::Surprising, "The gateway passes everything on and does nothing else (--off).");
+    }
+}
+
+/// All scenes at a glance.
+fn table(world: &World, scenes: &[Scene]) {
+    let show = world.show;
+    let row = |number: &str, title: &str, without: &str, with: &str| {
+        format!("{number:>2} {title:<38} {without:<23} {with}")
+    };
+    show.line(Look::Plain, "");
+    show.line(Look::Bold, &row("", "", "without", "with Steadfast"));
+    for scene in scenes {
+        let look = if scene.is_as_told() { Look::Good } else { Look::Surprising };
+        let mut with = scene.short(Side::With).to_owned();
+        if !scene.is_as_told() {
+            with.push_str("  NOT SO");
+        }
+        let (title, without) = (scene.title(), scene.short(Side::Without));
+        let left = format!("{:>2} {title:<38} ", scene.number());
+        let middle = show.paint(Look::Bad, &format!("{without:<23}"));
+        show.line(Look::Plain, &format!("{left}{middle} {}", show.paint(look, &with)));
+    }
+    let left = |ledger: &Ledger| euros(BEGINNING.saturating_sub(ledger.paid()));
+    let owed = "left of 1000.00 EUR, 260.00 EUR owed";
+    show.line(Look::Plain, &row("", owed, &left(&world.without), &left(&world.with)));
+    show.line(Look::Plain, "");
+}
+
+/// What to do next; with an address if the gateway stays.
+fn invite(show: Show, url: Option<&str>) {
+    if let Some(url) = url {
+        show.line(Look::Bold, &format!("The gateway is still running, with the bank behind it: {url}"));
+        show.line(Look::Plain, "");
+        show.line(Look::Plain, "  Claude Code:");
+        show.line(Look::Good, &format!("    claude mcp add --transport http demo {url}"));
+        show.line(Look::Plain, "  Cursor and others:");
+        let entry = json!({ "mcpServers": { "demo": { "type": "http", "url": url } } });
+        show.line(Look::Good, &format!("    {entry}"));
+        show.line(Look::Plain, "");
+    }
+    show.line(Look::Plain, "  Before a server of your own, write where its command stands now:");
+    show.line(Look::Good, "    steadfast wrap -- COMMAND ARGUMENTS");
+    if url.is_some() {
+        show.line(Look::Plain, "");
+        show.line(Look::Bold, "Ctrl-C to end.");
+    }
+}

@@ -1,0 +1,450 @@
+//! The seven scenes. Each is played twice: by a client that started the bank itself, and by one that reaches it through the
+//! gateway. Nothing that is said is known beforehand: it comes from the answers and from the ledgers.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use steadfast_process::{Launch, Leash};
+
+use super::clients::{Bare, Client, Heard};
+use super::ledger::Kept;
+use super::show::{Show, shortened, span};
+use super::stage::Side::{With, Without};
+use super::stage::{Scene, Side, Stage};
+use crate::failure::Failure;
+
+/// What the scenes are played in: two banks of the same kind, one with a gateway before it.
+pub(super) struct World {
+    pub(super) show: Show,
+    /// Starts the bank that nothing is before.
+    pub(super) launch: Launch,
+    pub(super) leash: Leash,
+    /// Its ledger.
+    pub(super) without: Kept,
+    /// Where the gateway is.
+    pub(super) url: String,
+    /// The ledger of the bank behind it.
+    pub(super) with: Kept,
+}
+
+/// Plays all scenes, one after the other.
+pub(super) async fn play(world: &World) -> Result<Vec<Scene>, Failure> {
+    let mut scenes = Vec::new();
+    scenes.push(crash_during_a_read(world).await?);
+    world.breathe().await;
+    scenes.push(crash_during_a_payment(world).await?);
+    world.breathe().await;
+    scenes.push(dispatched_twice(world).await?);
+    world.breathe().await;
+    scenes.push(a_call_that_hangs(world).await?);
+    world.breathe().await;
+    scenes.push(a_service_that_is_down(world).await?);
+    world.breathe().await;
+    scenes.push(a_model_that_loops(world).await?);
+    world.breathe().await;
+    scenes.push(a_client_that_goes_away(world).await?);
+    world.breathe().await;
+    Ok(scenes)
+}
+
+impl World {
+    fn begin(&self, number: usize, title: &'static str, agent: &str) -> Stage {
+        Stage::new(self.show, number, title, agent)
+    }
+
+    async fn bare(&self) -> Result<Bare, Failure> {
+        Bare::start(&self.launch, &self.leash).await
+    }
+
+    async fn client(&self) -> Result<Client, Failure> {
+        Client::connect(&self.url).await
+    }
+
+    fn ledger(&self, side: Side) -> &Kept {
+        match side {
+            Without => &self.without,
+            With => &self.with,
+        }
+    }
+
+    async fn during<T>(&self, side: Side, doing: impl Future<Output = T>) -> T {
+        self.show.during(side.label(), doing).await
+    }
+
+    /// Time to read a scene.
+    async fn breathe(&self) {
+        self.show.pause(Duration::from_millis(1800)).await;
+    }
+
+    /// Time to read what happened without, before it is shown what happens with.
+    async fn beat(&self) {
+        self.show.pause(Duration::from_millis(700)).await;
+    }
+}
+
+async fn crash_during_a_read(world: &World) -> Result<Scene, Failure> {
+    let arguments = json!({ "account": "savings" });
+    let mut stage = world.begin(1, "The server crashes during a read", &format!("calls balance {arguments}"));
+
+    let mut bare = world.bare().await?;
+    let heard = bare.call("balance", &arguments).await;
+    let ping = bare.ping().await;
+    bare.leave().await;
+    stage.say(Without, &heard.told());
+    if ping.good().is_none() {
+        stage.say(Without, "and the session is gone with it: a ping gets no answer either");
+    }
+    stage.expect(Without, "answered", heard.answer().is_some(), false);
+    stage.expect(Without, "pingAnswered", ping.good().is_some(), false);
+    world.beat().await;
+
+    let client = world.client().await?;
+    let started = world.with.count(&["start"]);
+    let heard = world.during(With, client.call("balance", &arguments)).await;
+    let ping = client.ping().await;
+    let asked = world.with.count(&["asked", "balance", "savings"]);
+    let restarts = world.with.count(&["start"]).saturating_sub(started);
+    client.leave().await;
+    stage.say(With, &after(&heard));
+    stage.say(With, &format!("server restarted {}, asked {}", times(restarts), times(asked)));
+    stage.expect(With, "answered", heard.good().is_some(), true);
+    stage.expect(With, "pingAnswered", ping.good().is_some(), true);
+    stage.expect(With, "asked", asked, 2);
+    stage.expect(With, "restarts", restarts, 1);
+    Ok(stage.over(
+        "no answer, session gone",
+        &heard.good().map_or("no answer".to_owned(), |answer| format!("answered in {}", span(answer.took))),
+    ))
+}
+
+async fn crash_during_a_payment(world: &World) -> Result<Scene, Failure> {
+    let arguments = json!({ "invoice": "INV-17", "amount": 120 });
+    let agent = format!("calls pay {arguments}, and again if that fails");
+    let mut stage = world.begin(2, "The server crashes during a payment", &agent);
+
+    let mut bare = world.bare().await?;
+    let heard = bare.call("pay", &arguments).await;
+    bare.leave().await;
+    // What hosts do when a server is gone: start it again, and let the model try again.
+    let mut bare = world.bare().await?;
+    let again = bare.call("pay", &arguments).await;
+    bare.leave().await;
+    let paid = world.without.count(&["paid", "INV-17"]);
+    stage.say(Without, &heard.told());
+    stage.say(Without, &format!("host restarts it, agent calls again: {}", again.told()));
+    stage.say(Without, &format!("ledger: INV-17 paid {}", times(paid)));
+    stage.expect(Without, "payments", paid, 2);
+    world.beat().await;
+    let short = format!("paid {}", times(paid));
+
+    let client = world.client().await?;
+    let heard = world.during(With, client.call("pay", &arguments)).await;
+    let again = world.during(With, client.call("pay", &arguments)).await;
+    let check = world.during(With, client.call("payments", &json!({ "invoice": "INV-17" }))).await;
+    client.leave().await;
+    let paid = world.with.count(&["paid", "INV-17"]);
+    stage.say(With, &format!("the agent is told ({}):", heard.code().unwrap_or("no code")));
+    stage.quote(&shortened(&words(&heard), 200));
+    stage.say(With, &format!("calls again all the same: {}, nothing runs", again.code().unwrap_or("runs")));
+    stage.say(With, &format!("does as it was told and checks: {}", check.told()));
+    stage.say(With, &format!("ledger: INV-17 paid {}", times(paid)));
+    stage.expect(With, "payments", paid, 1);
+    stage.expect(With, "toldToCheck", heard.code() == Some("outcome_unknown"), true);
+    stage.expect(With, "repeatRefused", again.code() == Some("outcome_unknown"), true);
+    stage.expect(With, "checked", check.good().is_some(), true);
+    Ok(stage.over(&short, &format!("paid {}, told to check", times(paid))))
+}
+
+async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
+    let arguments = json!({ "invoice": "INV-18", "amount": 80 });
+    let agent = format!("its host sends pay {arguments} twice, 3 ms apart");
+    let mut stage = world.begin(3, "The same payment is dispatched twice", &agent);
+    let paid = |side| world.ledger(side).count(&["paid", "INV-18"]);
+    let told = |heard: &[Heard; 2]| {
+        let [first, second] = heard;
+        format!("answers: {} / {}", first.told(), second.told())
+    };
+
+    let mut bare = world.bare().await?;
+    let first = bare.send_call("pay", &arguments).await;
+    tokio::time::sleep(APART).await;
+    let second = bare.send_call("pay", &arguments).await;
+    let heard = [bare.answer(first, LONG).await, bare.answer(second, LONG).await];
+    bare.leave().await;
+    stage.say(Without, &told(&heard));
+    stage.say(Without, &format!("ledger: INV-18 paid {}", times(paid(Without))));
+    stage.expect(Without, "payments", paid(Without), 2);
+    world.beat().await;
+
+    let client = world.client().await?;
+    let later = async {
+        tokio::time::sleep(APART).await;
+        client.call("pay", &arguments).await
+    };
+    let heard: [Heard; 2] =
+        world.during(With, async { tokio::join!(client.call("pay", &arguments), later) }).await.into();
+    client.leave().await;
+    let answered = heard.iter().filter(|heard| heard.good().is_some()).count();
+    stage.say(With, &told(&heard));
+    stage.say(With, &format!("ledger: INV-18 paid {}", times(paid(With))));
+    stage.expect(With, "payments", paid(With), 1);
+    stage.expect(With, "answered", answered, 2);
+    let [first, second] = heard.each_ref().map(words);
+    stage.expect(With, "sameAnswer", first == second, true);
+    let with = format!("paid {}, {answered} answers", times(paid(With)));
+    Ok(stage.over(&format!("paid {}", times(paid(Without))), &with))
+}
+
+const APART: Duration = Duration::from_millis(3);
+/// Longer than anything takes that is answered at all.
+const LONG: Duration = Duration::from_secs(10);
+
+async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
+    let arguments = json!({ "month": "october" });
+    let mut stage = world.begin(4, "A call hangs", &format!("calls statement {arguments}"));
+
+    let mut bare = world.bare().await?;
+    let id = bare.send_call("statement", &arguments).await;
+    let heard = world.during(Without, bare.answer(id, ENOUGH)).await;
+    bare.leave().await;
+    stage.say(Without, &format!("{}; we stop waiting, an agent would not", heard.told()));
+    stage.expect(Without, "answered", heard.answer().is_some(), false);
+    world.beat().await;
+    let short = heard.told();
+
+    let client = world.client().await?;
+    let mut beats: Vec<Option<Duration>> = Vec::new();
+    let heartbeat = async {
+        loop {
+            tokio::time::sleep(HEARTBEAT).await;
+            let ping = client.ping().await;
+            beats.push(ping.good().map(|answer| answer.took));
+        }
+    };
+    let heard = world
+        .during(With, async {
+            tokio::select! {
+                heard = client.call("statement", &arguments) => heard,
+                never = heartbeat => never,
+            }
+        })
+        .await;
+    client.leave().await;
+    let answered: Vec<Duration> = beats.iter().flatten().copied().collect();
+    let slowest = answered.iter().max().copied().unwrap_or_default();
+    let asked = world.with.count(&["asked", "statement", "october"]);
+    let cancelled = world.with.count(&["cancelled"]);
+    stage.say(With, &after(&heard));
+    stage.say(
+        With,
+        &format!("the call that hung was given up and cancelled; the bank was asked {}", times(asked)),
+    );
+    stage.say(
+        With,
+        &format!(
+            "meanwhile {} of {} heartbeats answered, the slowest in {}",
+            answered.len(),
+            beats.len(),
+            span(slowest)
+        ),
+    );
+    stage.expect(With, "answered", heard.good().is_some(), true);
+    stage.expect(With, "asked", asked, 2);
+    stage.expect(With, "cancelled", cancelled, 1);
+    stage.expect(With, "heartbeatsUnanswered", beats.len() - answered.len(), 0);
+    stage.fact(With, "heartbeats", beats.len());
+    stage.fact(With, "slowestHeartbeatMs", millis(slowest));
+    let with =
+        heard.good().map_or_else(|| heard.told(), |answer| format!("answered in {}", span(answer.took)));
+    Ok(stage.over(&short, &with))
+}
+
+/// How long one has to wait for something that never comes, to see that it does not come.
+const ENOUGH: Duration = Duration::from_secs(3);
+const HEARTBEAT: Duration = Duration::from_millis(200);
+
+async fn a_service_that_is_down(world: &World) -> Result<Scene, Failure> {
+    let agent = format!("asks for the rate of USD (down for a moment), then of {} more", CURRENCIES.len());
+    let mut stage = world.begin(5, "The tool's backend answers 503", &agent);
+    let rate = |currency: &str| json!({ "currency": currency });
+    let hits =
+        |side, currency: &[&str]| world.ledger(side).count(&[&["asked", "exchange_rate"], currency].concat());
+
+    let mut bare = world.bare().await?;
+    let usd = bare.call("exchange_rate", &rate("USD")).await;
+    let mut failed = 0_usize;
+    for currency in CURRENCIES {
+        failed += usize::from(bare.call("exchange_rate", &rate(currency)).await.good().is_none());
+    }
+    bare.leave().await;
+    let bare_hits = hits(Without, &[]) - hits(Without, &["USD"]);
+    stage.say(Without, &format!("USD: {}", usd.told()));
+    stage.say(
+        Without,
+        &format!("the others: {failed} failures, and {bare_hits} requests to a service that is down"),
+    );
+    stage.expect(Without, "hiccupAnswered", usd.good().is_some(), false);
+    stage.expect(Without, "requestsWhileDown", bare_hits, CURRENCIES.len());
+    world.beat().await;
+
+    let client = world.client().await?;
+    let usd = world.during(With, client.call("exchange_rate", &rate("USD"))).await;
+    let tries = hits(With, &["USD"]);
+    let (mut refused, mut before_refusal) = (Vec::new(), None);
+    let down = async {
+        for currency in CURRENCIES {
+            let hits = hits(With, &[]) - tries;
+            let heard = client.call("exchange_rate", &rate(currency)).await;
+            if heard.code().is_some_and(|code| REFUSALS.contains(&code)) {
+                before_refusal.get_or_insert(hits);
+                refused.push(heard);
+            }
+        }
+    };
+    world.during(With, down).await;
+    client.leave().await;
+    let all = hits(With, &[]) - tries;
+    let slowest =
+        refused.iter().filter_map(Heard::answer).map(|answer| answer.took).max().unwrap_or_default();
+    let opened = refused.first().is_some_and(|heard| heard.code() == Some("circuit_open"));
+    stage.say(With, &format!("USD: {} ({} tries with pauses)", after(&usd), tries));
+    stage.say(
+        With,
+        &format!(
+            "the others: {all} requests, then the breaker opens; {} calls refused without a request, each within {}",
+            refused.len(),
+            span(slowest)
+        ),
+    );
+    if let Some(first) = refused.first() {
+        stage.quote(&shortened(&words(first), 200));
+    }
+    stage.expect(With, "hiccupAnswered", usd.good().is_some(), true);
+    stage.expect(With, "hiccupTries", tries, 3);
+    stage.expect(With, "breakerOpened", opened, true);
+    stage.expect(With, "requestsAfterItOpened", all - before_refusal.unwrap_or(0), 0);
+    stage.expect(With, "fewerRequests", all < bare_hits, true);
+    stage.fact(With, "requestsWhileDown", all);
+    stage.fact(With, "refused", refused.len());
+    stage.fact(With, "slowestRefusalMs", millis(slowest));
+    let without = format!("{bare_hits} requests, no end");
+    Ok(stage.over(&without, &format!("{all} requests, then none")))
+}
+
+const CURRENCIES: [&str; 20] = [
+    "GBP", "JPY", "CHF", "SEK", "NOK", "DKK", "PLN", "CZK", "HUF", "RON", "BGN", "TRY", "AUD", "CAD", "NZD",
+    "CNY", "INR", "KRW", "BRL", "ZAR",
+];
+/// What the gateway calls it when it does not ask the server.
+const REFUSALS: [&str; 3] = ["circuit_open", "tool_error_limit", "loop_detected"];
+
+async fn a_model_that_loops(world: &World) -> Result<Scene, Failure> {
+    let arguments = json!({ "amount": 60 });
+    let agent = format!("calls pay {arguments} (no invoice), {LOOPS} times in a row");
+    let mut stage = world.begin(6, "The model loops on malformed arguments", &agent);
+    let refused = |side| world.ledger(side).count(&["refused", "pay"]);
+
+    let mut bare = world.bare().await?;
+    let mut last = bare.call("pay", &arguments).await;
+    for _ in 1..LOOPS {
+        last = bare.call("pay", &arguments).await;
+    }
+    bare.leave().await;
+    stage.say(Without, &format!("{} calls reach the server, each time {}", refused(Without), last.told()));
+    stage.expect(Without, "reachedTheServer", refused(Without), LOOPS);
+    world.beat().await;
+
+    let client = world.client().await?;
+    let mut heard = Vec::with_capacity(LOOPS);
+    for _ in 0..LOOPS {
+        heard.push(client.call("pay", &arguments).await);
+    }
+    let other = client.call("balance", &json!({ "account": "giro" })).await;
+    client.leave().await;
+    let stopped =
+        heard.iter().filter(|heard| heard.code().is_some_and(|code| REFUSALS.contains(&code))).count();
+    stage.say(
+        With,
+        &format!("{} calls reach the server, {stopped} are stopped; the model is told:", refused(With)),
+    );
+    if let Some(first) = heard.iter().find(|heard| heard.code().is_some()) {
+        stage.quote(&shortened(&words(first), 200));
+    }
+    stage.say(With, &format!("other tools stay free: {}", other.told()));
+    stage.expect(With, "reachedTheServer", refused(With), 2);
+    stage.expect(With, "stopped", stopped, LOOPS - 2);
+    stage.expect(With, "otherToolAnswered", other.good().is_some(), true);
+    let without = format!("{} of {LOOPS} reach the server", refused(Without));
+    Ok(stage.over(&without, &format!("{} of {LOOPS} reach the server", refused(With))))
+}
+
+const LOOPS: usize = 12;
+
+async fn a_client_that_goes_away(world: &World) -> Result<Scene, Failure> {
+    let arguments = json!({ "invoice": "INV-19", "amount": 60 });
+    let agent = format!("calls pay {arguments}, loses its connection, calls again");
+    let mut stage = world.begin(7, "The client goes away during a payment", &agent);
+    let paid = |side| world.ledger(side).count(&["paid", "INV-19"]);
+    let begun = ["paid", "INV-19"];
+
+    let mut bare = world.bare().await?;
+    bare.send_call("pay", &arguments).await;
+    world.without.shows(&begun).await;
+    bare.leave().await;
+    let mut bare = world.bare().await?;
+    let again = world.during(Without, bare.call("pay", &arguments)).await;
+    bare.leave().await;
+    stage.say(Without, &format!("asks again: {}", again.told()));
+    stage.say(Without, &format!("ledger: INV-19 paid {}", times(paid(Without))));
+    stage.expect(Without, "payments", paid(Without), 2);
+    world.beat().await;
+
+    let client = world.client().await?;
+    let lost = tokio::select! {
+        _ = client.call("pay", &arguments) => false,
+        seen = world.with.shows(&begun) => seen,
+    };
+    let again = world.during(With, client.call("pay", &arguments)).await;
+    client.leave().await;
+    let replayed = again.good().is_some_and(|answer| answer.from_cache);
+    stage.say(With, &format!("asks again: {}", again.told()));
+    stage.say(
+        With,
+        &format!(
+            "{}; ledger: INV-19 paid {}",
+            if replayed { "the one answer, kept for it" } else { "an answer of its own" },
+            times(paid(With))
+        ),
+    );
+    stage.expect(With, "connectionLost", lost, true);
+    stage.expect(With, "payments", paid(With), 1);
+    stage.expect(With, "answered", again.good().is_some(), true);
+    stage.expect(With, "answerOfTheFirst", replayed, true);
+    let with = format!("paid {}, answer kept", times(paid(With)));
+    Ok(stage.over(&format!("paid {}", times(paid(Without))), &with))
+}
+
+/// What an answer says, and when it came.
+fn after(heard: &Heard) -> String {
+    match heard.good() {
+        Some(answer) => format!("answered after {}: {}", span(answer.took), answer.text),
+        None => heard.told(),
+    }
+}
+
+/// What the agent was told.
+fn words(heard: &Heard) -> String {
+    heard.answer().map_or_else(|| heard.told(), |answer| answer.text.clone())
+}
+
+fn times(count: usize) -> String {
+    match count {
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        count => format!("{count} times"),
+    }
+}
+
+fn millis(time: Duration) -> Value {
+    u64::try_from(time.as_millis()).map_or(Value::Null, Value::from)
+}

@@ -1,0 +1,209 @@
+//! How the story is told: in colour on a terminal, plain where it goes elsewhere, 80 columns wide.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+/// Who listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Show {
+    /// Nobody: the observations are asked for as JSON.
+    Silent,
+    /// A file, a pipe, or a terminal that can do nothing.
+    Plain,
+    /// A person at a terminal, who needs time to read.
+    Lively {
+        /// With colours, or without.
+        colours: Colours,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Colours {
+    Yes,
+    No,
+}
+
+/// How a piece of text looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Plain,
+    Bold,
+    Dim,
+    Bad,
+    Good,
+    Surprising,
+}
+
+const WIDTH: usize = 80;
+/// Where text begins that has a label before it.
+const MARGIN: usize = 11;
+
+impl Show {
+    /// As it fits the standard output.
+    pub(super) fn of_stdout() -> Self {
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        match io::stdout().is_terminal() && !is_dumb {
+            false => Self::Plain,
+            true => Self::Lively { colours: if is_set("NO_COLOR") { Colours::No } else { Colours::Yes } },
+        }
+    }
+
+    /// A line as it is.
+    pub(super) fn line(self, look: Look, text: &str) {
+        if self != Self::Silent {
+            // That nobody reads it any more is no failure.
+            let _ = writeln!(io::stdout(), "{}", self.paint(look, text));
+        }
+    }
+
+    /// Text of any length.
+    pub(super) fn paragraph(self, look: Look, text: &str) {
+        for line in wrapped(text, WIDTH - 2) {
+            self.line(look, &format!("  {line}"));
+        }
+    }
+
+    /// Text with a label before it. A label that is empty goes on with what was said before.
+    pub(super) fn labelled(self, label: (Look, &str), look: Look, text: &str) {
+        let mut before = self.paint(label.0, &format!("  {:<width$}", label.1, width = MARGIN - 2));
+        for line in wrapped(text, WIDTH - MARGIN) {
+            self.line(Look::Plain, &format!("{before}{}", self.paint(look, &line)));
+            before = " ".repeat(MARGIN);
+        }
+    }
+
+    pub(super) fn paint(self, look: Look, text: &str) -> String {
+        let code = match look {
+            Look::Plain => return text.to_owned(),
+            Look::Bold => "1",
+            Look::Dim => "2",
+            Look::Bad => "31",
+            Look::Good => "32",
+            Look::Surprising => "1;33",
+        };
+        match self {
+            Self::Lively { colours: Colours::Yes } if !text.is_empty() => {
+                format!("\x1b[{code}m{text}\x1b[0m")
+            }
+            Self::Silent | Self::Plain | Self::Lively { .. } => text.to_owned(),
+        }
+    }
+
+    /// Time to read.
+    pub(super) async fn pause(self, time: Duration) {
+        match self {
+            Self::Silent | Self::Plain => {}
+            Self::Lively { .. } => tokio::time::sleep(time).await,
+        }
+    }
+
+    /// Waits for something; if that takes long, shows at the label that it is still going on.
+    pub(super) async fn during<T>(self, label: (Look, &str), doing: impl Future<Output = T>) -> T {
+        let Self::Lively { .. } = self else { return doing.await };
+        let (began, mut doing) = (Instant::now(), pin!(doing));
+        let mut line = Transient { shown: false };
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut doing => return done,
+                () = tokio::time::sleep(TICK) => {}
+            }
+            if began.elapsed() >= LONG {
+                let label = self.paint(label.0, &format!("  {:<width$}", label.1, width = MARGIN - 2));
+                let text = format!("... {:.1} s", began.elapsed().as_secs_f32());
+                line.show(&format!("{label}{}", self.paint(Look::Dim, &text)));
+            }
+        }
+    }
+}
+
+const TICK: Duration = Duration::from_millis(100);
+const LONG: Duration = Duration::from_secs(1);
+
+/// A line that is gone when it is over, however that comes.
+struct Transient {
+    shown: bool,
+}
+
+impl Transient {
+    fn show(&mut self, text: &str) {
+        self.shown = true;
+        let mut out = io::stdout();
+        let _ = write!(out, "\r\x1b[2K{text}").and_then(|()| out.flush());
+    }
+}
+
+impl Drop for Transient {
+    fn drop(&mut self) {
+        if self.shown {
+            let mut out = io::stdout();
+            let _ = write!(out, "\r\x1b[2K").and_then(|()| out.flush());
+        }
+    }
+}
+
+/// The text in lines of at most so many characters. A word that is longer has a line of its own.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let Some(line) = lines.last_mut() else { break };
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+/// The beginning of a text, cut at the end of a word, on one line.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if words.chars().count() <= most {
+        return words;
+    }
+    let cut: String = words.chars().take(most.saturating_sub(3)).collect();
+    let end = cut.rfind(' ').unwrap_or(cut.len());
+    format!("{}...", cut.get(..end).unwrap_or(&cut))
+}
+
+/// A time as people say it.
+pub(super) fn span(time: Duration) -> String {
+    match time.as_millis() {
+        0 => "under 1 ms".to_owned(),
+        ms @ 1..1000 => format!("{ms} ms"),
+        _ => format!("{:.1} s", time.as_secs_f32()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_wrapped_and_shortened_between_words() {
+        assert_eq!(wrapped("one two  three\nfour", 9), ["one two", "three", "four"]);
+        assert_eq!(wrapped("longer-than-that a", 5), ["longer-than-that", "a"]);
+        assert_eq!(wrapped("", 5), [""]);
+        assert_eq!(shortened("one two three", 100), "one two three");
+        assert_eq!(shortened("one two\nthree", 10), "one...");
+    }
+
+    #[test]
+    fn only_a_terminal_gets_colours() {
+        assert_eq!(Show::Plain.paint(Look::Bad, "x"), "x");
+        assert_eq!(Show::Lively { colours: Colours::No }.paint(Look::Bad, "x"), "x");
+        assert_eq!(Show::Lively { colours: Colours::Yes }.paint(Look::Bad, "x"), "\x1b[31mx\x1b[0m");
+    }
+
+    #[test]
+    fn times_are_told_as_people_say_them() {
+        let told = |ms| span(Duration::from_millis(ms));
+        assert_eq!([told(0), told(84), told(2140)], ["under 1 ms", "84 ms", "2.1 s"]);
+    }
+}

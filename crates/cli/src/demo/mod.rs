@@ -34,7 +34,7 @@ use tokio::runtime;
 use self::bank::{BEGINNING, euros};
 use self::gateway::{Gateway, Mechanisms, TOOL_TIMEOUT};
 use self::ledger::{Kept, Ledger};
-use self::scenes::{World, play};
+use self::scenes::{OWED, World, play};
 use self::show::{Look, Show};
 use self::stage::{Scene, Side};
 use crate::failure::Failure;
@@ -98,7 +98,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
         None => Err(Failure::Told(INTERRUPTED)),
         Some(Err(failure)) => Err(failure),
         Some(Ok(scenes)) => {
-            let is_true = scenes.iter().all(Scene::is_as_told);
+            let is_true = scenes.iter().all(Scene::is_as_told) && world.with.paid() == OWED;
             if options.json {
                 output::say_json(&json!({
                     "ok": is_true,
@@ -112,7 +112,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
             if is_true {
                 invite(show, stays.then_some(world.url.as_str()));
             } else {
-                let text = "This is not what Steadfast promises: see what is marked with NOT SO.";
+                let text = "This is not what Steadfast promises. NOT SO marks what is different.";
                 show.paragraph(Look::Surprising, text);
             }
             if stays {
@@ -156,7 +156,10 @@ fn begin(show: Show, mechanisms: Mechanisms) {
     );
     show.paragraph(
         Look::Dim,
-        &format!("Tools may be silent for {} s here; in life for 5 minutes.", TOOL_TIMEOUT.as_secs()),
+        &format!(
+            "Here a tool may be silent for {} s; without a setting it is 5 minutes.",
+            TOOL_TIMEOUT.as_secs()
+        ),
     );
     if mechanisms == Mechanisms::Off {
         show.paragraph(Look::Surprising, "The gateway passes everything on and does nothing else (--off).");
@@ -166,25 +169,27 @@ fn begin(show: Show, mechanisms: Mechanisms) {
 /// All scenes at a glance.
 fn table(world: &World, scenes: &[Scene]) {
     let show = world.show;
-    let row = |number: &str, title: &str, without: &str, with: &str| {
-        format!("{number:>2} {title:<38} {without:<23} {with}")
+    let row = |mark: &str, title: &str, without: (Look, &str), with: (Look, &str)| {
+        let without = show.paint(without.0, &format!("{:<19}", without.1));
+        show.line(Look::Plain, &format!("{mark:>2} {title:<31} {without} {}", show.paint(with.0, with.1)));
     };
+    let look = |is_good: bool| if is_good { Look::Good } else { Look::Surprising };
     show.line(Look::Plain, "");
-    show.line(Look::Bold, &row("", "", "without", "with Steadfast"));
+    row("", "", (Look::Bold, "without"), (Look::Bold, "with Steadfast"));
     for scene in scenes {
-        let look = if scene.is_as_told() { Look::Good } else { Look::Surprising };
-        let mut with = scene.short(Side::With).to_owned();
-        if !scene.is_as_told() {
-            with.push_str("  NOT SO");
-        }
-        let (title, without) = (scene.title(), scene.short(Side::Without));
-        let left = format!("{:>2} {title:<38} ", scene.number());
-        let middle = show.paint(Look::Bad, &format!("{without:<23}"));
-        show.line(Look::Plain, &format!("{left}{middle} {}", show.paint(look, &with)));
+        let mark = if scene.is_as_told() { "" } else { "!" };
+        let (without, with) = (scene.short(Side::Without), scene.short(Side::With));
+        row(
+            &format!("{mark}{}", scene.number()),
+            scene.title(),
+            (Look::Bad, without),
+            (look(scene.is_as_told()), with),
+        );
     }
     let left = |ledger: &Ledger| euros(BEGINNING.saturating_sub(ledger.paid()));
-    let owed = "left of 1000.00 EUR, 260.00 EUR owed";
-    show.line(Look::Plain, &row("", owed, &left(&world.without), &left(&world.with)));
+    let (without, with) = (left(&world.without), left(&world.with));
+    let title = format!("balance, should be {}", euros(BEGINNING - OWED));
+    row("", &title, (Look::Bad, &without), (look(world.with.paid() == OWED), &with));
     show.line(Look::Plain, "");
 }
 
@@ -200,8 +205,8 @@ fn invite(show: Show, url: Option<&str>) {
         show.line(Look::Good, &format!("    {entry}"));
         show.line(Look::Plain, "");
     }
-    show.line(Look::Plain, "  Before a server of your own, write where its command stands now:");
-    show.line(Look::Good, "    steadfast wrap -- COMMAND ARGUMENTS");
+    show.line(Look::Plain, "  To protect a server of your own, put this before its command:");
+    show.line(Look::Good, "    steadfast wrap --");
     if url.is_some() {
         show.line(Look::Plain, "");
         show.line(Look::Bold, "Ctrl-C to end.");

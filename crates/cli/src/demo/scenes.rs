@@ -13,6 +13,13 @@ use super::stage::Side::{With, Without};
 use super::stage::{Scene, Side, Stage};
 use crate::failure::Failure;
 
+/// The invoices that the agent means to pay once each, in euros.
+const INVOICE_17: u64 = 120;
+const INVOICE_18: u64 = 80;
+const INVOICE_19: u64 = 60;
+/// What should be paid in the end, in cents.
+pub(super) const OWED: u64 = (INVOICE_17 + INVOICE_18 + INVOICE_19) * 100;
+
 /// What the scenes are played in: two banks of the same kind, one with a gateway before it.
 pub(super) struct World {
     pub(super) show: Show,
@@ -84,7 +91,7 @@ impl World {
 
 async fn crash_during_a_read(world: &World) -> Result<Scene, Failure> {
     let arguments = json!({ "account": "savings" });
-    let mut stage = world.begin(1, "The server crashes during a read", &format!("calls balance {arguments}"));
+    let mut stage = world.begin(1, "A crash during a read", &format!("calls balance {arguments}"));
 
     let mut bare = world.bare().await?;
     let heard = bare.call("balance", &arguments).await;
@@ -97,6 +104,7 @@ async fn crash_during_a_read(world: &World) -> Result<Scene, Failure> {
     stage.expect(Without, "answered", heard.answer().is_some(), false);
     stage.expect(Without, "pingAnswered", ping.good().is_some(), false);
     world.beat().await;
+    let without = in_short(&heard);
 
     let client = world.client().await?;
     let started = world.with.count(&["start"]);
@@ -111,16 +119,13 @@ async fn crash_during_a_read(world: &World) -> Result<Scene, Failure> {
     stage.expect(With, "pingAnswered", ping.good().is_some(), true);
     stage.expect(With, "asked", asked, 2);
     stage.expect(With, "restarts", restarts, 1);
-    Ok(stage.over(
-        "no answer, session gone",
-        &heard.good().map_or("no answer".to_owned(), |answer| format!("answered in {}", span(answer.took))),
-    ))
+    Ok(stage.over(&without, &in_short(&heard)))
 }
 
 async fn crash_during_a_payment(world: &World) -> Result<Scene, Failure> {
-    let arguments = json!({ "invoice": "INV-17", "amount": 120 });
+    let arguments = json!({ "invoice": "INV-17", "amount": INVOICE_17 });
     let agent = format!("calls pay {arguments}, and again if that fails");
-    let mut stage = world.begin(2, "The server crashes during a payment", &agent);
+    let mut stage = world.begin(2, "A crash during a payment", &agent);
 
     let mut bare = world.bare().await?;
     let heard = bare.call("pay", &arguments).await;
@@ -131,7 +136,7 @@ async fn crash_during_a_payment(world: &World) -> Result<Scene, Failure> {
     bare.leave().await;
     let paid = world.without.count(&["paid", "INV-17"]);
     stage.say(Without, &heard.told());
-    stage.say(Without, &format!("host restarts it, agent calls again: {}", again.told()));
+    stage.say(Without, &format!("restarted and called again: {}", again.told()));
     stage.say(Without, &format!("ledger: INV-17 paid {}", times(paid)));
     stage.expect(Without, "payments", paid, 2);
     world.beat().await;
@@ -139,30 +144,37 @@ async fn crash_during_a_payment(world: &World) -> Result<Scene, Failure> {
 
     let client = world.client().await?;
     let heard = world.during(With, client.call("pay", &arguments)).await;
+    let before = world.with.count(&["asked", "pay"]);
     let again = world.during(With, client.call("pay", &arguments)).await;
+    let ran = world.with.count(&["asked", "pay"]) - before;
     let check = world.during(With, client.call("payments", &json!({ "invoice": "INV-17" }))).await;
     client.leave().await;
     let paid = world.with.count(&["paid", "INV-17"]);
     stage.say(With, &format!("the agent is told ({}):", heard.code().unwrap_or("no code")));
     stage.quote(&shortened(&words(&heard), 200));
-    stage.say(With, &format!("calls again all the same: {}, nothing runs", again.code().unwrap_or("runs")));
+    let run = if ran == 0 { "not run".to_owned() } else { format!("run {}", times(ran)) };
+    let code = again.code().unwrap_or("no code");
+    stage.say(With, &format!("calls again all the same: {run} ({code})"));
     stage.say(With, &format!("does as it was told and checks: {}", check.told()));
     stage.say(With, &format!("ledger: INV-17 paid {}", times(paid)));
     stage.expect(With, "payments", paid, 1);
     stage.expect(With, "toldToCheck", heard.code() == Some("outcome_unknown"), true);
+    stage.expect(With, "repeatRan", ran, 0);
     stage.expect(With, "repeatRefused", again.code() == Some("outcome_unknown"), true);
     stage.expect(With, "checked", check.good().is_some(), true);
-    Ok(stage.over(&short, &format!("paid {}, told to check", times(paid))))
+    let told = if heard.code() == Some("outcome_unknown") { "told to check" } else { "not told" };
+    Ok(stage.over(&short, &format!("paid {}, {told}", times(paid))))
 }
 
 async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
-    let arguments = json!({ "invoice": "INV-18", "amount": 80 });
+    let arguments = json!({ "invoice": "INV-18", "amount": INVOICE_18 });
     let agent = format!("its host sends pay {arguments} twice, 3 ms apart");
-    let mut stage = world.begin(3, "The same payment is dispatched twice", &agent);
+    let mut stage = world.begin(3, "One payment, dispatched twice", &agent);
     let paid = |side| world.ledger(side).count(&["paid", "INV-18"]);
-    let told = |heard: &[Heard; 2]| {
-        let [first, second] = heard;
-        format!("answers: {} / {}", first.told(), second.told())
+    let tell = |stage: &mut Stage, side, heard: &[Heard; 2]| {
+        for (which, heard) in ["first ", "second"].iter().zip(heard) {
+            stage.say(side, &format!("{which} answer: {}", heard.told()));
+        }
     };
 
     let mut bare = world.bare().await?;
@@ -171,7 +183,7 @@ async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
     let second = bare.send_call("pay", &arguments).await;
     let heard = [bare.answer(first, LONG).await, bare.answer(second, LONG).await];
     bare.leave().await;
-    stage.say(Without, &told(&heard));
+    tell(&mut stage, Without, &heard);
     stage.say(Without, &format!("ledger: INV-18 paid {}", times(paid(Without))));
     stage.expect(Without, "payments", paid(Without), 2);
     world.beat().await;
@@ -185,13 +197,14 @@ async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
         world.during(With, async { tokio::join!(client.call("pay", &arguments), later) }).await.into();
     client.leave().await;
     let answered = heard.iter().filter(|heard| heard.good().is_some()).count();
-    stage.say(With, &told(&heard));
+    tell(&mut stage, With, &heard);
     stage.say(With, &format!("ledger: INV-18 paid {}", times(paid(With))));
     stage.expect(With, "payments", paid(With), 1);
     stage.expect(With, "answered", answered, 2);
     let [first, second] = heard.each_ref().map(words);
     stage.expect(With, "sameAnswer", first == second, true);
-    let with = format!("paid {}, {answered} answers", times(paid(With)));
+    let both = if answered == 2 { "both answered".to_owned() } else { format!("{answered} answered") };
+    let with = format!("paid {}, {both}", times(paid(With)));
     Ok(stage.over(&format!("paid {}", times(paid(Without))), &with))
 }
 
@@ -210,7 +223,7 @@ async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
     stage.say(Without, &format!("{}; we stop waiting, an agent would not", heard.told()));
     stage.expect(Without, "answered", heard.answer().is_some(), false);
     world.beat().await;
-    let short = heard.told();
+    let short = in_short(&heard);
 
     let client = world.client().await?;
     let mut beats: Vec<Option<Duration>> = Vec::new();
@@ -235,14 +248,11 @@ async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
     let asked = world.with.count(&["asked", "statement", "october"]);
     let cancelled = world.with.count(&["cancelled"]);
     stage.say(With, &after(&heard));
-    stage.say(
-        With,
-        &format!("the call that hung was given up and cancelled; the bank was asked {}", times(asked)),
-    );
+    stage.say(With, &format!("hung calls cancelled: {cancelled}; the bank was asked {}", times(asked)));
     stage.say(
         With,
         &format!(
-            "meanwhile {} of {} heartbeats answered, the slowest in {}",
+            "meanwhile {} of {} pings answered, the slowest in {}",
             answered.len(),
             beats.len(),
             span(slowest)
@@ -254,9 +264,7 @@ async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
     stage.expect(With, "heartbeatsUnanswered", beats.len() - answered.len(), 0);
     stage.fact(With, "heartbeats", beats.len());
     stage.fact(With, "slowestHeartbeatMs", millis(slowest));
-    let with =
-        heard.good().map_or_else(|| heard.told(), |answer| format!("answered in {}", span(answer.took)));
-    Ok(stage.over(&short, &with))
+    Ok(stage.over(&short, &in_short(&heard)))
 }
 
 /// How long one has to wait for something that never comes, to see that it does not come.
@@ -265,7 +273,7 @@ const HEARTBEAT: Duration = Duration::from_millis(200);
 
 async fn a_service_that_is_down(world: &World) -> Result<Scene, Failure> {
     let agent = format!("asks for the rate of USD (down for a moment), then of {} more", CURRENCIES.len());
-    let mut stage = world.begin(5, "The tool's backend answers 503", &agent);
+    let mut stage = world.begin(5, "The backend answers 503", &agent);
     let rate = |currency: &str| json!({ "currency": currency });
     let hits =
         |side, currency: &[&str]| world.ledger(side).count(&[&["asked", "exchange_rate"], currency].concat());
@@ -307,16 +315,18 @@ async fn a_service_that_is_down(world: &World) -> Result<Scene, Failure> {
     let slowest =
         refused.iter().filter_map(Heard::answer).map(|answer| answer.took).max().unwrap_or_default();
     let opened = refused.first().is_some_and(|heard| heard.code() == Some("circuit_open"));
-    stage.say(With, &format!("USD: {} ({} tries with pauses)", after(&usd), tries));
+    stage.say(With, &format!("USD: {} ({} tries)", after(&usd), tries));
     stage.say(
         With,
         &format!(
-            "the others: {all} requests, then the breaker opens; {} calls refused without a request, each within {}",
+            "the others: {all} requests in all; {} of {} calls refused without one, each within {}",
             refused.len(),
+            CURRENCIES.len(),
             span(slowest)
         ),
     );
     if let Some(first) = refused.first() {
+        stage.say(With, &format!("the agent is told ({}):", first.code().unwrap_or_default()));
         stage.quote(&shortened(&words(first), 200));
     }
     stage.expect(With, "hiccupAnswered", usd.good().is_some(), true);
@@ -327,8 +337,9 @@ async fn a_service_that_is_down(world: &World) -> Result<Scene, Failure> {
     stage.fact(With, "requestsWhileDown", all);
     stage.fact(With, "refused", refused.len());
     stage.fact(With, "slowestRefusalMs", millis(slowest));
-    let without = format!("{bare_hits} requests, no end");
-    Ok(stage.over(&without, &format!("{all} requests, then none")))
+    let after = all - before_refusal.unwrap_or(0);
+    let then = if after == 0 { "then none" } else { "no end" };
+    Ok(stage.over(&format!("{bare_hits} requests, no end"), &format!("{all} requests, {then}")))
 }
 
 const CURRENCIES: [&str; 20] = [
@@ -341,7 +352,7 @@ const REFUSALS: [&str; 3] = ["circuit_open", "tool_error_limit", "loop_detected"
 async fn a_model_that_loops(world: &World) -> Result<Scene, Failure> {
     let arguments = json!({ "amount": 60 });
     let agent = format!("calls pay {arguments} (no invoice), {LOOPS} times in a row");
-    let mut stage = world.begin(6, "The model loops on malformed arguments", &agent);
+    let mut stage = world.begin(6, "The model loops", &agent);
     let refused = |side| world.ledger(side).count(&["refused", "pay"]);
 
     let mut bare = world.bare().await?;
@@ -355,11 +366,13 @@ async fn a_model_that_loops(world: &World) -> Result<Scene, Failure> {
     world.beat().await;
 
     let client = world.client().await?;
-    let mut heard = Vec::with_capacity(LOOPS);
-    for _ in 0..LOOPS {
+    let (mut heard, mut other) = (Vec::with_capacity(LOOPS), None);
+    for round in 1..=LOOPS {
         heard.push(client.call("pay", &arguments).await);
+        if round == ELSEWHERE {
+            other = Some(client.call("balance", &json!({ "account": "giro" })).await);
+        }
     }
-    let other = client.call("balance", &json!({ "account": "giro" })).await;
     client.leave().await;
     let stopped =
         heard.iter().filter(|heard| heard.code().is_some_and(|code| REFUSALS.contains(&code))).count();
@@ -370,20 +383,24 @@ async fn a_model_that_loops(world: &World) -> Result<Scene, Failure> {
     if let Some(first) = heard.iter().find(|heard| heard.code().is_some()) {
         stage.quote(&shortened(&words(first), 200));
     }
-    stage.say(With, &format!("other tools stay free: {}", other.told()));
+    let other = other.as_ref().and_then(Heard::good);
+    let free = other.map_or("other tools are refused too", |_| "another tool, asked in between, answered");
+    stage.say(With, free);
     stage.expect(With, "reachedTheServer", refused(With), 2);
     stage.expect(With, "stopped", stopped, LOOPS - 2);
-    stage.expect(With, "otherToolAnswered", other.good().is_some(), true);
-    let without = format!("{} of {LOOPS} reach the server", refused(Without));
-    Ok(stage.over(&without, &format!("{} of {LOOPS} reach the server", refused(With))))
+    stage.expect(With, "otherToolAnswered", other.is_some(), true);
+    let without = format!("{} of {LOOPS} calls sent", refused(Without));
+    Ok(stage.over(&without, &format!("{} of {LOOPS} calls sent", refused(With))))
 }
 
 const LOOPS: usize = 12;
+/// After so many rounds the model does something else for once.
+const ELSEWHERE: usize = 4;
 
 async fn a_client_that_goes_away(world: &World) -> Result<Scene, Failure> {
-    let arguments = json!({ "invoice": "INV-19", "amount": 60 });
+    let arguments = json!({ "invoice": "INV-19", "amount": INVOICE_19 });
     let agent = format!("calls pay {arguments}, loses its connection, calls again");
-    let mut stage = world.begin(7, "The client goes away during a payment", &agent);
+    let mut stage = world.begin(7, "The client leaves mid-payment", &agent);
     let paid = |side| world.ledger(side).count(&["paid", "INV-19"]);
     let begun = ["paid", "INV-19"];
 
@@ -420,7 +437,8 @@ async fn a_client_that_goes_away(world: &World) -> Result<Scene, Failure> {
     stage.expect(With, "payments", paid(With), 1);
     stage.expect(With, "answered", again.good().is_some(), true);
     stage.expect(With, "answerOfTheFirst", replayed, true);
-    let with = format!("paid {}, answer kept", times(paid(With)));
+    let kept = if replayed { "answer kept" } else { "answer lost" };
+    let with = format!("paid {}, {kept}", times(paid(With)));
     Ok(stage.over(&format!("paid {}", times(paid(Without))), &with))
 }
 
@@ -432,6 +450,16 @@ fn after(heard: &Heard) -> String {
     }
 }
 
+/// What became of a call, in a few words.
+fn in_short(heard: &Heard) -> String {
+    match heard {
+        Heard::Answer(answer) if answer.is_error => "failed".to_owned(),
+        Heard::Answer(answer) => format!("answered in {}", span(answer.took)),
+        Heard::Gone(_) => "no answer".to_owned(),
+        Heard::Silence(time) => format!("no answer in {}", span(*time)),
+    }
+}
+
 /// What the agent was told.
 fn words(heard: &Heard) -> String {
     heard.answer().map_or_else(|| heard.told(), |answer| answer.text.clone())
@@ -439,6 +467,7 @@ fn words(heard: &Heard) -> String {
 
 fn times(count: usize) -> String {
     match count {
+        0 => "never".to_owned(),
         1 => "once".to_owned(),
         2 => "twice".to_owned(),
         count => format!("{count} times"),

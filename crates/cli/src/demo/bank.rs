@@ -159,7 +159,8 @@ fn fault(tool: Tool, subject: &str, earlier: usize) -> Option<Fault> {
     match (tool, subject, earlier) {
         (Tool::Balance, "savings", 0) | (Tool::Pay, "INV-17", 0) => Some(Fault::Crash),
         (Tool::Pay, "INV-19", _) => Some(Fault::Slow(Duration::from_secs(1))),
-        (Tool::Pay, _, _) => Some(Fault::Slow(Duration::from_millis(50))),
+        // As long as banks take.
+        (Tool::Pay, _, _) => Some(Fault::Slow(Duration::from_millis(200))),
         (Tool::Statement, "october", 0) => Some(Fault::Hang),
         (Tool::ExchangeRate, "USD", 2..) => None,
         (Tool::ExchangeRate, _, _) => Some(Fault::Unavailable),

@@ -109,11 +109,16 @@ async fn carry(options: &Options) -> Result<(), Failure> {
             }
             table(&world, &scenes);
             let stays = is_true && !options.once && !options.json && io::stdout().is_terminal();
-            if is_true {
-                invite(show, stays.then_some(world.url.as_str()));
-            } else {
-                let text = "This is not what Steadfast promises. NOT SO marks what is different.";
-                show.paragraph(Look::Surprising, text);
+            match (is_true, mechanisms) {
+                (true, _) => invite(show, stays.then_some(world.url.as_str())),
+                (false, Mechanisms::On) => show.paragraph(
+                    Look::Surprising,
+                    "This is not what Steadfast promises: NOT SO marks what is different.",
+                ),
+                (false, Mechanisms::Off) => show.paragraph(
+                    Look::Plain,
+                    "Without its mechanisms the gateway changes nothing: NOT SO marks what they are for.",
+                ),
             }
             if stays {
                 stop.cancelled().await;

@@ -114,7 +114,7 @@ async fn crash_during_a_read(world: &World) -> Result<Scene, Failure> {
     let restarts = world.with.count(&["start"]).saturating_sub(started);
     client.leave().await;
     stage.say(With, &after(&heard));
-    stage.say(With, &format!("server restarted {}, asked {}", times(restarts), times(asked)));
+    stage.say(With, &format!("the server was asked {}, and restarted {}", times(asked), times(restarts)));
     stage.expect(With, "answered", heard.good().is_some(), true);
     stage.expect(With, "pingAnswered", ping.good().is_some(), true);
     stage.expect(With, "asked", asked, 2);
@@ -315,18 +315,11 @@ async fn a_service_that_is_down(world: &World) -> Result<Scene, Failure> {
     let slowest =
         refused.iter().filter_map(Heard::answer).map(|answer| answer.took).max().unwrap_or_default();
     let opened = refused.first().is_some_and(|heard| heard.code() == Some("circuit_open"));
-    stage.say(With, &format!("USD: {} ({} tries)", after(&usd), tries));
-    stage.say(
-        With,
-        &format!(
-            "the others: {all} requests in all; {} of {} calls refused without one, each within {}",
-            refused.len(),
-            CURRENCIES.len(),
-            span(slowest)
-        ),
-    );
+    stage.say(With, &format!("USD: {} (asked {})", after(&usd), times(tries)));
+    stage.say(With, &format!("the others: {all} requests to a service that is down"));
     if let Some(first) = refused.first() {
-        stage.say(With, &format!("the agent is told ({}):", first.code().unwrap_or_default()));
+        let (count, slowest) = (refused.len(), span(slowest));
+        stage.say(With, &format!("{count} calls refused without a request, each within {slowest}:"));
         stage.quote(&shortened(&words(first), 200));
     }
     stage.expect(With, "hiccupAnswered", usd.good().is_some(), true);
@@ -376,10 +369,7 @@ async fn a_model_that_loops(world: &World) -> Result<Scene, Failure> {
     client.leave().await;
     let stopped =
         heard.iter().filter(|heard| heard.code().is_some_and(|code| REFUSALS.contains(&code))).count();
-    stage.say(
-        With,
-        &format!("{} calls reach the server, {stopped} are stopped; the model is told:", refused(With)),
-    );
+    stage.say(With, &format!("{} calls reach the server, {stopped} are stopped", refused(With)));
     if let Some(first) = heard.iter().find(|heard| heard.code().is_some()) {
         stage.quote(&shortened(&words(first), 200));
     }

@@ -3,6 +3,9 @@
 //! It is this program started again with a hidden command. What it does stands in the [`Ledger`] before it can go wrong:
 //! `start`, `asked TOOL SUBJECT`, `paid INVOICE CENTS`, `refused TOOL`, `cancelled`.
 
+#![expect(clippy::indexing_slicing, reason = "a member of a JSON value that is not there reads as null")]
+
+use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process;
@@ -126,13 +129,13 @@ impl Tool {
             Self::Statement => ("The statement of a month.", true),
             Self::ExchangeRate => ("What one euro is worth in another currency.", true),
         };
-        let mut properties = json!({ self.subject(): { "type": "string" } });
-        let mut required = vec![self.subject()];
-        if self == Self::Pay {
-            properties["amount"] =
-                json!({ "type": "number", "exclusiveMinimum": 0, "description": "In euros." });
-            required.push("amount");
-        }
+        let amount = json!({ "type": "number", "exclusiveMinimum": 0, "description": "In euros." });
+        let subject = (self.subject(), json!({ "type": "string" }));
+        let properties: BTreeMap<&str, Value> = match self {
+            Self::Pay => [subject, ("amount", amount)].into(),
+            Self::Balance | Self::Payments | Self::Statement | Self::ExchangeRate => [subject].into(),
+        };
+        let required: Vec<_> = properties.keys().collect();
         json!({
             "name": self.name(),
             "description": text,

@@ -201,7 +201,7 @@ fn table(world: &World, scenes: &[Scene]) {
 /// What to do next; with an address if the gateway stays.
 fn invite(show: Show, url: Option<&str>) {
     if let Some(url) = url {
-        show.line(Look::Bold, &format!("The gateway is still running, with the bank behind it: {url}"));
+        show.line(Look::Bold, &format!("The gateway still runs, with the bank behind it: {url}"));
         show.line(Look::Plain, "");
         show.line(Look::Plain, "  Claude Code:");
         show.line(Look::Good, &format!("    claude mcp add --transport http demo {url}"));

@@ -1,0 +1,178 @@
+//! `steadfast demo`, as a person runs it, and as a script does.
+
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A folder for temporary files of one test. Every process of its demo has the name of it in its environment.
+struct Place {
+    folder: PathBuf,
+}
+
+struct Ended {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Place {
+    fn new(test: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("demo_{test}"));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        Self { folder }
+    }
+
+    /// The demo with nothing in its environment but where temporary files go: no home, no terminal.
+    fn demo(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+        command.arg("demo").args(arguments).current_dir("/").env_clear().env("TMPDIR", &self.folder);
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ended {
+        let output = self.demo(arguments).stdin(Stdio::null()).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// Nothing of the demo is left: no file, and soon no process.
+    fn is_left_as_it_was(&self) {
+        assert_eq!(fs::read_dir(&self.folder).unwrap().count(), 0, "its files are gone");
+        let began = Instant::now();
+        while !self.processes().is_empty() {
+            assert!(began.elapsed() < Duration::from_secs(10), "still there: {:?}", self.processes());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The processes with this folder in their environment.
+    fn processes(&self) -> Vec<PathBuf> {
+        let mark = format!("TMPDIR={}", self.folder.display());
+        let ours = |path: &PathBuf| {
+            let environment = fs::read(path.join("environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+        };
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
+        all.filter(ours).collect()
+    }
+}
+
+#[test]
+fn the_story_holds_is_told_in_eighty_plain_columns_and_leaves_nothing_behind() {
+    let place = Place::new("story");
+    let began = Instant::now();
+    let Ended { code, out, err } = place.run(&["--once"]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    assert!(!out.contains('\x1b') && !out.contains('\r'), "{out}");
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+    assert!(!out.contains("NOT SO"), "{out}");
+    let row = |number: u32, words: &[&str]| {
+        let beginning = format!(" {number} ");
+        out.lines().any(|line| line.starts_with(&beginning) && words.iter().all(|word| line.contains(word)))
+    };
+    assert!(row(1, &["no answer", "answered in"]), "{out}");
+    assert!(row(2, &["paid twice", "paid once, told to check"]), "{out}");
+    assert!(row(3, &["paid twice", "paid once, both answered"]), "{out}");
+    assert!(row(4, &["no answer in", "answered in"]), "{out}");
+    assert!(row(5, &["20 requests, no end", "requests, then none"]), "{out}");
+    assert!(row(6, &["12 of 12", "2 of 12"]), "{out}");
+    assert!(row(7, &["paid twice", "paid once, answer kept"]), "{out}");
+    assert!(!out.contains("Ctrl-C"), "nobody is there to press it: {out}");
+    place.is_left_as_it_was();
+}
+
+#[test]
+fn programs_get_the_observations_as_json() {
+    let place = Place::new("json");
+    let Ended { code, out, err } = place.run(&["--json"]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(told["ok"], true);
+    assert_eq!((&told["paidCents"]["without"], &told["paidCents"]["with"]), (&52_000.into(), &26_000.into()));
+    let scenes = told["scenes"].as_array().unwrap();
+    assert_eq!(scenes.len(), 7);
+    for (scene, name, without, with) in [
+        (2, "payments", 2, 1),
+        (3, "payments", 2, 1),
+        (5, "requestsWhileDown", 20, 7),
+        (6, "reachedTheServer", 12, 2),
+        (7, "payments", 2, 1),
+    ] {
+        let scene = &scenes[scene - 1];
+        let fact = |side: &str| scene[side]["facts"][name].as_u64();
+        assert_eq!((fact("without"), fact("with")), (Some(without), Some(with)), "{scene}");
+    }
+    assert!(
+        scenes.iter().all(|scene| scene["asExpected"] == true && scene["surprises"] == serde_json::json!([]))
+    );
+    place.is_left_as_it_was();
+}
+
+/// Nothing is staged: with a gateway that does nothing every scene is seen to fail.
+#[test]
+fn a_story_that_does_not_hold_is_a_failure_and_says_where() {
+    let place = Place::new("off");
+    let Ended { code, out, err } = place.run(&["--json", "--off"]);
+    assert_eq!((code, err.as_str()), (1, ""), "{out}");
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(told["ok"], false);
+    for scene in told["scenes"].as_array().unwrap() {
+        assert_eq!(scene["asExpected"], false, "{scene}");
+        assert!(
+            scene["surprises"].as_array().unwrap().iter().all(|surprise| surprise["side"] == "with"),
+            "{scene}"
+        );
+    }
+    let twice = serde_json::json!({ "side": "with", "what": "payments", "observed": "2", "expected": "1" });
+    assert_eq!(told["scenes"][1]["surprises"][0], twice);
+    place.is_left_as_it_was();
+}
+
+#[test]
+fn whoever_interrupts_the_story_finds_nothing_left_of_it() {
+    for (signal, until) in [("-INT", "1  "), ("-TERM", "4  ")] {
+        let place = Place::new(&format!("interrupted{signal}"));
+        let mut demo = place.demo(&["--once"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line.starts_with(until)));
+        let sent = Command::new("kill").args([signal, &demo.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let began = Instant::now();
+        assert!(!lines.any(|line| line.starts_with("7  ")), "it ends at once");
+        assert_eq!(demo.wait().unwrap().code(), Some(130));
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        place.is_left_as_it_was();
+    }
+}
+
+#[test]
+fn an_address_that_cannot_be_had_is_told_before_anything_begins() {
+    let place = Place::new("address");
+    let Ended { code, out, err } = place.run(&["--listen", "0.0.0.0:0"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert!(err.contains("listen on 127.0.0.1"), "{err}");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let Ended { code, out, err } = place.run(&["--listen", &taken.local_addr().unwrap().to_string()]);
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("cannot listen on"), "{err}");
+    place.is_left_as_it_was();
+}
+
+#[test]
+fn without_a_place_for_its_file_the_demo_says_what_it_needs() {
+    let place = Place::new("nowhere");
+    let output = place.demo(&["--once"]).env("TMPDIR", place.folder.join("missing")).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(err.contains("the demo needs one temporary file") && err.contains("missing"), "{err}");
+}

@@ -1,6 +1,6 @@
 //! `steadfast`: the command line.
 //!
-//! One file per command; what they share is `sources` (where the configuration comes from), `output` (how things
+//! One file or folder per command; what they share is `sources` (where the configuration comes from), `output` (how things
 //! are said) and `failure` (how things go wrong, and the exit code that tells it).
 
 mod check;

@@ -95,7 +95,10 @@ async fn carry(options: &Options) -> Result<(), Failure> {
         () = stop.cancelled() => None,
     };
     let ended = match played {
-        None => Err(Failure::Told(INTERRUPTED)),
+        None => {
+            show.line(Look::Plain, "");
+            Err(Failure::Told(INTERRUPTED))
+        }
         Some(Err(failure)) => Err(failure),
         Some(Ok(scenes)) => {
             let is_true = scenes.iter().all(Scene::is_as_told) && world.with.paid() == OWED;
@@ -210,8 +213,14 @@ fn invite(show: Show, url: Option<&str>) {
         show.line(Look::Good, &format!("    {entry}"));
         show.line(Look::Plain, "");
     }
-    show.line(Look::Plain, "  To protect a server of your own, put this before its command:");
-    show.line(Look::Good, "    steadfast wrap --");
+    show.line(Look::Plain, "  Your own servers:");
+    for (command, what) in [
+        ("steadfast import", "finds those of Claude Code, Cursor, VS Code and others"),
+        ("steadfast wrap -- COMMAND", "stands in front of one"),
+    ] {
+        let command = show.paint(Look::Good, &format!("{command:<25}"));
+        show.line(Look::Plain, &format!("    {command}  {what}"));
+    }
     if url.is_some() {
         show.line(Look::Plain, "");
         show.line(Look::Bold, "Ctrl-C to end.");

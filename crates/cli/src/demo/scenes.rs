@@ -36,26 +36,23 @@ pub(super) struct World {
 
 /// Plays all scenes, one after the other.
 pub(super) async fn play(world: &World) -> Result<Vec<Scene>, Failure> {
-    let mut scenes = Vec::new();
-    scenes.push(crash_during_a_read(world).await?);
-    world.breathe().await;
-    scenes.push(crash_during_a_payment(world).await?);
-    world.breathe().await;
-    scenes.push(dispatched_twice(world).await?);
-    world.breathe().await;
-    scenes.push(a_call_that_hangs(world).await?);
-    world.breathe().await;
-    scenes.push(a_service_that_is_down(world).await?);
-    world.breathe().await;
-    scenes.push(a_model_that_loops(world).await?);
-    world.breathe().await;
-    scenes.push(a_client_that_goes_away(world).await?);
+    let scenes = vec![
+        crash_during_a_read(world).await?,
+        crash_during_a_payment(world).await?,
+        dispatched_twice(world).await?,
+        a_call_that_hangs(world).await?,
+        a_service_that_is_down(world).await?,
+        a_model_that_loops(world).await?,
+        a_client_that_goes_away(world).await?,
+    ];
     world.breathe().await;
     Ok(scenes)
 }
 
 impl World {
-    fn begin(&self, number: usize, title: &'static str, agent: &str) -> Stage {
+    /// Begins a scene when what came before it is read.
+    async fn begin(&self, number: usize, title: &'static str, agent: &str) -> Stage {
+        self.breathe().await;
         Stage::new(self.show, number, title, agent)
     }
 
@@ -78,7 +75,7 @@ impl World {
         self.show.during(side.label(), doing).await
     }
 
-    /// Time to read a scene.
+    /// Time to read what was told.
     async fn breathe(&self) {
         self.show.pause(Duration::from_millis(1800)).await;
     }
@@ -91,7 +88,7 @@ impl World {
 
 async fn crash_during_a_read(world: &World) -> Result<Scene, Failure> {
     let arguments = json!({ "account": "savings" });
-    let mut stage = world.begin(1, "A crash during a read", &format!("calls balance {arguments}"));
+    let mut stage = world.begin(1, "A crash during a read", &format!("calls balance {arguments}")).await;
 
     let mut bare = world.bare().await?;
     let heard = bare.call("balance", &arguments).await;
@@ -125,7 +122,7 @@ async fn crash_during_a_read(world: &World) -> Result<Scene, Failure> {
 async fn crash_during_a_payment(world: &World) -> Result<Scene, Failure> {
     let arguments = json!({ "invoice": "INV-17", "amount": INVOICE_17 });
     let agent = format!("calls pay {arguments}, and again if that fails");
-    let mut stage = world.begin(2, "A crash during a payment", &agent);
+    let mut stage = world.begin(2, "A crash during a payment", &agent).await;
 
     let mut bare = world.bare().await?;
     let heard = bare.call("pay", &arguments).await;
@@ -169,7 +166,7 @@ async fn crash_during_a_payment(world: &World) -> Result<Scene, Failure> {
 async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
     let arguments = json!({ "invoice": "INV-18", "amount": INVOICE_18 });
     let agent = format!("its host sends pay {arguments} twice, 3 ms apart");
-    let mut stage = world.begin(3, "One payment, dispatched twice", &agent);
+    let mut stage = world.begin(3, "One payment, dispatched twice", &agent).await;
     let paid = |side| world.ledger(side).count(&["paid", "INV-18"]);
     let tell = |stage: &mut Stage, side, heard: &[Heard; 2]| {
         for (which, heard) in ["first ", "second"].iter().zip(heard) {
@@ -214,7 +211,7 @@ const LONG: Duration = Duration::from_secs(10);
 
 async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
     let arguments = json!({ "month": "october" });
-    let mut stage = world.begin(4, "A call hangs", &format!("calls statement {arguments}"));
+    let mut stage = world.begin(4, "A call hangs", &format!("calls statement {arguments}")).await;
 
     let mut bare = world.bare().await?;
     let id = bare.send_call("statement", &arguments).await;
@@ -273,7 +270,7 @@ const HEARTBEAT: Duration = Duration::from_millis(200);
 
 async fn a_service_that_is_down(world: &World) -> Result<Scene, Failure> {
     let agent = format!("asks for the rate of USD (down for a moment), then of {} more", CURRENCIES.len());
-    let mut stage = world.begin(5, "The backend answers 503", &agent);
+    let mut stage = world.begin(5, "The backend answers 503", &agent).await;
     let rate = |currency: &str| json!({ "currency": currency });
     let hits =
         |side, currency: &[&str]| world.ledger(side).count(&[&["asked", "exchange_rate"], currency].concat());
@@ -345,7 +342,7 @@ const REFUSALS: [&str; 3] = ["circuit_open", "tool_error_limit", "loop_detected"
 async fn a_model_that_loops(world: &World) -> Result<Scene, Failure> {
     let arguments = json!({ "amount": 60 });
     let agent = format!("calls pay {arguments} (no invoice), {LOOPS} times in a row");
-    let mut stage = world.begin(6, "The model loops", &agent);
+    let mut stage = world.begin(6, "The model loops", &agent).await;
     let refused = |side| world.ledger(side).count(&["refused", "pay"]);
 
     let mut bare = world.bare().await?;
@@ -390,7 +387,7 @@ const ELSEWHERE: usize = 4;
 async fn a_client_that_goes_away(world: &World) -> Result<Scene, Failure> {
     let arguments = json!({ "invoice": "INV-19", "amount": INVOICE_19 });
     let agent = format!("calls pay {arguments}, loses its connection, calls again");
-    let mut stage = world.begin(7, "The client leaves mid-payment", &agent);
+    let mut stage = world.begin(7, "The client leaves mid-payment", &agent).await;
     let paid = |side| world.ledger(side).count(&["paid", "INV-19"]);
     let begun = ["paid", "INV-19"];
 

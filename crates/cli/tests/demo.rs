@@ -47,11 +47,7 @@ impl Place {
     /// Nothing of the demo is left: no file, and soon no process.
     fn is_left_as_it_was(&self) {
         assert_eq!(fs::read_dir(&self.folder).unwrap().count(), 0, "its files are gone");
-        let began = Instant::now();
-        while !self.processes().is_empty() {
-            assert!(began.elapsed() < Duration::from_secs(10), "still there: {:?}", self.processes());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        soon(|| self.processes().is_empty(), || format!("the end of {:?}", self.processes()));
     }
 
     /// The processes with this folder in their environment.
@@ -63,6 +59,15 @@ impl Place {
         };
         let all = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
         all.filter(ours).collect()
+    }
+}
+
+/// Waits for something that must come soon.
+fn soon(is: impl Fn() -> bool, what: impl Fn() -> String) {
+    let began = Instant::now();
+    while !is() {
+        assert!(began.elapsed() < Duration::from_secs(10), "waited in vain: {}", what());
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -146,7 +151,7 @@ fn whoever_interrupts_the_story_finds_nothing_left_of_it() {
         let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
         assert!(lines.any(|line| line.starts_with(until)));
         if Path::new("/proc/self/environ").exists() {
-            assert!(place.processes().len() > 1, "its servers are found like this");
+            soon(|| place.processes().len() > 1, || "a server beside the demo".to_owned());
         }
         let sent = Command::new("kill").args([signal, &demo.id().to_string()]).status().unwrap();
         assert!(sent.success());

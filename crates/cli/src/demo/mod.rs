@@ -215,7 +215,7 @@ fn invite(show: Show, url: Option<&str>) {
     }
     show.line(Look::Plain, "  Your own servers:");
     for (command, what) in [
-        ("steadfast import", "finds those of Claude Code, Cursor, VS Code and others"),
+        ("steadfast import", "finds those of Claude Code, Cursor and others"),
         ("steadfast wrap -- COMMAND", "stands in front of one"),
     ] {
         let command = show.paint(Look::Good, &format!("{command:<25}"));

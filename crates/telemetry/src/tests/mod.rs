@@ -14,7 +14,7 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
 use parking_lot::Mutex;
 use steadfast_core::approval::Channel;
-use steadfast_core::call::{EqualCalls, Intake, KeysOf, Request};
+use steadfast_core::call::{EqualCalls, Intake, KeysOf, Request, Waits};
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::dedupe::{Process, RunId};
 use steadfast_core::envelope::{CallEnvelope, UnknownFields};
@@ -125,6 +125,7 @@ fn request(envelope: &CallEnvelope, policy: &Policy) -> Request {
         equal_calls: EqualCalls::Apart,
         call_id: None,
         keys_of: KeysOf::Conversation,
+        waits: Waits::NotForLong,
         continuation: None,
         input_schema: None,
     };

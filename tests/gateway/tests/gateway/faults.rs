@@ -15,6 +15,8 @@ fn gr_8_a_server_killed_between_calls_is_back_for_the_next_and_the_session_goes_
         let first = world.server();
         kill(first);
         wait(|| !lives(first), || "the end of the server".to_owned());
+        // What is sent in the very moment of a death may have been read: between calls means that it was noticed.
+        wait(|| world.server() != first, || "the next server".to_owned());
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
         assert_eq!((world.count("initialize"), world.count("pay a"), world.count("pay b")), (2, 1, 1));
         assert_ne!(world.server(), first);
@@ -217,13 +219,10 @@ fn tg_1_a_loop_of_malformed_calls_is_stopped() {
 
 #[test]
 fn sf_5_a_client_that_wants_too_much_at_once_is_told_so_and_goes_on() {
-    for world in
-        [World::of("too_much", "", By::Stdio, By::Stdio), World::of("too_much", "", By::Stdio, By::Http)]
-    {
-        let mut client = world.client();
-        let waiting: Vec<u64> = (0..1024).map(|_| client.send("test/silence", json!({}))).collect();
-        assert_eq!(client.request("test/echo", json!({}))["error"]["code"], -31_003);
-        client.tell("notifications/cancelled", json!({ "requestId": waiting[0] }));
-        assert!(client.request("test/echo", json!({}))["result"].is_object());
-    }
+    let world = World::new("too_much");
+    let mut client = world.client();
+    let waiting: Vec<u64> = (0..1024).map(|_| client.send("test/silence", json!({}))).collect();
+    assert_eq!(client.request("test/echo", json!({}))["error"]["code"], -31_003);
+    client.tell("notifications/cancelled", json!({ "requestId": waiting[0] }));
+    assert!(client.request("test/echo", json!({}))["result"].is_object());
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Server;
-use super::parity::assert_same;
+use super::parity::{assert_same, is_line_of_the_log};
 use super::talk::{Talk, everything};
 
 fn server() -> Server {
@@ -248,7 +248,7 @@ fn sf_4_prompts_completions_and_logging_are_the_same_through_the_gateway() {
             talk.ask("logging/setLevel", json!({ "level": "debug" }));
             talk.call("toggle-simulated-logging", json!({}));
             talk.until("a line of the log", 1, |told| {
-                told["params"]["data"].to_string().contains("level message")
+                is_line_of_the_log(&told["params"]["data"].to_string())
             });
             talk.call("toggle-simulated-logging", json!({}));
             talk.ask("logging/setLevel", json!({ "level": "error" }));

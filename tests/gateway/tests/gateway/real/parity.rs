@@ -131,16 +131,17 @@ fn is_remark(text: &str) -> bool {
 
 // ---- what is never the same twice ----
 
+/// Whether the everything server drew this line of its log. One of its eight levels is written in another way.
+pub(super) fn is_line_of_the_log(words: &str) -> bool {
+    words.contains("level message") || words.contains("level-message")
+}
+
 /// Puts a word in the place of everything that is another one in each run: names that are drawn, times, folders.
 fn without_what_passes(value: &mut Value, data: &str) {
     match value {
         Value::Object(members) => {
             // A level is drawn, and with it the words.
-            if members
-                .get("data")
-                .and_then(Value::as_str)
-                .is_some_and(|words| words.contains("level message"))
-            {
+            if members.get("data").and_then(Value::as_str).is_some_and(|words| is_line_of_the_log(words)) {
                 members.insert("level".to_owned(), json!("<drawn>"));
                 members.insert("data".to_owned(), json!("<drawn>"));
             }

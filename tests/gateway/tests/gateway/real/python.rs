@@ -75,6 +75,8 @@ fn sf_4_what_a_server_that_was_started_again_asks_and_withdraws_is_withdrawn() {
         let server = process_of("python", &mark);
         kill(server);
         wait(|| !lives(server), || "the end of the server".to_owned());
+        // A list is asked for again if it was sent in the moment of death; after it the next server is there.
+        talk.ask("tools/list", json!({}));
     }
 }
 

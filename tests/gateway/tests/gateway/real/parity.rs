@@ -141,7 +141,7 @@ fn without_what_passes(value: &mut Value, data: &str) {
     match value {
         Value::Object(members) => {
             // A level is drawn, and with it the words.
-            if members.get("data").and_then(Value::as_str).is_some_and(|words| is_line_of_the_log(words)) {
+            if members.get("data").and_then(Value::as_str).is_some_and(is_line_of_the_log) {
                 members.insert("level".to_owned(), json!("<drawn>"));
                 members.insert("data".to_owned(), json!("<drawn>"));
             }

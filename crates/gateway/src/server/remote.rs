@@ -12,7 +12,7 @@ use steadfast_core::classify::{Fault, Source, Transport, is_session_lost};
 use steadfast_mcp::http::back::{self, Content, Context, EventStream, Failure, Received};
 use steadfast_mcp::http::{Era, META_VERSION};
 use steadfast_mcp::message::Message;
-use steadfast_mcp::raw;
+use steadfast_mcp::raw::{self, RawJson};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -137,10 +137,15 @@ impl Remote {
         sent: &Message,
         context: Context,
     ) -> Result<(), Fault> {
-        let answer = self.server.post(sent, &context).await.map_err(|failure| {
-            self.failed(&failure, &context);
-            failure.fault()
-        })?;
+        let answer = match self.server.post(sent, &context).await {
+            Ok(answer) => answer,
+            Err(failure) => {
+                self.failed(&failure, &context);
+                let said = said(&failure, sent).ok_or_else(|| failure.fault())?;
+                server.received(life, said).await;
+                return Ok(());
+            }
+        };
         let is_first = sent.method() == Some("initialize");
         match answer.content {
             Content::Accepted => Err(Fault::new(Source::BadAnswer, "the server gave no answer to a request")),
@@ -247,10 +252,10 @@ impl Remote {
     /// What goes with a message. Those of the modern era say themselves which version they are of.
     fn context(&self, message: &Message) -> Context {
         let mut context = match (message.method(), message.meta_text(META_VERSION)) {
-            (Some("initialize"), _) => Context { headers: self.headers.clone(), ..Context::default() },
             (_, Some(version)) if Era::of(&version) != Some(Era::Legacy) => {
                 Context { version: Some(version.into()), session: None, headers: self.headers.clone() }
             }
+            (Some("initialize"), _) => Context { headers: self.headers.clone(), ..Context::default() },
             _ => self.context_of_session(),
         };
         if let Some(key) = message.meta_text("dev.steadfast/idempotency-key")
@@ -351,6 +356,24 @@ const FAREWELL: Duration = Duration::from_secs(2);
 enum Ended {
     Answered,
     Over,
+}
+
+/// The answer of the server itself behind a status that is not a success, which the modern era wants for many of them.
+/// Whichever id it has, it came for this request.
+fn said(failure: &Failure, to: &Message) -> Option<Message> {
+    let fault = failure.fault();
+    match (failure, &fault.source) {
+        (Failure::Status { error: Some(error), .. }, Source::JsonRpc { code }) if !is_session_lost(&fault) => {
+            let (id, had_one) = (to.id()?, error.id().is_some());
+            let data = error.error().and_then(|error| raw::get(error, "data"));
+            let data = data.and_then(|data| RawJson::parse(data.to_owned()).ok());
+            Some(match had_one {
+                true => error.rewrite().id(&id).finish(),
+                false => Message::error_response(Some(&id), *code, &fault.message, data.as_ref()),
+            })
+        }
+        _ => None,
+    }
 }
 
 /// It was sent, and may have had its effect.

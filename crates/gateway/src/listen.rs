@@ -13,7 +13,7 @@ use steadfast_executor::Engine;
 use steadfast_mcp::http::front::{
     self, Caller, Front, Listening, Principal, Refusal, SessionId, StreamLimits, Tokens,
 };
-use steadfast_mcp::http::{Era, LEGACY, MODERN};
+use steadfast_mcp::http::{Era, MODERN};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -196,7 +196,9 @@ impl Front for Listener {
     }
 
     fn versions(&self) -> Vec<String> {
-        [MODERN].iter().chain(&LEGACY).map(|version| (*version).to_owned()).collect()
+        // Those of the older era are agreed on in its handshake; a server lists these, and no others, when it is asked
+        // what it supports.
+        vec![MODERN.to_owned()]
     }
 
     async fn session(&self, id: &SessionId, principal: &Principal) -> Option<Arc<front::Session>> {

@@ -10,6 +10,7 @@ use steadfast_core::classify::{Fault, Source};
 use steadfast_core::envelope::ResultEnvelope;
 use steadfast_core::output::{Output, RawJson as Kept};
 use steadfast_executor::{Answer, Called, ToolFault};
+use steadfast_mcp::http::Era;
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw::{self, RawJson};
 
@@ -38,8 +39,8 @@ pub(crate) fn answer_of(response: &Message) -> Answer {
     Err(ToolFault { fault, output: Some(Output { content: Kept::from_trusted("null"), metadata }) })
 }
 
-/// The message that answers the request of this id.
-pub(crate) fn response(id: &Id, called: &Called) -> Message {
+/// The message that answers the request of this id, which was made in this era.
+pub(crate) fn response(id: &Id, era: Era, called: &Called) -> Message {
     let result = &called.result;
     match &result.output {
         Some(Output { metadata: Some(error), content }) if content.as_str() == "null" => {
@@ -58,7 +59,7 @@ pub(crate) fn response(id: &Id, called: &Called) -> Message {
                 answer
             }
         }
-        None => Message::result_response(id, &ours(result)),
+        None => Message::result_response(id, &ours(result, era)),
     }
 }
 
@@ -75,10 +76,15 @@ fn failed(id: &Id, error: &str, called: &Called) -> Message {
 }
 
 /// A result that we make: the words for the model, the envelope for programs.
-fn ours(result: &ResultEnvelope) -> RawJson {
+fn ours(result: &ResultEnvelope, era: Era) -> RawJson {
     let said = result.error.as_ref().map_or("the call gave no answer", |error| &error.message);
+    let kind = match era {
+        Era::Legacy => "",
+        // There every result says of which kind it is.
+        Era::Modern => r#""resultType":"complete","#,
+    };
     json(&format!(
-        r#"{{"content":[{}],"isError":true,"_meta":{{"{RESULT}":{}}}}}"#,
+        r#"{{{kind}"content":[{}],"isError":true,"_meta":{{"{RESULT}":{}}}}}"#,
         text_block(said),
         envelope(result).as_str()
     ))
@@ -186,7 +192,11 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":"a","result":{}}"#,
         ] {
             let came = parsed(text);
-            assert_eq!(response(&Id::string("a"), &passed(&came)).bytes(), came.bytes(), "{text}");
+            assert_eq!(
+                response(&Id::string("a"), Era::Legacy, &passed(&came)).bytes(),
+                came.bytes(),
+                "{text}"
+            );
         }
     }
 
@@ -197,7 +207,7 @@ mod tests {
         ));
         called.remarks.push("[LOOP DETECTED] stop".into());
         let text = r#"{"content":[{"type":"text","text":"no"},{"type":"text","text":"[LOOP DETECTED] stop"}],"isError":true}"#;
-        assert_eq!(response(&Id::number(1), &called).result(), Some(text));
+        assert_eq!(response(&Id::number(1), Era::Legacy, &called).result(), Some(text));
         for (bare, told) in [
             (r#"{"content":[]}"#, r#"{"content":[{"type":"text","text":"w"}]}"#),
             (r#"{ }"#, r#"{"content":[{"type":"text","text":"w"}] }"#),
@@ -208,14 +218,17 @@ mod tests {
         let mut failed =
             passed(&parsed(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no","data":1}}"#));
         failed.remarks.push("stop".into());
-        assert_eq!(response(&Id::number(1), &failed).error_text().unwrap(), "no\n\nstop");
+        assert_eq!(response(&Id::number(1), Era::Legacy, &failed).error_text().unwrap(), "no\n\nstop");
     }
 
     #[test]
     fn what_we_say_ourselves_is_for_the_model_and_for_programs() {
         let refused = called(None, Some(ErrorBody::for_now(Code::CircuitOpen, "the tool is left \"alone\"")));
-        let answer = response(&Id::number(7), &refused);
+        let answer = response(&Id::number(7), Era::Legacy, &refused);
         let result = answer.result().unwrap();
+        assert_eq!(raw::get(result, "resultType"), None);
+        let modern = response(&Id::number(7), Era::Modern, &refused);
+        assert_eq!(raw::get(modern.result().unwrap(), "resultType"), Some("\"complete\""));
         assert_eq!(raw::get(result, "isError"), Some("true"));
         assert_eq!(texts(result), "the tool is left \"alone\"");
         let envelope = answer.meta_member(RESULT).unwrap();
@@ -226,7 +239,7 @@ mod tests {
     fn whoever_gets_the_answer_of_another_call_is_told_so() {
         let mut replayed = passed(&parsed(r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#));
         replayed.result.from_cache = true;
-        let answer = response(&Id::number(1), &replayed);
+        let answer = response(&Id::number(1), Era::Legacy, &replayed);
         assert_eq!(raw::get(answer.meta_member(RESULT).unwrap(), "fromCache"), Some("true"));
     }
 

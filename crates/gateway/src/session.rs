@@ -18,6 +18,7 @@ use steadfast_core::classify::{Fault, Source};
 use steadfast_core::id::ToolName;
 use steadfast_executor::{CallOptions, Called, Canceller, Engine};
 use steadfast_mcp::delivery::GRACE;
+use steadfast_mcp::http::{Era, META_VERSION};
 use steadfast_mcp::message::{Id, Kind, Message, code};
 use steadfast_mcp::raw::RawJson;
 use tokio::sync::Notify;
@@ -79,9 +80,6 @@ const TRIES: u32 = 3;
 const MOST_RUNNING: usize = 1024;
 /// The most questions of a server that wait for their client.
 const MOST_ASKED: usize = 1024;
-
-/// What every request of the newer era says.
-const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 
 /// Codes of errors that we answer ourselves, outside the range that JSON-RPC and MCP keep for themselves.
 mod own {
@@ -151,7 +149,7 @@ impl Session {
         };
         match (message.kind(), reply) {
             // The newer era has none; there the server says what it says to any method that it does not know.
-            (Kind::Request { id, method: "ping" }, Some(reply)) if message.meta_member(VERSION).is_none() => {
+            (Kind::Request { id, method: "ping" }, Some(reply)) if era_of(&message) == Era::Legacy => {
                 reply.answer(&Message::result_response(&id, &empty())).await;
             }
             (Kind::Request { id, method: "tools/call" }, Some(reply)) => {
@@ -277,6 +275,7 @@ impl Session {
             continuation: said.continuation,
         };
         let envelope = envelope(&self.server.name, name, arguments, said, from);
+        let era = era_of(&request);
         let upstream = Upstream::new(self.server.clone(), request, news.clone());
         let mut calling = self.engine.call_with(envelope, upstream, options);
         let canceller = calling.canceller();
@@ -298,13 +297,13 @@ impl Session {
             };
             // Who withdrew a call does not want to hear of it again.
             if session.end(number) {
-                session.answer_call(&id, called, reply).await;
+                session.answer_call(&id, era, called, reply).await;
             }
         });
     }
 
-    async fn answer_call(&self, id: &Id, called: Called, reply: Reply) {
-        let response = made::response(id, &called);
+    async fn answer_call(&self, id: &Id, era: Era, called: Called, reply: Reply) {
+        let response = made::response(id, era, &called);
         let Some(delivery) = reply.answer(&response).await else { return };
         if let Some(arrival) = called.arrival {
             let engine = self.engine.clone();
@@ -446,6 +445,11 @@ impl Drop for Withdrawal<'_> {
 
 fn empty() -> RawJson {
     RawJson::parse("{}").unwrap_or_else(|_| RawJson::string(""))
+}
+
+/// The era that a request is of: in the modern one each of them says so.
+fn era_of(request: &Message) -> Era {
+    if request.meta_member(META_VERSION).is_some() { Era::Modern } else { Era::Legacy }
 }
 
 /// How long a request may take. One that listens lasts as long as its client wants it to.

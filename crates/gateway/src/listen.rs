@@ -224,12 +224,11 @@ impl Front for Listener {
         {
             responder.open_session(streams);
         }
-        let key = caller.headers.get("idempotency-key").and_then(|value| value.to_str().ok());
         let reply = responder.map(|responder| Reply::Http(responder, era));
         // Those without a session share one, and are still each somebody.
         let from =
             (era == Era::Modern).then(|| Connection { actor: self.actor(&caller.principal), session: None });
-        let taken = client.inbox.try_send(Incoming { message, reply, key: key.map(str::to_owned), from });
+        let taken = client.inbox.try_send(Incoming { message, reply, headers: caller.headers, from });
         if let Err(TrySendError::Full(Incoming { reply: Some(Reply::Http(responder, _)), .. })) = taken {
             let id = responder.id().clone();
             responder.refuse(Refusal::overloaded(Some(&id), LATER));

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use http::HeaderMap;
 use parking_lot::Mutex;
 use steadfast_core::approval::Channel;
 use steadfast_core::call::{KeysOf, Waits};
@@ -18,7 +19,7 @@ use steadfast_core::classify::{Fault, Source};
 use steadfast_core::id::ToolName;
 use steadfast_executor::{CallOptions, Called, Canceller, Engine};
 use steadfast_mcp::delivery::GRACE;
-use steadfast_mcp::http::{Era, META_VERSION};
+use steadfast_mcp::http::{Era, META_VERSION, param};
 use steadfast_mcp::message::{Id, Kind, Message, code};
 use steadfast_mcp::raw::RawJson;
 use tokio::sync::Notify;
@@ -26,7 +27,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::call::{Upstream, envelope};
-use crate::catalog::Catalog;
 use crate::client::{Client, Reply, Voice};
 use crate::made;
 use crate::news::News;
@@ -39,7 +39,6 @@ pub(crate) struct Session {
     server: Arc<Server>,
     client: Client,
     connection: Connection,
-    catalog: Catalog,
     /// What the client waits for, by numbers of our own: clients that share a session have ids of their own.
     running: Mutex<BTreeMap<u64, Running>>,
     /// What the server asked, by the numbers that we gave it.
@@ -54,8 +53,8 @@ pub(crate) struct Incoming {
     pub(crate) message: Message,
     /// The way to answer it, if it is a request.
     pub(crate) reply: Option<Reply>,
-    /// The idempotency key that came beside it.
-    pub(crate) key: Option<String>,
+    /// The headers that it came with, over HTTP.
+    pub(crate) headers: HeaderMap,
     /// Who sent it, where several share the session.
     pub(crate) from: Option<Connection>,
 }
@@ -103,7 +102,6 @@ impl Session {
             server,
             client,
             connection,
-            catalog: Catalog::default(),
             running: Mutex::default(),
             asked: Mutex::default(),
             next: AtomicU64::new(1),
@@ -137,7 +135,7 @@ impl Session {
 
     /// A message of the client. Comes back before it is answered, and in the order in which messages came.
     pub(crate) async fn take(self: &Arc<Self>, incoming: Incoming) {
-        let Incoming { message, reply, key, from } = incoming;
+        let Incoming { message, reply, headers, from } = incoming;
         let reply = match reply {
             Some(reply) if self.running.lock().len() >= MOST_RUNNING => {
                 let why = "too many requests of this client are waiting; let some be answered first";
@@ -153,8 +151,7 @@ impl Session {
                 reply.answer(&Message::result_response(&id, &empty())).await;
             }
             (Kind::Request { id, method: "tools/call" }, Some(reply)) => {
-                let connection = from.as_ref().unwrap_or(&self.connection);
-                self.call(id, message, reply, key.as_deref(), connection);
+                self.call(id, message, reply, &headers, from.as_ref().unwrap_or(&self.connection));
             }
             (Kind::Request { id, .. }, Some(reply)) => self.pass_on(id, message, reply),
             // Nobody could hear the answer.
@@ -246,14 +243,13 @@ impl Session {
 
     // ---- calls ----
 
-    fn call(self: &Arc<Self>, id: Id, request: Message, reply: Reply, key: Option<&str>, from: &Connection) {
+    fn call(self: &Arc<Self>, id: Id, request: Message, reply: Reply, headers: &HeaderMap, from: &Connection) {
+        let key = headers.get("idempotency-key").and_then(|value| value.to_str().ok());
         let said = match Said::by(&request, from, key) {
             Ok(said) => said,
             Err(why) => {
                 let why = format!("the idempotency key cannot be used: {why}");
-                let refusal = Message::error_response(Some(&id), code::INVALID_PARAMS, &why, None);
-                self.tasks.spawn(async move { _ = reply.answer(&refusal).await });
-                return;
+                return self.refuse(&id, code::INVALID_PARAMS, &why, reply);
             }
         };
         let name = request.name().and_then(|name| ToolName::new(name).ok());
@@ -262,11 +258,19 @@ impl Session {
             // No tool has such a name, and none takes such arguments: the server says so in its own words.
             return self.pass_on(id, request, reply);
         };
+        let tool = self.server.catalog.tool(name.as_str());
+        let schema = tool.as_ref().and_then(|tool| tool.input_schema.as_ref());
+        // A server that is not reached over HTTP never sees the headers, so this is for us to see.
+        if let (Reply::Http(_, Era::Modern), Some(schema)) = (&reply, schema)
+            && let Err(why) = param::agree(schema.as_str(), &arguments, headers)
+        {
+            return self.refuse(&id, code::HEADER_MISMATCH, &why, reply);
+        }
         let voice = reply.voice();
         let news = News::of(&request, &voice);
         let options = CallOptions {
             channel: Channel::Headless,
-            tool: self.catalog.tool(name.as_str()),
+            tool,
             equal_calls: said.equal_calls(),
             call_id: said.call_id.clone(),
             keys_of: KeysOf::Actor,
@@ -300,6 +304,11 @@ impl Session {
                 session.answer_call(&id, era, called, reply).await;
             }
         });
+    }
+
+    fn refuse(&self, id: &Id, code: i64, why: &str, reply: Reply) {
+        let refusal = Message::error_response(Some(id), code, why, None);
+        self.tasks.spawn(async move { _ = reply.answer(&refusal).await });
     }
 
     async fn answer_call(&self, id: &Id, era: Era, called: Called, reply: Reply) {
@@ -341,7 +350,7 @@ impl Session {
                     self.server.handshake.answered(request, &answer);
                     match method {
                         "initialize" if answer.result().is_some() => self.server.is_ready().await,
-                        "tools/list" => self.catalog.learn(request, &answer),
+                        "tools/list" => self.server.catalog.learn(request, &answer),
                         _ => {}
                     }
                     return answer.rewrite().id(id).finish();

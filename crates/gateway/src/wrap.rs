@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
 use steadfast_core::id::Namespace;
 use steadfast_executor::Engine;
 use steadfast_mcp::delivery::Link;
@@ -77,7 +78,8 @@ async fn take(session: &Arc<Session>, received: Received, client: &LineSender, l
         Received::Message(message) => {
             link.heard_beside_writing(&message).await;
             let reply = message.is_request().then(|| Reply::Line(client.clone()));
-            return session.take(Incoming { message, reply, key: None, from: None }).await;
+            let headers = HeaderMap::new();
+            return session.take(Incoming { message, reply, headers, from: None }).await;
         }
         Received::NotAMessage { why, .. } => why.answer(),
         Received::TooLong { bytes } => {

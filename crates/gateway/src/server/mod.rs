@@ -25,6 +25,7 @@ pub(crate) use self::handshake::Handshake;
 use self::pending::Pending;
 pub(crate) use self::pending::{Hear, Place};
 use self::remote::Remote;
+use crate::catalog::Catalog;
 
 /// How a server is reached.
 pub enum Backend {
@@ -38,6 +39,8 @@ pub enum Backend {
 pub(crate) struct Server {
     pub(crate) name: Namespace,
     pub(crate) handshake: Handshake,
+    /// What it said of its tools.
+    pub(crate) catalog: Catalog,
     pending: Arc<Pending>,
     owner: OnceLock<Weak<dyn Owner>>,
     way: Way,
@@ -91,7 +94,8 @@ impl Server {
             Backend::Remote(server, headers) => (Way::Remote(Box::new(Remote::new(server, headers))), None),
         };
         let (handshake, pending, owner) = (Handshake::default(), Arc::default(), OnceLock::new());
-        let server = Arc::new(Self { name, handshake, pending, owner, way });
+        let catalog = Catalog::default();
+        let server = Arc::new(Self { name, handshake, catalog, pending, owner, way });
         (server, Keeping(incarnations))
     }
 

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use steadfast_core::classify::{Fault, Source, Transport, is_session_lost};
 use steadfast_mcp::http::back::{self, Content, Context, EventStream, Failure, Received};
-use steadfast_mcp::http::{Era, META_VERSION};
+use steadfast_mcp::http::{Era, META_VERSION, param};
 use steadfast_mcp::message::Message;
 use steadfast_mcp::raw::{self, RawJson};
 use tokio::task::AbortHandle;
@@ -75,7 +75,7 @@ impl Remote {
     }
 
     pub(super) async fn tell(&self, server: &Arc<Server>, notification: &Message) {
-        let context = self.context(notification);
+        let context = self.context(server, notification);
         match self.server.post(notification, &context).await {
             Ok(_) => {
                 if notification.method() == Some("notifications/initialized") {
@@ -116,7 +116,7 @@ impl Remote {
     }
 
     fn post(&self, server: &Arc<Server>, request: &Message, hear: Option<Hear>) -> Place {
-        let context = self.context(request);
+        let context = self.context(server, request);
         let life = self.state.lock().life;
         let (place, sent) = server.enter(life, request, hear);
         let (server, number) = (server.clone(), place.number);
@@ -250,10 +250,12 @@ impl Remote {
     }
 
     /// What goes with a message. Those of the modern era say themselves which version they are of.
-    fn context(&self, message: &Message) -> Context {
+    fn context(&self, server: &Server, message: &Message) -> Context {
         let mut context = match (message.method(), message.meta_text(META_VERSION)) {
             (_, Some(version)) if Era::of(&version) != Some(Era::Legacy) => {
-                Context { version: Some(version.into()), session: None, headers: self.headers.clone() }
+                let mut headers = self.headers.clone();
+                headers.extend(repeated(server, message));
+                Context { version: Some(version.into()), session: None, headers }
             }
             (Some("initialize"), _) => Context { headers: self.headers.clone(), ..Context::default() },
             _ => self.context_of_session(),
@@ -358,12 +360,25 @@ enum Ended {
     Over,
 }
 
+/// The headers that repeat arguments of a call, as far as the schema of its tool is known.
+fn repeated(server: &Server, message: &Message) -> Vec<(HeaderName, HeaderValue)> {
+    let tool = message.name().filter(|_| message.method() == Some("tools/call"));
+    let tool = tool.and_then(|name| server.catalog.tool(&name));
+    let schema = tool.as_ref().and_then(|tool| tool.input_schema.as_ref());
+    match (schema, message.arguments()) {
+        (Some(schema), Some(arguments)) => param::repeated(schema.as_str(), arguments.as_str()),
+        _ => Vec::new(),
+    }
+}
+
 /// The answer of the server itself behind a status that is not a success, which the modern era wants for many of them.
 /// Whichever id it has, it came for this request.
 fn said(failure: &Failure, to: &Message) -> Option<Message> {
     let fault = failure.fault();
     match (failure, &fault.source) {
-        (Failure::Status { error: Some(error), .. }, Source::JsonRpc { code }) if !is_session_lost(&fault) => {
+        (Failure::Status { error: Some(error), .. }, Source::JsonRpc { code })
+            if !is_session_lost(&fault) =>
+        {
             let (id, had_one) = (to.id()?, error.id().is_some());
             let data = error.error().and_then(|error| raw::get(error, "data"));
             let data = data.and_then(|data| RawJson::parse(data.to_owned()).ok());

@@ -6,6 +6,7 @@
 
 pub mod back;
 pub mod front;
+pub mod param;
 mod value;
 
 use http::HeaderName;

@@ -13,6 +13,7 @@ use steadfast_mcp::http::back::{self, Content, Context, EventStream, Failure, Re
 use steadfast_mcp::http::{Era, META_VERSION, param};
 use steadfast_mcp::message::Message;
 use steadfast_mcp::raw::{self, RawJson};
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -79,7 +80,7 @@ impl Remote {
         match self.server.post(notification, &context).await {
             Ok(_) => {
                 if notification.method() == Some("notifications/initialized") {
-                    self.listen(server);
+                    self.listen(server).await;
                 }
             }
             Err(failure) => self.failed(&failure, &context),
@@ -317,17 +318,21 @@ impl Remote {
         Ok(())
     }
 
-    /// Listens for what belongs to no request, as long as the server lets us.
-    fn listen(&self, server: &Arc<Server>) {
+    /// Listens for what belongs to no request, as long as the server lets us. Comes back when it hears us listen: there are
+    /// servers that ask their client on this stream while a call runs, and lose the question if nobody is there.
+    async fn listen(&self, server: &Arc<Server>) {
         let life = self.state.lock().life;
         let context = self.context_of_session();
         let server = Arc::downgrade(server);
+        let (opening, opened) = oneshot::channel::<()>();
         let listening = tokio::spawn(async move {
-            let mut last: Option<String> = None;
+            let (mut last, mut opening): (Option<String>, _) = (None, Some(opening));
             loop {
                 let Some(server) = server.upgrade() else { return };
                 let Some(remote) = server.remote() else { return };
-                let pause = match remote.server.listen(&context, last.as_deref()).await {
+                let stream = remote.server.listen(&context, last.as_deref()).await;
+                drop(opening.take());
+                let pause = match stream {
                     Ok(mut stream) => {
                         while let Ended::Answered = remote.read(&server, life, &mut stream, None).await {}
                         last = stream.last_event_id().map(str::to_owned).or(last);
@@ -348,8 +353,13 @@ impl Remote {
         if let Some(before) = before {
             before.abort();
         }
+        // Some servers say nothing before they have something to say.
+        let _ = timeout(OPENING, opened).await;
     }
 }
+
+/// How long opening the stream for what belongs to no request is waited for.
+const OPENING: Duration = Duration::from_millis(500);
 
 /// How long taking leave may take.
 const FAREWELL: Duration = Duration::from_secs(2);

@@ -9,6 +9,7 @@
 )]
 
 mod client;
+mod conformance;
 mod ends;
 mod faults;
 mod real;

@@ -1,0 +1,259 @@
+//! The conformance suite of MCP: what a server passes alone it passes behind us, no less and no more.
+//!
+//! The server is ours (`scripts/conformance.cjs`) and has everything that the suite asks for by name, so that every check
+//! says something. `cargo xtask setup` installs the suite and what the server is made with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::{env, fmt, fs, thread};
+
+use serde_json::Value;
+
+use crate::world::{free_address, wait};
+
+#[test]
+fn sf_4_the_conformance_suite_passes_the_same_checks_through_us_in_the_older_era() {
+    Comparison::begin("2025-11-25").same_checks_through_us();
+}
+
+#[test]
+fn sf_4_the_conformance_suite_passes_the_same_checks_through_us_in_the_modern_era() {
+    Comparison::begin("2026-07-28").same_checks_through_us();
+}
+
+/// Checks that come out differently by intent: their scenario, their id, and why.
+const INTENDED: [(&str, &str, &str); 4] = [
+    (
+        "server-sse-multiple-streams",
+        "server-sse-streams-functional",
+        "an answer that needs no stream is given as JSON, which the suite notes and does not judge",
+    ),
+    ("server-sse-polling", "server-sse-priming-event", RESUMED),
+    ("server-sse-polling", "server-sse-retry-field", RESUMED),
+    ("server-sse-polling", "server-sse-disconnect-resume", RESUMED),
+];
+
+const RESUMED: &str =
+    "the server hangs up in the middle of a call; we come back for its answer, so that our client need not";
+
+/// Scenarios that are not compared: the server has no tasks, so they call tools that are not there, again and again. That is
+/// a loop, and the guard says so.
+const LEFT_OUT: &str = "tasks-";
+
+/// A scenario that waits for so many milliseconds and no longer. A machine that tests may have other things to do: where it
+/// differs it is run again, alone.
+const HURRIED: &str = "server-stateless";
+
+/// The suite for one version of the protocol, against a server alone and behind us.
+struct Comparison {
+    version: &'static str,
+    folder: PathBuf,
+    server: Started,
+}
+
+impl Comparison {
+    fn begin(version: &'static str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("conformance_{version}"));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        let server = Started::server(&folder);
+        Self { version, folder, server }
+    }
+
+    fn same_checks_through_us(&self) {
+        let all = ["--requirements", self.version];
+        let ways = [
+            ("stdio", [vec!["--".into()], server_line()].concat()),
+            ("http", vec!["--url".into(), self.server.url().into()]),
+        ];
+        let (mut bare, through) = thread::scope(|scope| {
+            let through =
+                ways.each_ref().map(|(name, server)| scope.spawn(|| self.through(server, name, &all)));
+            (self.run(&self.server, "bare", &all), through.map(|one| one.join().unwrap()))
+        });
+        for scenario in bare.failing() {
+            bare.replace(self.run(&self.server, &format!("bare_{scenario}"), &self.only(&scenario)));
+        }
+        assert!(bare.failing().is_empty(), "the server itself fails: {:?}", bare.failing());
+        for ((name, server), mut through) in ways.iter().zip(through) {
+            eprintln!("{}: bare {bare}; server by {name} {through}", self.version);
+            if bare.0.get(HURRIED) != through.0.get(HURRIED) {
+                through.replace(self.through(server, &format!("{name}_{HURRIED}"), &self.only(HURRIED)));
+            }
+            let differences = bare.differences(&through);
+            assert!(differences.is_empty(), "{}, server by {name}: {differences:#?}", self.version);
+        }
+    }
+
+    fn only<'a>(&'a self, scenario: &'a str) -> [&'a str; 4] {
+        ["--scenario", scenario, "--spec-version", self.version]
+    }
+
+    /// Runs the suite against a gateway of its own, which knows nothing of what was called before.
+    fn through(&self, server: &[OsString], name: &str, arguments: &[&str]) -> Found {
+        self.run(&Started::gateway(&self.folder, server), name, arguments)
+    }
+
+    /// Runs the suite against what was started.
+    fn run(&self, started: &Started, name: &str, arguments: &[&str]) -> Found {
+        let folder = self.folder.join(name);
+        let _ = fs::remove_dir_all(&folder);
+        let mut suite = program(&self.folder, installed().join(".bin/conformance"));
+        suite.args(["server", "--url", &started.url(), "--output-dir"]).arg(&folder).args(arguments);
+        // It fails if any check does; which ones is in the folder.
+        suite.stdout(Stdio::null()).status().unwrap();
+        let scenarios = fs::read_dir(&folder).expect("the suite has left what it found");
+        let mut found = Found::default();
+        for scenario in scenarios {
+            found.add(&scenario.unwrap().path());
+        }
+        assert!(!found.0.is_empty(), "the suite found nothing in {}", folder.display());
+        found
+    }
+}
+
+/// What the suite found, by scenario.
+#[derive(Default)]
+struct Found(BTreeMap<String, Checks>);
+
+/// The checks of a scenario.
+#[derive(Default, PartialEq, Eq)]
+struct Checks {
+    /// How often each was passed: some are made more than once. By id and name.
+    passed: BTreeMap<(String, String), usize>,
+    failed: usize,
+}
+
+impl Found {
+    /// Adds a scenario, by a folder that is called `server-SCENARIO-TIME`.
+    fn add(&mut self, folder: &Path) {
+        const TIME: usize = "-2026-11-16T04-50-44-191Z".len();
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        let scenario = name.strip_prefix("server-").and_then(|name| name.get(..name.len() - TIME)).unwrap();
+        if scenario.starts_with(LEFT_OUT) {
+            return;
+        }
+        let checks = self.0.entry(scenario.to_owned()).or_default();
+        let text = fs::read_to_string(folder.join("checks.json")).unwrap();
+        for check in serde_json::from_str::<Vec<Value>>(&text).unwrap() {
+            let text = |member: &str| check[member].as_str().unwrap_or_default().to_owned();
+            match text("status").as_str() {
+                "SUCCESS" => *checks.passed.entry((text("id"), text("name"))).or_default() += 1,
+                "FAILURE" => checks.failed += 1,
+                _ => {}
+            }
+        }
+    }
+
+    fn replace(&mut self, newer: Self) {
+        self.0.extend(newer.0);
+    }
+
+    fn failing(&self) -> Vec<String> {
+        self.0.iter().filter(|(_, checks)| checks.failed > 0).map(|(scenario, _)| scenario.clone()).collect()
+    }
+
+    /// What comes out otherwise than it is meant to.
+    fn differences(&self, through: &Self) -> Vec<String> {
+        let all: BTreeSet<_> = self.checks().chain(through.checks()).collect();
+        let differ = all.into_iter().filter(|(scenario, (id, _))| {
+            !INTENDED.iter().any(|(of, intended, _)| of == scenario && intended == id)
+        });
+        let differ = differ.map(|(scenario, check)| {
+            let times = |found: &Self| found.0.get(scenario).and_then(|all| all.passed.get(check)).copied();
+            (scenario, check, times(self).unwrap_or(0), times(through).unwrap_or(0))
+        });
+        let differ = differ.filter(|(_, _, bare, through)| bare != through);
+        differ
+            .map(|(scenario, (id, name), bare, through)| {
+                format!("{scenario}, {id} ({name}): passed {bare} times bare, {through} times through us")
+            })
+            .collect()
+    }
+
+    fn checks(&self) -> impl Iterator<Item = (&String, &(String, String))> {
+        self.0.iter().flat_map(|(scenario, checks)| checks.passed.keys().map(move |check| (scenario, check)))
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let passed: usize = self.0.values().flat_map(|checks| checks.passed.values()).sum();
+        let failed: usize = self.0.values().map(|checks| checks.failed).sum();
+        write!(f, "{passed} passed, {failed} failed")
+    }
+}
+
+/// A program that listens until it is dropped.
+struct Started {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Started {
+    /// The server over HTTP.
+    fn server(folder: &Path) -> Self {
+        let (address, line) = (free_address(), server_line());
+        let mut command = program(folder, &line[0]);
+        command.args(&line[1..]).arg(address.port().to_string());
+        Self::listening(command, address)
+    }
+
+    /// The gateway before a server.
+    fn gateway(folder: &Path, server: &[OsString]) -> Self {
+        let address = free_address();
+        let mut command = program(folder, env!("CARGO_BIN_EXE_steadfast-tested"));
+        command.args(["wrap", "--store", "memory", "--name", "conformance", "--listen"]);
+        command.arg(address.to_string()).args(server);
+        Self::listening(command, address)
+    }
+
+    fn listening(mut command: Command, address: SocketAddr) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let started = Self { child, address };
+        wait(|| TcpStream::connect(address).is_ok(), || format!("somebody at {address}"));
+        started
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The server on stdio: its program and its arguments.
+fn server_line() -> Vec<OsString> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/conformance.cjs");
+    vec![installed().join(".bin/node").into(), script.into()]
+}
+
+/// A program at home in this folder, which finds the Node and the libraries that were installed.
+fn program(folder: &Path, path: impl AsRef<Path>) -> Command {
+    let inherited = env::var_os("PATH").unwrap_or_default();
+    let ours = std::iter::once(installed().join(".bin"));
+    let log = fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).unwrap();
+    let mut command = Command::new(path.as_ref());
+    command.current_dir(folder).env("HOME", folder).env_remove("XDG_STATE_HOME").stderr(log);
+    command.env("PATH", env::join_paths(ours.chain(env::split_paths(&inherited))).unwrap());
+    command.env("NODE_PATH", installed());
+    command
+}
+
+/// Where `cargo xtask setup` put what comes from npm.
+fn installed() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below the target folder");
+    let folder = target.join("xtask/real/node");
+    // It is written last.
+    let is_whole = fs::exists(folder.join("installed")).is_ok_and(|there| there);
+    assert!(is_whole, "the suite is not installed: run `cargo xtask setup`");
+    folder.join("node_modules")
+}

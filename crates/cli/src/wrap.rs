@@ -119,7 +119,8 @@ async fn listen(
         .map_err(|error| Failure::World(format!("cannot listen on {address}: {error}")))?;
     let bound = listener.local_addr().unwrap_or(address);
     let local = token.is_empty().then(|| Connection::of_parent().actor);
-    let sessions = Listener::new(steadfast.engine().clone(), name, tokens, local, start);
+    let sessions =
+        Listener::new((steadfast.engine().clone(), steadfast.store().clone()), name, tokens, local, start);
     let tidying = tokio::spawn(sessions.clone().tidy());
     output::remark(&format!("listening on http://{bound}/mcp"));
     let endpoint = Arc::new(Endpoint::new(sessions.clone(), Settings::default()));

@@ -15,6 +15,7 @@
 //! | `catalog` | what is known of a server's tools |
 //! | `listen` | clients over HTTP and their sessions |
 //! | `wrap` | a client on our own streams |
+//! | `memory` | sessions that outlive us |
 //! | `local` | who started us, and what a server is called that nobody gave a name |
 
 mod call;
@@ -23,6 +24,7 @@ mod client;
 mod listen;
 mod local;
 mod made;
+mod memory;
 mod news;
 mod server;
 mod session;

@@ -14,13 +14,15 @@ use steadfast_mcp::http::front::{
     self, Caller, Front, Listening, Principal, Refusal, SessionId, StreamLimits, Tokens,
 };
 use steadfast_mcp::http::{Era, MODERN};
+use steadfast_store::Store;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Reply};
-use crate::server::{Backend, Owner, Server};
+use crate::memory::Memory;
+use crate::server::{Backend, Handshake, Owner, Server};
 use crate::session::{Incoming, Session};
 use crate::who::Connection;
 
@@ -30,6 +32,7 @@ pub type Start = Box<dyn Fn() -> Backend + Send + Sync>;
 /// The sessions of all clients.
 pub struct Listener {
     engine: Engine,
+    store: Arc<dyn Store>,
     name: Namespace,
     start: Start,
     tokens: Tokens,
@@ -71,7 +74,7 @@ const LATER: Duration = Duration::from_secs(5);
 impl Listener {
     /// Takes clients for servers that `start` makes. Without tokens everybody who can reach us is `local`.
     pub fn new(
-        engine: Engine,
+        (engine, store): (Engine, Arc<dyn Store>),
         name: Namespace,
         tokens: Tokens,
         local: Option<ActorId>,
@@ -79,7 +82,7 @@ impl Listener {
     ) -> Arc<Self> {
         let (sessions, shared) = (Mutex::default(), Mutex::default());
         let stop = CancellationToken::new();
-        Arc::new(Self { engine, name, start, tokens, local, sessions, shared, stop })
+        Arc::new(Self { engine, store, name, start, tokens, local, sessions, shared, stop })
     }
 
     /// Ends sessions that are not used any more, until it is dropped.
@@ -91,7 +94,7 @@ impl Listener {
                 sessions.iter().filter(|(_, one)| one.is_idle()).map(|(id, _)| id.clone()).collect()
             };
             for id in idle {
-                self.drop_session(&id);
+                self.drop_session(&id).await;
             }
         }
     }
@@ -108,22 +111,29 @@ impl Listener {
         }
     }
 
-    fn drop_session(&self, id: &SessionId) {
+    async fn drop_session(&self, id: &SessionId) {
         let gone = self.sessions.lock().remove(id);
         if let Some(gone) = gone {
+            gone.session.forget().await;
             // Whoever says that it is done does not wait for what it began.
             drop(gone.end());
         }
     }
 
-    fn attach(&self, streams: Option<Arc<front::Session>>, principal: Principal) -> Arc<Attached> {
-        let (server, keeping) = Server::new(self.name.clone(), (self.start)());
+    fn attach(
+        &self,
+        streams: Option<Arc<front::Session>>,
+        principal: Principal,
+        handshake: Handshake,
+    ) -> Arc<Attached> {
+        let (server, keeping) = Server::new(self.name.clone(), (self.start)(), handshake);
+        let memory = streams.as_ref().map(|streams| self.memory(streams.id(), &principal));
         let client = streams.clone().map_or(Client::Answers, Client::Streams);
         // Who knows the name of a session can speak in it, so it is not written down.
         let key = streams.as_ref().map(|streams| Digest::of(streams.id().as_str().as_bytes()).fingerprint());
         let session = key.and_then(|key| SessionKey::new(format!("mcp:{key}")).ok());
         let connection = Connection { actor: self.actor(&principal), session };
-        let session = Session::new(self.engine.clone(), server.clone(), client, connection);
+        let session = Session::new(self.engine.clone(), server.clone(), client, connection, memory);
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let taking = session.clone();
         let owner: Arc<dyn Owner> = session.clone();
@@ -147,6 +157,26 @@ impl Listener {
         })
     }
 
+    fn memory(&self, id: &SessionId, principal: &Principal) -> Memory {
+        Memory::new(self.store.clone(), id, &self.name, principal)
+    }
+
+    /// A session that another process of ours had.
+    async fn recall(&self, id: &SessionId, principal: &Principal) -> Option<Arc<Attached>> {
+        let handshake = self.memory(id, principal).find().await?;
+        let mut sessions = self.sessions.lock();
+        if let Some(found) = sessions.get(id) {
+            return Some(found.clone());
+        }
+        if sessions.len() >= MOST_SESSIONS {
+            return None;
+        }
+        let streams = front::Session::new(id.clone(), StreamLimits::default());
+        let attached = self.attach(Some(streams), principal.clone(), handshake);
+        sessions.insert(id.clone(), attached.clone());
+        Some(attached)
+    }
+
     fn actor(&self, principal: &Principal) -> ActorId {
         match &self.local {
             Some(local) if principal.as_str() == LOCAL => local.clone(),
@@ -160,7 +190,8 @@ impl Listener {
         match (incoming.era, &incoming.session) {
             (Era::Modern, _) => {
                 let mut shared = self.shared.lock();
-                let found = shared.get_or_insert_with(|| self.attach(None, Principal::new(SHARED)));
+                let found = shared
+                    .get_or_insert_with(|| self.attach(None, Principal::new(SHARED), Handshake::default()));
                 Ok(found.clone())
             }
             (Era::Legacy, Some(session)) => {
@@ -174,7 +205,8 @@ impl Listener {
                 }
                 let name = new_id();
                 let streams = front::Session::new(name.clone(), StreamLimits::default());
-                let attached = self.attach(Some(streams), incoming.caller.principal.clone());
+                let attached =
+                    self.attach(Some(streams), incoming.caller.principal.clone(), Handshake::default());
                 sessions.insert(name, attached.clone());
                 Ok(attached)
             }
@@ -202,9 +234,13 @@ impl Front for Listener {
     }
 
     async fn session(&self, id: &SessionId, principal: &Principal) -> Option<Arc<front::Session>> {
-        let found = self.sessions.lock().get(id).filter(|one| one.principal == *principal).cloned()?;
+        let found = self.sessions.lock().get(id).cloned();
+        let found = match found {
+            Some(found) => found,
+            None => self.recall(id, principal).await?,
+        };
         *found.heard.lock() = Instant::now();
-        found.streams.clone()
+        found.streams.clone().filter(|_| found.principal == *principal)
     }
 
     fn message(&self, incoming: front::Incoming) {
@@ -238,7 +274,7 @@ impl Front for Listener {
     fn listening(&self, _: Listening) {}
 
     async fn end(&self, session: Arc<front::Session>, _: Caller) {
-        self.drop_session(session.id());
+        self.drop_session(session.id()).await;
     }
 }
 

@@ -29,6 +29,7 @@ use tokio_util::task::TaskTracker;
 use crate::call::{Upstream, envelope};
 use crate::client::{Client, Reply, Voice};
 use crate::made;
+use crate::memory::Memory;
 use crate::news::News;
 use crate::server::{FromServer, Life, Owner, Server, cancel};
 use crate::who::{Connection, Said};
@@ -39,6 +40,8 @@ pub(crate) struct Session {
     server: Arc<Server>,
     client: Client,
     connection: Connection,
+    /// Where it is kept what the client agreed on with the server, if it is to outlive us.
+    memory: Option<Memory>,
     /// What the client waits for, by numbers of our own: clients that share a session have ids of their own.
     running: Mutex<BTreeMap<u64, Running>>,
     /// What the server asked, by the numbers that we gave it.
@@ -96,12 +99,14 @@ impl Session {
         server: Arc<Server>,
         client: Client,
         connection: Connection,
+        memory: Option<Memory>,
     ) -> Arc<Self> {
         Arc::new(Self {
             engine,
             server,
             client,
             connection,
+            memory,
             running: Mutex::default(),
             asked: Mutex::default(),
             next: AtomicU64::new(1),
@@ -126,6 +131,13 @@ impl Session {
     /// Whether the server ever answered this client.
     pub(crate) fn has_begun(&self) -> bool {
         self.server.handshake.has_begun()
+    }
+
+    /// The client has said that it will not come back, or did not for long.
+    pub(crate) async fn forget(&self) {
+        if let Some(memory) = &self.memory {
+            memory.forget().await;
+        }
     }
 
     /// Ends the server behind this client.
@@ -347,7 +359,11 @@ impl Session {
         loop {
             match tokio::time::timeout(patience(method), self.exchange(request, voice)).await {
                 Ok(Ok(answer)) => {
-                    self.server.handshake.answered(request, &answer);
+                    if self.server.handshake.answered(request, &answer)
+                        && let Some(memory) = &self.memory
+                    {
+                        memory.keep(&self.server.handshake).await;
+                    }
                     match method {
                         "initialize" if answer.result().is_some() => self.server.is_ready().await,
                         "tools/list" => self.server.catalog.learn(request, &answer),

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Reply};
-use crate::server::{Backend, Owner, Server};
+use crate::server::{Backend, Handshake, Owner, Server};
 use crate::session::{Incoming, Session};
 use crate::who::Connection;
 
@@ -47,8 +47,9 @@ where
     let link = Link::new();
     let (client, writing) = line_writer(output, link.clone(), QueueLimits::default());
     let writing = tokio::spawn(writing);
-    let (server, keeping) = Server::new(name, backend);
-    let session = Session::new(engine.clone(), server.clone(), Client::Line(client.clone()), connection);
+    let (server, keeping) = Server::new(name, backend, Handshake::default());
+    let session =
+        Session::new(engine.clone(), server.clone(), Client::Line(client.clone()), connection, None);
     let owner: Arc<dyn Owner> = session.clone();
     let kept = tokio::spawn(server.keep(keeping, Arc::downgrade(&owner)));
     drop(owner);

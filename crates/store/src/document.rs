@@ -1,4 +1,4 @@
-//! Small things with versions: the state of a breaker, the trust of a tenant, approvals, sessions.
+//! Small things with versions: the state of a breaker, the trust of a tenant, approvals, sessions, agreements.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,11 +16,13 @@ pub enum DocumentKind {
     Approvals,
     /// What is known of a conversation.
     Session,
+    /// What a client and a server agreed on.
+    Agreement,
 }
 
 impl DocumentKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Breaker, Self::Trust, Self::Approvals, Self::Session];
+    pub const ALL: [Self; 5] = [Self::Breaker, Self::Trust, Self::Approvals, Self::Session, Self::Agreement];
 
     /// The word that is stored for it.
     pub const fn name(self) -> &'static str {
@@ -29,6 +31,7 @@ impl DocumentKind {
             Self::Trust => "trust",
             Self::Approvals => "approvals",
             Self::Session => "session",
+            Self::Agreement => "agreement",
         }
     }
 

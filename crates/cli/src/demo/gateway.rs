@@ -65,8 +65,13 @@ impl Gateway {
         let url = format!("http://{}/mcp", listener.local_addr().map_err(cannot)?);
         let name = Namespace::new("bank").map_err(|error| Failure::World(error.to_string()))?;
         let local = Some(Connection::of_parent().actor);
-        let sessions =
-            Listener::new(steadfast.engine().clone(), name, Tokens::default(), local, start(launch, leash));
+        let sessions = Listener::new(
+            (steadfast.engine().clone(), steadfast.store().clone()),
+            name,
+            Tokens::default(),
+            local,
+            start(launch, leash),
+        );
         let tidying = tokio::spawn(sessions.clone().tidy());
         let endpoint = Arc::new(Endpoint::new(sessions.clone(), Settings::default()));
         let service = move |request: Request<_>, peer| {

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use steadfast_core::classify::Fault;
 use steadfast_core::id::Digest;
 use steadfast_mcp::message::{Id, Message};
@@ -16,7 +18,7 @@ use super::{HANDSHAKE, Place};
 #[derive(Debug, Default)]
 pub(crate) struct Handshake(Mutex<Told>);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Told {
     /// The parameters of `initialize`; none in the era without.
     initialize: Option<RawJson>,
@@ -36,7 +38,39 @@ pub(super) struct Words {
 /// The most resources whose subscription is repeated.
 const MOST_WATCHED: usize = 1024;
 
+/// The same as it is written down.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Written {
+    initialize: Option<Box<RawValue>>,
+    log_level: Option<Box<RawValue>>,
+    watched: BTreeMap<String, Box<RawValue>>,
+}
+
 impl Handshake {
+    /// What a server was told before, by another process of ours.
+    pub(crate) fn restored(written: Written) -> Self {
+        let raw = |value: Box<RawValue>| RawJson::parse(value.get().to_owned()).ok();
+        let Written { initialize, log_level, watched } = written;
+        Self(Mutex::new(Told {
+            initialize: initialize.and_then(raw),
+            begun: true,
+            log_level: log_level.and_then(raw),
+            watched: watched.into_iter().filter_map(|(uri, params)| Some((uri, raw(params)?))).collect(),
+            tools: None,
+        }))
+    }
+
+    /// What a server would have to be told by another process of ours.
+    pub(crate) fn written(&self) -> Written {
+        let Told { initialize, log_level, watched, .. } = self.0.lock().clone();
+        let raw = |value: RawJson| RawValue::from_string(value.as_str().to_owned()).ok();
+        Written {
+            initialize: initialize.and_then(raw),
+            log_level: log_level.and_then(raw),
+            watched: watched.into_iter().filter_map(|(uri, params)| Some((uri, raw(params)?))).collect(),
+        }
+    }
+
     /// Whether there is anything to repeat.
     pub(crate) fn has_begun(&self) -> bool {
         self.0.lock().begun
@@ -47,9 +81,9 @@ impl Handshake {
         self.0.lock().begun = true;
     }
 
-    /// What the server answered with success, as far as it has to be repeated.
-    pub(crate) fn answered(&self, request: &Message, response: &Message) {
-        let (Some(method), Some(result)) = (request.method(), response.result()) else { return };
+    /// What the server answered with success, as far as it has to be repeated. Says whether there is more to repeat now.
+    pub(crate) fn answered(&self, request: &Message, response: &Message) -> bool {
+        let (Some(method), Some(result)) = (request.method(), response.result()) else { return false };
         let params = || request.params_json();
         let mut told = self.0.lock();
         told.begun = true;
@@ -68,9 +102,13 @@ impl Handshake {
                     told.watched.remove(&*uri);
                 }
             }
-            "tools/list" if request.param("cursor").is_none() => told.tools = tools(result),
-            _ => {}
+            "tools/list" if request.param("cursor").is_none() => {
+                told.tools = tools(result);
+                return false;
+            }
+            _ => return false,
         }
+        true
     }
 
     /// What a new incarnation has to be told; nothing before any client spoke.

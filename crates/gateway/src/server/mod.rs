@@ -21,7 +21,7 @@ use steadfast_mcp::raw::RawJson;
 use steadfast_process::{Incarnations, Supervisor};
 
 use self::child::Child;
-pub(crate) use self::handshake::Handshake;
+pub(crate) use self::handshake::{Handshake, Written};
 use self::pending::Pending;
 pub(crate) use self::pending::{Hear, Place};
 use self::remote::Remote;
@@ -85,16 +85,18 @@ pub(crate) struct Recovery {
 const HANDSHAKE: Duration = Duration::from_secs(120);
 
 impl Server {
-    /// A server that is started or connected to when it is wanted. What keeps it must run for that.
-    pub(crate) fn new(name: Namespace, backend: Backend) -> (Arc<Self>, Keeping) {
+    /// A server that is started or connected to when it is wanted, and then told what it was told before. What keeps it
+    /// must run for that.
+    pub(crate) fn new(name: Namespace, backend: Backend, handshake: Handshake) -> (Arc<Self>, Keeping) {
         let (way, incarnations) = match backend {
             Backend::Child(supervisor, incarnations) => {
                 (Way::Child(Child::new(supervisor)), Some(incarnations))
             }
-            Backend::Remote(server, headers) => (Way::Remote(Box::new(Remote::new(server, headers))), None),
+            Backend::Remote(server, headers) => {
+                (Way::Remote(Box::new(Remote::new(server, headers, handshake.has_begun()))), None)
+            }
         };
-        let (handshake, pending, owner) = (Handshake::default(), Arc::default(), OnceLock::new());
-        let catalog = Catalog::default();
+        let (catalog, pending, owner) = (Catalog::default(), Arc::default(), OnceLock::new());
         let server = Arc::new(Self { name, handshake, catalog, pending, owner, way });
         (server, Keeping(incarnations))
     }

@@ -55,9 +55,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 const MOST_RESUMED: u32 = 5;
 
 impl Remote {
-    pub(super) fn new(server: back::Server, headers: HeaderMap) -> Self {
-        let state =
-            State { life: Life(1), standing: Standing::Fresh, version: None, session: None, listening: None };
+    /// One that was spoken with before, by another process of ours, does not know us any more.
+    pub(super) fn new(server: back::Server, headers: HeaderMap, was_known: bool) -> Self {
+        let standing = if was_known { Standing::Forgotten } else { Standing::Fresh };
+        let state = State { life: Life(1), standing, version: None, session: None, listening: None };
         Self { server, headers, state: Mutex::new(state), mending: tokio::sync::Mutex::default() }
     }
 

@@ -55,6 +55,19 @@ impl Client {
         Self { child, way, incoming, next: 1, heard: Vec::new() }
     }
 
+    /// The same session, where another process listens now.
+    pub(crate) fn moves_to(&mut self, mut command: Command) {
+        let Way::Http(http) = &self.way else { panic!("only a session over HTTP outlives its gateway") };
+        let address = http.address;
+        self.child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        crate::world::wait(|| TcpStream::connect(address).is_ok(), || format!("somebody at {address}"));
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        let Way::Http(http) = &self.way else { panic!("only HTTP has one") };
+        http.address
+    }
+
     pub(crate) fn initialize(&mut self) -> Value {
         let params = json!({
             "protocolVersion": "2025-11-25",

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::client::Client;
-use crate::world::{World, free_address, kill, lives, wait};
+use crate::world::{By, World, free_address, kill, lives, wait};
 
 #[test]
 fn gr_9_a_gateway_killed_during_a_write_does_not_run_it_again() {
@@ -24,6 +24,26 @@ fn gr_9_a_gateway_killed_during_a_write_does_not_run_it_again() {
     let said = world.client().call("pay", arguments);
     assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
     assert_eq!(world.count("pay a"), 1);
+}
+
+#[test]
+fn gr_9_the_session_of_an_http_client_survives_a_gateway_that_was_killed() {
+    for back in [By::Stdio, By::Http] {
+        let world = World::of("gr_9_session", "", By::Http, back);
+        let arguments = json!({ "id": "a", "fault": "slow", "size": 60_000 });
+        let mut client = world.client();
+        client.send_call("pay", arguments.clone());
+        world.until("pay a", 1);
+        kill(client.pid());
+        client.ended();
+        let listen = client.address().to_string();
+        client.moves_to(world.wrap(&["--listen", &listen]));
+        let said = client.call("pay", arguments);
+        assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
+        assert_eq!(world.count("pay a"), 1);
+        assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1", "without a new handshake");
+        assert_eq!(world.count("initialize"), 2, "the server was told again what its client said");
+    }
 }
 
 #[test]

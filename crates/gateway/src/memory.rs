@@ -1,0 +1,103 @@
+//! Sessions that outlive us: what a client of the older era agreed on with its server, kept in the store.
+//!
+//! The name of a session lets whoever knows it speak in it, so it is kept as a digest, with the one it belongs to.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use steadfast_core::id::{Digest, Namespace};
+use steadfast_core::{Timestamp, millis};
+use steadfast_mcp::http::front::{Principal, SessionId};
+use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, Store, Written as Outcome};
+
+use crate::server::{Handshake, Written};
+
+/// How long an agreement is kept after it changed last.
+const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+/// How often a change is tried again because somebody else was faster.
+const TRIES: u32 = 8;
+
+/// Where one session is kept.
+pub(crate) struct Memory {
+    store: Arc<dyn Store>,
+    name: DocumentName,
+    server: Namespace,
+    principal: Principal,
+}
+
+/// An agreement as it lies in the store.
+#[derive(Deserialize, Serialize)]
+struct Kept {
+    format: u32,
+    server: String,
+    principal: String,
+    told: Written,
+}
+
+const FORMAT: u32 = 1;
+
+impl Memory {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        id: &SessionId,
+        server: &Namespace,
+        principal: &Principal,
+    ) -> Self {
+        let id = Digest::of(id.as_str().as_bytes()).to_hex();
+        let name = DocumentName { kind: DocumentKind::Agreement, id: id.into() };
+        Self { store, name, server: server.clone(), principal: principal.clone() }
+    }
+
+    /// Keeps what the client told the server so far. A store that fails is no reason not to go on: the session then ends
+    /// with us.
+    pub(crate) async fn keep(&self, handshake: &Handshake) {
+        let kept = Kept {
+            format: FORMAT,
+            server: self.server.as_str().to_owned(),
+            principal: self.principal.as_str().to_owned(),
+            told: handshake.written(),
+        };
+        let Ok(body) = serde_json::to_string(&kept) else { return };
+        self.write(Some(body.into())).await;
+    }
+
+    /// The session has ended.
+    pub(crate) async fn forget(&self) {
+        self.write(None).await;
+    }
+
+    /// What was agreed on, if this one did.
+    pub(crate) async fn find(&self) -> Option<Handshake> {
+        let document = self.store.read(&self.name).await.ok()??;
+        let kept: Kept = serde_json::from_str(&document.body).ok()?;
+        let is_ours = kept.format == FORMAT
+            && kept.server == self.server.as_str()
+            && kept.principal == self.principal.as_str();
+        is_ours.then(|| Handshake::restored(kept.told))
+    }
+
+    async fn write(&self, body: Option<Arc<str>>) {
+        let expires = Some(now() + KEPT);
+        let mut found = match self.store.read(&self.name).await {
+            Ok(found) => found,
+            Err(error) => return tracing::warn!(event = "session.not_kept", why = %error),
+        };
+        for _ in 0..TRIES {
+            if found.is_none() && body.is_none() {
+                return;
+            }
+            let replaces = found.as_ref().map(|document| document.version);
+            let write = DocumentWrite { replaces, body: body.clone(), expires };
+            match self.store.write(&self.name, write).await {
+                Ok(Outcome::As(_)) => return,
+                Ok(Outcome::Stale(now)) => found = now,
+                Err(error) => return tracing::warn!(event = "session.not_kept", why = %error),
+            }
+        }
+    }
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_millis(millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
+}

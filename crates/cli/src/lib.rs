@@ -3,12 +3,15 @@
 //! One file or folder per command; what they share is `sources` (where the configuration comes from), `output` (how things
 //! are said) and `failure` (how things go wrong, and the exit code that tells it).
 
+mod behind;
 mod check;
 mod config;
 mod demo;
 mod failure;
 mod import;
+mod listening;
 mod output;
+mod serve;
 mod sources;
 mod stop;
 mod wrap;
@@ -39,6 +42,8 @@ enum Command {
     DemoBank(demo::bank::Options),
     /// Stands in front of one MCP server: `steadfast wrap -- COMMAND ARGUMENTS`.
     Wrap(wrap::Options),
+    /// Stands in front of the MCP servers of the configuration, at one address.
+    Serve(serve::Options),
     /// Puts the MCP servers of Claude Code, Claude Desktop, Cursor, VS Code, Codex and OpenClaw behind us, or back.
     Import(import::Options),
     /// Reads the configuration and says everything that is wrong with it; opens nothing.
@@ -61,6 +66,7 @@ pub fn main() -> ExitCode {
             Ok(())
         }
         Command::Wrap(options) => wrap::run(&options),
+        Command::Serve(options) => serve::run(&options),
         Command::Import(options) => import::run(&options),
         Command::Check(options) => check::run(&options),
         Command::Config(config::Config::Explain(options)) => config::explain(&options),

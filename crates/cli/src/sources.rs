@@ -23,9 +23,15 @@ impl Chosen {
         if !self.files.is_empty() {
             // The last of the usual places is that of the project.
             sources.files.pop();
-            let named = |path: &PathBuf| ConfigFile { path: path.clone(), needed: Needed::Always };
             sources.files.extend(self.files.iter().map(named));
         }
+        sources
+    }
+
+    /// The same, and these files of others.
+    pub(crate) fn sources_and(&self, files: &[PathBuf]) -> Sources {
+        let mut sources = self.sources();
+        sources.files.extend(files.iter().map(named));
         sources
     }
 
@@ -33,4 +39,8 @@ impl Chosen {
     pub(crate) fn load(&self) -> Result<Config, Failure> {
         Config::load(&self.sources()).map_err(Failure::from)
     }
+}
+
+fn named(path: impl Into<PathBuf>) -> ConfigFile {
+    ConfigFile { path: path.into(), needed: Needed::Always }
 }

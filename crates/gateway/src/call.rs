@@ -10,7 +10,7 @@ use steadfast_core::envelope::{
 use steadfast_core::id::{Namespace, RequestId, SessionKey, ToolName};
 use steadfast_core::output::RawJson as Kept;
 use steadfast_executor::{Answer, Attempt, Tool};
-use steadfast_mcp::message::Message;
+use steadfast_mcp::message::{Message, code};
 use steadfast_mcp::raw::RawJson;
 
 use crate::made::answer_of;
@@ -73,48 +73,76 @@ fn next_request() -> RequestId {
 }
 
 /// A tool of a server behind us, as one request wants it.
-pub(crate) struct Upstream {
-    server: Arc<Server>,
-    request: Message,
-    news: Option<Arc<News>>,
+pub(crate) enum Upstream {
+    At {
+        server: Arc<Server>,
+        request: Message,
+        news: Option<Arc<News>>,
+    },
+    /// No server has it, and this is what is said then.
+    Nowhere {
+        why: String,
+    },
 }
 
 impl Upstream {
-    pub(crate) fn new(server: Arc<Server>, request: Message, news: Option<Arc<News>>) -> Self {
-        Self { server, request, news }
+    pub(crate) fn at(server: Arc<Server>, request: Message, news: Option<Arc<News>>) -> Self {
+        Self::At { server, request, news }
+    }
+
+    pub(crate) fn nowhere(why: String) -> Self {
+        Self::Nowhere { why }
     }
 }
 
 impl Tool for Upstream {
     fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
-        let (server, news) = (self.server.clone(), self.news.clone());
-        let key = RawJson::string(attempt.idempotency_key());
-        let mut sent = self
-            .request
-            .rewrite()
-            .meta("dev.steadfast/idempotency-key", key)
-            .meta("dev.steadfast/attempt", RawJson::number(attempt.number.into()));
-        if let Some(deadline) = attempt.deadline {
-            sent = sent.meta("dev.steadfast/deadline", RawJson::number(deadline.as_millis()));
-        }
-        if let Some(trace) = &attempt.traceparent {
-            sent = sent.meta("traceparent", RawJson::string(trace));
-        }
-        let sent = sent.finish();
-        async move {
-            server.handshake.spoke();
-            let pulse = attempt.clone();
-            let hear = news.map(|news| news.hear(move || pulse.progress()));
-            let mut place = server.send(&sent, hear).await?;
-            let answer = tokio::select! {
-                answer = place.answer() => answer,
-                () = attempt.cancelled() => {
-                    server.withdraw(&place).await;
-                    // What it still says counts.
-                    place.answer().await
-                }
-            };
-            answer_of(&answer?)
+        let running = match self {
+            Self::At { server, request, news } => {
+                let sent = sent(request, &attempt);
+                Ok(run(server.clone(), sent, news.clone(), attempt))
+            }
+            Self::Nowhere { why } => {
+                let refusal = Message::error_response(None, code::INVALID_PARAMS, why, None);
+                Err(answer_of(&refusal))
+            }
+        };
+        async {
+            match running {
+                Ok(running) => running.await,
+                Err(refused) => refused,
+            }
         }
     }
+}
+
+/// A request as the server gets it: with the key, the number of the attempt and the time that is left.
+fn sent(request: &Message, attempt: &Attempt) -> Message {
+    let mut sent = request
+        .rewrite()
+        .meta("dev.steadfast/idempotency-key", RawJson::string(attempt.idempotency_key()))
+        .meta("dev.steadfast/attempt", RawJson::number(attempt.number.into()));
+    if let Some(deadline) = attempt.deadline {
+        sent = sent.meta("dev.steadfast/deadline", RawJson::number(deadline.as_millis()));
+    }
+    if let Some(trace) = &attempt.traceparent {
+        sent = sent.meta("traceparent", RawJson::string(trace));
+    }
+    sent.finish()
+}
+
+async fn run(server: Arc<Server>, sent: Message, news: Option<Arc<News>>, attempt: Attempt) -> Answer {
+    server.handshake.spoke();
+    let pulse = attempt.clone();
+    let hear = news.map(|news| news.hear(move || pulse.progress()));
+    let mut place = server.send(&sent, hear).await?;
+    let answer = tokio::select! {
+        answer = place.answer() => answer,
+        () = attempt.cancelled() => {
+            server.withdraw(&place).await;
+            // What it still says counts.
+            place.answer().await
+        }
+    };
+    answer_of(&answer?)
 }

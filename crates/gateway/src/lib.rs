@@ -6,6 +6,10 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `session` | which message of a client or server goes where |
+//! | `session/asking` | requests that are no calls |
+//! | `servers`, `merge` | several servers behind one client: whose a message is, and what they say as one |
+//! | `shared`, `pool` | servers that several sessions use |
+//! | `configured` | a server that is wanted |
 //! | `client` | the ways to a client: a line, the streams of a session, the answers to single requests |
 //! | `server/` | a server behind us: requests and their answers, death and recovery |
 //! | `call` | a call as the engine takes it, and the tool that it runs |
@@ -14,25 +18,32 @@
 //! | `made` | the message that a client gets for what a call came to |
 //! | `catalog` | what is known of a server's tools |
 //! | `listen` | clients over HTTP and their sessions |
-//! | `wrap` | a client on our own streams |
+//! | `wrap` | a client on a line |
 //! | `memory` | sessions that outlive us |
 //! | `local` | who started us, and what a server is called that nobody gave a name |
 
 mod call;
 mod catalog;
 mod client;
+mod configured;
 mod listen;
 mod local;
 mod made;
 mod memory;
+mod merge;
 mod news;
+mod pool;
 mod server;
+mod servers;
 mod session;
+mod shared;
 mod who;
 mod wrap;
 
-pub use listen::{Listener, Start};
+pub use configured::{Configured, Sharing, Start};
+pub use listen::{Door, Listener};
 pub use local::{namespace_of, namespace_of_url};
+pub use pool::Pool;
 pub use server::Backend;
 pub use who::{Connection, Said};
 pub use wrap::{Wrapped, wrap};

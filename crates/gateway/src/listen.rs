@@ -1,19 +1,21 @@
-//! Clients over streamable HTTP, each session with a server of its own behind it: what `steadfast wrap --listen` does.
+//! Clients over streamable HTTP and their sessions: what `steadfast serve` and `steadfast wrap --listen` do.
 //!
 //! In the older era a session begins with `initialize` and ends when its client says so or has been silent for long. In
-//! the modern one every request stands alone; those share one server.
+//! the modern one every request stands alone; those of one client share what they need.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use steadfast_core::id::{ActorId, Digest, Namespace, SessionKey};
+use steadfast_core::id::{ActorId, Digest, SessionKey};
 use steadfast_executor::Engine;
 use steadfast_mcp::http::front::{
     self, Caller, Front, Listening, Principal, Refusal, SessionId, StreamLimits, Tokens,
 };
 use steadfast_mcp::http::{Era, MODERN};
+use steadfast_mcp::message::Message;
+use steadfast_mcp::raw;
 use steadfast_store::Store;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinHandle;
@@ -21,26 +23,38 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Reply};
-use crate::memory::Memory;
-use crate::server::{Backend, Handshake, Owner, Server};
+use crate::configured::{Configured, Sharing};
+use crate::memory::{Agreements, Memory};
+use crate::pool::{Pool, Sharers};
+use crate::server::Handshake;
 use crate::session::{Incoming, Session};
 use crate::who::Connection;
 
-/// Makes the server behind a session.
-pub type Start = Box<dyn Fn() -> Backend + Send + Sync>;
-
-/// The sessions of all clients.
-pub struct Listener {
-    engine: Engine,
-    store: Arc<dyn Store>,
-    name: Namespace,
-    start: Start,
-    tokens: Tokens,
+/// What is behind one address, and for whom.
+#[derive(Clone)]
+pub struct Door {
+    /// Runs the calls.
+    pub engine: Engine,
+    /// Where sessions are kept that outlive us.
+    pub store: Arc<dyn Store>,
+    /// What this door is called. A session of one is none of another.
+    pub name: Arc<str>,
+    /// The servers behind it.
+    pub servers: Vec<Configured>,
+    /// The servers that sessions share, also those of other doors.
+    pub pool: Arc<Pool>,
+    /// Who may come in.
+    pub tokens: Tokens,
     /// Who asks without a token, where that is allowed.
-    local: Option<ActorId>,
+    pub local: Option<ActorId>,
+}
+
+/// The sessions of all clients of a door.
+pub struct Listener {
+    door: Door,
     sessions: Mutex<HashMap<SessionId, Arc<Attached>>>,
-    /// What those share who have no session.
-    shared: Mutex<Option<Arc<Attached>>>,
+    /// What those have who have no session.
+    sessionless: Mutex<HashMap<Principal, Arc<Attached>>>,
     stop: CancellationToken,
 }
 
@@ -53,13 +67,14 @@ struct Attached {
     inbox: mpsc::Sender<Incoming>,
     /// When something was last heard of the client.
     heard: Mutex<Instant>,
-    tasks: [JoinHandle<()>; 2],
+    taking: JoinHandle<()>,
+    kept: Vec<JoinHandle<()>>,
     /// Nothing is waited for any more.
     stop: CancellationToken,
 }
 
-/// The most sessions at a time: each has a server of its own.
-const MOST_SESSIONS: usize = 64;
+/// The most sessions at a time where they share their servers.
+const MOST_SESSIONS: usize = 1024;
 /// Messages of one session that wait to be looked at.
 const INBOX: usize = 256;
 /// A session of which nothing was heard for so long is ended.
@@ -72,17 +87,10 @@ const LOOK: Duration = Duration::from_secs(60);
 const LATER: Duration = Duration::from_secs(5);
 
 impl Listener {
-    /// Takes clients for servers that `start` makes. Without tokens everybody who can reach us is `local`.
-    pub fn new(
-        (engine, store): (Engine, Arc<dyn Store>),
-        name: Namespace,
-        tokens: Tokens,
-        local: Option<ActorId>,
-        start: Start,
-    ) -> Arc<Self> {
-        let (sessions, shared) = (Mutex::default(), Mutex::default());
-        let stop = CancellationToken::new();
-        Arc::new(Self { engine, store, name, start, tokens, local, sessions, shared, stop })
+    /// Takes clients. Without tokens everybody who can reach us is the local one.
+    pub fn new(door: Door) -> Arc<Self> {
+        let (sessions, sessionless) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { door, sessions, sessionless, stop: CancellationToken::new() })
     }
 
     /// Ends sessions that are not used any more, until it is dropped.
@@ -96,19 +104,21 @@ impl Listener {
             for id in idle {
                 self.drop_session(&id).await;
             }
+            self.door.pool.tidy().await;
         }
     }
 
     /// Ends every session, after what is under way has had the time that the engine gives it.
     pub async fn close(&self, drain: Duration) {
-        self.engine.shutdown(drain).await;
+        self.door.engine.shutdown(drain).await;
         self.stop.cancel();
-        let sessions: Vec<_> = self.sessions.lock().drain().map(|(_, one)| one).collect();
-        let shared = self.shared.lock().take();
-        let ending: Vec<_> = sessions.into_iter().chain(shared).map(|one| one.end()).collect();
+        let mut attached: Vec<_> = self.sessions.lock().drain().map(|(_, one)| one).collect();
+        attached.extend(self.sessionless.lock().drain().map(|(_, one)| one));
+        let ending: Vec<_> = attached.into_iter().map(|one| one.end()).collect();
         for one in ending {
             let _ = one.await;
         }
+        self.door.pool.close().await;
     }
 
     async fn drop_session(&self, id: &SessionId) {
@@ -120,65 +130,81 @@ impl Listener {
         }
     }
 
+    /// Makes a client one that can be spoken with.
     fn attach(
         &self,
         streams: Option<Arc<front::Session>>,
         principal: Principal,
-        handshake: Handshake,
+        first: First,
     ) -> Arc<Attached> {
-        let (server, keeping) = Server::new(self.name.clone(), (self.start)(), handshake);
         let memory = streams.as_ref().map(|streams| self.memory(streams.id(), &principal));
         let client = streams.clone().map_or(Client::Answers, Client::Streams);
         // Who knows the name of a session can speak in it, so it is not written down.
         let key = streams.as_ref().map(|streams| Digest::of(streams.id().as_str().as_bytes()).fingerprint());
         let session = key.and_then(|key| SessionKey::new(format!("mcp:{key}")).ok());
         let connection = Connection { actor: self.actor(&principal), session };
-        let session = Session::new(self.engine.clone(), server.clone(), client, connection, memory);
+        let sharers = first.introduction().map(|said| Sharers { principal: principal.clone(), said });
+        let behind = self.door.servers.iter().map(|server| match (server.sharing, &sharers) {
+            (Sharing::Shared, Some(sharers)) => (self.door.pool.get(server, sharers), None),
+            (Sharing::Shared | Sharing::PerSession { .. }, _) => server.alone(first.handshake(server)),
+        });
+        let (behind, keeping) = behind.unzip();
+        let session = Session::new(self.door.engine.clone(), behind, client, connection, memory);
+        let kept = session.keep_servers(keeping);
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let taking = session.clone();
-        let owner: Arc<dyn Owner> = session.clone();
-        let tasks = [
-            tokio::spawn(server.keep(keeping, Arc::downgrade(&owner))),
-            // One after the other: what a client says first is heard first.
-            tokio::spawn(async move {
-                while let Some(incoming) = messages.recv().await {
-                    taking.take(incoming).await;
-                }
-            }),
-        ];
+        // One after the other: what a client says first is heard first.
+        let taking = tokio::spawn(async move {
+            if let First::Before(agreements) = first {
+                taking.recall(&agreements).await;
+            }
+            while let Some(incoming) = messages.recv().await {
+                taking.take(incoming).await;
+            }
+        });
         Arc::new(Attached {
             streams,
             principal,
             session,
             inbox,
             heard: Mutex::new(Instant::now()),
-            tasks,
+            taking,
+            kept,
             stop: self.stop.clone(),
         })
     }
 
     fn memory(&self, id: &SessionId, principal: &Principal) -> Memory {
-        Memory::new(self.store.clone(), id, &self.name, principal)
+        Memory::new(self.door.store.clone(), id, &self.door.name, principal)
     }
 
     /// A session that another process of ours had.
     async fn recall(&self, id: &SessionId, principal: &Principal) -> Option<Arc<Attached>> {
-        let handshake = self.memory(id, principal).find().await?;
+        let agreements = self.memory(id, principal).find().await?;
         let mut sessions = self.sessions.lock();
         if let Some(found) = sessions.get(id) {
             return Some(found.clone());
         }
-        if sessions.len() >= MOST_SESSIONS {
+        if sessions.len() >= self.most_sessions() {
             return None;
         }
         let streams = front::Session::new(id.clone(), StreamLimits::default());
-        let attached = self.attach(Some(streams), principal.clone(), handshake);
+        let attached = self.attach(Some(streams), principal.clone(), First::Before(agreements));
         sessions.insert(id.clone(), attached.clone());
         Some(attached)
     }
 
+    /// As many as the scarcest server allows.
+    fn most_sessions(&self) -> usize {
+        let most = self.door.servers.iter().map(|server| match server.sharing {
+            Sharing::Shared => MOST_SESSIONS,
+            Sharing::PerSession { most } => most,
+        });
+        most.min().unwrap_or(MOST_SESSIONS)
+    }
+
     fn actor(&self, principal: &Principal) -> ActorId {
-        match &self.local {
+        match &self.door.local {
             Some(local) if principal.as_str() == LOCAL => local.clone(),
             Some(_) | None => token_actor(principal),
         }
@@ -189,10 +215,14 @@ impl Listener {
         let id = incoming.message.id();
         match (incoming.era, &incoming.session) {
             (Era::Modern, _) => {
-                let mut shared = self.shared.lock();
-                let found = shared
-                    .get_or_insert_with(|| self.attach(None, Principal::new(SHARED), Handshake::default()));
-                Ok(found.clone())
+                let principal = &incoming.caller.principal;
+                let mut sessionless = self.sessionless.lock();
+                if let Some(found) = sessionless.get(principal) {
+                    return Ok(found.clone());
+                }
+                let attached = self.attach(None, principal.clone(), First::Nothing);
+                sessionless.insert(principal.clone(), attached.clone());
+                Ok(attached)
             }
             (Era::Legacy, Some(session)) => {
                 let found = self.sessions.lock().get(session.id()).cloned();
@@ -200,13 +230,14 @@ impl Listener {
             }
             (Era::Legacy, None) => {
                 let mut sessions = self.sessions.lock();
-                if sessions.len() >= MOST_SESSIONS {
+                if sessions.len() >= self.most_sessions() {
                     return Err(Refusal::overloaded(id.as_ref(), LATER));
                 }
                 let name = new_id();
                 let streams = front::Session::new(name.clone(), StreamLimits::default());
-                let attached =
-                    self.attach(Some(streams), incoming.caller.principal.clone(), Handshake::default());
+                let principal = incoming.caller.principal.clone();
+                let first = First::Now(introduction(&incoming.message));
+                let attached = self.attach(Some(streams), principal, first);
                 sessions.insert(name, attached.clone());
                 Ok(attached)
             }
@@ -216,14 +247,51 @@ impl Listener {
 
 /// As whom those are admitted who need no token.
 const LOCAL: &str = "local";
-/// Whose server it is that requests without a session share.
-const SHARED: &str = "";
+
+/// How a client begins.
+enum First {
+    /// It introduces itself, and says this of what it can.
+    Now(Digest),
+    /// It did so before, to another process of ours.
+    Before(Agreements),
+    /// It never does, in the modern era.
+    Nothing,
+}
+
+impl First {
+    fn introduction(&self) -> Option<Digest> {
+        match self {
+            Self::Now(said) => Some(*said),
+            Self::Before(agreements) => {
+                agreements.values().find_map(|told| told.initialize()).map(|request| introduction(&request))
+            }
+            Self::Nothing => None,
+        }
+    }
+
+    fn handshake(&self, server: &Configured) -> Handshake {
+        match self {
+            Self::Before(agreements) => match agreements.get(server.name.as_str()) {
+                Some(told) => Handshake::restored(told.clone()),
+                None => Handshake::default(),
+            },
+            Self::Now(_) | Self::Nothing => Handshake::default(),
+        }
+    }
+}
+
+/// What a client says of itself as far as a server acts on it: those who say the same can share one.
+fn introduction(initialize: &Message) -> Digest {
+    let said = |name| initialize.param(name).unwrap_or_default();
+    let version = raw::string(said("protocolVersion")).unwrap_or_default();
+    Digest::of(format!("{version}\n{}", said("capabilities")).as_bytes())
+}
 
 impl Front for Listener {
     fn admit(&self, bearer: Option<&[u8]>) -> Option<Principal> {
-        match &self.local {
+        match &self.door.local {
             Some(_) => Some(Principal::new(LOCAL)),
-            None => self.tokens.principal(bearer?).cloned(),
+            None => self.door.tokens.principal(bearer?).cloned(),
         }
     }
 
@@ -290,13 +358,15 @@ impl Attached {
         if let Some(streams) = &self.streams {
             streams.close();
         }
-        let [kept, taking] = &self.tasks;
-        taking.abort();
-        let (session, kept, stop) = (self.session.clone(), kept.abort_handle(), self.stop.clone());
+        self.taking.abort();
+        let kept: Vec<_> = self.kept.iter().map(JoinHandle::abort_handle).collect();
+        let (session, stop) = (self.session.clone(), self.stop.clone());
         tokio::spawn(async move {
             session.finish(&stop).await;
             session.stop().await;
-            kept.abort();
+            for kept in kept {
+                kept.abort();
+            }
         })
     }
 }

@@ -138,7 +138,7 @@ fn texts(result: &str) -> Cow<'_, str> {
 }
 
 /// A text that is JSON because it is made of pieces that are.
-fn json(text: &str) -> RawJson {
+pub(crate) fn json(text: &str) -> RawJson {
     RawJson::parse(text.to_owned()).unwrap_or_else(|_| RawJson::string(text))
 }
 

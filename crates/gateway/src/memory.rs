@@ -2,16 +2,18 @@
 //!
 //! The name of a session lets whoever knows it speak in it, so it is kept as a digest, with the one it belongs to.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use steadfast_core::id::{Digest, Namespace};
+use steadfast_core::id::Digest;
 use steadfast_core::{Timestamp, millis};
 use steadfast_mcp::http::front::{Principal, SessionId};
 use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, Store, Written as Outcome};
 
-use crate::server::{Handshake, Written};
+use crate::server::Written;
+use crate::servers::Servers;
 
 /// How long an agreement is kept after it changed last.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -22,41 +24,43 @@ const TRIES: u32 = 8;
 pub(crate) struct Memory {
     store: Arc<dyn Store>,
     name: DocumentName,
-    server: Namespace,
+    door: Arc<str>,
     principal: Principal,
 }
+
+/// What each server was told, by its name.
+pub(crate) type Agreements = BTreeMap<String, Written>;
 
 /// An agreement as it lies in the store.
 #[derive(Deserialize, Serialize)]
 struct Kept {
     format: u32,
-    server: String,
+    door: String,
     principal: String,
-    told: Written,
+    told: Agreements,
 }
 
 const FORMAT: u32 = 1;
 
 impl Memory {
-    pub(crate) fn new(
-        store: Arc<dyn Store>,
-        id: &SessionId,
-        server: &Namespace,
-        principal: &Principal,
-    ) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, id: &SessionId, door: &Arc<str>, principal: &Principal) -> Self {
         let id = Digest::of(id.as_str().as_bytes()).to_hex();
         let name = DocumentName { kind: DocumentKind::Agreement, id: id.into() };
-        Self { store, name, server: server.clone(), principal: principal.clone() }
+        Self { store, name, door: door.clone(), principal: principal.clone() }
     }
 
-    /// Keeps what the client told the server so far. A store that fails is no reason not to go on: the session then ends
+    /// Keeps what the client told its servers so far. A store that fails is no reason not to go on: the session then ends
     /// with us.
-    pub(crate) async fn keep(&self, handshake: &Handshake) {
+    pub(crate) async fn keep(&self, servers: &Servers) {
+        let told = servers.iter().map(|behind| {
+            let server = &behind.server;
+            (server.name.as_str().to_owned(), server.handshake.written())
+        });
         let kept = Kept {
             format: FORMAT,
-            server: self.server.as_str().to_owned(),
+            door: self.door.as_ref().to_owned(),
             principal: self.principal.as_str().to_owned(),
-            told: handshake.written(),
+            told: told.collect(),
         };
         let Ok(body) = serde_json::to_string(&kept) else { return };
         self.write(Some(body.into())).await;
@@ -68,13 +72,12 @@ impl Memory {
     }
 
     /// What was agreed on, if this one did.
-    pub(crate) async fn find(&self) -> Option<Handshake> {
+    pub(crate) async fn find(&self) -> Option<Agreements> {
         let document = self.store.read(&self.name).await.ok()??;
         let kept: Kept = serde_json::from_str(&document.body).ok()?;
-        let is_ours = kept.format == FORMAT
-            && kept.server == self.server.as_str()
-            && kept.principal == self.principal.as_str();
-        is_ours.then(|| Handshake::restored(kept.told))
+        let is_ours =
+            kept.format == FORMAT && kept.door == *self.door && kept.principal == self.principal.as_str();
+        is_ours.then_some(kept.told)
     }
 
     async fn write(&self, body: Option<Arc<str>>) {

@@ -1,51 +1,57 @@
-//! One client and the server behind it: which message goes where.
+//! One client and the servers behind it: which message goes where.
 //!
 //! `tools/call` goes down the path of the engine. Every other request is passed on with a time-out, and once more where
-//! asking twice does no harm. What the server asks its client is numbered anew, so that the questions of a server that was
-//! started again are not taken for those of the one before.
+//! asking twice does no harm. What a server asks its client is numbered anew, so that the questions of several servers, or
+//! of one that was started again, are not taken for each other's.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+mod asking;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use http::HeaderMap;
 use parking_lot::Mutex;
 use steadfast_core::approval::Channel;
 use steadfast_core::call::{KeysOf, Waits};
-use steadfast_core::classify::{Fault, Source};
-use steadfast_core::id::ToolName;
+use steadfast_core::id::{Namespace, ToolName};
 use steadfast_executor::{CallOptions, Called, Canceller, Engine};
 use steadfast_mcp::delivery::GRACE;
 use steadfast_mcp::http::{Era, META_VERSION, param};
 use steadfast_mcp::message::{Id, Kind, Message, code};
 use steadfast_mcp::raw::RawJson;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::call::{Upstream, envelope};
 use crate::client::{Client, Reply, Voice};
 use crate::made;
-use crate::memory::Memory;
+use crate::memory::{Agreements, Memory};
 use crate::news::News;
-use crate::server::{FromServer, Life, Owner, Server, cancel};
+use crate::server::{FromServer, Keeping, Life, Owner, Written, cancel, initialized};
+use crate::servers::{Behind, Route, Servers};
 use crate::who::{Connection, Said};
 
-/// A client and its server.
+/// A client and its servers.
 pub(crate) struct Session {
     engine: Engine,
-    server: Arc<Server>,
+    servers: Servers,
     client: Client,
     connection: Connection,
     /// Where it is kept what the client agreed on with the server, if it is to outlive us.
     memory: Option<Memory>,
     /// What the client waits for, by numbers of our own: clients that share a session have ids of their own.
     running: Mutex<BTreeMap<u64, Running>>,
-    /// What the server asked, by the numbers that we gave it.
-    asked: Mutex<HashMap<u64, (Life, Id)>>,
+    /// What servers asked, by the numbers that we gave it.
+    asked: Mutex<HashMap<u64, Question>>,
+    /// Whether the client has said that it is ready.
+    is_ready: AtomicBool,
+    /// What the client watches at servers that others use too.
+    watching: Mutex<BTreeSet<(usize, String)>>,
     next: AtomicU64,
     tasks: TaskTracker,
 }
@@ -66,7 +72,17 @@ pub(crate) struct Incoming {
 struct Running {
     id: Id,
     voice: Voice,
+    /// Which server it is for, if it is for one.
+    at: Option<usize>,
     what: What,
+}
+
+/// What a server wants of the client.
+struct Question {
+    at: usize,
+    by: Life,
+    /// The server's own name for it.
+    id: Id,
 }
 
 enum What {
@@ -74,10 +90,6 @@ enum What {
     Other(Arc<Notify>),
 }
 
-/// How long a request that is no call may take.
-const REQUEST: Duration = Duration::from_secs(300);
-/// How often a request is sent that does no harm twice.
-const TRIES: u32 = 3;
 /// The most requests of a client that wait for their answers.
 const MOST_RUNNING: usize = 1024;
 /// The most questions of a server that wait for their client.
@@ -96,22 +108,40 @@ mod own {
 impl Session {
     pub(crate) fn new(
         engine: Engine,
-        server: Arc<Server>,
+        servers: Vec<Behind>,
         client: Client,
         connection: Connection,
         memory: Option<Memory>,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        let session = Arc::new(Self {
             engine,
-            server,
+            servers: Servers::new(servers),
             client,
             connection,
             memory,
             running: Mutex::default(),
             asked: Mutex::default(),
+            is_ready: AtomicBool::new(false),
+            watching: Mutex::default(),
             next: AtomicU64::new(1),
             tasks: TaskTracker::new(),
-        })
+        });
+        for (at, behind) in session.servers.iter().enumerate() {
+            if let Some(shared) = &behind.shared {
+                shared.join(&session, at);
+            }
+        }
+        session
+    }
+
+    /// Keeps the servers that are this client's alone, each in a task.
+    pub(crate) fn keep_servers(self: &Arc<Self>, keeping: Vec<Option<Keeping>>) -> Vec<JoinHandle<()>> {
+        let alone = self.servers.iter().zip(keeping).enumerate();
+        let kept = alone.filter_map(|(at, (behind, keeping))| {
+            let hearing = Arc::new(Hearing { session: Arc::downgrade(self), at });
+            Some(tokio::spawn(behind.server.clone().keep(keeping?, hearing)))
+        });
+        kept.collect()
     }
 
     /// Waits until what the client began is over, or until `stop`; then takes no more of it.
@@ -128,9 +158,15 @@ impl Session {
         !self.tasks.is_empty()
     }
 
-    /// Whether the server ever answered this client.
+    /// Whether a server ever answered this client.
     pub(crate) fn has_begun(&self) -> bool {
-        self.server.handshake.has_begun()
+        self.servers.iter().any(|behind| behind.server.handshake.has_begun())
+    }
+
+    /// How many calls of this client the server at this place has.
+    pub(crate) fn calls_at(&self, at: usize) -> usize {
+        let running = self.running.lock();
+        running.values().filter(|one| one.at == Some(at) && matches!(one.what, What::Call(_))).count()
     }
 
     /// The client has said that it will not come back, or did not for long.
@@ -140,9 +176,30 @@ impl Session {
         }
     }
 
-    /// Ends the server behind this client.
+    /// Goes on where another process of ours ended: the servers that are shared hear of this client, which will not
+    /// introduce itself again. Its own servers are told when they start.
+    pub(crate) async fn recall(&self, agreements: &Agreements) {
+        self.is_ready.store(true, Ordering::Relaxed);
+        let recalling = self.servers.iter().map(|behind| async {
+            let told = agreements.get(behind.server.name.as_str());
+            if let (Some(shared), Some(request)) = (&behind.shared, told.and_then(Written::initialize)) {
+                // One that fails now is asked again with the next request.
+                let _ = shared.introduce(&request).await;
+                self.tell(behind, &initialized()).await;
+            }
+        });
+        join_all(recalling).await;
+    }
+
+    /// Ends the servers behind this client, but for those that others use too.
     pub(crate) async fn stop(&self) {
-        self.server.stop().await;
+        let ending = self.servers.iter().map(|behind| async {
+            match &behind.shared {
+                Some(shared) => shared.leave(self),
+                None => behind.server.stop().await,
+            }
+        });
+        join_all(ending).await;
     }
 
     /// A message of the client. Comes back before it is answered, and in the order in which messages came.
@@ -165,49 +222,74 @@ impl Session {
             (Kind::Request { id, method: "tools/call" }, Some(reply)) => {
                 self.call(id, message, reply, &headers, from.as_ref().unwrap_or(&self.connection));
             }
-            (Kind::Request { id, .. }, Some(reply)) => self.pass_on(id, message, reply),
+            (Kind::Request { id, .. }, Some(reply)) => {
+                let route = self.servers.route(&message);
+                self.pass_on(id, message, route, reply);
+            }
             // Nobody could hear the answer.
             (Kind::Request { .. }, None) => {}
             (Kind::Notification { method: "notifications/cancelled" }, _) => self.cancelled(&message),
-            (Kind::Notification { .. }, _) => self.server.tell(&message).await,
+            (Kind::Notification { .. }, _) => self.told(&message).await,
             (Kind::Result { id } | Kind::Error { id: Some(id) }, _) => {
                 let asked = id.as_u64().and_then(|number| self.asked.lock().remove(&number));
-                if let Some((by, original)) = asked {
-                    self.server.answer(by, &message.rewrite().id(&original).finish()).await;
+                if let Some(Question { at, by, id }) = asked
+                    && let Some(behind) = self.servers.get(at)
+                {
+                    behind.server.answer(by, &message.rewrite().id(&id).finish()).await;
                 }
             }
             (Kind::Error { id: None }, _) => {}
         }
     }
 
+    /// The client tells its servers something.
+    async fn told(&self, notification: &Message) {
+        if notification.method() == Some("notifications/initialized") {
+            self.is_ready.store(true, Ordering::Relaxed);
+        }
+        for behind in self.servers.iter() {
+            self.tell(behind, notification).await;
+        }
+    }
+
+    async fn tell(&self, behind: &Behind, notification: &Message) {
+        if behind.shared.as_ref().is_none_or(|shared| shared.is_news(notification)) {
+            behind.server.tell(notification).await;
+        }
+    }
+
     /// A server wants something of its client.
-    async fn asked(&self, by: Life, request: &Message) {
-        let Some(original) = request.id() else { return };
+    async fn asked(&self, at: usize, by: Life, request: &Message) {
+        let Some(id) = request.id() else { return };
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let has_room = {
             let mut asked = self.asked.lock();
             let has_room = asked.len() < MOST_ASKED;
             if has_room {
-                asked.insert(number, (by, original.clone()));
+                asked.insert(number, Question { at, by, id: id.clone() });
             }
             has_room
         };
         if !has_room {
             let why = "too many questions wait for the client";
-            let refusal = Message::error_response(Some(&original), code::INTERNAL_ERROR, why, None);
-            return self.server.answer(by, &refusal).await;
+            let refusal = Message::error_response(Some(&id), code::INTERNAL_ERROR, why, None);
+            if let Some(behind) = self.servers.get(at) {
+                behind.server.answer(by, &refusal).await;
+            }
+            return;
         }
-        self.say(&request.rewrite().id(&Id::number(number)).finish()).await;
+        self.say(at, &request.rewrite().id(&Id::number(number)).finish()).await;
     }
 
-    /// Says what the server said by itself. Where exactly one request is under way it belongs to that, most likely, and a
+    /// Says what a server said by itself. Where exactly one request is under way it belongs to that, most likely, and a
     /// client that does not listen otherwise hears it there.
-    async fn say(&self, message: &Message) {
+    async fn say(&self, at: usize, message: &Message) {
         let voice = match &self.client {
             Client::Line(_) => None,
             Client::Streams(_) | Client::Answers => {
                 let running = self.running.lock();
-                let mut voices = running.values().map(|running| &running.voice);
+                let of_server = running.values().filter(|one| one.at.is_none_or(|of| of == at));
+                let mut voices = of_server.map(|running| &running.voice);
                 voices.next().filter(|_| voices.next().is_none()).cloned()
             }
         };
@@ -219,10 +301,11 @@ impl Session {
 
     /// A server does not want an answer any more: the same under the number by which its client knows the question. Of a
     /// question that was answered there is nothing to tell.
-    fn withdrawn(&self, notification: &Message) -> Option<Message> {
+    fn withdrawn(&self, at: usize, notification: &Message) -> Option<Message> {
         let text = notification.param("requestId")?;
         let mut asked = self.asked.lock();
-        let number = asked.iter().find(|(_, (_, original))| original.is(text)).map(|(number, _)| *number)?;
+        let is_meant = |question: &Question| question.at == at && question.id.is(text);
+        let number = asked.iter().find(|(_, question)| is_meant(question)).map(|(number, _)| *number)?;
         asked.remove(&number);
         Some(notification.rewrite().param("requestId", Id::number(number).to_json()).finish())
     }
@@ -242,9 +325,9 @@ impl Session {
     }
 
     /// Notes that the client waits for this; gives the number that it is noted under.
-    fn begin(&self, id: &Id, voice: Voice, what: What) -> u64 {
+    fn begin(&self, id: &Id, at: Option<usize>, voice: Voice, what: What) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.running.lock().insert(number, Running { id: id.clone(), voice, what });
+        self.running.lock().insert(number, Running { id: id.clone(), voice, at, what });
         number
     }
 
@@ -255,7 +338,14 @@ impl Session {
 
     // ---- calls ----
 
-    fn call(self: &Arc<Self>, id: Id, request: Message, reply: Reply, headers: &HeaderMap, from: &Connection) {
+    fn call(
+        self: &Arc<Self>,
+        id: Id,
+        request: Message,
+        reply: Reply,
+        headers: &HeaderMap,
+        from: &Connection,
+    ) {
         let key = headers.get("idempotency-key").and_then(|value| value.to_str().ok());
         let said = match Said::by(&request, from, key) {
             Ok(said) => said,
@@ -264,13 +354,24 @@ impl Session {
                 return self.refuse(&id, code::INVALID_PARAMS, &why, reply);
             }
         };
-        let name = request.name().and_then(|name| ToolName::new(name).ok());
+        let called = request.name().unwrap_or_default().into_owned();
+        let (at, plain) = match self.servers.named(&called) {
+            Some((at, plain)) => (Some(at), plain),
+            None => (None, &*called),
+        };
+        let request = if plain == called { request } else { request.rewrite().name(plain).finish() };
+        let name = ToolName::new(plain).ok();
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
         let (Some(name), true) = (name, arguments.starts_with('{')) else {
             // No tool has such a name, and none takes such arguments: the server says so in its own words.
-            return self.pass_on(id, request, reply);
+            let route = match at {
+                Some(at) => Route::To(at, request.clone()),
+                None => Route::Nobody(unknown_tool(&called)),
+            };
+            return self.pass_on(id, request, route, reply);
         };
-        let tool = self.server.catalog.tool(name.as_str());
+        let server = at.and_then(|at| self.servers.get(at)).map(|behind| behind.server.clone());
+        let tool = server.as_ref().and_then(|server| server.catalog.tool(name.as_str()));
         let schema = tool.as_ref().and_then(|tool| tool.input_schema.as_ref());
         // A server that is not reached over HTTP never sees the headers, so this is for us to see.
         if let (Reply::Http(_, Era::Modern), Some(schema)) = (&reply, schema)
@@ -290,12 +391,17 @@ impl Session {
             waits: if news.is_some() { Waits::AsLongAsItTakes } else { Waits::NotForLong },
             continuation: said.continuation,
         };
-        let envelope = envelope(&self.server.name, name, arguments, said, from);
+        let namespace = server.as_ref().map_or_else(nobody, |server| server.name.clone());
+        let envelope = envelope(&namespace, name, arguments, said, from);
         let era = era_of(&request);
-        let upstream = Upstream::new(self.server.clone(), request, news.clone());
+        // A tool that nobody has is called all the same: a model that insists on it is told to stop.
+        let upstream = match server {
+            Some(server) => Upstream::at(server, request, news.clone()),
+            None => Upstream::nowhere(unknown_tool(&called)),
+        };
         let mut calling = self.engine.call_with(envelope, upstream, options);
         let canceller = calling.canceller();
-        let number = self.begin(&id, voice.clone(), What::Call(canceller.clone()));
+        let number = self.begin(&id, at, voice.clone(), What::Call(canceller.clone()));
         self.spawn(|session| async move {
             let keeping = async {
                 match &news {
@@ -313,6 +419,9 @@ impl Session {
             };
             // Who withdrew a call does not want to hear of it again.
             if session.end(number) {
+                if let (Some(at), Some(output)) = (at, &called.result.output) {
+                    session.servers.learn_task(at, output.content.as_str());
+                }
                 session.answer_call(&id, era, called, reply).await;
             }
         });
@@ -333,143 +442,68 @@ impl Session {
         }
     }
 
-    // ---- other requests ----
-
-    fn pass_on(self: &Arc<Self>, id: Id, request: Message, reply: Reply) {
-        let (withdrawn, voice) = (Arc::new(Notify::new()), reply.voice());
-        let number = self.begin(&id, voice.clone(), What::Other(withdrawn.clone()));
-        self.spawn(|session| async move {
-            let answered = tokio::select! {
-                answered = session.ask_server(&id, &request, &voice) => answered,
-                () = withdrawn.notified() => return,
-                () = voice.withdrawn() => {
-                    session.end(number);
-                    return;
-                }
-            };
-            session.end(number);
-            reply.answer(&answered).await;
-        });
-    }
-
-    async fn ask_server(&self, id: &Id, request: &Message, voice: &Voice) -> Message {
-        let method = request.method().unwrap_or_default();
-        let tries = if is_harmless(method) { TRIES } else { 1 };
-        let mut tried = 1;
-        loop {
-            match tokio::time::timeout(patience(method), self.exchange(request, voice)).await {
-                Ok(Ok(answer)) => {
-                    if self.server.handshake.answered(request, &answer)
-                        && let Some(memory) = &self.memory
-                    {
-                        memory.keep(&self.server.handshake).await;
-                    }
-                    match method {
-                        "initialize" if answer.result().is_some() => self.server.is_ready().await,
-                        "tools/list" => self.server.catalog.learn(request, &answer),
-                        _ => {}
-                    }
-                    return answer.rewrite().id(id).finish();
-                }
-                Ok(Err(fault)) if tried < tries && is_worth_a_try(&fault) => tried += 1,
-                Ok(Err(fault)) => {
-                    return Message::error_response(Some(id), own::UNAVAILABLE, &fault.message, None);
-                }
-                Err(_) => {
-                    let why = "the server did not answer in time";
-                    return Message::error_response(Some(id), own::TIMED_OUT, why, None);
-                }
-            }
-        }
-    }
-
-    async fn exchange(&self, request: &Message, voice: &Voice) -> Result<Message, Fault> {
-        let mut place = match request.method() {
-            Some("initialize") => self.server.send_first(request).await?,
-            _ => {
-                self.server.handshake.spoke();
-                let hear = News::of(request, voice).map(|news| news.hear(|| {}));
-                self.server.send(request, hear).await?
-            }
-        };
-        let withdrawal = Withdrawal { server: &self.server, id: Some(place.id()), tasks: &self.tasks };
-        let answer = place.answer().await;
-        withdrawal.was_answered();
-        answer
-    }
-
     /// Work on behalf of the client, which does not end with its line.
     fn spawn<F: Future<Output = ()> + Send + 'static>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F) {
         self.tasks.spawn(work(self.clone()));
     }
 }
 
-impl Owner for Session {
+/// Hears one of the servers of a session, without keeping either.
+struct Hearing {
+    session: Weak<Session>,
+    at: usize,
+}
+
+impl Owner for Hearing {
     fn heard(&self, event: FromServer) -> BoxFuture<'_, ()> {
-        self.take_from_server(event).boxed()
+        async {
+            if let Some(session) = self.session.upgrade() {
+                session.take_from_server(self.at, event).await;
+            }
+        }
+        .boxed()
     }
 }
 
 impl Session {
-    async fn take_from_server(&self, event: FromServer) {
+    /// The server at this place did something by itself.
+    pub(crate) async fn take_from_server(&self, at: usize, event: FromServer) {
         match event {
             FromServer::Told(message) if message.method() == Some("notifications/cancelled") => {
-                if let Some(message) = self.withdrawn(&message) {
-                    self.say(&message).await;
+                if let Some(message) = self.withdrawn(at, &message) {
+                    self.say(at, &message).await;
                 }
             }
-            FromServer::Told(message) => self.say(&message).await,
-            FromServer::Asked(by, message) => self.asked(by, &message).await,
-            FromServer::Died(number) => {
+            FromServer::Told(message) => self.say(at, &message).await,
+            FromServer::Asked(by, message) => self.asked(at, by, &message).await,
+            FromServer::Died(life) => {
                 let gone: Vec<u64> = {
                     let mut asked = self.asked.lock();
-                    let gone: Vec<_> =
-                        asked.iter().filter(|(_, (by, _))| *by == number).map(|(id, _)| *id).collect();
-                    asked.retain(|_, (by, _)| *by != number);
+                    let is_over = |question: &Question| question.at == at && question.by == life;
+                    let gone =
+                        asked.iter().filter(|(_, question)| is_over(question)).map(|(id, _)| *id).collect();
+                    asked.retain(|_, question| !is_over(question));
                     gone
                 };
                 for id in gone {
-                    self.say(&cancel(&Id::number(id), "the server that asked has ended")).await;
+                    self.say(at, &cancel(&Id::number(id), "the server that asked has ended")).await;
                 }
             }
             FromServer::Recovered(recovery) => {
+                let Some(behind) = self.servers.get(at) else { return };
                 tracing::warn!(
                     event = "server.recovered",
-                    server = %self.server.name,
+                    server = %behind.server.name,
                     "the server was started again; what it kept in memory may be gone"
                 );
-                if recovery.tools_changed {
-                    self.say(&Message::notification("notifications/tools/list_changed", None)).await;
+                if behind.was_missed() {
+                    self.lists_changed(at).await;
+                } else if recovery.tools_changed {
+                    self.say(at, &Message::notification("notifications/tools/list_changed", None)).await;
                 }
             }
         }
     }
-}
-
-/// Tells the server that an answer is not wanted any more, unless it came.
-struct Withdrawal<'a> {
-    server: &'a Arc<Server>,
-    id: Option<Id>,
-    tasks: &'a TaskTracker,
-}
-
-impl Withdrawal<'_> {
-    fn was_answered(mut self) {
-        self.id = None;
-    }
-}
-
-impl Drop for Withdrawal<'_> {
-    fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            let server = self.server.clone();
-            self.tasks.spawn(async move { server.tell(&cancel(&id, "no longer wanted")).await });
-        }
-    }
-}
-
-fn empty() -> RawJson {
-    RawJson::parse("{}").unwrap_or_else(|_| RawJson::string(""))
 }
 
 /// The era that a request is of: in the modern one each of them says so.
@@ -477,39 +511,17 @@ fn era_of(request: &Message) -> Era {
     if request.meta_member(META_VERSION).is_some() { Era::Modern } else { Era::Legacy }
 }
 
-/// How long a request may take. One that listens lasts as long as its client wants it to.
-fn patience(method: &str) -> Duration {
-    if method == "subscriptions/listen" { Duration::MAX } else { REQUEST }
+/// As the SDKs say it.
+fn unknown_tool(name: &str) -> String {
+    format!("Unknown tool: {name}")
 }
 
-/// Whether asking twice is as good as asking once.
-fn is_harmless(method: &str) -> bool {
-    matches!(
-        method,
-        "initialize"
-            | "tools/list"
-            | "prompts/list"
-            | "prompts/get"
-            | "resources/list"
-            | "resources/templates/list"
-            | "resources/read"
-            | "completion/complete"
-            | "server/discover"
-    )
+/// The namespace of tools that no server has.
+#[expect(clippy::expect_used, reason = "a constant that is a namespace")]
+fn nobody() -> Namespace {
+    Namespace::new("nobody").expect("it is short and printable")
 }
 
-/// Whether the server may be there the next time.
-fn is_worth_a_try(fault: &Fault) -> bool {
-    match fault.source {
-        Source::Transport { .. } | Source::Exit { .. } => true,
-        Source::Http { .. }
-        | Source::JsonRpc { .. }
-        | Source::SessionLost
-        | Source::IsError
-        | Source::Tool
-        | Source::WebSocket { .. }
-        | Source::Timeout { .. }
-        | Source::Panic
-        | Source::BadAnswer => false,
-    }
+fn empty() -> RawJson {
+    RawJson::parse("{}").unwrap_or_else(|_| RawJson::string(""))
 }

@@ -1,10 +1,9 @@
-//! One server in front of one client, each on a line of its own: what `steadfast wrap -- COMMAND` does.
+//! A client on a line and the servers behind it: what `steadfast wrap -- COMMAND` and `steadfast serve --stdio` do.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
-use steadfast_core::id::Namespace;
 use steadfast_executor::Engine;
 use steadfast_mcp::delivery::Link;
 use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, QueueLimits, Received, line_writer};
@@ -13,11 +12,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Reply};
-use crate::server::{Backend, Handshake, Owner, Server};
+use crate::configured::Configured;
+use crate::server::Handshake;
 use crate::session::{Incoming, Session};
 use crate::who::Connection;
 
-/// A client's line and the server that is wanted behind it.
+/// A client's line and the servers that are wanted behind it.
 pub struct Wrapped<R, W> {
     /// What the client writes.
     pub input: R,
@@ -25,10 +25,8 @@ pub struct Wrapped<R, W> {
     pub output: W,
     /// Who the client is.
     pub connection: Connection,
-    /// What the server is called, and the namespace of its tools.
-    pub name: Namespace,
-    /// The way to the server.
-    pub backend: Backend,
+    /// The servers.
+    pub servers: Vec<Configured>,
 }
 
 /// How long calls that are under way may take when we are asked to end.
@@ -36,23 +34,20 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// How long what is left to say to a client that is gone may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Carries messages between client and server until the client has gone and what it began is over, or until `stop`. The
+/// Carries messages between client and servers until the client has gone and what it began is over, or until `stop`. The
 /// engine is shut down with it.
 pub async fn wrap<R, W>(engine: &Engine, wrapped: Wrapped<R, W>, stop: CancellationToken)
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let Wrapped { input, output, connection, name, backend } = wrapped;
+    let Wrapped { input, output, connection, servers } = wrapped;
     let link = Link::new();
     let (client, writing) = line_writer(output, link.clone(), QueueLimits::default());
     let writing = tokio::spawn(writing);
-    let (server, keeping) = Server::new(name, backend, Handshake::default());
-    let session =
-        Session::new(engine.clone(), server.clone(), Client::Line(client.clone()), connection, None);
-    let owner: Arc<dyn Owner> = session.clone();
-    let kept = tokio::spawn(server.keep(keeping, Arc::downgrade(&owner)));
-    drop(owner);
+    let (behind, keeping) = servers.iter().map(|server| server.alone(Handshake::default())).unzip();
+    let session = Session::new(engine.clone(), behind, Client::Line(client.clone()), connection, None);
+    let kept = session.keep_servers(keeping);
     let mut lines = LineReader::new(input, LONGEST_LINE);
     loop {
         tokio::select! {
@@ -67,9 +62,11 @@ where
     session.finish(&stop).await;
     engine.shutdown(DRAIN).await;
     session.stop().await;
-    kept.abort();
-    // The line to the client ends with the last who knows it.
-    let _ = kept.await;
+    for kept in kept {
+        kept.abort();
+        // The line to the client ends with the last who knows it.
+        let _ = kept.await;
+    }
     drop((session, client));
     let _ = tokio::time::timeout(LAST_WORDS, writing).await;
 }

@@ -50,8 +50,8 @@ pub use opening::{Logging, OpenError, Opening, Steadfast, usual_sources};
 pub use plan::Plan;
 
 pub use steadfast_config::{
-    Config, ConfigErrors, ConfigFile, Explained, Explanation, Flag, Needed, Problem, Reload, Server, Sources,
-    Start, StoreKind, Switches, WrittenAt,
+    Config, ConfigErrors, ConfigFile, Explained, Explanation, Flag, Isolation, Needed, Problem, Reached,
+    Reload, Server, Sources, Start, StoreKind, Switches, WrittenAt,
 };
 pub use steadfast_core::key::DedupeMode;
 pub use steadfast_core::{

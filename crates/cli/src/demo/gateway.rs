@@ -1,29 +1,22 @@
 //! The gateway of the demo: what `steadfast wrap --listen` makes, in this process, with the bank behind it.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
 use steadfast::id::Namespace;
 use steadfast::{Logging, Sources, Steadfast};
 use steadfast_core::restart::RestartPolicy;
-use steadfast_gateway::{Backend, Connection, Listener, Start};
-use steadfast_mcp::http::front::{Endpoint, ServeLimits, Settings, Tokens, not_found, serve};
-use steadfast_process::{Launch, Leash, Supervisor};
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use steadfast_gateway::{Configured, Sharing};
+use steadfast_process::{Launch, Leash};
 
+use crate::behind;
 use crate::failure::Failure;
+use crate::listening::{Access, Hosts, Listened};
 
 /// A gateway that takes clients.
 pub(super) struct Gateway {
     steadfast: Steadfast,
-    sessions: Arc<Listener>,
-    tidying: JoinHandle<()>,
-    serving: JoinHandle<()>,
-    stop: CancellationToken,
+    listened: Listened,
     url: String,
 }
 
@@ -60,33 +53,14 @@ impl Gateway {
             .owns_process()
             .open()
             .await?;
-        let cannot = |error| Failure::World(format!("cannot listen on {address}: {error}"));
-        let listener = TcpListener::bind(address).await.map_err(cannot)?;
-        let url = format!("http://{}/mcp", listener.local_addr().map_err(cannot)?);
         let name = Namespace::new("bank").map_err(|error| Failure::World(error.to_string()))?;
-        let local = Some(Connection::of_parent().actor);
-        let sessions = Listener::new(
-            (steadfast.engine().clone(), steadfast.store().clone()),
-            name,
-            Tokens::default(),
-            local,
-            start(launch, leash),
-        );
-        let tidying = tokio::spawn(sessions.clone().tidy());
-        let endpoint = Arc::new(Endpoint::new(sessions.clone(), Settings::default()));
-        let service = move |request: Request<_>, peer| {
-            let endpoint = endpoint.clone();
-            async move {
-                match request.uri().path() {
-                    "/mcp" => endpoint.respond(request, peer).await,
-                    _ => not_found(&peer),
-                }
-            }
-        };
-        let stop = CancellationToken::new();
-        let serving = serve(listener, ServeLimits::default(), service, stop.clone());
-        let serving = tokio::spawn(async move { _ = serving.await });
-        Ok(Self { steadfast, sessions, tidying, serving, stop, url })
+        let start = behind::child(launch, leash, RestartPolicy::default());
+        let bank = Configured { name, prefix: None, sharing: Sharing::PerSession { most: 64 }, start };
+        let doors = vec![(PATH.to_owned(), vec![bank])];
+        let access = Access::of_everybody_here();
+        let listened = Listened::open(&steadfast, address, &Hosts::default(), access, doors).await?;
+        let url = listened.url(PATH);
+        Ok(Self { steadfast, listened, url })
     }
 
     /// Where clients find it.
@@ -96,23 +70,11 @@ impl Gateway {
 
     /// Ends it and every server behind it.
     pub(super) async fn close(self) {
-        self.stop.cancel();
-        self.tidying.abort();
-        self.sessions.close(DRAIN).await;
-        let _ = tokio::time::timeout(LAST_WORDS, self.serving).await;
+        self.listened.close(DRAIN).await;
         self.steadfast.shutdown(Duration::ZERO).await;
     }
 }
 
 /// What is under way when we are asked to end is a demo.
 const DRAIN: Duration = Duration::from_millis(200);
-const LAST_WORDS: Duration = Duration::from_secs(1);
-
-fn start(launch: Launch, leash: Leash) -> Start {
-    let seed = u64::from(std::process::id());
-    Box::new(move || {
-        let (supervisor, incarnations) =
-            Supervisor::new(launch.clone(), leash.clone(), RestartPolicy::default(), seed);
-        Backend::Child(supervisor, incarnations)
-    })
-}
+const PATH: &str = "/mcp";

@@ -39,11 +39,19 @@ pub(super) struct Words {
 const MOST_WATCHED: usize = 1024;
 
 /// The same as it is written down.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Written {
     initialize: Option<Box<RawValue>>,
     log_level: Option<Box<RawValue>>,
     watched: BTreeMap<String, Box<RawValue>>,
+}
+
+impl Written {
+    /// What the client said at first.
+    pub(crate) fn initialize(&self) -> Option<Message> {
+        let params = RawJson::parse(self.initialize.as_ref()?.get().to_owned()).ok()?;
+        Some(Message::request(&Id::number(0), "initialize", Some(&params)))
+    }
 }
 
 impl Handshake {
@@ -79,6 +87,15 @@ impl Handshake {
     /// The client spoke, in the era without a handshake.
     pub(crate) fn spoke(&self) {
         self.0.lock().begun = true;
+    }
+
+    /// What the client wants to agree on with a server that is not there yet.
+    pub(crate) fn intend(&self, initialize: &Message) {
+        let mut told = self.0.lock();
+        if told.initialize.is_none() {
+            told.initialize = initialize.params_json();
+            told.begun = true;
+        }
     }
 
     /// What the server answered with success, as far as it has to be repeated. Says whether there is more to repeat now.
@@ -146,6 +163,7 @@ fn tools(result: &str) -> Option<Digest> {
     raw::get(result, "tools").map(|tools| Digest::of(tools.as_bytes()))
 }
 
-pub(super) fn initialized() -> Message {
+/// What a client says when it is ready.
+pub(crate) fn initialized() -> Message {
     Message::notification("notifications/initialized", None)
 }

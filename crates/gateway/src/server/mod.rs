@@ -9,7 +9,7 @@ mod handshake;
 mod pending;
 mod remote;
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -21,7 +21,7 @@ use steadfast_mcp::raw::RawJson;
 use steadfast_process::{Incarnations, Supervisor};
 
 use self::child::Child;
-pub(crate) use self::handshake::{Handshake, Written};
+pub(crate) use self::handshake::{Handshake, Written, initialized};
 use self::pending::Pending;
 pub(crate) use self::pending::{Hear, Place};
 use self::remote::Remote;
@@ -42,7 +42,7 @@ pub(crate) struct Server {
     /// What it said of its tools.
     pub(crate) catalog: Catalog,
     pending: Arc<Pending>,
-    owner: OnceLock<Weak<dyn Owner>>,
+    owner: OnceLock<Arc<dyn Owner>>,
     way: Way,
 }
 
@@ -55,14 +55,14 @@ enum Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Life(u64);
 
-/// Whoever owns a server hears what it does without being asked.
+/// Whoever owns a server hears what it does without being asked. It must not keep the server.
 pub(crate) trait Owner: Send + Sync + 'static {
     /// The server is not listened to before this has come back.
     fn heard(&self, event: FromServer) -> BoxFuture<'_, ()>;
 }
 
 /// What a server does without being asked.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum FromServer {
     /// It tells something.
     Told(Message),
@@ -82,7 +82,7 @@ pub(crate) struct Recovery {
 }
 
 /// How long a server may take to answer the handshake: the first start of one that has to be fetched takes long.
-const HANDSHAKE: Duration = Duration::from_secs(120);
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(120);
 
 impl Server {
     /// A server that is started or connected to when it is wanted, and then told what it was told before. What keeps it
@@ -102,7 +102,7 @@ impl Server {
     }
 
     /// Keeps it, and tells its owner what it does by itself.
-    pub(crate) async fn keep(self: Arc<Self>, keeping: Keeping, owner: Weak<dyn Owner>) {
+    pub(crate) async fn keep(self: Arc<Self>, keeping: Keeping, owner: Arc<dyn Owner>) {
         let _ = self.owner.set(owner);
         match (&self.way, keeping) {
             (Way::Child(child), Keeping(Some(incarnations))) => child.keep(&self, incarnations).await,
@@ -210,8 +210,7 @@ impl Server {
     }
 
     async fn heard(&self, event: FromServer) {
-        let owner = self.owner.get().and_then(Weak::upgrade);
-        if let Some(owner) = owner {
+        if let Some(owner) = self.owner.get() {
             owner.heard(event).await;
         }
     }

@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 pub(crate) struct Client {
-    child: Child,
+    /// The gateway, if it is this client's own.
+    child: Option<Child>,
     way: Way,
     incoming: Receiver<Value>,
     next: u64,
@@ -43,23 +44,32 @@ impl Client {
             }
         });
         let way = Way::Line(child.stdin.take());
-        Self { child, way, incoming, next: 1, heard: Vec::new() }
+        Self { child: Some(child), way, incoming, next: 1, heard: Vec::new() }
     }
 
     /// Over HTTP, where this command listens.
     pub(crate) fn over_http(mut command: Command, address: SocketAddr) -> Self {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         crate::world::wait(|| TcpStream::connect(address).is_ok(), || format!("somebody at {address}"));
+        let mut client = Self::at(address, "/mcp");
+        client.child = Some(child);
+        client
+    }
+
+    /// Over HTTP, where somebody listens already.
+    pub(crate) fn at(address: SocketAddr, path: &str) -> Self {
         let (messages, incoming) = channel();
-        let way = Way::Http(Http { address, session: Arc::default(), messages, open: Arc::default() });
-        Self { child, way, incoming, next: 1, heard: Vec::new() }
+        let (path, open) = (path.to_owned(), Arc::default());
+        let way = Way::Http(Http { address, path, session: Arc::default(), messages, open });
+        Self { child: None, way, incoming, next: 1, heard: Vec::new() }
     }
 
     /// The same session, where another process listens now.
     pub(crate) fn moves_to(&mut self, mut command: Command) {
         let Way::Http(http) = &self.way else { panic!("only a session over HTTP outlives its gateway") };
         let address = http.address;
-        self.child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        self.child = Some(child);
         crate::world::wait(|| TcpStream::connect(address).is_ok(), || format!("somebody at {address}"));
     }
 
@@ -142,7 +152,7 @@ impl Client {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.as_ref().expect("a gateway of its own").id()
     }
 
     /// Closes what the program reads, and waits for its end.
@@ -165,7 +175,7 @@ impl Client {
         let mut status = None;
         crate::world::wait(
             || {
-                status = self.child.try_wait().unwrap();
+                status = self.child.as_mut().expect("a gateway of its own").try_wait().unwrap();
                 status.is_some()
             },
             || "the end of the gateway".to_owned(),
@@ -176,14 +186,17 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
 /// Streamable HTTP, as little of it as a client needs.
 struct Http {
     address: SocketAddr,
+    path: String,
     session: Arc<Mutex<Option<String>>>,
     messages: Sender<Value>,
     open: Arc<Mutex<Vec<TcpStream>>>,
@@ -201,8 +214,9 @@ impl Http {
         let mut stream = TcpStream::connect(self.address).unwrap();
         let session = self.session.lock().as_ref().map(|id| format!("mcp-session-id: {id}\r\n"));
         let head = format!(
-            "POST /mcp HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n{}accept: application/json, \
+            "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n{}accept: application/json, \
              text/event-stream\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{text}",
+            self.path,
             self.address,
             session.unwrap_or_default(),
             text.len(),

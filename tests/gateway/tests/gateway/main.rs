@@ -13,4 +13,5 @@ mod conformance;
 mod ends;
 mod faults;
 mod real;
+mod serve;
 mod world;

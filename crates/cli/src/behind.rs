@@ -1,0 +1,146 @@
+//! A server that is wanted behind us: as the command line gives it, or as the configuration does.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use steadfast::id::Namespace;
+use steadfast::{Isolation, Reached, Server};
+use steadfast_core::restart::RestartPolicy;
+use steadfast_gateway::{Backend, Configured, Sharing, Start, namespace_of, namespace_of_url};
+use steadfast_mcp::http::back;
+use steadfast_process::{Environment, Launch, Leash, Patience, Supervisor};
+
+use crate::failure::Failure;
+
+/// The most servers of one kind where each session has its own and nobody said how many there may be.
+const MOST_SESSIONS: usize = 64;
+
+/// A server that is started by this command. Everything that we were given is meant for it.
+pub(crate) fn of_command(command: &[OsString], name: Option<Namespace>) -> Result<Configured, Failure> {
+    let (program, args) = command
+        .split_first()
+        .ok_or_else(|| Failure::Usage("say which server: steadfast wrap -- COMMAND ARGUMENTS".to_owned()))?;
+    let launch = Launch {
+        program: program.clone(),
+        args: args.to_vec(),
+        folder: None,
+        environment: Environment::inherited_and(env::vars_os(), &BTreeMap::new()),
+        patience: Patience::default(),
+    };
+    let name = name.unwrap_or_else(|| namespace_of(&launch));
+    Ok(alone(name, child(launch, leash()?, RestartPolicy::default())))
+}
+
+/// A server that runs already. Headers are written as `NAME: VALUE`.
+pub(crate) fn of_url(url: &str, headers: &[String], name: Option<Namespace>) -> Result<Configured, Failure> {
+    let server = back::Server::new(url, back::Settings::default())
+        .map_err(|error| Failure::Usage(format!("`--url {url}`: {error}")))?;
+    let headers = given(headers)?;
+    let name = name.unwrap_or_else(|| namespace_of_url(url));
+    Ok(alone(name, Arc::new(move || Backend::Remote(server.clone(), headers.clone()))))
+}
+
+/// A server of the configuration. What stands in our environment is not meant for it, but for what every program needs.
+pub(crate) fn of_config(server: &Server) -> Result<Configured, Failure> {
+    let wrong = |why: String| Failure::Configuration(format!("error: [servers.{}]: {why}", server.name));
+    let (sharing, start): (_, Start) = match &server.reach {
+        Reached::Command { command, env: given, cwd, isolation } => {
+            let (program, args) =
+                command.split_first().ok_or_else(|| wrong("the command is empty".to_owned()))?;
+            let given = given.iter().map(|(name, value)| (name.clone(), value.expose().clone())).collect();
+            let launch = Launch {
+                program: program.into(),
+                args: args.iter().map(OsString::from).collect(),
+                folder: cwd.clone(),
+                environment: Environment::allowed_and(env::vars_os(), &given),
+                patience: Patience::default(),
+            };
+            let policy = RestartPolicy {
+                crashes: server.crashes,
+                window: server.crash_window,
+                ..RestartPolicy::default()
+            };
+            let sharing = match isolation {
+                Isolation::Shared => Sharing::Shared,
+                Isolation::PerSession { most } => {
+                    Sharing::PerSession { most: usize::try_from(most.get()).unwrap_or(usize::MAX) }
+                }
+            };
+            (sharing, child(launch, leash()?, policy))
+        }
+        Reached::Url { url, headers } => {
+            let remote = back::Server::new(url.expose(), back::Settings::default())
+                .map_err(|error| wrong(error.to_string()))?;
+            let mut sent = HeaderMap::new();
+            for (name, value) in headers {
+                let (name, value) =
+                    header(name, value.expose()).map_err(|why| wrong(format!("header {name}: {why}")))?;
+                sent.append(name, value);
+            }
+            let start: Start = Arc::new(move || Backend::Remote(remote.clone(), sent.clone()));
+            // A session of its own costs such a server little, and is what it knows.
+            (Sharing::PerSession { most: 1024 }, start)
+        }
+    };
+    Ok(Configured { name: server.name.clone(), prefix: None, sharing, start })
+}
+
+/// A server of which each session has its own.
+fn alone(name: Namespace, start: Start) -> Configured {
+    Configured { name, prefix: None, sharing: Sharing::PerSession { most: MOST_SESSIONS }, start }
+}
+
+/// A server that runs as a child of ours.
+pub(crate) fn child(launch: Launch, leash: Leash, policy: RestartPolicy) -> Start {
+    let seed = u64::from(std::process::id());
+    Arc::new(move || {
+        let (supervisor, incarnations) = Supervisor::new(launch.clone(), leash.clone(), policy.clone(), seed);
+        Backend::Child(supervisor, incarnations)
+    })
+}
+
+fn leash() -> Result<Leash, Failure> {
+    Leash::of_this_program()
+        .map_err(|error| Failure::World(format!("this program cannot find itself: {error}")))
+}
+
+fn given(headers: &[String]) -> Result<HeaderMap, Failure> {
+    let mut all = HeaderMap::new();
+    for text in headers {
+        // The value may be a secret, and without a colon it may be all there is: what is wrong is said without it.
+        let Some((name, value)) = text.split_once(':') else {
+            return Err(Failure::Usage("`--header`: write NAME: VALUE, with a colon between".to_owned()));
+        };
+        let wrong = |why: String| Failure::Usage(format!("`--header {}`: {why}", name.trim()));
+        let value = filled(value.trim()).map_err(|missing| wrong(format!("{missing} is not set")))?;
+        let (name, value) = header(name.trim(), &value).map_err(|why| wrong(why.to_owned()))?;
+        all.append(name, value);
+    }
+    Ok(all)
+}
+
+fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), &'static str> {
+    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "no header has this name")?;
+    let mut value = HeaderValue::from_str(value).map_err(|_| "no header has such a value")?;
+    value.set_sensitive(true);
+    Ok((name, value))
+}
+
+/// The text with the variables that it names; or the one that is not there.
+fn filled(text: &str) -> Result<String, String> {
+    let mut parts = text.split("${");
+    let mut filled = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let Some((name, rest)) = part.split_once('}') else {
+            filled.push_str("${");
+            filled.push_str(part);
+            continue;
+        };
+        filled.push_str(&env::var(name).map_err(|_| name.to_owned())?);
+        filled.push_str(rest);
+    }
+    Ok(filled)
+}

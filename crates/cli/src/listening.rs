@@ -1,0 +1,149 @@
+//! Taking clients over HTTP: one address, a door for each path.
+
+use std::env;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use http::Request;
+use steadfast::Steadfast;
+use steadfast_core::id::ActorId;
+use steadfast_gateway::{Configured, Connection, Door, Listener, Pool};
+use steadfast_mcp::http::front::{
+    Endpoint, Names, Principal, ServeLimits, Settings, Tokens, not_found, serve,
+};
+use tokio::net::TcpListener;
+use tokio::runtime::{self, Runtime};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::Failure;
+
+/// The names that clients know us by.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Hosts {
+    /// A name or address by which clients elsewhere ask for us, without a port. May be given more than once. Those of the
+    /// loopback interface and the address itself are known; everything else is refused, so that no web page can reach us
+    /// under a name of its own.
+    #[arg(long = "host", value_name = "NAME")]
+    hosts: Vec<String>,
+}
+
+/// Who may come in.
+#[derive(Clone)]
+pub(crate) struct Access {
+    tokens: Tokens,
+    local: Option<ActorId>,
+}
+
+impl Access {
+    /// Whoever can reach us, on this machine.
+    pub(crate) fn of_everybody_here() -> Self {
+        Self { tokens: Tokens::default(), local: Some(Connection::of_parent().actor) }
+    }
+
+    /// As the environment says it. Others can reach an address that is not of this machine alone: that takes a token.
+    pub(crate) fn to(address: SocketAddr) -> Result<Self, Failure> {
+        let token = env::var("STEADFAST_TOKEN").unwrap_or_default();
+        if token.is_empty() {
+            return match address.ip().is_loopback() {
+                true => Ok(Self::of_everybody_here()),
+                false => Err(Failure::Usage(format!(
+                    "{address} can be reached from other machines: set STEADFAST_TOKEN to a secret that clients must send, or listen on 127.0.0.1"
+                ))),
+            };
+        }
+        let mut tokens = Tokens::default();
+        tokens.add(&token, Principal::new("operator"));
+        Ok(Self { tokens, local: None })
+    }
+}
+
+/// An address at which clients are taken.
+pub(crate) struct Listened {
+    address: SocketAddr,
+    listeners: Vec<Arc<Listener>>,
+    tidying: Vec<JoinHandle<()>>,
+    serving: JoinHandle<()>,
+    stop: CancellationToken,
+}
+
+/// How long the last answers may take on their way.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+impl Listened {
+    /// Takes clients at this address, at each path for the servers behind it.
+    pub(crate) async fn open(
+        steadfast: &Steadfast,
+        address: SocketAddr,
+        hosts: &Hosts,
+        access: Access,
+        doors: Vec<(String, Vec<Configured>)>,
+    ) -> Result<Self, Failure> {
+        let cannot = |error| Failure::World(format!("cannot listen on {address}: {error}"));
+        let listener = TcpListener::bind(address).await.map_err(cannot)?;
+        let address = listener.local_addr().map_err(cannot)?;
+        let mut names = Names { hosts: hosts.hosts.clone(), ..Names::default() };
+        if !address.ip().is_unspecified() {
+            names.hosts.push(address.ip().to_string());
+        }
+        let pool = Arc::new(Pool::default());
+        let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
+        for (path, servers) in doors {
+            let listener = Listener::new(Door {
+                engine: steadfast.engine().clone(),
+                store: steadfast.store().clone(),
+                name: path.as_str().into(),
+                servers,
+                pool: pool.clone(),
+                tokens: access.tokens.clone(),
+                local: access.local.clone(),
+            });
+            let settings = Settings { names: names.clone(), ..Settings::default() };
+            endpoints.push((path, Endpoint::new(listener.clone(), settings)));
+            listeners.push(listener);
+        }
+        let tidying = listeners.iter().map(|listener| tokio::spawn(listener.clone().tidy())).collect();
+        let endpoints = Arc::new(endpoints);
+        let service = move |request: Request<_>, peer| {
+            let endpoints = endpoints.clone();
+            async move {
+                match endpoints.iter().find(|(path, _)| path == request.uri().path()) {
+                    Some((_, endpoint)) => endpoint.respond(request, peer).await,
+                    None => not_found(&peer),
+                }
+            }
+        };
+        let stop = CancellationToken::new();
+        let serving = serve(listener, ServeLimits::default(), service, stop.clone());
+        let serving = tokio::spawn(async move { _ = serving.await });
+        Ok(Self { address, listeners, tidying, serving, stop })
+    }
+
+    /// Where clients find the door at this path.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Ends every session, after what is under way has had so long.
+    pub(crate) async fn close(self, drain: Duration) {
+        self.stop.cancel();
+        for tidying in &self.tidying {
+            tidying.abort();
+        }
+        for listener in &self.listeners {
+            listener.close(drain).await;
+        }
+        let _ = tokio::time::timeout(LAST_WORDS, self.serving).await;
+    }
+}
+
+/// What carries messages.
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
+    runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::World(format!("no threads can be started: {error}")))
+}

@@ -1,0 +1,129 @@
+//! `steadfast serve`: many servers behind one address.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use steadfast::{Config, Logging, OnDamage, Steadfast};
+use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
+
+use crate::behind;
+use crate::failure::Failure;
+use crate::listening::{Access, Hosts, Listened, runtime};
+use crate::output;
+use crate::sources::Chosen;
+use crate::stop;
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// A file with `mcpServers`, as clients keep them; its servers are added to those of the configuration. May be given
+    /// more than once.
+    #[arg(long = "mcp-config", value_name = "FILE")]
+    mcp_config: Vec<PathBuf>,
+    /// Where calls are remembered: memory, sqlite or redis. Stronger than the configuration.
+    #[arg(long, value_name = "KIND")]
+    store: Option<String>,
+    /// Takes one client on our own streams instead of many over HTTP.
+    #[arg(long, conflicts_with = "listen")]
+    stdio: bool,
+    /// Where clients are taken. Stronger than the configuration.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    #[command(flatten)]
+    hosts: Hosts,
+}
+
+/// How long calls that are under way may take when we are asked to end.
+const DRAIN: Duration = Duration::from_secs(10);
+/// Where all servers are, and under it each alone.
+const ALL: &str = "/mcp";
+
+/// `steadfast serve`.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let runtime = runtime()?;
+    let done = runtime.block_on(carry(options));
+    // Reading our own input cannot be taken back, and would be waited for.
+    runtime.shutdown_background();
+    done
+}
+
+async fn carry(options: &Options) -> Result<(), Failure> {
+    let mut opening = Steadfast::opening(options.chosen.sources_and(&options.mcp_config))
+        .logging(Logging::Stderr)
+        .owns_process()
+        .on_damage(OnDamage::SetAside);
+    if let Some(kind) = &options.store {
+        opening = opening.set("store.kind", kind);
+    }
+    let steadfast = opening.open().await?;
+    let config = steadfast.config();
+    let servers = servers(&config)?;
+    let stop = stop::asked();
+    if options.stdio {
+        let wrapped = Wrapped {
+            input: tokio::io::stdin(),
+            output: tokio::io::stdout(),
+            connection: Connection::of_parent(),
+            servers: together(&servers),
+        };
+        wrap(steadfast.engine(), wrapped, stop).await;
+    } else {
+        let address = options.listen.unwrap_or_else(|| config.global().listen);
+        let access = Access::to(address)?;
+        let listened = Listened::open(&steadfast, address, &options.hosts, access, doors(&servers)).await?;
+        tell(&listened, &servers);
+        stop.cancelled().await;
+        listened.close(DRAIN).await;
+    }
+    steadfast.shutdown(Duration::ZERO).await;
+    Ok(())
+}
+
+fn servers(config: &Config) -> Result<Vec<Configured>, Failure> {
+    let servers: Vec<Configured> =
+        config.servers().values().map(behind::of_config).collect::<Result<_, _>>()?;
+    if servers.is_empty() {
+        return Err(Failure::Configuration(
+            "error: there is no server to stand in front of\n\
+             write one into steadfast.toml:\n\n    \
+             [servers.files]\n    command = [\"npx\", \"-y\", \"@modelcontextprotocol/server-filesystem\", \".\"]\n\n\
+             or give the file of a client: steadfast serve --mcp-config .mcp.json"
+                .to_owned(),
+        ));
+    }
+    Ok(servers)
+}
+
+/// All servers behind one door. The tools of several say whose they are.
+fn together(servers: &[Configured]) -> Vec<Configured> {
+    let several = servers.len() > 1;
+    let named = |server: &Configured| {
+        let prefix = several.then(|| server.name.as_str().into());
+        Configured { prefix, ..server.clone() }
+    };
+    servers.iter().map(named).collect()
+}
+
+/// A door for all, and one for each alone under its own names.
+fn doors(servers: &[Configured]) -> Vec<(String, Vec<Configured>)> {
+    let alone = servers.iter().map(|server| (format!("{ALL}/{}", server.name), vec![server.clone()]));
+    std::iter::once((ALL.to_owned(), together(servers))).chain(alone).collect()
+}
+
+fn tell(listened: &Listened, servers: &[Configured]) {
+    let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
+    let all = listened.url(ALL);
+    match &*names {
+        [one] => output::remark(&format!("{one} is at {all}")),
+        _ => {
+            output::remark(&format!("{} servers are at {all}, and each alone:", names.len()));
+            let width = names.iter().map(|name| name.len()).max().unwrap_or_default();
+            for name in names {
+                output::remark(&format!("  {name:width$}  {}", listened.url(&format!("{ALL}/{name}"))));
+            }
+        }
+    }
+}

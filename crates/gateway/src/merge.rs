@@ -1,0 +1,267 @@
+//! What several servers say, as if one had said it.
+//!
+//! Lists become one list, and what can be named in them gets the name of its server in front where it has one. Handshakes
+//! become one: what any of them can do, and the oldest version that one of them speaks. All else stays as it came.
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value as Json};
+use steadfast_mcp::raw::{self, RawJson};
+
+/// Between the name of a server and that of its tool.
+const BETWEEN: &str = "__";
+
+/// A server's part of an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part<'a> {
+    /// What the server is called.
+    pub(crate) server: &'a str,
+    /// What stands before the names of its tools and prompts, if anything does.
+    pub(crate) prefix: Option<&'a str>,
+    /// The result that it gave.
+    pub(crate) result: &'a str,
+}
+
+/// A list that several servers can give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct List {
+    /// The member that it is in.
+    pub(crate) member: &'static str,
+    /// Whether what it lists is called by a name that must be unlike all others.
+    pub(crate) named: bool,
+}
+
+impl List {
+    /// The list that this method gives.
+    pub(crate) fn of(method: &str) -> Option<Self> {
+        let (member, named) = match method {
+            "tools/list" => ("tools", true),
+            "prompts/list" => ("prompts", true),
+            "resources/list" => ("resources", false),
+            "resources/templates/list" => ("resourceTemplates", false),
+            "tasks/list" => ("tasks", false),
+            _ => return None,
+        };
+        Some(Self { member, named })
+    }
+
+    /// What is listed, each as it stands.
+    pub(crate) fn items<'r>(&self, result: &'r str) -> Vec<&'r str> {
+        let list = raw::get(result, self.member).unwrap_or("[]");
+        let items = serde_json::from_str::<Vec<&RawValue>>(list).unwrap_or_default();
+        items.into_iter().map(RawValue::get).collect()
+    }
+}
+
+/// The name by which clients know what a server calls `name`.
+pub(crate) fn prefixed(prefix: &str, name: &str) -> String {
+    format!("{prefix}{BETWEEN}{name}")
+}
+
+/// What the server with this prefix calls what clients know by `name`; nothing if it is not one of its.
+pub(crate) fn stripped<'n>(prefix: &str, name: &'n str) -> Option<&'n str> {
+    name.strip_prefix(prefix)?.strip_prefix(BETWEEN)
+}
+
+/// One list of all, in the order of the servers. The rest is as the first of them said it, but for how long and for whom
+/// it may be kept: that is the least that any allows.
+pub(crate) fn lists(list: List, parts: &[Part<'_>]) -> RawJson {
+    let items = parts.iter().flat_map(|part| {
+        let prefix = part.prefix.filter(|_| list.named);
+        list.items(part.result).into_iter().map(move |item| match prefix {
+            Some(prefix) => renamed(item, prefix),
+            None => item.to_owned(),
+        })
+    });
+    let items = format!("[{}]", items.collect::<Vec<_>>().join(","));
+    let mut members = Vec::new();
+    let first = parts.first().map_or("{}", |part| part.result);
+    for member in raw::members(first) {
+        let value = first.get(member.value).unwrap_or("null");
+        match &*member.name {
+            "nextCursor" => {}
+            name if name == list.member => {}
+            "ttlMs" => members.push(("ttlMs".to_owned(), least_ttl(parts))),
+            "cacheScope" => members.push(("cacheScope".to_owned(), scope(parts).to_owned())),
+            name => members.push((name.to_owned(), value.to_owned())),
+        }
+    }
+    members.push((list.member.to_owned(), items));
+    object(&members)
+}
+
+/// One handshake of all: of `initialize` and of `server/discover` alike.
+pub(crate) fn handshakes(parts: &[Part<'_>]) -> RawJson {
+    let mut members: Vec<(String, String)> = Vec::new();
+    let first = parts.first().map_or("{}", |part| part.result);
+    for member in raw::members(first) {
+        let value = first.get(member.value).unwrap_or("null");
+        let joined = match &*member.name {
+            "protocolVersion" => oldest(parts).unwrap_or_else(|| value.to_owned()),
+            "supportedVersions" => shared_versions(parts),
+            "capabilities" => capabilities(parts),
+            "serverInfo" => OURSELVES.to_owned(),
+            "instructions" => continue,
+            "_meta" => value.to_owned(),
+            "ttlMs" => least_ttl(parts),
+            "cacheScope" => scope(parts).to_owned(),
+            _ => value.to_owned(),
+        };
+        members.push((member.name.into_owned(), joined));
+    }
+    if let Some(instructions) = instructions(parts) {
+        members.push(("instructions".to_owned(), RawJson::string(&instructions).as_str().to_owned()));
+    }
+    object(&members)
+}
+
+/// Who we say that we are where there are several servers behind us.
+const OURSELVES: &str =
+    concat!(r#"{"name":"steadfast","title":"Steadfast","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
+
+/// One item under the name that clients know it by.
+fn renamed(item: &str, prefix: &str) -> String {
+    let name = raw::members(item).find(|member| member.name == "name").map(|member| member.value);
+    let Some((at, name)) = name.and_then(|at| Some((at.clone(), raw::string(item.get(at)?)?))) else {
+        return item.to_owned();
+    };
+    let name = RawJson::string(&prefixed(prefix, &name));
+    let (before, after) = (item.get(..at.start).unwrap_or_default(), item.get(at.end..).unwrap_or_default());
+    format!("{before}{}{after}", name.as_str())
+}
+
+/// Versions are dates, so that the older one is the smaller.
+fn oldest(parts: &[Part<'_>]) -> Option<String> {
+    parts.iter().filter_map(|part| raw::get(part.result, "protocolVersion")).min().map(str::to_owned)
+}
+
+fn shared_versions(parts: &[Part<'_>]) -> String {
+    let of = |part: &Part<'_>| -> Vec<String> {
+        let listed = raw::get(part.result, "supportedVersions").unwrap_or("[]");
+        serde_json::from_str(listed).unwrap_or_default()
+    };
+    let mut parts = parts.iter();
+    let mut shared = parts.next().map(of).unwrap_or_default();
+    for part in parts {
+        let known = of(part);
+        shared.retain(|version| known.contains(version));
+    }
+    serde_json::to_string(&shared).unwrap_or_else(|_| "[]".to_owned())
+}
+
+/// What any of them can do.
+fn capabilities(parts: &[Part<'_>]) -> String {
+    let mut all = Json::Object(Map::new());
+    for part in parts {
+        let said = raw::get(part.result, "capabilities").and_then(|text| serde_json::from_str(text).ok());
+        if let Some(said) = said {
+            join(&mut all, said);
+        }
+    }
+    all.to_string()
+}
+
+fn join(all: &mut Json, said: Json) {
+    match (all, said) {
+        (Json::Object(all), Json::Object(said)) => {
+            for (name, value) in said {
+                match all.get_mut(&name) {
+                    Some(known) => join(known, value),
+                    None => drop(all.insert(name, value)),
+                }
+            }
+        }
+        (all, Json::Bool(true)) => *all = Json::Bool(true),
+        _ => {}
+    }
+}
+
+fn instructions(parts: &[Part<'_>]) -> Option<String> {
+    let said = parts.iter().filter_map(|part| {
+        let text = raw::get(part.result, "instructions").and_then(raw::string)?;
+        Some(format!("# {}\n\n{}", part.prefix.unwrap_or(part.server), text.trim()))
+    });
+    let said: Vec<String> = said.collect();
+    (!said.is_empty()).then(|| said.join("\n\n"))
+}
+
+fn least_ttl(parts: &[Part<'_>]) -> String {
+    let ttl = |part: &Part<'_>| raw::get(part.result, "ttlMs").and_then(|ttl| ttl.parse::<f64>().ok());
+    let least = parts.iter().map(|part| ttl(part).unwrap_or(0.0)).fold(f64::INFINITY, f64::min);
+    if least.is_finite() { least.to_string() } else { "0".to_owned() }
+}
+
+fn scope(parts: &[Part<'_>]) -> &'static str {
+    let is_public = |part: &Part<'_>| raw::get(part.result, "cacheScope") == Some(r#""public""#);
+    if parts.iter().all(is_public) { r#""public""# } else { r#""private""# }
+}
+
+fn object(members: &[(String, String)]) -> RawJson {
+    let members: Vec<String> =
+        members.iter().map(|(name, value)| format!("{}:{value}", RawJson::string(name).as_str())).collect();
+    RawJson::parse(format!("{{{}}}", members.join(","))).unwrap_or_else(|_| RawJson::string(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part<'a>(server: &'a str, result: &'a str) -> Part<'a> {
+        Part { server, prefix: Some(server), result }
+    }
+
+    #[test]
+    fn lists_become_one_and_their_names_say_whose_they_are() {
+        let bank =
+            r#"{"tools":[{"x-own":1.0,"name":"pay","n":10000000000000000000}],"nextCursor":"2","x":[ ]}"#;
+        let mail = r#"{"tools":[{"name":"se\"nd"},7]}"#;
+        let tools = List::of("tools/list").unwrap();
+        assert_eq!(
+            lists(tools, &[part("bank", bank), part("mail", mail)]).as_str(),
+            r#"{"x":[ ],"tools":[{"x-own":1.0,"name":"bank__pay","n":10000000000000000000},{"name":"mail__se\"nd"},7]}"#
+        );
+        let plain = Part { prefix: None, ..part("mail", mail) };
+        assert_eq!(lists(tools, &[plain]).as_str(), mail);
+        let resources = List::of("resources/list").unwrap();
+        let listed = r#"{"resources":[{"uri":"a:1","name":"one"}]}"#;
+        assert_eq!(lists(resources, &[part("bank", listed)]).as_str(), listed);
+    }
+
+    #[test]
+    fn a_list_is_kept_as_long_and_by_whom_every_server_allows() {
+        let tools = List::of("tools/list").unwrap();
+        let kept = |one, two| lists(tools, &[part("a", one), part("b", two)]).as_str().to_owned();
+        assert_eq!(
+            kept(
+                r#"{"resultType":"complete","tools":[],"ttlMs":50,"cacheScope":"public"}"#,
+                r#"{"resultType":"complete","tools":[],"ttlMs":20,"cacheScope":"private"}"#
+            ),
+            r#"{"resultType":"complete","ttlMs":20,"cacheScope":"private","tools":[]}"#
+        );
+    }
+
+    #[test]
+    fn a_name_leads_back_to_its_server() {
+        assert_eq!(stripped("bank", &prefixed("bank", "pay")), Some("pay"));
+        assert_eq!(stripped("bank", "bank_pay"), None);
+        assert_eq!(stripped("bank", "banker__pay"), None);
+        assert_eq!(stripped("bank", "pay"), None);
+    }
+
+    #[test]
+    fn handshakes_become_one_that_promises_what_any_of_them_can() {
+        let one = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":false},"x":{"deep":[1]}},"serverInfo":{"name":"one","version":"1"},"instructions":"pay \"well\""}"#;
+        let two = r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},"logging":{}},"serverInfo":{"name":"two","version":"1"}}"#;
+        let joined = handshakes(&[part("one", one), part("two", two)]);
+        let joined: Json = serde_json::from_str(joined.as_str()).unwrap();
+        assert_eq!(joined["protocolVersion"], "2025-06-18");
+        assert_eq!(joined["capabilities"]["tools"]["listChanged"], true);
+        assert_eq!(joined["capabilities"]["x"]["deep"][0], 1);
+        assert!(joined["capabilities"]["logging"].is_object());
+        assert_eq!(joined["serverInfo"]["name"], "steadfast");
+        assert_eq!(joined["instructions"], "# one\n\npay \"well\"");
+        let modern = r#"{"supportedVersions":["2026-07-28","2027-01-01"],"capabilities":{}}"#;
+        let other = r#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#;
+        let joined = handshakes(&[part("one", modern), part("two", other)]);
+        assert_eq!(raw::get(joined.as_str(), "supportedVersions"), Some(r#"["2026-07-28"]"#));
+    }
+}

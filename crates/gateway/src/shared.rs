@@ -1,0 +1,181 @@
+//! One server for several sessions.
+//!
+//! It is introduced once, to whoever comes first, and what it tells by itself everybody hears. What it asks, it asks on
+//! behalf of some call; where that is not plain, nobody is bothered with a question that may be another's.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use steadfast_core::classify::Fault;
+use steadfast_mcp::message::{Id, Message, code};
+use steadfast_mcp::raw::RawJson;
+use tokio::sync::OnceCell;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use crate::server::{FromServer, HANDSHAKE, Keeping, Life, Owner, Server, gone};
+use crate::session::Session;
+
+/// A server that several sessions use.
+pub(crate) struct Shared {
+    pub(crate) server: Arc<Server>,
+    /// Who uses it, and which of the servers of each it is.
+    users: Mutex<Vec<(Weak<Session>, usize)>>,
+    /// What it answered to the first `initialize`.
+    introduced: OnceCell<RawJson>,
+    /// Whether it has heard that its client is ready.
+    is_told: AtomicBool,
+    /// How many sessions watch a resource.
+    watched: Mutex<BTreeMap<String, usize>>,
+    /// When the last one left.
+    left: Mutex<Instant>,
+    kept: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(server: Arc<Server>, keeping: Keeping) -> Arc<Self> {
+        let shared = Arc::new(Self {
+            server: server.clone(),
+            users: Mutex::default(),
+            introduced: OnceCell::new(),
+            is_told: AtomicBool::new(false),
+            watched: Mutex::default(),
+            left: Mutex::new(Instant::now()),
+            kept: Mutex::default(),
+        });
+        let kept = tokio::spawn(server.keep(keeping, Arc::new(Users(Arc::downgrade(&shared)))));
+        *shared.kept.lock() = Some(kept);
+        shared
+    }
+
+    /// This session uses it, as the server at this place.
+    pub(crate) fn join(&self, session: &Arc<Session>, at: usize) {
+        let mut users = self.users.lock();
+        users.retain(|(user, _)| user.strong_count() > 0);
+        users.push((Arc::downgrade(session), at));
+    }
+
+    /// This session does not use it any more.
+    pub(crate) fn leave(&self, session: &Session) {
+        let is_other = |(user, _): &(Weak<Session>, usize)| !std::ptr::eq(user.as_ptr(), session);
+        self.users.lock().retain(is_other);
+        *self.left.lock() = Instant::now();
+    }
+
+    /// What it answered to the first who introduced itself, which is the answer to all: those who share it say the same.
+    pub(crate) async fn introduce(&self, initialize: &Message) -> Result<&RawJson, Fault> {
+        self.introduced.get_or_try_init(|| self.ask_first(initialize)).await
+    }
+
+    async fn ask_first(&self, initialize: &Message) -> Result<RawJson, Fault> {
+        let answered = async { self.server.send_first(initialize).await?.answer().await };
+        let answer = match timeout(HANDSHAKE, answered).await {
+            Ok(answer) => answer?,
+            Err(_) => return Err(gone("the server did not answer the handshake in time")),
+        };
+        let Some(result) = answer.result_json() else {
+            return Err(gone(&answer.error_text().unwrap_or_default()));
+        };
+        self.server.handshake.answered(initialize, &answer);
+        self.server.is_ready().await;
+        Ok(result)
+    }
+
+    /// Whether nobody uses it any more, and since when.
+    pub(crate) fn is_idle_since(&self) -> Option<Instant> {
+        let is_used = self.users.lock().iter().any(|(user, _)| user.strong_count() > 0);
+        (!is_used).then(|| *self.left.lock())
+    }
+
+    /// Whether the server has to hear this notification of a session.
+    pub(crate) fn is_news(&self, notification: &Message) -> bool {
+        match notification.method() {
+            Some("notifications/initialized") => !self.is_told.swap(true, Ordering::Relaxed),
+            _ => true,
+        }
+    }
+
+    /// One more session watches this resource.
+    pub(crate) fn watch(&self, uri: &str) {
+        *self.watched.lock().entry(uri.to_owned()).or_default() += 1;
+    }
+
+    /// A session does not watch this any more. Says whether no other does.
+    pub(crate) fn unwatch(&self, uri: &str) -> bool {
+        let mut watched = self.watched.lock();
+        match watched.get_mut(uri) {
+            Some(count) if *count > 1 => {
+                *count -= 1;
+                false
+            }
+            Some(_) | None => {
+                watched.remove(uri);
+                true
+            }
+        }
+    }
+
+    /// Ends the server.
+    pub(crate) async fn stop(&self) {
+        self.server.stop().await;
+        let kept = self.kept.lock().take();
+        if let Some(kept) = kept {
+            kept.abort();
+        }
+    }
+
+    fn users(&self) -> Vec<(Arc<Session>, usize)> {
+        let users = self.users.lock();
+        users.iter().filter_map(|(user, at)| Some((user.upgrade()?, *at))).collect()
+    }
+
+    async fn heard(&self, event: FromServer) {
+        let users = self.users();
+        match event {
+            FromServer::Asked(life, question) => match whose(&users) {
+                Some((user, at)) => user.take_from_server(*at, FromServer::Asked(life, question)).await,
+                None => self.refuse(life, question.id()).await,
+            },
+            event @ (FromServer::Told(_) | FromServer::Died(_) | FromServer::Recovered(_)) => {
+                for (user, at) in users {
+                    user.take_from_server(at, event.clone()).await;
+                }
+            }
+        }
+    }
+
+    async fn refuse(&self, life: Life, question: Option<Id>) {
+        let why =
+            "several clients share this server, and it is not plain whose call this question belongs to";
+        let refusal = Message::error_response(question.as_ref(), code::INVALID_REQUEST, why, None);
+        self.server.answer(life, &refusal).await;
+    }
+}
+
+/// Whose question it is: of the one who uses the server, or of the one for whom it runs its only call.
+fn whose(users: &[(Arc<Session>, usize)]) -> Option<&(Arc<Session>, usize)> {
+    if let [one] = users {
+        return Some(one);
+    }
+    let mut busy = users.iter().filter(|(user, at)| user.calls_at(*at) > 0);
+    let one = busy.next().filter(|(user, at)| user.calls_at(*at) == 1)?;
+    busy.next().is_none().then_some(one)
+}
+
+/// What hears the server, without keeping it.
+struct Users(Weak<Shared>);
+
+impl Owner for Users {
+    fn heard(&self, event: FromServer) -> BoxFuture<'_, ()> {
+        async {
+            if let Some(shared) = self.0.upgrade() {
+                shared.heard(event).await;
+            }
+        }
+        .boxed()
+    }
+}

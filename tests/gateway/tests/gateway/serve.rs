@@ -1,0 +1,241 @@
+//! Several servers behind one gateway: `steadfast serve`.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, Said};
+use crate::world::{free_address, kill, lives, wait};
+
+/// A gateway with the servers `bank` and `mail` behind it.
+struct Served {
+    folder: PathBuf,
+    address: SocketAddr,
+    gateway: Option<Child>,
+}
+
+impl Served {
+    /// With these lines in the configuration beside those of the two servers.
+    fn new(test: &str, more: &str) -> Self {
+        let mut served = Self::quiet(test, more);
+        served.start();
+        served
+    }
+
+    fn quiet(test: &str, more: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        let server = |name: &str| {
+            fs::write(folder.join(name), "").unwrap();
+            format!(
+                "[servers.{name}]\ncommand = [{:?}, {:?}]\n",
+                env!("CARGO_BIN_EXE_steadfast-test-server"),
+                folder.join(name)
+            )
+        };
+        let config = format!("{}{}{more}", server("bank"), server("mail"));
+        fs::write(folder.join("steadfast.toml"), config).unwrap();
+        Self { folder, address: free_address(), gateway: None }
+    }
+
+    fn start(&mut self) {
+        let mut command = self.command(&["--listen", &self.address.to_string()]);
+        self.gateway = Some(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
+        wait(|| TcpStream::connect(self.address).is_ok(), || format!("somebody at {}", self.address));
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
+        command.arg("serve").args(arguments).current_dir(&self.folder).env("HOME", &self.folder);
+        command.env_remove("XDG_STATE_HOME").env_remove("CLAUDE_CODE_SESSION_ID");
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join("log")).unwrap();
+        command.stderr(log);
+        command
+    }
+
+    fn client(&self, path: &str) -> Client {
+        let mut client = Client::at(self.address, path);
+        client.initialize();
+        client
+    }
+
+    fn ledger(&self, server: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.folder.join(server)).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn count(&self, server: &str, line: &str) -> usize {
+        self.ledger(server).iter().filter(|written| written.starts_with(line)).count()
+    }
+
+    fn process(&self, server: &str) -> u32 {
+        let ledger = self.ledger(server);
+        let start = ledger.iter().rev().find_map(|line| line.strip_prefix("start "));
+        start.expect("a server was started").parse().unwrap()
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut gateway) = self.gateway.take() {
+            let _ = gateway.kill();
+            let _ = gateway.wait();
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn names(listed: &Value) -> Vec<&str> {
+    let tools = listed["result"]["tools"].as_array().unwrap();
+    tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn several_servers_are_one_to_their_client_and_each_is_there_alone() {
+    let served = Served::new("several", "");
+    let mut client = Client::at(served.address, "/mcp");
+    let agreed = client.initialize();
+    assert_eq!(agreed["result"]["protocolVersion"], "2025-11-25");
+    assert_eq!(agreed["result"]["capabilities"]["tools"]["listChanged"], true);
+    assert_eq!(agreed["result"]["serverInfo"]["name"], "steadfast");
+    let listed = client.request("tools/list", json!({}));
+    assert_eq!(names(&listed), ["bank__pay", "bank__look", "mail__pay", "mail__look"]);
+    assert_eq!(listed["result"]["tools"][0]["vendor"]["kept"], true);
+    assert_eq!(client.call("bank__pay", json!({ "id": "a" })).text, "pay a, run 1");
+    assert_eq!(client.call("mail__pay", json!({ "id": "b" })).text, "pay b, run 1");
+    assert_eq!((served.count("bank", "pay"), served.count("mail", "pay")), (1, 1));
+    assert_eq!((served.count("bank", "pay a"), served.count("mail", "pay b")), (1, 1));
+    // What is nobody's in particular is answered by whoever knows it.
+    assert_eq!(client.request("test/echo", json!({ "x": 1 }))["result"]["params"]["x"], 1);
+    assert_eq!(client.request("test/unheard", json!({}))["error"]["code"], -32601);
+
+    let mut alone = served.client("/mcp/mail");
+    assert_eq!(names(&alone.request("tools/list", json!({}))), ["pay", "look"]);
+    assert_eq!(alone.call("pay", json!({ "id": "c" })).text, "pay c, run 1");
+    let elsewhere = Client::at(served.address, "/mcp/nobody");
+    drop(elsewhere);
+}
+
+#[test]
+fn sessions_share_a_process_unless_each_is_to_have_its_own() {
+    for (isolation, processes) in [("shared", 1), ("per_session", 3)] {
+        let more = format!("isolation = \"{isolation}\"\n");
+        let served = Served::new(&format!("isolation_{isolation}"), &more);
+        let mut clients: Vec<_> = ["/mcp", "/mcp", "/mcp/mail"].map(|path| served.client(path)).into();
+        for (number, client) in clients.iter_mut().enumerate() {
+            let tool = if number == 2 { "look" } else { "mail__look" };
+            assert!(!client.call(tool, json!({ "id": number.to_string() })).is_error);
+        }
+        assert_eq!(served.count("mail", "start"), processes, "{isolation}");
+        assert_eq!(served.count("mail", "initialize"), processes, "{isolation}");
+        // The bank is shared in both.
+        assert_eq!(served.count("bank", "start"), 1);
+        // A new process, for all of those who share it; what they were told is told again.
+        kill(served.process("mail"));
+        for client in &mut clients[..2] {
+            assert!(!client.call("mail__look", json!({ "id": "again" })).is_error);
+        }
+        assert_eq!(served.count("bank", "start"), 1);
+    }
+}
+
+#[test]
+fn rp_16_one_server_that_fails_loses_its_trust_and_the_others_keep_theirs() {
+    let served =
+        Served::new("rp_16", "[trust]\ncount = 2\nseverities = [\"crash\"]\n[breaker]\nconsecutive = 100\n");
+    let mut client = served.client("/mcp");
+    client.request("tools/list", json!({}));
+    for number in 0..2 {
+        let said = client.call("bank__pay", json!({ "id": format!("dies {number}"), "fault": "die_after" }));
+        assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+    }
+    let refused = client.call("bank__pay", json!({ "id": "well" }));
+    assert_eq!(refused.code.as_deref(), Some("approval_required"), "{refused:?}");
+    assert_eq!(served.count("bank", "pay well"), 0);
+    assert_eq!(client.call("mail__pay", json!({ "id": "well" })).text, "pay well, run 1");
+}
+
+#[test]
+fn a_server_that_cannot_be_started_is_missed_and_the_others_go_on() {
+    let more = "[servers.ghost]\ncommand = [\"no-such-program-anywhere\"]\n";
+    let served = Served::new("ghost", more);
+    let mut client = served.client("/mcp");
+    assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
+    let said = client.call("ghost__walk", json!({}));
+    assert!(said.is_error && said.text.contains("no-such-program-anywhere"), "{said:?}");
+    assert_eq!(client.call("bank__pay", json!({ "id": "a" })).text, "pay a, run 1");
+}
+
+#[test]
+fn gr_8_a_server_that_dies_is_back_for_its_clients_and_its_neighbour_never_noticed() {
+    let served = Served::new("neighbour", "");
+    let mut client = served.client("/mcp");
+    assert!(!client.call("mail__look", json!({ "id": "a" })).is_error);
+    let mail = served.process("mail");
+    for round in 0..3 {
+        let bank = served.process("bank");
+        kill(bank);
+        wait(|| !lives(bank), || "its end".to_owned());
+        let said = client.call("bank__look", json!({ "id": format!("after {round}") }));
+        assert!(!said.is_error, "{said:?}");
+    }
+    assert!(lives(mail));
+    assert_eq!(served.count("mail", "start"), 1);
+}
+
+#[test]
+fn gr_9_a_session_of_several_servers_outlives_the_gateway() {
+    let mut served = Served::new("outlives", "");
+    let mut client = served.client("/mcp");
+    assert_eq!(client.call("bank__pay", json!({ "id": "before" })).text, "pay before, run 1");
+    served.kill();
+    served.start();
+    assert_eq!(client.call("bank__pay", json!({ "id": "after" })).text, "pay after, run 1");
+    assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
+    assert_eq!(served.count("bank", "pay before"), 1);
+}
+
+#[test]
+fn tg_1_a_model_that_insists_on_a_tool_that_nobody_has_is_stopped() {
+    let served = Served::new("insists", "");
+    let mut client = served.client("/mcp");
+    let mut said: Vec<Said> = (0..3).map(|_| client.call("shop__buy", json!({ "id": "a" }))).collect();
+    assert!(said.iter().all(|said| said.is_error));
+    let last = said.pop().unwrap();
+    assert_eq!(last.code.as_deref(), Some("loop_detected"), "{last:?}");
+}
+
+#[test]
+fn the_servers_of_a_client_are_taken_from_its_own_file_and_spoken_to_on_our_streams() {
+    let served = Served::quiet("of_a_client", "");
+    fs::remove_file(served.folder.join("steadfast.toml")).unwrap();
+    let file = served.folder.join("mcp.json");
+    let server = |name: &str| json!({ "command": env!("CARGO_BIN_EXE_steadfast-test-server"), "args": [served.folder.join(name)] });
+    let servers = json!({ "mcpServers": { "bank": server("bank"), "mail": server("mail") } });
+    fs::write(&file, servers.to_string()).unwrap();
+    let mut client = Client::on_streams(served.command(&["--stdio", "--mcp-config", file.to_str().unwrap()]));
+    client.initialize();
+    assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
+    assert_eq!(client.call("mail__pay", json!({ "id": "a" })).text, "pay a, run 1");
+    let (bank, mail) = (served.process("bank"), served.process("mail"));
+    assert!(client.hang_up().success());
+    assert!(!lives(bank) && !lives(mail));
+}
+
+#[test]
+fn without_a_server_it_says_how_to_name_one() {
+    let served = Served::quiet("nobody", "");
+    fs::write(served.folder.join("steadfast.toml"), "").unwrap();
+    let mut command = served.command(&[]);
+    let output = command.stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("[servers.files]") && said.contains("--mcp-config"), "{said}");
+}

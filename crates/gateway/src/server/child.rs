@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_mcp::delivery::Link;
-use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, QueueLimits, Received, line_writer};
+use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, QueueLimits, Received, Taken, line_writer};
 use steadfast_mcp::message::Message;
 use steadfast_process::{End, Incarnation, IncarnationNumber, Incarnations, Sent, State, Supervisor};
 use tokio::sync::watch;
@@ -130,14 +130,23 @@ impl Child {
                     std::future::pending::<()>().await;
                 }
             };
-            let mut reading = pin!(reading);
             let mut beside = pin!(async { tokio::join!(greeting, writing) });
-            let why = tokio::select! {
-                why = &mut reading => why,
-                _ = &mut beside => "it does not read what it is sent",
+            let fault = tokio::select! {
+                why = reading => {
+                    self.line.send_replace(None);
+                    let last_words = self.last_words(number, why);
+                    // What is being written now finds out whether anybody reads it.
+                    tokio::select! {
+                        biased;
+                        _ = &mut beside => self.last_words(number, why).await,
+                        fault = last_words => fault,
+                    }
+                }
+                _ = &mut beside => {
+                    self.line.send_replace(None);
+                    self.last_words(number, "it does not read what it is sent").await
+                }
             };
-            self.line.send_replace(None);
-            let fault = self.last_words(number, why).await;
             server.pending.lost(number.into(), &fault);
             server.heard(FromServer::Died(number.into())).await;
         }
@@ -201,7 +210,9 @@ impl Child {
 impl Line {
     async fn send(&self, server: &Server, request: &Message, hear: Option<Hear>) -> Result<Place, Fault> {
         let (place, sent) = server.enter(self.number.into(), request, hear);
-        match self.sender.send(&sent).await {
+        let taken = Taken::default();
+        server.pending.sent(place.number, taken.clone());
+        match self.sender.send_marked(&sent, taken).await {
             Ok(()) => Ok(place),
             Err(failed) => Err(gone(&failed.to_string())),
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use steadfast_core::classify::Fault;
+use steadfast_mcp::lines::Taken;
 use steadfast_mcp::message::{Id, Message};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
@@ -27,6 +28,8 @@ struct Waiting {
     at: Life,
     answer: oneshot::Sender<Result<Message, Fault>>,
     hear: Option<Hear>,
+    /// Whether the server can have read the request, where that can be told.
+    taken: Option<Taken>,
 }
 
 /// The place of one request. Dropping it gives the place up: an answer that comes later is nobody's.
@@ -43,7 +46,7 @@ impl Pending {
     pub(crate) fn enter(self: &Arc<Self>, at: Life, hear: Option<Hear>) -> Place {
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, answer) = oneshot::channel();
-        self.waiting.lock().insert(number, Waiting { at, answer: sender, hear });
+        self.waiting.lock().insert(number, Waiting { at, answer: sender, hear, taken: None });
         Place { number, answer, pending: Arc::clone(self), fetching: None }
     }
 
@@ -89,7 +92,14 @@ impl Pending {
         }
     }
 
-    /// The life is gone: nobody who waits for it will get an answer.
+    /// The request with this number is on its way.
+    pub(crate) fn sent(&self, number: u64, taken: Taken) {
+        if let Some(place) = self.waiting.lock().get_mut(&number) {
+            place.taken = Some(taken);
+        }
+    }
+
+    /// The life is gone: nobody who waits for it will get an answer. What it cannot have read can be sent again.
     pub(crate) fn lost(&self, at: Life, fault: &Fault) {
         let mut waiting = self.waiting.lock();
         let gone: Vec<u64> =
@@ -97,7 +107,10 @@ impl Pending {
         let gone: Vec<Waiting> = gone.iter().filter_map(|number| waiting.remove(number)).collect();
         drop(waiting);
         for place in gone {
-            let _ = place.answer.send(Err(fault.clone()));
+            let unread = place.taken.is_some_and(|taken| !taken.is_possible());
+            let fault =
+                if unread { super::gone("the server ended before it read this") } else { fault.clone() };
+            let _ = place.answer.send(Err(fault));
         }
     }
 }

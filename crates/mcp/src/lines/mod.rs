@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 pub use self::split::{Piece, Splitter};
-pub use self::writer::{Full, LineSender, QueueLimits, WriteFailed, line_writer};
+pub use self::writer::{Full, LineSender, QueueLimits, Taken, WriteFailed, line_writer};
 use crate::message::{Message, Unreadable};
 
 /// The longest line that is accepted unless set otherwise. Servers send files as base64 in one line, and a gateway that

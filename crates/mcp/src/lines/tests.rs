@@ -241,3 +241,33 @@ impl AsyncRead for Reads {
         Poll::Ready(Ok(()))
     }
 }
+
+#[tokio::test]
+async fn it_is_known_of_what_nobody_can_have_read_anything() {
+    // The other side has room for so much, reads nothing, and goes away.
+    let whole = PING.len() + 1;
+    for (room, taken) in
+        [(0, [false, false]), (1, [true, false]), (whole, [true, false]), (whole + 1, [true, true])]
+    {
+        let (ours, theirs) = tokio::io::duplex(room.max(1));
+        let (sender, writing) = line_writer(ours, Link::new(), QueueLimits::default());
+        let marks = [Taken::default(), Taken::default()];
+        for mark in &marks {
+            sender.send_marked(&message(PING), mark.clone()).await.unwrap();
+            assert!(!mark.is_possible(), "nothing was handed over yet");
+        }
+        if room == 0 {
+            drop(theirs);
+            assert!(writing.await.is_err());
+        } else {
+            let leaving = async {
+                tokio::task::yield_now().await;
+                assert!(marks.iter().all(Taken::is_possible), "what is being written may be read");
+                drop(theirs);
+            };
+            let (written, ()) = tokio::join!(writing, leaving);
+            assert!(written.is_err());
+        }
+        assert_eq!(marks.map(|mark| mark.is_possible()), taken, "room for {room}");
+    }
+}

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -62,20 +63,43 @@ pub struct LineSender {
 struct Queued {
     line: Bytes,
     tracker: Option<Tracker>,
+    taken: Option<Taken>,
     /// Given back when the line was written.
     _room: OwnedSemaphorePermit,
+}
+
+/// Whether a message may have been read. One that was never handed to the other side, or of which the system took nothing
+/// when the write failed, was certainly not.
+#[derive(Clone, Debug, Default)]
+pub struct Taken(Arc<AtomicBool>);
+
+impl Taken {
+    /// Whether anybody may have read it, as far as is known now. Ask again when the writer has ended: until then a write
+    /// that is under way counts as one that succeeds.
+    pub fn is_possible(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn set(&self, is_possible: bool) {
+        self.0.store(is_possible, Ordering::Release);
+    }
 }
 
 impl LineSender {
     /// Queues a message, and waits while there is no room.
     pub async fn send(&self, message: &Message) -> Result<(), WriteFailed> {
-        self.queue(message, None).await
+        self.queue(message, None, None).await
+    }
+
+    /// The same for one of which somebody wants to know whether it can have been read.
+    pub async fn send_marked(&self, message: &Message, taken: Taken) -> Result<(), WriteFailed> {
+        self.queue(message, None, Some(taken)).await
     }
 
     /// Queues the final answer to a request, and waits while there is no room; says how to learn whether it arrived.
     pub async fn answer(&self, response: &Message) -> Result<Delivery, WriteFailed> {
         let (tracker, delivery) = Tracker::new(response.id());
-        self.queue(response, Some(tracker)).await?;
+        self.queue(response, Some(tracker), None).await?;
         Ok(delivery)
     }
 
@@ -84,7 +108,7 @@ impl LineSender {
         let line = message.one_line();
         let room =
             Arc::clone(&self.room).try_acquire_many_owned(self.weight(&line)).map_err(|_| self.full())?;
-        self.queue.try_send(Queued { line, tracker: None, _room: room }).map_err(|_| self.full())
+        self.queue.try_send(Queued { line, tracker: None, taken: None, _room: room }).map_err(|_| self.full())
     }
 
     /// Whether nothing can be written any more, and why.
@@ -92,13 +116,18 @@ impl LineSender {
         if self.queue.is_closed() { Some(self.why()) } else { None }
     }
 
-    async fn queue(&self, message: &Message, tracker: Option<Tracker>) -> Result<(), WriteFailed> {
+    async fn queue(
+        &self,
+        message: &Message,
+        tracker: Option<Tracker>,
+        taken: Option<Taken>,
+    ) -> Result<(), WriteFailed> {
         let line = message.one_line();
         let room = tokio::select! {
             room = Arc::clone(&self.room).acquire_many_owned(self.weight(&line)) => room.map_err(|_| self.why())?,
             () = self.queue.closed() => return Err(self.why()),
         };
-        self.queue.send(Queued { line, tracker, _room: room }).await.map_err(|_| self.why())
+        self.queue.send(Queued { line, tracker, taken, _room: room }).await.map_err(|_| self.why())
     }
 
     fn weight(&self, line: &Bytes) -> u32 {
@@ -186,8 +215,19 @@ async fn run<W: AsyncWrite + Unpin>(
         for tracker in batch.iter_mut().filter_map(|queued| queued.tracker.take()) {
             link.handed(tracker);
         }
-        if let Err(error) = write(&mut writer, &batch).await {
+        // For the same reason: what is being written counts as read, until it is known that it was not.
+        for taken in batch.iter().filter_map(|queued| queued.taken.as_ref()) {
+            taken.set(true);
+        }
+        if let Err((error, written)) = write(&mut writer, &batch).await {
             let failed = WriteFailed::from(error);
+            let mut begins = 0;
+            for queued in &batch {
+                if let Some(taken) = &queued.taken {
+                    taken.set(begins < written);
+                }
+                begins += queued.line.len() + 1;
+            }
             // First the reason, then the end of the queue: who sees the one can tell the other.
             *failure.lock() = Some(failed.clone());
             queued.close();
@@ -198,12 +238,14 @@ async fn run<W: AsyncWrite + Unpin>(
     }
 }
 
-async fn write<W: AsyncWrite + Unpin>(writer: &mut W, batch: &[Queued]) -> io::Result<()> {
+/// Writes a batch; where that fails, says of how many bytes the system took.
+async fn write<W: AsyncWrite + Unpin>(writer: &mut W, batch: &[Queued]) -> Result<(), (io::Error, usize)> {
+    let mut written = 0;
     match batch {
         // A long line is not copied for the sake of its end.
         [one] if one.line.len() > BATCH => {
-            writer.write_all(&one.line).await?;
-            writer.write_all(b"\n").await?;
+            write_counted(writer, &one.line, &mut written).await?;
+            write_counted(writer, b"\n", &mut written).await?;
         }
         _ => {
             let mut together =
@@ -212,8 +254,27 @@ async fn write<W: AsyncWrite + Unpin>(writer: &mut W, batch: &[Queued]) -> io::R
                 together.extend_from_slice(&queued.line);
                 together.extend_from_slice(b"\n");
             }
-            writer.write_all(&together).await?;
+            write_counted(writer, &together, &mut written).await?;
         }
     }
-    writer.flush().await
+    // What a buffer took may have been passed on.
+    writer.flush().await.map_err(|error| (error, usize::MAX))
+}
+
+async fn write_counted<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    mut bytes: &[u8],
+    written: &mut usize,
+) -> Result<(), (io::Error, usize)> {
+    while !bytes.is_empty() {
+        match writer.write(bytes).await {
+            Ok(0) => return Err((io::ErrorKind::WriteZero.into(), *written)),
+            Ok(count) => {
+                *written += count;
+                bytes = bytes.get(count..).unwrap_or_default();
+            }
+            Err(error) => return Err((error, *written)),
+        }
+    }
+    Ok(())
 }

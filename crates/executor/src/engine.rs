@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use steadfast_core::Timestamp;
 use steadfast_core::approval::Channel;
 use steadfast_core::call::{Call, CallId, CallResult, EqualCalls, Intake, KeysOf, Notice, Request, Waits};
 use steadfast_core::code::Code;
@@ -20,7 +21,7 @@ use steadfast_core::envelope::{
 };
 use steadfast_core::id::{Digest, Domain};
 use steadfast_core::json::Document;
-use steadfast_core::policy::{ArgumentCheck, Policy, Profile, ToolClass};
+use steadfast_core::policy::{Annotations, ArgumentCheck, Policy, Profile, ToolClass};
 use steadfast_core::trust::Bounds;
 use steadfast_store::{
     Clock, Keep, MemoryOptions, MemoryStore, Neighbours, Store, StoreError, SystemClock, this_process,
@@ -167,6 +168,17 @@ impl Engine {
     /// The answer of this call has reached its caller. Equal calls without a key are new calls from now on.
     pub fn delivered(&self, arrival: Arrival) {
         self.inner.deliveries.arrived(arrival, self.inner.clock.now());
+    }
+
+    /// The policy of whatever this envelope is about, for surfaces that do more with a tool's server than to call it.
+    pub fn policy_of(&self, envelope: &CallEnvelope) -> Result<Arc<Policy>, EnvelopeError> {
+        let params = Request::params(envelope)?;
+        Ok(self.inner.policies.policy(envelope, params.root(), Annotations::default()))
+    }
+
+    /// The time by which it decides.
+    pub fn now(&self) -> Timestamp {
+        self.inner.clock.now()
     }
 
     /// What happens to calls, as it happens. A reader that is too slow misses events and is told so.

@@ -58,6 +58,13 @@ pub(crate) fn envelope(
     }
 }
 
+/// The envelope of nothing in particular that this server has: by it the policy of the server is found.
+#[expect(clippy::expect_used, reason = "a constant that is a name")]
+pub(crate) fn envelope_of(server: &Namespace, connection: &Connection) -> CallEnvelope {
+    let anything = ToolName::new("requests").expect("it is short and printable");
+    envelope(server, anything, "{}".to_owned(), Said::default(), connection)
+}
+
 /// The conversation of those who name none.
 #[expect(clippy::expect_used, reason = "a constant that is a session key")]
 fn nobody_knows() -> SessionKey {

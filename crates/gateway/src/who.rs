@@ -23,7 +23,7 @@ pub struct Connection {
 }
 
 /// What one request says about itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     /// The conversation.
     pub session: Option<SessionKey>,

@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use steadfast_core::breaker::{Breaker, SharedBreaker};
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::id::Namespace;
 use steadfast_mcp::http::back;
@@ -41,6 +42,8 @@ pub(crate) struct Server {
     pub(crate) handshake: Handshake,
     /// What it said of its tools.
     pub(crate) catalog: Catalog,
+    /// Judges it by what it is asked beside calls, whose tools have breakers of their own.
+    pub(crate) breaker: SharedBreaker,
     pending: Arc<Pending>,
     owner: OnceLock<Arc<dyn Owner>>,
     way: Way,
@@ -97,7 +100,8 @@ impl Server {
             }
         };
         let (catalog, pending, owner) = (Catalog::default(), Arc::default(), OnceLock::new());
-        let server = Arc::new(Self { name, handshake, catalog, pending, owner, way });
+        let breaker = SharedBreaker::new(Breaker::default());
+        let server = Arc::new(Self { name, handshake, catalog, breaker, pending, owner, way });
         (server, Keeping(incarnations))
     }
 

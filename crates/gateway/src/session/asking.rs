@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use steadfast_core::breaker::{Permit, SharedBreaker, Verdict};
 use steadfast_core::classify::{Fault, Source};
+use steadfast_core::policy::{Mode, Policy};
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw;
 use tokio::sync::Notify;
@@ -15,6 +17,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::{Session, What, empty, own};
+use crate::call::envelope_of;
 use crate::client::{Reply, Voice};
 use crate::made;
 use crate::merge::{self, List, Part};
@@ -243,10 +246,33 @@ impl Session {
     async fn ask_alone(&self, behind: &Behind, id: &Id, request: &Message, voice: &Voice) -> Message {
         let server = &behind.server;
         let method = request.method().unwrap_or_default();
-        let tries = if is_harmless(method) { TRIES } else { 1 };
+        let policy = match self.engine.policy_of(&envelope_of(&server.name, &self.connection)) {
+            Ok(policy) => policy,
+            Err(error) => return own_error(id, code::INTERNAL_ERROR, &error.to_string()),
+        };
+        let is_off = policy.modes.are_off();
+        let tries = if is_harmless(method) && !is_off { TRIES } else { 1 };
+        let limit = if is_off { Duration::MAX } else { patience(method) };
         let mut tried = 1;
         loop {
-            match timeout(patience(method), self.exchange(server, request, voice)).await {
+            let judged = match self.judging(server, &policy, method) {
+                Ok(judged) => judged,
+                Err(refusal) => return own_error(id, own::UNAVAILABLE, &refusal),
+            };
+            let began = self.engine.now();
+            let exchanged = timeout(limit, self.exchange(server, request, voice)).await;
+            if let Some(permit) = judged {
+                let now = self.engine.now();
+                let took = now.since(began);
+                let verdict = match &exchanged {
+                    Ok(Ok(answer)) if is_good(answer) => Verdict::Success { took },
+                    // It is there, and says no.
+                    Ok(Ok(_)) => Verdict::Neutral,
+                    Ok(Err(_)) | Err(_) => Verdict::Failure { took },
+                };
+                permit.record(&policy.breaker, verdict, now);
+            }
+            match exchanged {
                 Ok(Ok(answer)) => {
                     if server.handshake.answered(request, &answer) {
                         self.keep().await;
@@ -261,6 +287,29 @@ impl Session {
                 Ok(Err(fault)) if tried < tries && is_worth_a_try(&fault) => tried += 1,
                 Ok(Err(fault)) => return own_error(id, own::UNAVAILABLE, &fault.message),
                 Err(_) => return own_error(id, own::TIMED_OUT, "the server did not answer in time"),
+            }
+        }
+    }
+
+    /// Leave to ask a server that does not fail all the time; or what is said instead.
+    fn judging<'s>(
+        &self,
+        server: &'s Server,
+        policy: &Policy,
+        method: &str,
+    ) -> Result<Option<Permit<&'s SharedBreaker>>, String> {
+        // One that listens is not answered for hours, and says nothing about the server by that.
+        let is_judged = policy.modes.breaker == Mode::Enforce && method != "subscriptions/listen";
+        if !is_judged {
+            return Ok(None);
+        }
+        let now = self.engine.now();
+        match server.breaker.admit(&policy.breaker, now) {
+            Ok((permit, _)) => Ok(Some(permit)),
+            Err(refused) => {
+                let wait = refused.retry_at.map(|at| at.since(now).as_millis().div_ceil(1000));
+                let when = wait.map_or_else(String::new, |seconds| format!("; try again in {seconds} s"));
+                Err(format!("the server keeps failing and is left alone for a while{when}"))
             }
         }
     }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::client::Said;
-use crate::world::{By, World, kill, lives, wait};
+use crate::client::{Client, Said};
+use crate::world::{By, World, free_address, kill, lives, wait};
 
 #[test]
 fn gr_8_a_server_killed_between_calls_is_back_for_the_next_and_the_session_goes_on() {
@@ -224,4 +224,20 @@ fn sf_5_a_client_that_wants_too_much_at_once_is_told_so_and_goes_on() {
     assert_eq!(client.request("test/echo", json!({}))["error"]["code"], -31_003);
     client.tell("notifications/cancelled", json!({ "requestId": waiting[0] }));
     assert!(client.request("test/echo", json!({}))["result"].is_object());
+}
+
+#[test]
+fn a_server_that_is_not_there_is_left_alone_by_requests_that_are_no_calls_too() {
+    let world = World::new("left_alone");
+    let mut command = world.bare(&["--url", &format!("http://{}/mcp", free_address())]);
+    command.args(["--store", "memory"]);
+    let mut client = Client::on_streams(command);
+    let said: Vec<String> = (0..4)
+        .map(|_| client.request("tools/list", json!({}))["error"]["message"].as_str().unwrap().to_owned())
+        .collect();
+    // Asked three times each, and after the fifth time in a row not at all.
+    assert!(!said[0].contains("left alone"), "{said:?}");
+    for later in &said[2..] {
+        assert!(later.contains("left alone for a while; try again in"), "{said:?}");
+    }
 }

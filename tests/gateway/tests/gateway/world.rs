@@ -76,14 +76,20 @@ impl World {
 
     /// `steadfast wrap` in front of the server, with these arguments.
     pub(crate) fn wrap(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
-        command.args(["wrap", "--name", "bank"]).args(arguments);
+        let mut command = self.bare(arguments);
         match &self.server {
             Some(server) => command.args(["--url", &format!("http://{}/mcp", server.address)]),
             None => command
                 .args(["--", env!("CARGO_BIN_EXE_steadfast-test-server")])
                 .arg(self.folder.join("ledger")),
         };
+        command
+    }
+
+    /// `steadfast wrap` in front of nothing but what these arguments name.
+    pub(crate) fn bare(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
+        command.args(["wrap", "--name", "bank"]).args(arguments);
         command.current_dir(&self.folder).env("HOME", &self.folder).env_remove("XDG_STATE_HOME");
         command.env_remove("CLAUDE_CODE_SESSION_ID");
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join("log")).unwrap();

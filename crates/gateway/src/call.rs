@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use steadfast_core::call::CallId;
 use steadfast_core::envelope::{
     CallEnvelope, CallHints, ContractVersion, Control, Payload, PayloadVersion, Target, Trace, Transport,
     Unknown,
@@ -29,7 +30,10 @@ pub(crate) fn envelope(
     CallEnvelope {
         contract_version: ContractVersion::V1_1,
         request_id: next_request(),
-        tool_call_id: None,
+        // By its form the model can be guessed that made it, where nobody names one.
+        tool_call_id: said.call_id.as_ref().map(|id| match id {
+            CallId::Unique(id) | CallId::InSession(id) => id.clone(),
+        }),
         tool_name: tool,
         tool_namespace: server.clone(),
         target: Target {

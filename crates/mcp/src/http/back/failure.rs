@@ -65,7 +65,12 @@ impl Failure {
                     (status, _) => Source::Http { status: *status },
                 };
                 let said = error.as_ref().and_then(|error| error.error_text());
-                let message = said.map_or_else(|| text.clone(), |said| said.into_owned());
+                let message = match said {
+                    Some(said) => said.into_owned(),
+                    // Whoever reads it needs at least a word.
+                    None if text.trim().is_empty() => format!("the server answered with the status {status}"),
+                    None => text.clone(),
+                };
                 Fault { source, message, retry_after: *retry_after }
             }
             Self::BadAnswer { text } => Fault::new(Source::BadAnswer, text.clone()),

@@ -231,6 +231,7 @@ async fn read(
             Some(Err(_)) => return "what it writes cannot be read",
             Some(Ok(Received::Message(message))) => message,
             Some(Ok(Received::NotAMessage { line, why })) => {
+                server.answered_badly(&line, &why);
                 let line = String::from_utf8_lossy(line.get(..200).unwrap_or(&line)).into_owned();
                 let line = steadfast_core::redact::text(&line).into_owned();
                 tracing::warn!(event = "server.garbage", server = %server.name, line, %why);

@@ -17,8 +17,8 @@ use steadfast_core::breaker::{Breaker, SharedBreaker};
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::id::Namespace;
 use steadfast_mcp::http::back;
-use steadfast_mcp::message::{Id, Kind, Message};
-use steadfast_mcp::raw::RawJson;
+use steadfast_mcp::message::{Id, Kind, Message, Unreadable};
+use steadfast_mcp::raw::{self, RawJson};
 use steadfast_process::{Incarnations, Supervisor};
 
 use self::child::Child;
@@ -204,6 +204,14 @@ impl Server {
             Kind::Request { .. } => FromServer::Asked(life, message),
         };
         self.heard(event).await;
+    }
+
+    /// A server wrote something that cannot be passed on. If it was to answer a request there will be no other answer.
+    fn answered_badly(&self, line: &[u8], why: &Unreadable) {
+        let is_answer = std::str::from_utf8(line).is_ok_and(|line| raw::get(line, "method").is_none());
+        if let Some(number) = why.id.as_ref().and_then(Id::as_u64).filter(|_| is_answer) {
+            self.pending.failed(number, Fault::new(Source::BadAnswer, why.to_string()));
+        }
     }
 
     fn remote(&self) -> Option<&Remote> {

@@ -49,6 +49,13 @@ enum Standing {
     Forgotten,
 }
 
+/// The answer that a stream is for.
+struct Awaited<'a> {
+    number: Option<u64>,
+    /// The session that came with it, where it is the answer to the handshake.
+    first: Option<&'a Option<Box<str>>>,
+}
+
 /// How long to wait before listening again where the server does not say.
 const AGAIN: Duration = Duration::from_secs(1);
 /// A stream that breaks so often in a row is not resumed again.
@@ -124,9 +131,11 @@ impl Remote {
         let (server, number) = (server.clone(), place.number);
         let fetching = tokio::spawn(async move {
             let Some(remote) = server.remote() else { return };
-            if let Err(fault) = remote.fetch(&server, life, &sent, context).await {
-                server.pending.failed(number, fault);
-            }
+            let fetched = remote.fetch(&server, life, &sent, context).await;
+            // Whoever still waits was given an answer to something else.
+            let none =
+                || Fault::new(Source::BadAnswer, "the server answered something else than it was asked");
+            server.pending.failed(number, fetched.err().unwrap_or_else(none));
         });
         place.fetched_by(fetching.abort_handle())
     }
@@ -162,7 +171,9 @@ impl Remote {
             Content::Stream(mut stream) => {
                 let mut resumed = 0;
                 loop {
-                    match self.read(server, life, &mut stream, is_first.then_some(&answer.session)).await {
+                    let awaited =
+                        Awaited { number: number_of(sent), first: is_first.then_some(&answer.session) };
+                    match self.read(server, life, &mut stream, Some(awaited)).await {
                         Ended::Answered => {
                             // Read to its end, its connection can be used again.
                             tokio::spawn(async move { timeout(AGAIN, stream.next()).await });
@@ -194,13 +205,17 @@ impl Remote {
         server: &Server,
         life: Life,
         stream: &mut EventStream,
-        first: Option<&Option<Box<str>>>,
+        awaited: Option<Awaited<'_>>,
     ) -> Ended {
         while let Some(received) = stream.next().await {
             match received {
                 Ok(Received::Message(message)) => {
-                    let is_answer = message.is_response();
-                    if let (true, Some(session)) = (is_answer, first) {
+                    // An answer to nobody is not the one that the stream is for.
+                    let answered = awaited
+                        .as_ref()
+                        .filter(|one| message.is_response() && number_of(&message) == one.number);
+                    let is_answer = answered.is_some();
+                    if let Some(session) = answered.and_then(|one| one.first) {
                         self.agreed(&message, session.clone());
                     }
                     server.received(life, message).await;
@@ -208,7 +223,8 @@ impl Remote {
                         return Ended::Answered;
                     }
                 }
-                Ok(Received::NotAMessage { why, .. }) => {
+                Ok(Received::NotAMessage { data, why }) => {
+                    server.answered_badly(&data, &why);
                     tracing::warn!(event = "server.garbage", server = %server.name, %why);
                 }
                 Ok(Received::TooLong) => {
@@ -335,7 +351,7 @@ impl Remote {
                 drop(opening.take());
                 let pause = match stream {
                     Ok(mut stream) => {
-                        while let Ended::Answered = remote.read(&server, life, &mut stream, None).await {}
+                        let _ = remote.read(&server, life, &mut stream, None).await;
                         last = stream.last_event_id().map(str::to_owned).or(last);
                         stream.retry().unwrap_or(AGAIN)
                     }
@@ -366,6 +382,11 @@ const OPENING: Duration = Duration::from_millis(500);
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// How the reading of a stream came to its end.
+/// The number of ours that a message bears.
+fn number_of(message: &Message) -> Option<u64> {
+    message.id().and_then(|id| id.as_u64())
+}
+
 enum Ended {
     Answered,
     Over,

@@ -122,9 +122,13 @@ impl Listener {
     }
 
     async fn drop_session(&self, id: &SessionId) {
+        let found = self.sessions.lock().get(id).cloned();
+        if let Some(found) = found {
+            // First: whoever speaks in it meanwhile would bring it back.
+            found.session.forget().await;
+        }
         let gone = self.sessions.lock().remove(id);
         if let Some(gone) = gone {
-            gone.session.forget().await;
             // Whoever says that it is done does not wait for what it began.
             drop(gone.end());
         }

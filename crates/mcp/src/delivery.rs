@@ -184,8 +184,9 @@ struct State {
 /// So many written answers of one connection are watched for a next message; of older ones, only the time tells.
 const MOST_WRITTEN: usize = 256;
 
-/// How long a message waits for the end of a write beside it. A write takes microseconds, unless the client does not read.
-const WRITING: Duration = Duration::from_millis(25);
+/// How long a message waits for the end of a write beside it. A write takes microseconds, unless the client does not read;
+/// but whoever wrote may have to wait for its turn before it can say so, on a machine with much to do.
+const WRITING: Duration = Duration::from_millis(250);
 
 impl Default for Link {
     fn default() -> Self {

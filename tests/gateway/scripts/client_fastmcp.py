@@ -1,13 +1,13 @@
 """A client made with fastmcp: does what it is told, line by line, and writes what came of it.
 
-client_fastmcp.py MODE COMMAND [ARGUMENT...]
+client_fastmcp.py MODE (COMMAND [ARGUMENT...] | URL)
 """
 
 import asyncio
 import sys
 
 from fastmcp import Client
-from fastmcp.client.transports import StdioTransport
+from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 from orders import carry_out, environment
 
 
@@ -39,7 +39,10 @@ class Orders:
 
 
 async def main(mode, command, *arguments):
-    transport = StdioTransport(command, list(arguments), env=environment())
+    if command.startswith("http://"):
+        transport = StreamableHttpTransport(command)
+    else:
+        transport = StdioTransport(command, list(arguments), env=environment())
     async with Client(transport, mode=mode) as client:
         await carry_out(lambda tell: Orders(client, tell))
 

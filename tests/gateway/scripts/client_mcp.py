@@ -1,6 +1,6 @@
 """A client made with the Python SDK: does what it is told, line by line, and writes what came of it.
 
-client_mcp.py MODE COMMAND [ARGUMENT...]
+client_mcp.py MODE (COMMAND [ARGUMENT...] | URL)
 """
 
 import asyncio
@@ -39,7 +39,10 @@ class Orders:
 
 
 async def main(mode, command, *arguments):
-    server = StdioServerParameters(command=command, args=arguments, env=environment())
+    if command.startswith("http://"):
+        server = command
+    else:
+        server = StdioServerParameters(command=command, args=arguments, env=environment())
     async with Client(server, mode=mode) as client:
         await carry_out(lambda tell: Orders(client, tell))
 

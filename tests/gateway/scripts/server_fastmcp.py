@@ -1,5 +1,7 @@
 """The same server made with fastmcp."""
 
+import os
+
 from fastmcp import Context, FastMCP
 
 server = FastMCP("fastmcp", instructions="Adds.")
@@ -37,4 +39,8 @@ def greet(name: str) -> str:
     return f"Say hello to {name}."
 
 
-server.run("stdio", show_banner=False)
+# Over HTTP where it is told a port, else on its streams.
+if port := os.environ.get("PORT"):
+    server.run("http", port=int(port), show_banner=False)
+else:
+    server.run("stdio", show_banner=False)

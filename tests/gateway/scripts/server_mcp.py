@@ -1,5 +1,7 @@
 """A server made with the Python SDK."""
 
+import os
+
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
@@ -68,4 +70,8 @@ def greet(name: str) -> str:
     return f"Say hello to {name}."
 
 
-server.run("stdio")
+# Over HTTP where it is told a port, else on its streams.
+if port := os.environ.get("PORT"):
+    server.run("streamable-http", port=int(port))
+else:
+    server.run("stdio")

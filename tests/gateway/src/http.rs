@@ -71,17 +71,17 @@ impl Answer {
         );
     }
 
-    pub(crate) fn event(&mut self, data: &str) {
-        let mut text = String::new();
+    pub(crate) fn event(&mut self, data: &[u8]) {
+        let mut text = Vec::new();
         if !self.begun {
             self.begun = true;
             let session = &self.session;
-            text.push_str(&format!(
+            text.extend_from_slice(format!(
                 "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nmcp-session-id: {session}\r\nconnection: close\r\n\r\n"
-            ));
+            ).as_bytes());
         }
-        text.push_str(&format!("data: {}\n\n", data.trim_end()));
+        text.extend_from_slice(&[b"data: ", data.trim_ascii_end(), b"\n\n"].concat());
         // Whoever does not read any more has its reasons.
-        let _ = self.stream.write_all(text.as_bytes());
+        let _ = self.stream.write_all(&text);
     }
 }

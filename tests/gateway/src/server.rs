@@ -2,9 +2,10 @@
 //! the second argument.
 //!
 //! Everything that happens is a line of the ledger, a file whose path is the first argument: `start PID`, `initialize`,
-//! `pay ID`, `look ID`, `cancelled`, `stdin closed`. Both tools take
+//! `pay ID`, `look ID`, `cancelled`, `stdin closed`. All tools take
 //! `{"id": …, "fault": …, "times": …, "size": …}`: the fault shows in the first `times` runs with this id (always,
-//! without), and the effect is in the ledger before it.
+//! without), and the effect is in the ledger before it. Some faults want more: `text` is what an error says, `code` the
+//! number of one, `lines` what is written as it stands (`$ID` is the id of the request, `hex:` begins bytes).
 
 #![expect(
     clippy::unwrap_used,
@@ -47,8 +48,8 @@ enum Out {
 impl Out {
     fn say(&self, message: &Value) {
         match self {
-            Self::Line => say(&message.to_string()),
-            Self::Http(answer) => answer.lock().unwrap().event(&message.to_string()),
+            Self::Line => say(message.to_string().as_bytes()),
+            Self::Http(answer) => answer.lock().unwrap().event(message.to_string().as_bytes()),
         }
     }
 
@@ -59,7 +60,15 @@ impl Out {
                 print!("{text}");
                 io::stdout().flush().unwrap();
             }
-            Self::Http(answer) => answer.lock().unwrap().event(text),
+            Self::Http(answer) => answer.lock().unwrap().event(text.as_bytes()),
+        }
+    }
+
+    /// A line, whatever is in it.
+    fn write(&self, line: &[u8]) {
+        match self {
+            Self::Line => say(line),
+            Self::Http(answer) => answer.lock().unwrap().event(line),
         }
     }
 }
@@ -76,7 +85,7 @@ fn received(ledger: &str, message: &Value, out: &Out) {
             })
         }
         Some("tools/list") => json!({ "tools": tools() }),
-        Some("tools/call") => match called(ledger, params, out) {
+        Some("tools/call") => match called(ledger, id, params, out) {
             Some(result) => result,
             None => return,
         },
@@ -99,35 +108,38 @@ fn tools() -> Value {
             json!({ "type": "object", "properties": { "id": { "type": "string" } }, "required": ["id"] });
         json!({ "name": name, "inputSchema": schema, "annotations": annotations, "vendor": { "kept": true } })
     };
-    json!([
+    let known = [
         tool("pay", json!({ "readOnlyHint": false, "destructiveHint": true })),
         tool("look", json!({ "readOnlyHint": true })),
-    ])
+    ];
+    // Of these nobody knows what running them twice would do.
+    let others = TOOLS.iter().skip(known.len()).map(|name| tool(name, json!({})));
+    known.iter().cloned().chain(others).collect()
 }
 
+const TOOLS: [&str; 6] = ["pay", "look", "draw", "fold", "send", "sort"];
+
 /// The result of a call; nothing if it gets none.
-fn called(ledger: &str, params: &Value, out: &Out) -> Option<Value> {
+fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> {
     let (tool, arguments) = (params["name"].as_str().unwrap_or(""), &params["arguments"]);
-    if !["pay", "look"].contains(&tool) {
+    if !TOOLS.contains(&tool) {
         return Some(failed(&format!("Unknown tool: {tool}")));
     }
-    let Some(id) = arguments["id"].as_str() else {
+    let Some(name) = arguments["id"].as_str() else {
         note(ledger, &format!("refused {tool}"));
         return Some(failed("Invalid arguments: missing required property 'id'"));
     };
-    let did = format!("{tool} {id}");
+    let did = format!("{tool} {name}");
     let before = fs::read_to_string(ledger).unwrap().lines().filter(|line| **line == did).count();
     let shows = arguments["times"].as_u64().is_none_or(|times| u64::try_from(before).unwrap() < times);
     let fault = arguments["fault"].as_str().filter(|_| shows).unwrap_or("");
-    if fault == "503" {
-        note(ledger, &did);
-        if let Out::Http(answer) = out {
-            answer.lock().unwrap().refuse("503 Service Unavailable", "retry-after: 1\r\n");
-        }
+    note(ledger, &did);
+    if let (Out::Http(answer), Some((status, headers))) = (out, refusal(fault)) {
+        answer.lock().unwrap().refuse(status, headers);
         return None;
     }
-    note(ledger, &did);
     let size = usize::try_from(arguments["size"].as_u64().unwrap_or(0)).unwrap();
+    let text = arguments["text"].as_str();
     match fault {
         "die_after" => std::process::exit(4),
         // For ever: whoever ends us ends this.
@@ -155,20 +167,58 @@ fn called(ledger: &str, params: &Value, out: &Out) -> Option<Value> {
             }
         }
         "long_line" => return Some(json!({ "content": [{ "type": "text", "text": "x".repeat(size) }] })),
-        "error" => return Some(failed("HTTP 503 Service Unavailable")),
+        "error" | "503" => return Some(failed(text.unwrap_or("HTTP 503 Service Unavailable"))),
+        "400" => return Some(failed("HTTP 400 Bad Request")),
+        "code" => {
+            let error = json!({ "code": arguments["code"], "message": text, "data": { "a": [1] } });
+            out.say(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+            return None;
+        }
+        "text" => return Some(json!({ "content": [{ "type": "text", "text": text }] })),
+        "echo" => {
+            return Some(json!({ "content": [{ "type": "text", "text": params.to_string() }] }));
+        }
+        "before" | "instead" => {
+            for line in arguments["lines"].as_array().unwrap() {
+                out.write(&bytes(line.as_str().unwrap(), id));
+            }
+            if fault == "instead" {
+                return None;
+            }
+        }
         _ => {}
     }
     Some(json!({ "content": [{ "type": "text", "text": format!("{did}, run {}", before + 1) }] }))
+}
+
+/// What HTTP itself says to these.
+fn refusal(fault: &str) -> Option<(&str, &str)> {
+    match fault {
+        "503" => Some(("503 Service Unavailable", "retry-after: 1\r\n")),
+        "400" => Some(("400 Bad Request", "")),
+        _ => None,
+    }
+}
+
+/// What is to be written.
+fn bytes(line: &str, id: &Value) -> Vec<u8> {
+    match line.strip_prefix("hex:") {
+        Some(digits) => {
+            let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+            pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+        }
+        None => line.replace("$ID", &id.to_string()).into_bytes(),
+    }
 }
 
 fn failed(text: &str) -> Value {
     json!({ "content": [{ "type": "text", "text": text }], "isError": true })
 }
 
-fn say(line: &str) {
+fn say(line: &[u8]) {
     let mut out = io::stdout().lock();
     // Whoever does not read any more is about to end us.
-    let _ = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());
+    let _ = out.write_all(&[line, b"\n"].concat()).and_then(|()| out.flush());
 }
 
 fn note(ledger: &str, line: &str) {

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 pub(crate) struct Client {
-    /// The gateway, if it is this client's own.
+    /// The gateway, if this client has one of its own.
     child: Option<Child>,
     way: Way,
     incoming: Receiver<Value>,
@@ -51,31 +51,51 @@ impl Client {
     pub(crate) fn over_http(mut command: Command, address: SocketAddr) -> Self {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         crate::world::wait(|| TcpStream::connect(address).is_ok(), || format!("somebody at {address}"));
-        let mut client = Self::at(address, "/mcp");
+        let mut client = Self::at(address);
         client.child = Some(child);
         client
     }
 
-    /// Over HTTP, where somebody listens already.
-    pub(crate) fn at(address: SocketAddr, path: &str) -> Self {
+    /// Over HTTP, of a gateway that somebody else has started.
+    pub(crate) fn at(address: SocketAddr) -> Self {
         let (messages, incoming) = channel();
-        let (path, open) = (path.to_owned(), Arc::default());
-        let way = Way::Http(Http { address, path, session: Arc::default(), messages, open });
+        let (path, headers) = ("/mcp".to_owned(), String::new());
+        let (session, open) = (Arc::default(), Arc::default());
+        let way = Way::Http(Http { address, path, headers, session, messages, open });
         Self { child: None, way, incoming, next: 1, heard: Vec::new() }
+    }
+
+    /// At this path instead of the usual one.
+    pub(crate) fn behind(mut self, path: &str) -> Self {
+        let Way::Http(http) = &mut self.way else { panic!("only HTTP has paths") };
+        http.path = path.to_owned();
+        self
+    }
+
+    /// With these headers beside those that every client sends. Each ends with a line break.
+    pub(crate) fn with_headers(mut self, more: &str) -> Self {
+        let Way::Http(http) = &mut self.way else { panic!("only HTTP has headers") };
+        http.headers = more.to_owned();
+        self
     }
 
     /// The same session, where another process listens now.
     pub(crate) fn moves_to(&mut self, mut command: Command) {
         let Way::Http(http) = &self.way else { panic!("only a session over HTTP outlives its gateway") };
         let address = http.address;
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        self.child = Some(child);
+        self.child = Some(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
         crate::world::wait(|| TcpStream::connect(address).is_ok(), || format!("somebody at {address}"));
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         let Way::Http(http) = &self.way else { panic!("only HTTP has one") };
         http.address
+    }
+
+    /// The name of its session.
+    pub(crate) fn session(&self) -> String {
+        let Way::Http(http) = &self.way else { panic!("only HTTP has one") };
+        http.session.lock().clone().expect("it is past the handshake")
     }
 
     pub(crate) fn initialize(&mut self) -> Value {
@@ -102,7 +122,7 @@ impl Client {
         let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
         match &mut self.way {
             Way::Line(_) => self.say(&line),
-            Way::Http(http) => http.post(&line, Wait::No),
+            Way::Http(http) => http.post(line.as_bytes(), Wait::No),
         }
         id
     }
@@ -112,10 +132,15 @@ impl Client {
     }
 
     pub(crate) fn say(&mut self, line: &str) {
+        self.say_bytes(line.as_bytes());
+    }
+
+    /// Says something that need not be a text.
+    pub(crate) fn say_bytes(&mut self, line: &[u8]) {
         match &mut self.way {
             Way::Line(stdin) => {
                 let stdin = stdin.as_mut().expect("the client has not hung up");
-                stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
+                stdin.write_all(&[line, b"\n"].concat()).unwrap();
                 stdin.flush().unwrap();
             }
             Way::Http(http) => http.post(line, Wait::ForTheEnd),
@@ -151,8 +176,23 @@ impl Client {
         self.send("tools/call", json!({ "name": tool, "arguments": arguments }))
     }
 
+    /// Calls, and says this beside it.
+    pub(crate) fn call_with(&mut self, tool: &str, arguments: Value, meta: Value) -> Said {
+        let id = self.send_call_with(tool, arguments, meta);
+        Said::of(&self.answer(id))
+    }
+
+    pub(crate) fn send_call_with(&mut self, tool: &str, arguments: Value, meta: Value) -> u64 {
+        self.send("tools/call", json!({ "name": tool, "arguments": arguments, "_meta": meta }))
+    }
+
+    /// Calls under a key that means intent.
+    pub(crate) fn call_keyed(&mut self, tool: &str, arguments: Value, key: &str) -> Said {
+        self.call_with(tool, arguments, keyed(key))
+    }
+
     pub(crate) fn pid(&self) -> u32 {
-        self.child.as_ref().expect("a gateway of its own").id()
+        self.child.as_ref().expect("it has a gateway of its own").id()
     }
 
     /// Closes what the program reads, and waits for its end.
@@ -175,7 +215,7 @@ impl Client {
         let mut status = None;
         crate::world::wait(
             || {
-                status = self.child.as_mut().expect("a gateway of its own").try_wait().unwrap();
+                status = self.child.as_mut().expect("it has a gateway of its own").try_wait().unwrap();
                 status.is_some()
             },
             || "the end of the gateway".to_owned(),
@@ -197,6 +237,7 @@ impl Drop for Client {
 struct Http {
     address: SocketAddr,
     path: String,
+    headers: String,
     session: Arc<Mutex<Option<String>>>,
     messages: Sender<Value>,
     open: Arc<Mutex<Vec<TcpStream>>>,
@@ -210,18 +251,20 @@ enum Wait {
 
 impl Http {
     /// Posts a message on a connection of its own. What comes back is heard like everything else.
-    fn post(&self, text: &str, wait: Wait) {
+    fn post(&self, body: &[u8], wait: Wait) {
         let mut stream = TcpStream::connect(self.address).unwrap();
         let session = self.session.lock().as_ref().map(|id| format!("mcp-session-id: {id}\r\n"));
         let head = format!(
             "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n{}accept: application/json, \
-             text/event-stream\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{text}",
+             text/event-stream\r\n{}content-length: {}\r\nconnection: close\r\n\r\n",
             self.path,
             self.address,
             session.unwrap_or_default(),
-            text.len(),
+            self.headers,
+            body.len(),
         );
-        stream.write_all(head.as_bytes()).unwrap();
+        // Whoever is refused early does not read to the end.
+        let _ = stream.write_all(&[head.as_bytes(), body].concat());
         self.open.lock().push(stream.try_clone().unwrap());
         let (session, messages) = (self.session.clone(), self.messages.clone());
         let reading = thread::spawn(move || {
@@ -242,6 +285,11 @@ impl Http {
     }
 }
 
+/// What is said beside a call that has a key.
+pub(crate) fn keyed(key: &str) -> Value {
+    json!({ "dev.steadfast/idempotency-key": key })
+}
+
 /// What a call was answered with.
 #[derive(Debug)]
 pub(crate) struct Said {
@@ -251,6 +299,8 @@ pub(crate) struct Said {
     /// The code, where the gateway says something.
     pub(crate) code: Option<String>,
     pub(crate) from_cache: bool,
+    /// All that the gateway says of it.
+    pub(crate) ours: Value,
 }
 
 impl Said {
@@ -264,6 +314,7 @@ impl Said {
             is_error: result["isError"] == true || message.get("error").is_some(),
             code: ours["error"]["code"].as_str().map(str::to_owned),
             from_cache: ours["fromCache"] == true,
+            ours: ours.clone(),
         }
     }
 }

@@ -229,7 +229,7 @@ fn sf_5_a_client_that_wants_too_much_at_once_is_told_so_and_goes_on() {
 #[test]
 fn a_server_that_is_not_there_is_left_alone_by_requests_that_are_no_calls_too() {
     let world = World::new("left_alone");
-    let mut command = world.bare(&["--url", &format!("http://{}/mcp", free_address())]);
+    let mut command = world.wrap_nothing("bank", &["--url", &format!("http://{}/mcp", free_address())]);
     command.args(["--store", "memory"]);
     let mut client = Client::on_streams(command);
     let said: Vec<String> = (0..4)

@@ -8,10 +8,18 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+mod access;
 mod client;
 mod conformance;
 mod ends;
 mod faults;
+mod guard;
+mod hostile;
+mod matrix;
+mod raw;
 mod real;
 mod serve;
+mod session;
+mod soak;
+mod trust;
 mod world;

@@ -5,10 +5,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 
 use crate::client::Client;
 
@@ -60,23 +62,61 @@ impl World {
         Self { folder, front, server }
     }
 
+    /// Does this on every way at once.
+    pub(crate) fn each(test: &str, config: &str, show: impl Fn(Self) + Sync) {
+        thread::scope(|scope| {
+            let ways: Vec<_> = Self::every(test, config).collect();
+            let showing: Vec<_> =
+                ways.into_iter().map(|world| (world.way(), scope.spawn(|| show(world)))).collect();
+            for (way, shown) in showing {
+                assert!(shown.join().is_ok(), "{way}");
+            }
+        });
+    }
+
+    /// What it is called in messages.
+    fn way(&self) -> String {
+        let back = if self.server.is_some() { By::Http } else { By::Stdio };
+        format!("client by {:?}, server by {back:?}", self.front)
+    }
+
     /// A client of the server behind the gateway, past the handshake, that has seen its tools.
     pub(crate) fn client(&self) -> Client {
-        let mut client = match self.front {
-            By::Stdio => Client::on_streams(self.wrap(&[])),
-            By::Http => {
-                let address = free_address();
-                Client::over_http(self.wrap(&["--listen", &address.to_string()]), address)
-            }
+        self.client_of("bank", |_| {})
+    }
+
+    /// A client of a gateway that calls its server by this name, started a little differently.
+    pub(crate) fn client_of(&self, name: &str, change: impl FnOnce(&mut Command)) -> Client {
+        let address = free_address();
+        let listen = match self.front {
+            By::Stdio => vec![],
+            By::Http => vec!["--listen".to_owned(), address.to_string()],
         };
-        client.initialize();
-        client.request("tools/list", serde_json::json!({}));
-        client
+        let mut command = self.wrap_as(name, &listen.iter().map(String::as_str).collect::<Vec<_>>());
+        change(&mut command);
+        let client = match self.front {
+            By::Stdio => Client::on_streams(command),
+            By::Http => Client::over_http(command, address),
+        };
+        begun(client)
+    }
+
+    /// A client of a server with a ledger of its own and nothing in front of it.
+    pub(crate) fn bare(&self) -> Client {
+        let ledger = self.folder.join("bare");
+        fs::write(&ledger, "").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-test-server"));
+        command.arg(ledger);
+        begun(Client::on_streams(command))
     }
 
     /// `steadfast wrap` in front of the server, with these arguments.
     pub(crate) fn wrap(&self, arguments: &[&str]) -> Command {
-        let mut command = self.bare(arguments);
+        self.wrap_as("bank", arguments)
+    }
+
+    fn wrap_as(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = self.wrap_nothing(name, arguments);
         match &self.server {
             Some(server) => command.args(["--url", &format!("http://{}/mcp", server.address)]),
             None => command
@@ -87,9 +127,9 @@ impl World {
     }
 
     /// `steadfast wrap` in front of nothing but what these arguments name.
-    pub(crate) fn bare(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn wrap_nothing(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
-        command.args(["wrap", "--name", "bank"]).args(arguments);
+        command.args(["wrap", "--name", name]).args(arguments);
         command.current_dir(&self.folder).env("HOME", &self.folder).env_remove("XDG_STATE_HOME");
         command.env_remove("CLAUDE_CODE_SESSION_ID");
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join("log")).unwrap();
@@ -99,6 +139,45 @@ impl World {
 
     pub(crate) fn ledger(&self) -> Vec<String> {
         fs::read_to_string(self.folder.join("ledger")).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    /// What the gateways have logged.
+    pub(crate) fn log(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.folder.join("log")).unwrap();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// What they have logged of one kind of event.
+    pub(crate) fn logged(&self, event: &str) -> Vec<Value> {
+        self.log().into_iter().filter(|line| line["event"] == event).collect()
+    }
+
+    /// The same when there are so many, which there must soon be. Then there are no more.
+    pub(crate) fn logged_times(&self, event: &str, times: usize) -> Vec<Value> {
+        wait(|| self.logged(event).len() >= times, || format!("{times} times {event} in {:#?}", self.log()));
+        let logged = self.logged(event);
+        assert_eq!(logged.len(), times, "{logged:#?}");
+        logged
+    }
+
+    /// Everything that the gateways have written: their state, what belongs to it, their logs.
+    pub(crate) fn written(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut files = Vec::new();
+        let mut folders = vec![self.folder.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+                match entry.file_type().unwrap().is_dir() {
+                    true => folders.push(entry.path()),
+                    // Such as the socket of somebody else, or a file that is gone already.
+                    false => files.extend(fs::read(entry.path()).map(|bytes| (entry.path(), bytes))),
+                }
+            }
+        }
+        files
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// How often this is in the ledger.
@@ -158,8 +237,24 @@ impl Drop for Running {
     }
 }
 
+/// Past the handshake, with the tools seen.
+fn begun(mut client: Client) -> Client {
+    client.initialize();
+    client.request("tools/list", json!({}));
+    client
+}
+
+/// An address that nobody listens at, and that nobody else here was given: below those that the system gives to whoever
+/// connects.
 pub(crate) fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let begin = u16::try_from(std::process::id() % 60 * 200).unwrap();
+    loop {
+        let number = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", 20_000 + number)) {
+            return listener.local_addr().unwrap();
+        }
+    }
 }
 
 /// Whether this process is there, and no mere remainder of one.

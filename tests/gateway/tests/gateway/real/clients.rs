@@ -1,5 +1,6 @@
 //! Clients that others wrote, with a server behind the gateway.
 
+use std::ffi::OsString;
 use std::fs;
 
 use serde_json::{Value, json};
@@ -9,13 +10,18 @@ use super::{Place, Server, Way, installed, process_of, python, script};
 use crate::world::{kill, lives, wait};
 
 /// A client in Python, which does what it is told.
-struct Ordered(Line);
+pub(super) struct Ordered(Line);
 
 impl Ordered {
     /// A client of this library in front of a server behind us.
     fn start(place: &Place, library: &str, mode: &str, server: &Server) -> Self {
+        Self::of(place, library, mode, &server.line(Way::Through))
+    }
+
+    /// A client of this library in front of what is started by this line, or is there at this address.
+    pub(super) fn of(place: &Place, library: &str, mode: &str, server: &[OsString]) -> Self {
         let mut command = place.program(python());
-        command.arg(script(&format!("client_{library}.py"))).arg(mode).args(server.line(Way::Through));
+        command.arg(script(&format!("client_{library}.py"))).arg(mode).args(server);
         // Nothing is written beside the scripts.
         command.env("PYTHONDONTWRITEBYTECODE", "1");
         Self(Line::start(command))
@@ -44,14 +50,18 @@ impl Ordered {
     }
 }
 
-const LEGACY: &str = "2025-11-25";
-const MODERN: &str = "2026-07-28";
+pub(super) const LEGACY: &str = "2025-11-25";
+pub(super) const MODERN: &str = "2026-07-28";
 
 /// What both Python servers do, asked for by this client.
 fn use_python_server(library: &str, server: &str, mode: &str, version: &str) {
     let place = Place::new(&format!("real_{library}_{server}_{mode}"), "");
     let server = Server::python(&format!("server_{server}.py"));
-    let mut client = Ordered::start(&place, library, mode, &server);
+    use_tools(Ordered::start(&place, library, mode, &server), version);
+}
+
+/// What both Python servers do, in this version.
+pub(super) fn use_tools(mut client: Ordered, version: &str) {
     assert_eq!(client.result(json!(["version"])), version);
     let tools = client.result(json!(["tools"]));
     assert_eq!(

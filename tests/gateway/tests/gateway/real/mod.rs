@@ -6,9 +6,11 @@ mod again;
 mod clients;
 mod everything;
 mod files;
+mod http;
 mod line;
 mod parity;
 mod python;
+mod rust;
 mod talk;
 
 use std::ffi::OsString;

@@ -1,0 +1,176 @@
+//! Who may ask, and whose is whose (SF-7).
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::client::{Client, keyed};
+use crate::raw::{Request, send};
+use crate::world::{By, World, free_address};
+
+/// A gateway in this world with this token, or with none.
+fn gateway(world: &World, token: Option<&str>) -> Client {
+    let address = free_address();
+    let mut command: Command = world.wrap(&["--listen", &address.to_string()]);
+    let headers = match token {
+        Some(token) => {
+            command.env("STEADFAST_TOKEN", token);
+            format!("authorization: Bearer {token}\r\n")
+        }
+        None => String::new(),
+    };
+    let mut client = Client::over_http(command, address).with_headers(&headers);
+    client.initialize();
+    client.request("tools/list", json!({}));
+    client
+}
+
+fn ping(address: SocketAddr) -> Request {
+    Request::to(address).body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#)
+}
+
+#[test]
+fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
+    let world = World::of("sf_7_nothing", "", By::Http, By::Stdio);
+    let client = gateway(&world, Some("s3cret"));
+    let (address, session) = (client.address(), client.session());
+    let call =
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay","arguments":{"id":"x"}}}"#;
+    let bearers = [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer s3cre",
+        "Bearer s3cret2",
+        "Bearer S3CRET",
+        "Basic s3cret",
+        "s3cret",
+    ];
+    for line in ["POST /mcp HTTP/1.1", "GET /mcp HTTP/1.1", "DELETE /mcp HTTP/1.1"] {
+        for bearer in bearers {
+            let request =
+                ping(address).line(line).header("mcp-session-id", &session).header("authorization", bearer);
+            let answer = send(&request.body(call)).unwrap();
+            assert_eq!(
+                (answer.status, answer.header("www-authenticate")),
+                (401, Some("Bearer")),
+                "{line} {bearer:?}"
+            );
+        }
+        // Neither two of them nor one in another place.
+        let twice = ping(address)
+            .line(line)
+            .and("authorization", "Bearer wrong")
+            .and("authorization", "Bearer s3cret");
+        assert_eq!(send(&twice).unwrap().status, 401, "{line}");
+        let elsewhere = ping(address).line(&line.replace("/mcp", "/mcp?token=s3cret"));
+        assert_eq!(send(&elsewhere).unwrap().status, 401, "{line}");
+    }
+    assert_eq!(world.count("pay x"), 0);
+    // The session is still there for whoever may use it.
+    let good = ping(address).header("mcp-session-id", &session).header("authorization", "bearer s3cret");
+    assert_eq!(send(&good).unwrap().status, 200);
+}
+
+#[test]
+fn sf_7_a_page_of_a_stranger_is_refused_with_the_token_too() {
+    let world = World::of("sf_7_pages", "", By::Http, By::Stdio);
+    for token in [None, Some("s3cret")] {
+        let client = gateway(&world, token);
+        let (address, session) = (client.address(), client.session());
+        let bearer = format!("Bearer {}", token.unwrap_or("none"));
+        let good = ping(address).header("mcp-session-id", &session).header("authorization", &bearer);
+        let port = address.port();
+        for (host, origin, status) in [
+            (None, None, 200),
+            (Some(format!("localhost:{port}")), Some("http://localhost:3000".to_owned()), 200),
+            (Some(format!("[::1]:{port}")), Some(format!("http://127.0.0.1:{port}")), 200),
+            (Some("evil.example".to_owned()), None, 403),
+            (Some(format!("evil.example:{port}")), None, 403),
+            (Some(format!("localhost.evil.example:{port}")), None, 403),
+            (Some("127.0.0.1.evil.example".to_owned()), None, 403),
+            (None, Some("https://evil.example".to_owned()), 403),
+            (None, Some("http://localhost.evil.example".to_owned()), 403),
+            (None, Some("http://localhost@evil.example".to_owned()), 403),
+            (None, Some("null".to_owned()), 403),
+            (None, Some(String::new()), 403),
+            (None, Some("file://".to_owned()), 403),
+        ] {
+            let mut request = good.clone();
+            if let Some(host) = &host {
+                request = request.header("host", host);
+            }
+            if let Some(origin) = &origin {
+                request = request.header("origin", origin);
+            }
+            assert_eq!(send(&request).unwrap().status, status, "{host:?} {origin:?}");
+        }
+    }
+}
+
+/// A session belongs to whoever opened it, also where it is kept for another gateway.
+#[test]
+fn sf_7_the_session_of_somebody_else_is_not_found() {
+    let world = World::of("sf_7_sessions", "", By::Http, By::Stdio);
+    let (local, other) = (gateway(&world, None), gateway(&world, Some("s3cret")));
+    let with_token = ping(other.address()).header("authorization", "Bearer s3cret");
+    let of_local = with_token.clone().header("mcp-session-id", &local.session());
+    let of_other = ping(local.address()).header("mcp-session-id", &other.session());
+    for line in ["POST /mcp HTTP/1.1", "GET /mcp HTTP/1.1", "DELETE /mcp HTTP/1.1"] {
+        for request in [&of_local, &of_other] {
+            let answer = send(&request.clone().line(line)).unwrap();
+            assert_eq!(answer.status, 404, "{line}: {answer:?}");
+        }
+    }
+    // Each still has its own.
+    for (client, request) in [(&local, ping(local.address())), (&other, with_token)] {
+        assert_eq!(send(&request.header("mcp-session-id", &client.session())).unwrap().status, 200);
+    }
+    // One without a token is of the same user on another gateway of the same machine, and goes on there.
+    let third = gateway(&world, None);
+    let request = ping(third.address()).header("mcp-session-id", &local.session());
+    assert_eq!(send(&request).unwrap().status, 200);
+}
+
+#[test]
+fn sf_7_records_and_calls_in_flight_of_others_are_not_seen() {
+    let world = World::of("sf_7_records", "", By::Http, By::Stdio);
+    let (mut local, mut other) = (gateway(&world, None), gateway(&world, Some("s3cret")));
+    // The same key means another call for somebody else, with other arguments too.
+    assert_eq!(local.call_keyed("pay", json!({ "id": "a" }), "k").text, "pay a, run 1");
+    let said = other.call_keyed("pay", json!({ "id": "a" }), "k");
+    assert_eq!((said.text.as_str(), said.from_cache), ("pay a, run 2", false), "{said:?}");
+    assert_eq!(local.call_keyed("pay", json!({ "id": "b" }), "l").text, "pay b, run 1");
+    assert_eq!(other.call_keyed("pay", json!({ "id": "c" }), "l").text, "pay c, run 1");
+    // A call in flight is not joined: not under a key, and not because it is equal.
+    for meta in
+        [keyed("m"), json!({ "dev.steadfast/session": "same" }), json!({ "claudecode/toolUseId": "toolu_1" })]
+    {
+        let id = meta.to_string();
+        let arguments = json!({ "id": id, "fault": "hang", "times": 1 });
+        local.send_call_with("pay", arguments.clone(), meta.clone());
+        world.until(&format!("pay {id}"), 1);
+        let said = other.call_with("pay", arguments, meta);
+        assert_eq!((said.text, said.from_cache), (format!("pay {id}, run 2"), false));
+    }
+}
+
+/// Two sessions of one user are two conversations: what one called is no answer for the other.
+#[test]
+fn sf_7_sessions_of_one_user_share_keys_and_nothing_else() {
+    let world = World::of("sf_7_conversations", "", By::Http, By::Stdio);
+    let mut one = gateway(&world, None);
+    let mut two = Client::at(one.address());
+    two.initialize();
+    two.request("tools/list", json!({}));
+    let arguments = json!({ "id": "a", "fault": "hang", "times": 1 });
+    one.send_call("pay", arguments.clone());
+    world.until("pay a", 1);
+    assert_eq!(two.call("pay", arguments).text, "pay a, run 2", "equal calls of two conversations are two");
+    assert_eq!(one.call_keyed("pay", json!({ "id": "b" }), "k").text, "pay b, run 1");
+    assert!(
+        two.call_keyed("pay", json!({ "id": "b" }), "k").from_cache,
+        "a key means intent, of the one who gave it"
+    );
+}

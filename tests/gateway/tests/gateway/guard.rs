@@ -1,0 +1,340 @@
+//! A model that repeats what fails is stopped, and one that does honest work is not even spoken to (TG-1 to TG-7, TG-9).
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, Said};
+use crate::raw::{Kept, Request};
+use crate::world::{By, World};
+
+/// A call that says which turn of the assistant it belongs to.
+fn in_turn(client: &mut Client, turn: &str, tool: &str, arguments: Value) -> Said {
+    client.call_with(tool, arguments, json!({ "dev.steadfast/turn": turn }))
+}
+
+/// A failure that no other one is like.
+fn fails(id: &str) -> Value {
+    json!({ "id": id, "fault": "error", "text": format!("no such thing as {id}") })
+}
+
+#[test]
+fn tg_1_the_second_identical_failure_is_told_as_a_loop_and_the_third_is_not_run() {
+    World::each("tg_1_identical", "", |world| {
+        let mut client = world.client();
+        let first = client.call("look", json!({}));
+        assert!(first.is_error && first.text.contains("[NON-RETRYABLE]"), "{first:?}");
+        assert!(
+            first.text.contains("missing required property 'id'"),
+            "the server's own words stay: {first:?}"
+        );
+        assert!(!first.text.contains("[LOOP DETECTED]"), "{first:?}");
+        let second = client.call("look", json!({}));
+        for words in [
+            "[LOOP DETECTED]",
+            "\"look\"",
+            "2 times",
+            "identical arguments",
+            "Do NOT retry",
+            "different approach",
+        ] {
+            assert!(second.text.contains(words), "{words}: {second:?}");
+        }
+        let third = client.call("look", json!({}));
+        assert_eq!((third.is_error, third.code.as_deref()), (true, Some("loop_detected")), "{third:?}");
+        assert!(third.text.contains("[LOOP DETECTED]"), "{third:?}");
+        assert_eq!(world.count("refused look"), 2, "{:?}", world.ledger());
+        // Corrected, it runs.
+        assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1");
+    });
+}
+
+#[test]
+fn tg_2_the_fifth_failure_of_a_turn_stops_its_tools() {
+    World::each("tg_2_cap", "trust.mode = \"off\"\n", |world| {
+        let mut client = world.client();
+        let mut said = Vec::new();
+        for tool in ["pay", "look", "draw", "fold", "send"] {
+            said.push(in_turn(&mut client, "1", tool, fails(tool)));
+        }
+        assert!(said[..4].iter().all(|said| !said.text.contains("[TOOL ERROR LIMIT]")), "{said:?}");
+        assert!(said[4].text.contains("[TOOL ERROR LIMIT] 5"), "{:?}", said[4]);
+        let refused = in_turn(&mut client, "1", "sort", json!({ "id": "good" }));
+        assert_eq!(
+            (refused.is_error, refused.code.as_deref()),
+            (true, Some("tool_error_limit")),
+            "{refused:?}"
+        );
+        assert!(refused.text.contains("[TOOL ERROR LIMIT]"), "{refused:?}");
+        assert_eq!(world.count("sort good"), 0);
+        client.request("ping", json!({}));
+    });
+}
+
+#[test]
+fn tg_3_successes_do_not_count_towards_any_limit() {
+    World::each("tg_3_mixed", "trust.mode = \"off\"\n", |world| {
+        let mut client = world.client();
+        for number in 0..4 {
+            for good in 0..5 {
+                let said =
+                    in_turn(&mut client, "1", "look", json!({ "id": format!("good {number} {good}") }));
+                assert!(!said.is_error, "{said:?}");
+            }
+            let said = in_turn(&mut client, "1", "look", fails(&number.to_string()));
+            assert!(said.is_error && !said.text.contains("[TOOL ERROR LIMIT]"), "{said:?}");
+        }
+        assert_eq!(in_turn(&mut client, "1", "pay", json!({ "id": "a" })).text, "pay a, run 1");
+        assert!(in_turn(&mut client, "1", "draw", fails("last")).text.contains("[TOOL ERROR LIMIT] 5"));
+    });
+}
+
+#[test]
+fn tg_4_a_missing_parameter_is_not_worth_a_retry_and_a_time_out_is() {
+    World::each("tg_4_classified", "retry.base = \"1ms\"\n", |world| {
+        let mut client = world.client();
+        for (number, text) in [
+            "Missing required parameter: path",
+            "Missing parameters for edit: oldText",
+            "Expected string but received number",
+            "Validation failed for tool \"read\"",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let id = format!("bad {number}");
+            let said = client.call("look", json!({ "id": id, "fault": "error", "text": text }));
+            assert!(said.text.contains(text) && said.text.contains("[NON-RETRYABLE]"), "{said:?}");
+            assert_eq!(world.count(&format!("look {id}")), 1);
+            client.call("sort", json!({ "id": id }));
+        }
+        let slow = json!({ "id": "slow", "fault": "error", "text": "request timed out", "times": 2 });
+        let said = client.call("look", slow);
+        assert_eq!((said.text.as_str(), said.is_error), ("look slow, run 3", false), "{said:?}");
+        let never = json!({ "id": "never", "fault": "error", "text": "ETIMEDOUT: request timed out" });
+        let said = client.call("look", never);
+        assert!(said.is_error && !said.text.contains("[NON-RETRYABLE]"), "{said:?}");
+        assert!(world.count("look never") > 1);
+    });
+}
+
+#[test]
+fn tg_5_the_model_behind_a_malformed_call_is_named() {
+    World::each("tg_5_named", "log.malformed_calls = \"malformed.jsonl\"\n", |world| {
+        let mut client = world.client();
+        client.call_with("look", json!({}), json!({ "claudecode/toolUseId": "toolu_01A" }));
+        client.call_with("pay", json!({ "a": "hunter2" }), json!({ "callId": "call_9f", "threadId": "t" }));
+        client.call_with(
+            "draw",
+            json!({}),
+            json!({ "dev.steadfast/model": "minimax-m2.5", "claudecode/toolUseId": "toolu_01B" }),
+        );
+        client.call("fold", json!({}));
+        client.call("nothing", json!({}));
+        assert!(
+            !client.call("look", json!({ "id": "a" })).is_error,
+            "of what is well formed nothing is said"
+        );
+        let path = world.folder().join("malformed.jsonl");
+        let read = || -> Vec<Value> {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        };
+        crate::world::wait(|| read().len() >= 5, || format!("five lines: {:?}", read()));
+        let named: Vec<_> = read()
+            .iter()
+            .map(|line| {
+                [&line["tool"], &line["model"], &line["error_type"]]
+                    .map(|field| field.as_str().unwrap().to_owned())
+            })
+            .collect();
+        let expected = [
+            ["look", "anthropic", "invalid_arguments"],
+            ["pay", "fireworks/openai-compat", "invalid_arguments"],
+            ["draw", "minimax-m2.5", "invalid_arguments"],
+            ["fold", "unknown", "invalid_arguments"],
+            ["nothing", "unknown", "unknown_tool"],
+        ];
+        assert_eq!(named, expected);
+        assert!(read().iter().all(|line| line["timestamp"].is_string() && line["arguments"].is_string()));
+    });
+}
+
+#[test]
+fn tg_6_a_new_turn_starts_counting_from_zero() {
+    World::each("tg_6_turns", "trust.mode = \"off\"\n", |world| {
+        let mut client = world.client();
+        for turn in ["1", "2", "3"] {
+            for number in 0..5 {
+                let said = in_turn(&mut client, turn, "look", fails(&format!("{turn} {number}")));
+                assert_eq!(
+                    said.text.contains("[TOOL ERROR LIMIT]"),
+                    number == 4,
+                    "{turn} {number}: {said:?}"
+                );
+            }
+            let refused = in_turn(&mut client, turn, "look", json!({ "id": "good" }));
+            assert_eq!(refused.code.as_deref(), Some("tool_error_limit"), "{refused:?}");
+        }
+        assert_eq!(in_turn(&mut client, "4", "look", json!({ "id": "good" })).text, "look good, run 1");
+        // One failure in each of two turns is no loop that would be refused.
+        for turn in ["5", "6", "7"] {
+            let said = in_turn(&mut client, turn, "draw", fails("same"));
+            assert_ne!(said.code.as_deref(), Some("loop_detected"), "{turn}: {said:?}");
+        }
+    });
+}
+
+#[test]
+fn tg_7_limits_of_the_operator_are_the_ones_that_count() {
+    World::each("tg_7_limits", "[guard]\nidentical = 3\nper_turn = 4\n[trust]\nmode = \"off\"\n", |world| {
+        let mut client = world.client();
+        let mut said: Vec<_> = (0..3).map(|_| in_turn(&mut client, "1", "look", json!({}))).collect();
+        assert!(!said[1].text.contains("[LOOP DETECTED]") && said[2].text.contains("3 times"), "{said:?}");
+        said.push(in_turn(&mut client, "1", "draw", fails("a")));
+        assert!(said[3].text.contains("[TOOL ERROR LIMIT] 4"), "{said:?}");
+        assert_eq!(
+            in_turn(&mut client, "1", "pay", json!({ "id": "a" })).code.as_deref(),
+            Some("tool_error_limit")
+        );
+    });
+    let off = World::new("tg_7_off");
+    fs::write(off.folder().join("steadfast.toml"), "guard.mode = \"off\"\n").unwrap();
+    let mut client = off.client();
+    let mut bare = off.bare();
+    for _ in 0..12 {
+        let params = json!({ "name": "look", "arguments": {} });
+        let ours = client.request("tools/call", params.clone());
+        assert_eq!(ours["result"], bare.request("tools/call", params)["result"]);
+    }
+}
+
+/// A step of honest work: a tool, its arguments, and what is said beside it.
+type Step = (&'static str, Value, Value);
+
+fn good(tool: &'static str, id: &str) -> Step {
+    (tool, json!({ "id": id }), json!({}))
+}
+
+/// A failure of this call until it was made so often.
+fn failing(tool: &'static str, id: &str, text: &str, times: u32) -> Step {
+    (tool, json!({ "id": id, "fault": "error", "text": text, "times": times }), json!({}))
+}
+
+fn of_turn((tool, arguments, _): Step, turn: u32) -> Step {
+    (tool, arguments, json!({ "dev.steadfast/turn": turn.to_string() }))
+}
+
+#[test]
+fn tg_9_legitimate_sequences_pass_untouched() {
+    let words = "errors.log: Missing required parameter: path, HTTP 503, type error, ECONNRESET";
+    let corpus: Vec<(&str, Vec<Step>)> = vec![
+        (
+            "a retry after a fault that passed",
+            [
+                failing("draw", "a", "the printer is out of paper", 1),
+                failing("draw", "a", "the printer is out of paper", 1),
+            ]
+            .into(),
+        ),
+        ("the same call after it succeeded", vec![good("pay", "a"); 10]),
+        (
+            "changed arguments after each failure until it works",
+            ["b", "c", "d"]
+                .map(|id| failing("look", id, "not found", 1))
+                .into_iter()
+                .chain([good("look", "e")])
+                .collect(),
+        ),
+        (
+            "polling with the same result",
+            vec![("look", json!({ "id": "p", "fault": "text", "text": "pending" }), json!({})); 60],
+        ),
+        (
+            "polling within one turn",
+            vec![
+                of_turn(("look", json!({ "id": "p", "fault": "text", "text": "pending" }), json!({})), 1);
+                60
+            ],
+        ),
+        (
+            "error words in an output that is a success",
+            vec![("look", json!({ "id": "w", "fault": "text", "text": words }), json!({})); 10],
+        ),
+        (
+            "a long turn with fewer failures than the limit",
+            (0..10)
+                .flat_map(|n| {
+                    [good("look", &n.to_string()), good("fold", &n.to_string()), good("sort", &n.to_string())]
+                })
+                .chain((0..4).map(|n| failing("look", &format!("x{n}"), "not found", 1)))
+                .chain((10..20).map(|n| good("look", &n.to_string())))
+                .map(|step| of_turn(step, 1))
+                .collect(),
+        ),
+        (
+            "the same failure once in each of many turns",
+            (0..6).map(|turn| of_turn(failing("send", "{}", "3 errors", 100), turn)).collect(),
+        ),
+        (
+            "edits between checks that fail for other reasons",
+            vec![
+                good("fold", "1"),
+                (
+                    "sort",
+                    json!({ "id": "t", "fault": "error", "text": "test parses_dates failed" }),
+                    json!({}),
+                ),
+                good("fold", "2"),
+                (
+                    "sort",
+                    json!({ "id": "t", "fault": "error", "text": "test keeps_order failed" }),
+                    json!({}),
+                ),
+                good("fold", "3"),
+                good("sort", "t"),
+            ],
+        ),
+        (
+            "two calls that alternate and work",
+            (0..20).flat_map(|_| [good("fold", "x"), good("sort", "y")]).collect(),
+        ),
+        (
+            "odd but welcome answers",
+            vec![("draw", json!({ "id": "o", "fault": "text", "text": "" }), json!({})), good("draw", "")],
+        ),
+    ];
+    // A program is quicker than a model: what it does twice within a moment would be taken for one call sent twice.
+    let config = "dedupe.double_dispatch = \"0s\"\n";
+    World::each("tg_9_corpus", config, |world| {
+        for (name, steps) in &corpus {
+            // Each begins with nobody having done anything yet.
+            fs::write(world.folder().join("ledger"), "").unwrap();
+            let _ = fs::remove_dir_all(world.folder().join(".local"));
+            let (mut client, mut bare) = (world.client(), world.bare());
+            // That an answer has arrived is known from its connection, which clients keep.
+            let mut kept = (world.front == By::Http).then(|| Kept::to(client.address()));
+            for (number, (tool, arguments, meta)) in steps.iter().enumerate() {
+                let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
+                let ours = match &mut kept {
+                    None => client.request("tools/call", params.clone()),
+                    Some(kept) => {
+                        let id = 1_000 + number;
+                        let message =
+                            json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params });
+                        let request =
+                            Request::to(client.address()).header("mcp-session-id", &client.session());
+                        serde_json::from_slice(&kept.ask(&request.body(message.to_string()))).unwrap()
+                    }
+                };
+                let theirs = bare.request("tools/call", params);
+                assert_eq!(
+                    ours["result"].to_string(),
+                    theirs["result"].to_string(),
+                    "{name}, step {}",
+                    number + 1
+                );
+            }
+        }
+    });
+}

@@ -1,0 +1,403 @@
+//! Hostile clients: messages that are none.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{SLACK, resident};
+use crate::raw::{Request, send};
+use crate::world::{By, World, free_address, wait};
+
+/// A client that says whatever it wants, and keeps what it hears as it came.
+struct Teller {
+    child: Child,
+    way: Way,
+}
+
+enum Way {
+    Line(ChildStdin, Receiver<Vec<u8>>),
+    Http(Request),
+}
+
+impl Teller {
+    fn start(world: &World) -> Self {
+        let mut teller = match world.front {
+            By::Stdio => {
+                let mut child = world.wrap(&[]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+                let (sender, heard) = channel();
+                let mut out = BufReader::new(child.stdout.take().unwrap());
+                thread::spawn(move || {
+                    let mut line = Vec::new();
+                    while out.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+                        if sender.send(std::mem::take(&mut line)).is_err() {
+                            return;
+                        }
+                    }
+                });
+                Self { way: Way::Line(child.stdin.take().unwrap(), heard), child }
+            }
+            By::Http => {
+                let address = free_address();
+                let mut command = world.wrap(&["--listen", &address.to_string()]);
+                let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+                wait(|| std::net::TcpStream::connect(address).is_ok(), || "the gateway".to_owned());
+                Self { child, way: Way::Http(Request::to(address)) }
+            }
+        };
+        let params = json!({
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" },
+        });
+        let message = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+        match &mut teller.way {
+            Way::Line(..) => assert!(!teller.ask(message.to_string().as_bytes()).is_empty()),
+            Way::Http(request) => {
+                let answer = send(&request.clone().body(message.to_string())).expect("an answer");
+                *request = request.clone().header("mcp-session-id", answer.header("mcp-session-id").unwrap());
+            }
+        }
+        teller.tell(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        teller
+    }
+
+    /// Says something that nothing is answered to.
+    fn tell(&mut self, bytes: &[u8]) {
+        match &mut self.way {
+            Way::Line(stdin, _) => stdin.write_all(&[bytes, b"\n"].concat()).unwrap(),
+            Way::Http(request) => drop(send(&request.clone().body(bytes))),
+        }
+    }
+
+    /// Says something, and gives what it was answered with.
+    fn ask(&mut self, bytes: &[u8]) -> Vec<u8> {
+        match &mut self.way {
+            Way::Line(stdin, heard) => {
+                stdin.write_all(&[bytes, b"\n"].concat()).unwrap();
+                let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
+                heard.recv_timeout(Duration::from_secs(30)).unwrap_or_else(|_| panic!("no answer to {shown}"))
+            }
+            Way::Http(request) => send(&request.clone().body(bytes)).expect("an answer").body,
+        }
+    }
+
+    /// The same, if the answer can be read by everybody.
+    fn answer(&mut self, bytes: &[u8]) -> Value {
+        let answer = self.ask(bytes);
+        serde_json::from_slice(&answer).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&answer)))
+    }
+
+    /// A good call works.
+    fn works(&mut self, number: usize) {
+        let call = format!(
+            r#"{{"jsonrpc":"2.0","id":"good","method":"tools/call","params":{{"name":"pay","arguments":{{"id":"good {number}"}}}}}}"#
+        );
+        let answer = self.answer(call.as_bytes());
+        assert_eq!(answer["result"]["content"][0]["text"], format!("pay good {number}, run 1"), "{answer}");
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What is no message, with the code of the error that it is answered with and the id that the answer bears.
+fn no_messages() -> Vec<(&'static str, Vec<u8>, i64, Value)> {
+    let text = |text: &str| text.as_bytes().to_vec();
+    let deep = |open: &str, close: &str| {
+        let (open, close) = (open.repeat(10_000), close.repeat(10_000));
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"pay","arguments":{{"id":{open}1{close}}}}}}}"#)
+            .into_bytes()
+    };
+    let bytes =
+        |before: &str, middle: &[u8], after: &str| [before.as_bytes(), middle, after.as_bytes()].concat();
+    let null = Value::Null;
+    let mut all = vec![
+        ("words", text("hello?"), -32700, null.clone()),
+        (
+            "truncated",
+            text(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"#),
+            -32700,
+            null.clone(),
+        ),
+        (
+            "two messages",
+            text(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}{"jsonrpc":"2.0","id":2,"method":"ping"}"#),
+            -32700,
+            null.clone(),
+        ),
+        ("a batch", text(r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#), -32600, null.clone()),
+        ("an empty batch", text("[]"), -32600, null.clone()),
+        ("a number", text("17"), -32600, null.clone()),
+        ("null", text("null"), -32600, null.clone()),
+        ("no version", text(r#"{"id":1,"method":"ping"}"#), -32600, json!(1)),
+        ("another version", text(r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#), -32600, json!(1)),
+        ("a version that is a number", text(r#"{"jsonrpc":2.0,"id":1,"method":"ping"}"#), -32600, json!(1)),
+        (
+            "an id that is an object",
+            text(r#"{"jsonrpc":"2.0","id":{},"method":"ping"}"#),
+            -32600,
+            null.clone(),
+        ),
+        ("an id that is a list", text(r#"{"jsonrpc":"2.0","id":[1],"method":"ping"}"#), -32600, null.clone()),
+        ("an id that is true", text(r#"{"jsonrpc":"2.0","id":true,"method":"ping"}"#), -32600, null.clone()),
+        ("an id that is null", text(r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#), -32600, null.clone()),
+        ("a method that is a number", text(r#"{"jsonrpc":"2.0","id":1,"method":7}"#), -32600, json!(1)),
+        ("a method that is null", text(r#"{"jsonrpc":"2.0","id":1,"method":null}"#), -32600, json!(1)),
+        ("a method that is an object", text(r#"{"jsonrpc":"2.0","id":"x","method":{}}"#), -32600, json!("x")),
+        ("neither method nor answer", text(r#"{"jsonrpc":"2.0","id":1}"#), -32600, json!(1)),
+        (
+            "a request that is an answer too",
+            text(r#"{"jsonrpc":"2.0","id":1,"method":"ping","result":{}}"#),
+            -32600,
+            json!(1),
+        ),
+        (
+            "params that are a number",
+            text(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":7}"#),
+            -32600,
+            json!(1),
+        ),
+        (
+            "params that are a text",
+            text(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":"x"}"#),
+            -32600,
+            json!(1),
+        ),
+        ("two ids", text(r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#), -32600, null.clone()),
+        (
+            "two methods",
+            text(r#"{"jsonrpc":"2.0","id":1,"method":"ping","method":"tools/list"}"#),
+            -32600,
+            null.clone(),
+        ),
+        (
+            "two methods, one escaped",
+            text(r#"{"jsonrpc":"2.0","id":1,"method":"ping","\u006dethod":"tools/list"}"#),
+            -32600,
+            null.clone(),
+        ),
+        (
+            "two params",
+            text(
+                r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay"},"params":{"name":"look"}}"#,
+            ),
+            -32600,
+            null.clone(),
+        ),
+        (
+            "two names",
+            text(
+                r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"look","name":"pay","arguments":{"id":"x"}}}"#,
+            ),
+            -32600,
+            null.clone(),
+        ),
+        (
+            "two arguments",
+            text(
+                r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay","arguments":{"id":"x"},"arguments":{"id":"y"}}}"#,
+            ),
+            -32600,
+            null.clone(),
+        ),
+        ("lists 10,000 deep", deep("[", "]"), -32600, null.clone()),
+        ("objects 10,000 deep", deep("{\"a\":", "}"), -32600, null.clone()),
+        (
+            "lists that are never closed",
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{}"#, "[".repeat(10_000)).into_bytes(),
+            -32600,
+            null.clone(),
+        ),
+        (
+            "no UTF-8 in a text",
+            bytes(r#"{"jsonrpc":"2.0","id":1,"method":"x"#, &[0xff, 0xfe], r#""}"#),
+            -32700,
+            null.clone(),
+        ),
+        (
+            "half a character",
+            bytes(r#"{"jsonrpc":"2.0","id":"#, &[0x22, 0xe2, 0x82, 0x22], r#","method":"ping"}"#),
+            -32700,
+            null.clone(),
+        ),
+        (
+            "a surrogate in UTF-8",
+            bytes(r#"{"jsonrpc":"2.0","id":1,"method":""#, &[0xed, 0xa0, 0x80], r#""}"#),
+            -32700,
+            null.clone(),
+        ),
+        (
+            "a NUL in a text",
+            bytes(r#"{"jsonrpc":"2.0","id":1,"method":"pi"#, &[0], r#"ng"}"#),
+            -32700,
+            null.clone(),
+        ),
+        (
+            "a NUL instead of white space",
+            bytes(r#"{"jsonrpc":"2.0","#, &[0], r#""id":1,"method":"ping"}"#),
+            -32700,
+            null.clone(),
+        ),
+        ("a number that is none", text(r#"{"jsonrpc":"2.0","id":01,"method":"ping"}"#), -32700, null.clone()),
+        ("not a number", text(r#"{"jsonrpc":"2.0","id":NaN,"method":"ping"}"#), -32700, null.clone()),
+    ];
+    all.push((
+        "a byte order mark",
+        [&[0xef, 0xbb, 0xbf], &br#"{"jsonrpc":"2.0","id":1,"method":"x"}"#[..]].concat(),
+        -32700,
+        null,
+    ));
+    all
+}
+
+#[test]
+fn sf_5_what_is_no_message_is_answered_as_json_rpc_says_and_the_next_call_works() {
+    World::each("sf_5_no_message", "", |world| {
+        let mut client = Teller::start(&world);
+        client.works(0);
+        let cases = no_messages();
+        for (number, (name, bytes, code, id)) in cases.iter().enumerate() {
+            let answer = client.answer(bytes);
+            assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(code), id), "{name}: {answer}");
+            assert_eq!(answer["jsonrpc"], "2.0", "{name}");
+            let words = answer["error"]["message"].as_str().unwrap_or_default();
+            assert!((1..1_000).contains(&words.len()), "{name}: {words}");
+            client.works(number + 1);
+        }
+        assert!(
+            world.ledger().iter().all(|line| !line.ends_with(" x") && !line.ends_with(" y")),
+            "{:?}",
+            world.ledger()
+        );
+        // Nothing of it is kept.
+        let before = resident(client.child.id());
+        for _ in 0..20 {
+            for (_, bytes, _, _) in &cases {
+                client.ask(bytes);
+            }
+        }
+        let after = resident(client.child.id());
+        assert!(after < before + SLACK, "{before} KiB, then {after} KiB");
+    });
+}
+
+#[test]
+fn sf_5_what_is_odd_but_a_message_is_carried_and_answered_under_its_own_id() {
+    World::each("sf_5_odd", "", |world| {
+        let mut client = Teller::start(&world);
+        // Ids come back as they were written, however large they are.
+        for id in [
+            "123456789012345678901234567890",
+            "-9223372036854775809",
+            "1e400",
+            "0.1000000000000000055511151231257827",
+            "-0",
+            r#""""#,
+            r#""\u0000""#,
+            r#""\ud83d\ude00""#,
+            r#""\ud800""#,
+            &format!("\"{}\"", "x".repeat(100_000)),
+        ] {
+            for method in ["ping", "test/echo", "tools/list", "vendor/none"] {
+                let asked = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{}}}}"#);
+                let answer = String::from_utf8(client.ask(asked.as_bytes())).unwrap();
+                assert!(
+                    answer.contains(&format!(r#""id":{id},"#)) || answer.contains(&format!(r#""id":{id}}}"#)),
+                    "{method}: {answer}"
+                );
+            }
+        }
+        // Wrong types where a call says what it wants: the server says so in its own words, or we do.
+        for (number, params) in [
+            r#"{}"#,
+            r#"{"name":7}"#,
+            r#"{"name":null,"arguments":{}}"#,
+            r#"{"name":""}"#,
+            r#"{"name":"\u0000"}"#,
+            r#"{"name":["pay"],"arguments":{"id":"x"}}"#,
+            r#"{"name":"pay","arguments":[]}"#,
+            r#"{"name":"pay","arguments":"x"}"#,
+            r#"{"name":"pay","arguments":null}"#,
+            r#"{"name":"pay","arguments":7}"#,
+            r#"{"name":"pay","arguments":{},"_meta":7}"#,
+            r#"{"name":"pay","arguments":{},"_meta":[]}"#,
+            r#"{"name":"pay","arguments":{},"_meta":{"progressToken":{}}}"#,
+            r#"{"name":"pay","arguments":{},"_meta":{"dev.steadfast/idempotency-key":""}}"#,
+            r#"{"name":"pay","arguments":{},"_meta":{"dev.steadfast/session":7,"dev.steadfast/turn":{}}}"#,
+            r#"[]"#,
+            r#"["pay"]"#,
+        ]
+        .iter()
+        .enumerate()
+        {
+            let asked =
+                format!(r#"{{"jsonrpc":"2.0","id":"odd {number}","method":"tools/call","params":{params}}}"#);
+            let answer = client.answer(asked.as_bytes());
+            assert_eq!(answer["id"], format!("odd {number}"), "{params}: {answer}");
+            assert!(answer["error"].is_object() || answer["result"]["isError"] == true, "{params}: {answer}");
+            client.works(number);
+        }
+        // Names that stand twice where nobody routes by them are the tool's affair; so are numbers of any size.
+        for arguments in [
+            r#"{"id":"a","x":1,"x":2}"#,
+            r#"{"id":"b","x":123456789012345678901234567890.5e-10}"#,
+            r#"{"id":"c","x":"\u0000"}"#,
+            &format!(r#"{{"id":"d","x":{}1{}}}"#, "[".repeat(50), "]".repeat(50)),
+        ] {
+            let asked = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"look","arguments":{arguments}}}}}"#
+            );
+            let answer = client.answer(asked.as_bytes());
+            assert!(
+                answer["id"] == 1 && (answer["result"].is_object() || answer["error"].is_object()),
+                "{answer}"
+            );
+        }
+        // Notifications and answers to nothing change nothing.
+        for told in [
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":{}}}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":[]}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":[]}}"#,
+            r#"{"jsonrpc":"2.0","method":""}"#,
+            r#"{"jsonrpc":"2.0","id":1e400,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":4,"result":null}"#,
+            r#"{"jsonrpc":"2.0","id":null,"error":{}}"#,
+            r#"{"jsonrpc":"2.0","id":"x","error":{"code":"y","message":7}}"#,
+        ] {
+            client.tell(told.as_bytes());
+        }
+        client.works(1_000);
+    });
+}
+
+#[test]
+fn sf_5_a_message_that_is_too_long_is_refused_and_its_bytes_are_not_kept() {
+    World::each("sf_5_too_long", "", |world| {
+        let mut client = Teller::start(&world);
+        client.works(0);
+        let size = match world.front {
+            By::Stdio => 65 << 20,
+            By::Http => 17 << 20,
+        };
+        let before = resident(client.child.id());
+        for number in 1..=2 {
+            let long = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"pay","arguments":{{"id":"{}"}}}}}}"#,
+                "x".repeat(size)
+            );
+            let answer = client.answer(long.as_bytes());
+            assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32600), &Value::Null), "{answer}");
+            client.works(number);
+        }
+        let after = resident(client.child.id());
+        assert!(after < before + SLACK, "{before} KiB, then {after} KiB");
+        assert_eq!(world.ledger().iter().filter(|line| line.len() > 100).count(), 0);
+    });
+}

@@ -1,0 +1,171 @@
+//! Hostile servers: what is no answer, and answers to nobody.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{SLACK, resident};
+use crate::client::Said;
+use crate::world::World;
+
+/// What a server writes before it answers, and what is in nobody's way.
+fn noise() -> Vec<(&'static str, String)> {
+    let text = |text: &str| text.to_owned();
+    let hex = |bytes: &[u8]| bytes.iter().fold("hex:".to_owned(), |all, byte| format!("{all}{byte:02x}"));
+    let deep =
+        format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{}1{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
+    vec![
+        ("words", text("Listening on port 3000")),
+        ("half a message", text(r#"{"jsonrpc":"2.0","id":$ID,"result":{"#)),
+        ("a batch", text(r#"[{"jsonrpc":"2.0","id":$ID,"result":{}}]"#)),
+        ("a number", text("7")),
+        ("an answer 10,000 deep", deep),
+        ("no UTF-8", hex(&[0xff, 0xfe, b'{', 0x80, b'}'])),
+        ("a NUL", hex(b"{\"jsonrpc\":\"2.0\",\0\"id\":1,\"result\":{}}")),
+        ("two ids", text(r#"{"jsonrpc":"2.0","id":$ID,"id":$ID,"result":{}}"#)),
+        ("two results", text(r#"{"jsonrpc":"2.0","id":$ID,"result":{},"result":{}}"#)),
+        ("an answer to nobody", text(r#"{"jsonrpc":"2.0","id":999999,"result":{"content":[]}}"#)),
+        ("an answer to a text", text(r#"{"jsonrpc":"2.0","id":"no $ID","result":{"content":[]}}"#)),
+        ("an answer to a number that is too large", text(r#"{"jsonrpc":"2.0","id":1e400,"result":{}}"#)),
+        ("an answer to a negative number", text(r#"{"jsonrpc":"2.0","id":-1,"result":{}}"#)),
+        (
+            "an error to nobody",
+            text(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}"#),
+        ),
+        ("an answer to an object", text(r#"{"jsonrpc":"2.0","id":{},"result":{}}"#)),
+        ("a request with an id that is none", text(r#"{"jsonrpc":"2.0","id":[],"method":"roots/list"}"#)),
+        (
+            "a broken question under the id of ours",
+            text(r#"{"jsonrpc":"2.0","id":$ID,"method":"roots/list","params":7}"#),
+        ),
+        ("a method that is none", text(r#"{"jsonrpc":"2.0","method":7}"#)),
+        ("params that are none", text(r#"{"jsonrpc":"2.0","method":"notifications/message","params":"x"}"#)),
+        (
+            "progress of nothing",
+            text(r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":12345}}"#),
+        ),
+        (
+            "progress of an object",
+            text(r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":{}}}"#),
+        ),
+        (
+            "a cancel of nothing",
+            text(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":{}}}"#),
+        ),
+        (
+            "lone surrogates",
+            text(
+                r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"\ud800"}}"#,
+            ),
+        ),
+    ]
+}
+
+#[test]
+fn sf_5_what_a_server_writes_that_is_no_answer_is_in_nobodys_way() {
+    World::each("sf_5_noise", "", |world| {
+        let mut client = world.client();
+        // Some of it reaches the client, which is none of ours to read.
+        for (number, (name, line)) in noise().into_iter().enumerate() {
+            // The client of these tests reads texts, and this is none that it can.
+            if name == "lone surrogates" {
+                continue;
+            }
+            let arguments = json!({ "id": number.to_string(), "fault": "before", "lines": [line] });
+            let said = client.call("pay", arguments);
+            assert_eq!((said.text, said.is_error), (format!("pay {number}, run 1"), false), "{name}");
+        }
+        let before = resident(client.pid());
+        let lines: Vec<String> = noise()
+            .into_iter()
+            .filter(|(name, _)| *name != "lone surrogates")
+            .map(|(_, line)| line)
+            .collect();
+        for number in 0..20 {
+            let arguments = json!({ "id": format!("again {number}"), "fault": "before", "lines": lines });
+            assert_eq!(client.call("pay", arguments).text, format!("pay again {number}, run 1"));
+        }
+        let after = resident(client.pid());
+        assert!(after < before + SLACK, "{before} KiB, then {after} KiB");
+        assert_eq!(world.count("initialize"), 1, "the server goes on too");
+    });
+}
+
+#[test]
+fn sf_5_an_answer_that_is_none_is_told_at_once_and_not_waited_for() {
+    // Far longer than this takes: whoever waits for a time-out is seen.
+    World::each(
+        "sf_5_no_answer",
+        "timeout = \"25s\"\nguard.mode = \"off\"\ntrust.mode = \"off\"\n",
+        |world| {
+            let mut client = world.client();
+            for (number, line) in [
+                r#"{"jsonrpc":"2.0","id":$ID}"#,
+                r#"{"id":$ID,"result":{"content":[]}}"#,
+                r#"{"jsonrpc":"1.0","id":$ID,"result":{"content":[]}}"#,
+                r#"{"jsonrpc":"2.0","id":$ID,"result":{},"error":{"code":1,"message":"x"}}"#,
+                r#"{"jsonrpc":"2.0","id":$ID,"error":7}"#,
+            ]
+            .iter()
+            .enumerate()
+            {
+                let began = Instant::now();
+                let arguments = json!({ "id": number.to_string(), "fault": "instead", "lines": [line] });
+                let said = client.call("pay", arguments);
+                assert!(said.is_error && said.code.is_some(), "{line}: {said:?}");
+                assert!(began.elapsed() < Duration::from_secs(15), "{line}: {:?}", began.elapsed());
+                assert_eq!(world.count(&format!("pay {number}")), 1, "{line}");
+            }
+            assert_eq!(client.call("pay", json!({ "id": "good" })).text, "pay good, run 1");
+            client.request("ping", json!({}));
+        },
+    );
+}
+
+#[test]
+fn sf_5_an_answer_of_wrong_types_arrives_as_it_was_given() {
+    World::each("sf_5_types", "guard.mode = \"off\"\ntrust.mode = \"off\"\n", |world| {
+        let mut client = world.client();
+        let results = [
+            json!({}),
+            json!({ "content": 7 }),
+            json!({ "content": [7, null, { "type": 8 }] }),
+            json!({ "content": [], "isError": "yes" }),
+            json!({ "content": null, "isError": null, "structuredContent": [] }),
+            json!({ "_meta": 7 }),
+            json!({ "_meta": { "dev.steadfast/result": 7 } }),
+            json!(7),
+            json!(null),
+            json!([]),
+            json!("x"),
+        ];
+        for (number, result) in results.iter().enumerate() {
+            let line = format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#);
+            let arguments = json!({ "id": number.to_string(), "fault": "instead", "lines": [line] });
+            let id = client.send_call("pay", arguments);
+            let answer = client.answer(id);
+            assert_eq!(answer.get("result"), Some(result), "{answer}");
+        }
+        for (number, error) in [
+            json!({}),
+            json!({ "code": "x", "message": 7 }),
+            json!({ "code": 1.5, "message": null, "data": 7 }),
+            json!({ "isError": true, "content": 7 }),
+        ]
+        .iter()
+        .enumerate()
+        {
+            let line = format!(r#"{{"jsonrpc":"2.0","id":$ID,"error":{error}}}"#);
+            let arguments = json!({ "id": format!("error {number}"), "fault": "instead", "lines": [line] });
+            let id = client.send_call("draw", arguments);
+            let answer = client.answer(id);
+            assert!(answer["error"].is_object() || Said::of(&answer).is_error, "{error}: {answer}");
+        }
+        let text = Value::String("x".repeat(256 << 10));
+        let line = format!(
+            r#"{{"jsonrpc":"2.0","id":$ID,"result":{{"content":[{{"type":"text","text":{text}}}]}}}}"#
+        );
+        let said = client.call("pay", json!({ "id": "long", "fault": "instead", "lines": [line] }));
+        assert_eq!(said.text.len(), 256 << 10);
+    });
+}

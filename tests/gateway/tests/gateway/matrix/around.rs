@@ -1,0 +1,217 @@
+//! TR-13 to TR-15: what is told, the switch that turns everything off, and what is never told.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::PLAIN;
+use crate::client::{Client, keyed};
+use crate::world::{World, wait};
+
+#[test]
+fn tr_13_every_transition_is_logged() {
+    let tool =
+        "[tools.\"bank/pay\"]\ntimeout = \"1s\"\nbreaker.cooldown = \"500ms\"\nbreaker.consecutive = 2\n";
+    World::each("tr_13_logged", &format!("{PLAIN}retry.base = \"1ms\"\n{tool}"), |world| {
+        let mut client = world.client();
+        client.call("pay", json!({ "id": "good" }));
+        client.call("look", json!({ "id": "retried", "fault": "error", "times": 1 }));
+        client.call("look", json!({ "id": "bad", "fault": "400" }));
+        client.call("pay", json!({ "id": "first", "fault": "hang" }));
+        client.call("pay", json!({ "id": "second", "fault": "hang" }));
+        let refused = client.call("pay", json!({ "id": "refused" }));
+        assert_eq!(refused.code.as_deref(), Some("circuit_open"));
+        let is_open = |client: &mut Client, id: &str| {
+            client.call("pay", json!({ "id": id })).code.as_deref() == Some("circuit_open")
+        };
+        wait(|| !is_open(&mut client, "probe"), || "a probe".to_owned());
+        assert!(!is_open(&mut client, "another probe"));
+
+        let changes = world.logged_times("tool_call_circuit_state", 3);
+        for (change, (from, to)) in
+            changes.iter().zip([("CLOSED", "OPEN"), ("OPEN", "HALF_OPEN"), ("HALF_OPEN", "CLOSED")])
+        {
+            assert_eq!(
+                (&change["fromState"], &change["breakerState"]),
+                (&json!(from), &json!(to)),
+                "{change}"
+            );
+        }
+        let retry = &world.logged_times("tool_call_retry", 1)[0];
+        assert_eq!((&retry["toolName"], &retry["attempt"]), (&json!("look"), &json!(2)), "{retry}");
+        let ended = |id: &str| {
+            let ends = world.logged("tool_call_end");
+            ends.into_iter().filter(|end| end["status"] == id).collect::<Vec<_>>()
+        };
+        wait(|| ended("success").len() == 4, || format!("{:#?}", world.log()));
+        assert!(
+            ended("circuit_open").iter().all(|end| end["errorCode"] == "circuit_open" && end["attempt"] == 0)
+        );
+        assert_eq!(ended("error").len(), 1, "the 400");
+        // Of two calls nobody knows what came of them, and they may still run.
+        let early = world.logged_times("tool_call_answered_early", 2);
+        assert!(early.iter().all(|line| line["errorCode"] == "outcome_unknown"), "{early:?}");
+        assert_eq!(world.logged("tool_call_start").len(), world.logged("tool_call_end").len() + early.len());
+        assert!(!world.logged("tool_call_blocked").is_empty());
+        // What every line about a call has.
+        for line in world.log().iter().filter(|line| line["event"].as_str().unwrap().starts_with("tool_call"))
+        {
+            for field in ["time", "level", "requestId", "toolName", "sessionKey", "idempotencyKeyHash"] {
+                assert!(line[field].is_string(), "no {field}: {line}");
+            }
+        }
+    });
+}
+
+/// Turned off, with limits that would show.
+fn off(world: &World) -> Client {
+    world.client_of("bank", |command: &mut Command| {
+        command.env("TOOL_RELIABILITY_ENABLED", "false");
+    })
+}
+
+#[test]
+fn tr_14_switched_off_every_call_is_answered_as_by_the_server_alone() {
+    let limits =
+        "timeout = \"300ms\"\nvalidate_arguments = \"enforce\"\n[guard]\nper_turn = 1\nidentical = 1\n";
+    World::each("tr_14_off", &format!("{limits}[breaker]\nconsecutive = 1\n[trust]\ncount = 1\n"), |world| {
+        let (mut client, mut bare) = (off(&world), world.bare());
+        let key = keyed("k");
+        let mut sequence: Vec<(&str, Value, Value)> = vec![
+            // A key means nothing: the same runs again, and other arguments are no conflict.
+            ("pay", json!({ "id": "a" }), key.clone()),
+            ("pay", json!({ "id": "a" }), key.clone()),
+            ("pay", json!({ "id": "b" }), key.clone()),
+            // Longer than the limit.
+            ("pay", json!({ "id": "slow", "fault": "slow", "size": 1_000 }), json!({})),
+            ("look", json!({ "id": "slow", "fault": "slow", "size": 1_000 }), json!({})),
+            ("nothing", json!({}), json!({})),
+        ];
+        // Nothing is retried, marked, counted or refused.
+        for _ in 0..8 {
+            sequence.push(("look", json!({ "id": "down", "fault": "error" }), json!({})));
+            sequence.push(("pay", json!({}), json!({})));
+            sequence.push((
+                "draw",
+                json!({ "id": "x", "fault": "code", "code": -32603, "text": "oh" }),
+                json!({}),
+            ));
+        }
+        for (tool, arguments, meta) in sequence {
+            let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
+            let (ours, theirs) =
+                (client.request("tools/call", params.clone()), bare.request("tools/call", params));
+            assert_eq!(ours["result"].to_string(), theirs["result"].to_string(), "{tool} {arguments}");
+            assert_eq!(ours["error"].to_string(), theirs["error"].to_string(), "{tool} {arguments}");
+        }
+        assert_eq!(world.count("look down"), 8);
+        assert!(world.log().iter().all(|line| !line["event"].as_str().unwrap().starts_with("tool_call_re")));
+        // Equal calls at the same time are two.
+        let both =
+            [(); 2].map(|()| client.send_call("pay", json!({ "id": "two", "fault": "slow", "size": 300 })));
+        for one in both {
+            client.answer(one);
+        }
+        assert_eq!(world.count("pay two"), 2);
+    });
+}
+
+#[test]
+fn tr_14_the_way_back_and_forth_is_safe() {
+    World::each("tr_14_back", PLAIN, |world| {
+        let call = |client: &mut Client| client.call_keyed("pay", json!({ "id": "a" }), "k");
+        assert_eq!(call(&mut world.client()).text, "pay a, run 1");
+        assert!(call(&mut world.client()).from_cache);
+        let said = call(&mut off(&world));
+        assert_eq!((said.text.as_str(), said.from_cache), ("pay a, run 2", false));
+        // What was done while it was off was not recorded; what was recorded before is still there.
+        let said = call(&mut world.client());
+        assert_eq!((said.text.as_str(), said.from_cache), ("pay a, run 1", true));
+    });
+}
+
+#[test]
+fn tr_15_secrets_in_arguments_are_neither_logged_nor_kept_nor_said_by_us() {
+    const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+    const SECRETS: [&str; 5] =
+        [TOKEN, "hunter2-of-ann", "s3cr3t-pass", "sk-live-51Habcdefghijkl", "key-of-ann-4711"];
+    let config = "log.level = \"trace\"\nlog.malformed_calls = \"malformed.jsonl\"\ntimeout = \"1s\"\n";
+    World::each("tr_15_secrets", config, |world| {
+        let mut client = world.client();
+        let leaky = |id: &str, fault: &str| {
+            json!({
+                "id": id, "fault": fault, "password": "hunter2-of-ann", "token": TOKEN,
+                "url": "https://ann:s3cr3t-pass@bank.example.com/v1",
+                "headers": { "x": "sk-live-51Habcdefghijkl" }, "code": -32603, "text": "no",
+            })
+        };
+        let mut said = Vec::new();
+        let mut call = |client: &mut Client, tool: &str, arguments: Value, key: Option<&str>| {
+            let mut meta = json!({ "baggage": format!("who={TOKEN}"), "traceparent":
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01" });
+            if let Some(key) = key {
+                meta["dev.steadfast/idempotency-key"] = json!(key);
+            }
+            let id = client.send_call_with(tool, arguments, meta);
+            let answer = client.answer(id);
+            // What the tool said is its own affair; what we say is ours.
+            let ours = answer["result"]["_meta"]["dev.steadfast/result"].clone();
+            let made = answer["result"]["isError"] == true && ours.is_object() && ours["fromCache"] != true;
+            said.push((ours.to_string(), if made { answer.to_string() } else { String::new() }));
+        };
+        call(&mut client, "pay", leaky("good", ""), Some("key-of-ann-4711-good"));
+        call(&mut client, "pay", leaky("good", ""), Some("key-of-ann-4711-good"));
+        call(&mut client, "pay", leaky("other", ""), Some("key-of-ann-4711-good"));
+        for fault in ["error", "code", "hang", "die_after", "instead"] {
+            let mut arguments = leaky(fault, fault);
+            arguments["lines"] = json!([format!("no message {TOKEN} password=hunter2-of-ann")]);
+            call(&mut client, "look", arguments.clone(), None);
+            arguments["times"] = json!(1);
+            call(&mut client, "draw", arguments, None);
+        }
+        let mut malformed = leaky("", "");
+        malformed.as_object_mut().unwrap().remove("id");
+        for _ in 0..3 {
+            call(&mut client, "sort", malformed.clone(), None);
+        }
+        call(&mut client, "nothing", leaky("x", ""), None);
+        assert!(
+            said.iter().filter(|(_, made)| !made.is_empty()).count() >= 3,
+            "we had something to say: {said:#?}"
+        );
+        // All is written when the gateway has ended.
+        let _ = Command::new("kill").args(["-TERM", &client.pid().to_string()]).status();
+        client.ended();
+        let written = world.written();
+        let names: Vec<_> = written.iter().map(|(path, _)| path.display().to_string()).collect();
+        for wanted in ["/log", "state.db", "malformed.jsonl"] {
+            assert!(names.iter().any(|name| name.ends_with(wanted)), "no {wanted}: {names:?}");
+        }
+        for secret in SECRETS {
+            for (path, bytes) in &written {
+                let found = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
+                assert!(!found, "{secret} in {}", path.display());
+            }
+            for (ours, made) in &said {
+                assert!(!ours.contains(secret) && !made.contains(secret), "{secret} in {ours}{made}");
+            }
+        }
+        // The tool itself gets what it was sent, and its words arrive as they are. They are kept to be given again, but
+        // nothing of them is logged.
+        let mut client = world.client();
+        let words = format!("Authorization: Bearer {TOKEN} rejected, password=hunter2-of-ann");
+        for (tool, fault) in [("look", "error"), ("draw", "code"), ("fold", "instead")] {
+            let arguments =
+                json!({ "id": "words", "fault": fault, "code": -32603, "text": words, "lines": [words] });
+            let said = client.request("tools/call", json!({ "name": tool, "arguments": arguments }));
+            assert_eq!(said.to_string().contains(TOKEN), fault != "instead", "{said}");
+        }
+        let log = world.log();
+        assert!(
+            SECRETS.iter().all(|secret| log.iter().all(|line| !line.to_string().contains(secret))),
+            "{log:#?}"
+        );
+        let arguments = json!({ "id": "echo", "fault": "echo", "token": TOKEN });
+        assert!(client.call("look", arguments).text.contains(TOKEN));
+    });
+}

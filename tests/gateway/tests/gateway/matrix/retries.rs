@@ -1,0 +1,122 @@
+//! TR-5 to TR-7 and TR-11: when it is tried again, and when not.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::PLAIN;
+use crate::client::Said;
+use crate::world::{By, World};
+
+/// As long as an attempt that never ends is waited for. Those that end have it too, on a machine with much to do.
+const TIME_OUT: &str = "timeout = \"1s\"\n";
+
+#[test]
+fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
+    World::each("tr_5_time_outs", &format!("{PLAIN}{TIME_OUT}"), |world| {
+        let mut client = world.client();
+        let ids: Vec<_> = ["a", "b", "c"]
+            .map(|id| client.send_call("look", json!({ "id": id, "fault": "hang", "times": 2 })))
+            .into();
+        for (id, name) in ids.into_iter().zip(["a", "b", "c"]) {
+            assert_eq!(Said::of(&client.answer(id)).text, format!("look {name}, run 3"));
+            assert_eq!(world.count(&format!("look {name}")), 3);
+        }
+        let retries = world.logged_times("tool_call_retry", 6);
+        let mut waits = BTreeSet::new();
+        for retry in &retries {
+            let (attempt, wait) = (retry["attempt"].as_u64().unwrap(), retry["delayMs"].as_u64().unwrap());
+            assert!(wait <= if attempt == 2 { 200 } else { 400 }, "exponential from 200 ms: {retry}");
+            waits.insert(wait);
+        }
+        assert!(waits.len() >= 3, "waits are spread: {waits:?}");
+        // A stable tool is called once.
+        assert_eq!(client.call("look", json!({ "id": "stable" })).text, "look stable, run 1");
+        assert_eq!((world.count("look stable"), world.logged("tool_call_retry").len()), (1, 6));
+    });
+}
+
+#[test]
+fn tr_6_a_400_is_final_after_one_attempt() {
+    World::each("tr_6_400", PLAIN, |world| {
+        let (mut client, mut bare) = (world.client(), world.bare());
+        for tool in ["pay", "look", "draw"] {
+            let arguments = json!({ "id": "a", "fault": "400" });
+            let said = client.call_keyed(tool, arguments.clone(), tool);
+            assert!(said.is_error && said.text.contains("400"), "{said:?}");
+            assert_eq!(world.count(&format!("{tool} a")), 1);
+            // Whoever asks again is told the same, and that trying again does not help.
+            let again = client.call_keyed(tool, arguments.clone(), tool);
+            assert!(again.is_error && again.from_cache && again.text == said.text, "{again:?}");
+            let error = &again.ours["error"];
+            assert_eq!((&error["terminal"], &error["retriable"]), (&json!(true), &json!(false)), "{again:?}");
+            assert_eq!(world.count(&format!("{tool} a")), 1);
+        }
+        // What a server itself says is the same as without us.
+        for (code, text) in [(-32602, "Invalid arguments: no such account"), (-32600, "400 Bad Request")] {
+            let arguments = json!({ "id": code.to_string(), "fault": "code", "code": code, "text": text });
+            let params = json!({ "name": "draw", "arguments": arguments });
+            let (ours, theirs) =
+                (client.request("tools/call", params.clone()), bare.request("tools/call", params));
+            assert_eq!(ours["error"]["code"], theirs["error"]["code"]);
+            assert_eq!(ours["error"]["data"], theirs["error"]["data"]);
+            assert!(ours["error"]["message"].as_str().unwrap().starts_with(text), "{ours}");
+            assert_eq!(world.count(&format!("draw {code}")), 1);
+        }
+        // It says nothing about the tool.
+        assert_eq!(client.call("look", json!({ "id": "b" })).text, "look b, run 1");
+        assert_eq!(world.logged("tool_call_retry").len(), 0);
+    });
+}
+
+#[test]
+fn tr_7_a_tool_that_always_fails_exhausts_its_attempts_in_bounded_time() {
+    World::each("tr_7_exhausted", &format!("{PLAIN}timeout = \"100ms\"\n"), |world| {
+        let mut client = world.client();
+        let began = Instant::now();
+        let said = client.call("look", json!({ "id": "a", "fault": "hang" }));
+        assert_eq!((said.is_error, said.code.as_deref()), (true, Some("retry_exhausted")), "{said:?}");
+        assert_eq!((&said.ours["attempts"], world.count("look a")), (&json!(4), 4), "{said:?}");
+        assert_eq!(said.ours["status"], "retry_exhausted");
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        // The breaker has seen all four: with four more there are the eight that open it for a tool that only reads.
+        client.call("look", json!({ "id": "b", "fault": "hang" }));
+        let refused = client.call("look", json!({ "id": "c" }));
+        assert_eq!(refused.code.as_deref(), Some("circuit_open"), "{refused:?}");
+        client.request("ping", json!({}));
+    });
+}
+
+#[test]
+fn tr_7_a_server_that_is_overloaded_for_good_exhausts_the_attempts() {
+    for front in [By::Stdio, By::Http] {
+        let config = format!("{PLAIN}retry.attempts = 2\n");
+        let world = World::of("tr_7_503", &config, front, By::Http);
+        let mut client = world.client();
+        let said = client.call("look", json!({ "id": "a", "fault": "503" }));
+        assert_eq!((said.code.as_deref(), world.count("look a")), (Some("retry_exhausted"), 2), "{said:?}");
+        assert_eq!(client.call("look", json!({ "id": "b" })).text, "look b, run 1");
+    }
+}
+
+#[test]
+fn tr_11_nothing_is_retried_against_an_open_breaker_and_there_is_no_storm() {
+    let config = format!("{PLAIN}retry.attempts = 20\nretry.base = \"1ms\"\nbreaker.cooldown = \"10m\"\n");
+    World::each("tr_11_storm", &config, |world| {
+        let mut client = world.client();
+        // Closed, it is retried until the breaker opens, and not once more.
+        let said = client.call("look", json!({ "id": "a", "fault": "error" }));
+        assert!(said.is_error, "{said:?}");
+        assert_eq!(world.count("look a"), 8);
+        // A hundred callers during a full outage make no attempt at all.
+        let callers: Vec<_> = (0..100)
+            .map(|number| client.send_call("look", json!({ "id": number.to_string(), "fault": "error" })))
+            .collect();
+        for caller in callers {
+            let said = Said::of(&client.answer(caller));
+            assert_eq!(said.code.as_deref(), Some("circuit_open"), "{said:?}");
+        }
+        assert_eq!(world.ledger().iter().filter(|line| line.starts_with("look ")).count(), 8);
+    });
+}

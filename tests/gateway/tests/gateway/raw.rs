@@ -1,0 +1,145 @@
+//! HTTP as it is written, for those who do not keep to its rules.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// A request, of which every part can be wrong.
+#[derive(Clone)]
+pub(crate) struct Request {
+    address: SocketAddr,
+    line: String,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+impl Request {
+    /// A post of nothing, with the headers that every client sends.
+    pub(crate) fn to(address: SocketAddr) -> Self {
+        let headers = [
+            ("host", address.to_string()),
+            ("content-type", "application/json".to_owned()),
+            ("accept", "application/json, text/event-stream".to_owned()),
+            ("connection", "close".to_owned()),
+        ];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value)).into();
+        Self { address, line: "POST /mcp HTTP/1.1".to_owned(), headers, body: Vec::new() }
+    }
+
+    pub(crate) fn line(mut self, line: &str) -> Self {
+        self.line = line.to_owned();
+        self
+    }
+
+    /// With this header, in place of any of that name.
+    pub(crate) fn header(self, name: &str, value: &str) -> Self {
+        let mut without = self.without(name);
+        without.headers.push((name.to_owned(), value.to_owned()));
+        without
+    }
+
+    /// With this header beside those of that name.
+    pub(crate) fn and(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn without(mut self, name: &str) -> Self {
+        self.headers.retain(|(own, _)| own != name);
+        self
+    }
+
+    pub(crate) fn body(mut self, body: impl AsRef<[u8]>) -> Self {
+        self.body = body.as_ref().to_vec();
+        self
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut head = format!("{}\r\n", self.line);
+        for (name, value) in &self.headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if !self
+            .headers
+            .iter()
+            .any(|(name, _)| ["content-length", "transfer-encoding"].contains(&name.as_str()))
+        {
+            head.push_str(&format!("content-length: {}\r\n", self.body.len()));
+        }
+        [head.as_bytes(), b"\r\n", &self.body].concat()
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) status: u16,
+    headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answered {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The code of the error in its body.
+    pub(crate) fn code(&self) -> Option<i64> {
+        serde_json::from_slice::<serde_json::Value>(&self.body).ok()?["error"]["code"].as_i64()
+    }
+}
+
+/// Sends a request on a connection of its own and reads to its end. Nothing, if it was cut off without an answer.
+pub(crate) fn send(request: &Request) -> Option<Answered> {
+    let mut stream = TcpStream::connect(request.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    // Whoever is refused early does not read to the end.
+    let _ = stream.write_all(&request.bytes());
+    let mut answer = Vec::new();
+    let read = stream.read_to_end(&mut answer);
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n");
+    let Some(end) = end else {
+        assert!(
+            !read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock),
+            "no answer in time"
+        );
+        return None;
+    };
+    let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+    let mut lines = head.lines();
+    let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+    let headers =
+        lines.filter_map(|line| line.split_once(": ")).map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+    Some(Answered { status, headers, body: answer[end + 4..].to_vec() })
+}
+
+/// A connection that is kept from one request to the next, as most clients do.
+pub(crate) struct Kept(BufReader<TcpStream>);
+
+impl Kept {
+    pub(crate) fn to(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    /// Sends a request whose answer comes in one piece, and gives that.
+    pub(crate) fn ask(&mut self, request: &Request) -> Vec<u8> {
+        self.0.get_mut().write_all(&request.clone().without("connection").bytes()).unwrap();
+        let (mut line, mut length) = (String::new(), None);
+        loop {
+            line.clear();
+            self.0.read_line(&mut line).unwrap();
+            if line.trim().is_empty() {
+                break;
+            }
+            if let Some(told) = line.strip_prefix("content-length: ") {
+                length = told.trim().parse().ok();
+            }
+        }
+        let mut body = vec![0; length.expect("an answer in one piece")];
+        self.0.read_exact(&mut body).unwrap();
+        body
+    }
+}

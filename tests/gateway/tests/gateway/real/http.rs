@@ -1,0 +1,98 @@
+//! The same clients over HTTP, and servers that are reached over HTTP.
+
+use std::ffi::OsString;
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use super::clients::{LEGACY, MODERN, Ordered, use_tools};
+use super::{Place, Server, Way, installed};
+use crate::world::{By, free_address, wait};
+
+/// Something that was started and listens.
+pub(super) struct Listening {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Listening {
+    fn start(mut command: Command, address: SocketAddr) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let started = Self { child, address };
+        wait(|| TcpStream::connect(address).is_ok(), || format!("somebody at {address}"));
+        started
+    }
+
+    /// A gateway that listens, before a server that it starts, or before one that listens too.
+    pub(super) fn gateway(place: &Place, server: Server, back: By) -> Vec<Self> {
+        let address = free_address();
+        let mut command = place.program(env!("CARGO_BIN_EXE_steadfast-tested"));
+        command.args(["wrap", "--name", "real", "--listen", &address.to_string()]);
+        let mut all = Vec::new();
+        match back {
+            By::Stdio => command.arg("--").args(server.line(Way::Bare)),
+            By::Http => {
+                let own = free_address();
+                let server = server.env("PORT", own.port().to_string());
+                all.push(Self::start(server.command(place, Way::Bare), own));
+                command.args(["--url", &format!("http://{own}/mcp")])
+            }
+        };
+        all.insert(0, Self::start(command, address));
+        all
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Both Python clients, in both eras, over HTTP before a server that is reached so.
+fn python_clients(back: By) {
+    for library in ["mcp", "fastmcp"] {
+        let place = Place::new(&format!("real_http_{library}_{back:?}"), "");
+        let server = Server::python(&format!("server_{library}.py"));
+        let gateway = Listening::gateway(&place, server, back);
+        for (mode, version) in [("legacy", LEGACY), ("auto", MODERN), (MODERN, MODERN)] {
+            use_tools(Ordered::of(&place, library, mode, &[OsString::from(gateway[0].url())]), version);
+        }
+    }
+}
+
+#[test]
+fn clients_in_python_work_over_http_before_a_server_that_is_started() {
+    python_clients(By::Stdio);
+}
+
+#[test]
+fn clients_in_python_work_over_http_before_a_server_at_a_url() {
+    python_clients(By::Http);
+}
+
+#[test]
+fn the_inspector_lists_and_calls_over_http() {
+    for back in [By::Stdio, By::Http] {
+        let place = Place::new(&format!("real_http_inspector_{back:?}"), "");
+        let mode = if back == By::Stdio { "stdio" } else { "streamableHttp" };
+        let gateway = Listening::gateway(&place, Server::node("mcp-server-everything").arg(mode), back);
+        let inspect = |method: &[&str]| -> Value {
+            let mut command = place.program(installed("node").join("node_modules/.bin/mcp-inspector"));
+            command.args(["--cli", &gateway[0].url(), "--transport", "http", "--method"]).args(method);
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{method:?}: {output:?}");
+            serde_json::from_slice(&output.stdout).expect("it prints JSON")
+        };
+        let tools = inspect(&["tools/list"]);
+        assert!(tools.to_string().contains("\"get-sum\""), "{tools}");
+        let sum = inspect(&["tools/call", "--tool-name", "get-sum", "--tool-arg", "a=1", "b=2"]);
+        assert!(sum.to_string().contains("The sum of 1 and 2 is 3."), "{sum}");
+    }
+}

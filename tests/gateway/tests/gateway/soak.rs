@@ -1,0 +1,163 @@
+//! After much work everything is where it was before (SF-9): processes, threads, handles, sockets, memory.
+#![cfg(target_os = "linux")]
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::json;
+
+use crate::client::Client;
+use crate::hostile::resident;
+use crate::raw::{Request, send};
+use crate::world::{By, World, lives, wait};
+
+/// How much is done, on all ways together.
+struct Load {
+    calls: usize,
+    sessions: usize,
+    crashes: usize,
+}
+
+impl Load {
+    /// All of it under `cargo xtask test --long`, else a tenth.
+    fn wanted() -> Self {
+        let share = if std::env::var_os("STEADFAST_LONG").is_some() { 1 } else { 10 };
+        Self { calls: 10_000 / share, sessions: 1_000 / share, crashes: 100 / share }
+    }
+}
+
+/// What a gateway has of the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    processes: usize,
+    threads: usize,
+    handles: usize,
+}
+
+impl Held {
+    fn by(pid: u32) -> Self {
+        let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+        Self { processes: descendants(pid).len(), threads: count("task"), handles: count("fd") }
+    }
+
+    /// Threads that wait for files come and go; there are a few at most.
+    fn is_within(&self, base: &Self) -> bool {
+        self.processes <= base.processes && self.threads <= base.threads + 4 && self.handles <= base.handles
+    }
+}
+
+/// Who was started by this process, and by those.
+fn descendants(pid: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()
+    };
+    let parents: BTreeMap<u32, u32> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(one) = found.get(next).copied() {
+        found.extend(parents.iter().filter(|(_, parent)| **parent == one).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+/// More than allocators keep back.
+const SLACK: u64 = 32 << 10;
+
+/// Calls of all kinds, one after the other and some at once.
+fn work(client: &mut Client, calls: usize, name: &str) {
+    for number in 0..calls {
+        let id = format!("{name} {number}");
+        match number % 10 {
+            0 => assert_eq!(client.call("pay", json!({ "id": id })).text, format!("pay {id}, run 1")),
+            1 => assert!(client.request("tools/list", json!({}))["result"].is_object()),
+            2 => {
+                let params = json!({ "name": "look", "arguments": { "id": id }, "_meta": { "progressToken": number } });
+                assert!(client.request("tools/call", params)["result"].is_object());
+            }
+            _ => assert_eq!(client.call("look", json!({ "id": id })).text, format!("look {id}, run 1")),
+        }
+    }
+}
+
+/// A server that dies under a read, which is then read from the next one.
+fn crash(client: &mut Client, id: &str) {
+    let said = client.call("look", json!({ "id": id, "fault": "die_after", "times": 1 }));
+    assert_eq!(said.text, format!("look {id}, run 2"), "{said:?}");
+}
+
+/// A session from its beginning to its end.
+fn visit(gateway: &Client, name: &str, does: impl FnOnce(&mut Client)) {
+    let mut client = Client::at(gateway.address());
+    client.initialize();
+    client.request("tools/list", json!({}));
+    does(&mut client);
+    let end = Request::to(gateway.address())
+        .line("DELETE /mcp HTTP/1.1")
+        .header("mcp-session-id", &client.session());
+    assert_eq!(send(&end).unwrap().status, 204, "{name}");
+}
+
+#[test]
+fn sf_9_calls_sessions_and_crashes_leave_nothing_behind() {
+    let load = Load::wanted();
+    World::each("sf_9_soak", "", |world| {
+        let mut client = world.client();
+        let pid = client.pid();
+        let is_http = world.front == By::Http;
+        // What is made once and kept is made before anything is counted.
+        work(&mut client, 20, "warm");
+        crash(&mut client, "warm crash");
+        if is_http {
+            visit(&client, "warm", |client| work(client, 3, "warm visit"));
+        }
+        // What is over is cleared away in the background.
+        let settled = || {
+            let mut last = Held::by(pid);
+            wait(
+                || {
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                    let now = Held::by(pid);
+                    std::mem::replace(&mut last, now.clone()) == now
+                },
+                || "rest".to_owned(),
+            );
+            last
+        };
+        let (base, memory) = (settled(), resident(pid));
+        let (calls, sessions, crashes) = (load.calls / 4, load.sessions / 2, load.crashes.div_ceil(4));
+        work(&mut client, calls, "work");
+        if is_http {
+            for number in 0..sessions {
+                visit(&client, &number.to_string(), |client| match number % 4 {
+                    0 => {}
+                    // Somebody who ends a session while something still runs in it.
+                    1 => drop(client.send_call("look", json!({ "id": "left", "fault": "slow", "size": 50 }))),
+                    _ => work(client, 2, &format!("visit {number}")),
+                });
+            }
+            for number in 0..crashes {
+                visit(&client, "crash", |client| crash(client, &format!("crash {number}")));
+            }
+        } else {
+            // A server that crashes too often within a minute is left alone, so these are of several gateways.
+            for number in 0..crashes {
+                let mut other = world.client();
+                crash(&mut other, &format!("crash {number}"));
+                let (gateway, held) = (other.pid(), descendants(other.pid()));
+                assert!(other.hang_up().success());
+                wait(
+                    || !lives(gateway) && held.iter().all(|pid| !lives(*pid)),
+                    || "the end of all".to_owned(),
+                );
+            }
+        }
+        wait(|| Held::by(pid).is_within(&base), || format!("{base:?}, and then {:?}", Held::by(pid)));
+        let after = resident(pid);
+        assert!(after < memory + SLACK, "{memory} KiB, then {after} KiB");
+        work(&mut client, 10, "still");
+    });
+}

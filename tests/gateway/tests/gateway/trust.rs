@@ -1,0 +1,46 @@
+//! One server fails, the others stay free (RP-16): two gateways that share what they know.
+
+use serde_json::json;
+
+use crate::world::World;
+
+#[test]
+fn rp_16_one_server_fails_and_the_others_stay_free() {
+    let rule = "[domains.\"atlassian\"]\ntrust.count = 2\ntrust.window = \"5m\"\n";
+    World::each(
+        "rp_16_others",
+        &format!("guard.mode = \"off\"\nretry.attempts = 1\ntimeout = \"300ms\"\n{rule}"),
+        |world| {
+            let mut atlassian = world.client_of("atlassian", |_| {});
+            let mut github = world.client_of("github", |_| {});
+            // Two failures, of two tools.
+            for (tool, id) in [("look", "a"), ("draw", "b")] {
+                let said = atlassian.call(tool, json!({ "id": id, "fault": "hang" }));
+                assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{said:?}");
+            }
+            // All tools of the server ask, also those that never failed, and nothing of them runs.
+            for tool in ["look", "draw", "pay", "sort"] {
+                let said = atlassian.call(tool, json!({ "id": "c" }));
+                assert_eq!(
+                    (said.is_error, said.code.as_deref()),
+                    (true, Some("approval_required")),
+                    "{said:?}"
+                );
+                assert!(said.text.contains("atlassian"), "it says what has lost trust: {said:?}");
+                assert_eq!(world.count(&format!("{tool} c")), 0);
+            }
+            // Those of the other server do not, whatever they are called, also where it begins only now.
+            let mut later = world.client_of("github", |_| {});
+            for tool in ["look", "draw", "pay", "sort"] {
+                assert_eq!(github.call(tool, json!({ "id": "g" })).text, format!("{tool} g, run 1"));
+                assert_eq!(later.call(tool, json!({ "id": "h" })).text, format!("{tool} h, run 1"));
+            }
+            // A gateway that is started later in front of the same server knows.
+            let said = world.client_of("atlassian", |_| {}).call("sort", json!({ "id": "d" }));
+            assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
+            // The session goes on.
+            atlassian.request("ping", json!({}));
+            assert!(atlassian.request("tools/list", json!({}))["result"].is_object());
+        },
+    );
+}

@@ -57,7 +57,8 @@ fn run(work: impl Future<Output = ()>) {
 fn the_rust_sdk_works_on_our_streams_in_both_eras() {
     let place = Place::new("real_rmcp_streams", "");
     run(async {
-        for (mode, version) in beginnings() {
+        // Finding out is left to HTTP: here the start of the server counts, and whoever waits ten seconds for it goes back.
+        for (mode, version) in beginnings().into_iter().take(2) {
             let command = Server::python("server_mcp.py").command(&place, Way::Through);
             let transport = TokioChildProcess::new(tokio::process::Command::from(command)).unwrap();
             use_tools(().serve_with_lifecycle(transport, mode).await.unwrap(), &version).await;

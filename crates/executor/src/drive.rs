@@ -32,7 +32,7 @@ use crate::followers::{self, Entered};
 use crate::history::Finished;
 use crate::keep::Keeping;
 use crate::persist::Marked;
-use crate::tool::{Answer, AnyTool, Attempt, Running};
+use crate::tool::{Answer, AnyTool, Attempt, NotDone, Running, ToolFault};
 
 /// How long an attempt that is ended has to say something after it was told.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -340,7 +340,8 @@ impl Drive {
                 };
                 Outcome::Success { output, concern }
             }
-            Err(fault) => Outcome::Failure { fault: fault.fault, output: fault.output },
+            Err(NotDone::InputRequired(output)) => Outcome::InputRequired { output },
+            Err(NotDone::Failed(ToolFault { fault, output })) => Outcome::Failure { fault, output },
         })
     }
 

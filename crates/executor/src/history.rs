@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
-use steadfast_core::call::{Call, CallResult, Duplicates, Provenance, Recorded};
+use steadfast_core::call::{Call, CallResult, Duplicates, Provenance, Recorded, Stage};
 use steadfast_core::code::{Code, Status};
 use steadfast_core::dedupe::AttemptFact;
 use steadfast_core::id::{
@@ -76,6 +76,9 @@ pub struct CallFacts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     pub replayed: bool,
+    /// Whether the tool asked for input, and has done nothing yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub input_required: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<bool>,
 }
@@ -103,6 +106,7 @@ pub(crate) struct Finished {
     rule: Option<String>,
     took: Duration,
     replayed: bool,
+    stage: Stage,
     recorded: Recorded,
 }
 
@@ -141,6 +145,7 @@ impl Finished {
             rule: failure.and_then(|failure| failure.rule.as_ref().map(ToString::to_string)),
             took: result.took,
             replayed: matches!(result.provenance, Provenance::Replayed { .. }),
+            stage: result.stage,
             recorded: result.recorded,
             call,
         }
@@ -178,6 +183,7 @@ impl Finished {
             code: self.code,
             rule: self.rule.clone(),
             replayed: self.replayed,
+            input_required: self.stage == Stage::InputRequired,
             recorded: match self.recorded {
                 Recorded::NotAsked => None,
                 Recorded::Yes => Some(true),

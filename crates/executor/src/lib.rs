@@ -63,5 +63,5 @@ pub use host::{Begun, HostError, Order, Pulse, Ticket};
 pub use info::ToolInfo;
 pub use policies::Policies;
 pub use telling::{About, EngineEvent, Listener, TurnedAway};
-pub use tool::{Answer, Attempt, Tool, ToolFault};
+pub use tool::{Answer, Attempt, NotDone, Tool, ToolFault};
 pub use trust_file::{TrustFile, TrustKept};

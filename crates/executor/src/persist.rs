@@ -91,6 +91,7 @@ impl Marks {
                 | Notice::ApprovalEnded { .. }
                 | Notice::AttemptStarted { .. }
                 | Notice::AttemptEnded { .. }
+                | Notice::InputRequired
                 | Notice::RetryScheduled { .. }
                 | Notice::RetryStopped { .. }
                 | Notice::AttemptCut { .. }

@@ -16,8 +16,18 @@ use steadfast_core::output::Output;
 use crate::catch::Caught;
 use crate::engine::Desk;
 
-/// What an attempt gives back: the tool's answer, or what went wrong.
-pub type Answer = Result<Output, ToolFault>;
+/// What an attempt gives back: the tool's answer, or why there is none.
+pub type Answer = Result<Output, NotDone>;
+
+/// Why an attempt did not do what it was asked for.
+#[derive(Clone, Debug)]
+pub enum NotDone {
+    /// It went wrong.
+    Failed(ToolFault),
+    /// The tool wants to know something first, and does its work when the call is sent again with it. The question goes
+    /// to the caller as it is; it is never stored, and it counts neither as a success nor as a failure of the call.
+    InputRequired(Output),
+}
 
 /// Something that can be called. Every async function from an [`Attempt`] to an [`Answer`] is one.
 ///
@@ -107,6 +117,18 @@ impl From<Fault> for ToolFault {
     }
 }
 
+impl From<ToolFault> for NotDone {
+    fn from(fault: ToolFault) -> Self {
+        Self::Failed(fault)
+    }
+}
+
+impl From<Fault> for NotDone {
+    fn from(fault: Fault) -> Self {
+        Self::Failed(fault.into())
+    }
+}
+
 /// A tool of whatever type.
 pub(crate) trait AnyTool: Send + Sync {
     fn start(&self, attempt: Attempt) -> Running;
@@ -133,7 +155,7 @@ impl<T: Tool> AnyTool for T {
     }
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> ToolFault {
+fn panicked(panic: &(dyn Any + Send)) -> NotDone {
     let said = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
     Fault::new(Source::Panic, said.unwrap_or("the tool panicked")).into()
 }

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use steadfast_core::classify::{Fault, Source};
 use steadfast_core::envelope::ResultEnvelope;
 use steadfast_core::output::{Output, RawJson as Kept};
-use steadfast_executor::{Answer, Called, ToolFault};
+use steadfast_executor::{Answer, Called, NotDone, ToolFault};
 use steadfast_mcp::http::Era;
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw::{self, RawJson};
@@ -24,7 +24,10 @@ pub(crate) fn answer_of(response: &Message) -> Answer {
         return match raw::get(result, "isError") {
             Some("true") => {
                 let fault = Fault::new(Source::IsError, texts(result).into_owned());
-                Err(ToolFault { fault, output: Some(output) })
+                Err(ToolFault { fault, output: Some(output) }.into())
+            }
+            Some(_) | None if raw::get(result, "resultType") == Some(r#""input_required""#) => {
+                Err(NotDone::InputRequired(output))
             }
             Some(_) | None => Ok(output),
         };
@@ -36,7 +39,8 @@ pub(crate) fn answer_of(response: &Message) -> Answer {
     let fault = Fault::new(Source::JsonRpc { code }, response.error_text().unwrap_or_default());
     // Told from a result by its place, so that it comes out again as what it was.
     let metadata = Some(Kept::from_trusted(error));
-    Err(ToolFault { fault, output: Some(Output { content: Kept::from_trusted("null"), metadata }) })
+    let output = Some(Output { content: Kept::from_trusted("null"), metadata });
+    Err(ToolFault { fault, output }.into())
 }
 
 /// The message that answers the request of this id, which was made in this era.

@@ -59,8 +59,8 @@ pub use steadfast_core::{
 };
 pub use steadfast_executor::{
     About, Answer, AnswerError, Arrival, Attempt, Begun, CallFacts, CallOptions, Called, Calling, Canceller,
-    Drained, Engine, EngineEvent, HookFuture, Hooks, HostError, Listener, Order, Pulse, RuntimeClock, Ticket,
-    Tool, ToolFault, ToolInfo, TurnedAway,
+    Drained, Engine, EngineEvent, HookFuture, Hooks, HostError, Listener, NotDone, Order, Pulse, RuntimeClock,
+    Ticket, Tool, ToolFault, ToolInfo, TurnedAway,
 };
 pub use steadfast_store::{MemoryOptions, MemoryStore, Store, StoreError};
 pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};

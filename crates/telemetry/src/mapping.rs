@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use steadfast_core::call::{BreakerScope, CallResult, Cut, Notice, Provenance, Shadowed};
+use steadfast_core::call::{BreakerScope, CallResult, Cut, Notice, Provenance, Shadowed, Stage};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::ReplayReason;
 use steadfast_core::policy::{Policy, Silence};
@@ -175,6 +175,10 @@ impl Telemetry {
                 ];
                 self.log(of, open, Level::Debug, "tool_call_attempt_end", &fields);
             }
+            Notice::InputRequired => {
+                self.event(of, open, "tool_call_input_required", vec![]);
+                self.log(of, open, Level::Info, "tool_call_input_required", &[]);
+            }
             Notice::RetryScheduled { attempt, at: next } => {
                 let reason = open.rule.clone().unwrap_or_else(|| "unknown".into());
                 on.tool_retry_attempts.add([tool(), reason.clone()]);
@@ -266,10 +270,11 @@ impl Telemetry {
             self.metrics.on.tool_idempotency_hits.add([of.tool.label.clone(), state.into()]);
         }
         let replayed = matches!(result.provenance, Provenance::Replayed { .. });
-        let state = match code {
-            None => "done",
-            Some(Code::Cancelled) => "cancelled",
-            Some(_) => "failed",
+        let state = match (code, result.stage) {
+            (None, Stage::Final) => "done",
+            (None, Stage::InputRequired) => "input_required",
+            (Some(Code::Cancelled), _) => "cancelled",
+            (Some(_), _) => "failed",
         };
         let fields = [
             ("state", Field::Own(state)),

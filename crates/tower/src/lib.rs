@@ -78,7 +78,7 @@ where
     S: Service<Attempt, Response = Output>,
     S::Error: Into<ToolFault>,
 {
-    service.oneshot(attempt).await.map_err(Into::into)
+    service.oneshot(attempt).await.map_err(|error| error.into().into())
 }
 
 /// A call on its way. Dropping it is a disconnect; what was started goes on and is recorded.

@@ -439,6 +439,7 @@ impl World {
                 | Notice::ApprovalEnded { .. }
                 | Notice::AttemptStarted { .. }
                 | Notice::AttemptEnded { .. }
+                | Notice::InputRequired
                 | Notice::RetryScheduled { .. }
                 | Notice::RetryStopped { .. }
                 | Notice::AttemptCut { .. }

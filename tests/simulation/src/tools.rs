@@ -171,7 +171,9 @@ impl World {
             let home = &mut self.nodes[node];
             if let Ok((ticket, _)) = home.breaker.admit(&policy.breaker, now) {
                 let verdict = match &outcome {
-                    Outcome::Success { .. } => breaker::Verdict::Success { took: now.since(current.started) },
+                    Outcome::Success { .. } | Outcome::InputRequired { .. } => {
+                        breaker::Verdict::Success { took: now.since(current.started) }
+                    }
                     Outcome::Failure { .. } => breaker::Verdict::Failure { took: now.since(current.started) },
                 };
                 if let Some(transition) = home.breaker.record(&policy.breaker, ticket, verdict, now) {

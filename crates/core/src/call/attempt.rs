@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use std::time::Duration;
 
-use super::step::Recorded;
+use super::step::{Recorded, Stage};
 use super::{
     Attempt, BreakerScope, Call, CallResult, Caller, Cut, FailedAttempt, Notice, Others, Outcome, Refusal,
     Retried, Run, Shadowed, Shared, State, Step, StoreSight, Tickets, Upstream, Waits, say,
@@ -383,6 +383,23 @@ impl Call {
                 let result = self.result(Ok(output), now);
                 let result = self.judge_run(shared, result, concern, None, now, notices);
                 self.save(result, ending, now, notices)
+            }
+            // A tool that can ask is well. What it was called for has not been done, so there is nothing to store,
+            // nothing to trust it for, and nothing unknown. Those who follow this run claim for themselves: a question
+            // does no harm twice, and the state that comes with it may be good for one caller only.
+            Outcome::InputRequired { output } => {
+                self.record_breakers(
+                    shared,
+                    &mut attempt.tickets,
+                    Some(Verdict::Success { took }),
+                    now,
+                    notices,
+                );
+                self.attempt_ended(&attempt, None, now, notices);
+                notices.push(Notice::InputRequired);
+                self.put_off(shared, now);
+                let result = CallResult { stage: Stage::InputRequired, ..self.result(Ok(output), now) };
+                self.release(result, Vec::new(), now, notices)
             }
             Outcome::Failure { fault, output } => {
                 let classified = classify(&fault, &self.policy.classify, now);

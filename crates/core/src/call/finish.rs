@@ -2,7 +2,7 @@
 
 use super::{
     Call, CallResult, Caller, Kept, Notice, Provenance, Recorded, Refusal, RefusedBy, Shadowed, Shared,
-    State, Step, StoreSight, Upstream, say,
+    Stage, State, Step, StoreSight, Upstream, say,
 };
 use crate::Timestamp;
 use crate::classify::{Mistake, Severity};
@@ -106,6 +106,7 @@ impl Call {
     pub(super) fn result(&self, ended: Result<Output, Failure>, now: Timestamp) -> CallResult {
         CallResult {
             ended,
+            stage: Stage::Final,
             provenance: Provenance::Fresh,
             attempts: self.attempts,
             retries: self.retries.clone(),
@@ -176,6 +177,14 @@ impl Call {
         shared.guard.abandon(&self.policy.guard, self.guarded(), now);
         if self.attempts > 0 && self.policy.modes.trust != Mode::Off {
             self.record_danger(shared, now, notices);
+        }
+    }
+
+    /// The tool has not begun yet. Neither guard nor trust has anything to count, a dangerous command included: that
+    /// is still to come.
+    pub(super) fn put_off(&mut self, shared: &mut Shared<'_>, now: Timestamp) {
+        if self.entered && !std::mem::replace(&mut self.judged, true) {
+            shared.guard.abandon(&self.policy.guard, self.guarded(), now);
         }
     }
 

@@ -49,7 +49,7 @@ pub use intake::Intake;
 pub use notice::{BreakerScope, FailedAttempt, Notice, Shadowed};
 pub use request::{CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, SentKey, Waits};
 pub use step::{
-    Approval, Ask, CallResult, Cut, Event, Kept, Others, Outcome, Provenance, Recorded, Retried, Run, Step,
+    Approval, Ask, CallResult, Cut, Event, Kept, Others, Outcome, Provenance, Recorded, Retried, Run, Stage, Step,
     StoreFault, Upstream, Wake,
 };
 

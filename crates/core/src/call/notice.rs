@@ -60,6 +60,8 @@ pub enum Notice {
         /// How it failed; nothing if it did not.
         failure: Option<FailedAttempt>,
     },
+    /// The tool asks for input before it does anything; the call was given back, and comes again as another one.
+    InputRequired,
     /// There will be another attempt.
     RetryScheduled {
         /// Which one.

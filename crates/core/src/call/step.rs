@@ -88,6 +88,12 @@ pub enum Outcome {
         /// What its structure says about a failure, for trust only.
         concern: Option<Severity>,
     },
+    /// The tool wants to know something first. It has done nothing yet: the work is done when the call is sent again
+    /// with what was asked for, and that is another call.
+    InputRequired {
+        /// The question, for the caller.
+        output: Output,
+    },
     /// It did not, or said no.
     Failure {
         /// How.
@@ -235,6 +241,8 @@ pub enum Upstream {
 pub struct CallResult {
     /// The tool's answer, or why there is none.
     pub ended: Result<Output, Failure>,
+    /// Whether that is what was called for, or a question that comes before it.
+    pub stage: Stage,
     /// Where it comes from.
     pub provenance: Provenance,
     /// Attempts that were made for it by this call.
@@ -253,6 +261,15 @@ pub struct CallResult {
     pub breaker: Option<breaker::State>,
     /// Whether a person has to look at it.
     pub escalated: bool,
+}
+
+/// Whether an answer is the end of what was called for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It is.
+    Final,
+    /// The tool asks for input first. Nothing was done, nothing is stored, and the answer is this caller's alone.
+    InputRequired,
 }
 
 /// Where an answer comes from.

@@ -135,6 +135,11 @@ fn every_notice() -> Vec<(Notice, Option<&'static str>, Option<&'static str>)> {
             Some("tool_guard_trips_total{tool=\"bank/pay\",layer=\"loop\"} 1"),
         ),
         (
+            Notice::InputRequired,
+            Some("tool_call_input_required"),
+            Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_input_required\"} 1"),
+        ),
+        (
             Notice::FenceLost,
             Some("tool_call_fence_lost"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_fence_lost\"} 1"),
@@ -181,6 +186,7 @@ fn number(notice: &Notice) -> usize {
         Notice::WouldHave(_) => 20,
         Notice::ProbeMoved { .. } => 21,
         Notice::CallFinished { .. } => 22,
+        Notice::InputRequired => 23,
     }
 }
 

@@ -41,7 +41,7 @@ fn leaky_tool(fault: Source) -> impl Fn(Attempt) -> std::future::Ready<Answer> +
             format!("Authorization: Bearer {TOKEN} rejected, password=hunter2, sk-live-51Habcdefghijkl");
         std::future::ready(if attempt.number < 2 {
             let output = Output { content: RawJson::string(&said), metadata: None };
-            Err(ToolFault { fault: Fault::new(fault.clone(), said), output: Some(output) })
+            Err(ToolFault { fault: Fault::new(fault.clone(), said), output: Some(output) }.into())
         } else {
             Ok(Output { content: RawJson::string("content-of-ann"), metadata: None })
         })

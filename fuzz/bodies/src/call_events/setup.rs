@@ -141,7 +141,7 @@ pub(super) fn outcome(draw: &mut Draw<'_>) -> Outcome {
     let second = Duration::from_secs(1);
     let refused = Source::Transport { error: Transport::ConnectionRefused, written: false };
     let reset = Source::Transport { error: Transport::ConnectionReset, written: true };
-    let source = match draw.byte() % 16 {
+    let source = match draw.byte() % 17 {
         0 => return Outcome::Success { output: output(), concern: None },
         1 => return Outcome::Success { output: output(), concern: Some(Severity::ServerError) },
         2 => refused,
@@ -157,6 +157,7 @@ pub(super) fn outcome(draw: &mut Draw<'_>) -> Outcome {
         12 => Source::Exit { code: None, signal: Some(9) },
         13 => Source::Panic,
         14 => Source::SessionLost,
+        16 => return Outcome::InputRequired { output: output() },
         _ => Source::BadAnswer,
     };
     let told = draw.byte();

@@ -9,6 +9,7 @@
 //! | `store` | a store that fails, the fence, what is kept |
 //! | `cancel` | cancel, disconnect, time is up, can never answer |
 //! | `approval` | asking a person |
+//! | `input` | tools that ask for input first |
 //! | `modes` | off and shadow |
 //! | `requirements` | the requirements that the core alone can show |
 
@@ -16,6 +17,7 @@
 
 mod approval;
 mod cancel;
+mod input;
 mod intake;
 mod late;
 mod modes;
@@ -459,6 +461,11 @@ fn policy(class: ToolClass) -> Policy {
 
 fn paid() -> Outcome {
     Outcome::Success { output: answer("paid"), concern: None }
+}
+
+/// It wants to know something first.
+fn asks() -> Outcome {
+    Outcome::InputRequired { output: answer("which account?") }
 }
 
 fn answer(text: &str) -> Output {

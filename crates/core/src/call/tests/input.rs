@@ -1,0 +1,121 @@
+//! A tool that asks for input first: the question goes to its caller, and nothing is left of it.
+
+use super::*;
+use crate::guard::Layer;
+use super::probe::open_until_now;
+use crate::policy::Dangerous;
+
+/// The same call with what was asked for, as a surface gives it: under a key of its own.
+fn next_round(policy: &Policy) -> Request {
+    from_envelope(&keyed("k, second round"), policy)
+}
+
+#[test]
+fn a_question_is_given_to_its_caller_and_the_claim_is_given_back() {
+    for class in [ToolClass::ReadOnly, ToolClass::Idempotent, ToolClass::Mutating, ToolClass::Unknown] {
+        let policy = policy(class);
+        let mut world = World::new();
+        let result = world.drive(request(&policy), &policy, &at_once(asks()));
+        assert_eq!(result.ended, Ok(answer("which account?")), "{class:?}");
+        assert_eq!((result.stage, result.recorded), (Stage::InputRequired, Recorded::NotAsked), "{class:?}");
+        assert_eq!(result.receipt, None, "nothing that could be delivered is stored");
+        assert_eq!(world.steps, ["Claim", "Run", "Release", "Finish"], "{class:?}");
+        assert_eq!(world.store.state(), "none", "{class:?}");
+        assert_eq!(world.count(|notice| *notice == Notice::InputRequired), 1);
+    }
+}
+
+#[test]
+fn a_fresh_call_after_a_question_is_asked_again_and_the_next_round_runs_once() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    for _ in 0..2 {
+        world.drive(request(&policy), &policy, &at_once(asks()));
+    }
+    assert_eq!(world.runs, 2, "a question is never replayed");
+    let first = world.drive(next_round(&policy), &policy, &at_once(paid()));
+    let second = world.drive(next_round(&policy), &policy, &at_once(paid()));
+    assert_eq!((first.stage, second.stage), (Stage::Final, Stage::Final));
+    assert_eq!(world.runs, 3, "the deed is done once, and its answer is replayed");
+    assert!(matches!(second.provenance, Provenance::Replayed { .. }));
+}
+
+#[test]
+fn who_follows_a_run_that_asks_claims_for_itself() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut leader, _) = world.begin(request(&policy), &policy);
+    let (mut follower, step) = world.begin(request(&policy), &policy);
+    assert!(matches!(step, Step::Follow(_)));
+    world.on(&mut leader, Event::Ran(asks()));
+    let step = world.on(&mut follower, Event::Woke(Wake::Changed));
+    assert!(matches!(step, Step::Run(_)), "the question was the other's: {step:?}");
+    let result = finished(world.on(&mut follower, Event::Ran(asks())));
+    assert_eq!((result.stage, result.provenance), (Stage::InputRequired, Provenance::Fresh));
+}
+
+#[test]
+fn a_question_is_a_good_answer_for_the_breaker() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    open_until_now(&mut world, &policy);
+    for _ in 0..2 {
+        world.drive(request(&policy), &policy, &at_once(asks()));
+    }
+    assert_eq!(world.breaker_state(&policy), breaker::State::Closed, "two good probes close it");
+}
+
+#[test]
+fn a_question_is_neither_a_success_nor_a_failure_for_the_guard() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let trips = |world: &World| world.count(|notice| matches!(notice, Notice::GuardTripped { .. }));
+    for _ in 0..8 {
+        let result = world.drive(request(&policy), &policy, &at_once(asks()));
+        assert_eq!(result.remarks, []);
+    }
+    assert_eq!(trips(&world), 0, "asking again and again is no loop of failures");
+    // A failure before and one after it are two in a row, whatever was asked in between.
+    let other = from_envelope(&keyed("other"), &policy);
+    world.drive(from_envelope(&keyed("first"), &policy), &policy, &at_once(http(400)));
+    world.drive(other, &policy, &at_once(asks()));
+    let third = world.drive(from_envelope(&keyed("third"), &policy), &policy, &at_once(http(400)));
+    assert_eq!(third.remarks.iter().map(|remark| remark.layer).collect::<Vec<_>>(), [Layer::Loop]);
+}
+
+#[test]
+fn a_question_says_nothing_about_trust_even_where_the_command_is_dangerous() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.approval.dangerous = Dangerous::Record;
+    let mut world = World::new();
+    let envelope = envelope_with(&json!({ "payload": { "params": { "command": "rm -rf /" } } }));
+    let request = from_envelope(&envelope, &policy);
+    assert!(request.danger.is_some(), "the command of this test is a dangerous one");
+    world.drive(request.clone(), &policy, &at_once(asks()));
+    assert_eq!(world.count(|notice| matches!(notice, Notice::TrustChanged(_))), 0);
+    world.drive(request, &policy, &at_once(paid()));
+    assert_ne!(world.count(|notice| matches!(notice, Notice::TrustChanged(_))), 0, "when it ran, it counts");
+}
+
+#[test]
+fn a_question_that_comes_too_late_leaves_nothing_unknown() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    let (told, _) = answered(world.wake(&mut call));
+    assert_eq!(code(&told), Some(Code::OutcomeUnknown));
+    assert_eq!(world.store.state(), "inflight");
+    finished(world.on(&mut call, Event::Ran(asks())));
+    assert_eq!(world.store.state(), "none", "it has done nothing, so the next call may run");
+}
+
+#[test]
+fn a_claim_that_cannot_be_given_back_is_kept_until_it_can() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.store.faults.push_back(Some(StoreFault::NotDone));
+    let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(asks())));
+    assert_eq!(result.stage, Stage::InputRequired);
+    assert!(matches!(kept.as_slice(), [Kept::Release(_)]), "{kept:?}");
+}

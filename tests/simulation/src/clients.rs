@@ -1,6 +1,6 @@
 //! What clients do: they send, resend, lose patience, withdraw and receive.
 
-use steadfast_core::call::{CallResult, Event, Others, Recorded};
+use steadfast_core::call::{CallResult, Event, Others, Recorded, Stage};
 use steadfast_core::code::Code;
 use steadfast_core::key::Key;
 
@@ -153,6 +153,8 @@ impl World {
         }
         self.dispatches[dispatch].answered = true;
         let again = match &result.ended {
+            // What was asked for comes with the call that is sent again.
+            Ok(_) if result.stage == Stage::InputRequired => true,
             Ok(output) => {
                 if let (Kind::Explicit(key), Recorded::Yes) = (self.model.wishes[wish].kind, result.recorded)
                 {

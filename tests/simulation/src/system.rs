@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::Breaker;
-use steadfast_core::call::{Call, CallResult, Event, Kept, Notice, Request, Shared, Step};
+use steadfast_core::call::{Call, CallResult, Event, Kept, Notice, Request, Shared, Stage, Step};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{Ending, LeaseSight, Marker, MarkerWatch, Owner, Process, Receipt, RecordState};
 use steadfast_core::guard::LoopGuard;
@@ -185,6 +185,13 @@ impl World {
             // Drawn apart, so that the other worlds stay what they were.
             (Breakers::AsDrawn, None) => Rng::beside(!seed).chance(50),
         };
+        weather.tool_asks = match (breakers, defect) {
+            (Breakers::Apart, _) | (Breakers::AsDrawn, Some(_)) => 0,
+            (Breakers::AsDrawn, None) => {
+                let mut asks = Rng::beside(seed ^ 0x6173_6b73);
+                if asks.chance(30) { asks.between(1, 60) } else { 0 }
+            }
+        };
         if weather.shared_breakers || defect == Some(Defect::LateBreakerResultCounted) {
             // A breaker that opens at once shows soonest what is wrong with it.
             Arc::make_mut(&mut weather.policy).breaker.consecutive = Some(NonZeroU32::MIN);
@@ -298,7 +305,10 @@ impl World {
             brief(&name),
             brief(&format!("{step:?}"))
         ));
-        self.count_failure(node, number, &step);
+        // A question counts for nobody, although the claim is given back as after a refusal.
+        if !notices.contains(&Notice::InputRequired) {
+            self.count_failure(node, number, &step);
+        }
         self.heed(node, number, &notices, attempt.filter(|_| ran))?;
         Ok(Some(step))
     }
@@ -615,7 +625,7 @@ pub(crate) fn brief(text: &str) -> String {
 /// Whether an answer says anything about the run of a record.
 pub(crate) fn is_final(result: &CallResult) -> bool {
     match &result.ended {
-        Ok(_) => true,
+        Ok(_) => result.stage == Stage::Final,
         Err(failure) => !invariants::is_refusal(failure.code),
     }
 }

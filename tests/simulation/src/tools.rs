@@ -4,6 +4,7 @@ use steadfast_core::breaker;
 use steadfast_core::call::{Cut, Event, Outcome};
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::guard::{self, GuardedCall};
+use steadfast_core::output::{Output, RawJson};
 
 use crate::Defect;
 use crate::invariants::{self, Broken};
@@ -103,12 +104,21 @@ impl World {
                 _ => Fault::new(Source::Http { status: 400 }, "bad request"),
             };
             self.later(works, answer(Outcome::Failure { fault, output: None }));
+        } else if self.asks_first() {
+            // It wants to know something first, and does nothing.
+            let output = Output { content: RawJson::string("which one?"), metadata: None };
+            self.later(works, answer(Outcome::InputRequired { output }));
         } else {
             self.later(works, effect);
             let back = self.rng.between(1, 200);
             self.later(works + back, answer(success(attempt_number)));
         }
         Ok(())
+    }
+
+    /// Whether the tool wants to know something before it does anything. Nothing is drawn in worlds where none does.
+    fn asks_first(&mut self) -> bool {
+        self.weather.tool_asks > 0 && self.stormy() && self.side.chance(self.weather.tool_asks)
     }
 
     pub(crate) fn effect(&mut self, effect: Effect, wish: usize) -> Result<(), Broken> {
@@ -198,7 +208,8 @@ impl World {
         if let Some(running) = self.nodes[node].calls.get_mut(&number) {
             let key = running.call.claimed().map(|record| record.key);
             running.attempt = None;
-            if let Some(key) = key {
+            // A question is no answer: the run goes on when the call comes again.
+            if let Some(key) = key.filter(|_| !matches!(outcome, Outcome::InputRequired { .. })) {
                 self.model.ended.entry(key).or_insert(now);
             }
         }

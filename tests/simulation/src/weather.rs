@@ -43,6 +43,8 @@ pub(crate) struct Weather {
     pub(crate) tool_fails: u64,
     pub(crate) tool_hangs: u64,
     pub(crate) tool_lost: u64,
+    /// How often a tool asks for input before it does anything.
+    pub(crate) tool_asks: u64,
     pub(crate) operator: u64,
     pub(crate) jump: u64,
     /// How often the store loses everything.
@@ -95,6 +97,7 @@ impl Weather {
             jump,
             emptyings: if side.chance(30) { side.between(1, 2) } else { 0 },
             shared_breakers: false,
+            tool_asks: 0,
         }
     }
 }

@@ -8,6 +8,7 @@ use tokio::runtime::Runtime;
 use crate::failure::Failure;
 use crate::output;
 use crate::sources::Chosen;
+use crate::state::runtime;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -74,11 +75,6 @@ fn look(sources: &Sources, open: Option<&Runtime>) -> Found {
         found.trouble = tried.err();
     }
     found
-}
-
-fn runtime() -> Result<Runtime, Failure> {
-    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    built.map_err(|error| Failure::World(format!("this machine gives no room to work in: {error}")))
 }
 
 impl Found {

@@ -3,6 +3,7 @@
 //! One file or folder per command; what they share is `sources` (where the configuration comes from), `output` (how things
 //! are said) and `failure` (how things go wrong, and the exit code that tells it).
 
+mod approvals;
 mod behind;
 mod check;
 mod config;
@@ -11,8 +12,11 @@ mod failure;
 mod import;
 mod listening;
 mod output;
+mod reset;
+mod resolve;
 mod serve;
 mod sources;
+mod state;
 mod stop;
 mod wrap;
 
@@ -48,6 +52,16 @@ enum Command {
     Import(import::Options),
     /// Reads the configuration and says everything that is wrong with it; opens nothing.
     Check(check::Options),
+    /// Shows the calls that wait for a person's approval.
+    Approvals(approvals::List),
+    /// Lets a call run that waits for approval, or the next such call.
+    Approve(approvals::Approve),
+    /// Refuses a call that waits for approval.
+    Deny(approvals::Deny),
+    /// Forgives a tool what counts against it, so that it is trusted again.
+    Reset(reset::Options),
+    /// Says of a call whose outcome is unknown whether it ran.
+    Resolve(resolve::Options),
     /// Looks into the configuration.
     #[command(subcommand)]
     Config(config::Config),
@@ -69,6 +83,11 @@ pub fn main() -> ExitCode {
         Command::Serve(options) => serve::run(&options),
         Command::Import(options) => import::run(&options),
         Command::Check(options) => check::run(&options),
+        Command::Approvals(options) => approvals::list(&options),
+        Command::Approve(options) => approvals::approve(&options),
+        Command::Deny(options) => approvals::deny(&options),
+        Command::Reset(options) => reset::run(&options),
+        Command::Resolve(options) => resolve::run(&options),
         Command::Config(config::Config::Explain(options)) => config::explain(&options),
     };
     done.map_or_else(|failure: Failure| failure.tell(), |()| ExitCode::SUCCESS)

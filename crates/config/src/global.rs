@@ -19,6 +19,8 @@ pub struct Global {
     pub profile: Profile,
     /// Where the gateway listens.
     pub listen: SocketAddr,
+    /// What the gateway offers of its own.
+    pub gateway: GatewaySettings,
     /// Where state is kept.
     pub store: StoreSettings,
     /// How much of past calls is kept.
@@ -31,6 +33,13 @@ pub struct Global {
     pub log: LogSettings,
     /// Where traces and metrics are sent.
     pub otlp: OtlpSettings,
+}
+
+/// What the gateway offers of its own.
+#[derive(Clone, Debug)]
+pub struct GatewaySettings {
+    /// Whether clients see the tools `reliability_status` and `reliability_reset`.
+    pub reliability_tools: bool,
 }
 
 /// Where state is kept.
@@ -138,6 +147,7 @@ impl Default for Global {
         Self {
             profile: Profile::Standard,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8931)),
+            gateway: GatewaySettings { reliability_tools: false },
             store: StoreSettings {
                 kind: StoreKind::Memory,
                 path: None,
@@ -180,6 +190,14 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 listen,
                 crate::kind::Socket,
                 "Where the gateway listens. Any address but this machine's own needs a token."
+            ),
+            setting!(
+                Global,
+                "gateway.reliability_tools",
+                gateway.reliability_tools,
+                Flag,
+                "Whether clients see two tools of the gateway itself: `reliability_status` says which tools are not \
+                 trusted, `reliability_reset` forgives one and needs an operator."
             ),
             setting!(
                 Global,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 
+pub use numbers::parse_span;
 pub(crate) use numbers::{Count, Growth, Number, PerTime, Share, Size, Span, show_span};
 pub(crate) use texts::{FilePath, Hidden, Map, Name, Plain, Socket, Text, Url};
 

@@ -51,9 +51,10 @@ mod switch;
 pub use config::{Config, DEFAULTS, Shown};
 pub use diagnostics::{ConfigErrors, Problem};
 pub use global::{
-    Global, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings, OtlpSettings, StoreKind,
-    StoreSettings, TrustStateSettings,
+    GatewaySettings, Global, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings,
+    OtlpSettings, StoreKind, StoreSettings, TrustStateSettings,
 };
+pub use kind::parse_span;
 pub use live::{Live, Reload};
 pub use place::WrittenAt;
 pub use resolve::{Explained, Explanation, Origin, Origins, Resolved};

@@ -1,9 +1,13 @@
 //! Requests and grants: in the store, with a copy here for the decisions that must not wait.
 
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use steadfast_core::approval::{Approvals, Decided, Decision, Grantor, NotDecided, Parked, ParkedId};
 use steadfast_core::id::TenantId;
+use steadfast_core::output::Output;
 use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, StoreError, Trouble, Written};
 
 use crate::engine::{Engine, Inner};
@@ -17,8 +21,8 @@ pub enum AnswerError {
     Store(StoreError),
 }
 
-impl std::fmt::Display for AnswerError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for AnswerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotDecided(why) => why.fmt(f),
             Self::Store(error) => write!(f, "the answer could not be stored: {error}"),
@@ -27,6 +31,27 @@ impl std::fmt::Display for AnswerError {
 }
 
 impl std::error::Error for AnswerError {}
+
+/// Puts questions to the person at the end of a caller.
+pub trait Asker: fmt::Debug + Send + Sync {
+    /// A call waits for this request. What comes back first counts, this or an operator's answer; it is dropped when
+    /// nobody wants to hear of it any more.
+    fn ask(&self, id: ParkedId, request: Parked) -> Asking;
+}
+
+/// A question on its way.
+pub type Asking = Pin<Box<dyn Future<Output = Asked> + Send>>;
+
+/// What came of asking the caller's end.
+#[derive(Clone, Debug)]
+pub enum Asked {
+    /// The person has decided. Counts as the word of the client, which is not that of an operator.
+    Decided(Decision),
+    /// Nobody there can be asked.
+    Nobody,
+    /// The caller gets this question as the answer to its call, and brings the decision when it calls again.
+    PutToCaller(Output),
+}
 
 /// How often a change is tried again because somebody else was faster.
 const TRIES: u32 = 32;

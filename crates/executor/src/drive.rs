@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{self, ParkedId, Spend, Wanted};
+use steadfast_core::approval::{self, Decision, Grantor, Parked, ParkedId, Spend, Wanted};
 use steadfast_core::call::{
     Approval, Ask, BreakerScope, Call, CallResult, Cut, Event, Notice, Others, Outcome, Run, Step, Upstream,
     Wake,
@@ -25,6 +25,7 @@ use steadfast_core::policy::Mode;
 use steadfast_store::{Store, StoreError};
 use tokio::sync::watch;
 
+use crate::approvals::{Asked, Asker, Asking};
 use crate::cells::Cells;
 use crate::control::Signal;
 use crate::engine::{Desk, Inner, coarser};
@@ -46,6 +47,7 @@ pub(crate) struct Drive {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) tool: Arc<dyn AnyTool>,
     pub(crate) desk: Arc<Desk>,
+    asker: Option<Arc<dyn Asker>>,
     pub(crate) notices: Vec<Notice>,
     going: Going,
     entered: Option<(Key, Entered)>,
@@ -58,7 +60,7 @@ enum Going {
     Nothing,
     Attempt { running: Running, number: u32, started: Timestamp },
     Following(Pin<Box<dyn Future<Output = Wake> + Send>>),
-    Asking(ParkedId, Box<Ask>),
+    Asking { id: ParkedId, ask: Box<Ask>, caller: Option<Asking> },
 }
 
 /// The lease of the claim, kept alive.
@@ -88,6 +90,7 @@ impl Drive {
         store: Arc<dyn Store>,
         tool: Arc<dyn AnyTool>,
         desk: Arc<Desk>,
+        asker: Option<Arc<dyn Asker>>,
         notices: Vec<Notice>,
     ) -> Self {
         let (going, renewal) = (Going::Nothing, Renewal::None);
@@ -99,6 +102,7 @@ impl Drive {
             store,
             tool,
             desk,
+            asker,
             notices,
             going,
             entered: None,
@@ -277,6 +281,7 @@ impl Drive {
                     self.going = Going::Nothing;
                     return Event::Answered(approval);
                 }
+                Heard::Ended(Ended::Asked(id, decision)) => self.decided(id, decision).await,
                 Heard::Signal(Signal::Progress) => return Event::Progressed,
                 Heard::Signal(Signal::Cancel) => return Event::Cancelled(self.others()),
                 Heard::Signal(Signal::Gone) => return Event::Disconnected(self.others()),
@@ -423,7 +428,32 @@ impl Drive {
             approvals.ask(wanted(&self.call, Answers::of(&ask)), &ask.escalation, Some(&shown), policy, now)
         });
         let id = asked.await.id;
-        self.going = Going::Asking(id, ask);
+        // What only an operator may allow, nobody else is asked for.
+        let caller = match (&self.asker, self.parked(id)) {
+            (Some(asker), Some(parked)) if !ask.operator_only => Some(asker.ask(id, parked)),
+            (Some(_) | None, Some(_) | None) => None,
+        };
+        self.going = Going::Asking { id, ask, caller };
+    }
+
+    /// The request as it is known here.
+    fn parked(&self, id: ParkedId) -> Option<Parked> {
+        let tenant = self.inner.machines.tenants.get(&self.call.request().tenant);
+        let judged = tenant.judged.lock();
+        let mut parked = judged.approvals.parked(self.inner.clock.now());
+        parked.find(|(other, _)| *other == id).map(|(_, parked)| parked.clone())
+    }
+
+    /// The person at the caller's end has answered. Whether that settles it is seen by the next look: somebody else may
+    /// have been faster, and a tool that was blocked meanwhile is not theirs to allow.
+    async fn decided(&mut self, id: ParkedId, decision: Decision) {
+        let now = self.inner.clock.now();
+        let decided = self.inner.change_approvals_at_least_here(&self.call.request().tenant, |approvals| {
+            approvals.decide(id, decision, Grantor::Client, now)
+        });
+        if let Err(why) = decided.await {
+            tracing::info!(event = "approval.not_taken", %why);
+        }
     }
 
     // ---- the lease ----
@@ -512,6 +542,8 @@ enum Ended {
     Ran(Answer),
     Woke(Wake),
     Answered(Approval),
+    /// The person at the caller's end has decided.
+    Asked(ParkedId, Decision),
 }
 
 impl Going {
@@ -520,7 +552,7 @@ impl Going {
             Self::Nothing => std::future::pending().await,
             Self::Attempt { running, .. } => Ended::Ran(running.await),
             Self::Following(followed) => Ended::Woke(followed.await),
-            Self::Asking(id, ask) => {
+            Self::Asking { id, ask, caller } => {
                 let tenant = inner.machines.tenants.get(&call.request().tenant);
                 loop {
                     let changed = tenant.approvals_changed.notified();
@@ -530,7 +562,20 @@ impl Going {
                         inner.clock.now(),
                     );
                     match answer {
-                        approval::Answer::Pending => changed.await,
+                        approval::Answer::Pending => {
+                            let asked = tokio::select! {
+                                asked = answer_of(caller) => asked,
+                                () = changed => continue,
+                            };
+                            *caller = None;
+                            return match asked {
+                                Asked::Decided(decision) => Ended::Asked(*id, decision),
+                                Asked::Nobody => Ended::Answered(Approval::Nobody),
+                                Asked::PutToCaller(question) => {
+                                    Ended::Answered(Approval::PutToCaller(question))
+                                }
+                            };
+                        }
                         approval::Answer::Granted(grant) => {
                             return Ended::Answered(Approval::Granted(Some(grant)));
                         }
@@ -578,6 +623,13 @@ async fn over(mut run: watch::Receiver<followers::Run>) -> Wake {
         if run.changed().await.is_err() {
             return Wake::Changed;
         }
+    }
+}
+
+async fn answer_of(caller: &mut Option<Asking>) -> Asked {
+    match caller {
+        Some(asking) => asking.await,
+        None => std::future::pending().await,
     }
 }
 

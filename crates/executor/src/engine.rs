@@ -30,6 +30,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::approvals::Asker;
 use crate::cells::{Cells, DependencyKey, Machines, SessionId, ToolKey};
 use crate::control::{Control, Unwanted};
 use crate::deliveries::{Arrival, Deliveries};
@@ -100,6 +101,8 @@ pub struct Called {
 pub struct CallOptions {
     /// Whether somebody can be asked while the call waits.
     pub channel: Channel,
+    /// Who puts a question to the person at the caller's end, where the surface can. Operators are asked beside it.
+    pub asker: Option<Arc<dyn Asker>>,
     /// What is known about the tool beside its name.
     pub tool: Option<Arc<ToolInfo>>,
     /// What becomes of equal calls for which nobody gave a key. A surface that joins them has to tell which answers
@@ -121,6 +124,7 @@ impl Default for CallOptions {
     fn default() -> Self {
         Self {
             channel: Channel::Headless,
+            asker: None,
             tool: None,
             equal_calls: EqualCalls::Apart,
             call_id: None,
@@ -241,6 +245,7 @@ async fn drive(
         Ok(taken) => taken,
         Err(error) => return desk.give(inner.turned_away(&envelope, ErrorBody::from(&error))),
     };
+    let asker = options.asker;
     if let (ArgumentCheck::Assist, false, Some(tool)) =
         (policy.arguments, policy.modes.are_off(), options.tool)
     {
@@ -257,7 +262,7 @@ async fn drive(
     // They are told after each step, and hardly any step has more.
     let mut notices = Vec::with_capacity(4);
     let (call, step) = cells.with(|shared| Call::begin(shared, request, policy, seed, now, &mut notices));
-    let mut drive = Drive::new(inner, envelope, call, cells, store, tool, desk, notices);
+    let mut drive = Drive::new(inner, envelope, call, cells, store, tool, desk, asker, notices);
     let result = drive.run(step).await;
     drive.finish(&result);
     drop(place);

@@ -229,6 +229,42 @@ impl Inner {
         Err(StoreError::not_done(Trouble::Full, "a document is being changed by too many at once"))
     }
 
+    /// Changes the trust of a tenant, where it is stored and here. What others stored is taken over first, and not after:
+    /// it would undo a change that only removes something. `change` may be made more than once; the last one counts.
+    pub(crate) async fn change_trust<R>(
+        &self,
+        tenant: &Option<TenantId>,
+        mut change: impl FnMut(&mut TrustLedger) -> R,
+    ) -> Result<R, StoreError> {
+        let marked = Marked::Trust(tenant.clone());
+        let mut changed = || change(&mut self.machines.tenants.get(tenant).judged.lock().trust);
+        match &self.trust_kept {
+            TrustKept::Nowhere => return Ok(changed()),
+            TrustKept::InFile(_) if tenant.is_none() => {
+                let result = changed();
+                self.marks.mark(marked);
+                return Ok(result);
+            }
+            TrustKept::InFile(_) | TrustKept::InStore => {}
+        }
+        let name = marked.document()?;
+        let mut found = self.store.read(&name).await?;
+        for _ in 0..TRIES {
+            if let Some(found) = &found {
+                self.adopt(&name, &found.body);
+            }
+            let result = changed();
+            let Some((body, _)) = self.body(&marked)? else { return Ok(result) };
+            let replaces = found.map(|found| found.version);
+            let write = DocumentWrite { replaces, body: Some(body.into()), expires: None };
+            match self.store.write(&name, write).await? {
+                Written::As(_) => return Ok(result),
+                Written::Stale(now) => found = now,
+            }
+        }
+        Err(StoreError::not_done(Trouble::Full, "trust is being changed by too many at once; try again"))
+    }
+
     /// What there is to write, and for how long it is kept.
     fn body(&self, marked: &Marked) -> Result<Option<(String, Option<Duration>)>, StoreError> {
         let json = |lasts: Option<Duration>, text: Result<String, serde_json::Error>| {

@@ -13,6 +13,7 @@
 //! | `client` | the ways to a client: a line, the streams of a session, the answers to single requests |
 //! | `server/` | a server behind us: requests and their answers, death and recovery |
 //! | `call` | a call as the engine takes it, and the tool that it runs |
+//! | `approval` | whether a call may run, asked of the person at the client |
 //! | `news` | what a client hears of a request before its answer |
 //! | `who` | who is calling, and by what a call is known again |
 //! | `made` | the message that a client gets for what a call came to |
@@ -20,8 +21,10 @@
 //! | `listen` | clients over HTTP and their sessions |
 //! | `wrap` | a client on a line |
 //! | `memory` | sessions that outlive us |
+//! | `reliability` | the two tools of our own |
 //! | `local` | who started us, and what a server is called that nobody gave a name |
 
+mod approval;
 mod call;
 mod catalog;
 mod client;
@@ -33,6 +36,7 @@ mod memory;
 mod merge;
 mod news;
 mod pool;
+mod reliability;
 mod server;
 mod servers;
 mod session;

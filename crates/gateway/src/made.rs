@@ -181,7 +181,8 @@ mod tests {
     fn passed(response: &Message) -> Called {
         match answer_of(response) {
             Ok(output) => called(Some(output), None),
-            Err(fault) => {
+            Err(NotDone::InputRequired(output)) => called(Some(output), None),
+            Err(NotDone::Failed(fault)) => {
                 called(fault.output, Some(ErrorBody::for_now(Code::ToolError, fault.fault.message)))
             }
         }
@@ -248,8 +249,22 @@ mod tests {
     }
 
     #[test]
+    fn a_question_of_a_server_is_told_from_its_answers() {
+        let text = r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":{},"requestState":"s"}}"#;
+        let came = parsed(text);
+        assert!(matches!(answer_of(&came), Err(NotDone::InputRequired(_))));
+        assert_eq!(response(&Id::number(1), Era::Modern, &passed(&came)).bytes(), came.bytes());
+        for kind in ["complete", "task"] {
+            assert!(answer_of(&parsed(&text.replace("input_required", kind))).is_ok(), "{kind}");
+        }
+    }
+
+    #[test]
     fn the_words_of_an_error_are_those_of_its_blocks() {
-        let fault = |text: &str| answer_of(&parsed(text)).unwrap_err().fault;
+        let fault = |text: &str| match answer_of(&parsed(text)) {
+            Err(NotDone::Failed(failed)) => failed.fault,
+            other => panic!("it should have failed: {other:?}"),
+        };
         let said = fault(
             r#"{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":[{"type":"text","text":"a"},{"type":"image","data":""},{"type":"text","text":"b"}]}}"#,
         );

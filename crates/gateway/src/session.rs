@@ -14,7 +14,6 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use http::HeaderMap;
 use parking_lot::Mutex;
-use steadfast_core::approval::Channel;
 use steadfast_core::call::{KeysOf, Waits};
 use steadfast_core::id::{Namespace, ToolName};
 use steadfast_executor::{CallOptions, Called, Canceller, Engine};
@@ -27,6 +26,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::approval::{self, Conversation, Elicitation, Questions};
 use crate::call::{Upstream, envelope};
 use crate::client::{Client, Reply, Voice};
 use crate::made;
@@ -48,6 +48,8 @@ pub(crate) struct Session {
     running: Mutex<BTreeMap<u64, Running>>,
     /// What servers asked, by the numbers that we gave it.
     asked: Mutex<HashMap<u64, Question>>,
+    /// What we asked the client ourselves.
+    questions: Arc<Questions>,
     /// Whether the client has said that it is ready.
     is_ready: AtomicBool,
     /// What the client watches at servers that others use too.
@@ -121,6 +123,7 @@ impl Session {
             memory,
             running: Mutex::default(),
             asked: Mutex::default(),
+            questions: Arc::default(),
             is_ready: AtomicBool::new(false),
             watching: Mutex::default(),
             next: AtomicU64::new(1),
@@ -231,6 +234,9 @@ impl Session {
             (Kind::Notification { method: "notifications/cancelled" }, _) => self.cancelled(&message),
             (Kind::Notification { .. }, _) => self.told(&message).await,
             (Kind::Result { id } | Kind::Error { id: Some(id) }, _) => {
+                if self.questions.answered(&id, &message) {
+                    return;
+                }
                 let asked = id.as_u64().and_then(|number| self.asked.lock().remove(&number));
                 if let Some(Question { at, by, id }) = asked
                     && let Some(behind) = self.servers.get(at)
@@ -346,6 +352,7 @@ impl Session {
         headers: &HeaderMap,
         from: &Connection,
     ) {
+        let (request, brought) = approval::unwrapped(request);
         let key = headers.get("idempotency-key").and_then(|value| value.to_str().ok());
         let said = match Said::by(&request, from, key) {
             Ok(said) => said,
@@ -381,8 +388,13 @@ impl Session {
         }
         let voice = reply.voice();
         let news = News::of(&request, &voice);
+        let era = era_of(&request);
+        let conversation = if said.session.is_some() { Conversation::Known } else { Conversation::Unknown };
+        let elicits = || self.servers.iter().any(|behind| behind.server.handshake.elicits());
+        let asker = Elicitation::of(&request, era, elicits, &self.questions, &voice, conversation, brought);
         let options = CallOptions {
-            channel: Channel::Headless,
+            channel: approval::channel(asker.as_ref()),
+            asker,
             tool,
             equal_calls: said.equal_calls(),
             call_id: said.call_id.clone(),
@@ -393,7 +405,6 @@ impl Session {
         };
         let namespace = server.as_ref().map_or_else(nobody, |server| server.name.clone());
         let envelope = envelope(&namespace, name, arguments, said, from);
-        let era = era_of(&request);
         // A tool that nobody has is called all the same: a model that insists on it is told to stop.
         let upstream = match server {
             Some(server) => Upstream::at(server, request, news.clone()),

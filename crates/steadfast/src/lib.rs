@@ -51,18 +51,18 @@ pub use plan::Plan;
 
 pub use steadfast_config::{
     Config, ConfigErrors, ConfigFile, Explained, Explanation, Flag, Isolation, Needed, Problem, Reached,
-    Reload, Server, Sources, Start, StoreKind, Switches, WrittenAt,
+    Reload, Server, Sources, Start, StoreKind, Switches, WrittenAt, parse_span,
 };
 pub use steadfast_core::key::DedupeMode;
 pub use steadfast_core::{
     Timestamp, approval, call as path, classify, code, envelope, id, json, policy, redact,
 };
 pub use steadfast_executor::{
-    About, Answer, AnswerError, Arrival, Attempt, Begun, CallFacts, CallOptions, Called, Calling, Canceller,
-    Drained, Engine, EngineEvent, HookFuture, Hooks, HostError, Listener, NotDone, Order, Pulse, RuntimeClock,
-    Ticket, Tool, ToolFault, ToolInfo, TurnedAway,
+    About, Answer, AnswerError, Arrival, Asked, Asker, Asking, Attempt, Begun, CallFacts, CallOptions,
+    Called, Calling, Canceller, Drained, Engine, EngineEvent, HookFuture, Hooks, HostError, Listener,
+    NotDone, Order, Pulse, RuntimeClock, Ticket, Tool, ToolFault, ToolInfo, TurnedAway,
 };
-pub use steadfast_store::{MemoryOptions, MemoryStore, Store, StoreError};
+pub use steadfast_store::{MemoryOptions, MemoryStore, Page, Selection, Store, StoreError};
 pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};
 pub use steadfast_store_sqlite::{OnDamage, SqliteOptions, SqliteStore};
 pub use steadfast_telemetry::{Format, Level, Logs, Metrics, Telemetry};

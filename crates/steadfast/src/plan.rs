@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use steadfast_config::{Config, LogFormat, LogLevel, StoreKind, StoreSettings};
 use steadfast_core::redact::Redacted;
-use steadfast_executor::{EngineBuilder, TrustFile, TrustKept};
+use steadfast_executor::{Engine, EngineBuilder, TrustFile, TrustKept};
 use steadfast_store::{Clock, Codec, Keep, MemoryOptions, MemoryStore, Store};
 use steadfast_store_redis::{Confirm, Options as RedisOptions, Prefix, RedisStore};
 use steadfast_store_sqlite::{OnDamage, SqliteOptions, SqliteStore};
@@ -85,6 +85,25 @@ impl Plan {
     pub async fn try_store(self, on_damage: OnDamage) -> Result<Option<PathBuf>, OpenError> {
         let clock: Arc<dyn Clock> = Arc::new(steadfast_store::SystemClock::default());
         Ok(self.open_store(clock, on_damage).await?.set_aside)
+    }
+
+    /// Whether what is stored can be seen by other processes, and outlives this one.
+    pub fn is_shared(&self) -> bool {
+        match self.store {
+            StorePlan::Memory => false,
+            StorePlan::Sqlite(_) | StorePlan::Redis(_) => true,
+        }
+    }
+
+    /// Opens the store and nothing else, for those who look after what is in it. One that is damaged is left alone.
+    pub async fn open(&self) -> Result<Arc<dyn Store>, OpenError> {
+        let clock: Arc<dyn Clock> = Arc::new(steadfast_store::SystemClock::default());
+        Ok(self.open_store(clock, OnDamage::Refuse).await?.store)
+    }
+
+    /// An engine on that store, for the same. Its calls would be decided by the built-in policy.
+    pub async fn open_engine(&self) -> Result<Engine, OpenError> {
+        Ok(self.prepare(Engine::builder()).store(self.open().await?).start().await)
     }
 
     pub(crate) async fn open_store(

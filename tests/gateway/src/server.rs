@@ -133,6 +133,21 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
     let before = fs::read_to_string(ledger).unwrap().lines().filter(|line| **line == did).count();
     let shows = arguments["times"].as_u64().is_none_or(|times| u64::try_from(before).unwrap() < times);
     let fault = arguments["fault"].as_str().filter(|_| shows).unwrap_or("");
+    let (brought, state) = (&params["inputResponses"], &params["requestState"]);
+    if brought.get("dev.steadfast/approval").is_some()
+        || state.as_str().is_some_and(|s| s.starts_with("steadfast"))
+    {
+        note(ledger, "saw what is not for it");
+    }
+    if fault == "asks" && (brought.is_null() || state != "of the server") {
+        note(ledger, &format!("asked {did}"));
+        let form = json!({ "mode": "form", "message": "who?", "requestedSchema": { "type": "object", "properties": {} } });
+        return Some(json!({
+            "resultType": "input_required",
+            "inputRequests": { "who": { "method": "elicitation/create", "params": form } },
+            "requestState": "of the server",
+        }));
+    }
     note(ledger, &did);
     if let (Out::Http(answer), Some((status, headers))) = (out, refusal(fault)) {
         answer.lock().unwrap().refuse(status, headers);

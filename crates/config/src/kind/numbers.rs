@@ -128,7 +128,7 @@ impl Kind<Duration> for Span {
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 /// `"30s"` and the like; a whole number and one unit.
-pub(crate) fn parse_span(text: &str) -> Option<Duration> {
+pub fn parse_span(text: &str) -> Option<Duration> {
     let (number, unit) = number_and_unit(text)?;
     let (_, millis) = UNITS.iter().find(|(name, _)| *name == unit)?;
     number.checked_mul(*millis).map(Duration::from_millis)

@@ -56,7 +56,22 @@ impl Call {
                 let refusal = Refusal::trust(&self.request, Box::new(ask));
                 self.refuse(shared, refusal, now, notices)
             }
+            Approval::PutToCaller(question) => self.ask_caller(shared, question, now, notices),
         }
+    }
+
+    /// The caller is asked for input: what it called for has not begun, so that nothing is kept and nothing counted.
+    pub(super) fn ask_caller(
+        &mut self,
+        shared: &mut Shared<'_>,
+        question: Output,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        notices.push(Notice::InputRequired);
+        self.put_off(shared, now);
+        let result = CallResult { stage: Stage::InputRequired, ..self.result(Ok(question), now) };
+        self.release(result, Vec::new(), now, notices)
     }
 
     /// Somebody else spent the grant first: ask again, unless nobody can be asked.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use std::time::Duration;
 
-use super::step::{Recorded, Stage};
+use super::step::Recorded;
 use super::{
     Attempt, BreakerScope, Call, CallResult, Caller, Cut, FailedAttempt, Notice, Others, Outcome, Refusal,
     Retried, Run, Shadowed, Shared, State, Step, StoreSight, Tickets, Upstream, Waits, say,
@@ -396,10 +396,7 @@ impl Call {
                     notices,
                 );
                 self.attempt_ended(&attempt, None, now, notices);
-                notices.push(Notice::InputRequired);
-                self.put_off(shared, now);
-                let result = CallResult { stage: Stage::InputRequired, ..self.result(Ok(output), now) };
-                self.release(result, Vec::new(), now, notices)
+                self.ask_caller(shared, output, now, notices)
             }
             Outcome::Failure { fault, output } => {
                 let classified = classify(&fault, &self.policy.classify, now);

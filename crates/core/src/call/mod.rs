@@ -49,8 +49,8 @@ pub use intake::Intake;
 pub use notice::{BreakerScope, FailedAttempt, Notice, Shadowed};
 pub use request::{CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, SentKey, Waits};
 pub use step::{
-    Approval, Ask, CallResult, Cut, Event, Kept, Others, Outcome, Provenance, Recorded, Retried, Run, Stage, Step,
-    StoreFault, Upstream, Wake,
+    Approval, Ask, CallResult, Cut, Event, Kept, Others, Outcome, Provenance, Recorded, Retried, Run, Stage,
+    Step, StoreFault, Upstream, Wake,
 };
 
 use crate::Timestamp;
@@ -65,6 +65,7 @@ use crate::dedupe::{
 use crate::guard::{GuardedCall, LoopGuard};
 use crate::key::Key;
 use crate::limit::Limiter;
+use crate::output::Output;
 use crate::policy::{AfterUnknown, ArgumentCheck, AskWhen, Mode, OnStoreFailure, Policy, ToolClass};
 use crate::retry::{RetryBudget, Schedule};
 use crate::trust::{Escalation, Rules, Standing, Subject, TrustLedger};

@@ -75,13 +75,27 @@ impl CallResult {
     fn error(&self, failure: &Failure) -> ErrorBody {
         ErrorBody {
             code: failure.code,
-            message: self.told().map(Cow::into_owned).unwrap_or_default(),
+            message: self.told().map(|told| self.with_the_way_out(told)).unwrap_or_default(),
             retriable: failure.retriable,
             terminal: failure.terminal,
             breaker_state: self.breaker,
             rule: failure.rule.as_ref().map(ToString::to_string),
             verify: failure.verify.as_ref().map(ToString::to_string),
             retry_after_ms: failure.retry_after.map(millis),
+        }
+    }
+
+    /// Who is told that nobody knows is also told by which name the run can be settled, once it is known. The name is of
+    /// one run: it is added here, so that two equal failures stay equal for the guard.
+    fn with_the_way_out(&self, told: Cow<'_, str>) -> String {
+        match (&self.ended, &self.receipt) {
+            (Err(Failure { code: Code::OutcomeUnknown, .. }), Some(receipt)) => {
+                let name = receipt.key.fingerprint();
+                format!(
+                    "{told}. Who runs this can settle it with `steadfast resolve {name} --ran` or `--did-not-run`"
+                )
+            }
+            (Err(_) | Ok(_), Some(_) | None) => told.into_owned(),
         }
     }
 

@@ -76,6 +76,9 @@ pub enum Approval {
     Denied,
     /// Nobody could be reached.
     Nobody,
+    /// The question goes to the caller as the answer of this call, and the call comes again with the decision. Nobody
+    /// waits meanwhile.
+    PutToCaller(Output),
 }
 
 /// What came of an attempt.

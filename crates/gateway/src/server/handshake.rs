@@ -84,6 +84,13 @@ impl Handshake {
         self.0.lock().begun
     }
 
+    /// Whether the client said that it shows forms.
+    pub(crate) fn elicits(&self) -> bool {
+        let told = self.0.lock();
+        let params = told.initialize.as_ref().map(RawJson::as_str);
+        params.and_then(|params| raw::get(params, "capabilities")).is_some_and(crate::approval::elicits)
+    }
+
     /// The client spoke, in the era without a handshake.
     pub(crate) fn spoke(&self) {
         self.0.lock().begun = true;

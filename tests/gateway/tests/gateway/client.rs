@@ -99,9 +99,14 @@ impl Client {
     }
 
     pub(crate) fn initialize(&mut self) -> Value {
+        self.initialize_with(json!({}))
+    }
+
+    /// The same as a client that can do these things.
+    pub(crate) fn initialize_with(&mut self, capabilities: Value) -> Value {
         let params = json!({
             "protocolVersion": "2025-11-25",
-            "capabilities": {},
+            "capabilities": capabilities,
             "clientInfo": { "name": "tests", "version": "1" },
         });
         let answer = self.request("initialize", params);
@@ -160,6 +165,26 @@ impl Client {
             }
             self.heard.push(message);
         }
+    }
+
+    /// The next request of the other side.
+    pub(crate) fn asked(&mut self) -> Value {
+        let is_it = |message: &Value| message.get("method").is_some() && message.get("id").is_some();
+        if let Some(at) = self.heard.iter().position(is_it) {
+            return self.heard.remove(at);
+        }
+        loop {
+            let message = self.next();
+            if is_it(&message) {
+                return message;
+            }
+            self.heard.push(message);
+        }
+    }
+
+    /// Answers a request of the other side.
+    pub(crate) fn reply(&mut self, request: &Value, result: Value) {
+        self.say(&json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }).to_string());
     }
 
     /// The next message of any kind.

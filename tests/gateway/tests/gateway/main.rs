@@ -9,6 +9,7 @@
 )]
 
 mod access;
+mod approvals;
 mod client;
 mod conformance;
 mod ends;

@@ -110,6 +110,29 @@ impl World {
         begun(Client::on_streams(command))
     }
 
+    /// A client of the gateway with these capabilities.
+    pub(crate) fn client_with(&self, capabilities: serde_json::Value) -> Client {
+        let mut client = match self.front {
+            By::Stdio => Client::on_streams(self.wrap(&[])),
+            By::Http => {
+                let address = free_address();
+                Client::over_http(self.wrap(&["--listen", &address.to_string()]), address)
+            }
+        };
+        client.initialize_with(capabilities);
+        client.request("tools/list", serde_json::json!({}));
+        client
+    }
+
+    /// Another command of `steadfast`, by an operator in the same folder: what it says and whether it went well.
+    pub(crate) fn steadfast(&self, arguments: &[&str]) -> (String, bool) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
+        command.args(arguments).current_dir(&self.folder).env("HOME", &self.folder);
+        let output = command.env_remove("XDG_STATE_HOME").output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (String::from_utf8(said).unwrap(), output.status.success())
+    }
+
     /// `steadfast wrap` in front of the server, with these arguments.
     pub(crate) fn wrap(&self, arguments: &[&str]) -> Command {
         self.wrap_as("bank", arguments)

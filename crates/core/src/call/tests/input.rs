@@ -1,8 +1,8 @@
 //! A tool that asks for input first: the question goes to its caller, and nothing is left of it.
 
+use super::probe::open_until_now;
 use super::*;
 use crate::guard::Layer;
-use super::probe::open_until_now;
 use crate::policy::Dangerous;
 
 /// The same call with what was asked for, as a surface gives it: under a key of its own.
@@ -118,4 +118,19 @@ fn a_claim_that_cannot_be_given_back_is_kept_until_it_can() {
     let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(asks())));
     assert_eq!(result.stage, Stage::InputRequired);
     assert!(matches!(kept.as_slice(), [Kept::Release(_)]), "{kept:?}");
+}
+
+#[test]
+fn an_approval_that_the_caller_itself_is_asked_for_leaves_nothing_claimed() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.approval.when = AskWhen::Always;
+    let mut world = World::new();
+    let request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+    let (mut call, step) = world.begin(request, &policy);
+    assert!(matches!(step, Step::Ask(_)), "{step:?}");
+    let question = Event::Answered(Approval::PutToCaller(answer("may it run?")));
+    let (result, kept) = finished_keeping(world.on(&mut call, question));
+    assert_eq!((result.ended, result.stage), (Ok(answer("may it run?")), Stage::InputRequired));
+    assert_eq!((world.store.state(), world.runs, kept), ("none", 0, Vec::new()));
+    assert!(world.has(&Notice::ApprovalEnded { granted: false }), "nobody waits any more");
 }

@@ -1,0 +1,218 @@
+//! `steadfast approvals`, `approve`, `deny`, `resolve` and `reset`, as an operator runs them on a store that nobody else has
+//! open, and on one that an engine works with.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on says so by panicking"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use steadfast::approval::Channel;
+use steadfast::classify::{Fault, Source, Transport};
+use steadfast::code::Code;
+use steadfast::policy::{AskWhen, Mode, Policy, ToolClass};
+use steadfast::{Answer, Attempt, CallOptions, Called, Engine, SqliteOptions, SqliteStore, call, output};
+use steadfast_core::policy::Profile;
+
+/// A folder with a configuration and the store that it names.
+struct Home(PathBuf);
+
+impl Home {
+    fn new(test: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("approvals_{test}"));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("steadfast.toml"), "[store]\nkind = \"sqlite\"\npath = \"state.db\"\n")
+            .unwrap();
+        Self(folder)
+    }
+
+    /// An engine on that store, as a gateway has one.
+    async fn engine(&self, policy: Policy) -> Engine {
+        let store = SqliteStore::open(SqliteOptions::at(self.0.join("state.db"))).unwrap();
+        Engine::builder().store(Arc::new(store)).policies(Arc::new(policy)).start().await
+    }
+
+    /// What is said, on both streams, and the exit code.
+    fn run(&self, arguments: &[&str]) -> (String, String, i32) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+        command.args(arguments).current_dir(&self.0).env_clear().env("HOME", &self.0);
+        let ended = command.output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (text(ended.stdout), text(ended.stderr), ended.status.code().unwrap())
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let (out, err, code) = self.run(arguments);
+        assert_eq!((err.as_str(), code), ("", 0), "{out}");
+        serde_json::from_str(&out).unwrap()
+    }
+
+    fn waiting(&self) -> Vec<Value> {
+        self.json(&["approvals", "--json"])["approvals"].as_array().unwrap().clone()
+    }
+}
+
+/// A tool that must not run twice, and needs a person.
+fn asks() -> Policy {
+    let mut policy = plain();
+    policy.approval.when = AskWhen::Always;
+    policy
+}
+
+fn plain() -> Policy {
+    let mut policy = Profile::Standard.policy(ToolClass::Mutating);
+    policy.modes.guard = Mode::Off;
+    policy.modes.breaker = Mode::Off;
+    policy
+}
+
+async fn pay(engine: &Engine, to: &str, key: Option<&str>) -> Called {
+    let mut wanted = call("bank", "pay").params(&json!({ "to": to, "password": "hunter2hunter2" }));
+    if let Some(key) = key {
+        wanted = wanted.key(key);
+    }
+    engine.call(wanted.envelope().unwrap(), async |_: Attempt| -> Answer { Ok(output("paid")) }).await
+}
+
+fn code(called: &Called) -> Option<Code> {
+    called.result.error.as_ref().map(|error| error.code)
+}
+
+#[tokio::test]
+async fn rp_7_what_waits_is_listed_for_people_and_for_programs_without_secrets() {
+    let home = Home::new("list");
+    let (out, _, status) = home.run(&["approvals"]);
+    assert_eq!((out.as_str(), status), ("nothing waits for approval\n", 0));
+    let engine = home.engine(asks()).await;
+    for to in ["ann", "bob"] {
+        assert_eq!(code(&pay(&engine, to, None).await), Some(Code::ApprovalRequired));
+    }
+    engine.shutdown(Duration::ZERO).await;
+    let waiting = home.waiting();
+    assert_eq!(waiting.len(), 2, "{waiting:?}");
+    assert_eq!((&waiting[0]["tool"], &waiting[0]["calls"]), (&"bank/pay".into(), &1.into()));
+    let (out, err, _) = home.run(&["approvals"]);
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(lines.len(), 3, "{out}");
+    assert!(lines[0].starts_with("ID") && lines[1].contains("bank/pay") && lines[1].contains("ann"), "{out}");
+    assert!(!out.contains("hunter2") && err.contains("steadfast approve"), "{out}{err}");
+}
+
+#[tokio::test]
+async fn rp_7_an_answer_holds_for_what_it_was_given_for() {
+    let home = Home::new("answer");
+    let engine = home.engine(asks()).await;
+    pay(&engine, "ann", None).await;
+    engine.shutdown(Duration::ZERO).await;
+    let id = home.waiting()[0]["id"].to_string();
+    let (out, err, status) = home.run(&["approve", &id]);
+    assert_eq!(status, 0, "{err}");
+    assert!(out.contains("exactly these arguments"), "{out}");
+    let engine = home.engine(asks()).await;
+    assert_eq!(code(&pay(&engine, "bob", None).await), Some(Code::ApprovalRequired), "other arguments");
+    assert_eq!(code(&pay(&engine, "ann", None).await), None);
+    assert_eq!(code(&pay(&engine, "ann", None).await), Some(Code::ApprovalRequired), "it was for once");
+    engine.shutdown(Duration::ZERO).await;
+    let (_, err, status) = home.run(&["approve", &id]);
+    assert!(status == 1 && err.contains("steadfast approvals"), "{err}");
+    let ids: Vec<_> = home.waiting().iter().map(|one| one["id"].to_string()).collect();
+    assert_eq!(home.json(&["deny", &ids[0], "--json"])["answer"], "denied");
+    let (out, _, status) = home.run(&["approve", &ids[1], "--for", "2h"]);
+    assert!(status == 0 && out.contains("2h"), "{out}");
+    let engine = home.engine(asks()).await;
+    for to in ["ann", "bob", "cyd"] {
+        assert_eq!(code(&pay(&engine, to, None).await), None, "{to}");
+    }
+}
+
+#[tokio::test]
+async fn rp_7_a_call_that_waits_goes_on_when_another_process_answers() {
+    let home = Home::new("waits");
+    let engine = home.engine(asks()).await;
+    for (command, expected) in [("approve", None), ("deny", Some(Code::ApprovalDenied))] {
+        let options = CallOptions { channel: Channel::Interactive, ..CallOptions::default() };
+        let wanted = call("bank", "pay").params(&json!({ "to": command })).envelope().unwrap();
+        let tool = async |_: Attempt| -> Answer { Ok(output("paid")) };
+        let calling = tokio::spawn(engine.call_with(wanted, tool, options));
+        while engine.approvals(None).is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let id = engine.approvals(None)[0].0.0.to_string();
+        let (_, err, status) = home.run(&[command, &id]);
+        assert_eq!(status, 0, "{err}");
+        assert_eq!(code(&calling.await.unwrap()), expected, "{command}");
+    }
+}
+
+#[tokio::test]
+async fn gr_9_an_unknown_outcome_is_settled_by_the_name_that_its_answer_gives() {
+    for (verdict, expected) in [("--ran", Some(Code::ResultNotKept)), ("--did-not-run", None)] {
+        let home = Home::new(&format!("resolve{verdict}"));
+        let engine = home.engine(plain()).await;
+        let wanted = call("bank", "pay").params(&json!({})).key("k").envelope().unwrap();
+        let lost = async |_: Attempt| -> Answer {
+            let source = Source::Transport { error: Transport::ConnectionReset, written: true };
+            Err(Fault::new(source, "gone").into())
+        };
+        let told = engine.call(wanted.clone(), lost).await;
+        assert_eq!(code(&told), Some(Code::OutcomeUnknown));
+        let said = told.result.error.unwrap().message;
+        let name = said.split("steadfast resolve ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+        let (out, err, status) = home.run(&["resolve", name, verdict]);
+        assert_eq!(status, 0, "{err}");
+        assert!(out.contains("bank/pay"), "{out}");
+        let paid = async |_: Attempt| -> Answer { Ok(output("paid")) };
+        assert_eq!(code(&engine.call(wanted, paid).await), expected, "{verdict}");
+        let (_, err, status) = home.run(&["resolve", name, verdict]);
+        assert!(status == 1 && err.contains("there is no call"), "{err}");
+    }
+}
+
+#[tokio::test]
+async fn rp_13_a_tool_that_lost_its_trust_is_forgiven() {
+    let home = Home::new("reset");
+    let mut policy = plain();
+    policy.retry.attempts = 1.try_into().unwrap();
+    let engine = home.engine(policy).await;
+    for number in 0..3 {
+        let wanted = call("bank", "pay").params(&json!({ "n": number })).envelope().unwrap();
+        let fails =
+            async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+        engine.call(wanted, fails).await;
+    }
+    assert_eq!(code(&pay(&engine, "ann", None).await), Some(Code::ApprovalRequired));
+    engine.shutdown(Duration::ZERO).await;
+    assert_eq!(home.json(&["reset", "bank/pay", "--json"])["reset"][0], "bank/pay");
+    assert_eq!(code(&pay(&home.engine(plain()).await, "ann", None).await), None);
+    let (out, _, status) = home.run(&["reset", "bank/look"]);
+    assert_eq!((out.as_str(), status), ("nothing counts against bank/look\n", 0));
+}
+
+#[test]
+fn what_cannot_be_done_is_said_with_what_to_do() {
+    let home = Home::new("mistakes");
+    for (arguments, code, part) in [
+        (["approve", "7", "--once"].as_slice(), 1, "steadfast approvals"),
+        (&["approve", "7", "--for", "soon"], 2, "30m"),
+        (&["approve", "7", "--once", "--session"], 2, "--session"),
+        (&["deny", "seven"], 2, "seven"),
+        (&["resolve", "abc"], 2, "--ran"),
+        (&["resolve", "no name", "--ran"], 2, "outcome_unknown"),
+        (&["resolve", "abcdef", "--ran"], 1, "steadfast check"),
+    ] {
+        let (out, err, status) = home.run(arguments);
+        assert_eq!((status, out.as_str()), (code, ""), "{arguments:?}: {err}");
+        assert!(err.contains(part), "{arguments:?}: {err}");
+    }
+    fs::write(home.0.join("steadfast.toml"), "[store]\nkind = \"memory\"\n").unwrap();
+    let (_, err, status) = home.run(&["approvals"]);
+    assert!(status == 2 && err.contains("sqlite"), "{err}");
+}

@@ -1,0 +1,195 @@
+//! Questions on the way of a call: whether it may run, put to the caller's end, and what a tool wants to know first.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use steadfast_core::Timestamp;
+use steadfast_core::approval::{Channel, Decision, Grantor, Parked, ParkedId};
+use steadfast_core::classify::{Fault, Source};
+use steadfast_core::code::Code;
+use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::{AskWhen, Mode, Policy, Profile, ToolClass};
+use steadfast_core::trust::Target;
+use steadfast_executor::{
+    Answer, Asked, Asker, Asking, Attempt, CallOptions, Called, Engine, NotDone, RuntimeClock,
+};
+use steadfast_store::{Journal, MemoryOptions, MemoryStore, Query, Store};
+
+fn policy() -> Policy {
+    let mut policy = Profile::Standard.policy(ToolClass::Mutating);
+    policy.modes.guard = Mode::Off;
+    policy
+}
+
+fn needs_a_person() -> Policy {
+    let mut policy = policy();
+    policy.approval.when = AskWhen::Always;
+    policy
+}
+
+async fn engine(policy: Policy) -> Engine {
+    Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
+}
+
+fn pay(amount: u32, key: &str) -> CallEnvelope {
+    let text = format!(
+        r#"{{"contractVersion":"1.1","requestId":"r","toolName":"pay","toolNamespace":"bank",
+            "target":{{"sessionKey":"s","actorId":"ann"}},
+            "payload":{{"version":"1.0","params":{{"amount":{amount}}},"idempotencyKey":"{key}"}}}}"#
+    );
+    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+}
+
+fn text(words: &str) -> Output {
+    Output { content: RawJson::string(words), metadata: None }
+}
+
+async fn works(_: Attempt) -> Answer {
+    Ok(text("paid"))
+}
+
+fn code(called: &Called) -> Option<Code> {
+    called.result.error.as_ref().map(|error| error.code)
+}
+
+/// Says always the same, or nothing at all; notes what was asked and whether it was still wanted.
+#[derive(Debug, Default)]
+struct Person {
+    says: Option<Asked>,
+    asked: Mutex<Vec<ParkedId>>,
+    given_up: Arc<AtomicU32>,
+}
+
+struct GivenUp(Arc<AtomicU32>);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Asker for Person {
+    fn ask(&self, id: ParkedId, _: Parked) -> Asking {
+        self.asked.lock().push(id);
+        let (says, given_up) = (self.says.clone(), GivenUp(self.given_up.clone()));
+        Box::pin(async move {
+            let _given_up = given_up;
+            match says {
+                Some(says) => says,
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+fn asking(person: &Arc<Person>) -> CallOptions {
+    let asker: Arc<dyn Asker> = person.clone();
+    CallOptions { channel: Channel::Interactive, asker: Some(asker), ..CallOptions::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_7_what_the_person_at_the_caller_says_counts() {
+    for (says, expected) in [
+        (Asked::Decided(Decision::Once), None),
+        (Asked::Decided(Decision::Deny), Some(Code::ApprovalDenied)),
+        (Asked::Nobody, Some(Code::ApprovalRequired)),
+    ] {
+        let engine = engine(needs_a_person()).await;
+        let person = Arc::new(Person { says: Some(says.clone()), ..Person::default() });
+        for key in ["k", "l"] {
+            let called = engine.call_with(pay(1, key), works, asking(&person)).await;
+            assert_eq!(code(&called), expected, "{says:?}");
+        }
+        assert_eq!(person.asked.lock().len(), 2, "each call asks: {says:?}");
+        let other = engine.call(pay(2, "m"), works).await;
+        assert_eq!(code(&other), Some(Code::ApprovalRequired), "it was about other arguments");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_7_an_operator_who_is_faster_is_heard_and_the_question_is_dropped() {
+    let engine = engine(needs_a_person()).await;
+    let person = Arc::new(Person::default());
+    let calling = tokio::spawn(engine.call_with(pay(1, "k"), works, asking(&person)));
+    while person.asked.lock().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let (id, _) = engine.approvals(None).pop().unwrap();
+    assert_eq!(
+        (person.asked.lock().as_slice(), person.given_up.load(Ordering::SeqCst)),
+        ([id].as_slice(), 0)
+    );
+    engine.decide(None, id, Decision::Once, Grantor::Operator).await.unwrap();
+    assert_eq!(code(&calling.await.unwrap()), None);
+    assert_eq!(person.given_up.load(Ordering::SeqCst), 1);
+    let nobody = engine.call_with(pay(1, "l"), works, asking(&person)).await;
+    assert_eq!(code(&nobody), Some(Code::ApprovalRequired), "the wait is bounded");
+    assert_eq!(person.given_up.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_7_a_question_for_the_caller_is_its_answer_and_nothing_is_claimed_meanwhile() {
+    let engine = engine(needs_a_person()).await;
+    let person = Person { says: Some(Asked::PutToCaller(text("may it?"))), ..Person::default() };
+    let person = Arc::new(person);
+    for _ in 0..2 {
+        let called = engine.call_with(pay(1, "k"), works, asking(&person)).await;
+        assert_eq!(called.result.output, Some(text("may it?")));
+        assert_eq!((called.result.from_cache, called.result.attempts), (false, 0));
+    }
+    assert_eq!(engine.approvals(None).len(), 1, "both ask for the same, and an operator can answer it");
+    let says = Arc::new(Person { says: Some(Asked::Decided(Decision::Once)), ..Person::default() });
+    let called = engine.call_with(pay(1, "k"), works, asking(&says)).await;
+    assert_eq!(called.result.output, Some(text("paid")));
+    assert_eq!(says.asked.lock().last(), person.asked.lock().last(), "the same request");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_7_nobody_but_an_operator_is_asked_about_a_blocked_tool() {
+    let mut policy = policy();
+    policy.trust.block_after = 1.try_into().unwrap();
+    policy.retry.attempts = 1.try_into().unwrap();
+    policy.modes.breaker = Mode::Off;
+    let engine = engine(policy).await;
+    let person = Arc::new(Person { says: Some(Asked::Decided(Decision::Once)), ..Person::default() });
+    let fails = async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+    // Three cost it its trust; what it does with a leave blocks it.
+    for number in 0..4 {
+        engine.call_with(pay(number, &format!("k{number}")), fails, asking(&person)).await;
+    }
+    let before = person.asked.lock().len();
+    let called = engine.call_with(pay(9, "l"), works, asking(&person)).await;
+    assert_eq!((code(&called), before), (Some(Code::ToolBlocked), 1));
+    assert_eq!(person.asked.lock().len(), before);
+    engine.reset_trust(None, Target::All).await.unwrap();
+    assert_eq!(code(&engine.call(pay(9, "m"), works).await), None, "forgiven");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_of_a_tool_is_given_to_its_caller_each_time_and_remembered_as_one() {
+    let clock = Arc::new(RuntimeClock::new());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let engine =
+        Engine::builder().clock(clock).store(store.clone()).policies(Arc::new(policy())).start().await;
+    let runs = Arc::new(AtomicU32::new(0));
+    for round in 1..=3 {
+        let counted = runs.clone();
+        let asks = move |_: Attempt| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            std::future::ready(Err::<Output, _>(NotDone::InputRequired(text("which account?"))))
+        };
+        let called = engine.call(pay(1, "k"), asks).await;
+        assert_eq!((code(&called), called.result.output), (None, Some(text("which account?"))));
+        assert_eq!((called.result.from_cache, runs.load(Ordering::SeqCst)), (false, round));
+    }
+    assert_eq!(engine.call(pay(1, "k"), works).await.result.output, Some(text("paid")), "nothing is unknown");
+    engine.shutdown(std::time::Duration::ZERO).await;
+    let query = Query { journal: Journal::History, subject: None, since: Timestamp::ZERO, limit: 10 };
+    let told = store.entries(&query).await.unwrap();
+    let asked = told.iter().filter(|entry| entry.body.contains("\"inputRequired\":true")).count();
+    assert_eq!((told.len(), asked), (4, 3));
+}

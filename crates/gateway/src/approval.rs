@@ -1,0 +1,531 @@
+//! Asking the person at the client whether a call may run.
+//!
+//! In the older era the client is asked while the call waits. In the newer one it is asked by the answer to the call: that
+//! has an elicitation in it and a state of ours, and the call comes again with both. A server may have asked for input of
+//! its own before; what the client brought for that is kept inside our state, so that neither question loses the other.
+//!
+//! The state is no secret and decides nothing by itself. It says which request was shown, under a code that only this
+//! process can make, and counts only if the call that brings it asks for that very request: same tool, same arguments, same
+//! conversation. After a restart it is not known any more, and the person is asked again.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::RawValue;
+use steadfast_core::approval::{Channel, Decision, Parked, ParkedId};
+use steadfast_core::id::Digest;
+use steadfast_core::millis;
+use steadfast_core::output::{Output, RawJson as Kept};
+use steadfast_core::trust::Level;
+use steadfast_executor::{Asked, Asker, Asking};
+use steadfast_mcp::http::{Era, META_CAPABILITIES};
+use steadfast_mcp::message::{Id, Message};
+use steadfast_mcp::raw::{self, RawJson};
+use tokio::sync::oneshot;
+
+use crate::client::Voice;
+use crate::server::cancel;
+
+/// Asks the person at the client of one call.
+pub(crate) struct Elicitation {
+    way: Way,
+    conversation: Conversation,
+    /// The decision that came with the call.
+    brought: Option<Brought>,
+}
+
+/// How the client is asked.
+enum Way {
+    /// By a request of ours, while the call waits.
+    Request(Arc<Questions>, Voice),
+    /// By the answer to its call. What came with it comes back with the decision.
+    Answer(Carried),
+}
+
+/// Whether it is known which conversation a call belongs to. Where it is not, nothing can be allowed for all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Conversation {
+    Known,
+    Unknown,
+}
+
+/// What a client brings back to a call that asked for input, as it came.
+#[derive(Debug, Default)]
+struct Carried {
+    request_state: Option<Box<RawValue>>,
+    input_responses: Option<Box<RawValue>>,
+}
+
+/// A decision that came with a call, and the request that it was made about.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Brought {
+    request: ParkedId,
+    arguments: Digest,
+    decision: Decision,
+}
+
+impl Elicitation {
+    /// Who asks the client of this request, which is of this era; nobody where it cannot be asked. `legacy` says what the
+    /// client can do in the era that agrees on that beforehand.
+    pub(crate) fn of(
+        request: &Message,
+        era: Era,
+        legacy: impl FnOnce() -> bool,
+        questions: &Arc<Questions>,
+        voice: &Voice,
+        conversation: Conversation,
+        brought: Option<Brought>,
+    ) -> Option<Arc<dyn Asker>> {
+        let way = match era {
+            Era::Legacy => legacy().then(|| Way::Request(questions.clone(), voice.clone())),
+            Era::Modern => request
+                .meta_member(META_CAPABILITIES)
+                .is_some_and(elicits)
+                .then(|| Way::Answer(Carried::by(request))),
+        }?;
+        Some(Arc::new(Self { way, conversation, brought }))
+    }
+}
+
+/// Whether somebody can answer while a call waits.
+pub(crate) fn channel(asker: Option<&Arc<dyn Asker>>) -> Channel {
+    match asker {
+        Some(_) => Channel::Interactive,
+        None => Channel::Headless,
+    }
+}
+
+/// Whether a client with these capabilities shows forms.
+pub(crate) fn elicits(capabilities: &str) -> bool {
+    raw::get(capabilities, "elicitation").is_some_and(|elicitation| {
+        let has = |mode| raw::get(elicitation, mode).is_some();
+        elicitation.starts_with('{') && (has("form") || !has("url"))
+    })
+}
+
+impl Asker for Elicitation {
+    fn ask(&self, id: ParkedId, request: Parked) -> Asking {
+        if let Some(brought) = &self.brought
+            && (brought.request, brought.arguments) == (id, request.arguments)
+        {
+            return Box::pin(std::future::ready(within(self.conversation, Asked::Decided(brought.decision))));
+        }
+        let question = form(&request, self.conversation);
+        match &self.way {
+            Way::Request(questions, voice) => {
+                let (questions, voice) = (questions.clone(), voice.clone());
+                let conversation = self.conversation;
+                Box::pin(async move { within(conversation, questions.ask(&voice, &question).await) })
+            }
+            Way::Answer(carried) => {
+                let asked = match state(id, &request, carried) {
+                    Some(state) => Asked::PutToCaller(question_result(&question, &state)),
+                    None => Asked::Nobody,
+                };
+                Box::pin(std::future::ready(asked))
+            }
+        }
+    }
+}
+
+/// Nobody can allow more than was offered: all calls that belong to no conversation are not one.
+fn within(conversation: Conversation, asked: Asked) -> Asked {
+    match (conversation, asked) {
+        (Conversation::Unknown, Asked::Decided(Decision::Session)) => Asked::Decided(Decision::Once),
+        (Conversation::Known | Conversation::Unknown, asked) => asked,
+    }
+}
+
+impl fmt::Debug for Elicitation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let way = match &self.way {
+            Way::Request(..) => "Request",
+            Way::Answer(_) => "Answer",
+        };
+        f.debug_struct("Elicitation").field("way", &way).finish_non_exhaustive()
+    }
+}
+
+// ---- the question ----
+
+/// The parameters of an elicitation.
+fn form(request: &Parked, conversation: Conversation) -> serde_json::Value {
+    let all = [("once", "Approve this call"), ("session", "Approve for this session"), ("deny", "Deny")];
+    let offered = all.into_iter().filter(|(word, _)| match conversation {
+        Conversation::Known => true,
+        Conversation::Unknown => *word != "session",
+    });
+    let (words, names): (Vec<_>, Vec<_>) = offered.unzip();
+    json!({
+        "mode": "form",
+        "message": message(request),
+        "requestedSchema": {
+            "type": "object",
+            "properties": {
+                DECISION: { "type": "string", "title": "May it run?", "enum": words, "enumNames": names },
+            },
+            "required": [DECISION],
+        },
+    })
+}
+
+/// What the person reads.
+fn message(request: &Parked) -> String {
+    let prompt = &request.prompt;
+    let level = match prompt.level {
+        Level::Info => "info",
+        Level::Warning => "warning",
+        Level::Error => "error",
+    };
+    let mut lines = vec![prompt.summary.clone()];
+    lines.extend(prompt.warnings.iter().cloned());
+    lines.push(format!("Tool: {}", request.tool));
+    lines.extend(request.shown.iter().map(|shown| format!("Arguments: {shown}")));
+    lines.push(format!("Level: {level}"));
+    lines.push(format!("Reason: {}", prompt.reason));
+    if prompt.failures > 0 {
+        lines.push(format!("Failures: {} ({})", prompt.failures, prompt.window));
+    }
+    if !prompt.recovery_hint.is_empty() {
+        lines.push(format!("Recovery: {}", prompt.recovery_hint));
+    }
+    lines.join("\n")
+}
+
+/// What an answer to an elicitation decides; nothing if it makes no sense.
+fn decision(result: &str) -> Option<Decision> {
+    match raw::get(result, "action").and_then(raw::string)?.as_ref() {
+        "decline" | "cancel" => Some(Decision::Deny),
+        "accept" => {
+            let content = raw::get(result, "content")?;
+            match raw::get(content, DECISION).and_then(raw::string)?.as_ref() {
+                "once" => Some(Decision::Once),
+                "session" => Some(Decision::Session),
+                "deny" => Some(Decision::Deny),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// The field of the form.
+const DECISION: &str = "decision";
+
+// ---- the older era: a request of ours ----
+
+/// The questions that the client of one session was asked and has not answered.
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
+    open: Mutex<BTreeMap<u64, oneshot::Sender<Asked>>>,
+    next: AtomicU64,
+}
+
+/// The most questions that wait for one client.
+const MOST_OPEN: usize = 64;
+/// How the ids of our own requests begin. What servers ask has numbers.
+const OURS: &str = "steadfast-";
+
+impl Questions {
+    /// Takes the answer to a question of ours; says whether it was one.
+    pub(crate) fn answered(&self, id: &Id, answer: &Message) -> bool {
+        let Some(text) = raw::string(id.as_str()) else { return false };
+        let Some(number) = text.strip_prefix(OURS).and_then(|number| number.parse().ok()) else {
+            return false;
+        };
+        // One that was withdrawn may still be answered.
+        if let Some(waiting) = self.open.lock().remove(&number) {
+            let decided = answer.result().and_then(decision).map_or(Asked::Nobody, Asked::Decided);
+            let _ = waiting.send(decided);
+        }
+        true
+    }
+
+    async fn ask(&self, voice: &Voice, form: &serde_json::Value) -> Asked {
+        let Ok(params) = RawJson::parse(form.to_string()) else { return Asked::Nobody };
+        let (sender, answer) = oneshot::channel();
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut open = self.open.lock();
+            if open.len() >= MOST_OPEN {
+                return Asked::Nobody;
+            }
+            open.insert(number, sender);
+        }
+        let id = Id::string(&format!("{OURS}{number}"));
+        let _withdrawal = Withdrawal { questions: self, number, id: &id, voice };
+        voice.say(&Message::request(&id, "elicitation/create", Some(&params))).await;
+        answer.await.unwrap_or(Asked::Nobody)
+    }
+}
+
+/// Tells the client that nobody waits for its answer any more, unless it came.
+struct Withdrawal<'a> {
+    questions: &'a Questions,
+    number: u64,
+    id: &'a Id,
+    voice: &'a Voice,
+}
+
+impl Drop for Withdrawal<'_> {
+    fn drop(&mut self) {
+        if self.questions.open.lock().remove(&self.number).is_some() {
+            self.voice.mention(cancel(self.id, "no longer wanted"));
+        }
+    }
+}
+
+// ---- the newer era: the answer to the call ----
+
+/// A request without what is ours, and the decision that it brings.
+pub(crate) fn unwrapped(request: Message) -> (Message, Option<Brought>) {
+    let Some(text) = request.param_text("requestState") else { return (request, None) };
+    let Some((code, written)) = text.strip_prefix(STATE).and_then(|rest| rest.split_once('.')) else {
+        return (request, None);
+    };
+    let Ok(state) = serde_json::from_str::<State>(written) else { return (request, None) };
+    let is_ours = sealed(written).is_some_and(|right| same(code, &right)) && now() < state.expires;
+    let said = request.param("inputResponses").and_then(|all| raw::get(all, QUESTION)).and_then(decision);
+    let brought = match (is_ours, said, Digest::from_hex(&state.arguments)) {
+        (true, Some(decision), Some(arguments)) => {
+            Some(Brought { request: ParkedId(state.request), arguments, decision })
+        }
+        _ => None,
+    };
+    // What the client brought before is its own word, whoever wrote down ours.
+    let carried = Carried { request_state: state.request_state, input_responses: state.input_responses };
+    match carried.put_back(&request) {
+        Some(request) => (request, brought),
+        None => (request, None),
+    }
+}
+
+/// Which question was shown, and what the client had brought before.
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct State {
+    request: u64,
+    arguments: String,
+    expires: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    request_state: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    input_responses: Option<Box<RawValue>>,
+}
+
+/// How our state begins, and the name of our question.
+const STATE: &str = "steadfast-1.";
+const QUESTION: &str = "dev.steadfast/approval";
+/// How long an answer may take.
+const LASTS: Duration = Duration::from_secs(15 * 60);
+
+fn state(id: ParkedId, request: &Parked, carried: &Carried) -> Option<String> {
+    let state = State {
+        request: id.0,
+        arguments: request.arguments.to_hex(),
+        expires: now().saturating_add(millis(LASTS)),
+        request_state: carried.request_state.clone(),
+        input_responses: carried.input_responses.clone(),
+    };
+    let written = serde_json::to_string(&state).ok()?;
+    let code = sealed(&written)?;
+    Some(format!("{STATE}{code}.{written}"))
+}
+
+fn question_result(form: &serde_json::Value, state: &str) -> Output {
+    let result = json!({
+        "resultType": "input_required",
+        "inputRequests": { QUESTION: { "method": "elicitation/create", "params": form } },
+        "requestState": state,
+    });
+    Output { content: Kept::from_trusted(result.to_string()), metadata: None }
+}
+
+impl Carried {
+    fn by(request: &Message) -> Self {
+        let read = |name| request.param(name).and_then(|text| RawValue::from_string(text.to_owned()).ok());
+        Self { request_state: read("requestState"), input_responses: read("inputResponses") }
+    }
+
+    /// The request with this in place of what it brings now.
+    fn put_back(&self, request: &Message) -> Option<Message> {
+        let params = request.params()?;
+        let mut members: Vec<String> = raw::members(params)
+            .filter(|member| !["requestState", "inputResponses"].contains(&&*member.name))
+            .filter_map(|member| Some((RawJson::string(&member.name), params.get(member.value)?)))
+            .map(|(name, value)| format!("{}:{value}", name.as_str()))
+            .collect();
+        let mut carry = |name: &str, value: &Option<Box<RawValue>>| {
+            members.extend(value.iter().map(|value| format!("\"{name}\":{}", value.get())));
+        };
+        carry("inputResponses", &self.input_responses);
+        carry("requestState", &self.request_state);
+        let params = RawJson::parse(format!("{{{}}}", members.join(","))).ok()?;
+        Some(Message::request(&request.id()?, request.method()?, Some(&params)))
+    }
+}
+
+/// The code of a text, which nobody can make without the key of this process.
+fn sealed(text: &str) -> Option<String> {
+    static KEY: OnceLock<Option<[u8; 32]>> = OnceLock::new();
+    let key = KEY.get_or_init(|| {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).ok().map(|()| key)
+    });
+    let key = key.as_ref()?;
+    let inner = Digest::of(&[key, text.as_bytes()].concat());
+    Some(Digest::of(&[key.as_slice(), inner.as_bytes()].concat()).to_hex())
+}
+
+/// Compares without telling by its time how much is right.
+fn same(given: &str, right: &str) -> bool {
+    let differs = given.bytes().zip(right.bytes()).fold(0, |differs, (one, other)| differs | (one ^ other));
+    given.len() == right.len() && differs == 0
+}
+
+fn now() -> u64 {
+    millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::Timestamp;
+    use steadfast_core::id::{Namespace, ToolName, ToolRef};
+    use steadfast_core::trust::{Escalation, Signature};
+
+    use super::*;
+
+    fn parked(arguments: &str) -> Parked {
+        let tool =
+            ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() };
+        Parked {
+            prompt: Escalation::routine(&tool),
+            arguments: Digest::of(arguments.as_bytes()),
+            signature: Signature("bank/pay".into()),
+            session: None,
+            blocked: false,
+            shown: Some(arguments.into()),
+            askers: 1,
+            asked_at: Timestamp::from_millis(0),
+            last_asked: Timestamp::from_millis(0),
+            expires: Timestamp::from_millis(1),
+            tool,
+        }
+    }
+
+    fn request(more: &str) -> Message {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"pay","arguments":{{"to":"a"}}{more}}}}}"#
+        );
+        Message::parse(text, usize::MAX).unwrap()
+    }
+
+    /// The call as a client sends it again that was asked and answers so.
+    fn again(first: &Message, answer: &str) -> Message {
+        let state = state(ParkedId(3), &parked("x"), &Carried::by(first)).unwrap();
+        let state = RawJson::string(&state);
+        request(&format!(r#","inputResponses":{{"{QUESTION}":{answer}}},"requestState":{}"#, state.as_str()))
+    }
+
+    const YES: &str = r#"{"action":"accept","content":{"decision":"once"}}"#;
+
+    #[test]
+    fn rp_7_what_is_ours_is_taken_out_of_a_call_and_what_is_the_servers_is_put_back() {
+        for more in ["", r#","inputResponses":{"who":{"action":"accept"}},"requestState":"of the server""#] {
+            let first = request(more);
+            let (back, brought) = unwrapped(again(&first, YES));
+            let value =
+                |message: &Message| -> serde_json::Value { serde_json::from_slice(message.bytes()).unwrap() };
+            assert_eq!(value(&back), value(&first), "{more}");
+            let arguments = Digest::of(b"x");
+            let decision = Decision::Once;
+            assert_eq!(brought, Some(Brought { request: ParkedId(3), arguments, decision }));
+        }
+    }
+
+    #[test]
+    fn rp_7_a_state_that_somebody_changed_decides_nothing() {
+        let sent = again(&request(""), YES);
+        let forged = sent.param_text("requestState").unwrap().replace("\"request\":3", "\"request\":4");
+        let forged = sent.rewrite().param("requestState", RawJson::string(&forged)).finish();
+        let (back, brought) = unwrapped(forged);
+        assert_eq!(brought, None);
+        assert_eq!(back.param("requestState"), None, "the server does not see it either");
+        let (same, brought) = unwrapped(request(r#","requestState":"of the server""#));
+        assert_eq!((same.param("requestState"), brought), (Some("\"of the server\""), None));
+    }
+
+    #[test]
+    fn rp_7_a_decision_counts_for_the_request_that_was_shown_and_for_no_other() {
+        let ask = |id, arguments: &str| {
+            let (back, brought) = unwrapped(again(&request(""), YES));
+            let way = Way::Answer(Carried::by(&back));
+            let elicitation = Elicitation { way, conversation: Conversation::Known, brought };
+            let asking = elicitation.ask(ParkedId(id), parked(arguments));
+            futures_util::FutureExt::now_or_never(asking).unwrap()
+        };
+        assert!(matches!(ask(3, "x"), Asked::Decided(Decision::Once)));
+        assert!(matches!(ask(4, "x"), Asked::PutToCaller(_)), "another request");
+        assert!(matches!(ask(3, "y"), Asked::PutToCaller(_)), "other arguments");
+    }
+
+    #[test]
+    fn rp_7_nothing_is_allowed_for_a_conversation_that_is_not_one() {
+        let session = || Asked::Decided(Decision::Session);
+        assert!(matches!(within(Conversation::Known, session()), Asked::Decided(Decision::Session)));
+        assert!(matches!(within(Conversation::Unknown, session()), Asked::Decided(Decision::Once)));
+    }
+
+    #[test]
+    fn rp_7_an_answer_is_understood_and_one_without_sense_decides_nothing() {
+        for (answer, expected) in [
+            (YES, Some(Decision::Once)),
+            (r#"{"action":"accept","content":{"decision":"session"}}"#, Some(Decision::Session)),
+            (r#"{"action":"accept","content":{"decision":"deny"}}"#, Some(Decision::Deny)),
+            (r#"{"action":"decline"}"#, Some(Decision::Deny)),
+            (r#"{"action":"cancel"}"#, Some(Decision::Deny)),
+            (r#"{"action":"accept"}"#, None),
+            (r#"{"action":"accept","content":{"decision":"yes"}}"#, None),
+            ("[]", None),
+        ] {
+            assert_eq!(decision(answer), expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn rp_7_the_prompt_says_everything_and_offers_a_session_only_where_there_is_one() {
+        let mut request = parked(r#"{"to":"a"}"#);
+        request.prompt.summary = "bank/pay has failed".to_owned();
+        request.prompt.warnings = vec!["3 failures".to_owned()];
+        (request.prompt.failures, request.prompt.window) = (3, "1h".to_owned());
+        (request.prompt.level, request.prompt.recovery_hint) = (Level::Warning, "wait".to_owned());
+        let known = form(&request, Conversation::Known);
+        let text = known["message"].as_str().unwrap();
+        for part in ["bank/pay has failed", "3 failures", "warning", "(1h)", "wait", r#"{"to":"a"}"#] {
+            assert!(text.contains(part), "{part:?} in {text}");
+        }
+        let offered =
+            |form: &serde_json::Value| form["requestedSchema"]["properties"][DECISION]["enum"].clone();
+        assert_eq!(offered(&known), json!(["once", "session", "deny"]));
+        assert_eq!(offered(&form(&request, Conversation::Unknown)), json!(["once", "deny"]));
+    }
+
+    #[test]
+    fn only_clients_that_show_forms_are_asked() {
+        for (capabilities, expected) in [
+            (r#"{"elicitation":{}}"#, true),
+            (r#"{"elicitation":{"form":{},"url":{}}}"#, true),
+            (r#"{"elicitation":{"url":{}}}"#, false),
+            (r#"{"sampling":{}}"#, false),
+            ("{}", false),
+        ] {
+            assert_eq!(elicits(capabilities), expected, "{capabilities}");
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Two tools of our own, where they are wanted: how the tools stand, and the way to forgive one.
+//!
+//! `reliability_status` only reads. `reliability_reset` is for operators: a model that could forgive the tools that it
+//! broke would need no trust. Over MCP an operator is who came with a token; everybody else is told the way.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use steadfast_core::trust::{HistoryEntry, Target, ToolReliabilityState};
+use steadfast_executor::{Engine, is_named};
+use steadfast_mcp::raw::{self, RawJson};
+
+/// What the tools are called.
+pub(crate) const STATUS: &str = "reliability_status";
+pub(crate) const RESET: &str = "reliability_reset";
+
+/// Who calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// Somebody with a token of an operator.
+    Operator,
+    /// Anybody else.
+    Client,
+}
+
+/// The tools as `tools/list` shows them.
+pub(crate) fn definitions() -> &'static [&'static str] {
+    &[
+        r#"{"name":"reliability_status","title":"Reliability of tools","description":"Says which tools have lost trust, why, and what ends it. Without tool_name: all of them.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"One tool, as tool or server/tool"},"include_history":{"type":"boolean","description":"Also the last failures","default":false}}},"annotations":{"readOnlyHint":true,"openWorldHint":false}}"#,
+        r#"{"name":"reliability_reset","title":"Forgive a tool","description":"Forgets what counts against a tool, so that it runs unasked again. Needs an operator.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"The tool, as tool or server/tool"}},"required":["tool_name"]},"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}"#,
+    ]
+}
+
+/// Whether a tool is one of ours.
+pub(crate) fn is_ours(name: &str) -> bool {
+    matches!(name, STATUS | RESET)
+}
+
+/// The result of a call of one of ours, as `tools/call` gives it. `arguments` is a JSON object.
+pub(crate) async fn call(engine: &Engine, name: &str, arguments: &str, caller: Caller) -> RawJson {
+    let tool = raw::get(arguments, "tool_name").and_then(raw::string).map(|name| name.into_owned());
+    let done = match (name, tool) {
+        (STATUS, tool) => {
+            let history = raw::get(arguments, "include_history") == Some("true");
+            Ok(status(engine, tool.as_deref(), history))
+        }
+        (RESET, Some(tool)) => reset(engine, &tool, caller).await,
+        (RESET, None) => Err("say which tool: {\"tool_name\": \"server/tool\"}".to_owned()),
+        (other, _) => Err(format!("there is no tool {other} here")),
+    };
+    let result = match done {
+        Ok((text, facts)) => json!({
+            "content": [{ "type": "text", "text": text }],
+            "structuredContent": facts,
+            "isError": false,
+        }),
+        Err(why) => json!({ "content": [{ "type": "text", "text": why }], "isError": true }),
+    };
+    RawJson::parse(result.to_string()).unwrap_or_else(|_| RawJson::string(""))
+}
+
+/// What a person reads, and the same for programs.
+type Told = (String, Value);
+
+fn status(engine: &Engine, tool: Option<&str>, with_history: bool) -> Told {
+    let is_meant = |stored: &ToolReliabilityState| tool.is_none_or(|name| is_about(stored, name));
+    let stand: Vec<_> = engine.trust(None).into_iter().filter(is_meant).collect();
+    let mut lines: Vec<_> = stand.iter().map(line).collect();
+    if lines.is_empty() {
+        lines.push(match tool {
+            Some(tool) => format!("{tool} is trusted"),
+            None => "all tools are trusted".to_owned(),
+        });
+    }
+    let mut history = None;
+    if with_history {
+        let failures = engine.failures(None, None, MOST_FAILURES);
+        let failures: Vec<_> = failures
+            .into_iter()
+            .filter(|entry| tool.is_none_or(|name| is_named(&entry.plugin_name, &entry.tool_name, name)))
+            .collect();
+        lines.extend(failures.iter().map(failure));
+        history = Some(failures);
+    }
+    let facts = match history {
+        None => json!({ "states": stand }),
+        Some(failures) => json!({ "states": stand, "history": failures }),
+    };
+    (lines.join("\n"), facts)
+}
+
+async fn reset(engine: &Engine, name: &str, caller: Caller) -> Result<Told, String> {
+    if caller != Caller::Operator {
+        return Err(format!(
+            "only an operator can forgive a tool; ask the person who runs this to call `steadfast reset {name}`"
+        ));
+    }
+    let known = engine.tools_with_a_past(None, name);
+    if known.is_empty() {
+        return Err(format!("nothing counts against {name}; call {STATUS} to see what does"));
+    }
+    let mut changes = Vec::new();
+    for tool in &known {
+        let changed = engine.reset_trust(None, Target::Tool(tool)).await;
+        changes.extend(changed.map_err(|error| format!("{tool} could not be reset: {error}"))?);
+    }
+    let reset: Vec<_> = known.iter().map(ToString::to_string).collect();
+    Ok((format!("forgiven: {}", reset.join(", ")), json!({ "reset": reset, "changes": changes.len() })))
+}
+
+fn is_about(stored: &ToolReliabilityState, name: &str) -> bool {
+    match (&stored.plugin_name, &stored.tool_name) {
+        (Some(namespace), Some(tool)) => is_named(namespace, tool, name),
+        // What is said about a whole server, or about everything, concerns each tool.
+        (None | Some(_), None | Some(_)) => true,
+    }
+}
+
+fn line(stored: &ToolReliabilityState) -> String {
+    let subject: Arc<str> = match (&stored.plugin_name, &stored.tool_name, &stored.domain) {
+        (Some(namespace), Some(tool), _) => format!("{namespace}/{tool}").into(),
+        (_, _, Some(domain)) => domain.as_str().into(),
+        (_, _, None) => "everything".into(),
+    };
+    let state = json!(stored.state);
+    let mut line = format!("{subject}: {}", state.as_str().unwrap_or("not trusted"));
+    if let Some(reason) = &stored.escalation_reason {
+        line.push_str(&format!(" ({reason})"));
+    }
+    if stored.failures_in_window > 0 {
+        line.push_str(&format!(", {} failures", stored.failures_in_window));
+    }
+    line
+}
+
+fn failure(entry: &HistoryEntry) -> String {
+    let severity = json!(entry.severity);
+    format!(
+        "failed at {} ms: {}/{} ({})",
+        entry.timestamp.as_millis(),
+        entry.plugin_name,
+        entry.tool_name,
+        severity.as_str().unwrap_or_default()
+    )
+}
+
+/// The most failures that are shown.
+const MOST_FAILURES: usize = 50;
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::classify::{Fault, Source};
+    use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+    use steadfast_core::policy::{Mode, Profile, ToolClass};
+    use steadfast_executor::{Answer, Attempt};
+
+    use super::*;
+
+    /// An engine with which `bank/pay` has lost its trust.
+    async fn engine() -> Engine {
+        let mut policy = Profile::Standard.policy(ToolClass::Unknown);
+        policy.retry.attempts = 1.try_into().unwrap();
+        policy.modes.guard = Mode::Off;
+        policy.modes.breaker = Mode::Off;
+        let engine = Engine::builder().policies(Arc::new(policy)).start().await;
+        for number in 0..3 {
+            let text = format!(
+                r#"{{"contractVersion":"1.1","requestId":"r-{number}","toolName":"pay","toolNamespace":"bank","target":{{"sessionKey":"s","actorId":"ann"}},"payload":{{"version":"1.0","params":{{"n":{number}}}}}}}"#
+            );
+            let envelope = CallEnvelope::parse(text.as_bytes(), UnknownFields::Keep).unwrap();
+            let fails =
+                async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+            engine.call(envelope, fails).await;
+        }
+        engine
+    }
+
+    async fn said(engine: &Engine, name: &str, arguments: &str, caller: Caller) -> (String, bool, Value) {
+        let result: Value =
+            serde_json::from_str(call(engine, name, arguments, caller).await.as_str()).unwrap();
+        let text = result["content"][0]["text"].as_str().unwrap().to_owned();
+        (text, result["isError"] == true, result["structuredContent"].clone())
+    }
+
+    #[test]
+    fn rp_13_the_tools_are_described_as_tools_are() {
+        let names: Vec<String> = definitions()
+            .iter()
+            .map(|text| serde_json::from_str::<Value>(text).unwrap()["name"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(names, [STATUS, RESET]);
+        assert!(names.iter().all(|name| is_ours(name)) && !is_ours("pay"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rp_13_the_status_says_what_lost_trust_and_why() {
+        let engine = engine().await;
+        let (text, is_error, facts) = said(&engine, STATUS, "{}", Caller::Client).await;
+        assert!(!is_error && text.starts_with("bank/pay: escalated ("), "{text}");
+        assert_eq!(facts["states"][0]["tool_name"], "pay");
+        let (text, _, facts) = said(&engine, STATUS, r#"{"tool_name":"bank/look"}"#, Caller::Client).await;
+        assert_eq!((text.as_str(), &facts["states"]), ("bank/look is trusted", &json!([])));
+        let with_history = r#"{"tool_name":"pay","include_history":true}"#;
+        let (_, _, facts) = said(&engine, STATUS, with_history, Caller::Client).await;
+        assert_eq!(facts["history"].as_array().unwrap().len(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rp_13_a_reset_needs_an_operator() {
+        let engine = engine().await;
+        let pay = r#"{"tool_name":"bank/pay"}"#;
+        let (text, is_error, _) = said(&engine, RESET, pay, Caller::Client).await;
+        assert!(is_error && text.contains("steadfast reset bank/pay"), "{text}");
+        assert_eq!(engine.trust(None).len(), 1, "nothing was forgiven");
+        let (text, is_error, _) = said(&engine, RESET, pay, Caller::Operator).await;
+        assert_eq!((text.as_str(), is_error), ("forgiven: bank/pay", false));
+        assert_eq!(engine.trust(None), []);
+        let (text, is_error, _) = said(&engine, RESET, "{}", Caller::Operator).await;
+        assert!(is_error && text.contains("tool_name"), "{text}");
+    }
+}

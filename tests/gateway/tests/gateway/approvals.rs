@@ -1,0 +1,281 @@
+//! Questions before a call runs: whether it may, asked of the person at the client or of an operator, and what a server
+//! itself wants to know first.
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, Said};
+use crate::world::{By, World, wait};
+
+/// Every payment needs a person. Calls that are made again and again until an answer is heard of are no loop, and no call
+/// is dispatched twice by mistake.
+const ASK: &str =
+    "[tools.\"bank/pay\"]\napproval = \"always\"\nguard.mode = \"off\"\ndedupe.double_dispatch = \"0s\"\n";
+
+fn form() -> Value {
+    json!({ "elicitation": {} })
+}
+
+fn accepts(decision: &str) -> Value {
+    json!({ "action": "accept", "content": { "decision": decision } })
+}
+
+/// A call as clients of the newer era make it.
+fn modern(arguments: &Value, more: Value) -> Value {
+    let mut params = json!({
+        "name": "pay",
+        "arguments": arguments,
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": form(),
+            "io.modelcontextprotocol/clientInfo": { "name": "tests", "version": "1" },
+        },
+    });
+    for (name, value) in more.as_object().unwrap() {
+        params[name] = value.clone();
+    }
+    params
+}
+
+/// A client of the newer era, which begins without a handshake.
+fn modern_client(world: &World) -> Client {
+    Client::on_streams(world.wrap(&[]))
+}
+
+/// Asks again with the answer to the question in this result.
+fn again(client: &mut Client, arguments: &Value, question: &Value, answer: Value) -> Value {
+    let asked = question["result"]["inputRequests"].as_object().unwrap();
+    let responses: serde_json::Map<_, _> = asked.keys().map(|name| (name.clone(), answer.clone())).collect();
+    let state = &question["result"]["requestState"];
+    let more = json!({ "inputResponses": responses, "requestState": state });
+    client.request("tools/call", modern(arguments, more))
+}
+
+fn request_ids(world: &World) -> Vec<String> {
+    let (said, good) = world.steadfast(&["approvals", "--json"]);
+    assert!(good, "{said}");
+    let said: Value = serde_json::from_str(&said).unwrap();
+    said["approvals"].as_array().unwrap().iter().map(|one| one["id"].to_string()).collect()
+}
+
+// ---- what a server wants to know ----
+
+#[test]
+fn tr_3_a_question_of_the_server_is_asked_each_time_and_the_deed_is_done_once() {
+    for (id, key) in [("a", None), ("b", Some("k"))] {
+        let world = World::new(&format!("tr_3_question_{id}"));
+        let mut client = modern_client(&world);
+        let arguments = json!({ "id": id, "fault": "asks" });
+        let fresh = || {
+            let mut params = modern(&arguments, json!({}));
+            params["_meta"]["dev.steadfast/idempotency-key"] = json!(key);
+            params
+        };
+        let question = client.request("tools/call", fresh());
+        assert_eq!(question["result"]["resultType"], "input_required", "{question}");
+        assert_eq!(world.count(&format!("pay {id}")), 0);
+        let mut next = fresh();
+        next["inputResponses"] = json!({ "who": accepts("x") });
+        next["requestState"] = question["result"]["requestState"].clone();
+        let done = client.request("tools/call", next);
+        assert_eq!(Said::of(&done).text, format!("pay {id}, run 1"), "{done}");
+        // Even under a key that means the same call, a question is never given twice: it is asked anew.
+        let third = client.request("tools/call", fresh());
+        assert_eq!(third["result"]["resultType"], "input_required", "{third}");
+        assert_eq!((world.count(&format!("asked pay {id}")), world.count(&format!("pay {id}"))), (2, 1));
+    }
+}
+
+// ---- the older era ----
+
+#[test]
+fn rp_7_a_client_of_the_older_era_is_asked_while_its_call_waits() {
+    for world in World::every("rp_7_legacy", ASK) {
+        let mut client = world.client_with(form());
+        let call = client.send_call("pay", json!({ "id": "a" }));
+        let question = client.asked();
+        assert_eq!(question["method"], "elicitation/create", "{question}");
+        let text = question["params"]["message"].as_str().unwrap();
+        assert!(text.contains("bank/pay") && text.contains("\"a\""), "{text}");
+        assert_eq!((world.count("pay a"), request_ids(&world).len()), (0, 1), "operators see it meanwhile");
+        client.reply(&question, accepts("once"));
+        assert_eq!(Said::of(&client.answer(call)).text, "pay a, run 1");
+        assert_eq!(request_ids(&world).len(), 0);
+        // Once is for these arguments, and once. Over HTTP nobody knows yet that the first answer arrived.
+        let others: &[&str] = if world.front == By::Stdio { &["b", "a"] } else { &["b"] };
+        for id in others {
+            let call = client.send_call("pay", json!({ "id": id }));
+            let question = client.asked();
+            client.reply(&question, json!({ "action": "decline" }));
+            let said = Said::of(&client.answer(call));
+            assert_eq!(said.code.as_deref(), Some("approval_denied"), "{id}: {said:?}");
+        }
+        assert_eq!((world.count("pay a"), world.count("pay b")), (1, 0));
+        // For a session it is not asked again.
+        for (id, answer) in [("c", Some("session")), ("d", None)] {
+            let call = client.send_call("pay", json!({ "id": id }));
+            if let Some(answer) = answer {
+                let question = client.asked();
+                client.reply(&question, accepts(answer));
+            }
+            assert_eq!(Said::of(&client.answer(call)).text, format!("pay {id}, run 1"));
+        }
+    }
+}
+
+#[test]
+fn rp_7_a_question_that_nobody_answers_ends_in_time_and_is_withdrawn() {
+    let world = World::of("rp_7_silence", &format!("{ASK}approval_timeout = \"1s\"\n"), By::Stdio, By::Stdio);
+    let mut client = world.client_with(form());
+    let call = client.send_call("pay", json!({ "id": "a" }));
+    let question = client.asked();
+    let said = Said::of(&client.answer(call));
+    assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
+    let withdrawn = |client: &Client| {
+        client.heard.iter().any(|heard| {
+            heard["method"] == "notifications/cancelled" && heard["params"]["requestId"] == question["id"]
+        })
+    };
+    while !withdrawn(&client) {
+        let heard = client.next();
+        client.heard.push(heard);
+    }
+    assert_eq!(world.count("pay a"), 0);
+    // It is parked, and a late answer of the client changes nothing.
+    client.reply(&question, accepts("once"));
+    assert_eq!(request_ids(&world).len(), 1);
+}
+
+#[test]
+fn rp_7_an_operator_may_be_faster_than_the_client() {
+    let world = World::of("rp_7_faster", ASK, By::Stdio, By::Stdio);
+    let mut client = world.client_with(form());
+    for (command, id, expected) in [("approve", "a", None), ("deny", "b", Some("approval_denied"))] {
+        let call = client.send_call("pay", json!({ "id": id }));
+        client.asked();
+        let ids = request_ids(&world);
+        let (said, good) = world.steadfast(&[command, &ids[0]]);
+        assert!(good, "{said}");
+        let said = Said::of(&client.answer(call));
+        assert_eq!(said.code.as_deref(), expected, "{command}: {said:?}");
+    }
+    assert_eq!((world.count("pay a"), world.count("pay b")), (1, 0));
+}
+
+#[test]
+fn rp_7_a_client_that_cannot_be_asked_is_refused_at_once_and_an_operator_lets_the_next_call_pass() {
+    for world in World::every("rp_7_headless", ASK) {
+        let mut client = world.client();
+        let said = client.call("pay", json!({ "id": "a" }));
+        assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
+        wait(|| request_ids(&world).len() == 1, || "the request of the call".to_owned());
+        let (said, good) = world.steadfast(&["approve", &request_ids(&world)[0]]);
+        assert!(good && said.contains("bank/pay"), "{said}");
+        // The gateway hears of it from the store.
+        wait(
+            || client.call("pay", json!({ "id": "a" })).text == "pay a, run 1",
+            || "the call that was approved".to_owned(),
+        );
+        let said = client.call("pay", json!({ "id": "b" }));
+        assert_eq!(said.code.as_deref(), Some("approval_required"), "other arguments: {said:?}");
+        assert_eq!((world.count("pay a"), world.count("pay b")), (1, 0));
+    }
+}
+
+#[test]
+fn rp_7_a_blocked_tool_is_not_for_the_client_to_approve() {
+    // The command of this call is a dangerous one: it runs, and then the tool is blocked.
+    let world = World::of("rp_7_blocked", "[tools.\"bank/*\"]\nguard.mode = \"off\"\n", By::Stdio, By::Stdio);
+    let mut client = world.client_with(form());
+    client.call("look", json!({ "id": "x", "command": "rm -rf /" }));
+    let said = client.call("look", json!({ "id": "y" }));
+    assert_eq!(said.code.as_deref(), Some("tool_blocked"), "{said:?}");
+    assert!(client.heard.iter().all(|heard| heard["method"] != "elicitation/create"), "{:?}", client.heard);
+    wait(|| request_ids(&world).len() == 1, || "the request for an operator".to_owned());
+    let id = request_ids(&world).remove(0);
+    let (said, good) = world.steadfast(&["approve", &id, "--session"]);
+    assert!(!good && said.contains("single calls"), "{said}");
+    let (said, good) = world.steadfast(&["approve", &id]);
+    assert!(good, "{said}");
+    wait(
+        || client.call("look", json!({ "id": "y" })).text == "look y, run 1",
+        || "the call that an operator approved".to_owned(),
+    );
+}
+
+// ---- the newer era ----
+
+#[test]
+fn rp_7_a_client_of_the_newer_era_is_asked_by_the_answer_and_calls_again() {
+    let world = World::of("rp_7_modern", ASK, By::Stdio, By::Stdio);
+    let mut client = modern_client(&world);
+    for (id, answer, expected) in [
+        ("a", accepts("once"), None),
+        ("b", json!({ "action": "decline" }), Some("approval_denied")),
+        ("c", accepts("deny"), Some("approval_denied")),
+    ] {
+        let arguments = json!({ "id": id });
+        let question = client.request("tools/call", modern(&arguments, json!({})));
+        assert_eq!(question["result"]["resultType"], "input_required", "{question}");
+        assert_eq!(request_ids(&world).len(), 1, "operators see it too");
+        let done = again(&mut client, &arguments, &question, answer);
+        assert_eq!(Said::of(&done).code.as_deref(), expected, "{id}: {done}");
+        // What was decided is decided: the same answer does not let another call run.
+        let twice = again(&mut client, &arguments, &question, accepts("once"));
+        assert_eq!(twice["result"]["resultType"], "input_required", "{id}: {twice}");
+        let (said, good) = world.steadfast(&["deny", &request_ids(&world)[0]]);
+        assert!(good, "{said}");
+    }
+    assert_eq!((world.count("pay a"), world.count("pay b"), world.count("pay c")), (1, 0, 0));
+    assert_eq!(world.count("saw what is not for it"), 0);
+}
+
+#[test]
+fn rp_7_an_answer_does_not_cover_other_arguments() {
+    let world = World::of("rp_7_other", ASK, By::Stdio, By::Stdio);
+    let mut client = modern_client(&world);
+    let question = client.request("tools/call", modern(&json!({ "id": "a" }), json!({})));
+    let other = again(&mut client, &json!({ "id": "b" }), &question, accepts("once"));
+    assert_eq!(other["result"]["resultType"], "input_required", "{other}");
+    assert_eq!((world.count("pay a"), world.count("pay b")), (0, 0));
+}
+
+#[test]
+fn rp_7_our_question_and_that_of_the_server_do_not_lose_each_other() {
+    let world = World::of("rp_7_nested", ASK, By::Stdio, By::Stdio);
+    let mut client = modern_client(&world);
+    let arguments = json!({ "id": "a", "fault": "asks" });
+    let mut answer = client.request("tools/call", modern(&arguments, json!({})));
+    let mut asked = Vec::new();
+    while answer["result"]["resultType"] == "input_required" {
+        assert!(asked.len() < 4, "no end: {asked:?}");
+        let names = answer["result"]["inputRequests"].as_object().unwrap();
+        asked.push(names.keys().next().unwrap().clone());
+        answer = again(&mut client, &arguments, &answer, accepts("once"));
+    }
+    assert_eq!(Said::of(&answer).text, "pay a, run 1", "{answer}");
+    assert_eq!(asked, ["dev.steadfast/approval", "who", "dev.steadfast/approval"]);
+    assert_eq!((world.count("pay a"), world.count("saw what is not for it")), (1, 0));
+}
+
+// ---- what nobody knows ----
+
+#[test]
+fn gr_9_an_outcome_that_nobody_knew_is_settled_by_an_operator() {
+    for (verdict, expected) in [("--ran", Some("result_not_kept")), ("--did-not-run", None)] {
+        let world = World::new(&format!("resolve{verdict}"));
+        let mut client = world.client();
+        let arguments = json!({ "id": "a", "fault": "die_after", "times": 1 });
+        let meta = json!({ "dev.steadfast/idempotency-key": "k" });
+        let params = json!({ "name": "pay", "arguments": arguments, "_meta": meta });
+        let said = Said::of(&client.request("tools/call", params.clone()));
+        assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+        let name = said.text.split("steadfast resolve ").nth(1).and_then(|rest| rest.split(' ').next());
+        let (told, good) = world.steadfast(&["resolve", name.expect(&said.text), verdict]);
+        assert!(good, "{told}");
+        let said = Said::of(&client.request("tools/call", params));
+        assert_eq!(said.code.as_deref(), expected, "{verdict}: {said:?}");
+        assert_eq!(world.count("pay a"), if expected.is_some() { 1 } else { 2 });
+        let (told, good) = world.steadfast(&["resolve", name.unwrap(), verdict]);
+        assert!(!good && told.contains("no call"), "{told}");
+    }
+}

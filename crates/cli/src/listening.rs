@@ -96,6 +96,7 @@ impl Listened {
                 store: steadfast.store().clone(),
                 name: path.as_str().into(),
                 servers,
+                reliability_tools: steadfast.config().global().gateway.reliability_tools,
                 pool: pool.clone(),
                 tokens: access.tokens.clone(),
                 local: access.local.clone(),

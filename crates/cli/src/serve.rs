@@ -68,6 +68,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
             output: tokio::io::stdout(),
             connection: Connection::of_parent(),
             servers: together(&servers),
+            reliability_tools: config.global().gateway.reliability_tools,
         };
         wrap(steadfast.engine(), wrapped, stop).await;
     } else {

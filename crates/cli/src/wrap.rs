@@ -81,6 +81,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
                 output: tokio::io::stdout(),
                 connection: Connection::of_parent(),
                 servers: vec![server],
+                reliability_tools: steadfast.config().global().gateway.reliability_tools,
             };
             wrap(steadfast.engine(), wrapped, stop).await;
         }

@@ -26,6 +26,7 @@ use crate::client::{Client, Reply};
 use crate::configured::{Configured, Sharing};
 use crate::memory::{Agreements, Memory};
 use crate::pool::{Pool, Sharers};
+use crate::reliability;
 use crate::server::Handshake;
 use crate::session::{Incoming, Session};
 use crate::who::Connection;
@@ -41,6 +42,8 @@ pub struct Door {
     pub name: Arc<str>,
     /// The servers behind it.
     pub servers: Vec<Configured>,
+    /// Whether the tools of our own are offered.
+    pub reliability_tools: bool,
     /// The servers that sessions share, also those of other doors.
     pub pool: Arc<Pool>,
     /// Who may come in.
@@ -153,7 +156,12 @@ impl Listener {
             (Sharing::Shared | Sharing::PerSession { .. }, _) => server.alone(first.handshake(server)),
         });
         let (behind, keeping) = behind.unzip();
-        let session = Session::new(self.door.engine.clone(), behind, client, connection, memory);
+        let own_tools = self.door.reliability_tools.then(|| match &self.door.local {
+            // Who needs no token has shown nothing.
+            Some(_) => reliability::Caller::Client,
+            None => reliability::Caller::Operator,
+        });
+        let session = Session::new(self.door.engine.clone(), behind, client, connection, own_tools, memory);
         let kept = session.keep_servers(keeping);
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let taking = session.clone();

@@ -94,6 +94,14 @@ fn ours(result: &ResultEnvelope, era: Era) -> RawJson {
     ))
 }
 
+/// A result of ours as this era wants it.
+pub(crate) fn of_era(result: RawJson, era: Era) -> RawJson {
+    match (era, result.as_str().strip_prefix('{')) {
+        (Era::Modern, Some(rest)) => json(&format!(r#"{{"resultType":"complete",{rest}"#)),
+        (Era::Modern | Era::Legacy, _) => result,
+    }
+}
+
 /// A result with one more block of text at the end of its content.
 fn remarked(result: &str, words: &str) -> String {
     let block = text_block(words);

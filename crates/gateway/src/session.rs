@@ -32,6 +32,7 @@ use crate::client::{Client, Reply, Voice};
 use crate::made;
 use crate::memory::{Agreements, Memory};
 use crate::news::News;
+use crate::reliability;
 use crate::server::{FromServer, Keeping, Life, Owner, Written, cancel, initialized};
 use crate::servers::{Behind, Route, Servers};
 use crate::who::{Connection, Said};
@@ -42,6 +43,8 @@ pub(crate) struct Session {
     servers: Servers,
     client: Client,
     connection: Connection,
+    /// As whom the client may use the tools of our own, if they are offered.
+    own_tools: Option<reliability::Caller>,
     /// Where it is kept what the client agreed on with the server, if it is to outlive us.
     memory: Option<Memory>,
     /// What the client waits for, by numbers of our own: clients that share a session have ids of their own.
@@ -113,6 +116,7 @@ impl Session {
         servers: Vec<Behind>,
         client: Client,
         connection: Connection,
+        own_tools: Option<reliability::Caller>,
         memory: Option<Memory>,
     ) -> Arc<Self> {
         let session = Arc::new(Self {
@@ -120,6 +124,7 @@ impl Session {
             servers: Servers::new(servers),
             client,
             connection,
+            own_tools,
             memory,
             running: Mutex::default(),
             asked: Mutex::default(),
@@ -362,6 +367,9 @@ impl Session {
             }
         };
         let called = request.name().unwrap_or_default().into_owned();
+        if let Some(caller) = self.own_tools.filter(|_| reliability::is_ours(&called)) {
+            return self.call_own(id, &called, &request, caller, reply);
+        }
         let (at, plain) = match self.servers.named(&called) {
             Some((at, plain)) => (Some(at), plain),
             None => (None, &*called),
@@ -435,6 +443,23 @@ impl Session {
                 }
                 session.answer_call(&id, era, called, reply).await;
             }
+        });
+    }
+
+    /// A call of a tool of our own: how the others stand.
+    fn call_own(
+        self: &Arc<Self>,
+        id: Id,
+        name: &str,
+        request: &Message,
+        caller: reliability::Caller,
+        reply: Reply,
+    ) {
+        let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
+        let (name, era) = (name.to_owned(), era_of(request));
+        self.spawn(|session| async move {
+            let result = reliability::call(&session.engine, &name, &arguments, caller).await;
+            reply.answer(&Message::result_response(&id, &made::of_era(result, era))).await;
         });
     }
 

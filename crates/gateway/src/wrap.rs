@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Reply};
 use crate::configured::Configured;
+use crate::reliability::Caller;
 use crate::server::Handshake;
 use crate::session::{Incoming, Session};
 use crate::who::Connection;
@@ -27,6 +28,8 @@ pub struct Wrapped<R, W> {
     pub connection: Connection,
     /// The servers.
     pub servers: Vec<Configured>,
+    /// Whether the tools of our own are offered.
+    pub reliability_tools: bool,
 }
 
 /// How long calls that are under way may take when we are asked to end.
@@ -41,12 +44,14 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let Wrapped { input, output, connection, servers } = wrapped;
+    let Wrapped { input, output, connection, servers, reliability_tools } = wrapped;
     let link = Link::new();
     let (client, writing) = line_writer(output, link.clone(), QueueLimits::default());
     let writing = tokio::spawn(writing);
     let (behind, keeping) = servers.iter().map(|server| server.alone(Handshake::default())).unzip();
-    let session = Session::new(engine.clone(), behind, Client::Line(client.clone()), connection, None);
+    let own_tools = reliability_tools.then_some(Caller::Client);
+    let line = Client::Line(client.clone());
+    let session = Session::new(engine.clone(), behind, line, connection, own_tools, None);
     let kept = session.keep_servers(keeping);
     let mut lines = LineReader::new(input, LONGEST_LINE);
     loop {

@@ -22,6 +22,7 @@ use crate::client::{Reply, Voice};
 use crate::made;
 use crate::merge::{self, List, Part};
 use crate::news::News;
+use crate::reliability;
 use crate::server::{Server, cancel, initialized};
 use crate::servers::{Behind, Joining, Route};
 
@@ -46,7 +47,7 @@ impl Session {
         let number = self.begin(&id, at, voice.clone(), What::Other(withdrawn.clone()));
         self.spawn(|session| async move {
             let answered = tokio::select! {
-                answered = session.ask(&id, &request, route, &voice) => answered,
+                answered = session.ask(&id, &request, route, &voice) => session.with_own_tools(&id, &request, answered),
                 () = withdrawn.notified() => return,
                 () = voice.withdrawn() => {
                     session.end(number);
@@ -56,6 +57,19 @@ impl Session {
             session.end(number);
             reply.answer(&answered).await;
         });
+    }
+
+    /// A list of tools with our own at its end, where they are offered.
+    fn with_own_tools(&self, id: &Id, request: &Message, answered: Message) -> Message {
+        let is_end = |result: &&str| raw::get(result, "nextCursor").is_none();
+        let list = request.method().and_then(List::of).filter(|list| list.member == "tools");
+        let result = answered.result().filter(is_end);
+        let (Some(list), Some(result), true) = (list, result, self.own_tools.is_some()) else {
+            return answered;
+        };
+        let own = format!(r#"{{"tools":[{}]}}"#, reliability::definitions().join(","));
+        let part = |result| Part { server: "", prefix: None, result };
+        Message::result_response(id, &merge::lists(list, &[part(result), part(&own)]))
     }
 
     async fn ask(self: &Arc<Self>, id: &Id, request: &Message, route: Route, voice: &Voice) -> Message {

@@ -237,3 +237,25 @@ fn without_a_server_it_says_how_to_name_one() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("[servers.files]") && said.contains("--mcp-config"), "{said}");
 }
+
+#[test]
+fn rp_13_a_model_can_see_how_its_tools_stand_and_only_an_operator_can_forgive_one() {
+    let failing = "[trust]\ncount = 1\nseverities = [\"crash\"]\n[gateway]\nreliability_tools = true\n";
+    let served = Served::new("rp_13", failing);
+    let mut client = served.client("/mcp");
+    let listed = client.request("tools/list", json!({}));
+    let names = names(&listed);
+    assert_eq!(names[4..], ["reliability_status", "reliability_reset"], "{names:?}");
+    let before = client.call("reliability_status", json!({}));
+    assert_eq!((before.text.as_str(), before.is_error), ("all tools are trusted", false));
+    client.call("bank__pay", json!({ "id": "a", "fault": "die_after" }));
+    let after = client.call("reliability_status", json!({ "tool_name": "bank/pay" }));
+    assert!(after.text.starts_with("bank/pay: escalated"), "{after:?}");
+    let refused = client.call("reliability_reset", json!({ "tool_name": "bank/pay" }));
+    assert!(refused.is_error && refused.text.contains("steadfast reset bank/pay"), "{refused:?}");
+    // Off unless somebody wants it.
+    let plain = Served::new("rp_13_off", "");
+    let mut client = plain.client("/mcp/bank");
+    let listed = client.request("tools/list", json!({}));
+    assert_eq!(self::names(&listed), ["pay", "look"]);
+}

@@ -12,6 +12,7 @@
 //! | `configured` | a server that is wanted |
 //! | `client` | the ways to a client: a line, the streams of a session, the answers to single requests |
 //! | `server/` | a server behind us: requests and their answers, death and recovery |
+//! | `server/bridge/` | a client of one era of the protocol and a server of the other |
 //! | `call` | a call as the engine takes it, and the tool that it runs |
 //! | `approval` | whether a call may run, asked of the person at the client |
 //! | `news` | what a client hears of a request before its answer |

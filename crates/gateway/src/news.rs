@@ -1,4 +1,5 @@
-//! What a client hears of a request before its answer, under its own names for it: progress, and what it listens for.
+//! What a client hears of a request before its answer, under its own names for it: progress, what is logged, and what it
+//! listens for.
 //!
 //! A server that says nothing for long is silent towards its client too, and many clients give up then. So one that asked
 //! for progress gets some from us.
@@ -17,6 +18,8 @@ use crate::server::Hear;
 
 /// The member of `_meta` with the id of the request that listens.
 pub(crate) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+/// The member of `_meta` that says how much a request wants to hear of what the server logs.
+pub(crate) const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 
 /// After so long without a word the client hears from us that the call is still running. Below the half minute that
 /// the least patient of them wait.
@@ -44,11 +47,17 @@ impl News {
     /// Nothing if the client wants to hear of nothing but the answer.
     pub(crate) fn of(request: &Message, voice: &Voice) -> Option<Arc<Self>> {
         let (token, id) = (request.progress_token(), request.id()?.to_json());
-        if token.is_none() && request.method() != Some("subscriptions/listen") {
+        let wants_logs = request.meta_member(LOG_LEVEL).is_some();
+        if token.is_none() && !wants_logs && request.method() != Some("subscriptions/listen") {
             return None;
         }
         let last = Mutex::new(Last { at: Instant::now(), progress: 0.0 });
         Some(Arc::new(Self { voice: voice.clone(), token, id, last }))
+    }
+
+    /// Whether the client hears of progress.
+    pub(crate) fn tells_progress(&self) -> bool {
+        self.token.is_some()
     }
 
     /// Passes on what the server says, which is a sign of life where it is progress.
@@ -63,6 +72,7 @@ impl News {
                     last.progress = told.unwrap_or(last.progress);
                     message.rewrite().param("progressToken", token.clone())
                 }
+                (Some("notifications/message"), _) => message.rewrite(),
                 _ => message.rewrite().meta(SUBSCRIPTION, self.id.clone()),
             };
             self.voice.mention(named.finish());

@@ -408,7 +408,10 @@ impl Session {
             call_id: said.call_id.clone(),
             keys_of: KeysOf::Actor,
             // Whoever hears of progress does not give up.
-            waits: if news.is_some() { Waits::AsLongAsItTakes } else { Waits::NotForLong },
+            waits: match &news {
+                Some(news) if news.tells_progress() => Waits::AsLongAsItTakes,
+                Some(_) | None => Waits::NotForLong,
+            },
             continuation: said.continuation,
         };
         let namespace = server.as_ref().map_or_else(nobody, |server| server.name.clone());

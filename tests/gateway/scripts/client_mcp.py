@@ -1,13 +1,17 @@
 """A client made with the Python SDK: does what it is told, line by line, and writes what came of it.
 
-client_mcp.py MODE (COMMAND [ARGUMENT...] | URL)
+client_mcp.py MODE URL
+client_mcp.py MODE COMMAND [ARGUMENT...]
+
+It answers whatever a server asks it.
 """
 
 import asyncio
 import sys
 
+import mcp_types as types
 from mcp import Client, StdioServerParameters
-from orders import carry_out, environment
+from orders import carry_out, environment, tell
 
 
 class Orders:
@@ -38,12 +42,28 @@ class Orders:
         return [message.content.text for message in result.messages]
 
 
+async def sample(context, params):
+    tell({"asked": "sampling"})
+    words = types.TextContent(type="text", text="words of a model")
+    return types.CreateMessageResult(role="assistant", content=words, model="none")
+
+
+async def elicit(context, params):
+    tell({"asked": "elicitation"})
+    return types.ElicitResult(action="accept", content={"name": "Ada"})
+
+
+async def roots(context):
+    tell({"asked": "roots"})
+    return types.ListRootsResult(roots=[types.Root(uri="file:///somewhere")])
+
+
 async def main(mode, command, *arguments):
-    if command.startswith("http://"):
+    server = StdioServerParameters(command=command, args=arguments, env=environment())
+    if command.startswith("http:"):
         server = command
-    else:
-        server = StdioServerParameters(command=command, args=arguments, env=environment())
-    async with Client(server, mode=mode) as client:
+    asked = {"sampling_callback": sample, "elicitation_callback": elicit, "list_roots_callback": roots}
+    async with Client(server, mode=mode, **asked) as client:
         await carry_out(lambda tell: Orders(client, tell))
 
 

@@ -1,5 +1,5 @@
 // A server with everything that the conformance suite of MCP calls by name, in both eras of the protocol: on stdio, or
-// over HTTP at the port that is the first argument.
+// over HTTP at the port that is the first argument. With `modern` as the last argument it knows the modern era only.
 //
 // The suite says what each name has to answer; nothing here does more than that.
 'use strict';
@@ -423,11 +423,13 @@ function pause(ms) {
 
 function onStdio() {
   const { serveStdio } = require('@modelcontextprotocol/server/stdio');
-  serveStdio(() =>
-    make(server => ({
-      toolsChanged: () => server.sendToolListChanged(),
-      promptsChanged: () => server.sendPromptListChanged(),
-    })),
+  serveStdio(
+    () =>
+      make(server => ({
+        toolsChanged: () => server.sendToolListChanged(),
+        promptsChanged: () => server.sendPromptListChanged(),
+      })),
+    { legacy: isModernOnly ? 'reject' : 'serve' },
   );
 }
 
@@ -462,7 +464,8 @@ function overHttp(port) {
     if (refusal) {
       return refusal;
     }
-    return (await isLegacyRequest(request.clone())) ? older(request) : modern.fetch(request);
+    const isOlder = !isModernOnly && (await isLegacyRequest(request.clone()));
+    return isOlder ? older(request) : modern.fetch(request);
   }
 
   http.createServer(getRequestListener(handle, { overrideGlobalObjects: false })).listen(port, '127.0.0.1');
@@ -496,7 +499,8 @@ class Events {
   }
 }
 
-const [port] = process.argv.slice(2);
+const [port] = process.argv.slice(2).filter(argument => argument !== 'modern');
+const isModernOnly = process.argv.at(-1) === 'modern';
 if (port === undefined) {
   onStdio();
 } else {

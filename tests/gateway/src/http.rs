@@ -7,7 +7,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::{Out, received};
+use crate::{Out, modern, received};
 
 /// Serves until this process ends. Sessions of another process are not known.
 pub(crate) fn serve(ledger: &str, address: &str) {
@@ -42,7 +42,15 @@ fn serve_one(ledger: &str, session: &str, stream: TcpStream) -> Option<()> {
     let mut body = vec![0; header("content-length")?.1.parse().ok()?];
     reader.read_exact(&mut body).ok()?;
     let message: Value = serde_json::from_slice(&body).ok()?;
-    if message["method"] != "initialize" && header("mcp-session-id").map(|(_, id)| id) != Some(session) {
+    let is_known = match modern::is_era() {
+        // There the headers have to say what the body says.
+        true => {
+            message["id"].is_null()
+                || header("mcp-method").map(|(_, name)| name) == message["method"].as_str()
+        }
+        false => header("mcp-session-id").map(|(_, id)| id) == Some(session),
+    };
+    if message["method"] != "initialize" && !is_known {
         answer.refuse("404 Not Found", "");
         return None;
     }

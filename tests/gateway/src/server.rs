@@ -1,11 +1,13 @@
 //! An MCP server that counts what it does and misbehaves when it is told to: on stdio, or over HTTP at the address that is
-//! the second argument.
+//! the second argument. With `--modern` as the last one it is of the modern era, and of the older one otherwise.
 //!
 //! Everything that happens is a line of the ledger, a file whose path is the first argument: `start PID`, `initialize`,
-//! `pay ID`, `look ID`, `cancelled`, `stdin closed`. All tools take
-//! `{"id": …, "fault": …, "times": …, "size": …}`: the fault shows in the first `times` runs with this id (always,
-//! without), and the effect is in the ledger before it. Some faults want more: `text` is what an error says, `code` the
-//! number of one, `lines` what is written as it stands (`$ID` is the id of the request, `hex:` begins bytes).
+//! `pay ID`, `look ID`, `ask ID`, `heard ID NAME`, `level LEVEL`, `resources/subscribe URI`, `cancelled`, `stdin closed`. All
+//! listed tools take `{"id": …, "fault": …, "times": …, "size": …}`: the fault shows in the first `times` runs with this id
+//! (always, without), and the effect is in the ledger before it. Some faults want more: `text` is what an error says, `code`
+//! the number of one, `lines` what is written as it stands (`$ID` is the id of the request, `hex:` begins bytes). `ask` takes
+//! `{"id": …, "times": …}`, has its effect, and asks its client for a name so often before it answers. `tell` says by itself
+//! what servers say by themselves. These two are not listed.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,17 +16,23 @@
     reason = "a server of tests says what is wrong by ending"
 )]
 
+use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead as _, Write as _};
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 mod http;
+mod modern;
+
+/// Questions that wait for the client, by their ids.
+static ASKED: Mutex<Option<HashMap<String, mpsc::Sender<Value>>>> = Mutex::new(None);
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--modern");
     let ledger = arguments.next().unwrap();
     note(&ledger, &format!("start {}", std::process::id()));
     if let Some(address) = arguments.next() {
@@ -42,7 +50,7 @@ fn main() {
 /// Where answers go.
 enum Out {
     Line,
-    Http(std::sync::Mutex<http::Answer>),
+    Http(Mutex<http::Answer>),
 }
 
 impl Out {
@@ -75,12 +83,22 @@ impl Out {
 
 fn received(ledger: &str, message: &Value, out: &Out) {
     let (id, params) = (&message["id"], &message["params"]);
+    if modern::is_era() {
+        if let Some(answer) = modern::answer(ledger, message, out) {
+            out.say(&answer);
+        }
+        return;
+    }
     let result = match message["method"].as_str() {
         Some("initialize") => {
             note(ledger, "initialize");
             json!({
                 "protocolVersion": params["protocolVersion"],
-                "capabilities": { "tools": { "listChanged": true } },
+                "capabilities": {
+                    "tools": { "listChanged": true },
+                    "resources": { "subscribe": true },
+                    "logging": {},
+                },
                 "serverInfo": { "name": "test", "version": "1" },
             })
         }
@@ -90,6 +108,21 @@ fn received(ledger: &str, message: &Value, out: &Out) {
             None => return,
         },
         Some("notifications/cancelled") => return note(ledger, "cancelled"),
+        Some("logging/setLevel") => {
+            note(ledger, &format!("level {}", params["level"].as_str().unwrap()));
+            json!({})
+        }
+        Some(method @ ("resources/subscribe" | "resources/unsubscribe")) => {
+            note(ledger, &format!("{method} {}", params["uri"].as_str().unwrap()));
+            json!({})
+        }
+        None => {
+            let asked = ASKED.lock().unwrap().as_mut().and_then(|asked| asked.remove(id.as_str()?));
+            if let Some(asked) = asked {
+                let _ = asked.send(message["result"].clone());
+            }
+            return;
+        }
         Some("test/silence") => return,
         Some("test/echo") => json!({ "params": params }),
         Some(method) if !id.is_null() => {
@@ -97,7 +130,7 @@ fn received(ledger: &str, message: &Value, out: &Out) {
                 json!({ "code": -32601, "message": format!("no method {method}"), "data": { "a": 1 } });
             return out.say(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
         }
-        Some(_) | None => return,
+        Some(_) => return,
     };
     out.say(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
 }
@@ -119,9 +152,53 @@ fn tools() -> Value {
 
 const TOOLS: [&str; 6] = ["pay", "look", "draw", "fold", "send", "sort"];
 
+/// Says by itself all that there is to say.
+fn tell(out: &Out) -> Value {
+    let told = |method: &str, params: Value| {
+        out.say(&json!({ "jsonrpc": "2.0", "method": format!("notifications/{method}"), "params": params }));
+    };
+    told("message", json!({ "level": "debug", "data": "hardly worth a word" }));
+    told("message", json!({ "level": "warning", "data": "look out" }));
+    told("tools/list_changed", json!({}));
+    told("prompts/list_changed", json!({}));
+    told("resources/updated", json!({ "uri": "note://a" }));
+    told("resources/updated", json!({ "uri": "note://b" }));
+    json!({ "content": [{ "type": "text", "text": "told" }] })
+}
+
+/// What the client is asked.
+fn question() -> Value {
+    let schema = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
+    json!({ "message": "who?", "requestedSchema": schema })
+}
+
+/// Asks the client while the call runs, as the older era has it.
+fn ask(ledger: &str, params: &Value, out: &Out) -> Value {
+    let (id, times) = (params["arguments"]["id"].as_str().unwrap(), params["arguments"]["times"].as_u64());
+    note(ledger, &format!("ask {id}"));
+    let mut names = Vec::new();
+    for round in 0..times.unwrap_or(1) {
+        let question_id = format!("{id}-{round}");
+        let (sender, answer) = mpsc::channel();
+        ASKED.lock().unwrap().get_or_insert_default().insert(question_id.clone(), sender);
+        let asked = json!({ "jsonrpc": "2.0", "id": question_id, "method": "elicitation/create", "params": question() });
+        out.say(&asked);
+        let answer = answer.recv().unwrap();
+        let name = answer["content"]["name"].as_str().unwrap_or("nobody").to_owned();
+        note(ledger, &format!("heard {id} {name}"));
+        names.push(name);
+    }
+    json!({ "content": [{ "type": "text", "text": format!("{id} is for {}", names.join(" and ")) }] })
+}
+
 /// The result of a call; nothing if it gets none.
 fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> {
     let (tool, arguments) = (params["name"].as_str().unwrap_or(""), &params["arguments"]);
+    match tool {
+        "ask" => return Some(ask(ledger, params, out)),
+        "tell" => return Some(tell(out)),
+        _ => {}
+    }
     if !TOOLS.contains(&tool) {
         return Some(failed(&format!("Unknown tool: {tool}")));
     }

@@ -1,8 +1,10 @@
 //! A server that runs as a child of ours: its lines, its deaths, and how it becomes again what it was.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_mcp::delivery::Link;
 use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, QueueLimits, Received, Taken, line_writer};
@@ -11,7 +13,7 @@ use steadfast_process::{End, Incarnation, IncarnationNumber, Incarnations, Sent,
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::{FromServer, HANDSHAKE, Hear, Life, Place, Recovery, Server, gone, handshake};
+use super::{Ears, FromServer, HANDSHAKE, Life, Place, Recovery, Server, gone};
 
 /// The way to a child.
 pub(super) struct Child {
@@ -40,20 +42,19 @@ impl Child {
         Self { supervisor, line: watch::Sender::new(None) }
     }
 
-    pub(super) async fn send(
-        &self,
-        server: &Server,
-        request: &Message,
-        hear: Option<Hear>,
-    ) -> Result<Place, Fault> {
+    pub(super) async fn send(&self, server: &Server, request: &Message, ears: Ears) -> Result<Place, Fault> {
         let number = self.supervisor.up().await.map_err(|unavailable| unavailable.fault())?;
         let line = self.line_of(number)?;
-        line.send(server, request, hear).await
+        line.send(server, request, ears).await
+    }
+
+    pub(super) async fn awake(&self) -> Result<(), Fault> {
+        self.supervisor.up().await.map(|_| ()).map_err(|unavailable| unavailable.fault())
     }
 
     pub(super) async fn send_first(&self, server: &Server, request: &Message) -> Result<Place, Fault> {
         let line = self.first_line().await?;
-        line.send(server, request, None).await
+        line.send(server, request, Ears::default()).await
     }
 
     pub(super) async fn tell(&self, notification: &Message) {
@@ -117,7 +118,7 @@ impl Child {
     }
 
     /// Takes the incarnations as they come, one after the other.
-    pub(super) async fn keep(&self, server: &Server, mut incarnations: Incarnations) {
+    pub(super) async fn keep(&self, server: &Arc<Server>, mut incarnations: Incarnations) {
         while let Some(Incarnation { number, stdin, stdout, .. }) = incarnations.next().await {
             let link = Link::new();
             let (sender, writing) = line_writer(stdin, link, QueueLimits::default());
@@ -153,26 +154,24 @@ impl Child {
     }
 
     /// Makes a new incarnation what the last one was. The first is made by its client.
-    async fn greet(&self, server: &Server, line: Line) {
+    async fn greet(&self, server: &Arc<Server>, line: Line) {
         self.line.send_replace(Some(line.clone()));
-        let Some(words) = server.handshake.words() else { return };
-        let said = async {
-            for request in &words.requests {
-                let mut place = line.send(server, request, None).await?;
-                place.answer().await?;
-                if request.method() == Some("initialize") {
-                    let _ = line.sender.send(&handshake::initialized()).await;
-                }
-            }
-            Ok::<(), Fault>(())
-        };
+        if !server.handshake.has_begun() {
+            return;
+        }
+        let said = server.repeat(
+            |request| async { line.send(server, &{ request }, Ears::default()).await }.boxed(),
+            |notification| async { _ = line.sender.send(&{ notification }).await }.boxed(),
+        );
         match timeout(HANDSHAKE, said).await {
             Ok(Ok(())) => {
                 self.supervisor.ready(line.number).await;
                 if line.number.get() > 1 {
                     let tools_changed = server
                         .handshake
-                        .tools_changed(|list| async move { line.send(server, &list, None).await })
+                        .tools_changed(|list| async move {
+                            line.send(server, &server.dressed(list), Ears::default()).await
+                        })
                         .await;
                     server.heard(FromServer::Recovered(Recovery { tools_changed })).await;
                 }
@@ -208,8 +207,8 @@ impl Child {
 }
 
 impl Line {
-    async fn send(&self, server: &Server, request: &Message, hear: Option<Hear>) -> Result<Place, Fault> {
-        let (place, sent) = server.enter(self.number.into(), request, hear);
+    async fn send(&self, server: &Server, request: &Message, ears: Ears) -> Result<Place, Fault> {
+        let (place, sent) = server.enter(self.number.into(), request, ears);
         let taken = Taken::default();
         server.pending.sent(place.number, taken.clone());
         match self.sender.send_marked(&sent, taken).await {
@@ -221,7 +220,7 @@ impl Line {
 
 /// Reads what an incarnation says, until it has nothing more to say.
 async fn read(
-    server: &Server,
+    server: &Arc<Server>,
     life: Life,
     mut lines: LineReader<impl tokio::io::AsyncRead + Unpin>,
 ) -> &'static str {
@@ -246,6 +245,6 @@ async fn read(
                 continue;
             }
         };
-        server.received(life, message).await;
+        server.received(life, message, None).await;
     }
 }

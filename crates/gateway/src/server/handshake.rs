@@ -105,6 +105,23 @@ impl Handshake {
         }
     }
 
+    /// What the client said of itself when it began, in the older era.
+    pub(super) fn initialize(&self) -> Option<RawJson> {
+        self.0.lock().initialize.clone()
+    }
+
+    /// How much the client wants to hear of what the server logs, in the older era.
+    pub(super) fn log_level(&self) -> Option<RawJson> {
+        let told = self.0.lock();
+        let level = told.log_level.as_ref().and_then(|params| raw::get(params.as_str(), "level"));
+        level.and_then(|level| RawJson::parse(level.to_owned()).ok())
+    }
+
+    /// The resources that the client watches, in the older era.
+    pub(super) fn watched(&self) -> Vec<String> {
+        self.0.lock().watched.keys().cloned().collect()
+    }
+
     /// What the server answered with success, as far as it has to be repeated. Says whether there is more to repeat now.
     pub(crate) fn answered(&self, request: &Message, response: &Message) -> bool {
         let (Some(method), Some(result)) = (request.method(), response.result()) else { return false };

@@ -2,8 +2,9 @@
 //! forgets us it is made what it was.
 //!
 //! Answers go to whoever asked; all else goes to the one who owns the server, and is with it before the next message is
-//! read: nothing overtakes it.
+//! read: nothing overtakes it. Where client and server are of two eras of the protocol, `bridge` stands between them.
 
+mod bridge;
 mod child;
 mod handshake;
 mod pending;
@@ -21,9 +22,10 @@ use steadfast_mcp::message::{Id, Kind, Message, Unreadable};
 use steadfast_mcp::raw::{self, RawJson};
 use steadfast_process::{Incarnations, Supervisor};
 
+use self::bridge::Bridge;
 use self::child::Child;
 pub(crate) use self::handshake::{Handshake, Written, initialized};
-use self::pending::Pending;
+use self::pending::{Ears, Pending};
 pub(crate) use self::pending::{Hear, Place};
 use self::remote::Remote;
 use crate::catalog::Catalog;
@@ -44,6 +46,7 @@ pub(crate) struct Server {
     pub(crate) catalog: Catalog,
     /// Judges it by what it is asked beside calls, whose tools have breakers of their own.
     pub(crate) breaker: SharedBreaker,
+    bridge: Bridge,
     pending: Arc<Pending>,
     owner: OnceLock<Arc<dyn Owner>>,
     way: Way,
@@ -57,6 +60,11 @@ enum Way {
 /// Which life of a server: one for the first, and one more each time it came back as another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Life(u64);
+
+impl Life {
+    /// None that a server has: what waits for nobody in particular does not end with anybody.
+    const NONE: Self = Self(0);
+}
 
 /// Whoever owns a server hears what it does without being asked. It must not keep the server.
 pub(crate) trait Owner: Send + Sync + 'static {
@@ -99,9 +107,9 @@ impl Server {
                 (Way::Remote(Box::new(Remote::new(server, headers, handshake.has_begun()))), None)
             }
         };
-        let (catalog, pending, owner) = (Catalog::default(), Arc::default(), OnceLock::new());
-        let breaker = SharedBreaker::new(Breaker::default());
-        let server = Arc::new(Self { name, handshake, catalog, breaker, pending, owner, way });
+        let (catalog, bridge, pending) = (Catalog::default(), Bridge::default(), Arc::default());
+        let (breaker, owner) = (SharedBreaker::new(Breaker::default()), OnceLock::new());
+        let server = Arc::new(Self { name, handshake, catalog, breaker, bridge, pending, owner, way });
         (server, Keeping(incarnations))
     }
 
@@ -121,22 +129,47 @@ impl Server {
         request: &Message,
         hear: Option<Hear>,
     ) -> Result<Place, Fault> {
-        match &self.way {
-            Way::Child(child) => child.send(self, request, hear).await,
-            Way::Remote(remote) => remote.send(self, request, hear).await,
-        }
+        bridge::send(self, request, hear).await
     }
 
     /// The same for the first words of a client, which make a server ready.
     pub(crate) async fn send_first(self: &Arc<Self>, request: &Message) -> Result<Place, Fault> {
+        bridge::send_first(self, request).await
+    }
+
+    /// Tells a server that runs something; one that does not has nothing to be told.
+    pub(crate) async fn tell(self: &Arc<Self>, notification: &Message) {
+        if let Some(notification) = bridge::told(self, notification) {
+            self.pass_told(&notification).await;
+        }
+    }
+
+    /// Waits until it is ready.
+    async fn awake(self: &Arc<Self>) -> Result<(), Fault> {
+        match &self.way {
+            Way::Child(child) => child.awake().await,
+            Way::Remote(remote) => remote.mend(self).await,
+        }
+    }
+
+    /// Sends a request as it is.
+    async fn pass(self: &Arc<Self>, request: &Message, ears: Ears) -> Result<Place, Fault> {
+        match &self.way {
+            Way::Child(child) => child.send(self, request, ears).await,
+            Way::Remote(remote) => remote.send(self, request, ears).await,
+        }
+    }
+
+    /// The same to a server that is not ready yet.
+    async fn pass_first(self: &Arc<Self>, request: &Message) -> Result<Place, Fault> {
         match &self.way {
             Way::Child(child) => child.send_first(self, request).await,
             Way::Remote(remote) => remote.send_first(self, request),
         }
     }
 
-    /// Tells a server that runs something; one that does not has nothing to be told.
-    pub(crate) async fn tell(self: &Arc<Self>, notification: &Message) {
+    /// Tells something as it is.
+    async fn pass_told(self: &Arc<Self>, notification: &Message) {
         match &self.way {
             Way::Child(child) => child.tell(notification).await,
             Way::Remote(remote) => remote.tell(self, notification).await,
@@ -155,6 +188,9 @@ impl Server {
 
     /// Answers what this life of it asked.
     pub(crate) async fn answer(self: &Arc<Self>, asked_by: Life, answer: &Message) {
+        if asked_by == Life::NONE {
+            return self.bridge.answered(answer);
+        }
         match &self.way {
             Way::Child(child) => child.answer(asked_by, answer).await,
             Way::Remote(remote) => remote.answer(self, asked_by, answer).await,
@@ -171,6 +207,7 @@ impl Server {
 
     /// Stops it and waits until nothing of it is left.
     pub(crate) async fn stop(&self) {
+        self.bridge.stop();
         match &self.way {
             Way::Child(child) => child.stop().await,
             Way::Remote(remote) => remote.stop().await,
@@ -178,8 +215,8 @@ impl Server {
     }
 
     /// A place for a request, and the request as it goes out: under our own id and token.
-    fn enter(&self, life: Life, request: &Message, hear: Option<Hear>) -> (Place, Message) {
-        let place = self.pending.enter(life, hear);
+    fn enter(&self, life: Life, request: &Message, ears: Ears) -> (Place, Message) {
+        let place = self.pending.enter(life, ears);
         let mut sent = request.rewrite().id(&place.id());
         if request.progress_token().is_some() {
             sent = sent.meta("progressToken", place.id().to_json());
@@ -187,8 +224,9 @@ impl Server {
         (place, sent.finish())
     }
 
-    /// A message of the server: to whoever asked for it, else to the owner.
-    async fn received(&self, life: Life, message: Message) {
+    /// A message of the server, perhaps on the stream of the request of this number: to whoever asked for it, else to the
+    /// owner.
+    async fn received(self: &Arc<Self>, life: Life, message: Message, on: Option<u64>) {
         let event = match message.kind() {
             Kind::Result { id } | Kind::Error { id: Some(id) } => {
                 self.pending.answered(life, &id, message);
@@ -203,7 +241,9 @@ impl Server {
             Kind::Notification { .. } => FromServer::Told(message),
             Kind::Request { .. } => FromServer::Asked(life, message),
         };
-        self.heard(event).await;
+        if let Some(event) = bridge::heard(self, event, (life, on)).await {
+            self.heard(event).await;
+        }
     }
 
     /// A server wrote something that cannot be passed on. If it was to answer a request there will be no other answer.
@@ -222,6 +262,7 @@ impl Server {
     }
 
     async fn heard(&self, event: FromServer) {
+        let event = self.bridge.recovered(event);
         if let Some(owner) = self.owner.get() {
             owner.heard(event).await;
         }

@@ -12,10 +12,29 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use super::Life;
+use super::bridge::Running;
 use crate::news::SUBSCRIPTION;
 
 /// Hears what belongs to one request besides its answer.
 pub(crate) type Hear = Arc<dyn Fn(&Message) + Send + Sync>;
+
+/// Makes of an answer what whoever asked understands.
+type Turn = Box<dyn FnOnce(Message) -> Message + Send + Sync>;
+
+/// Who hears what concerns one request besides its answer.
+#[derive(Clone, Default)]
+pub(super) struct Ears {
+    /// What names the request.
+    pub(super) hear: Option<Hear>,
+    /// What a server of the older era says or asks while it runs.
+    pub(super) running: Option<Arc<Running>>,
+}
+
+impl From<Option<Hear>> for Ears {
+    fn from(hear: Option<Hear>) -> Self {
+        Self { hear, running: None }
+    }
+}
 
 /// All that wait.
 #[derive(Default)]
@@ -27,7 +46,7 @@ pub(crate) struct Pending {
 struct Waiting {
     at: Life,
     answer: oneshot::Sender<Result<Message, Fault>>,
-    hear: Option<Hear>,
+    ears: Ears,
     /// Whether the server can have read the request, where that can be told.
     taken: Option<Taken>,
 }
@@ -37,17 +56,27 @@ pub(crate) struct Place {
     pub(crate) number: u64,
     answer: oneshot::Receiver<Result<Message, Fault>>,
     pending: Arc<Pending>,
-    /// What fetches the answer; ends with the place.
+    /// What fetches the answer; ends with the place, unless it has brought one.
     fetching: Option<AbortHandle>,
+    /// The number that the server knows the request by, where that is not the number of the place.
+    sent_as: Option<Arc<AtomicU64>>,
+    turn: Option<Turn>,
 }
 
 impl Pending {
     /// A place for a request that goes to this life.
-    pub(crate) fn enter(self: &Arc<Self>, at: Life, hear: Option<Hear>) -> Place {
+    pub(super) fn enter(self: &Arc<Self>, at: Life, ears: Ears) -> Place {
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, answer) = oneshot::channel();
-        self.waiting.lock().insert(number, Waiting { at, answer: sender, hear, taken: None });
-        Place { number, answer, pending: Arc::clone(self), fetching: None }
+        self.waiting.lock().insert(number, Waiting { at, answer: sender, ears, taken: None });
+        Place { number, answer, pending: Arc::clone(self), fetching: None, sent_as: None, turn: None }
+    }
+
+    /// The place of a request that has its answer.
+    pub(super) fn answered_with(self: &Arc<Self>, answer: Result<Message, Fault>) -> Place {
+        let place = self.enter(Life::NONE, Ears::default());
+        self.settle(place.number, answer);
+        place
     }
 
     /// An answer has come. Says whether anybody waited for it.
@@ -73,7 +102,7 @@ impl Pending {
         let number = name.and_then(|name| name.parse().ok());
         let heard = number.and_then(|number: u64| {
             let waiting = self.waiting.lock();
-            waiting.get(&number).filter(|place| place.at == at).and_then(|place| place.hear.clone())
+            waiting.get(&number).filter(|place| place.at == at).and_then(|place| place.ears.hear.clone())
         });
         match heard {
             Some(hear) => {
@@ -86,10 +115,35 @@ impl Pending {
 
     /// This request gets no answer.
     pub(crate) fn failed(&self, number: u64, fault: Fault) {
+        self.settle(number, Err(fault));
+    }
+
+    /// What became of this request. Says whether anybody waits for it.
+    pub(super) fn settle(&self, number: u64, answer: Result<Message, Fault>) -> bool {
         let place = self.waiting.lock().remove(&number);
-        if let Some(place) = place {
-            let _ = place.answer.send(Err(fault));
+        place.is_some_and(|place| place.answer.send(answer).is_ok())
+    }
+
+    /// Another one hears from now on what names this request.
+    pub(super) fn hears(&self, number: u64, hear: Option<Hear>) {
+        if let Some(place) = self.waiting.lock().get_mut(&number) {
+            place.ears.hear = hear;
         }
+    }
+
+    /// The requests that something may belong to which this life said: the one on whose stream it came, else any.
+    pub(super) fn running(&self, at: Life, on: Option<u64>) -> Vec<Arc<Running>> {
+        let waiting = self.waiting.lock();
+        let of = |place: &Waiting| place.ears.running.clone().filter(|_| place.at == at);
+        match on.and_then(|number| waiting.get(&number)) {
+            Some(place) => of(place).into_iter().collect(),
+            None => waiting.values().filter_map(of).collect(),
+        }
+    }
+
+    /// All requests that something may belong to which their server says.
+    pub(super) fn all_running(&self) -> Vec<Arc<Running>> {
+        self.waiting.lock().values().filter_map(|place| place.ears.running.clone()).collect()
     }
 
     /// The request with this number is on its way.
@@ -118,7 +172,19 @@ impl Pending {
 impl Place {
     /// The id under which the request goes out.
     pub(crate) fn id(&self) -> Id {
-        Id::number(self.number)
+        Id::number(self.sent_as.as_ref().map_or(self.number, |number| number.load(Ordering::Relaxed)))
+    }
+
+    /// The answer is brought by this, from a request that the server knows by another number.
+    pub(super) fn brought_by(mut self, bringing: AbortHandle, sent_as: Arc<AtomicU64>) -> Self {
+        (self.fetching, self.sent_as) = (Some(bringing), Some(sent_as));
+        self
+    }
+
+    /// Whoever asked gets this instead of the answer that comes.
+    pub(super) fn turned(mut self, turn: impl FnOnce(Message) -> Message + Send + Sync + 'static) -> Self {
+        self.turn = Some(Box::new(turn));
+        self
     }
 
     /// The answer is fetched by this.
@@ -137,17 +203,18 @@ impl Place {
 
     /// The answer, or what became of it instead.
     pub(crate) async fn answer(&mut self) -> Result<Message, Fault> {
-        match (&mut self.answer).await {
-            Ok(answer) => answer,
-            Err(_) => Err(super::gone("the connection to the server was given up")),
+        match ((&mut self.answer).await, self.turn.take()) {
+            (Ok(Ok(answer)), Some(turn)) => Ok(turn(answer)),
+            (Ok(answer), _) => answer,
+            (Err(_), _) => Err(super::gone("the connection to the server was given up")),
         }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.pending.waiting.lock().remove(&self.number);
-        if let Some(fetching) = &self.fetching {
+        let waited = self.pending.waiting.lock().remove(&self.number).is_some();
+        if let Some(fetching) = self.fetching.as_ref().filter(|_| waited) {
             fetching.abort();
         }
     }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use steadfast_core::classify::{Fault, Source, Transport, is_session_lost};
@@ -17,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::{FromServer, HANDSHAKE, Hear, Life, Place, Recovery, Server, handshake};
+use super::{Ears, FromServer, HANDSHAKE, Life, Place, Recovery, Server};
 
 /// The way to a server elsewhere.
 pub(super) struct Remote {
@@ -73,14 +74,14 @@ impl Remote {
         &self,
         server: &Arc<Server>,
         request: &Message,
-        hear: Option<Hear>,
+        ears: Ears,
     ) -> Result<Place, Fault> {
         self.mend(server).await?;
-        Ok(self.post(server, request, hear))
+        Ok(self.post(server, request, ears))
     }
 
     pub(super) fn send_first(&self, server: &Arc<Server>, request: &Message) -> Result<Place, Fault> {
-        Ok(self.post(server, request, None))
+        Ok(self.post(server, request, Ears::default()))
     }
 
     pub(super) async fn tell(&self, server: &Arc<Server>, notification: &Message) {
@@ -124,10 +125,10 @@ impl Remote {
         }
     }
 
-    fn post(&self, server: &Arc<Server>, request: &Message, hear: Option<Hear>) -> Place {
+    fn post(&self, server: &Arc<Server>, request: &Message, ears: Ears) -> Place {
         let context = self.context(server, request);
         let life = self.state.lock().life;
-        let (place, sent) = server.enter(life, request, hear);
+        let (place, sent) = server.enter(life, request, ears);
         let (server, number) = (server.clone(), place.number);
         let fetching = tokio::spawn(async move {
             let Some(remote) = server.remote() else { return };
@@ -143,17 +144,18 @@ impl Remote {
     /// Posts a request, and brings what comes back to where it belongs.
     async fn fetch(
         &self,
-        server: &Server,
+        server: &Arc<Server>,
         life: Life,
         sent: &Message,
         context: Context,
     ) -> Result<(), Fault> {
+        let on = sent.id().and_then(|id| id.as_u64());
         let answer = match self.server.post(sent, &context).await {
             Ok(answer) => answer,
             Err(failure) => {
                 self.failed(&failure, &context);
                 let said = said(&failure, sent).ok_or_else(|| failure.fault())?;
-                server.received(life, said).await;
+                server.received(life, said, on).await;
                 return Ok(());
             }
         };
@@ -165,7 +167,7 @@ impl Remote {
                     self.agreed(&message, answer.session);
                 }
                 self.refused(&message, &context);
-                server.received(life, message).await;
+                server.received(life, message, on).await;
                 Ok(())
             }
             Content::Stream(mut stream) => {
@@ -173,7 +175,7 @@ impl Remote {
                 loop {
                     let awaited =
                         Awaited { number: number_of(sent), first: is_first.then_some(&answer.session) };
-                    match self.read(server, life, &mut stream, Some(awaited)).await {
+                    match self.read(server, (life, on), &mut stream, Some(awaited)).await {
                         Ended::Answered => {
                             // Read to its end, its connection can be used again.
                             tokio::spawn(async move { timeout(AGAIN, stream.next()).await });
@@ -199,11 +201,11 @@ impl Remote {
         }
     }
 
-    /// Reads a stream to its end or to the answer that it is for.
+    /// Reads a stream to its end or to the answer that it is for. What comes on it belongs to the request that it is of.
     async fn read(
         &self,
-        server: &Server,
-        life: Life,
+        server: &Arc<Server>,
+        (life, on): (Life, Option<u64>),
         stream: &mut EventStream,
         awaited: Option<Awaited<'_>>,
     ) -> Ended {
@@ -218,7 +220,7 @@ impl Remote {
                     if let Some(session) = answered.and_then(|one| one.first) {
                         self.agreed(&message, session.clone());
                     }
-                    server.received(life, message).await;
+                    server.received(life, message, on).await;
                     if is_answer {
                         return Ended::Answered;
                     }
@@ -296,7 +298,7 @@ impl Remote {
     }
 
     /// Makes a new session where the server has forgotten ours.
-    async fn mend(&self, server: &Arc<Server>) -> Result<(), Fault> {
+    pub(super) async fn mend(&self, server: &Arc<Server>) -> Result<(), Fault> {
         if self.state.lock().standing != Standing::Forgotten {
             return Ok(());
         }
@@ -314,23 +316,27 @@ impl Remote {
             before
         };
         server.heard(FromServer::Died(before)).await;
-        let Some(words) = server.handshake.words() else { return Ok(()) };
-        let said = async {
-            for request in &words.requests {
-                let mut place = self.post(server, request, None);
-                place.answer().await?;
-                if request.method() == Some("initialize") {
-                    self.tell(server, &handshake::initialized()).await;
-                }
-            }
-            Ok::<(), Fault>(())
-        };
+        if !server.handshake.has_begun() {
+            return Ok(());
+        }
+        let said = server.repeat(
+            |request| async { Ok(self.post(server, &{ request }, Ears::default())) }.boxed(),
+            |notification| async { self.tell(server, &{ notification }).await }.boxed(),
+        );
         match timeout(HANDSHAKE, said).await {
             Ok(said) => said?,
             Err(_) => return Err(lost("the server did not answer the handshake in time")),
         }
-        let tools_changed =
-            server.handshake.tools_changed(|list| async move { Ok(self.post(server, &list, None)) }).await;
+        if server.is_modern() {
+            // It never knew a session, and will not forget one.
+            self.state.lock().standing = Standing::Fresh;
+        }
+        let tools_changed = server
+            .handshake
+            .tools_changed(
+                |list| async move { Ok(self.post(server, &server.dressed(list), Ears::default())) },
+            )
+            .await;
         server.heard(FromServer::Recovered(Recovery { tools_changed })).await;
         Ok(())
     }
@@ -351,7 +357,7 @@ impl Remote {
                 drop(opening.take());
                 let pause = match stream {
                     Ok(mut stream) => {
-                        let _ = remote.read(&server, life, &mut stream, None).await;
+                        let _ = remote.read(&server, (life, None), &mut stream, None).await;
                         last = stream.last_event_id().map(str::to_owned).or(last);
                         stream.retry().unwrap_or(AGAIN)
                     }

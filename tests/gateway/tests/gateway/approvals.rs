@@ -90,7 +90,7 @@ fn tr_3_a_question_of_the_server_is_asked_each_time_and_the_deed_is_done_once() 
 #[test]
 fn rp_7_a_client_of_the_older_era_is_asked_while_its_call_waits() {
     for world in World::every("rp_7_legacy", ASK) {
-        let mut client = world.client_with(form());
+        let mut client = world.client_that_can(form());
         let call = client.send_call("pay", json!({ "id": "a" }));
         let question = client.asked();
         assert_eq!(question["method"], "elicitation/create", "{question}");
@@ -125,7 +125,7 @@ fn rp_7_a_client_of_the_older_era_is_asked_while_its_call_waits() {
 #[test]
 fn rp_7_a_question_that_nobody_answers_ends_in_time_and_is_withdrawn() {
     let world = World::of("rp_7_silence", &format!("{ASK}approval_timeout = \"1s\"\n"), By::Stdio, By::Stdio);
-    let mut client = world.client_with(form());
+    let mut client = world.client_that_can(form());
     let call = client.send_call("pay", json!({ "id": "a" }));
     let question = client.asked();
     let said = Said::of(&client.answer(call));
@@ -148,7 +148,7 @@ fn rp_7_a_question_that_nobody_answers_ends_in_time_and_is_withdrawn() {
 #[test]
 fn rp_7_an_operator_may_be_faster_than_the_client() {
     let world = World::of("rp_7_faster", ASK, By::Stdio, By::Stdio);
-    let mut client = world.client_with(form());
+    let mut client = world.client_that_can(form());
     for (command, id, expected) in [("approve", "a", None), ("deny", "b", Some("approval_denied"))] {
         let call = client.send_call("pay", json!({ "id": id }));
         client.asked();
@@ -185,7 +185,7 @@ fn rp_7_a_client_that_cannot_be_asked_is_refused_at_once_and_an_operator_lets_th
 fn rp_7_a_blocked_tool_is_not_for_the_client_to_approve() {
     // The command of this call is a dangerous one: it runs, and then the tool is blocked.
     let world = World::of("rp_7_blocked", "[tools.\"bank/*\"]\nguard.mode = \"off\"\n", By::Stdio, By::Stdio);
-    let mut client = world.client_with(form());
+    let mut client = world.client_that_can(form());
     client.call("look", json!({ "id": "x", "command": "rm -rf /" }));
     let said = client.call("look", json!({ "id": "y" }));
     assert_eq!(said.code.as_deref(), Some("tool_blocked"), "{said:?}");

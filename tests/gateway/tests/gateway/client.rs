@@ -17,6 +17,8 @@ pub(crate) struct Client {
     way: Way,
     incoming: Receiver<Value>,
     next: u64,
+    /// What every request says of its client, in the era without a handshake.
+    about: Option<Value>,
     /// What came while something else was waited for.
     pub(crate) heard: Vec<Value>,
 }
@@ -44,7 +46,7 @@ impl Client {
             }
         });
         let way = Way::Line(child.stdin.take());
-        Self { child: Some(child), way, incoming, next: 1, heard: Vec::new() }
+        Self { child: Some(child), way, incoming, next: 1, about: None, heard: Vec::new() }
     }
 
     /// Over HTTP, where this command listens.
@@ -62,7 +64,7 @@ impl Client {
         let (path, headers) = ("/mcp".to_owned(), String::new());
         let (session, open) = (Arc::default(), Arc::default());
         let way = Way::Http(Http { address, path, headers, session, messages, open });
-        Self { child: None, way, incoming, next: 1, heard: Vec::new() }
+        Self { child: None, way, incoming, next: 1, about: None, heard: Vec::new() }
     }
 
     /// At this path instead of the usual one.
@@ -114,6 +116,15 @@ impl Client {
         answer
     }
 
+    /// Speaks as clients of the modern era do.
+    pub(crate) fn without_handshake(&mut self, capabilities: Value) {
+        self.about = Some(json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": capabilities,
+            "io.modelcontextprotocol/clientInfo": { "name": "tests", "version": "1" },
+        }));
+    }
+
     /// Sends a request and waits for its answer.
     pub(crate) fn request(&mut self, method: &str, params: Value) -> Value {
         let id = self.send(method, params);
@@ -121,7 +132,10 @@ impl Client {
     }
 
     /// Sends a request; gives its id.
-    pub(crate) fn send(&mut self, method: &str, params: Value) -> u64 {
+    pub(crate) fn send(&mut self, method: &str, mut params: Value) -> u64 {
+        for (name, value) in self.about.iter().flat_map(|about| about.as_object()).flatten() {
+            params["_meta"][name] = value.clone();
+        }
         let id = self.next;
         self.next += 1;
         let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
@@ -279,6 +293,7 @@ impl Http {
     fn post(&self, body: &[u8], wait: Wait) {
         let mut stream = TcpStream::connect(self.address).unwrap();
         let session = self.session.lock().as_ref().map(|id| format!("mcp-session-id: {id}\r\n"));
+        let session = session.or_else(|| modern_headers(body));
         let head = format!(
             "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n{}accept: application/json, \
              text/event-stream\r\n{}content-length: {}\r\nconnection: close\r\n\r\n",
@@ -313,6 +328,16 @@ impl Http {
 /// What is said beside a call that has a key.
 pub(crate) fn keyed(key: &str) -> Value {
     json!({ "dev.steadfast/idempotency-key": key })
+}
+
+/// What the headers of a request of the modern era say again.
+fn modern_headers(body: &[u8]) -> Option<String> {
+    let message: Value = serde_json::from_slice(body).ok()?;
+    let params = &message["params"];
+    let version = params["_meta"]["io.modelcontextprotocol/protocolVersion"].as_str()?;
+    let method = message["method"].as_str()?;
+    let name = params["name"].as_str().map(|name| format!("mcp-name: {name}\r\n")).unwrap_or_default();
+    Some(format!("mcp-protocol-version: {version}\r\nmcp-method: {method}\r\n{name}"))
 }
 
 /// What a call was answered with.

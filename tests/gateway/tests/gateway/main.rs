@@ -10,6 +10,7 @@
 
 mod access;
 mod approvals;
+mod bridge;
 mod client;
 mod conformance;
 mod ends;

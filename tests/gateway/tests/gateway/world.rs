@@ -21,10 +21,27 @@ pub(crate) enum By {
     Http,
 }
 
+/// Which era of the protocol the server is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Era {
+    Older,
+    Modern,
+}
+
+impl Era {
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Older => &[],
+            Self::Modern => &["--modern"],
+        }
+    }
+}
+
 pub(crate) struct World {
     folder: PathBuf,
     /// How clients reach the gateway.
     pub(crate) front: By,
+    era: Era,
     /// Where the server listens, if it is reached over HTTP.
     server: Option<Running>,
 }
@@ -44,22 +61,31 @@ impl World {
 
     /// One for each way that leads from a client to a server.
     pub(crate) fn every(test: &str, config: &str) -> impl Iterator<Item = Self> {
+        Self::every_of(Era::Older, test, config)
+    }
+
+    /// The same with a server of this era.
+    pub(crate) fn every_of(era: Era, test: &str, config: &str) -> impl Iterator<Item = Self> {
         let ways =
             [(By::Stdio, By::Stdio), (By::Http, By::Stdio), (By::Stdio, By::Http), (By::Http, By::Http)];
         ways.into_iter().map(move |(front, back)| {
             eprintln!("client by {front:?}, server by {back:?}");
-            Self::of(test, config, front, back)
+            Self::of_era(era, test, config, front, back)
         })
     }
 
     pub(crate) fn of(test: &str, config: &str, front: By, back: By) -> Self {
+        Self::of_era(Era::Older, test, config, front, back)
+    }
+
+    fn of_era(era: Era, test: &str, config: &str, front: By, back: By) -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}_{front:?}_{back:?}"));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("ledger"), "").unwrap();
         fs::write(folder.join("steadfast.toml"), config).unwrap();
-        let server = (back == By::Http).then(|| Running::start(&folder.join("ledger")));
-        Self { folder, front, server }
+        let server = (back == By::Http).then(|| Running::start(&folder.join("ledger"), era));
+        Self { folder, front, era, server }
     }
 
     /// Does this on every way at once.
@@ -110,18 +136,34 @@ impl World {
         begun(Client::on_streams(command))
     }
 
-    /// A client of the gateway with these capabilities.
-    pub(crate) fn client_with(&self, capabilities: serde_json::Value) -> Client {
-        let mut client = match self.front {
+    /// A client of the gateway that has these capabilities.
+    pub(crate) fn client_that_can(&self, capabilities: Value) -> Client {
+        let mut client = self.new_client();
+        client.initialize_with(capabilities);
+        client.request("tools/list", serde_json::json!({}));
+        client
+    }
+
+    /// A client of the modern era with these capabilities, which has said nothing yet.
+    pub(crate) fn modern_client(&self, capabilities: Value) -> Client {
+        let mut client = self.new_client();
+        client.without_handshake(capabilities);
+        client
+    }
+
+    fn new_client(&self) -> Client {
+        match self.front {
             By::Stdio => Client::on_streams(self.wrap(&[])),
             By::Http => {
                 let address = free_address();
                 Client::over_http(self.wrap(&["--listen", &address.to_string()]), address)
             }
-        };
-        client.initialize_with(capabilities);
-        client.request("tools/list", serde_json::json!({}));
-        client
+        }
+    }
+
+    /// How the server is reached.
+    pub(crate) fn back(&self) -> By {
+        if self.server.is_some() { By::Http } else { By::Stdio }
     }
 
     /// Another command of `steadfast`, by an operator in the same folder: what it says and whether it went well.
@@ -144,7 +186,8 @@ impl World {
             Some(server) => command.args(["--url", &format!("http://{}/mcp", server.address)]),
             None => command
                 .args(["--", env!("CARGO_BIN_EXE_steadfast-test-server")])
-                .arg(self.folder.join("ledger")),
+                .arg(self.folder.join("ledger"))
+                .args(self.era.arguments()),
         };
         command
     }
@@ -222,13 +265,13 @@ impl World {
 }
 
 impl Running {
-    fn start(ledger: &Path) -> Self {
+    fn start(ledger: &Path, era: Era) -> Self {
         let (address, child) = (free_address(), Arc::new(Mutex::new(None)));
         let spawn = {
             let ledger = ledger.to_owned();
             move || {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-test-server"));
-                command.arg(&ledger).arg(address.to_string()).spawn().unwrap()
+                command.arg(&ledger).arg(address.to_string()).args(era.arguments()).spawn().unwrap()
             }
         };
         *child.lock() = Some(spawn());

@@ -4,6 +4,7 @@
 
 mod again;
 mod clients;
+mod eras;
 mod everything;
 mod files;
 mod http;
@@ -99,6 +100,12 @@ impl Server {
                 gateway.into_iter().map(OsString::from).chain(bare).collect()
             }
         }
+    }
+
+    /// The gateway in front of it, reached by this URL.
+    pub(crate) fn remote_line(url: &str) -> Vec<OsString> {
+        let gateway = [env!("CARGO_BIN_EXE_steadfast-tested"), "wrap", "--name", "real", "--url", url];
+        gateway.into_iter().map(OsString::from).collect()
     }
 
     /// The same to be started by us.

@@ -1,0 +1,454 @@
+//! Calls that a server asks something about. In the older era it asks while the call runs and goes on when it is answered;
+//! the client of the modern one gets the questions as the answer to its call, and sends the call again with what it says to
+//! them. So the call is held in between: it runs at the server all the time, once.
+//!
+//! A client knows its held call by a state that nobody can guess and that serves once. Who comes with a state that is not
+//! known any more cannot be told what became of the call, and it is never run again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_core::id::Digest;
+use steadfast_mcp::message::{Id, Message, code};
+use steadfast_mcp::raw::{self, RawJson};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::{Running, ToLegacy, is_same, words};
+use crate::server::bridge::no_id;
+use crate::server::pending::Ears;
+use crate::server::{Hear, Life, Pending, Place, Server, cancel};
+
+/// The calls that are held, by their states.
+#[derive(Default)]
+pub(super) struct Held(Mutex<HashMap<String, Waiting>>);
+
+/// A call that waits for its client.
+struct Waiting {
+    request: Message,
+    running: Arc<Running>,
+    sent_as: Arc<AtomicU64>,
+    holding: AbortHandle,
+}
+
+/// What becomes of somebody who comes with a state.
+enum Release {
+    GoesOn(Waiting),
+    /// Nothing is known of such a call, any more.
+    Unknown,
+    /// It is the state of another call.
+    OfAnother,
+}
+
+/// The most calls that are held at a time.
+const MOST_HELD: usize = 256;
+/// How long a call is held.
+const HOLD: Duration = Duration::from_secs(10 * 60);
+/// The most questions of one call that have not been looked at.
+const QUESTIONS: usize = 16;
+/// What the states begin with that we give.
+const STATE: &str = "steadfast-held-";
+
+/// What is said to whoever holds a call.
+pub(super) enum Said {
+    /// The server asks something.
+    Asked(Life, Message),
+    /// It does not want an answer any more to the request of this id.
+    Withdrawn(String),
+    /// The client came back, waits at this number and brings answers.
+    CameBack(u64, Option<RawJson>),
+}
+
+impl Held {
+    pub(super) fn stop(&self) {
+        for (_, waiting) in self.0.lock().drain() {
+            waiting.holding.abort();
+        }
+    }
+
+    /// Holds a call; gives the state that it is known by, if there is room.
+    fn hold(&self, waiting: Waiting) -> Option<String> {
+        let mut held = self.0.lock();
+        if held.len() >= MOST_HELD {
+            return None;
+        }
+        let state = new_state()?;
+        held.insert(state.clone(), waiting);
+        Some(state)
+    }
+
+    /// Lets a call go on that is the same as this request.
+    fn release(&self, state: &str, request: &Message) -> Release {
+        let mut held = self.0.lock();
+        if held.get(state).is_some_and(|waiting| !is_same(&waiting.request, request)) {
+            return Release::OfAnother;
+        }
+        held.remove(state).map_or(Release::Unknown, Release::GoesOn)
+    }
+
+    fn forget(&self, state: &str) {
+        self.0.lock().remove(state);
+    }
+}
+
+/// Sends a call. Its place may be answered by a question.
+pub(super) async fn call(
+    server: &Arc<Server>,
+    bridge: &Arc<ToLegacy>,
+    request: &Message,
+    hear: Option<Hear>,
+) -> Result<Place, Fault> {
+    let (said, hearing) = mpsc::channel(QUESTIONS);
+    let running = Running::new(request, hear.clone(), Some(said));
+    let ears = Ears { hear, running: Some(running.clone()) };
+    let sent = server.pass(&words::request(request), ears).await?;
+    let sent_as = Arc::new(AtomicU64::new(sent.number));
+    let place = server.pending.enter(Life::NONE, Ears::default());
+    let holder = Holder {
+        server: Arc::downgrade(server),
+        pending: server.pending.clone(),
+        bridge: bridge.clone(),
+        request: request.clone(),
+        running,
+        sent_as: sent_as.clone(),
+        sent,
+        hearing,
+        waits: Waits::At(place.number),
+        open: BTreeMap::new(),
+        asked: 0,
+        outcome: None,
+    };
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let holding = tokio::spawn(async move {
+        if let Ok(own) = told.await {
+            holder.hold(own).await;
+        }
+    });
+    let _ = tell.send(holding.abort_handle());
+    Ok(place.brought_by(holding.abort_handle(), sent_as))
+}
+
+/// A client comes back to a call that was held.
+pub(super) async fn go_on(
+    server: &Arc<Server>,
+    bridge: &ToLegacy,
+    request: &Message,
+    hear: Option<Hear>,
+) -> Place {
+    let state = request.param_text("requestState").unwrap_or_default();
+    if !state.starts_with(STATE) {
+        return server.answered(refusal("this state is none that we gave"));
+    }
+    let waiting = match bridge.held.release(&state, request) {
+        Release::GoesOn(waiting) => waiting,
+        Release::Unknown => return server.pending.answered_with(Err(unknown())),
+        Release::OfAnother => return server.answered(refusal("this state belongs to another request")),
+    };
+    let Waiting { running, sent_as, holding, .. } = waiting;
+    let place = server.pending.enter(Life::NONE, Ears::default());
+    running.goes_on(request, hear.clone());
+    server.pending.hears(sent_as.load(std::sync::atomic::Ordering::Relaxed), hear);
+    let answers = request.param("inputResponses").and_then(|text| RawJson::parse(text.to_owned()).ok());
+    let came_back = Said::CameBack(place.number, answers);
+    let is_told = match &running.said {
+        Some(said) => said.send(came_back).await.is_ok(),
+        None => false,
+    };
+    if !is_told {
+        server.pending.settle(place.number, Err(unknown()));
+    }
+    place.brought_by(holding, sent_as)
+}
+
+/// What holds one call.
+struct Holder {
+    server: Weak<Server>,
+    pending: Arc<Pending>,
+    bridge: Arc<ToLegacy>,
+    request: Message,
+    running: Arc<Running>,
+    sent_as: Arc<AtomicU64>,
+    sent: Place,
+    hearing: mpsc::Receiver<Said>,
+    waits: Waits,
+    /// What the server asked and nobody answered, by the names that the client knows it by.
+    open: BTreeMap<String, (Life, Message)>,
+    asked: u64,
+    /// What became of the call while nobody waited for it.
+    outcome: Option<Result<Message, Fault>>,
+}
+
+/// Whether the client waits.
+enum Waits {
+    /// At this number.
+    At(u64),
+    /// It has to come back with this state before this time.
+    ToComeBack(String, Instant),
+}
+
+impl Holder {
+    async fn hold(mut self, own: AbortHandle) {
+        loop {
+            let until = match &self.waits {
+                Waits::At(_) => None,
+                Waits::ToComeBack(_, until) => Some(*until),
+            };
+            let too_long = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // What the server asked before it answered is nobody's question any more.
+                biased;
+                answer = self.sent.answer(), if self.outcome.is_none() => {
+                    self.outcome = Some(answer);
+                    self.open.clear();
+                }
+                said = self.hearing.recv() => match said {
+                    Some(said) => self.hear(said).await,
+                    None => return,
+                },
+                () = too_long => return self.give_up().await,
+            }
+            let Waits::At(number) = self.waits else { continue };
+            if let Some(outcome) = self.outcome.take() {
+                let method = self.request.method().unwrap_or_default();
+                let outcome = outcome.map(|answer| self.bridge.about.answer(method, &answer));
+                self.pending.settle(number, outcome);
+                return;
+            }
+            if !self.open.is_empty() {
+                self.ask(number, &own).await;
+            }
+        }
+    }
+
+    async fn hear(&mut self, said: Said) {
+        match said {
+            // The call is over, and what it asked is not waited for.
+            Said::Asked(..) if self.outcome.is_some() => {}
+            Said::Asked(life, request) => {
+                self.asked += 1;
+                self.open.insert(format!("q{}", self.asked), (life, request));
+            }
+            Said::Withdrawn(id) => {
+                self.open.retain(|_, (_, request)| request.id().is_none_or(|own| !own.is(&id)));
+            }
+            Said::CameBack(number, answers) => {
+                self.waits = Waits::At(number);
+                let Some(answers) = answers else { return };
+                for member in raw::members(answers.as_str()) {
+                    let answer = answers.as_str().get(member.value).filter(|answer| answer.starts_with('{'));
+                    let answer = answer.and_then(|answer| RawJson::parse(answer.to_owned()).ok());
+                    let Some(answer) = answer else { continue };
+                    let Some((life, request)) = self.open.remove(&*member.name) else { continue };
+                    self.answer(life, request.id(), |id| Message::result_response(id, &answer)).await;
+                }
+            }
+        }
+    }
+
+    /// Gives the client what the server asks.
+    async fn ask(&mut self, number: u64, own: &AbortHandle) {
+        let waiting = Waiting {
+            request: self.request.clone(),
+            running: self.running.clone(),
+            sent_as: self.sent_as.clone(),
+            holding: own.clone(),
+        };
+        let Some(state) = self.bridge.held.hold(waiting) else {
+            return self.refuse("too many calls wait for their clients").await;
+        };
+        let asked: Vec<(&str, &Message)> =
+            self.open.iter().map(|(key, (_, request))| (key.as_str(), request)).collect();
+        let answer = self.bridge.about.input_required(&asked, &state);
+        self.waits = Waits::ToComeBack(state, Instant::now() + HOLD);
+        self.pending.settle(number, Ok(answer));
+    }
+
+    async fn give_up(mut self) {
+        if let Waits::ToComeBack(state, _) = &self.waits {
+            self.bridge.held.forget(state);
+        }
+        if self.outcome.is_none() {
+            self.refuse("the client did not answer in time").await;
+            if let Some(server) = self.server.upgrade() {
+                let why = "the client did not come back for the answer";
+                server.pass_told(&cancel(&self.sent.id(), why)).await;
+            }
+        }
+    }
+
+    async fn refuse(&mut self, why: &str) {
+        for (_, (life, request)) in std::mem::take(&mut self.open) {
+            let refused = |id: &Id| Message::error_response(Some(id), code::INTERNAL_ERROR, why, None);
+            self.answer(life, request.id(), refused).await;
+        }
+    }
+
+    async fn answer(&self, life: Life, id: Option<Id>, answer: impl FnOnce(&Id) -> Message) {
+        if let (Some(server), Some(id)) = (self.server.upgrade(), id) {
+            server.answer(life, &answer(&id)).await;
+        }
+    }
+}
+
+/// What becomes of a call is not known: it was sent, and nobody waits for it any more.
+fn unknown() -> Fault {
+    let source = Source::Transport { error: Transport::ConnectionClosed, written: true };
+    Fault::new(
+        source,
+        "the call that waited for these answers is not there any more; it may have had its effect",
+    )
+}
+
+fn refusal(why: &str) -> Message {
+    Message::error_response(Some(&no_id()), code::INVALID_PARAMS, why, None)
+}
+
+/// A state that nobody can guess; none where the system has no randomness.
+fn new_state() -> Option<String> {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(format!("{STATE}{}", Digest::from_bytes(bytes).to_hex()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Message {
+        Message::parse(text.to_owned(), usize::MAX).unwrap()
+    }
+
+    /// A call that runs at a server, and whoever waits for it.
+    struct Called {
+        bridge: Arc<ToLegacy>,
+        pending: Arc<Pending>,
+        running: Arc<Running>,
+        number: u64,
+        place: Place,
+    }
+
+    fn called(bridge: &Arc<ToLegacy>) -> Called {
+        let request =
+            parsed(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","arguments":{}}}"#);
+        let pending = Arc::<Pending>::default();
+        let (said, hearing) = mpsc::channel(QUESTIONS);
+        let running = Running::new(&request, None, Some(said));
+        let sent = pending.enter(Life(1), Ears { hear: None, running: Some(running.clone()) });
+        let place = pending.enter(Life::NONE, Ears::default());
+        let (number, sent_as) = (sent.number, Arc::new(AtomicU64::new(sent.number)));
+        let holder = Holder {
+            server: Weak::new(),
+            pending: pending.clone(),
+            bridge: bridge.clone(),
+            request,
+            running: running.clone(),
+            sent_as: sent_as.clone(),
+            sent,
+            hearing,
+            waits: Waits::At(place.number),
+            open: BTreeMap::new(),
+            asked: 0,
+            outcome: None,
+        };
+        let holding = tokio::spawn(async move {
+            let own = tokio::spawn(std::future::pending::<()>()).abort_handle();
+            holder.hold(own).await;
+        });
+        let place = place.brought_by(holding.abort_handle(), sent_as);
+        Called { bridge: bridge.clone(), pending, running, number, place }
+    }
+
+    fn bridge() -> Arc<ToLegacy> {
+        let agreed = parsed(r#"{"jsonrpc":"2.0","id":1,"result":{"capabilities":{}}}"#);
+        Arc::new(ToLegacy::agreed(&agreed).unwrap())
+    }
+
+    impl Called {
+        async fn asks(&mut self) -> Message {
+            let request = parsed(r#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#);
+            let said = self.running.said.clone().unwrap();
+            said.send(Said::Asked(Life(1), request)).await.unwrap_or_else(|_| panic!("it is heard"));
+            self.place.answer().await.unwrap()
+        }
+
+        fn is_held(&self, asked: &Message) -> bool {
+            let state = raw::get(asked.result().unwrap(), "requestState").and_then(raw::string).unwrap();
+            self.bridge.held.0.lock().contains_key(&*state)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_held_for_ten_minutes_and_no_longer() {
+        let mut call = called(&bridge());
+        let asked = call.asks().await;
+        assert_eq!(raw::get(asked.result().unwrap(), "resultType"), Some("\"input_required\""));
+        // Whoever got the questions has let go of the place of the call.
+        let (pending, bridge, number) = (call.pending.clone(), call.bridge.clone(), call.number);
+        tokio::time::sleep(HOLD - Duration::from_secs(1)).await;
+        assert!(call.is_held(&asked));
+        drop(call);
+        assert_eq!(pending.running(Life(1), Some(number)).len(), 1, "it runs on");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(bridge.held.0.lock().is_empty());
+        assert_eq!(pending.all_running().len(), 0, "nobody waits for it any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_does_not_wait_any_more_for_a_call_that_is_not_held_ends_it() {
+        let call = called(&bridge());
+        let (pending, number) = (call.pending.clone(), call.number);
+        assert_eq!(pending.running(Life(1), Some(number)).len(), 1);
+        drop(call);
+        tokio::task::yield_now().await;
+        assert_eq!(pending.all_running().len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_became_of_a_call_while_it_was_held_is_kept_for_its_client() {
+        let bridge = bridge();
+        let mut call = called(&bridge);
+        call.asks().await;
+        let fault =
+            Fault::new(Source::Transport { error: Transport::ConnectionReset, written: true }, "gone");
+        call.pending.lost(Life(1), &fault);
+        let said = call.running.said.clone().unwrap();
+        let mut again = call.pending.enter(Life::NONE, Ears::default());
+        said.send(Said::CameBack(again.number, None)).await.unwrap_or_else(|_| panic!("it is heard"));
+        assert_eq!(again.answer().await, Err(fault));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_so_many_calls_are_held() {
+        let bridge = bridge();
+        let mut all = Vec::new();
+        for _ in 0..MOST_HELD {
+            let mut call = called(&bridge);
+            call.asks().await;
+            all.push(call);
+        }
+        let mut call = called(&bridge);
+        let late = tokio::time::timeout(Duration::from_secs(1), call.asks()).await;
+        assert!(late.is_err(), "its server is refused, and the call goes on");
+        assert_eq!(bridge.held.0.lock().len(), MOST_HELD);
+        let answer = parsed(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, call.number));
+        call.pending.answered(Life(1), &Id::number(call.number), answer);
+        assert!(call.place.answer().await.is_ok());
+    }
+
+    #[test]
+    fn no_two_states_are_the_same() {
+        let (one, two) = (new_state().unwrap(), new_state().unwrap());
+        assert_ne!(one, two);
+        assert_eq!(one.len(), STATE.len() + 64);
+    }
+}

@@ -1,0 +1,292 @@
+//! What is said in the one era in the words of the other, for a server of the older one.
+
+use steadfast_mcp::http::{LEGACY, META_CAPABILITIES, META_VERSION, MODERN};
+use steadfast_mcp::message::Message;
+use steadfast_mcp::raw::{self, RawJson};
+
+use super::super::no_id;
+use super::super::words::{CLIENT_INFO, INPUT_REQUIRED, SERVER_INFO, list, object, with_first, without};
+use super::inner;
+use crate::news::LOG_LEVEL;
+
+/// What a server said of itself in the handshake, as the modern era has it.
+#[derive(Debug)]
+pub(super) struct About {
+    capabilities: RawJson,
+    info: Option<RawJson>,
+    instructions: Option<RawJson>,
+}
+
+impl About {
+    /// From the result of `initialize`. Tasks of the older era are not those of the modern one, and are not offered.
+    pub(super) fn of(result: &str) -> Self {
+        let member = |name| raw::get(result, name).and_then(|value| RawJson::parse(value.to_owned()).ok());
+        Self {
+            capabilities: without(inner(result, "capabilities").unwrap_or("{}"), &["tasks"]),
+            info: member("serverInfo"),
+            instructions: member("instructions"),
+        }
+    }
+
+    /// Whether it can do this.
+    pub(super) fn has(&self, capability: &str) -> bool {
+        inner(self.capabilities.as_str(), capability).is_some()
+    }
+
+    /// Whether it can do this part of something.
+    pub(super) fn has_within(&self, capability: &str, part: &str) -> bool {
+        let whole = inner(self.capabilities.as_str(), capability);
+        whole.and_then(|whole| raw::get(whole, part)) == Some("true")
+    }
+
+    /// The answer to `server/discover`.
+    pub(super) fn discovered(&self) -> Message {
+        let versions = list(&[MODERN]);
+        let members =
+            [("supportedVersions", versions.as_str()), ("capabilities", self.capabilities.as_str())];
+        let instructions = self.instructions.iter().map(|text| ("instructions", text.as_str()));
+        let result = object(members.into_iter().chain(instructions));
+        self.answer("server/discover", &Message::result_response(&no_id(), &result))
+    }
+
+    /// An answer of the server as the modern era wants it: of which kind it is, from whom, and whether it may be kept. What
+    /// the server says itself of these stays.
+    pub(super) fn answer(&self, method: &str, answer: &Message) -> Message {
+        if answer.result().is_none() {
+            return answer.clone();
+        }
+        let kind = ("resultType", "\"complete\"");
+        let answer = match is_cacheable(method) {
+            true => with_first(answer, &[kind, ("ttlMs", "0"), ("cacheScope", "\"private\"")]),
+            false => with_first(answer, &[kind]),
+        };
+        self.signed(answer)
+    }
+
+    /// A result that asks the client for this before the call can go on.
+    pub(super) fn input_required(&self, asked: &[(&str, &Message)], state: &str) -> Message {
+        let asked: Vec<(&str, RawJson)> =
+            asked.iter().map(|(key, request)| (*key, question(request))).collect();
+        let asked = object(asked.iter().map(|(key, question)| (*key, question.as_str())));
+        let state = RawJson::string(state);
+        let result = object([
+            ("resultType", INPUT_REQUIRED),
+            ("inputRequests", asked.as_str()),
+            ("requestState", state.as_str()),
+        ]);
+        self.signed(Message::result_response(&no_id(), &result))
+    }
+
+    fn signed(&self, answer: Message) -> Message {
+        match &self.info {
+            Some(info) if answer.meta_member(SERVER_INFO).is_none() => {
+                answer.rewrite().meta(SERVER_INFO, info.clone()).finish()
+            }
+            Some(_) | None => answer,
+        }
+    }
+}
+
+/// A request of a server without what makes it one that stands alone.
+fn question(request: &Message) -> RawJson {
+    let method = RawJson::string(request.method().unwrap_or_default());
+    let params = request.params().map(|params| ("params", params));
+    object([("method", method.as_str())].into_iter().chain(params))
+}
+
+/// Whether the results of this say in the modern era how long they may be kept.
+fn is_cacheable(method: &str) -> bool {
+    matches!(
+        method,
+        "server/discover"
+            | "tools/list"
+            | "prompts/list"
+            | "resources/list"
+            | "resources/templates/list"
+            | "resources/read"
+    )
+}
+
+/// The handshake with a server for a client that says of itself what is in this request.
+pub(crate) fn initialize(request: &Message) -> Message {
+    let version = RawJson::string(LEGACY[0]);
+    let capabilities = capabilities(request);
+    let info = request.meta_member(CLIENT_INFO).filter(|info| info.starts_with('{'));
+    let params = object([
+        ("protocolVersion", version.as_str()),
+        ("capabilities", capabilities.as_str()),
+        ("clientInfo", info.unwrap_or(r#"{"name":"unknown","version":"unknown"}"#)),
+    ]);
+    Message::request(&no_id(), "initialize", Some(&params))
+}
+
+/// What the client of a request can do, as far as both eras know it.
+pub(super) fn capabilities(request: &Message) -> RawJson {
+    let declared = request.meta_member(META_CAPABILITIES).filter(|value| value.starts_with('{'));
+    without(declared.unwrap_or("{}"), &["extensions", "tasks"])
+}
+
+/// A request as the older era has it.
+pub(super) fn request(request: &Message) -> Message {
+    let bare = request.rewrite().without_meta(META_VERSION).without_meta(META_CAPABILITIES);
+    bare.without_meta(CLIENT_INFO).without_meta(LOG_LEVEL).finish()
+}
+
+/// Whether only the older era has this, or has it as something else.
+pub(super) fn is_only_older(method: &str) -> bool {
+    matches!(method, "ping" | "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe")
+        || method.starts_with("tasks/")
+}
+
+/// How grave something is that a server logs, the least grave first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Level(usize);
+
+const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+
+impl Level {
+    pub(super) fn of(name: &str) -> Option<Self> {
+        LEVELS.iter().position(|level| *level == name).map(Self)
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        LEVELS.get(self.0).copied().unwrap_or("emergency")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn parsed(message: Value) -> Message {
+        Message::parse(message.to_string(), usize::MAX).unwrap()
+    }
+
+    fn value(text: &str) -> Value {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn modern() -> Message {
+        parsed(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+            "name": "t",
+            "arguments": { "a": 1.50 },
+            "_meta": {
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": { "sampling": {}, "extensions": { "x/y": {} } },
+                "io.modelcontextprotocol/clientInfo": { "name": "c", "version": "2" },
+                "io.modelcontextprotocol/logLevel": "info",
+                "progressToken": 7,
+                "vendor/thing": 1,
+            },
+        }}))
+    }
+
+    fn about() -> About {
+        About::of(
+            r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},"tasks":{"list":{}}},
+            "serverInfo":{"name":"s","version":"1"},"instructions":"Ask."}"#,
+        )
+    }
+
+    #[test]
+    fn a_request_loses_what_only_the_modern_era_has() {
+        let sent = value(request(&modern()).params().unwrap());
+        assert_eq!(
+            sent,
+            json!({ "name": "t", "arguments": { "a": 1.5 }, "_meta": { "progressToken": 7, "vendor/thing": 1 } })
+        );
+    }
+
+    #[test]
+    fn a_server_is_told_in_its_handshake_what_the_client_says_with_each_request() {
+        let asked = initialize(&modern());
+        assert_eq!(
+            value(asked.params().unwrap()),
+            json!({
+                "protocolVersion": "2025-11-25",
+                "capabilities": { "sampling": {} },
+                "clientInfo": { "name": "c", "version": "2" },
+            })
+        );
+        let bare = parsed(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }));
+        assert_eq!(value(initialize(&bare).param("capabilities").unwrap()), json!({}));
+        assert!(initialize(&bare).param("clientInfo").is_some(), "the older era wants one");
+    }
+
+    #[test]
+    fn what_a_server_is_stands_in_the_answer_to_the_question_of_the_modern_era() {
+        assert_eq!(
+            value(about().discovered().result().unwrap()),
+            json!({
+                "resultType": "complete",
+                "ttlMs": 0,
+                "cacheScope": "private",
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": { "tools": { "listChanged": true } },
+                "instructions": "Ask.",
+                "_meta": { "io.modelcontextprotocol/serverInfo": { "name": "s", "version": "1" } },
+            })
+        );
+        assert!(about().has_within("tools", "listChanged") && !about().has("tasks"));
+    }
+
+    #[test]
+    fn results_say_what_they_are_and_errors_stay_what_they_were() {
+        let result = |method, result: Value| {
+            let answer = parsed(json!({ "jsonrpc": "2.0", "id": 3, "result": result }));
+            value(about().answer(method, &answer).result().unwrap())
+        };
+        let info = json!({ "name": "s", "version": "1" });
+        assert_eq!(
+            result("tools/call", json!({ "content": [], "_meta": { "own": 1 } })),
+            json!({
+                "resultType": "complete",
+                "content": [],
+                "_meta": { "own": 1, "io.modelcontextprotocol/serverInfo": info },
+            })
+        );
+        let listed = result("tools/list", json!({ "tools": [], "ttlMs": 5 }));
+        assert_eq!((&listed["ttlMs"], &listed["cacheScope"]), (&json!(5), &json!("private")));
+        let error = parsed(json!({ "jsonrpc": "2.0", "id": 3, "error": { "code": -1, "message": "no" } }));
+        assert_eq!(about().answer("tools/list", &error), error);
+    }
+
+    #[test]
+    fn questions_of_a_server_stand_in_a_result() {
+        let asked = parsed(json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": {
+            "message": "who?", "requestedSchema": {},
+        }}));
+        let roots = parsed(json!({ "jsonrpc": "2.0", "id": 9, "method": "roots/list" }));
+        let required = about().input_required(&[("1", &asked), ("2", &roots)], "secret");
+        let result = value(required.result().unwrap());
+        assert_eq!(
+            result["inputRequests"],
+            json!({
+                "1": { "method": "elicitation/create", "params": { "message": "who?", "requestedSchema": {} } },
+                "2": { "method": "roots/list" },
+            })
+        );
+        assert_eq!(
+            (&result["resultType"], &result["requestState"]),
+            (&json!("input_required"), &json!("secret"))
+        );
+    }
+
+    #[test]
+    fn methods_of_the_older_era_alone_are_not_offered() {
+        for method in ["ping", "logging/setLevel", "resources/subscribe", "tasks/get"] {
+            assert!(is_only_older(method), "{method}");
+        }
+        assert!(!is_only_older("tools/call") && !is_only_older("resources/read"));
+    }
+
+    #[test]
+    fn levels_are_ordered_as_they_are_grave() {
+        let level = |name| Level::of(name).unwrap();
+        assert!(level("debug") < level("info") && level("error") < level("emergency"));
+        assert_eq!(level("warning").name(), "warning");
+        assert_eq!(Level::of("loud"), None);
+    }
+}

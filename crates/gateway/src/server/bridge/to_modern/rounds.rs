@@ -1,0 +1,108 @@
+//! Calls in rounds. A server of the modern era that wants to know something answers the call with its questions; they are
+//! asked of the client, which still waits, and the call is sent again with what it said.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_mcp::message::Message;
+use steadfast_mcp::raw::RawJson;
+
+use super::super::words::{can_be_asked, with_none};
+use super::words::{Asked, Client, Wanted, unanswered};
+use super::{Question, ToModern};
+use crate::server::pending::Ears;
+use crate::server::{Hear, Life, Place, Server};
+
+/// A server that asks more often than this does not know what it wants.
+const MOST_ROUNDS: u32 = 16;
+/// How long a server is left alone that asks for nothing but to be called again, the first time and at most.
+const LATER: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
+
+/// Sends a call, and brings its last answer.
+pub(super) async fn call(
+    server: &Arc<Server>,
+    bridge: &Arc<ToModern>,
+    request: Message,
+    hear: Option<Hear>,
+) -> Result<Place, Fault> {
+    let sent = server.pass(&request, hear.clone().into()).await?;
+    let sent_as = Arc::new(AtomicU64::new(sent.number));
+    let place = server.pending.enter(Life::NONE, Ears::default());
+    let rounds =
+        Rounds { server: server.clone(), bridge: bridge.clone(), request, hear, sent_as: sent_as.clone() };
+    let (pending, number) = (server.pending.clone(), place.number);
+    let bringing = tokio::spawn(async move {
+        let answer = rounds.last(sent).await;
+        pending.settle(number, answer);
+    });
+    Ok(place.brought_by(bringing.abort_handle(), sent_as))
+}
+
+struct Rounds {
+    server: Arc<Server>,
+    bridge: Arc<ToModern>,
+    request: Message,
+    hear: Option<Hear>,
+    sent_as: Arc<AtomicU64>,
+}
+
+impl Rounds {
+    async fn last(&self, first: Place) -> Result<Message, Fault> {
+        let method = self.request.method().unwrap_or_default();
+        let (mut sent, mut pause) = (first, LATER.0);
+        for round in 0.. {
+            let answer = sent.answer().await?;
+            let Some(wanted) = Wanted::of(&answer) else { return Ok(with_none(&answer, "resultType")) };
+            if round == MOST_ROUNDS {
+                break;
+            }
+            if wanted.questions.is_empty() {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LATER.1);
+            }
+            let answers = match self.ask(&wanted.questions).await {
+                Ok(answers) => answers,
+                Err(why) => return Ok(unanswered(method, &why)),
+            };
+            let again = wanted.answered(&self.request, &answers);
+            let ears = self.hear.clone().into();
+            sent = self.server.pass(&again, ears).await.map_err(|fault| begun(&fault))?;
+            self.sent_as.store(sent.number, Ordering::Relaxed);
+        }
+        Ok(unanswered(method, "the server asked again and again and never answered"))
+    }
+
+    /// Asks the client everything at once. An answer that is an error ends the call: the server has no way to be told.
+    async fn ask<'q>(&self, questions: &'q [Asked]) -> Result<Vec<(&'q str, RawJson)>, String> {
+        let client = Client::of(self.server.handshake.initialize().as_ref());
+        for Asked { method, params, .. } in questions {
+            let params = params.as_ref().map(RawJson::as_str);
+            can_be_asked(client.capabilities.as_str(), method, params)?;
+        }
+        let mut open: Vec<(&str, Question)> = Vec::new();
+        for Asked { key, method, params } in questions {
+            let asked = self.bridge.ask(&self.server, method, params.as_ref()).await;
+            open.push((key, asked.ok_or("too many questions wait for the client")?));
+        }
+        let mut answers = Vec::new();
+        for (key, mut question) in open {
+            let answer = (&mut question.answer).await.map_err(|_| "the client was not asked")?;
+            match answer.result_json() {
+                Some(result) => answers.push((key, result)),
+                None => {
+                    let said = answer.error_text().unwrap_or_default();
+                    return Err(format!("the client did not answer what the server asked: {said}"));
+                }
+            }
+        }
+        Ok(answers)
+    }
+}
+
+/// What was sent first may have had its effect, whatever became of what was sent last.
+fn begun(fault: &Fault) -> Fault {
+    let source = Source::Transport { error: Transport::ConnectionClosed, written: true };
+    Fault::new(source, fault.message.clone())
+}

@@ -1,0 +1,297 @@
+//! What is said in the one era in the words of the other, for a server of the modern one.
+
+use steadfast_mcp::http::{LEGACY, META_CAPABILITIES, META_VERSION, MODERN};
+use steadfast_mcp::message::{Message, code};
+use steadfast_mcp::raw::{self, RawJson};
+
+use super::super::no_id;
+use super::super::words::{CLIENT_INFO, INPUT_REQUIRED, SERVER_INFO, list, object, without};
+use crate::news::LOG_LEVEL;
+
+/// How grave something may be that a server logs.
+pub(super) const LEVELS: [&str; 8] =
+    ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+
+/// What a server said of itself when it was asked.
+#[derive(Debug)]
+pub(super) struct About {
+    capabilities: RawJson,
+    info: Option<RawJson>,
+    instructions: Option<RawJson>,
+}
+
+impl About {
+    /// From the result of `server/discover`. Extensions of the modern era are not known in the older one.
+    pub(super) fn of(result: &str) -> Self {
+        let owned = |value: &str| RawJson::parse(value.to_owned()).ok();
+        let capabilities = raw::get(result, "capabilities").filter(|value| value.starts_with('{'));
+        let info = raw::get(result, "_meta").and_then(|meta| raw::get(meta, SERVER_INFO));
+        Self {
+            capabilities: without(capabilities.unwrap_or("{}"), &["extensions"]),
+            info: info.filter(|info| info.starts_with('{')).and_then(owned),
+            instructions: raw::get(result, "instructions").and_then(owned),
+        }
+    }
+
+    /// The answer to a client's handshake: in its version, if there is such a one. A server that does not say what it is
+    /// called is called as we call it.
+    pub(super) fn initialized(&self, request: &Message, name: &str) -> Message {
+        let asked = request.param_text("protocolVersion").unwrap_or_default();
+        let version = LEGACY.iter().find(|version| **version == asked).unwrap_or(&LEGACY[0]);
+        let (version, name) = (RawJson::string(version), RawJson::string(name));
+        let ours = object([("name", name.as_str()), ("version", "\"unknown\"")]);
+        let info = self.info.as_ref().unwrap_or(&ours);
+        let members = [
+            ("protocolVersion", version.as_str()),
+            ("capabilities", self.capabilities.as_str()),
+            ("serverInfo", info.as_str()),
+        ];
+        let instructions = self.instructions.iter().map(|text| ("instructions", text.as_str()));
+        let result = object(members.into_iter().chain(instructions));
+        Message::result_response(&request.id().unwrap_or_else(no_id), &result)
+    }
+
+    /// What to listen for, for a client that watches these resources; nothing if there is nothing to hear.
+    pub(super) fn filter(&self, watched: &[String]) -> Option<RawJson> {
+        let tells = |capability: &str| {
+            let capability = raw::get(self.capabilities.as_str(), capability);
+            capability.and_then(|inner| raw::get(inner, "listChanged")) == Some("true")
+        };
+        let lists = [
+            ("tools", "toolsListChanged"),
+            ("prompts", "promptsListChanged"),
+            ("resources", "resourcesListChanged"),
+        ];
+        let lists =
+            lists.into_iter().filter(|(capability, _)| tells(capability)).map(|(_, name)| (name, "true"));
+        let uris = list(watched);
+        let uris = (!watched.is_empty()).then_some(("resourceSubscriptions", uris.as_str()));
+        let filter = object(lists.chain(uris));
+        (filter.as_str() != "{}").then_some(filter)
+    }
+}
+
+/// What a client said of itself in its handshake.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) capabilities: RawJson,
+    info: Option<RawJson>,
+}
+
+impl Client {
+    /// From the parameters of `initialize`. Tasks of the older era are not those of the modern one.
+    pub(super) fn of(params: Option<&RawJson>) -> Self {
+        let params = params.map_or("{}", RawJson::as_str);
+        let capabilities = raw::get(params, "capabilities").filter(|value| value.starts_with('{'));
+        let info = raw::get(params, "clientInfo").filter(|info| info.starts_with('{'));
+        Self {
+            capabilities: without(capabilities.unwrap_or("{}"), &["tasks"]),
+            info: info.and_then(|info| RawJson::parse(info.to_owned()).ok()),
+        }
+    }
+
+    /// A request that says of itself what the client said once.
+    pub(super) fn dressed(&self, request: &Message, log_level: Option<RawJson>) -> Message {
+        let mut dressed = request
+            .rewrite()
+            .meta(META_VERSION, RawJson::string(MODERN))
+            .meta(META_CAPABILITIES, self.capabilities.clone());
+        if let Some(info) = &self.info {
+            dressed = dressed.meta(CLIENT_INFO, info.clone());
+        }
+        if let Some(level) = log_level {
+            dressed = dressed.meta(LOG_LEVEL, level);
+        }
+        dressed.finish()
+    }
+}
+
+/// What a server wants to know before it goes on.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) questions: Vec<Asked>,
+    pub(super) state: Option<RawJson>,
+}
+
+/// One thing that it wants to know.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// What the server calls it.
+    pub(super) key: String,
+    pub(super) method: String,
+    pub(super) params: Option<RawJson>,
+}
+
+impl Wanted {
+    /// What an answer asks for, if it does.
+    pub(super) fn of(answer: &Message) -> Option<Self> {
+        let result = answer.result()?;
+        raw::get(result, "resultType").filter(|kind| *kind == INPUT_REQUIRED)?;
+        let owned = |value: &str| RawJson::parse(value.to_owned()).ok();
+        let asked = raw::get(result, "inputRequests").unwrap_or("{}");
+        let questions = raw::members(asked).filter_map(|member| {
+            let question = asked.get(member.value)?;
+            Some(Asked {
+                key: member.name.into_owned(),
+                method: raw::get(question, "method").and_then(raw::string)?.into_owned(),
+                params: raw::get(question, "params").and_then(owned),
+            })
+        });
+        Some(Self {
+            questions: questions.take(MOST_QUESTIONS).collect(),
+            state: raw::get(result, "requestState").and_then(owned),
+        })
+    }
+
+    /// The request again, with what the client said.
+    pub(super) fn answered(&self, request: &Message, answers: &[(&str, RawJson)]) -> Message {
+        let mut again = request.rewrite();
+        if !answers.is_empty() {
+            let answers = object(answers.iter().map(|(key, answer)| (*key, answer.as_str())));
+            again = again.param("inputResponses", answers);
+        }
+        if let Some(state) = &self.state {
+            again = again.param("requestState", state.clone());
+        }
+        again.finish()
+    }
+}
+
+/// The most questions of one round.
+const MOST_QUESTIONS: usize = 64;
+
+/// What a client of the older era gets when the server could not be told what it wanted to know. There the server would say
+/// it itself: of a tool in the result, so that the model sees it.
+pub(super) fn unanswered(method: &str, why: &str) -> Message {
+    if method != "tools/call" {
+        return Message::error_response(Some(&no_id()), code::INVALID_REQUEST, why, None);
+    }
+    let text = RawJson::string(why);
+    let block = object([("type", "\"text\""), ("text", text.as_str())]);
+    let blocks = format!("[{}]", block.as_str());
+    Message::result_response(&no_id(), &object([("content", blocks.as_str()), ("isError", "true")]))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn parsed(message: Value) -> Message {
+        Message::parse(message.to_string(), usize::MAX).unwrap()
+    }
+
+    fn value(text: &str) -> Value {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn initialize(version: &str) -> Message {
+        parsed(json!({ "jsonrpc": "2.0", "id": "i", "method": "initialize", "params": {
+            "protocolVersion": version,
+            "capabilities": { "elicitation": {}, "tasks": {} },
+            "clientInfo": { "name": "c", "version": "1" },
+        }}))
+    }
+
+    fn about() -> About {
+        About::of(
+            &json!({
+                "supportedVersions": ["2026-07-28"],
+                "resultType": "complete",
+                "ttlMs": 0,
+                "cacheScope": "public",
+                "capabilities": { "tools": { "listChanged": true }, "prompts": {}, "extensions": { "x/y": {} } },
+                "instructions": "Ask.",
+                "_meta": { "io.modelcontextprotocol/serverInfo": { "name": "s", "version": "1" } },
+            })
+            .to_string(),
+        )
+    }
+
+    #[test]
+    fn the_handshake_is_answered_in_the_version_of_the_client() {
+        let answer = about().initialized(&initialize("2025-06-18"), "ours");
+        assert_eq!(
+            value(answer.result().unwrap()),
+            json!({
+                "protocolVersion": "2025-06-18",
+                "capabilities": { "tools": { "listChanged": true }, "prompts": {} },
+                "serverInfo": { "name": "s", "version": "1" },
+                "instructions": "Ask.",
+            })
+        );
+        assert_eq!(answer.id(), initialize("x").id());
+        let bare = About::of("{}").initialized(&initialize("1999-01-01"), "ours");
+        let bare = value(bare.result().unwrap());
+        assert_eq!(bare["protocolVersion"], "2025-11-25");
+        assert_eq!(bare["serverInfo"], json!({ "name": "ours", "version": "unknown" }));
+    }
+
+    #[test]
+    fn what_a_client_said_once_goes_with_every_request() {
+        let client = Client::of(initialize("2025-11-25").params_json().as_ref());
+        let request = parsed(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {
+            "cursor": "2", "_meta": { "progressToken": 7 },
+        }}));
+        let dressed = client.dressed(&request, Some(RawJson::string("info")));
+        assert_eq!(
+            value(dressed.params().unwrap()),
+            json!({ "cursor": "2", "_meta": {
+                "progressToken": 7,
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": { "elicitation": {} },
+                "io.modelcontextprotocol/clientInfo": { "name": "c", "version": "1" },
+                "io.modelcontextprotocol/logLevel": "info",
+            }})
+        );
+        let bare = parsed(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }));
+        let dressed = Client::of(None).dressed(&bare, None);
+        assert_eq!(dressed.meta_member(META_CAPABILITIES), Some("{}"));
+        assert_eq!(dressed.meta_member(CLIENT_INFO), None);
+    }
+
+    #[test]
+    fn one_listens_for_what_there_is_to_hear() {
+        let filter = |watched: &[&str]| {
+            let watched: Vec<_> = watched.iter().map(|uri| (*uri).to_owned()).collect();
+            about().filter(&watched).map(|filter| value(filter.as_str()))
+        };
+        assert_eq!(filter(&[]), Some(json!({ "toolsListChanged": true })));
+        let watching = json!({ "toolsListChanged": true, "resourceSubscriptions": ["a://b"] });
+        assert_eq!(filter(&["a://b"]), Some(watching));
+        assert_eq!(About::of("{}").filter(&[]), None);
+    }
+
+    #[test]
+    fn a_call_is_sent_again_with_the_answers_and_the_state_as_it_came() {
+        let asks = parsed(json!({ "jsonrpc": "2.0", "id": 1, "result": {
+            "resultType": "input_required",
+            "inputRequests": { "who \"?": { "method": "elicitation/create", "params": { "message": "m" } }, "bad": 7 },
+            "requestState": "s\u{1}t",
+        }}));
+        let wanted = Wanted::of(&asks).unwrap();
+        let [question] = &wanted.questions[..] else { panic!("{wanted:?}") };
+        assert_eq!((question.key.as_str(), question.method.as_str()), ("who \"?", "elicitation/create"));
+        let request =
+            parsed(json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "t" } }));
+        let answer = RawJson::parse(r#"{"action":"accept"}"#).unwrap();
+        let again = wanted.answered(&request, &[("who \"?", answer)]);
+        assert_eq!(
+            value(again.params().unwrap()),
+            json!({ "name": "t", "inputResponses": { "who \"?": { "action": "accept" } }, "requestState": "s\u{1}t" })
+        );
+        let complete = parsed(json!({ "jsonrpc": "2.0", "id": 1, "result": { "resultType": "complete" } }));
+        assert_eq!(Wanted::of(&complete), None);
+    }
+
+    #[test]
+    fn what_could_not_be_asked_is_told_as_a_server_of_the_older_era_would() {
+        let tool = value(unanswered("tools/call", "no \"sampling\"").result().unwrap());
+        assert_eq!(
+            tool,
+            json!({ "content": [{ "type": "text", "text": "no \"sampling\"" }], "isError": true })
+        );
+        assert_eq!(unanswered("prompts/get", "no").error_code(), Some(-32600));
+    }
+}

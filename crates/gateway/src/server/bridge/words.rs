@@ -1,0 +1,145 @@
+//! Objects with members added or left out. What else is in them keeps every byte.
+
+use serde_json::value::RawValue;
+use steadfast_mcp::message::{Message, code};
+use steadfast_mcp::raw::{self, RawJson};
+
+use super::no_id;
+
+/// The member of `_meta` of a request with who the client is.
+pub(super) const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
+/// The member of `_meta` of a result with who the server is.
+pub(super) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+
+/// What makes a result one that asks for something.
+pub(super) const INPUT_REQUIRED: &str = "\"input_required\"";
+
+/// The requests that a server may answer by asking for something.
+pub(super) fn may_ask(method: &str) -> bool {
+    matches!(method, "tools/call" | "prompts/get" | "resources/read")
+}
+
+/// What a client must be able to do to be asked this; nothing if there is no such question. A client that does not say which
+/// ways of elicitation it has has the one with forms.
+pub(super) fn can_be_asked(capabilities: &str, method: &str, params: Option<&str>) -> Result<(), String> {
+    let needed = match method {
+        "sampling/createMessage" => "sampling",
+        "elicitation/create" => "elicitation",
+        "roots/list" => "roots",
+        other => return Err(format!("there is no method {other}")),
+    };
+    let Some(declared) = raw::get(capabilities, needed).filter(|value| value.starts_with('{')) else {
+        return Err(format!("the client does not support {needed}"));
+    };
+    let mode = params.and_then(|params| raw::get(params, "mode"));
+    if needed == "elicitation" && mode == Some("\"url\"") && raw::get(declared, "url").is_none() {
+        return Err("the client does not support elicitation by URL".to_owned());
+    }
+    Ok(())
+}
+
+/// An object of these members, each a name and its JSON.
+pub(super) fn object<'m>(members: impl IntoIterator<Item = (&'m str, &'m str)>) -> RawJson {
+    let parts: Vec<String> = members
+        .into_iter()
+        .map(|(name, value)| format!("{}:{value}", RawJson::string(name).as_str()))
+        .collect();
+    json(format!("{{{}}}", parts.join(",")))
+}
+
+/// An object without those of its members that are named so.
+pub(super) fn without(object: &str, names: &[&str]) -> RawJson {
+    let members: Vec<_> = raw::members(object).filter(|member| !names.contains(&&*member.name)).collect();
+    let kept = members.iter().filter_map(|member| Some((&*member.name, object.get(member.value.clone())?)));
+    self::object(kept)
+}
+
+/// A response whose result has these members in front of its own, as far as it has not got them.
+pub(super) fn with_first(response: &Message, members: &[(&str, &str)]) -> Message {
+    let (Some(id), Some(result)) = (response.id(), response.result()) else { return response.clone() };
+    let Some(own) = result.trim_start().strip_prefix('{') else { return response.clone() };
+    let mut text = String::from("{");
+    for (name, value) in members.iter().filter(|(name, _)| raw::get(result, name).is_none()) {
+        text.push_str(&format!("{}:{value},", RawJson::string(name).as_str()));
+    }
+    if own.trim_start().starts_with('}') && text.ends_with(',') {
+        text.pop();
+    }
+    text.push_str(own);
+    Message::result_response(&id, &json(text))
+}
+
+/// A response whose result has no member of this name.
+pub(super) fn with_none(response: &Message, name: &str) -> Message {
+    match (response.id(), response.result()) {
+        (Some(id), Some(result)) if raw::get(result, name).is_some() => {
+            Message::result_response(&id, &without(result, &[name]))
+        }
+        _ => response.clone(),
+    }
+}
+
+/// The strings of a list.
+pub(super) fn strings(list: &str) -> Vec<String> {
+    let items = serde_json::from_str::<Vec<&RawValue>>(list).unwrap_or_default();
+    items.iter().filter_map(|item| raw::string(item.get()).map(|text| text.into_owned())).collect()
+}
+
+/// A list of strings.
+pub(super) fn list<S: AsRef<str>>(strings: &[S]) -> String {
+    let items: Vec<_> =
+        strings.iter().map(|text| RawJson::string(text.as_ref()).as_str().to_owned()).collect();
+    format!("[{}]", items.join(","))
+}
+
+/// A result with nothing in it.
+pub(super) fn nothing() -> Message {
+    Message::result_response(&no_id(), &object([]))
+}
+
+/// What is said to a method that the era of the client does not have.
+pub(super) fn no_method(method: &str) -> Message {
+    let why = format!("there is no method {method}");
+    Message::error_response(Some(&no_id()), code::METHOD_NOT_FOUND, &why, None)
+}
+
+/// A text that is JSON because it is made of pieces that are. One that is too deep to be passed on is passed on as text.
+pub(super) fn json(text: String) -> RawJson {
+    RawJson::parse(text.clone()).unwrap_or_else(|_| RawJson::string(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(result: &str) -> Message {
+        Message::parse(format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#), usize::MAX).unwrap()
+    }
+
+    #[test]
+    fn members_are_added_where_they_are_missing_and_left_out_where_they_are_not_wanted() {
+        let first = |result, members: &[(&str, &str)]| {
+            with_first(&response(result), members).result().unwrap().to_owned()
+        };
+        assert_eq!(first(r#"{"x": 1.50}"#, &[("a", "1"), ("x", "2")]), r#"{"a":1,"x": 1.50}"#);
+        assert_eq!(first("{}", &[("a", "1")]), r#"{"a":1}"#);
+        assert_eq!(first("{ }", &[]), "{ }");
+        assert_eq!(first("7", &[("a", "1")]), "7");
+        let none = with_none(&response(r#"{"a":"ü","resultType":"complete","b":[ 1 ]}"#), "resultType");
+        assert_eq!(none.result(), Some(r#"{"a":"ü","b":[ 1 ]}"#));
+        assert_eq!(with_none(&response("{}"), "resultType"), response("{}"));
+    }
+
+    #[test]
+    fn a_client_is_asked_only_what_it_said_it_can_answer() {
+        let all = r#"{"sampling":{},"elicitation":{"url":{}},"roots":{}}"#;
+        for method in ["sampling/createMessage", "elicitation/create", "roots/list"] {
+            assert_eq!(can_be_asked(all, method, None), Ok(()));
+            assert!(can_be_asked("{}", method, None).unwrap_err().contains("does not support"));
+        }
+        let url = Some(r#"{"mode":"url"}"#);
+        assert_eq!(can_be_asked(all, "elicitation/create", url), Ok(()));
+        assert!(can_be_asked(r#"{"elicitation":{}}"#, "elicitation/create", url).is_err());
+        assert!(can_be_asked(all, "vendor/thing", None).is_err());
+    }
+}

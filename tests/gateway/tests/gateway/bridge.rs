@@ -1,0 +1,357 @@
+//! A client of one era of the protocol and a server of the other, by every way that leads from one to the other.
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, Said};
+use crate::world::{By, Era, World, kill, lives, wait};
+
+/// What a client says to the questions of these servers.
+fn name(name: &str) -> Value {
+    json!({ "action": "accept", "content": { "name": name } })
+}
+
+fn can_elicit() -> Value {
+    json!({ "elicitation": {} })
+}
+
+// ---- a client of the modern era, a server of the older one ----
+
+/// The parameters of a call that goes on after this answer.
+fn going_on(arguments: &Value, asked: &Value, answer: &str) -> Value {
+    let result = &asked["result"];
+    assert_eq!(result["resultType"], "input_required", "{asked}");
+    let questions = result["inputRequests"].as_object().unwrap();
+    assert_eq!(questions.len(), 1, "{asked}");
+    let (key, question) = questions.iter().next().unwrap();
+    assert_eq!(
+        (&question["method"], &question["params"]["message"]),
+        (&json!("elicitation/create"), &json!("who?"))
+    );
+    json!({
+        "name": "ask",
+        "arguments": arguments,
+        "inputResponses": { key: name(answer) },
+        "requestState": result["requestState"],
+    })
+}
+
+fn ask(client: &mut Client, arguments: &Value) -> Value {
+    client.request("tools/call", json!({ "name": "ask", "arguments": arguments }))
+}
+
+#[test]
+fn sf_4_a_client_of_the_modern_era_uses_a_server_of_the_older_one() {
+    for world in World::every("bridge_older", "") {
+        let mut client = world.modern_client(can_elicit());
+        let found = client.request("server/discover", json!({}));
+        assert_eq!(
+            found["result"],
+            json!({
+                "resultType": "complete",
+                "ttlMs": 0,
+                "cacheScope": "private",
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": {
+                    "tools": { "listChanged": true },
+                    "resources": { "subscribe": true },
+                    "logging": {},
+                },
+                "_meta": { "io.modelcontextprotocol/serverInfo": { "name": "test", "version": "1" } },
+            })
+        );
+        let listed = client.request("tools/list", json!({}));
+        assert_eq!(listed["result"]["resultType"], "complete", "{listed}");
+        assert_eq!(listed["result"]["tools"][0]["vendor"]["kept"], true, "{listed}");
+        let paid = client.request("tools/call", json!({ "name": "pay", "arguments": { "id": "a" } }));
+        assert_eq!(paid["result"]["resultType"], "complete", "{paid}");
+        assert_eq!(Said::of(&paid).text, "pay a, run 1");
+        let unknown = client.request("vendor/thing", json!({}));
+        assert_eq!(unknown["error"]["data"], json!({ "a": 1 }), "{unknown}");
+        let echoed = client.request("test/echo", json!({ "x": 1, "_meta": { "vendor/own": 2 } }));
+        assert_eq!(echoed["result"]["params"], json!({ "x": 1, "_meta": { "vendor/own": 2 } }), "{echoed}");
+        for method in ["initialize", "ping", "logging/setLevel"] {
+            assert_eq!(client.request(method, json!({}))["error"]["code"], -32601, "{method}");
+        }
+        assert_eq!(world.count("initialize"), 1);
+        assert_eq!(world.count("pay a"), 1);
+    }
+}
+
+#[test]
+fn sf_4_what_an_older_server_asks_during_a_call_is_an_answer_that_requires_input() {
+    for world in World::every("bridge_asks", "") {
+        // It never asks what the server is.
+        let mut client = world.modern_client(can_elicit());
+        let arguments = json!({ "id": "a", "times": 2 });
+        let first = ask(&mut client, &arguments);
+        let second = client.request("tools/call", going_on(&arguments, &first, "Ada"));
+        assert_ne!(first["result"]["requestState"], second["result"]["requestState"]);
+        let last = client.request("tools/call", going_on(&arguments, &second, "Bob"));
+        assert_eq!(Said::of(&last).text, "a is for Ada and Bob", "{last}");
+        assert_eq!(last["result"]["resultType"], "complete", "{last}");
+        let counts = ["ask a", "heard a Ada", "heard a Bob"].map(|line| world.count(line));
+        assert_eq!(counts, [1, 1, 1], "{:?}", world.ledger());
+    }
+}
+
+#[test]
+fn sf_4_a_client_that_cannot_be_asked_is_not_and_its_server_is_told_so() {
+    for world in World::every("bridge_cannot", "") {
+        let mut client = world.modern_client(json!({}));
+        let said = Said::of(&ask(&mut client, &json!({ "id": "a" })));
+        assert_eq!(said.text, "a is for nobody");
+    }
+}
+
+#[test]
+fn a_state_is_good_for_the_call_that_it_was_given_for_and_nothing_else() {
+    for world in World::every("bridge_state", "") {
+        let mut client = world.modern_client(can_elicit());
+        let (arguments, others) = (json!({ "id": "a" }), json!({ "id": "b" }));
+        let first = ask(&mut client, &arguments);
+        let stolen = client.request("tools/call", going_on(&others, &first, "Eve"));
+        assert_eq!(stolen["error"]["code"], -32602, "{stolen}");
+        let mut made_up = going_on(&arguments, &first, "Eve");
+        made_up["requestState"] = json!("made up");
+        let made_up = client.request("tools/call", made_up);
+        assert_eq!(made_up["error"]["code"], -32602, "{made_up}");
+        let last = client.request("tools/call", going_on(&arguments, &first, "Ada"));
+        assert_eq!(Said::of(&last).text, "a is for Ada", "{last}");
+        assert_eq!((world.count("ask a"), world.count("ask b")), (1, 0), "{:?}", world.ledger());
+    }
+}
+
+#[test]
+fn gr_8_a_write_whose_server_dies_while_it_is_held_is_not_run_again() {
+    for world in World::every("bridge_killed", "") {
+        let mut client = world.modern_client(can_elicit());
+        client.request("tools/list", json!({}));
+        let arguments = json!({ "id": "a" });
+        let first = ask(&mut client, &arguments);
+        let server = world.server();
+        kill(server);
+        wait(|| !lives(server), || "the end of the server".to_owned());
+        let params = going_on(&arguments, &first, "Ada");
+        for _ in 0..2 {
+            let said = Said::of(&client.request("tools/call", params.clone()));
+            assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+        }
+        assert_eq!((world.count("ask a"), world.count("heard a Ada")), (1, 0), "{:?}", world.ledger());
+        // The server is there again, and was told again what it has to know.
+        assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
+        world.until("initialize", 2);
+    }
+}
+
+#[test]
+fn sf_4_an_older_server_hears_that_a_modern_client_went_away() {
+    for world in World::every("bridge_leaves", "") {
+        let mut client = world.modern_client(json!({}));
+        let id = client.send_call("look", json!({ "id": "a", "fault": "hang" }));
+        world.until("look a", 1);
+        match world.front {
+            By::Stdio => client.tell("notifications/cancelled", json!({ "requestId": id })),
+            By::Http => client.disconnect(),
+        }
+        world.until("cancelled", 1);
+    }
+}
+
+#[test]
+fn a_question_that_could_be_of_two_calls_is_refused() {
+    for world in World::every("bridge_two", "") {
+        let mut client = world.modern_client(can_elicit());
+        let (one, two) = (json!({ "id": "a" }), json!({ "id": "b" }));
+        let first = ask(&mut client, &one);
+        let second = ask(&mut client, &two);
+        match world.back() {
+            By::Stdio => assert_eq!(Said::of(&second).text, "b is for nobody", "{second}"),
+            // There each call has a stream of its own.
+            By::Http => {
+                let last = client.request("tools/call", going_on(&two, &second, "Bob"));
+                assert_eq!(Said::of(&last).text, "b is for Bob", "{last}");
+            }
+        }
+        let last = client.request("tools/call", going_on(&one, &first, "Ada"));
+        assert_eq!(Said::of(&last).text, "a is for Ada", "{last}");
+    }
+}
+
+#[test]
+fn sf_4_what_an_older_server_says_by_itself_comes_to_those_who_asked_for_it() {
+    for world in World::every("bridge_listens", "") {
+        let mut client = world.modern_client(json!({}));
+        let filter = json!({
+            "toolsListChanged": true,
+            "resourcesListChanged": true,
+            "resourceSubscriptions": ["note://a"],
+        });
+        let listening = client.send("subscriptions/listen", json!({ "notifications": filter }));
+        let tag =
+            |message: &Value| message["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"].clone();
+        let acknowledged = client.next();
+        assert_eq!(acknowledged["method"], "notifications/subscriptions/acknowledged", "{acknowledged}");
+        assert_eq!(tag(&acknowledged), listening);
+        assert_eq!(
+            acknowledged["params"]["notifications"],
+            json!({ "toolsListChanged": true, "resourceSubscriptions": ["note://a"] })
+        );
+        let logging = json!({ "io.modelcontextprotocol/logLevel": "info" });
+        for number in 0..2 {
+            let told = json!({ "name": "tell", "arguments": { "id": number }, "_meta": logging });
+            client.request("tools/call", told);
+        }
+        client.request("tools/call", json!({ "name": "tell", "arguments": { "id": "no logs" } }));
+        // On HTTP what belongs to two requests comes in no order.
+        wait_for_news(&mut client, 8);
+        let heard =
+            |method: &str| client.heard.iter().filter(|told| told["method"] == method).collect::<Vec<_>>();
+        let logged = heard("notifications/message");
+        assert_eq!(logged.len(), 2, "{logged:?}");
+        assert!(logged.iter().all(|told| told["params"]["data"] == "look out" && tag(told).is_null()));
+        let changed = heard("notifications/tools/list_changed");
+        let updated = heard("notifications/resources/updated");
+        assert_eq!((changed.len(), updated.len()), (3, 3), "{:?}", client.heard);
+        assert!(changed.iter().chain(&updated).all(|told| tag(told) == listening), "{:?}", client.heard);
+        assert!(updated.iter().all(|told| told["params"]["uri"] == "note://a"));
+        assert_eq!(client.heard.len(), 8, "{:?}", client.heard);
+        assert_eq!((world.count("level info"), world.count("resources/subscribe note://a")), (1, 1));
+        match world.front {
+            By::Stdio => client.tell("notifications/cancelled", json!({ "requestId": listening })),
+            By::Http => client.disconnect(),
+        }
+        world.until("resources/unsubscribe note://a", 1);
+    }
+}
+
+/// Waits until the client has heard so much.
+fn wait_for_news(client: &mut Client, number: usize) {
+    while client.heard.len() < number {
+        let message = client.next();
+        client.heard.push(message);
+    }
+}
+
+// ---- a client of the older era, a server of the modern one ----
+
+/// The next question to the client.
+fn question(client: &mut Client) -> Value {
+    loop {
+        let message = client.next();
+        if message["method"] == "elicitation/create" {
+            assert_eq!(message["params"]["message"], "who?");
+            return message["id"].clone();
+        }
+        client.heard.push(message);
+    }
+}
+
+fn say_to(client: &mut Client, question: &Value, result: &Value) {
+    client.say(&json!({ "jsonrpc": "2.0", "id": question, "result": result }).to_string());
+}
+
+#[test]
+fn sf_4_a_client_of_the_older_era_uses_a_server_of_the_modern_one() {
+    for world in World::every_of(Era::Modern, "bridge_modern", "") {
+        let mut client = world.client();
+        let listed = client.request("tools/list", json!({}));
+        assert_eq!(listed["result"].get("resultType"), None, "{listed}");
+        assert_eq!(listed["result"]["tools"][0]["vendor"]["kept"], true, "{listed}");
+        let said = client.call("pay", json!({ "id": "a" }));
+        assert_eq!((said.text.as_str(), said.is_error), ("pay a, run 1", false));
+        let id = client.send(
+            "tools/call",
+            json!({
+                "name": "look",
+                "arguments": { "id": "p", "fault": "progress", "size": 2 },
+                "_meta": { "progressToken": "mine" },
+            }),
+        );
+        client.answer(id);
+        let progress = client.heard.iter().filter(|told| told["params"]["progressToken"] == "mine").count();
+        assert_eq!(progress, 2, "{:?}", client.heard);
+        let unknown = client.request("vendor/thing", json!({}));
+        assert_eq!(
+            (&unknown["error"]["code"], &unknown["error"]["data"]),
+            (&json!(-32601), &json!({ "a": 1 }))
+        );
+        assert_eq!(client.request("logging/setLevel", json!({ "level": "info" }))["result"], json!({}));
+        assert_eq!((world.count("refused initialize"), world.count("discover")), (1, 1));
+        assert_eq!(world.count("pay a"), 1);
+    }
+}
+
+#[test]
+fn sf_4_the_handshake_of_an_older_client_is_answered_for_a_modern_server() {
+    let world = World::every_of(Era::Modern, "bridge_handshake", "").next().unwrap();
+    let mut client = Client::on_streams(world.wrap(&[]));
+    let answer = client.initialize();
+    assert_eq!(
+        answer["result"],
+        json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": { "tools": {} },
+            "serverInfo": { "name": "test", "version": "2" },
+            "instructions": "Pay.",
+        })
+    );
+}
+
+#[test]
+fn sf_4_what_a_modern_server_requires_is_asked_of_an_older_client() {
+    for world in World::every_of(Era::Modern, "bridge_requires", "") {
+        let mut client = world.client_that_can(can_elicit());
+        let id = client.send_call("ask", json!({ "id": "a", "times": 2 }));
+        for answer in ["Ada", "Bob"] {
+            let asked = question(&mut client);
+            say_to(&mut client, &asked, &name(answer));
+        }
+        let last = client.answer(id);
+        assert_eq!(Said::of(&last).text, "a is for Ada and Bob", "{last}");
+        assert_eq!(last["result"].get("resultType"), None, "{last}");
+        assert_eq!(world.count("ask a"), 1, "{:?}", world.ledger());
+    }
+}
+
+#[test]
+fn sf_4_an_older_client_that_cannot_be_asked_hears_what_was_wanted() {
+    for world in World::every_of(Era::Modern, "bridge_refuses", "") {
+        let mut client = world.client();
+        let said = client.call("ask", json!({ "id": "a" }));
+        assert!(said.is_error && said.text.contains("does not support elicitation"), "{said:?}");
+    }
+}
+
+#[test]
+fn gr_8_a_modern_server_that_dies_while_the_client_thinks_goes_on_with_what_the_client_says() {
+    for world in World::every_of(Era::Modern, "bridge_thinks", "") {
+        let mut client = world.client_that_can(can_elicit());
+        let id = client.send_call("ask", json!({ "id": "a" }));
+        let asked = question(&mut client);
+        let server = world.server();
+        kill(server);
+        wait(|| world.server() != server, || "another server".to_owned());
+        say_to(&mut client, &asked, &name("Ada"));
+        let last = client.answer(id);
+        assert_eq!(Said::of(&last).text, "a is for Ada", "{last}");
+        assert_eq!((world.count("ask a"), world.count("heard a Ada")), (1, 1), "{:?}", world.ledger());
+        assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
+    }
+}
+
+#[test]
+fn gr_8_a_session_with_a_modern_server_outlives_the_gateway() {
+    for world in World::every_of(Era::Modern, "bridge_outlives", "").filter(|world| world.front == By::Http) {
+        let mut client = world.client_that_can(can_elicit());
+        client.call("pay", json!({ "id": "a" }));
+        kill(client.pid());
+        client.ended();
+        client.moves_to(world.wrap(&["--listen", &client.address().to_string()]));
+        assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
+        // What the client can do is known still.
+        let id = client.send_call("ask", json!({ "id": "c" }));
+        let asked = question(&mut client);
+        say_to(&mut client, &asked, &name("Ada"));
+        assert_eq!(Said::of(&client.answer(id)).text, "c is for Ada");
+    }
+}

@@ -1,0 +1,169 @@
+//! Clients and servers that others wrote, of two eras of the protocol.
+
+use std::ffi::OsString;
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::json;
+
+use super::clients::Ordered;
+use super::talk::{Talk, everything};
+use super::{Place, Server, Way, installed, script};
+use crate::world::{free_address, wait};
+
+/// A program that listens until it is dropped.
+struct Listening {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Listening {
+    fn start(mut command: Command, address: SocketAddr) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let listening = Self { child, address };
+        wait(|| TcpStream::connect(address).is_ok(), || format!("somebody at {address}"));
+        listening
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the reference server of the older era does for a client of the modern one.
+fn use_everything(mut client: Ordered) {
+    assert_eq!(client.result(json!(["version"])), "2026-07-28");
+    let tools = client.result(json!(["tools"]));
+    assert!(tools.as_array().is_some_and(|tools| tools.contains(&json!("get-sum"))), "{tools}");
+    let sum = client.result(json!(["call", "get-sum", { "a": 1, "b": 2 }]));
+    assert_eq!(sum["content"][0]["text"], "The sum of 1 and 2 is 3.", "{sum}");
+    let mut asked = Vec::new();
+    for (tool, arguments, words) in [
+        ("trigger-sampling-request", json!({ "prompt": "hello" }), "words of a model"),
+        ("trigger-elicitation-request", json!({}), "Name: Ada"),
+        ("get-roots-list", json!({}), "file:///somewhere"),
+    ] {
+        let (said, told) = client.order(json!(["call", tool, arguments]));
+        assert!(said.to_string().contains(words), "{tool}: {said}");
+        asked.extend(told);
+    }
+    // The roots it asks for when it likes to, and then knows them.
+    for what in ["sampling", "elicitation", "roots"] {
+        assert!(asked.contains(&json!({ "asked": what })), "{asked:?}");
+    }
+    let long = json!(["call", "trigger-long-running-operation", { "duration": 1, "steps": 2 }]);
+    let (said, mut told) = client.order(long);
+    told.retain(|told| told.get("progress").is_some());
+    assert_eq!(told, [json!({ "progress": [1.0, 2.0, null] }), json!({ "progress": [2.0, 2.0, null] })]);
+    assert!(said.to_string().contains("completed"), "{said}");
+    let failed = client.result(json!(["call", "get-sum", { "a": "one" }]));
+    assert_eq!(failed["isError"], true, "{failed}");
+    client.hang_up();
+}
+
+#[test]
+fn sf_4_the_python_sdk_of_the_modern_era_uses_the_reference_server_of_the_older_one() {
+    let place = Place::new("eras_everything_stdio", "");
+    let server = Server::node("mcp-server-everything").arg("stdio");
+    use_everything(Ordered::of(&place, "mcp", "2026-07-28", &server.line(Way::Through)));
+}
+
+#[test]
+fn sf_4_the_python_sdk_of_the_modern_era_uses_the_reference_server_of_the_older_one_over_http() {
+    let place = Place::new("eras_everything_http", "");
+    let address = free_address();
+    let mut command = Server::node("mcp-server-everything").arg("streamableHttp").command(&place, Way::Bare);
+    command.env("PORT", address.port().to_string());
+    let server = Listening::start(command, address);
+    use_everything(Ordered::of(&place, "mcp", "2026-07-28", &Server::remote_line(&server.url())));
+    // And the gateway itself over HTTP.
+    let address = free_address();
+    let line = Server::remote_line(&server.url());
+    let mut command = place.program(&line[0]);
+    command.args(&line[1..]).args(["--listen", &address.to_string()]);
+    let gateway = Listening::start(command, address);
+    use_everything(Ordered::of(&place, "mcp", "2026-07-28", &[gateway.url().into()]));
+}
+
+/// A server made with the JavaScript library that knows the modern era only.
+fn modern_server(port: Option<u16>) -> Vec<OsString> {
+    let node = installed("node").join("node_modules/.bin/node");
+    let port = port.map(|port| port.to_string().into());
+    [Some(node.into()), Some(script("conformance.cjs").into()), port, Some("modern".into())]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn started(place: &Place, line: &[OsString]) -> Command {
+    let mut command = place.program(&line[0]);
+    command.args(&line[1..]).env("NODE_PATH", installed("node").join("node_modules"));
+    command
+}
+
+/// What such a server does for a client of the older era.
+fn use_modern_server(command: Command) {
+    let mut talk = Talk::start(command);
+    talk.initialize(everything());
+    let agreed = talk.answers[0].message["result"].clone();
+    assert_eq!(
+        (&agreed["protocolVersion"], &agreed["serverInfo"]["name"]),
+        (&json!("2025-11-25"), &json!("conformance"))
+    );
+    let tools = talk.ask("tools/list", json!({}));
+    assert!(tools["tools"].as_array().is_some_and(|tools| tools.len() > 10), "{tools}");
+    let said = talk.call("test_simple_text", json!({}));
+    assert_eq!(said["content"][0]["text"], "This is a simple text response for testing.", "{said}");
+    // It asks all kinds of things at once, and then a call is answered.
+    let all = talk.call("test_input_required_result_multiple_inputs", json!({}));
+    assert_eq!(all["content"][0]["text"], "all there", "{all}");
+    let asked: Vec<_> = talk.told.iter().filter_map(|told| told["method"].as_str()).collect();
+    for method in ["elicitation/create", "sampling/createMessage", "roots/list"] {
+        assert_eq!(asked.iter().filter(|asked| **asked == method).count(), 1, "{asked:?}");
+    }
+    let asked = talk.told.len();
+    let failed = talk.call("test_error_handling", json!({}));
+    assert_eq!(failed["isError"], true, "{failed}");
+    // Logged only once it was asked for.
+    talk.call("test_logging_tool", json!({}));
+    assert_eq!(talk.told.len(), asked, "{:?}", talk.told);
+    talk.ask("logging/setLevel", json!({ "level": "info" }));
+    talk.call("test_tool_with_logging", json!({}));
+    assert_eq!(talk.told[asked]["method"], "notifications/message");
+    let progress =
+        json!({ "name": "test_tool_with_progress", "arguments": {}, "_meta": { "progressToken": "mine" } });
+    talk.ask("tools/call", progress);
+    let heard = talk.told.iter().filter(|told| told["params"]["progressToken"] == "mine").count();
+    assert_eq!(heard, 3, "{:?}", talk.told);
+    // What it says by itself comes to a client that never asked to listen.
+    talk.call("test_trigger_tool_change", json!({}));
+    talk.until("the change of the tools", 1, |told| told["method"] == "notifications/tools/list_changed");
+    assert_eq!(talk.ask("resources/subscribe", json!({ "uri": "test://watched-resource" })), json!({}));
+    talk.call("test_trigger_prompt_change", json!({}));
+    talk.until("the change of the prompts", 1, |told| told["method"] == "notifications/prompts/list_changed");
+    let read = talk.ask("resources/read", json!({ "uri": "test://static-text" }));
+    assert!(read["contents"][0]["text"].is_string(), "{read}");
+}
+
+#[test]
+fn sf_4_a_client_of_the_older_era_uses_a_real_server_of_the_modern_one() {
+    let place = Place::new("eras_modern_stdio", "");
+    let gateway = [env!("CARGO_BIN_EXE_steadfast-tested"), "wrap", "--name", "real", "--"];
+    let line: Vec<OsString> = gateway.into_iter().map(OsString::from).chain(modern_server(None)).collect();
+    use_modern_server(started(&place, &line));
+}
+
+#[test]
+fn sf_4_a_client_of_the_older_era_uses_a_real_server_of_the_modern_one_over_http() {
+    let place = Place::new("eras_modern_http", "");
+    let address = free_address();
+    let server = Listening::start(started(&place, &modern_server(Some(address.port()))), address);
+    use_modern_server(started(&place, &Server::remote_line(&server.url())));
+}

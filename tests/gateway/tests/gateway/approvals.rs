@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
-use crate::world::{By, World, wait};
+use crate::world::{By, Era, World, wait};
 
 /// Every payment needs a person. Calls that are made again and again until an answer is heard of are no loop, and no call
 /// is dispatched twice by mistake.
@@ -62,7 +62,7 @@ fn request_ids(world: &World) -> Vec<String> {
 #[test]
 fn tr_3_a_question_of_the_server_is_asked_each_time_and_the_deed_is_done_once() {
     for (id, key) in [("a", None), ("b", Some("k"))] {
-        let world = World::new(&format!("tr_3_question_{id}"));
+        let world = World::of_era(Era::Modern, &format!("tr_3_question_{id}"), "", By::Stdio, By::Stdio);
         let mut client = modern_client(&world);
         let arguments = json!({ "id": id, "fault": "asks" });
         let fresh = || {
@@ -241,7 +241,7 @@ fn rp_7_an_answer_does_not_cover_other_arguments() {
 
 #[test]
 fn rp_7_our_question_and_that_of_the_server_do_not_lose_each_other() {
-    let world = World::of("rp_7_nested", ASK, By::Stdio, By::Stdio);
+    let world = World::of_era(Era::Modern, "rp_7_nested", ASK, By::Stdio, By::Stdio);
     let mut client = modern_client(&world);
     let arguments = json!({ "id": "a", "fault": "asks" });
     let mut answer = client.request("tools/call", modern(&arguments, json!({})));

@@ -78,7 +78,7 @@ impl World {
         Self::of_era(Era::Older, test, config, front, back)
     }
 
-    fn of_era(era: Era, test: &str, config: &str, front: By, back: By) -> Self {
+    pub(crate) fn of_era(era: Era, test: &str, config: &str, front: By, back: By) -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}_{front:?}_{back:?}"));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();

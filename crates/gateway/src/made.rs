@@ -14,6 +14,8 @@ use steadfast_mcp::http::Era;
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw::{self, RawJson};
 
+use crate::server::is_held;
+
 /// Where our part of an answer stands.
 pub(crate) const RESULT: &str = "dev.steadfast/result";
 
@@ -26,7 +28,11 @@ pub(crate) fn answer_of(response: &Message) -> Answer {
                 let fault = Fault::new(Source::IsError, texts(result).into_owned());
                 Err(ToolFault { fault, output: Some(output) }.into())
             }
-            Some(_) | None if raw::get(result, "resultType") == Some(r#""input_required""#) => {
+            // The question about a call that is held is kept like an answer: whoever sends the call again is asked the same
+            // and goes on with the run that there is.
+            Some(_) | None
+                if raw::get(result, "resultType") == Some(r#""input_required""#) && !is_held(result) =>
+            {
                 Err(NotDone::InputRequired(output))
             }
             Some(_) | None => Ok(output),

@@ -23,6 +23,7 @@ use steadfast_mcp::raw::{self, RawJson};
 use steadfast_process::{Incarnations, Supervisor};
 
 use self::bridge::Bridge;
+pub(crate) use self::bridge::is_held;
 use self::child::Child;
 pub(crate) use self::handshake::{Handshake, Written, initialized};
 use self::pending::{Ears, Pending};

@@ -95,6 +95,28 @@ fn sf_4_what_an_older_server_asks_during_a_call_is_an_answer_that_requires_input
 }
 
 #[test]
+fn tr_3_a_call_under_a_key_that_is_held_is_asked_about_again_and_not_run_again() {
+    for world in World::every("bridge_again", "") {
+        let mut client = world.modern_client(can_elicit());
+        let arguments = json!({ "id": "a" });
+        let keyed = |mut params: Value| {
+            params["idempotencyKey"] = json!("k");
+            params
+        };
+        let fresh = keyed(json!({ "name": "ask", "arguments": arguments }));
+        let first = client.request("tools/call", fresh.clone());
+        let again = client.request("tools/call", fresh.clone());
+        assert_eq!(first["result"]["requestState"], again["result"]["requestState"]);
+        let last = keyed(going_on(&arguments, &first, "Ada"));
+        for _ in 0..2 {
+            let answered = client.request("tools/call", last.clone());
+            assert_eq!(Said::of(&answered).text, "a is for Ada", "{answered}");
+        }
+        assert_eq!(world.count("ask a"), 1, "{:?}", world.ledger());
+    }
+}
+
+#[test]
 fn sf_4_a_client_that_cannot_be_asked_is_not_and_its_server_is_told_so() {
     for world in World::every("bridge_cannot", "") {
         let mut client = world.modern_client(json!({}));

@@ -26,6 +26,7 @@ use steadfast_mcp::message::{Id, Message};
 
 pub(super) use self::to_legacy::Running;
 use self::to_legacy::ToLegacy;
+pub(crate) use self::to_legacy::is_held;
 use self::to_modern::ToModern;
 use super::handshake::initialized;
 use super::pending::Ears;

@@ -54,6 +54,12 @@ const QUESTIONS: usize = 16;
 /// What the states begin with that we give.
 const STATE: &str = "steadfast-held-";
 
+/// Whether this result asks about a call that is held: it runs all the time, and has perhaps had its effect.
+pub(crate) fn is_held(result: &str) -> bool {
+    let state = raw::get(result, "requestState").and_then(raw::string);
+    state.is_some_and(|state| state.starts_with(STATE))
+}
+
 /// What is said to whoever holds a call.
 pub(super) enum Said {
     /// The server asks something.

@@ -14,6 +14,7 @@ use steadfast_mcp::raw::{self, RawJson};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+pub(crate) use self::held::is_held;
 use self::held::{Held, Said};
 use self::listen::Listeners;
 pub(super) use self::words::initialize;

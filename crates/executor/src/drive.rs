@@ -313,6 +313,7 @@ impl Drive {
             number: run.attempt,
             deadline: run.deadline,
             run: run.run.clone(),
+            modes: self.call.policy().modes,
             traceparent: own.or_else(|| self.envelope.trace.traceparent.clone()),
             desk: self.desk.clone(),
         };

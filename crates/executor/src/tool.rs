@@ -12,6 +12,7 @@ use steadfast_core::classify::{Fault, Source};
 use steadfast_core::dedupe::RunId;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::output::Output;
+use steadfast_core::policy::Modes;
 
 use crate::catch::Caught;
 use crate::engine::Desk;
@@ -60,6 +61,8 @@ pub struct Attempt {
     /// Names the run: the same for every attempt, also after a crash. What an upstream that recognises duplicates
     /// is given where the caller gave no key.
     pub run: RunId,
+    /// Which mechanisms act on the call. Where none does, nothing is to be added to what was sent.
+    pub modes: Modes,
     /// The trace to pass on: that of this attempt's own span where a listener makes spans, else the caller's.
     pub traceparent: Option<String>,
     pub(crate) desk: Arc<Desk>,

@@ -129,6 +129,9 @@ impl Tool for Upstream {
 
 /// A request as the server gets it: with the key, the number of the attempt and the time that is left.
 fn sent(request: &Message, attempt: &Attempt) -> Message {
+    if attempt.modes.are_off() {
+        return request.clone();
+    }
     let mut sent = request
         .rewrite()
         .meta("dev.steadfast/idempotency-key", RawJson::string(attempt.idempotency_key()))

@@ -86,6 +86,8 @@ fn tr_14_switched_off_every_call_is_answered_as_by_the_server_alone() {
             ("pay", json!({ "id": "slow", "fault": "slow", "size": 1_000 }), json!({})),
             ("look", json!({ "id": "slow", "fault": "slow", "size": 1_000 }), json!({})),
             ("nothing", json!({}), json!({})),
+            // What the server gets is what the client sent.
+            ("look", json!({ "id": "echo", "fault": "echo" }), json!({ "own": 1 })),
         ];
         // Nothing is retried, marked, counted or refused.
         for _ in 0..8 {

@@ -57,7 +57,7 @@ impl Request {
     /// The parameters of an envelope, read.
     pub fn params(envelope: &CallEnvelope) -> Result<Document<'_>, EnvelopeError> {
         let params = envelope.payload.params.as_str();
-        Document::parse(params.as_bytes(), Limits::ENVELOPE).map_err(EnvelopeError::Json)
+        Document::parse(params.as_bytes(), Limits::PARAMS).map_err(EnvelopeError::Json)
     }
 
     /// The same for an envelope whose [parameters](Self::params) were read already, to find its policy.

@@ -241,3 +241,14 @@ fn a_server_that_is_not_there_is_left_alone_by_requests_that_are_no_calls_too() 
         assert!(later.contains("left alone for a while; try again in"), "{said:?}");
     }
 }
+
+#[test]
+fn sf_4_a_call_with_long_arguments_is_carried_like_any_other() {
+    for world in World::every("long_arguments", "") {
+        let mut client = world.client();
+        let text = "x".repeat(3 << 20);
+        let said = client.call("pay", json!({ "id": "a", "fault": "text", "text": text }));
+        assert!(!said.is_error && said.text == text, "{} bytes came back", said.text.len());
+        assert_eq!(world.count("pay a"), 1);
+    }
+}

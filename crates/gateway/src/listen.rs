@@ -156,7 +156,7 @@ impl Listener {
             (Sharing::Shared | Sharing::PerSession { .. }, _) => server.alone(first.handshake(server)),
         });
         let (behind, keeping) = behind.unzip();
-        let own_tools = self.door.reliability_tools.then(|| match &self.door.local {
+        let own_tools = self.door.reliability_tools.then_some(match &self.door.local {
             // Who needs no token has shown nothing.
             Some(_) => reliability::Caller::Client,
             None => reliability::Caller::Operator,

@@ -49,7 +49,7 @@ pub(super) async fn tr_6_a_400_is_final_after_one_attempt(world: World) {
         let refusal = said.clone();
         let tool = Counted::new(move |_| {
             let fault = Fault::new(Source::Http { status: code }, format!("the server said {code}"));
-            Err(ToolFault { fault, output: Some(refusal.clone()) })
+            Err(ToolFault { fault, output: Some(refusal.clone()) }.into())
         });
         let key = format!("k-{code}");
         let called = engine.call(keyed(&key), tool.clone()).await;

@@ -1,17 +1,18 @@
 //! Speed of Steadfast beside its peers.
 //!
 //! ```text
-//! steadfast-benches core|engine [FILTER…] [--markdown FILE] [--quick]
+//! steadfast-benches core|engine|gateway [FILTER…] [--markdown FILE] [--quick]
 //! ```
 //!
 //! A ratio is only worth something if both sides ran on the same machine at the same time, so every row is
 //! measured in rounds that take turns (see [`measure`]). Allocations are counted by a second build of this
 //! program, which the first one starts. A subject is a module with a `run` that adds rows to
-//! the [`Report`]; add it to [`SUITES`].
+//! the [`Report`]; add it to its suite in [`SUITES`].
 
 mod breaker;
 mod call;
 mod engine;
+mod gateway;
 mod key;
 mod machine;
 mod measure;
@@ -25,30 +26,65 @@ mod stores;
 use std::process::{Command, ExitCode, Stdio};
 
 use engine::Unmade;
+use gateway::Shape;
 use measure::COUNTS;
 use report::Report;
 
-/// What can be asked for by name: a suite is a list of subjects.
-const SUITES: &[(&str, &[Subject])] = &[
-    (
-        "core",
-        &[
+/// What can be asked for by name.
+const SUITES: &[Suite] = &[
+    Suite {
+        name: "core",
+        subjects: &[
             Subject { name: "breaker", run: breaker::run },
             Subject { name: "key", run: key::run },
             Subject { name: "call", run: call::run },
         ],
-    ),
-    (
-        "engine",
-        &[
+        method: measure::METHOD,
+        allocations: Allocations::Counted,
+    },
+    Suite {
+        name: "engine",
+        subjects: &[
             Subject { name: "call", run: engine::run },
             Subject { name: "call", run: peers::run },
             Subject { name: "memory", run: engine::run_footprint },
             Subject { name: "sqlite", run: sqlite::run },
             Subject { name: "redis", run: redis::run },
         ],
-    ),
+        method: measure::METHOD,
+        allocations: Allocations::Counted,
+    },
+    Suite {
+        name: "gateway",
+        subjects: &[
+            Subject { name: "HTTP to HTTP", run: |report| gateway::run(report, Shape::HttpToHttp) },
+            Subject { name: "stdio behind HTTP", run: |report| gateway::run(report, Shape::StdioBehindHttp) },
+            Subject { name: "stdio to stdio", run: |report| gateway::run(report, Shape::StdioToStdio) },
+            Subject { name: "HTTP behind stdio", run: |report| gateway::run(report, Shape::HttpBehindStdio) },
+            Subject { name: "sqlite", run: gateway::run_sqlite },
+            Subject { name: "memory", run: gateway::run_memory },
+        ],
+        method: gateway::METHOD,
+        allocations: Allocations::InOtherProcesses,
+    },
 ];
+
+/// A list of subjects that belong together.
+struct Suite {
+    name: &'static str,
+    subjects: &'static [Subject],
+    /// How it was measured, for those who read the table.
+    method: &'static str,
+    allocations: Allocations,
+}
+
+/// Whether there are rows that a build with a counting allocator has to make.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Allocations {
+    Counted,
+    /// What is measured is not in this program.
+    InOtherProcesses,
+}
 
 struct Subject {
     name: &'static str,
@@ -58,13 +94,16 @@ struct Subject {
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    if arguments.next().as_deref() == Some(engine::FOOTPRINT) {
-        return ended(engine::footprint_child(&arguments.next().unwrap_or_default()));
+    let (first, second) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
+    match first.as_str() {
+        engine::FOOTPRINT => return ended(engine::footprint_child(&second)),
+        gateway::FAST_SERVER => return ended(gateway::fast_server_child(&second)),
+        _ => {}
     }
     match parse(std::env::args().skip(1)) {
         Ok(wanted) => run(&wanted),
         Err(problem) => {
-            let suites: Vec<_> = SUITES.iter().map(|(name, _)| *name).collect();
+            let suites: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
             eprintln!(
                 "{problem}\nusage: steadfast-benches {} [FILTER…] [--markdown FILE] [--quick]",
                 suites.join("|")
@@ -75,19 +114,16 @@ fn main() -> ExitCode {
 }
 
 struct Wanted {
-    suite: String,
-    subjects: &'static [Subject],
+    suite: &'static Suite,
     filters: Vec<String>,
     markdown: Option<String>,
 }
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Wanted, String> {
-    let suite = arguments.next().ok_or("name a suite")?;
-    let (_, subjects) = SUITES
-        .iter()
-        .find(|(name, _)| *name == suite)
-        .ok_or_else(|| format!("there is no suite `{suite}`"))?;
-    let mut wanted = Wanted { suite, subjects, filters: Vec::new(), markdown: None };
+    let name = arguments.next().ok_or("name a suite")?;
+    let suite = SUITES.iter().find(|suite| suite.name == name);
+    let suite = suite.ok_or_else(|| format!("there is no suite `{name}`"))?;
+    let mut wanted = Wanted { suite, filters: Vec::new(), markdown: None };
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--quick" => measure::quickly(),
@@ -101,9 +137,9 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Wanted, String> 
 
 fn run(wanted: &Wanted) -> ExitCode {
     // Before anything runs: afterwards the load would be our own.
-    let facts = machine::facts(&wanted.suite);
+    let facts = machine::facts(wanted.suite.name);
     let mut report = Report::new(wanted.filters.clone());
-    for subject in wanted.subjects {
+    for subject in wanted.suite.subjects {
         report.begin(subject.name);
         if let Err(problem) = (subject.run)(&mut report) {
             // A report without one of its subjects would look as if nothing had been missed.
@@ -115,7 +151,8 @@ fn run(wanted: &Wanted) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     // Counting takes a build of its own: who is in a hurry has to ask for it by name.
-    if !measure::is_quick() || wanted.filters.iter().any(|filter| filter.contains("alloc")) {
+    let is_asked_for = !measure::is_quick() || wanted.filters.iter().any(|filter| filter.contains("alloc"));
+    if is_asked_for && wanted.suite.allocations == Allocations::Counted {
         match counted(wanted) {
             Ok(rows) => report.append(&rows),
             Err(problem) => {
@@ -126,9 +163,9 @@ fn run(wanted: &Wanted) -> ExitCode {
     }
     let markdown = format!(
         "## {}\n\n{facts}{}\n\n{}\n\n{}",
-        wanted.suite,
+        wanted.suite.name,
         report.remarks(),
-        measure::METHOD,
+        wanted.suite.method,
         report.markdown()
     );
     println!("{markdown}");
@@ -156,7 +193,7 @@ fn counted(wanted: &Wanted) -> Result<String, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["run", "--quiet", "--release", "--package", "steadfast-benches"])
-        .args(["--features", "count-allocations", "--", wanted.suite.as_str()])
+        .args(["--features", "count-allocations", "--", wanted.suite.name])
         .args(&wanted.filters)
         .args(measure::is_quick().then_some("--quick"))
         .stderr(Stdio::inherit())

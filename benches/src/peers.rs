@@ -14,7 +14,7 @@ use crate::measure::{Contestant, contest_in};
 use crate::report::{Budget, Report};
 use crate::sample;
 
-/// Where `cargo xtask bench engine` has installed them.
+/// Where `cargo xtask bench` has installed them.
 pub(crate) const FOLDER: &str = "STEADFAST_BENCH_PEERS";
 
 const NODE: &str = "node";

@@ -134,10 +134,11 @@ impl Figure {
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Nanos(nanos) if *nanos >= 1e6 => write!(f, "{:.2} ms", nanos / 1e6),
-            Self::Nanos(nanos) if *nanos >= 1e4 => write!(f, "{:.1} µs", nanos / 1e3),
+            Self::Nanos(nanos) if nanos.abs() >= 1e6 => write!(f, "{:.2} ms", nanos / 1e6),
+            Self::Nanos(nanos) if nanos.abs() >= 1e4 => write!(f, "{:.1} µs", nanos / 1e3),
             Self::Nanos(nanos) => write!(f, "{nanos:.1} ns"),
             Self::PerSecond(rate) if *rate >= 1e6 => write!(f, "{:.2} M/s", rate / 1e6),
+            Self::PerSecond(rate) if *rate < 1e3 => write!(f, "{rate:.0} /s"),
             Self::PerSecond(rate) => write!(f, "{:.1} k/s", rate / 1e3),
             Self::Allocations(count) => write!(f, "{count:.2}"),
             Self::Bytes(bytes) => write!(f, "{:.1} MiB", bytes / f64::from(1 << 20)),

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 
 use crate::invocation::Invocation;
 use crate::machine::{NPM, Need, PYTHON, REDIS};
-use crate::{Failure, step, workspace};
+use crate::{Failure, real, step, workspace};
 
 /// Options of `cargo xtask bench`.
 #[derive(Args)]
@@ -28,6 +28,8 @@ enum Suite {
     Core,
     /// The engine and its stores, beside what programs use instead; installs that
     Engine,
+    /// The gateway, beside bare servers and other gateways; installs those, which takes half an hour the first time
+    Gateway,
 }
 
 /// `cargo xtask bench`.
@@ -35,6 +37,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let name = match options.suite {
         Suite::Core => "core",
         Suite::Engine => "engine",
+        Suite::Gateway => "gateway",
     };
     let mut arguments = vec!["run", "--quiet", "--release", "--package", "steadfast-benches", "--", name];
     arguments.extend(options.quick.then_some("--quick"));
@@ -43,8 +46,21 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         Suite::Core => Invocation::cargo(&arguments),
         Suite::Engine => {
             set_up(&[&NPM, &PYTHON, &REDIS])?;
-            let peers = install_peers()?;
-            Invocation::cargo(&arguments).env("STEADFAST_BENCH_PEERS", &peers.display().to_string())
+            for install in [install_node("")?, install_python("")?].concat() {
+                said(&install)?;
+            }
+            Invocation::cargo(&arguments).env("STEADFAST_BENCH_PEERS", &peers()?)
+        }
+        Suite::Gateway => {
+            // The server behind everybody, and one of the peers.
+            real::run()?;
+            install_gateways()?;
+            said(&Invocation::cargo(&["build", "--quiet", "--release", "--package", "steadfast-cli"]))?;
+            let program = workspace::target().join("release/steadfast").display().to_string();
+            Invocation::cargo(&arguments)
+                .env("STEADFAST_BENCH_PEERS", &peers()?)
+                .env("STEADFAST_BENCH_REAL", &workspace::scratch("real")?.display().to_string())
+                .env("STEADFAST_BENCH_PROGRAM", &program)
         }
     };
     let report = run.output()?;
@@ -64,38 +80,77 @@ fn set_up(needs: &[&'static Need]) -> Result<(), Failure> {
     if missing.is_empty() { Ok(()) } else { Err(missing.into_values().collect::<Vec<_>>().join("\n")) }
 }
 
-/// Installs the libraries of other languages into a folder of ours, at the versions that `benches/peers` pins.
-/// Quick where they are there already: both installers look first.
-fn install_peers() -> Result<PathBuf, Failure> {
-    let folder = workspace::scratch("peers")?;
-    let source = workspace::root().join("benches/peers");
-    for (language, files) in
-        [("node", ["package.json", "peer.mjs"]), ("python", ["requirements.txt", "peer.py"])]
-    {
-        let here = workspace::scratch(&format!("peers/{language}"))?;
-        for file in files {
-            fs::copy(source.join(language).join(file), here.join(file))
-                .map_err(|error| format!("cannot copy {language}/{file}: {error}"))?;
+/// Where everything is that we are compared with.
+fn peers() -> Result<String, Failure> {
+    Ok(workspace::scratch("peers")?.display().to_string())
+}
+
+/// Installs other gateways. One that cannot be had is not measured, and the report says so.
+fn install_gateways() -> Result<(), Failure> {
+    for installs in [install_node("gateway/")?, install_python("gateway/")?, install_rust_proxy()?] {
+        if let Err(failure) = installs.iter().try_for_each(said) {
+            eprintln!("{failure}\nit goes on without");
         }
     }
-    let node = folder.join("node").display().to_string();
-    let python = folder.join("python");
-    let pip = python.join("bin/pip").display().to_string();
-    let requirements = python.join("requirements.txt").display().to_string();
-    let python = python.display().to_string();
+    Ok(())
+}
+
+/// What installs the packages from npm that this folder of `benches/peers` pins, into a folder of ours. Quick where they
+/// are there already: npm looks first, as pip does.
+fn install_node(folder: &str) -> Result<Vec<Invocation>, Failure> {
+    let here = copied(&format!("{folder}node"))?.display().to_string();
     let quiet = "--loglevel=error";
-    for install in [
-        Invocation::of(
-            "npm",
-            &["install", "--prefix", &node, "--no-package-lock", "--no-audit", "--no-fund", quiet],
-        ),
-        Invocation::of("python3", &["-m", "venv", &python]),
+    Ok(vec![Invocation::of(
+        "npm",
+        &["install", "--prefix", &here, "--no-package-lock", "--no-audit", "--no-fund", quiet],
+    )])
+}
+
+/// The same for PyPI.
+fn install_python(folder: &str) -> Result<Vec<Invocation>, Failure> {
+    let here = copied(&format!("{folder}python"))?;
+    let pip = here.join("bin/pip").display().to_string();
+    let requirements = here.join("requirements.txt").display().to_string();
+    Ok(vec![
+        Invocation::of("python3", &["-m", "venv", &here.display().to_string()]),
         Invocation::of(&pip, &["install", "--quiet", "--disable-pip-version-check", "-r", &requirements]),
-    ] {
-        // What they print is for whoever waits; stdout is the report's.
-        eprint!("{}", install.output()?);
+    ])
+}
+
+/// What installs the gateway that is written in Rust as ours is, if it is not there. It is built as its users have it,
+/// optimised, and so it takes half an hour.
+fn install_rust_proxy() -> Result<Vec<Invocation>, Failure> {
+    const VERSION: &str = "0.6.0";
+    let here = workspace::scratch("peers/rust")?;
+    let program = here.join("bin/mcp-proxy").display().to_string();
+    if Invocation::of(&program, &["--version"]).probe().is_some_and(|said| said.contains(VERSION)) {
+        return Ok(Vec::new());
     }
-    Ok(folder)
+    eprintln!("building mcp-proxy {VERSION}, which we are compared with: half an hour, once");
+    let (root, what) = (here.display().to_string(), format!("mcp-proxy@{VERSION}"));
+    let target = workspace::scratch("peers/rust-target")?.display().to_string();
+    Ok(vec![
+        Invocation::cargo(&["install", "--quiet", "--locked", "--root", &root, &what])
+            .env("CARGO_TARGET_DIR", &target),
+    ])
+}
+
+/// A folder of ours with the files of this folder of `benches/peers`.
+fn copied(folder: &str) -> Result<PathBuf, Failure> {
+    let source = workspace::root().join("benches/peers").join(folder);
+    let here = workspace::scratch(&format!("peers/{folder}"))?;
+    let cannot = |error| format!("cannot copy {}: {error}", workspace::shown(&source));
+    for file in fs::read_dir(&source).map_err(cannot)? {
+        let file = file.map_err(cannot)?;
+        fs::copy(file.path(), here.join(file.file_name())).map_err(cannot)?;
+    }
+    Ok(here)
+}
+
+/// Runs it; what it prints is for whoever waits, because stdout is the report's.
+fn said(invocation: &Invocation) -> Result<(), Failure> {
+    eprint!("{}", invocation.output()?);
+    Ok(())
 }
 
 const HEAD: &str = "# Benchmarks

@@ -1,0 +1,331 @@
+//! A client, plain and synchronous, so that its own cost is small and the same for everybody: the handshake of the era with
+//! sessions, and then calls of `echo`, one after the other.
+//!
+//! The clock of a call stops when its answer is complete. A stream that carries nothing more is read to its end after
+//! that, before the next call.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
+use std::process::{ChildStdin, ChildStdout, Command};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::process::{Process, end_unless_told};
+use crate::engine::Unmade;
+
+const VERSION: &str = "2025-11-25";
+/// How long the handshake on the streams of a process may take: some take seconds to load.
+const HANDSHAKE: Duration = Duration::from_secs(60);
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// Somebody who makes calls.
+pub(crate) struct Client {
+    way: Way,
+    tool: String,
+}
+
+enum Way {
+    Lines(Lines),
+    Http(Http),
+}
+
+impl Client {
+    /// Starts this command and speaks to it on its streams.
+    pub(crate) fn of_command(command: &mut Command, words: &Path, tool: &str) -> Result<Self, Unmade> {
+        let (process, asked, answers) = Process::start_with_streams(command, words)?;
+        let mut lines = Lines { asked, answers: BufReader::new(answers), process };
+        let told = end_unless_told(lines.process.id(), HANDSHAKE);
+        lines.ask(&initialize())?;
+        while !is_answer(&lines.next()?, 0)? {}
+        lines.ask(&initialized())?;
+        let mut client = Self { way: Way::Lines(lines), tool: tool.to_owned() };
+        client.call()?;
+        // Nobody listens any more if it took too long, and then the call has failed already.
+        let _ = told.send(());
+        Ok(client)
+    }
+
+    /// Speaks to whoever listens there.
+    pub(crate) fn of_address(port: u16, path: &str, tool: &str) -> Result<Self, Unmade> {
+        let mut http = Http { port, path: path.to_owned(), session: String::new(), connection: None };
+        http.post(&initialize().to_string(), "\"id\":0")?;
+        http.drain()?;
+        http.post(&initialized().to_string(), "")?;
+        http.drain()?;
+        let mut client = Self { way: Way::Http(http), tool: tool.to_owned() };
+        client.call()?;
+        Ok(client)
+    }
+
+    /// One call; how long its answer took.
+    pub(crate) fn call(&mut self) -> Result<Duration, Unmade> {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        // What it says is different each time: equal calls are not equal to everybody.
+        let mark = format!("call {number} of many");
+        let message = format!("{mark}, {FILLING}");
+        let call = json!({
+            "jsonrpc": "2.0", "id": number, "method": "tools/call",
+            "params": { "name": self.tool, "arguments": { "message": message } },
+        });
+        match &mut self.way {
+            Way::Lines(lines) => {
+                let mut call = call.to_string();
+                call.push('\n');
+                let begun = Instant::now();
+                lines.asked.write_all(call.as_bytes())?;
+                loop {
+                    let line = lines.next()?;
+                    if contains(&line, mark.as_bytes()) {
+                        return Ok(begun.elapsed());
+                    }
+                    if is_answer(&line, number)? {
+                        return Err(unexpected(&line));
+                    }
+                }
+            }
+            Way::Http(http) => {
+                http.drain()?;
+                let call = call.to_string();
+                let begun = Instant::now();
+                let answer = http.post(&call, &mark)?;
+                let took = begun.elapsed();
+                if contains(&answer, mark.as_bytes()) { Ok(took) } else { Err(unexpected(&answer)) }
+            }
+        }
+    }
+}
+
+/// Makes a message of about 200 bytes.
+const FILLING: &str = "with arguments of the size that calls of tools often have: a path, a pattern, a few words of a \
+                       question, or the first lines of a text";
+
+fn initialize() -> Value {
+    json!({
+        "jsonrpc": "2.0", "id": 0, "method": "initialize",
+        "params": {
+            "protocolVersion": VERSION,
+            "capabilities": {},
+            "clientInfo": { "name": "steadfast-benches", "version": "1" },
+        },
+    })
+}
+
+fn initialized() -> Value {
+    json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })
+}
+
+/// Whether this is the answer to the request with this id; an error if it says no.
+fn is_answer(line: &[u8], id: u64) -> Result<bool, Unmade> {
+    let message: Value = serde_json::from_slice(line).map_err(|_| unexpected(line))?;
+    match message.get("error") {
+        Some(_) => Err(unexpected(line)),
+        None => Ok(message.get("id").and_then(Value::as_u64) == Some(id)),
+    }
+}
+
+fn unexpected(said: &[u8]) -> Unmade {
+    let said = String::from_utf8_lossy(said);
+    let said: String = said.chars().take(300).collect();
+    Unmade::because(format!("it answered `{}`", said.trim()))
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len().max(1)).any(|window| window == part)
+}
+
+struct Lines {
+    asked: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    /// Ends after its input, which is dropped first.
+    process: Process,
+}
+
+impl Lines {
+    fn ask(&mut self, message: &Value) -> Result<(), Unmade> {
+        Ok(self.asked.write_all(format!("{message}\n").as_bytes())?)
+    }
+
+    fn next(&mut self) -> Result<Vec<u8>, Unmade> {
+        let mut line = Vec::new();
+        match self.answers.read_until(b'\n', &mut line)? {
+            0 => Err(Unmade::because("it ended")),
+            _ => Ok(line),
+        }
+    }
+}
+
+/// One connection that stays, as long as the other side lets it.
+struct Http {
+    port: u16,
+    path: String,
+    /// The header with the session, once there is one.
+    session: String,
+    connection: Option<Connection>,
+}
+
+struct Connection {
+    reader: BufReader<TcpStream>,
+    rest: Rest,
+}
+
+/// What of an answer is still to come.
+#[derive(Clone, Copy)]
+enum Rest {
+    Nothing,
+    /// So many bytes.
+    Bytes(usize),
+    /// Chunks, up to an empty one.
+    Chunks,
+    /// Everything up to the end of the connection.
+    Everything,
+}
+
+impl Http {
+    /// Posts a message, and reads the answer up to the end of what carries the mark, or to its own end.
+    fn post(&mut self, body: &str, mark: &str) -> Result<Vec<u8>, Unmade> {
+        let request = format!(
+            "POST {} HTTP/1.1\r\nhost: 127.0.0.1:{}\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\n{}content-length: {}\r\n\r\n{body}",
+            self.path,
+            self.port,
+            self.session,
+            body.len()
+        );
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            none => none.insert(Connection::open(self.port)?),
+        };
+        connection.reader.get_mut().write_all(request.as_bytes())?;
+        let head = connection.head()?;
+        if !(200..300).contains(&head.status) {
+            return Err(Unmade::because(format!("it answered with HTTP status {}", head.status)));
+        }
+        if self.session.is_empty()
+            && let Some(session) = &head.session
+        {
+            self.session = format!("mcp-session-id: {session}\r\nmcp-protocol-version: {VERSION}\r\n");
+        }
+        let answer = connection.body(head.is_stream, mark)?;
+        if head.closes {
+            self.connection = None;
+        }
+        Ok(answer)
+    }
+
+    /// Reads what is left of the last answer, so that the connection can carry another.
+    fn drain(&mut self) -> Result<(), Unmade> {
+        if let Some(connection) = &mut self.connection {
+            match connection.rest {
+                Rest::Everything => self.connection = None,
+                Rest::Nothing | Rest::Bytes(_) | Rest::Chunks => {
+                    let mut left = Vec::new();
+                    while connection.more(&mut left)? {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Head {
+    status: u16,
+    session: Option<String>,
+    is_stream: bool,
+    closes: bool,
+}
+
+impl Connection {
+    fn open(port: u16) -> Result<Self, Unmade> {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        Ok(Self { reader: BufReader::with_capacity(16 * 1024, stream), rest: Rest::Nothing })
+    }
+
+    fn line(&mut self) -> Result<String, Unmade> {
+        let mut line = String::new();
+        match self.reader.read_line(&mut line)? {
+            0 => Err(Unmade::because("it closed the connection")),
+            _ => Ok(line),
+        }
+    }
+
+    fn head(&mut self) -> Result<Head, Unmade> {
+        let line = self.line()?;
+        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status =
+            status.ok_or_else(|| Unmade::because(format!("it answered `{}`, no HTTP", line.trim())))?;
+        let mut head = Head { status, session: None, is_stream: false, closes: false };
+        // Without a word about it there is nothing after some of them, and everything after the others.
+        self.rest = if status == 202 || status == 204 { Rest::Nothing } else { Rest::Everything };
+        loop {
+            let line = self.line()?;
+            let Some((name, value)) = line.trim_end().split_once(':') else { return Ok(head) };
+            let value = value.trim();
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => {
+                    let length = value.parse().map_err(|_| Unmade::because("it has no length"))?;
+                    self.rest = Rest::Bytes(length);
+                }
+                "transfer-encoding" => self.rest = Rest::Chunks,
+                "content-type" => head.is_stream = value.starts_with("text/event-stream"),
+                "mcp-session-id" => head.session = Some(value.to_owned()),
+                "connection" => head.closes = value.eq_ignore_ascii_case("close"),
+                _ => {}
+            }
+        }
+    }
+
+    /// The body; of a stream no more than up to the end of the event with the mark.
+    fn body(&mut self, is_stream: bool, mark: &str) -> Result<Vec<u8>, Unmade> {
+        let mut body = Vec::new();
+        loop {
+            let is_there = is_stream && !mark.is_empty() && contains(&body, mark.as_bytes());
+            if is_there && (body.ends_with(b"\n\n") || body.ends_with(b"\r\n\r\n")) {
+                return Ok(body);
+            }
+            if !self.more(&mut body)? {
+                return Ok(body);
+            }
+        }
+    }
+
+    /// Reads on, if there is more.
+    fn more(&mut self, body: &mut Vec<u8>) -> Result<bool, Unmade> {
+        match self.rest {
+            Rest::Nothing => return Ok(false),
+            Rest::Bytes(length) => {
+                self.exactly(length, body)?;
+                self.rest = Rest::Nothing;
+            }
+            Rest::Chunks => {
+                let line = self.line()?;
+                let length = line.trim().split(';').next().unwrap_or_default();
+                let length = usize::from_str_radix(length, 16)
+                    .map_err(|_| Unmade::because("a chunk without length"))?;
+                self.exactly(length, body)?;
+                self.line()?;
+                if length == 0 {
+                    self.rest = Rest::Nothing;
+                }
+            }
+            Rest::Everything => {
+                self.reader.read_to_end(body)?;
+                self.rest = Rest::Nothing;
+            }
+        }
+        Ok(true)
+    }
+
+    fn exactly(&mut self, length: usize, body: &mut Vec<u8>) -> Result<(), Unmade> {
+        let from = body.len();
+        body.resize(from + length, 0);
+        match body.get_mut(from..) {
+            Some(space) => Ok(self.reader.read_exact(space)?),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! What the gateway adds to a call, beside the bare server and beside other gateways.
+//!
+//! Everything runs as users run it: in processes of its own, on streams or on ports of this machine. Bare means that the
+//! client speaks to the server itself: on its streams where ours does, otherwise over its own HTTP front.
+
+mod between;
+mod client;
+mod process;
+mod race;
+mod server;
+
+use self::between::{Between, Class, Front, Kept, Ours, Place};
+pub(crate) use self::between::{Server, Shape};
+use self::race::{CALLERS, Callers, Party};
+pub(crate) use self::server::{CHILD as FAST_SERVER, child as fast_server_child};
+use crate::engine::Unmade;
+use crate::report::{Budget, Figure, Report, Row};
+
+/// For those who read the table.
+pub(crate) const METHOD: &str = "\
+Everything ran in processes of its own on one machine and made the same calls in turns, in many short rounds: `echo` with
+about 200 bytes of arguments that differ each time. *Added* is the median over rounds of the difference between the
+medians of single rounds, ours or the peer's minus the bare server's; rates are medians over rounds, their ratios medians
+of the ratios of single rounds; p99 is over all calls of a run. *Ours* has the memory store and its whole policy on, for a
+tool that changes something. The fast server answers at once; the Node server is `server-everything`. The client costs
+everybody the same, and its part is in all figures that are not differences. A row without budget is for information.";
+
+const MS: f64 = 1e6;
+
+impl Shape {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::StdioToStdio => "stdio to stdio",
+            Self::StdioBehindHttp => "stdio behind HTTP",
+            Self::HttpToHttp => "HTTP to HTTP",
+            Self::HttpBehindStdio => "HTTP behind stdio",
+        }
+    }
+
+    /// Who can do this.
+    const fn peers(self) -> &'static [Between] {
+        match self {
+            Self::StdioToStdio => &[Between::Fastmcp],
+            Self::StdioBehindHttp => {
+                &[Between::RustProxy, Between::NpmProxy, Between::Supergateway, Between::PythonProxy]
+            }
+            Self::HttpToHttp => &[Between::RustProxy, Between::Fastmcp],
+            Self::HttpBehindStdio => &[Between::Supergateway, Between::PythonProxy],
+        }
+    }
+
+    /// What may be added to the median of a call.
+    const fn allowed(self) -> Option<f64> {
+        match self {
+            Self::StdioToStdio => Some(0.1 * MS),
+            Self::HttpToHttp => Some(0.15 * MS),
+            Self::StdioBehindHttp | Self::HttpBehindStdio => None,
+        }
+    }
+
+    /// On streams every caller starts a process, and of some servers these would be too many.
+    const fn callers(self, server: Server) -> Callers {
+        match (self, server) {
+            (Self::StdioToStdio, Server::Node) | (Self::HttpBehindStdio, _) => Callers::One,
+            (Self::StdioToStdio, Server::Fast) | (Self::StdioBehindHttp | Self::HttpToHttp, _) => {
+                Callers::OneAndMany
+            }
+        }
+    }
+}
+
+/// What is told of one shape before one server.
+#[derive(Clone, Copy)]
+enum Told {
+    Median,
+    Policy,
+    P99,
+    Rate,
+    RateTogether,
+}
+
+impl Told {
+    const ALL: [Self; 5] = [Self::Median, Self::Policy, Self::P99, Self::Rate, Self::RateTogether];
+
+    fn name(self, server: Server, shape: Shape) -> String {
+        let what = match self {
+            Self::Median if shape == Shape::StdioBehindHttp => "median of a call".to_owned(),
+            Self::Median => "added median".to_owned(),
+            Self::Policy => "added by the policy".to_owned(),
+            Self::P99 => "p99 of a call".to_owned(),
+            Self::Rate => "calls of one caller".to_owned(),
+            Self::RateTogether => format!("calls of {CALLERS} callers"),
+        };
+        format!("{}, {what}", server.name())
+    }
+}
+
+pub(crate) fn run(report: &mut Report, shape: Shape) -> Result<(), Unmade> {
+    for server in [Server::Fast, Server::Node] {
+        let wanted: Vec<_> =
+            Told::ALL.into_iter().filter(|told| report.wants(&told.name(server, shape))).collect();
+        if wanted.is_empty() {
+            continue;
+        }
+        let place = Place::find()?;
+        let mut others = vec![Between::Ours(Ours::ON), Between::Ours(Ours::OFF)];
+        others.extend(shape.peers());
+        let parties = race::run(report, &place, shape, server, &others, shape.callers(server))?;
+        let [bare, ours, off, peers @ ..] = parties.as_slice() else {
+            return Err(Unmade::because("somebody is missing"));
+        };
+        let table = Table { shape, server, bare, ours, off, peers };
+        for told in wanted {
+            table.tell(report, told);
+        }
+    }
+    Ok(())
+}
+
+/// What was seen of one shape before one server.
+struct Table<'a> {
+    shape: Shape,
+    server: Server,
+    bare: &'a Party,
+    ours: &'a Party,
+    off: &'a Party,
+    peers: &'a [Party],
+}
+
+impl Table<'_> {
+    fn tell(&self, report: &mut Report, told: Told) {
+        let what = told.name(self.server, self.shape);
+        let mut add = |ours, peer: (&str, Figure), ratio: Option<f64>, budget| {
+            let peer = Some((peer.0.to_owned(), peer.1));
+            report.add(&Row { what: what.clone(), ours, peer, ratio, budget });
+        };
+        let bare_and_peers = || std::iter::once(self.bare).chain(self.peers);
+        match told {
+            Told::Median if self.shape == Shape::StdioBehindHttp => {
+                for other in bare_and_peers() {
+                    let peer = (other.name(), Figure::Nanos(other.median()));
+                    add(
+                        Figure::Nanos(self.ours.median()),
+                        peer,
+                        Some(self.ours.time_to(other)),
+                        Budget::None,
+                    );
+                }
+            }
+            Told::Median => {
+                let ours = self.ours.added_to(self.bare);
+                if let Some(allowed) = self.shape.allowed() {
+                    add(Figure::Nanos(ours), ("allowed", Figure::Nanos(allowed)), None, Budget::AtMost(1.0));
+                }
+                // Not to be slower than any is not to be slower than the best.
+                let budget = if self.shape == Shape::HttpToHttp { Budget::AtMost(1.0) } else { Budget::None };
+                for peer in self.peers {
+                    let theirs = peer.added_to(self.bare);
+                    add(
+                        Figure::Nanos(ours),
+                        (peer.name(), Figure::Nanos(theirs)),
+                        share(ours, theirs),
+                        budget,
+                    );
+                }
+            }
+            Told::Policy => {
+                let added = Figure::Nanos(self.ours.added_to(self.off));
+                add(added, ("allowed", Figure::Nanos(0.01 * MS)), None, Budget::AtMost(1.0));
+            }
+            Told::P99 => {
+                for other in bare_and_peers() {
+                    add(
+                        Figure::Nanos(self.ours.p99()),
+                        (other.name(), Figure::Nanos(other.p99())),
+                        None,
+                        Budget::None,
+                    );
+                }
+            }
+            Told::Rate => {
+                for other in bare_and_peers() {
+                    let peer = (other.name(), Figure::PerSecond(other.rate()));
+                    let (ours, ratio) = (self.ours.rate(), self.ours.rate_to(other));
+                    add(Figure::PerSecond(ours), peer, Some(ratio), self.rate_budget(other));
+                }
+            }
+            Told::RateTogether => {
+                let Some(ours) = self.ours.rate_together() else { return };
+                for other in bare_and_peers() {
+                    let Some(theirs) = other.rate_together() else { continue };
+                    let peer = (other.name(), Figure::PerSecond(theirs));
+                    let ratio = self.ours.rate_together_to(other);
+                    add(Figure::PerSecond(ours), peer, Some(ratio), self.rate_budget(other));
+                }
+            }
+        }
+    }
+
+    /// A server on its streams must be faster through us than through the best peer, and than through its own front if it
+    /// is one that people have.
+    fn rate_budget(&self, other: &Party) -> Budget {
+        match (self.shape, other.front.between(), self.server) {
+            (Shape::StdioBehindHttp, Between::RustProxy, _)
+            | (Shape::StdioBehindHttp, Between::Nothing, Server::Node) => Budget::AtLeast(1.0),
+            _ => Budget::None,
+        }
+    }
+}
+
+impl Party {
+    fn name(&self) -> &'static str {
+        self.front.between().name()
+    }
+}
+
+/// Ours divided by theirs, where both are additions: whoever adds nothing cannot be divided by.
+fn share(ours: f64, theirs: f64) -> Option<f64> {
+    Some(match () {
+        () if theirs > 0.0 => ours / theirs,
+        () if ours <= theirs => 1.0,
+        () => f64::INFINITY,
+    })
+}
+
+/// What it costs to remember durably.
+pub(crate) fn run_sqlite(report: &mut Report) -> Result<(), Unmade> {
+    for (class, name) in [(Class::Mutating, "mutating"), (Class::ReadOnly, "read_only")] {
+        let what = format!("fast server, stdio to stdio, median of a {name} call");
+        if !report.wants(&what) {
+            continue;
+        }
+        let place = Place::find()?;
+        let [sqlite, memory] =
+            [Kept::Sqlite, Kept::Memory].map(|kept| Between::Ours(Ours { kept, class, ..Ours::ON }));
+        let parties =
+            race::run(report, &place, Shape::StdioToStdio, Server::Fast, &[sqlite, memory], Callers::One)?;
+        let [_, sqlite, memory] = parties.as_slice() else {
+            return Err(Unmade::because("somebody is missing"));
+        };
+        report.add(&Row {
+            what,
+            ours: Figure::Nanos(sqlite.median()),
+            peer: Some(("the same with the memory store".to_owned(), Figure::Nanos(memory.median()))),
+            ratio: Some(sqlite.time_to(memory)),
+            budget: Budget::None,
+        });
+    }
+    Ok(())
+}
+
+/// What a gateway takes of the machine's memory.
+pub(crate) fn run_memory(report: &mut Report) -> Result<(), Unmade> {
+    const IDLE: &str = "idle, without its children";
+    const USED: &str = "after 8 sessions, without its children";
+    const WHOLE: &str = "after 8 sessions, with its children";
+    const ALLOWED: f64 = 20.0 * (1 << 20) as f64;
+    const CALLS: usize = 100;
+    let wanted = [IDLE, USED, WHOLE].map(|what| report.wants(what));
+    if !wanted.contains(&true) {
+        return Ok(());
+    }
+    let place = Place::find()?;
+    let (shape, server) = (Shape::StdioBehindHttp, Server::Node);
+    let everybody = [Between::Ours(Ours::ON)].into_iter().chain(shape.peers().iter().copied());
+    let mut seen = Vec::new();
+    for between in everybody {
+        let look = || -> Result<[Option<f64>; 3], Unmade> {
+            let mut front = Front::start(&place, between, shape, server, None)?;
+            front.until_open()?;
+            let idle = front.listening().and_then(|listening| listening.process().resident());
+            let mut clients = Vec::new();
+            for _ in 0..CALLERS {
+                clients.push(front.client(&place)?);
+            }
+            for client in &mut clients {
+                for _ in 0..CALLS {
+                    client.call()?;
+                }
+            }
+            let process = front.listening().map(|listening| listening.process());
+            Ok([
+                idle,
+                process.and_then(|process| process.resident()),
+                process.and_then(|process| process.resident_with_children()),
+            ])
+        };
+        match look() {
+            Ok(figures) => seen.push((between, figures)),
+            Err(problem) => race::leave_out(report, between, shape, server, problem)?,
+        }
+    }
+    let Some(((_, ours), peers)) = seen.split_first() else { return Ok(()) };
+    for (index, what) in [IDLE, USED, WHOLE].into_iter().enumerate() {
+        let figure = |figures: &[Option<f64>; 3]| {
+            Figure::Bytes(figures.get(index).copied().flatten().unwrap_or(f64::NAN))
+        };
+        let mut add = |peer: String, bytes, budget| {
+            let row = Row {
+                what: what.to_owned(),
+                ours: figure(ours),
+                peer: Some((peer, bytes)),
+                ratio: None,
+                budget,
+            };
+            report.add(&row);
+        };
+        if what == IDLE {
+            add("allowed".to_owned(), Figure::Bytes(ALLOWED), Budget::AtMost(1.0));
+        }
+        for (between, figures) in peers {
+            add(between.name().to_owned(), figure(figures), Budget::None);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Processes that take part: started with their words kept in a file, and ended by their ids with all that they
+//! have started themselves, because most of what is measured here starts children and not all of it ends them.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::engine::Unmade;
+
+/// How long one that was asked to end may take.
+const GRACE: Duration = Duration::from_secs(2);
+const PAGE: f64 = 4096.0;
+
+/// A process that ends when it is dropped.
+///
+/// It is in the same group as we are, so that whoever interrupts us from a terminal interrupts it too.
+pub(crate) struct Process {
+    child: Child,
+    /// Some end when their input does, and so it stays open.
+    input: Option<ChildStdin>,
+}
+
+impl Process {
+    /// Starts it; what it says goes to the file.
+    pub(crate) fn start(command: &mut Command, words: &Path) -> Result<Self, Unmade> {
+        let words = File::create(words)?;
+        command.stdin(Stdio::piped()).stdout(words.try_clone()?).stderr(words);
+        Self::of(command)
+    }
+
+    /// Starts it with its streams in our hands; what it says beside them goes to the file.
+    pub(crate) fn start_with_streams(
+        command: &mut Command,
+        words: &Path,
+    ) -> Result<(Self, ChildStdin, ChildStdout), Unmade> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(words)?);
+        let mut process = Self::of(command)?;
+        match (process.input.take(), process.child.stdout.take()) {
+            (Some(input), Some(output)) => Ok((process, input, output)),
+            _ => Err(Unmade::because("a child was started without its pipes")),
+        }
+    }
+
+    fn of(command: &mut Command) -> Result<Self, Unmade> {
+        let mut child = command.spawn().map_err(|error| {
+            Unmade::because(format!("{} did not start: {error}", command.get_program().display()))
+        })?;
+        let input = child.stdin.take();
+        Ok(Self { child, input })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+
+    /// The bytes of memory that it has itself.
+    pub(crate) fn resident(&self) -> Option<f64> {
+        resident(self.id())
+    }
+
+    /// The bytes of memory that it has with all that it started. Pages that they share count for each.
+    pub(crate) fn resident_with_children(&self) -> Option<f64> {
+        Some(self.resident()? + descendants(self.id()).keys().filter_map(|id| resident(*id)).sum::<f64>())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let started = descendants(self.id());
+        drop(self.input.take());
+        signal("-TERM", self.id());
+        let asked = Instant::now();
+        while !self.has_ended() && asked.elapsed() < GRACE {
+            thread::sleep(Duration::from_millis(5));
+        }
+        // What cannot be ended any more has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for (id, began) in started {
+            // The id may be another's by now.
+            if stat(id).is_some_and(|stat| stat.began == began) {
+                signal("-KILL", id);
+            }
+        }
+    }
+}
+
+/// Ends a process that does not answer, unless it is told in time that it does.
+pub(crate) fn end_unless_told(id: u32, within: Duration) -> std::sync::mpsc::Sender<()> {
+    let (tell, told) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        if told.recv_timeout(within) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            signal("-KILL", id);
+        }
+    });
+    tell
+}
+
+/// A port of this machine that nobody listens on at the moment.
+pub(crate) fn free_port() -> Result<u16, Unmade> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+fn signal(name: &str, id: u32) {
+    let _ = Command::new("kill").args([name, &id.to_string()]).stderr(Stdio::null()).status();
+}
+
+fn resident(id: u32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{id}/statm")).ok()?;
+    Some(text.split_whitespace().nth(1)?.parse::<f64>().ok()? * PAGE)
+}
+
+/// What a process and its children have started, with the moment at which each began, where the system tells it in the
+/// way of Linux.
+fn descendants(of: u32) -> BTreeMap<u32, u64> {
+    let ids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let all: Vec<_> = ids.filter_map(|id| Some((id, stat(id)?))).collect();
+    let mut found = BTreeMap::new();
+    let mut parents = vec![of];
+    while let Some(parent) = parents.pop() {
+        for (id, stat) in all.iter().filter(|(_, stat)| stat.parent == parent) {
+            if found.insert(*id, stat.began).is_none() {
+                parents.push(*id);
+            }
+        }
+    }
+    found
+}
+
+struct Stat {
+    parent: u32,
+    began: u64,
+}
+
+fn stat(id: u32) -> Option<Stat> {
+    let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The name is in brackets and may hold anything.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    let parent = fields.nth(1)?.parse().ok()?;
+    let began = fields.nth(17)?.parse().ok()?;
+    Some(Stat { parent, began })
+}

@@ -1,0 +1,286 @@
+//! Rounds of the same calls, in turns.
+//!
+//! In each round everybody makes calls for about as long, so the slow ones make fewer; those that take milliseconds for
+//! one take part in every fourth round only. What is compared are neighbours in time: the difference or the ratio of two
+//! within one round, and then the median of that over rounds.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::between::{Between, Front, Place, Server, Shape};
+use super::client::Client;
+use crate::engine::Unmade;
+use crate::measure::{is_quick, median};
+use crate::report::Report;
+
+/// How many call at once, where it is not one.
+pub(crate) const CALLERS: usize = 8;
+/// How long one round of one of them takes.
+const ALONE: Duration = Duration::from_millis(40);
+const TOGETHER: Duration = Duration::from_millis(80);
+/// Just-in-time compilers are given so long.
+const WARM_UP: Duration = Duration::from_millis(700);
+/// A call that takes this long makes a round too long for every round.
+const SLOW: Duration = Duration::from_millis(2);
+const SLOW_ONES_EVERY: usize = 4;
+
+/// Somebody who takes part, and what was seen of it.
+pub(crate) struct Party {
+    pub(crate) front: Front,
+    clients: Vec<Client>,
+    pace: Pace,
+    /// By round: the median of its calls in nanoseconds, and its calls per second.
+    alone: Vec<Option<(f64, f64)>>,
+    /// Each call of one caller, in nanoseconds.
+    calls: Vec<f64>,
+    /// By round: calls per second of all callers.
+    together: Vec<Option<f64>>,
+}
+
+struct Pace {
+    calls: u32,
+    every: usize,
+}
+
+/// How many callers a race has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Callers {
+    One,
+    /// One in some rounds, and [`CALLERS`] in others.
+    OneAndMany,
+}
+
+/// Starts everybody, lets them run, and gives the bare server first and the others in the order in which they were named.
+/// Peers that cannot take part are left out, with a remark.
+pub(crate) fn run(
+    report: &mut Report,
+    place: &Place,
+    shape: Shape,
+    server: Server,
+    others: &[Between],
+    callers: Callers,
+) -> Result<Vec<Party>, Unmade> {
+    let mut parties = vec![Party::of(place, Front::bare(place, shape, server)?)?];
+    // They start at the same time, because most of them take long to.
+    let upstream = parties.first().and_then(|bare| bare.front.listening());
+    let fronts: Vec<_> = others
+        .iter()
+        .map(|between| (*between, Front::start(place, *between, shape, server, upstream)))
+        .collect();
+    for (between, front) in fronts {
+        match front.and_then(|front| Party::of(place, front)) {
+            Ok(party) => parties.push(party),
+            Err(problem) => leave_out(report, between, shape, server, problem)?,
+        }
+    }
+    let (rounds_alone, rounds_together) = if is_quick() { (8, 4) } else { (80, 40) };
+    take_turns(report, &mut parties, (shape, server), rounds_alone, Party::round_alone)?;
+    if callers == Callers::OneAndMany {
+        for index in (0..parties.len()).rev() {
+            if let Some(party) = parties.get_mut(index)
+                && let Err(problem) = party.call_in_others(place)
+            {
+                let between = parties.remove(index).front.between();
+                leave_out(report, between, shape, server, problem)?;
+            }
+        }
+        take_turns(report, &mut parties, (shape, server), rounds_together, Party::round_together)?;
+    }
+    Ok(parties)
+}
+
+fn take_turns(
+    report: &mut Report,
+    parties: &mut Vec<Party>,
+    (shape, server): (Shape, Server),
+    rounds: usize,
+    run: fn(&mut Party, usize) -> Result<(), Unmade>,
+) -> Result<(), Unmade> {
+    for round in 0..rounds {
+        let count = parties.len();
+        for turn in 0..count {
+            let index = (turn + round) % count;
+            let Some(party) = parties.get_mut(index) else { continue };
+            if let Err(problem) = run(party, round) {
+                let between = parties.remove(index).front.between();
+                leave_out(report, between, shape, server, problem)?;
+                // Whoever came after it misses this turn, which nobody will notice.
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Goes on without a peer; without the bare server or ours there is nothing to tell.
+pub(crate) fn leave_out(
+    report: &mut Report,
+    between: Between,
+    shape: Shape,
+    server: Server,
+    problem: Unmade,
+) -> Result<(), Unmade> {
+    let sentence = format!("{}, {}, {}: {problem}", between.name(), shape.name(), server.name());
+    if !between.is_peer() {
+        return Err(Unmade::because(sentence));
+    }
+    report.remark(&format!("Left out: {sentence}."));
+    Ok(())
+}
+
+impl Party {
+    fn of(place: &Place, mut front: Front) -> Result<Self, Unmade> {
+        let mut first = front.client(place)?;
+        let warm_up = if is_quick() { WARM_UP / 4 } else { WARM_UP };
+        let begun = Instant::now();
+        let mut took = vec![first.call()?.as_secs_f64()];
+        while begun.elapsed() < warm_up {
+            took.push(first.call()?.as_secs_f64());
+        }
+        // The last ones are the warmest.
+        let typical = median(took.iter().rev().take(20).copied());
+        Ok(Self {
+            front,
+            clients: vec![first],
+            pace: Pace {
+                calls: calls_in(ALONE, typical),
+                every: if typical > SLOW.as_secs_f64() { SLOW_ONES_EVERY } else { 1 },
+            },
+            alone: Vec::new(),
+            calls: Vec::new(),
+            together: Vec::new(),
+        })
+    }
+
+    fn round_alone(&mut self, round: usize) -> Result<(), Unmade> {
+        if !round.is_multiple_of(self.pace.every) {
+            self.alone.push(None);
+            return Ok(());
+        }
+        let Some(client) = self.clients.first_mut() else { return Ok(()) };
+        let begun = Instant::now();
+        let mut took = Vec::new();
+        for _ in 0..self.pace.calls {
+            took.push(client.call()?.as_secs_f64() * 1e9);
+        }
+        let rate = f64::from(self.pace.calls) / begun.elapsed().as_secs_f64();
+        self.calls.extend(&took);
+        self.alone.push(Some((median(took.into_iter()), rate)));
+        Ok(())
+    }
+
+    /// The callers that are still missing, each with a connection of its own; and how many calls each makes in a round.
+    fn call_in_others(&mut self, place: &Place) -> Result<(), Unmade> {
+        if self.front.listening().is_none() && self.pace.every > 1 {
+            // Each caller would start a process of it, and what takes long for a call takes longer to start.
+            return Ok(());
+        }
+        while self.clients.len() < CALLERS {
+            self.clients.push(self.front.client(place)?);
+        }
+        self.pace.calls = 2;
+        self.together_once()?;
+        let (made, took) = self.together_once()?;
+        self.pace.calls = calls_in(TOGETHER, took / f64::from(made) * CALLERS as f64);
+        Ok(())
+    }
+
+    fn round_together(&mut self, round: usize) -> Result<(), Unmade> {
+        let rate = match self.clients.len() == CALLERS && round.is_multiple_of(self.pace.every) {
+            true => Some(self.together_once().map(|(made, took)| f64::from(made) / took)?),
+            false => None,
+        };
+        self.together.push(rate);
+        Ok(())
+    }
+
+    /// All make their calls; how many these were, and how many seconds it took from the first to the last.
+    fn together_once(&mut self) -> Result<(u32, f64), Unmade> {
+        let calls = self.pace.calls;
+        let start = Barrier::new(self.clients.len());
+        let spans: Vec<_> = thread::scope(|scope| {
+            let start = &start;
+            let callers: Vec<_> = self
+                .clients
+                .iter_mut()
+                .map(|client| {
+                    scope.spawn(move || {
+                        start.wait();
+                        let begun = Instant::now();
+                        for _ in 0..calls {
+                            client.call()?;
+                        }
+                        Ok::<_, Unmade>((begun, Instant::now()))
+                    })
+                })
+                .collect();
+            callers
+                .into_iter()
+                .map(|caller| {
+                    caller.join().unwrap_or_else(|_| Err(Unmade::because("a caller came to no end")))
+                })
+                .collect::<Result<_, _>>()
+        })?;
+        let begun = spans.iter().map(|(begun, _)| *begun).min();
+        let ended = spans.iter().map(|(_, ended)| *ended).max();
+        let (Some(begun), Some(ended)) = (begun, ended) else {
+            return Err(Unmade::because("nobody called"));
+        };
+        let callers = u32::try_from(spans.len()).unwrap_or(u32::MAX);
+        Ok((calls * callers, (ended - begun).as_secs_f64()))
+    }
+
+    /// Nanoseconds of a call.
+    pub(crate) fn median(&self) -> f64 {
+        median(self.alone.iter().flatten().map(|(median, _)| *median))
+    }
+
+    /// Nanoseconds that a call takes longer than with the other.
+    pub(crate) fn added_to(&self, other: &Self) -> f64 {
+        median(pairs(&self.alone, &other.alone).map(|((ours, _), (theirs, _))| ours - theirs))
+    }
+
+    /// The nanoseconds of a call divided by the other's.
+    pub(crate) fn time_to(&self, other: &Self) -> f64 {
+        median(pairs(&self.alone, &other.alone).map(|((ours, _), (theirs, _))| ours / theirs))
+    }
+
+    /// Nanoseconds that one call of a hundred takes longer than.
+    pub(crate) fn p99(&self) -> f64 {
+        let mut calls = self.calls.clone();
+        calls.sort_by(f64::total_cmp);
+        calls.get(calls.len() * 99 / 100).copied().unwrap_or(f64::NAN)
+    }
+
+    /// Calls per second of one caller.
+    pub(crate) fn rate(&self) -> f64 {
+        median(self.alone.iter().flatten().map(|(_, rate)| *rate))
+    }
+
+    /// The same divided by the other's.
+    pub(crate) fn rate_to(&self, other: &Self) -> f64 {
+        median(pairs(&self.alone, &other.alone).map(|((_, ours), (_, theirs))| ours / theirs))
+    }
+
+    /// Calls per second of [`CALLERS`] callers, if it had so many.
+    pub(crate) fn rate_together(&self) -> Option<f64> {
+        Some(median(self.together.iter().flatten().copied())).filter(|rate| rate.is_finite())
+    }
+
+    /// The same divided by the other's.
+    pub(crate) fn rate_together_to(&self, other: &Self) -> f64 {
+        median(pairs(&self.together, &other.together).map(|(ours, theirs)| ours / theirs))
+    }
+}
+
+/// What both have done in the same round.
+fn pairs<'a, T: Copy>(ours: &'a [Option<T>], theirs: &'a [Option<T>]) -> impl Iterator<Item = (T, T)> {
+    ours.iter().zip(theirs).filter_map(|(ours, theirs)| Some(((*ours)?, (*theirs)?)))
+}
+
+/// How many calls of so many seconds fit, within reason.
+fn calls_in(time: Duration, seconds: f64) -> u32 {
+    let fit = (time.as_secs_f64() / seconds).clamp(2.0, 400.0);
+    (1..=400).rev().find(|calls| f64::from(*calls) <= fit).unwrap_or(2)
+}

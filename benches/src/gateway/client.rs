@@ -20,6 +20,8 @@ const VERSION: &str = "2025-11-25";
 /// How long the handshake on the streams of a process may take: some take seconds to load.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(20);
+/// A connection that was not used for so long is opened anew before the clock of a call runs.
+const REST: Duration = Duration::from_secs(1);
 
 /// Somebody who makes calls.
 pub(crate) struct Client {
@@ -51,10 +53,10 @@ impl Client {
     /// Speaks to whoever listens there.
     pub(crate) fn of_address(port: u16, path: &str, tool: &str) -> Result<Self, Unmade> {
         let mut http = Http { port, path: path.to_owned(), session: String::new(), connection: None };
+        http.make_ready()?;
         http.post(&initialize().to_string(), "\"id\":0")?;
-        http.drain()?;
+        http.make_ready()?;
         http.post(&initialized().to_string(), "")?;
-        http.drain()?;
         let mut client = Self { way: Way::Http(http), tool: tool.to_owned() };
         client.call()?;
         Ok(client)
@@ -88,7 +90,7 @@ impl Client {
                 }
             }
             Way::Http(http) => {
-                http.drain()?;
+                http.make_ready()?;
                 let call = call.to_string();
                 let begun = Instant::now();
                 let answer = http.post(&call, &mark)?;
@@ -170,6 +172,7 @@ struct Http {
 struct Connection {
     reader: BufReader<TcpStream>,
     rest: Rest,
+    used: Instant,
 }
 
 /// What of an answer is still to come.
@@ -194,10 +197,8 @@ impl Http {
             self.session,
             body.len()
         );
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            none => none.insert(Connection::open(self.port)?),
-        };
+        let connection = self.connection.as_mut().ok_or_else(|| Unmade::because("it is not connected"))?;
+        connection.used = Instant::now();
         connection.reader.get_mut().write_all(request.as_bytes())?;
         let head = connection.head()?;
         if !(200..300).contains(&head.status) {
@@ -215,16 +216,21 @@ impl Http {
         Ok(answer)
     }
 
-    /// Reads what is left of the last answer, so that the connection can carry another.
-    fn drain(&mut self) -> Result<(), Unmade> {
+    /// Reads what is left of the last answer, and sees to it that there is a connection that can carry another.
+    fn make_ready(&mut self) -> Result<(), Unmade> {
         if let Some(connection) = &mut self.connection {
             match connection.rest {
+                // Who lets a connection rest may find it closed: Node closes it after five seconds.
+                _ if connection.used.elapsed() > REST => self.connection = None,
                 Rest::Everything => self.connection = None,
                 Rest::Nothing | Rest::Bytes(_) | Rest::Chunks => {
                     let mut left = Vec::new();
                     while connection.more(&mut left)? {}
                 }
             }
+        }
+        if self.connection.is_none() {
+            self.connection = Some(Connection::open(self.port)?);
         }
         Ok(())
     }
@@ -242,7 +248,11 @@ impl Connection {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER))?;
-        Ok(Self { reader: BufReader::with_capacity(16 * 1024, stream), rest: Rest::Nothing })
+        Ok(Self {
+            reader: BufReader::with_capacity(16 * 1024, stream),
+            rest: Rest::Nothing,
+            used: Instant::now(),
+        })
     }
 
     fn line(&mut self) -> Result<String, Unmade> {

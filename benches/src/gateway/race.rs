@@ -27,8 +27,9 @@ const SLOW_ONES_EVERY: usize = 4;
 
 /// Somebody who takes part, and what was seen of it.
 pub(crate) struct Party {
-    pub(crate) front: Front,
+    /// Before the front, so that it does not wait for them when it is to end.
     clients: Vec<Client>,
+    pub(crate) front: Front,
     pace: Pace,
     /// By round: the median of its calls in nanoseconds, and its calls per second.
     alone: Vec<Option<(f64, f64)>>,
@@ -74,7 +75,7 @@ pub(crate) fn run(
             Err(problem) => leave_out(report, between, shape, server, problem)?,
         }
     }
-    let (rounds_alone, rounds_together) = if is_quick() { (8, 4) } else { (80, 40) };
+    let (rounds_alone, rounds_together) = if is_quick() { (8, 3) } else { (80, 40) };
     take_turns(report, &mut parties, (shape, server), rounds_alone, Party::round_alone)?;
     if callers == Callers::OneAndMany {
         for index in (0..parties.len()).rev() {
@@ -132,7 +133,7 @@ pub(crate) fn leave_out(
 impl Party {
     fn of(place: &Place, mut front: Front) -> Result<Self, Unmade> {
         let mut first = front.client(place)?;
-        let warm_up = if is_quick() { WARM_UP / 4 } else { WARM_UP };
+        let warm_up = if is_quick() { WARM_UP / 5 } else { WARM_UP };
         let begun = Instant::now();
         let mut took = vec![first.call()?.as_secs_f64()];
         while begun.elapsed() < warm_up {

@@ -90,9 +90,11 @@ impl Report {
         }
     }
 
-    /// Something to know about the run that is no row.
+    /// Something to know about the run that is no row. It is told once, however often it is found.
     pub(crate) fn remark(&mut self, sentence: &str) {
-        self.remarks.push(sentence.to_owned());
+        if !self.remarks.iter().any(|told| told == sentence) {
+            self.remarks.push(sentence.to_owned());
+        }
     }
 
     /// What there is to know beside the rows, each sentence with a space before it.

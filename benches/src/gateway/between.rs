@@ -194,6 +194,11 @@ impl Between {
         }
     }
 
+    /// Whether there is something to start.
+    pub(crate) fn is_installed(self, place: &Place) -> bool {
+        self.program(place).exists()
+    }
+
     /// What the tool of the server is called behind it.
     const fn tool(self) -> &'static str {
         match self {
@@ -241,9 +246,6 @@ impl Front {
         upstream: Option<&Listening>,
     ) -> Result<Self, Unmade> {
         let program = between.program(place);
-        if !program.exists() {
-            return Err(Unmade::because("it is not installed"));
-        }
         let behind = match (shape, upstream) {
             (Shape::StdioToStdio | Shape::StdioBehindHttp, _) => Behind::Streams(server.on_streams(place)?),
             (Shape::HttpToHttp | Shape::HttpBehindStdio, Some(upstream)) => Behind::Url(upstream.url()),

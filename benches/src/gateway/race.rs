@@ -65,9 +65,9 @@ pub(crate) fn run(
     let mut parties = vec![Party::of(place, Front::bare(place, shape, server)?)?];
     // They start at the same time, because most of them take long to.
     let upstream = parties.first().and_then(|bare| bare.front.listening());
-    let fronts: Vec<_> = others
-        .iter()
-        .map(|between| (*between, Front::start(place, *between, shape, server, upstream)))
+    let fronts: Vec<_> = installed(report, place, others.iter().copied())
+        .into_iter()
+        .map(|between| (between, Front::start(place, between, shape, server, upstream)))
         .collect();
     for (between, front) in fronts {
         match front.and_then(|front| Party::of(place, front)) {
@@ -89,6 +89,19 @@ pub(crate) fn run(
         take_turns(report, &mut parties, (shape, server), rounds_together, Party::round_together)?;
     }
     Ok(parties)
+}
+
+/// Those that there are; of the others the report says that they are missing.
+pub(crate) fn installed(
+    report: &mut Report,
+    place: &Place,
+    all: impl Iterator<Item = Between>,
+) -> Vec<Between> {
+    let (there, missing): (Vec<_>, Vec<_>) = all.partition(|between| between.is_installed(place));
+    for between in missing {
+        report.remark(&format!("Left out: {}, which is not installed.", between.name()));
+    }
+    there
 }
 
 fn take_turns(

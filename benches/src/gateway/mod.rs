@@ -14,6 +14,7 @@ pub(crate) use self::between::{Server, Shape};
 use self::race::{CALLERS, Callers, Party};
 pub(crate) use self::server::{CHILD as FAST_SERVER, child as fast_server_child};
 use crate::engine::Unmade;
+use crate::measure::is_quick;
 use crate::report::{Budget, Figure, Report, Row};
 
 /// For those who read the table.
@@ -111,12 +112,17 @@ pub(crate) fn run(report: &mut Report, shape: Shape) -> Result<(), Unmade> {
             continue;
         }
         let place = Place::find()?;
-        let mut others = vec![Between::Ours(Ours::ON), Between::Ours(Ours::OFF)];
+        let without_policy = Between::Ours(Ours::OFF);
+        let mut others = vec![Between::Ours(Ours::ON)];
         others.extend(shape.peers());
+        // Before the other server, a few microseconds could not be seen.
+        others.extend((server == Server::Fast).then_some(without_policy));
         let parties = race::run(report, &place, shape, server, &others, shape.callers(server))?;
-        let [bare, ours, without_policy, peers @ ..] = parties.as_slice() else {
+        let [bare, ours, ..] = parties.as_slice() else {
             return Err(Unmade::because("somebody is missing"));
         };
+        let peers = parties.iter().filter(|party| party.front.between().is_peer()).collect();
+        let without_policy = parties.iter().find(|party| party.front.between() == without_policy);
         let table = Table { shape, server, bare, ours, without_policy, peers };
         for told in wanted {
             table.tell(report, told);
@@ -131,8 +137,8 @@ struct Table<'a> {
     server: Server,
     bare: &'a Party,
     ours: &'a Party,
-    without_policy: &'a Party,
-    peers: &'a [Party],
+    without_policy: Option<&'a Party>,
+    peers: Vec<&'a Party>,
 }
 
 impl Table<'_> {
@@ -142,7 +148,7 @@ impl Table<'_> {
             let peer = Some((peer.0.to_owned(), peer.1));
             report.add(&Row { what: what.clone(), ours, peer, ratio, budget });
         };
-        let bare_and_peers = || std::iter::once(self.bare).chain(self.peers);
+        let bare_and_peers = || std::iter::once(self.bare).chain(self.peers.iter().copied());
         match told {
             Told::Median if self.shape == Shape::StdioBehindHttp => {
                 for other in bare_and_peers() {
@@ -162,7 +168,7 @@ impl Table<'_> {
                 }
                 // Not to be slower than any is not to be slower than the best.
                 let budget = if self.shape == Shape::HttpToHttp { Budget::AtMost(1.0) } else { Budget::None };
-                for peer in self.peers {
+                for peer in &self.peers {
                     let theirs = peer.added_to(self.bare);
                     add(
                         Figure::Nanos(ours),
@@ -173,7 +179,8 @@ impl Table<'_> {
                 }
             }
             Told::Policy => {
-                let added = Figure::Nanos(self.ours.added_to(self.without_policy));
+                let Some(without) = self.without_policy else { return };
+                let added = Figure::Nanos(self.ours.added_to(without));
                 add(added, ("allowed", Figure::Nanos(0.01 * MS)), None, self.allowance());
             }
             Told::P99 => {
@@ -279,7 +286,9 @@ pub(crate) fn run_memory(report: &mut Report) -> Result<(), Unmade> {
     }
     let place = Place::find()?;
     let (shape, server) = (Shape::StdioBehindHttp, Server::Node);
-    let everybody = [Between::Ours(Ours::ON)].into_iter().chain(shape.peers().iter().copied());
+    // Who is in a hurry sees how we stand beside the best one.
+    let peers = if is_quick() { &[Between::RustProxy] } else { shape.peers() };
+    let everybody = [Between::Ours(Ours::ON)].into_iter().chain(peers.iter().copied());
     let mut seen = Vec::new();
     for between in race::installed(report, &place, everybody) {
         let look = || -> Result<[Option<f64>; 3], Unmade> {

@@ -218,7 +218,7 @@ fn tr_13_every_notice_is_logged_and_counted_as_the_table_says() {
             heard.assert_counted(&format!("steadfast_{counted}"));
         }
     }
-    assert_eq!(seen.into_iter().collect::<Vec<_>>(), (0..23).collect::<Vec<_>>());
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), (0..24).collect::<Vec<_>>());
     heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"OPEN\"} 1");
     heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"CLOSED\"} 0");
     heard.assert_counted("steadfast_tool_trust_state{tool=\"bank/pay\",state=\"ESCALATED\"} 1");

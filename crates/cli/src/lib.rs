@@ -18,6 +18,7 @@ mod serve;
 mod sources;
 mod state;
 mod stop;
+mod streams;
 mod wrap;
 
 use std::process::ExitCode;

@@ -141,10 +141,18 @@ impl Listened {
     }
 }
 
-/// What carries messages.
+/// What carries the messages of many clients.
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
-    runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+    built(runtime::Builder::new_multi_thread().worker_threads(2))
+}
+
+/// What carries the messages of one client: between its line and that of its server no thread has to wake another.
+pub(crate) fn runtime_of_one() -> Result<Runtime, Failure> {
+    built(&mut runtime::Builder::new_current_thread())
+}
+
+fn built(builder: &mut runtime::Builder) -> Result<Runtime, Failure> {
+    builder
         .enable_all()
         .build()
         .map_err(|error| Failure::World(format!("no threads can be started: {error}")))

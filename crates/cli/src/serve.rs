@@ -10,10 +10,11 @@ use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 
 use crate::behind;
 use crate::failure::Failure;
-use crate::listening::{Access, Hosts, Listened, runtime};
+use crate::listening::{Access, Hosts, Listened, runtime, runtime_of_one};
 use crate::output;
 use crate::sources::Chosen;
 use crate::stop;
+use crate::streams;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -43,7 +44,7 @@ const ALL: &str = "/mcp";
 
 /// `steadfast serve`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let runtime = runtime()?;
+    let runtime = if options.stdio { runtime_of_one()? } else { runtime()? };
     let done = runtime.block_on(carry(options));
     // Reading our own input cannot be taken back, and would be waited for.
     runtime.shutdown_background();
@@ -63,9 +64,10 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     let servers = servers(&config)?;
     let stop = stop::asked();
     if options.stdio {
+        let (input, output) = streams::own();
         let wrapped = Wrapped {
-            input: tokio::io::stdin(),
-            output: tokio::io::stdout(),
+            input,
+            output,
             connection: Connection::of_parent(),
             servers: together(&servers),
             reliability_tools: config.global().gateway.reliability_tools,

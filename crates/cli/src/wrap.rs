@@ -11,10 +11,11 @@ use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 
 use crate::behind;
 use crate::failure::Failure;
-use crate::listening::{Access, Hosts, Listened, runtime};
+use crate::listening::{Access, Hosts, Listened, runtime, runtime_of_one};
 use crate::output;
 use crate::sources::Chosen;
 use crate::stop;
+use crate::streams;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -45,7 +46,7 @@ pub(crate) struct Options {
 
 /// `steadfast wrap`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let runtime = runtime()?;
+    let runtime = if options.listen.is_some() { runtime()? } else { runtime_of_one()? };
     let done = runtime.block_on(carry(options));
     // Reading our own input cannot be taken back, and would be waited for.
     runtime.shutdown_background();
@@ -76,9 +77,10 @@ async fn carry(options: &Options) -> Result<(), Failure> {
             listened.close(DRAIN).await;
         }
         None => {
+            let (input, output) = streams::own();
             let wrapped = Wrapped {
-                input: tokio::io::stdin(),
-                output: tokio::io::stdout(),
+                input,
+                output,
                 connection: Connection::of_parent(),
                 servers: vec![server],
                 reliability_tools: steadfast.config().global().gateway.reliability_tools,

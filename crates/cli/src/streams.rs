@@ -1,0 +1,69 @@
+//! Our own streams. Of a pipe or a socket the system tells when there is something to read or room to write: that is waited
+//! for, and no thread stands between us and our client. Elsewhere (a terminal, a file) threads of the runtime read and write.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// What our client writes, and what it reads.
+pub(crate) type Streams = (Box<dyn AsyncRead + Unpin>, Box<dyn AsyncWrite + Send + Unpin>);
+
+/// The streams that we were started with. To be called within the runtime.
+pub(crate) fn own() -> Streams {
+    #[cfg(unix)]
+    let (input, output) = (told::input(io::stdin()), told::output(io::stdout()));
+    #[cfg(not(unix))]
+    let (input, output) = (None, None);
+    (
+        input.unwrap_or_else(|| Box::new(tokio::io::stdin())),
+        output.unwrap_or_else(|| Box::new(tokio::io::stdout())),
+    )
+}
+
+#[cfg(unix)]
+mod told {
+    use std::fs::File;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::os::unix::fs::FileTypeExt as _;
+    use std::os::unix::net::UnixStream as StdStream;
+
+    use tokio::io::{AsyncRead, AsyncWrite};
+    use tokio::net::UnixStream;
+    use tokio::net::unix::pipe;
+
+    pub(super) fn input(stream: impl AsFd) -> Option<Box<dyn AsyncRead + Unpin>> {
+        match Kind::of(stream)? {
+            Kind::Pipe(fd) => Some(Box::new(pipe::Receiver::from_owned_fd(fd).ok()?)),
+            Kind::Socket(socket) => Some(Box::new(socket)),
+        }
+    }
+
+    pub(super) fn output(stream: impl AsFd) -> Option<Box<dyn AsyncWrite + Send + Unpin>> {
+        match Kind::of(stream)? {
+            Kind::Pipe(fd) => Some(Box::new(pipe::Sender::from_owned_fd(fd).ok()?)),
+            Kind::Socket(socket) => Some(Box::new(socket)),
+        }
+    }
+
+    enum Kind {
+        Pipe(OwnedFd),
+        Socket(UnixStream),
+    }
+
+    impl Kind {
+        /// Nothing for what others may hold too and expect to wait for, such as a terminal.
+        fn of(stream: impl AsFd) -> Option<Self> {
+            let file = File::from(stream.as_fd().try_clone_to_owned().ok()?);
+            let kind = file.metadata().ok()?.file_type();
+            if kind.is_fifo() {
+                return Some(Self::Pipe(file.into()));
+            }
+            if !kind.is_socket() {
+                return None;
+            }
+            let socket = StdStream::from(OwnedFd::from(file));
+            socket.set_nonblocking(true).ok()?;
+            UnixStream::from_std(socket).ok().map(Self::Socket)
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use steadfast_mcp::delivery::Delivery;
+use steadfast_mcp::delivery::{Arrived, Delivery};
 use steadfast_mcp::http::Era;
 use steadfast_mcp::http::front::{self, Notifier, Responder};
 use steadfast_mcp::lines::LineSender;
@@ -40,9 +40,18 @@ pub(crate) enum Reply {
 impl Reply {
     /// Gives the answer, and says how to learn whether it arrived; nothing if it certainly did not.
     pub(crate) async fn answer(self, response: &Message) -> Option<Delivery> {
+        self.answer_telling(response, None).await
+    }
+
+    /// The same; `arrived` is done as soon as it is known that it did.
+    pub(crate) async fn answer_telling(
+        self,
+        response: &Message,
+        arrived: Option<Arrived>,
+    ) -> Option<Delivery> {
         match self {
-            Self::Line(line) => line.answer(response).await.ok(),
-            Self::Http(responder, _) => Some(responder.finish(response.clone())),
+            Self::Line(line) => line.answer_telling(response, arrived).await.ok(),
+            Self::Http(responder, _) => Some(responder.finish_telling(response.clone(), arrived)),
         }
     }
 

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use steadfast_core::call::{KeysOf, Waits};
 use steadfast_core::id::{Namespace, ToolName};
 use steadfast_executor::{CallOptions, Called, Canceller, Engine};
-use steadfast_mcp::delivery::GRACE;
+use steadfast_mcp::delivery::{Arrived, GRACE};
 use steadfast_mcp::http::{Era, META_VERSION, param};
 use steadfast_mcp::message::{Id, Kind, Message, code};
 use steadfast_mcp::raw::RawJson;
@@ -473,11 +473,15 @@ impl Session {
 
     async fn answer_call(&self, id: &Id, era: Era, called: Called, reply: Reply) {
         let response = made::response(id, era, &called);
-        let Some(delivery) = reply.answer(&response).await else { return };
-        if let Some(arrival) = called.arrival {
-            let engine = self.engine.clone();
-            // Known before the message is acted on that shows it: an equal call after the answer is a new one.
-            delivery.settled_telling(GRACE, move || engine.delivered(arrival)).await;
+        let Some(arrival) = called.arrival else {
+            let _ = reply.answer(&response).await;
+            return;
+        };
+        let engine = self.engine.clone();
+        // Known before the message is acted on that shows it: an equal call after the answer is a new one.
+        let arrived: Arrived = Box::new(move || engine.delivered(arrival));
+        if let Some(delivery) = reply.answer_telling(&response, Some(arrived)).await {
+            delivery.settled_telling(GRACE).await;
         }
     }
 

@@ -48,11 +48,9 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// The same as [`Delivery::settled`], and tells of an arrival the moment it is known: when a message proves it, before
-    /// anybody gets to see that message. Whoever reads it may already be asked for the same once more.
-    pub async fn settled_telling(self, grace: Duration, arrived: impl FnOnce() + Send + 'static) -> Fate {
+    /// The same as [`Delivery::settled`], and tells whoever wants to hear of the arrival.
+    pub async fn settled_telling(self, grace: Duration) -> Fate {
         let news = self.news.clone();
-        news.is_wanted_by(Box::new(arrived), || matches!(*self.stage.borrow(), Stage::Heard));
         let fate = self.settled(grace).await;
         match fate {
             Fate::Delivered(_) => news.tell(),
@@ -108,8 +106,15 @@ pub struct Tracker {
 impl Tracker {
     /// For the answer to the request of this id.
     pub fn new(id: Option<Id>) -> (Self, Delivery) {
+        Self::telling(id, None)
+    }
+
+    /// The same; `arrived` is done the moment the arrival is known: when a message proves it, before anybody gets to see that
+    /// message. Whoever reads it may already be asked for the same once more, so it has to be said before the answer goes
+    /// out what is to be done then.
+    pub fn telling(id: Option<Id>, arrived: Option<Arrived>) -> (Self, Delivery) {
         let (stage, seen) = watch::channel(Stage::Waiting);
-        let news = News::default();
+        let news = News(Arc::new(Mutex::new(arrived)));
         (Self { id, stage, news: news.clone() }, Delivery { stage: seen, news })
     }
 
@@ -120,23 +125,14 @@ impl Tracker {
     }
 }
 
-/// What is to be done when the answer has arrived, once.
-#[derive(Clone, Default)]
+/// What is to be done when an answer has arrived.
+pub type Arrived = Box<dyn FnOnce() + Send>;
+
+/// The same, once.
+#[derive(Clone)]
 struct News(Arc<Mutex<Option<Arrived>>>);
 
-type Arrived = Box<dyn FnOnce() + Send>;
-
 impl News {
-    fn is_wanted_by(&self, arrived: Arrived, is_known: impl FnOnce() -> bool) {
-        let mut wanted = self.0.lock();
-        *wanted = Some(arrived);
-        // Whoever hears tells after the stage has changed: either they find it here, or we find the stage changed.
-        if is_known() {
-            drop(wanted);
-            self.tell();
-        }
-    }
-
     fn tell(&self) {
         let arrived = self.0.lock().take();
         if let Some(arrived) = arrived {
@@ -311,26 +307,26 @@ mod tests {
     async fn an_arrival_is_told_before_the_message_that_proves_it_can_be_acted_on() {
         let link = Link::new();
         let told = Arc::new(Mutex::new(0));
-        let telling = |delivery: Delivery| {
+        let answer = || {
             let told = told.clone();
-            tokio::spawn(delivery.settled_telling(GRACE, move || *told.lock() += 1))
+            let arrived: Arrived = Box::new(move || *told.lock() += 1);
+            let (tracker, delivery) = Tracker::telling(Some(Id::number(7)), Some(arrived));
+            link.handed(tracker);
+            link.flushed();
+            delivery
         };
-        let first = telling(answer(&link));
-        tokio::task::yield_now().await;
+        let first = answer();
         link.heard(&message(r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#));
-        assert_eq!(*told.lock(), 1, "at once");
-        assert_eq!(first.await.unwrap(), Fate::Delivered(Proof::Heard));
-        // Known before anybody wanted to know, by time alone, and not at all.
-        let delivery = answer(&link);
-        link.heard_something();
-        assert_eq!(telling(delivery).await.unwrap(), Fate::Delivered(Proof::Heard));
+        assert_eq!(*told.lock(), 1, "at once, whoever waits for it or not");
+        assert_eq!(first.settled_telling(GRACE).await, Fate::Delivered(Proof::Heard));
+        assert_eq!(*told.lock(), 1, "and once");
+        // By time alone, and not at all.
+        assert_eq!(answer().settled_telling(GRACE).await, Fate::Delivered(Proof::StillOpen));
         assert_eq!(*told.lock(), 2);
-        assert_eq!(telling(answer(&link)).await.unwrap(), Fate::Delivered(Proof::StillOpen));
-        assert_eq!(*told.lock(), 3);
-        let lost = telling(answer(&link));
+        let lost = answer();
         link.close();
-        assert_eq!(lost.await.unwrap(), Fate::Lost);
-        assert_eq!(*told.lock(), 3);
+        assert_eq!(lost.settled_telling(GRACE).await, Fate::Lost);
+        assert_eq!(*told.lock(), 2);
     }
 
     #[tokio::test(start_paused = true)]

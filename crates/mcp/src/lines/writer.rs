@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::delivery::{Delivery, Link, Tracker};
+use crate::delivery::{Arrived, Delivery, Link, Tracker};
 use crate::message::Message;
 
 /// How much may wait to be written.
@@ -98,7 +98,16 @@ impl LineSender {
 
     /// Queues the final answer to a request, and waits while there is no room; says how to learn whether it arrived.
     pub async fn answer(&self, response: &Message) -> Result<Delivery, WriteFailed> {
-        let (tracker, delivery) = Tracker::new(response.id());
+        self.answer_telling(response, None).await
+    }
+
+    /// The same; `arrived` is done as soon as it is known that it did.
+    pub async fn answer_telling(
+        &self,
+        response: &Message,
+        arrived: Option<Arrived>,
+    ) -> Result<Delivery, WriteFailed> {
+        let (tracker, delivery) = Tracker::telling(response.id(), arrived);
         self.queue(response, Some(tracker), None).await?;
         Ok(delivery)
     }

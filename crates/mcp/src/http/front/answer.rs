@@ -7,7 +7,7 @@ use http::StatusCode;
 use super::pipe::Pipe;
 use super::refusal::Refusal;
 use super::session::Session;
-use crate::delivery::Delivery;
+use crate::delivery::{Arrived, Delivery};
 use crate::message::{Id, Message, code};
 
 /// Answers one request: any number of messages, then one final answer.
@@ -48,7 +48,12 @@ impl Responder {
 
     /// Gives the final answer, and says how to learn whether it arrived.
     pub fn finish(self, response: Message) -> Delivery {
-        self.pipe.finish(response)
+        self.pipe.finish(response, None)
+    }
+
+    /// The same; `arrived` is done as soon as it is known that it did.
+    pub fn finish_telling(self, response: Message, arrived: Option<Arrived>) -> Delivery {
+        self.pipe.finish(response, arrived)
     }
 
     /// Refuses the request by an HTTP status. After a first message it is too late for a status; the error ends the

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::Unsent;
 use super::refusal::Refusal;
 use super::session::Session;
-use crate::delivery::{Delivery, Tracker};
+use crate::delivery::{Arrived, Delivery, Tracker};
 use crate::message::Message;
 
 /// How much one stream may hold.
@@ -146,8 +146,8 @@ impl Pipe {
     }
 
     /// Takes the final answer. It is taken however full the stream is: there is one for each request.
-    pub(super) fn finish(&self, message: Message) -> Delivery {
-        let (tracker, delivery) = Tracker::new(message.id());
+    pub(super) fn finish(&self, message: Message, arrived: Option<Arrived>) -> Delivery {
+        let (tracker, delivery) = Tracker::telling(message.id(), arrived);
         let mut state = self.state.lock();
         // A stream that nobody reads and nobody can resume drops it, and the delivery says so.
         let is_lost = !matches!(state.end, End::Open) || (!*self.attached.borrow() && !state.resumable);

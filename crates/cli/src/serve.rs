@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use steadfast::{Config, Logging, OnDamage, Steadfast};
+use steadfast::Config;
 use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 
 use crate::behind;
 use crate::failure::Failure;
 use crate::listening::{Access, Hosts, Listened, runtime, runtime_of_one};
 use crate::output;
-use crate::sources::Chosen;
+use crate::sources::{self, Chosen};
 use crate::stop;
 use crate::streams;
 
@@ -52,14 +52,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 async fn carry(options: &Options) -> Result<(), Failure> {
-    let mut opening = Steadfast::opening(options.chosen.sources_and(&options.mcp_config))
-        .logging(Logging::Stderr)
-        .owns_process()
-        .on_damage(OnDamage::SetAside);
-    if let Some(kind) = &options.store {
-        opening = opening.set("store.kind", kind);
-    }
-    let steadfast = opening.open().await?;
+    let steadfast =
+        sources::open(options.chosen.sources_and(&options.mcp_config), options.store.as_ref()).await?;
     let config = steadfast.config();
     let servers = servers(&config)?;
     let stop = stop::asked();

@@ -3,9 +3,20 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use steadfast::{Config, ConfigFile, Needed, Sources, Start, usual_sources};
+use steadfast::{Config, ConfigFile, Logging, Needed, OnDamage, Sources, Start, Steadfast, usual_sources};
 
 use crate::failure::Failure;
+
+/// Opens what stands in front of servers: with a store of this kind, if one was named, and a log on the standard error stream. A
+/// state file that is damaged is set aside, so that clients are not left without their tools.
+pub(crate) async fn open(sources: Sources, store: Option<&String>) -> Result<Steadfast, Failure> {
+    let mut opening =
+        Steadfast::opening(sources).logging(Logging::Stderr).owns_process().on_damage(OnDamage::SetAside);
+    if let Some(kind) = store {
+        opening = opening.set("store.kind", kind);
+    }
+    Ok(opening.open().await?)
+}
 
 /// Where the configuration comes from.
 #[derive(Args, Clone, Debug)]

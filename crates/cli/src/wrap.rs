@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use clap::Args;
 use steadfast::id::Namespace;
-use steadfast::{Logging, OnDamage, Steadfast};
+use steadfast::{Flag, Sources};
 use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 
 use crate::behind;
 use crate::failure::Failure;
 use crate::listening::{Access, Hosts, Listened, runtime, runtime_of_one};
 use crate::output;
-use crate::sources::Chosen;
+use crate::sources::{self, Chosen};
 use crate::stop;
 use crate::streams;
 
@@ -58,14 +58,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 async fn carry(options: &Options) -> Result<(), Failure> {
     let server = server(options)?;
-    let mut opening = Steadfast::opening(options.chosen.sources())
-        .logging(Logging::Stderr)
-        .owns_process()
-        .on_damage(OnDamage::SetAside);
-    if let Some(kind) = &options.store {
-        opening = opening.set("store.kind", kind);
-    }
-    let steadfast = opening.open().await?;
+    let steadfast = sources::open(sources(options, &server)?, options.store.as_ref()).await?;
     let stop = stop::asked();
     match options.listen {
         Some(address) => {
@@ -90,6 +83,19 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     }
     steadfast.shutdown(Duration::ZERO).await;
     Ok(())
+}
+
+/// Where the configuration comes from. A server at a URL that it does not know is a server of it too: how far away it is says
+/// whether its own word on its tools is believed.
+fn sources(options: &Options, server: &Configured) -> Result<Sources, Failure> {
+    let mut sources = options.chosen.sources();
+    if let Some(url) = &options.url
+        && !options.chosen.load()?.servers().contains_key(&server.name)
+    {
+        let setting = format!("servers.\"{}\".url", server.name);
+        sources.flags.push(Flag { name: "--url".to_owned(), setting, value: url.clone() });
+    }
+    Ok(sources)
 }
 
 /// Where clients find the server over HTTP.

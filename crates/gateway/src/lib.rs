@@ -23,6 +23,7 @@
 //! | `wrap` | a client on a line |
 //! | `memory` | sessions that outlive us |
 //! | `reliability` | the two tools of our own |
+//! | `pieces` | JSON that is made of pieces |
 //! | `local` | who started us, and what a server is called that nobody gave a name |
 
 mod approval;
@@ -36,6 +37,7 @@ mod made;
 mod memory;
 mod merge;
 mod news;
+mod pieces;
 mod pool;
 mod reliability;
 mod server;

@@ -14,6 +14,7 @@ use steadfast_mcp::http::Era;
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw::{self, RawJson};
 
+use crate::pieces::json;
 use crate::server::is_held;
 
 /// Where our part of an answer stands.
@@ -153,11 +154,6 @@ fn texts(result: &str) -> Cow<'_, str> {
             Cow::Owned(texts.fold(format!("{one}\n{two}"), |all, next| format!("{all}\n{next}")))
         }
     }
-}
-
-/// A text that is JSON because it is made of pieces that are.
-pub(crate) fn json(text: &str) -> RawJson {
-    RawJson::parse(text.to_owned()).unwrap_or_else(|_| RawJson::string(text))
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
 use steadfast_mcp::raw::{self, RawJson};
 
+use crate::pieces::{object, with_text};
+
 /// Between the name of a server and that of its tool.
 const BETWEEN: &str = "__";
 
@@ -68,7 +70,10 @@ pub(crate) fn lists(list: List, parts: &[Part<'_>]) -> RawJson {
     let items = parts.iter().flat_map(|part| {
         let prefix = part.prefix.filter(|_| list.named);
         list.items(part.result).into_iter().map(move |item| match prefix {
-            Some(prefix) => renamed(item, prefix),
+            Some(prefix) => {
+                let renamed = with_text(item, "name", |name| prefixed(prefix, name));
+                renamed.unwrap_or_else(|| item.to_owned())
+            }
             None => item.to_owned(),
         })
     });
@@ -86,7 +91,7 @@ pub(crate) fn lists(list: List, parts: &[Part<'_>]) -> RawJson {
         }
     }
     members.push((list.member.to_owned(), items));
-    object(&members)
+    object(members)
 }
 
 /// One handshake of all: of `initialize` and of `server/discover` alike.
@@ -111,23 +116,12 @@ pub(crate) fn handshakes(parts: &[Part<'_>]) -> RawJson {
     if let Some(instructions) = instructions(parts) {
         members.push(("instructions".to_owned(), RawJson::string(&instructions).as_str().to_owned()));
     }
-    object(&members)
+    object(members)
 }
 
 /// Who we say that we are where there are several servers behind us.
 const OURSELVES: &str =
     concat!(r#"{"name":"steadfast","title":"Steadfast","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
-
-/// One item under the name that clients know it by.
-fn renamed(item: &str, prefix: &str) -> String {
-    let name = raw::members(item).find(|member| member.name == "name").map(|member| member.value);
-    let Some((at, name)) = name.and_then(|at| Some((at.clone(), raw::string(item.get(at)?)?))) else {
-        return item.to_owned();
-    };
-    let name = RawJson::string(&prefixed(prefix, &name));
-    let (before, after) = (item.get(..at.start).unwrap_or_default(), item.get(at.end..).unwrap_or_default());
-    format!("{before}{}{after}", name.as_str())
-}
 
 /// Versions are dates, so that the older one is the smaller.
 fn oldest(parts: &[Part<'_>]) -> Option<String> {
@@ -193,12 +187,6 @@ fn least_ttl(parts: &[Part<'_>]) -> String {
 fn scope(parts: &[Part<'_>]) -> &'static str {
     let is_public = |part: &Part<'_>| raw::get(part.result, "cacheScope") == Some(r#""public""#);
     if parts.iter().all(is_public) { r#""public""# } else { r#""private""# }
-}
-
-fn object(members: &[(String, String)]) -> RawJson {
-    let members: Vec<String> =
-        members.iter().map(|(name, value)| format!("{}:{value}", RawJson::string(name).as_str())).collect();
-    RawJson::parse(format!("{{{}}}", members.join(","))).unwrap_or_else(|_| RawJson::string(""))
 }
 
 #[cfg(test)]

@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use steadfast_mcp::message::Message;
-use steadfast_mcp::raw::{self, RawJson};
+use steadfast_mcp::raw;
 
 use crate::merge::{self, List};
+use crate::pieces::{json, with_text};
 use crate::server::Server;
 use crate::shared::Shared;
 
@@ -191,8 +192,10 @@ impl Servers {
         match (text("uri"), text("name")) {
             (Some(uri), _) => self.whose(request, Some(uri)),
             (None, Some(name)) => match self.named(&name) {
-                Some((at, plain)) => match with_name(reference, plain) {
-                    Some(reference) => Route::To(at, request.rewrite().param("ref", reference).finish()),
+                Some((at, plain)) => match with_text(reference, "name", |_| plain.to_owned()) {
+                    Some(reference) => {
+                        Route::To(at, request.rewrite().param("ref", json(&reference)).finish())
+                    }
                     None => Route::Whoever,
                 },
                 None => Route::Nobody(format!("Unknown prompt: {name}")),
@@ -200,10 +203,4 @@ impl Servers {
             (None, None) => Route::Whoever,
         }
     }
-}
-
-fn with_name(reference: &str, name: &str) -> Option<RawJson> {
-    let at = raw::members(reference).find(|member| member.name == "name")?.value;
-    let (before, after) = (reference.get(..at.start)?, reference.get(at.end..)?);
-    RawJson::parse(format!("{before}{}{after}", RawJson::string(name).as_str())).ok()
 }

@@ -18,7 +18,7 @@ use steadfast_core::call::{KeysOf, Waits};
 use steadfast_core::id::{Namespace, ToolName};
 use steadfast_executor::{CallOptions, Called, Canceller, Engine};
 use steadfast_mcp::delivery::{Arrived, GRACE};
-use steadfast_mcp::http::{Era, META_VERSION, param};
+use steadfast_mcp::http::{Era, param};
 use steadfast_mcp::message::{Id, Kind, Message, code};
 use steadfast_mcp::raw::RawJson;
 use tokio::sync::Notify;
@@ -32,6 +32,7 @@ use crate::client::{Client, Reply, Voice};
 use crate::made;
 use crate::memory::{Agreements, Memory};
 use crate::news::News;
+use crate::pieces::json;
 use crate::reliability;
 use crate::server::{FromServer, Keeping, Life, Owner, Written, cancel, initialized};
 use crate::servers::{Behind, Route, Servers};
@@ -224,7 +225,9 @@ impl Session {
         };
         match (message.kind(), reply) {
             // The newer era has none; there the server says what it says to any method that it does not know.
-            (Kind::Request { id, method: "ping" }, Some(reply)) if era_of(&message) == Era::Legacy => {
+            (Kind::Request { id, method: "ping" }, Some(reply))
+                if Era::of_request(&message) == Era::Legacy =>
+            {
                 reply.answer(&Message::result_response(&id, &empty())).await;
             }
             (Kind::Request { id, method: "tools/call" }, Some(reply)) => {
@@ -396,7 +399,7 @@ impl Session {
         }
         let voice = reply.voice();
         let news = News::of(&request, &voice);
-        let era = era_of(&request);
+        let era = Era::of_request(&request);
         let conversation = if said.session.is_some() { Conversation::Known } else { Conversation::Unknown };
         let elicits = || self.servers.iter().any(|behind| behind.server.handshake.elicits());
         let asker = Elicitation::of(&request, era, elicits, &self.questions, &voice, conversation, brought);
@@ -459,7 +462,7 @@ impl Session {
         reply: Reply,
     ) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
-        let (name, era) = (name.to_owned(), era_of(request));
+        let (name, era) = (name.to_owned(), Era::of_request(request));
         self.spawn(|session| async move {
             let result = reliability::call(&session.engine, &name, &arguments, caller).await;
             reply.answer(&Message::result_response(&id, &made::of_era(result, era))).await;
@@ -549,11 +552,6 @@ impl Session {
     }
 }
 
-/// The era that a request is of: in the modern one each of them says so.
-fn era_of(request: &Message) -> Era {
-    if request.meta_member(META_VERSION).is_some() { Era::Modern } else { Era::Legacy }
-}
-
 /// As the SDKs say it.
 fn unknown_tool(name: &str) -> String {
     format!("Unknown tool: {name}")
@@ -566,5 +564,5 @@ fn nobody() -> Namespace {
 }
 
 fn empty() -> RawJson {
-    RawJson::parse("{}").unwrap_or_else(|_| RawJson::string(""))
+    json("{}")
 }

@@ -369,14 +369,7 @@ impl Call {
         }
         match outcome {
             Outcome::Success { output, concern } => {
-                self.record_breakers(
-                    shared,
-                    &mut attempt.tickets,
-                    Some(Verdict::Success { took }),
-                    now,
-                    notices,
-                );
-                self.attempt_ended(&attempt, None, now, notices);
+                self.went_well(shared, &mut attempt, now, notices);
                 let ending = Ending::Done(
                     Some(output.clone()).filter(|output| output.len() <= self.policy.dedupe.largest_output),
                 );
@@ -388,14 +381,7 @@ impl Call {
             // nothing to trust it for, and nothing unknown. Those who follow this run claim for themselves: a question
             // does no harm twice, and the state that comes with it may be good for one caller only.
             Outcome::InputRequired { output } => {
-                self.record_breakers(
-                    shared,
-                    &mut attempt.tickets,
-                    Some(Verdict::Success { took }),
-                    now,
-                    notices,
-                );
-                self.attempt_ended(&attempt, None, now, notices);
+                self.went_well(shared, &mut attempt, now, notices);
                 self.ask_caller(shared, output, now, notices)
             }
             Outcome::Failure { fault, output } => {
@@ -410,6 +396,19 @@ impl Call {
                 self.failed_attempt(shared, &attempt, fault, classified, output, now, notices)
             }
         }
+    }
+
+    /// The tool did what it was asked to, as far as its breakers are concerned.
+    fn went_well(
+        &mut self,
+        shared: &mut Shared<'_>,
+        attempt: &mut Attempt,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) {
+        let verdict = Verdict::Success { took: now.since(attempt.started) };
+        self.record_breakers(shared, &mut attempt.tickets, Some(verdict), now, notices);
+        self.attempt_ended(attempt, None, now, notices);
     }
 
     fn attempt_ended(

@@ -19,9 +19,9 @@ use tokio_util::task::TaskTracker;
 use super::{Session, What, empty, own};
 use crate::call::envelope_of;
 use crate::client::{Reply, Voice};
-use crate::made;
 use crate::merge::{self, List, Part};
 use crate::news::News;
+use crate::pieces::json;
 use crate::reliability;
 use crate::server::{Server, cancel, initialized};
 use crate::servers::{Behind, Joining, Route};
@@ -197,7 +197,7 @@ impl Session {
         let mut asked = request.clone();
         for _ in 0..MOST_PAGES {
             let answer = self.ask_server(at, id, &asked, voice).await;
-            let next = answer.result().and_then(|result| raw::get(result, "nextCursor")).map(made::json);
+            let next = answer.result().and_then(|result| raw::get(result, "nextCursor")).map(json);
             let failed = answer.result().is_none();
             pages.push(answer);
             match next {

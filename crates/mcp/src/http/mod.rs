@@ -9,6 +9,8 @@ pub mod front;
 pub mod param;
 mod value;
 
+use crate::message::Message;
+
 use http::HeaderName;
 
 pub use self::value::{decode_value, encode_value};
@@ -50,6 +52,11 @@ impl Era {
             return Some(Self::Modern);
         }
         LEGACY.contains(&version).then_some(Self::Legacy)
+    }
+
+    /// The era that a request is of: in the modern one each of them says so.
+    pub fn of_request(request: &Message) -> Self {
+        if request.meta_member(META_VERSION).is_some() { Self::Modern } else { Self::Legacy }
     }
 }
 

@@ -169,7 +169,12 @@ impl Client {
     /// The answer to the request of this id.
     pub(crate) fn answer(&mut self, id: u64) -> Value {
         let is_it = |message: &Value| message["id"] == id && message.get("method").is_none();
-        if let Some(at) = self.heard.iter().position(is_it) {
+        self.first(is_it)
+    }
+
+    /// The first message of this kind, of those that came and of those that come.
+    fn first(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
+        if let Some(at) = self.heard.iter().position(&is_it) {
             return self.heard.remove(at);
         }
         loop {
@@ -184,16 +189,7 @@ impl Client {
     /// The next request of the other side.
     pub(crate) fn asked(&mut self) -> Value {
         let is_it = |message: &Value| message.get("method").is_some() && message.get("id").is_some();
-        if let Some(at) = self.heard.iter().position(is_it) {
-            return self.heard.remove(at);
-        }
-        loop {
-            let message = self.next();
-            if is_it(&message) {
-                return message;
-            }
-            self.heard.push(message);
-        }
+        self.first(is_it)
     }
 
     /// Answers a request of the other side.

@@ -252,3 +252,17 @@ fn sf_4_a_call_with_long_arguments_is_carried_like_any_other() {
         assert_eq!(world.count("pay a"), 1);
     }
 }
+
+#[test]
+fn a_server_elsewhere_is_not_believed_that_its_tool_only_reads() {
+    // Both lead to the same server; by the second name it could be anywhere.
+    for (host, code) in [("127.0.0.1", None), ("0.0.0.0", Some("outcome_unknown"))] {
+        let world = World::of(&format!("believed_{host}"), "", By::Stdio, By::Http);
+        let mut client = Client::on_streams(world.wrap_nothing("bank", &["--url", &world.url(host)]));
+        client.initialize();
+        client.request("tools/list", json!({}));
+        let said = client.call("look", json!({ "id": "a", "fault": "die_after", "times": 1 }));
+        assert_eq!(said.code.as_deref(), code, "{host}: {said:?}");
+        assert_eq!(world.count("look a"), if code.is_none() { 2 } else { 1 }, "{host}");
+    }
+}

@@ -120,6 +120,7 @@ fn sf_9_calls_sessions_and_crashes_leave_nothing_behind() {
             let mut last = Held::by(pid);
             wait(
                 || {
+                    // Two looks at the same moment would say nothing.
                     std::thread::sleep(std::time::Duration::from_millis(100));
                     let now = Held::by(pid);
                     std::mem::replace(&mut last, now.clone()) == now

@@ -192,6 +192,12 @@ impl World {
         command
     }
 
+    /// Where the server is, by this name of the machine.
+    pub(crate) fn url(&self, host: &str) -> String {
+        let server = self.server.as_ref().expect("it is reached over HTTP");
+        format!("http://{host}:{}/mcp", server.address.port())
+    }
+
     /// `steadfast wrap` in front of nothing but what these arguments name.
     pub(crate) fn wrap_nothing(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));

@@ -12,8 +12,9 @@ use tokio::time::timeout;
 
 use super::to_legacy::{self, ToLegacy};
 use super::to_modern::ToModern;
-use super::words::{CLIENT_INFO, object, strings};
+use super::words::{CLIENT_INFO, strings};
 use super::{Ears, Found, Place, Server, initialized, no_id};
+use crate::pieces::object;
 use crate::server::{HANDSHAKE, Way, gone};
 
 /// How long a server may say nothing to a question that those of the modern era answer at once, before the other era is

@@ -21,7 +21,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use steadfast_core::classify::Fault;
-use steadfast_mcp::http::{Era, META_VERSION};
+use steadfast_mcp::http::Era;
 use steadfast_mcp::message::{Id, Message};
 
 pub(super) use self::to_legacy::Running;
@@ -88,11 +88,6 @@ impl Bridge {
     }
 }
 
-/// The era that a request is of: in the modern one each of them says so.
-fn era_of(request: &Message) -> Era {
-    if request.meta_member(META_VERSION).is_some() { Era::Modern } else { Era::Legacy }
-}
-
 /// Sends a request in words that the server understands.
 pub(super) async fn send(
     server: &Arc<Server>,
@@ -100,7 +95,7 @@ pub(super) async fn send(
     hear: Option<Hear>,
 ) -> Result<Place, Fault> {
     let mut found = server.bridge.found();
-    if found.is_none() && era_of(request) == Era::Modern {
+    if found.is_none() && Era::of_request(request) == Era::Modern {
         match find::first(server, request).await? {
             find::First::Answered(place) => return Ok(place),
             find::First::NotYet => found = server.bridge.found(),
@@ -111,7 +106,7 @@ pub(super) async fn send(
         server.awake().await?;
         found = server.bridge.found();
     }
-    match (era_of(request), found) {
+    match (Era::of_request(request), found) {
         (Era::Modern, Some(Found::ToLegacy(bridge))) => to_legacy::send(server, &bridge, request, hear).await,
         (Era::Legacy, Some(Found::ToModern(bridge))) => to_modern::send(server, &bridge, request, hear).await,
         (Era::Modern, Some(Found::Same(_) | Found::ToModern(_)) | None)
@@ -125,8 +120,10 @@ pub(super) async fn send(
 pub(super) async fn send_first(server: &Arc<Server>, request: &Message) -> Result<Place, Fault> {
     let answer = match server.bridge.found() {
         // There is no such thing in the modern era, which this request is of: the server says so.
-        Some(Found::ToLegacy(_)) if era_of(request) == Era::Modern => Ok(words::no_method("initialize")),
-        _ if era_of(request) == Era::Modern => return server.pass_first(request).await,
+        Some(Found::ToLegacy(_)) if Era::of_request(request) == Era::Modern => {
+            Ok(words::no_method("initialize"))
+        }
+        _ if Era::of_request(request) == Era::Modern => return server.pass_first(request).await,
         Some(Found::ToModern(bridge)) => Ok(bridge.initialized(request, server.name.as_str())),
         Some(Found::Same(_) | Found::ToLegacy(_)) | None => find::initialize(server, request).await,
     };

@@ -5,6 +5,7 @@ use steadfast_mcp::message::{Message, code};
 use steadfast_mcp::raw::{self, RawJson};
 
 use super::no_id;
+use crate::pieces::{self, json};
 
 /// The member of `_meta` of a request with who the client is.
 pub(super) const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
@@ -38,20 +39,11 @@ pub(super) fn can_be_asked(capabilities: &str, method: &str, params: Option<&str
     Ok(())
 }
 
-/// An object of these members, each a name and its JSON.
-pub(super) fn object<'m>(members: impl IntoIterator<Item = (&'m str, &'m str)>) -> RawJson {
-    let parts: Vec<String> = members
-        .into_iter()
-        .map(|(name, value)| format!("{}:{value}", RawJson::string(name).as_str()))
-        .collect();
-    json(format!("{{{}}}", parts.join(",")))
-}
-
 /// An object without those of its members that are named so.
 pub(super) fn without(object: &str, names: &[&str]) -> RawJson {
     let members: Vec<_> = raw::members(object).filter(|member| !names.contains(&&*member.name)).collect();
     let kept = members.iter().filter_map(|member| Some((&*member.name, object.get(member.value.clone())?)));
-    self::object(kept)
+    pieces::object(kept)
 }
 
 /// A response whose result has these members in front of its own, as far as it has not got them.
@@ -66,7 +58,7 @@ pub(super) fn with_first(response: &Message, members: &[(&str, &str)]) -> Messag
         text.pop();
     }
     text.push_str(own);
-    Message::result_response(&id, &json(text))
+    Message::result_response(&id, &json(&text))
 }
 
 /// A response whose result has no member of this name.
@@ -94,18 +86,13 @@ pub(super) fn list<S: AsRef<str>>(strings: &[S]) -> String {
 
 /// A result with nothing in it.
 pub(super) fn nothing() -> Message {
-    Message::result_response(&no_id(), &object([]))
+    Message::result_response(&no_id(), &json("{}"))
 }
 
 /// What is said to a method that the era of the client does not have.
 pub(super) fn no_method(method: &str) -> Message {
     let why = format!("there is no method {method}");
     Message::error_response(Some(&no_id()), code::METHOD_NOT_FOUND, &why, None)
-}
-
-/// A text that is JSON because it is made of pieces that are. One that is too deep to be passed on is passed on as text.
-pub(super) fn json(text: String) -> RawJson {
-    RawJson::parse(text.clone()).unwrap_or_else(|_| RawJson::string(&text))
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@ use steadfast_mcp::message::{Message, code};
 use steadfast_mcp::raw::{self, RawJson};
 use tokio::time::timeout;
 
-use super::super::words::{list, object, strings};
+use super::super::words::{list, strings};
 use super::ToLegacy;
+use crate::pieces::object;
 use crate::server::bridge::no_id;
 use crate::server::pending::Ears;
 use crate::server::{HANDSHAKE, Hear, Life, Place, Server};

@@ -19,9 +19,10 @@ use self::held::{Held, Said};
 use self::listen::Listeners;
 pub(super) use self::words::initialize;
 use self::words::{About, Level};
-use super::words::{can_be_asked, may_ask, no_method, nothing, object};
+use super::words::{can_be_asked, may_ask, no_method, nothing};
 use super::{Ears, Hear, Life, Place, Server, no_id};
 use crate::news::LOG_LEVEL;
+use crate::pieces::{json, object};
 use crate::server::HANDSHAKE;
 
 /// A server of the older era behind clients of the modern one.
@@ -90,7 +91,7 @@ impl ToLegacy {
 
 impl Running {
     fn new(request: &Message, hear: Option<Hear>, said: Option<mpsc::Sender<Said>>) -> Arc<Self> {
-        let running = Self { log: Mutex::default(), capabilities: Mutex::new(object([])), said };
+        let running = Self { log: Mutex::default(), capabilities: Mutex::new(json("{}")), said };
         running.goes_on(request, hear);
         Arc::new(running)
     }

@@ -5,9 +5,10 @@ use steadfast_mcp::message::Message;
 use steadfast_mcp::raw::{self, RawJson};
 
 use super::super::no_id;
-use super::super::words::{CLIENT_INFO, INPUT_REQUIRED, SERVER_INFO, list, object, with_first, without};
+use super::super::words::{CLIENT_INFO, INPUT_REQUIRED, SERVER_INFO, list, with_first, without};
 use super::inner;
 use crate::news::LOG_LEVEL;
+use crate::pieces::object;
 
 /// What a server said of itself in the handshake, as the modern era has it.
 #[derive(Debug)]

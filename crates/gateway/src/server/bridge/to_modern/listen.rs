@@ -12,8 +12,8 @@ use tokio::task::AbortHandle;
 
 use super::dressed;
 use crate::news::SUBSCRIPTION;
+use crate::pieces::object;
 use crate::server::bridge::no_id;
-use crate::server::bridge::words::object;
 use crate::server::{FromServer, Hear, Place, Server};
 
 /// What is listened for at present.

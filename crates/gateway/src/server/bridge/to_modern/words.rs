@@ -5,8 +5,9 @@ use steadfast_mcp::message::{Message, code};
 use steadfast_mcp::raw::{self, RawJson};
 
 use super::super::no_id;
-use super::super::words::{CLIENT_INFO, INPUT_REQUIRED, SERVER_INFO, list, object, without};
+use super::super::words::{CLIENT_INFO, INPUT_REQUIRED, SERVER_INFO, list, without};
 use crate::news::LOG_LEVEL;
+use crate::pieces::object;
 
 /// How grave something may be that a server logs.
 pub(super) const LEVELS: [&str; 8] =

@@ -1,0 +1,43 @@
+//! JSON that is made of pieces: what is in them keeps every byte.
+
+use steadfast_mcp::raw::{self, RawJson};
+
+/// A text that is JSON because it is made of pieces that are. One that is too deep to be passed on is passed on as text.
+pub(crate) fn json(text: &str) -> RawJson {
+    RawJson::parse(text.to_owned()).unwrap_or_else(|_| RawJson::string(text))
+}
+
+/// An object of these members, each a name and its JSON.
+pub(crate) fn object<N: AsRef<str>, V: AsRef<str>>(members: impl IntoIterator<Item = (N, V)>) -> RawJson {
+    let parts: Vec<String> = members
+        .into_iter()
+        .map(|(name, value)| format!("{}:{}", RawJson::string(name.as_ref()).as_str(), value.as_ref()))
+        .collect();
+    json(&format!("{{{}}}", parts.join(",")))
+}
+
+/// An object whose member of this name has another text; nothing if it has no such member with a text.
+pub(crate) fn with_text(object: &str, name: &str, text: impl FnOnce(&str) -> String) -> Option<String> {
+    let at = raw::members(object).find(|member| member.name == name)?.value;
+    let text = text(&raw::string(object.get(at.clone())?)?);
+    let (before, after) = (object.get(..at.start)?, object.get(at.end..)?);
+    Some(format!("{before}{}{after}", RawJson::string(&text).as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_replaced_and_nothing_else() {
+        let changed = |object| with_text(object, "name", |name| format!("{name}!"));
+        assert_eq!(changed(r#"{ "a":1.0,"name":"n\"" }"#).unwrap(), r#"{ "a":1.0,"name":"n\"!" }"#);
+        assert_eq!((changed(r#"{"name":7}"#), changed("[]"), changed("{}")), (None, None, None));
+    }
+
+    #[test]
+    fn an_object_has_the_names_that_it_is_given() {
+        assert_eq!(object([("a\"", "1"), ("b", "[ ]")]).as_str(), r#"{"a\"":1,"b":[ ]}"#);
+        assert_eq!(object([("", ""); 0]).as_str(), "{}");
+    }
+}

@@ -81,9 +81,11 @@ pub fn namespace_of_url(url: &str) -> Namespace {
         .expect("it is short and printable")
 }
 
-/// What of a text can stand in a name.
+/// What of a text can stand in a name, also in the configuration, where names begin with a letter.
 fn plain(text: &str) -> String {
-    text.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).take(40).collect()
+    let text: String =
+        text.chars().filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c)).take(40).collect();
+    if text.starts_with(|c: char| c.is_ascii_alphabetic()) { text } else { format!("at-{text}") }
 }
 
 /// Whether a variable is of the terminal, the shell or the conversation that we were started from, and not of the server:
@@ -197,9 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_any_name_has_a_name_that_can_be_written() {
-        for program in ["/", "", "漢字", "a b/c d", &"x".repeat(500)] {
-            let _ = namespace_of(&launch(program, &[], &[]));
+    fn a_program_and_a_url_of_any_name_have_a_name_that_can_be_written() {
+        let letter = |name: &Namespace| name.as_str().starts_with(|c: char| c.is_ascii_alphabetic());
+        for program in ["/", "", "漢字", "7z", "a b/c d", &"x".repeat(500)] {
+            assert!(letter(&namespace_of(&launch(program, &[], &[]))), "{program}");
+        }
+        for url in ["", "http://127.0.0.1:80/mcp", "http://[::1]:80/mcp", "https://bank.example/mcp"] {
+            assert!(letter(&namespace_of_url(url)), "{url}");
         }
     }
 

@@ -2,8 +2,9 @@
 //!
 //! A call that was answered is over only when its client has the answer: one that could not be delivered waits for the
 //! call to be issued again. What can be known is this: the answer was handed to the operating system, and then the
-//! connection brought another message (other than a cancel of that very call), or stayed open for a while. A connection
-//! that ends before that has lost the answer; where the stream can be resumed, another one may carry it later.
+//! connection brought another message (other than a cancel of that very call), or stayed open for a while, or was ended
+//! by a client that had taken all of it. A connection that ends in another way before that has lost the answer; where
+//! the stream can be resumed, another one may carry it later.
 //!
 //! A [`Link`] is one connection. Whoever writes an answer holds its [`Tracker`]; whoever wants to know holds the
 //! [`Delivery`].
@@ -38,6 +39,8 @@ pub enum Proof {
     Heard,
     /// The connection that carried it was still open after the grace time.
     StillOpen,
+    /// The connection that carried it was ended by its client, who had taken every byte.
+    Taken,
 }
 
 /// Waits for what becomes of one answer. Dropping it changes nothing.
@@ -70,7 +73,7 @@ impl Delivery {
                         return Fate::Lost;
                     }
                 }
-                Stage::Heard => return Fate::Delivered(Proof::Heard),
+                Stage::Known(proof) => return Fate::Delivered(proof),
                 Stage::Written { link, at } => {
                     tokio::select! {
                         biased;
@@ -118,9 +121,8 @@ impl Tracker {
         (Self { id, stage, news: news.clone() }, Delivery { stage: seen, news })
     }
 
-    /// A message has come after the answer was written.
-    fn heard(&self) {
-        self.stage.send_replace(Stage::Heard);
+    fn arrived(&self, proof: Proof) {
+        self.stage.send_replace(Stage::Known(proof));
         self.news.tell();
     }
 }
@@ -151,7 +153,7 @@ impl fmt::Debug for News {
 enum Stage {
     Waiting,
     Written { link: Link, at: Instant },
-    Heard,
+    Known(Proof),
 }
 
 /// One connection, as far as deliveries are concerned. Copies are the same connection.
@@ -174,7 +176,14 @@ struct State {
     /// Handed to whoever writes, not yet to the operating system.
     handed: Vec<Tracker>,
     /// Written, and nothing was heard since.
-    written: VecDeque<Tracker>,
+    written: VecDeque<Written>,
+}
+
+#[derive(Debug)]
+struct Written {
+    tracker: Tracker,
+    /// Its client does not want it any more: that it can take it says nothing.
+    is_cancelled: bool,
 }
 
 /// So many written answers of one connection are watched for a next message; of older ones, only the time tells.
@@ -225,7 +234,7 @@ impl Link {
             if state.written.len() >= MOST_WRITTEN {
                 state.written.pop_front();
             }
-            state.written.push_back(tracker);
+            state.written.push_back(Written { tracker, is_cancelled: false });
         }
     }
 
@@ -241,20 +250,33 @@ impl Link {
     /// The connection brought a message: what was written before it has arrived, unless it cancels that very call.
     pub fn heard(&self, message: &Message) {
         let mut heard = Vec::new();
-        self.0.state.lock().written.retain(|tracker| {
-            let is_cancel = tracker.id.as_ref().is_some_and(|id| message.cancels(id));
+        self.0.state.lock().written.retain_mut(|written| {
+            let is_cancel = written.tracker.id.as_ref().is_some_and(|id| message.cancels(id));
+            written.is_cancelled |= is_cancel;
             if !is_cancel {
-                heard.push(tracker.clone());
+                heard.push(written.tracker.clone());
             }
             is_cancel
         });
-        heard.iter().for_each(Tracker::heard);
+        heard.iter().for_each(|tracker| tracker.arrived(Proof::Heard));
     }
 
     /// The connection brought something that is no message, such as the request for a stream.
     pub fn heard_something(&self) {
         let heard = std::mem::take(&mut self.0.state.lock().written);
-        heard.iter().for_each(Tracker::heard);
+        heard.iter().for_each(|written| written.tracker.arrived(Proof::Heard));
+    }
+
+    /// The client has ended the connection after it had taken all that was written.
+    pub fn taken(&self) {
+        let taken = std::mem::take(&mut self.0.state.lock().written);
+        let wanted = taken.iter().filter(|written| !written.is_cancelled);
+        wanted.for_each(|written| written.tracker.arrived(Proof::Taken));
+    }
+
+    /// Whether an answer was written of which nobody knows whether it has arrived.
+    pub fn is_in_doubt(&self) -> bool {
+        !self.0.state.lock().written.is_empty()
     }
 
     /// The connection has ended.
@@ -292,6 +314,27 @@ mod tests {
         link.handed(tracker);
         link.flushed();
         delivery
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_has_arrived_when_its_client_took_all_of_it_and_went() {
+        let link = Link::new();
+        let delivery = answer(&link);
+        link.taken();
+        link.close();
+        assert_eq!(delivery.settled(GRACE).await, Fate::Delivered(Proof::Taken));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_cancelled_and_went_does_not_have_the_answer() {
+        let link = Link::new();
+        let delivery = answer(&link);
+        link.heard(&message(
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#,
+        ));
+        link.taken();
+        link.close();
+        assert_eq!(delivery.settled(GRACE).await, Fate::Lost);
     }
 
     #[tokio::test(start_paused = true)]

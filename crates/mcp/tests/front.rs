@@ -259,6 +259,24 @@ async fn an_answer_is_lost_when_its_connection_breaks_and_delivered_when_it_stay
 }
 
 #[tokio::test]
+async fn an_answer_is_delivered_when_its_client_has_read_it_and_ends_the_connection() {
+    let mut server = Server::start().await;
+    for (more, streamed) in [("", false), ("", true), ("connection: close\r\n", false)] {
+        let mut client = server.client().await;
+        client.send(&modern("tools/list", 7).replacen("\r\n", &format!("\r\n{more}"), 1)).await;
+        let responder = server.next().await.responder.unwrap();
+        if streamed {
+            responder.send(progress(1)).unwrap();
+        }
+        let delivery = responder.finish(result(&Id::number(7), "{}"));
+        let head = client.head().await;
+        client.body(&head).await;
+        drop(client);
+        assert_eq!(delivery.settled(Duration::from_secs(20)).await, Fate::Delivered(Proof::Taken));
+    }
+}
+
+#[tokio::test]
 async fn initialize_opens_a_session_and_delete_ends_it() {
     let mut server = Server::start().await;
     let mut client = server.client().await;

@@ -140,6 +140,22 @@ fn a_client_that_goes_away_during_a_write_finds_the_answer_when_it_asks_again() 
 }
 
 #[test]
+fn a_client_that_hangs_up_after_every_answer_has_it_and_its_next_equal_call_is_another_one() {
+    for world in World::every("hangs_up", "") {
+        let By::Http = world.front else { continue };
+        let mut client = world.client();
+        let mut pay = || {
+            let said = client.call("pay", json!({ "id": "a" }));
+            client.disconnect();
+            said.text
+        };
+        assert_eq!(pay(), "pay a, run 1");
+        // It may ask again before we have noticed that it hung up.
+        wait(|| pay() == "pay a, run 2", || "the second run".to_owned());
+    }
+}
+
+#[test]
 fn whatever_a_server_writes_besides_its_answer_is_in_nobodys_way() {
     for world in World::every("writes_anything", "") {
         let mut client = world.client();
@@ -229,7 +245,8 @@ fn sf_5_a_client_that_wants_too_much_at_once_is_told_so_and_goes_on() {
 #[test]
 fn a_server_that_is_not_there_is_left_alone_by_requests_that_are_no_calls_too() {
     let world = World::new("left_alone");
-    let mut command = world.wrap_nothing("bank", &["--url", &format!("http://{}/mcp", free_address())]);
+    let mut command =
+        world.wrap_alone(&["--name", "bank", "--url", &format!("http://{}/mcp", free_address())]);
     command.args(["--store", "memory"]);
     let mut client = Client::on_streams(command);
     let said: Vec<String> = (0..4)
@@ -258,7 +275,7 @@ fn a_server_elsewhere_is_not_believed_that_its_tool_only_reads() {
     // Both lead to the same server; by the second name it could be anywhere.
     for (host, code) in [("127.0.0.1", None), ("0.0.0.0", Some("outcome_unknown"))] {
         let world = World::of(&format!("believed_{host}"), "", By::Stdio, By::Http);
-        let mut client = Client::on_streams(world.wrap_nothing("bank", &["--url", &world.url(host)]));
+        let mut client = Client::on_streams(world.wrap_alone(&["--url", &world.url(host)]));
         client.initialize();
         client.request("tools/list", json!({}));
         let said = client.call("look", json!({ "id": "a", "fault": "die_after", "times": 1 }));

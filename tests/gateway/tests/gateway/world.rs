@@ -181,7 +181,7 @@ impl World {
     }
 
     fn wrap_as(&self, name: &str, arguments: &[&str]) -> Command {
-        let mut command = self.wrap_nothing(name, arguments);
+        let mut command = self.wrap_alone(&[&["--name", name], arguments].concat());
         match &self.server {
             Some(server) => command.args(["--url", &format!("http://{}/mcp", server.address)]),
             None => command
@@ -199,9 +199,9 @@ impl World {
     }
 
     /// `steadfast wrap` in front of nothing but what these arguments name.
-    pub(crate) fn wrap_nothing(&self, name: &str, arguments: &[&str]) -> Command {
+    pub(crate) fn wrap_alone(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
-        command.args(["wrap", "--name", name]).args(arguments);
+        command.arg("wrap").args(arguments);
         command.current_dir(&self.folder).env("HOME", &self.folder).env_remove("XDG_STATE_HOME");
         command.env_remove("CLAUDE_CODE_SESSION_ID");
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join("log")).unwrap();

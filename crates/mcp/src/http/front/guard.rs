@@ -9,10 +9,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
-use crate::delivery::Link;
+use crate::delivery::{GRACE, Link};
 
 /// How long a connection may take for what it does.
 #[derive(Clone, Copy, Debug)]
@@ -95,12 +96,6 @@ impl<C> Guarded<C> {
     }
 }
 
-impl<C> Drop for Guarded<C> {
-    fn drop(&mut self) {
-        self.link.close();
-    }
-}
-
 impl<C: AsyncRead + Unpin> AsyncRead for Guarded<C> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -164,6 +159,31 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Guarded<C> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+/// After the last answer on a connection: finds out whether its client took all of it.
+///
+/// A client that has what it wants ends the connection. That alone proves nothing: it may have given up while the answer was
+/// on its way. But whoever closes a connection on which something lies unread, or comes in later, resets it, and our own
+/// end is acknowledged only behind everything that came before it. So both sides have to end, and nothing may be reset.
+pub(super) async fn part(mut stream: TcpStream, link: &Link) {
+    if !link.is_in_doubt() {
+        return;
+    }
+    let parting = async {
+        stream.shutdown().await?;
+        while stream.read(&mut [0; 512]).await? > 0 {}
+        let mut pause = Duration::from_millis(1);
+        // A connection that is over on both sides has nobody at its other end any more.
+        while stream.peer_addr().is_ok() {
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+        stream.take_error()?.map_or(Ok(()), Err)
+    };
+    if let Ok(Ok(())) = tokio::time::timeout(GRACE, parting).await {
+        link.taken();
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::guard::{Activity, Guarded, Patience};
+use super::guard::{self, Activity, Guarded, Patience};
 use crate::delivery::Link;
 
 /// The other end of a connection.
@@ -121,7 +121,7 @@ async fn accept(
 }
 
 async fn connection<S, R, B>(
-    stream: TcpStream,
+    mut stream: TcpStream,
     address: SocketAddr,
     limits: ServeLimits,
     service: Arc<S>,
@@ -138,7 +138,8 @@ async fn connection<S, R, B>(
     let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(limits.unacknowledged));
     let (link, activity) = (Link::new(), Activity::new());
     let patience = Patience { head: limits.head_time, idle: limits.idle, write: limits.write_stall };
-    let guarded = Guarded::new(stream, link.clone(), activity.clone(), patience);
+    let _closing = Closing(link.clone());
+    let guarded = Guarded::new(&mut stream, link.clone(), activity.clone(), patience);
     let peer = Peer { link, address: Some(address) };
     let answering = service_fn(|request| {
         activity.busy();
@@ -147,12 +148,26 @@ async fn connection<S, R, B>(
     });
     let mut builder = http1::Builder::new();
     builder.max_headers(limits.headers).max_buf_size(limits.head_bytes.max(8 << 10)).keep_alive(true);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(guarded), answering));
-    tokio::select! {
-        _ = connection.as_mut() => return,
-        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    {
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(guarded), answering));
+        tokio::select! {
+            _ = connection.as_mut() => {}
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                let _ = connection.await;
+            }
+        }
     }
-    let _ = connection.await;
+    guard::part(stream, &peer.link).await;
+}
+
+/// Closes a link with the connection that it is, however that ends.
+struct Closing(Link);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 /// A body that tells when it is over.

@@ -2,7 +2,9 @@
 
 use std::env;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use clap::Args;
@@ -141,10 +143,14 @@ impl Listened {
     }
 }
 
-/// What carries the messages of many clients.
+/// What carries the messages of many clients. Clients and servers are on this machine more often than not and need its other
+/// cores; and a thread that has to wake another costs a call more than what it would do meanwhile.
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
-    built(runtime::Builder::new_multi_thread().worker_threads(2))
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    built(runtime::Builder::new_multi_thread().worker_threads((cores / 2).clamp(1, MOST_WORKERS)))
 }
+
+const MOST_WORKERS: usize = 4;
 
 /// What carries the messages of one client: between its line and that of its server no thread has to wake another.
 pub(crate) fn runtime_of_one() -> Result<Runtime, Failure> {

@@ -1,7 +1,7 @@
 //! `tools/call`: the envelope that the engine takes, and the tool that it runs.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use steadfast_core::call::CallId;
 use steadfast_core::envelope::{
@@ -79,7 +79,8 @@ fn nobody_knows() -> SessionKey {
 #[expect(clippy::expect_used, reason = "two numbers and two hyphens")]
 fn next_request() -> RequestId {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    let text = format!("mcp-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    static PROCESS: LazyLock<u32> = LazyLock::new(std::process::id);
+    let text = format!("mcp-{}-{}", *PROCESS, NEXT.fetch_add(1, Ordering::Relaxed));
     RequestId::new(text).expect("it is short and printable")
 }
 

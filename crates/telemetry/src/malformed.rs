@@ -18,7 +18,7 @@ use crate::logs::Writer;
 /// Writes down which model made which malformed call. When the file has grown to its limit it becomes `<name>.1`, in
 /// place of the one before it.
 pub struct MalformedCalls {
-    writer: Writer,
+    writer: Writer<String>,
 }
 
 /// As large as one file becomes.
@@ -33,8 +33,9 @@ impl MalformedCalls {
     }
 
     fn of_at_most(path: &Path, largest: u64) -> io::Result<Self> {
-        let tell_lost = |lost: u64| format!("{{\"left_out\":{lost}}}\n");
-        Ok(Self { writer: Writer::start(Rotating::open(path, largest)?, tell_lost)? })
+        let make = |line: &String, lines: &mut String| lines.push_str(line);
+        let lost = |lines: u64| format!("{{\"left_out\":{lines}}}\n");
+        Ok(Self { writer: Writer::start(Rotating::open(path, largest)?, make, lost)? })
     }
 
     /// Waits until everything told so far is written.

@@ -373,7 +373,14 @@ impl Telemetry {
     }
 
     /// Writes a line about a call, with the fields that every such line has.
-    fn log(&self, of: &Telling<'_>, open: &Open, level: Level, event: &str, fields: &[(&str, Field<'_>)]) {
+    fn log(
+        &self,
+        of: &Telling<'_>,
+        open: &Open,
+        level: Level,
+        event: &str,
+        fields: &[(&'static str, Field<'_>)],
+    ) {
         if !self.logs.as_ref().is_some_and(|logs| logs.wants(level)) {
             return;
         }
@@ -392,7 +399,7 @@ impl Telemetry {
         self.write(level, event, of.about.at, &[&whose, fields]);
     }
 
-    fn write(&self, level: Level, event: &str, at: Timestamp, fields: &[&[(&str, Field<'_>)]]) {
+    fn write(&self, level: Level, event: &str, at: Timestamp, fields: &[&[(&'static str, Field<'_>)]]) {
         if let Some(logs) = &self.logs {
             logs.write(level, event, at, fields);
         }

@@ -9,7 +9,7 @@ use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use super::line::{Field, Line};
+use super::line::{Entry, Field};
 use super::{Level, Logs, now};
 
 /// Turns `tracing` events into log lines. The field `event` names the line, as in our own; other people's events
@@ -45,14 +45,14 @@ impl<S: Subscriber> Layer<S> for LogLayer {
         let mut said = Said::default();
         event.record(&mut said);
         let name = said.event.as_deref().unwrap_or(metadata.target());
-        let mut line = Line::begin(self.logs.format, now(), level_of(metadata), name);
+        let mut entry = Entry::new(level_of(metadata), name, now());
         if let Some(message) = &said.message {
-            line.field("message", &Field::Text(message));
+            entry.field("message", &Field::Text(message));
         }
         for (name, value) in &said.fields {
-            line.field(name, &value.as_field());
+            entry.field(name, &value.as_field());
         }
-        self.logs.writer.write(line.end());
+        self.logs.writer.write(entry);
     }
 }
 

@@ -20,8 +20,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use steadfast_core::Timestamp;
 
 pub use layer::LogLayer;
+use line::Entry;
 pub(crate) use line::Field;
-use line::Line;
 pub(crate) use writer::Writer;
 
 /// How much is told.
@@ -86,8 +86,7 @@ pub enum Format {
 #[derive(Clone, Debug)]
 pub struct Logs {
     level: Level,
-    format: Format,
-    writer: Arc<Writer>,
+    writer: Arc<Writer<Entry>>,
 }
 
 impl Logs {
@@ -104,12 +103,13 @@ impl Logs {
     /// Lines wherever you want them. A thread of its own writes, so a slow disk holds up no call; lines that it
     /// cannot keep up with are left out, and the next line says how many.
     pub fn to(sink: impl Write + Send + 'static, level: Level, format: Format) -> io::Result<Self> {
-        let lost = move |lines| {
-            let mut line = Line::begin(format, now(), Level::Warn, "log_lines_lost");
-            line.field("lost", &Field::Number(lines));
-            line.end()
+        let make = move |entry: &Entry, lines: &mut String| entry.write(format, lines);
+        let lost = |lines| {
+            let mut entry = Entry::new(Level::Warn, "log_lines_lost", now());
+            entry.field("lost", &Field::Number(lines));
+            entry
         };
-        Ok(Self { level, format, writer: Arc::new(Writer::start(sink, lost)?) })
+        Ok(Self { level, writer: Arc::new(Writer::start(sink, make, lost)?) })
     }
 
     /// For a `tracing` subscriber: its events become lines like ours.
@@ -144,15 +144,21 @@ impl Logs {
     }
 
     /// Writes a line, unless it is below the level.
-    pub(crate) fn write(&self, level: Level, event: &str, at: Timestamp, fields: &[&[(&str, Field<'_>)]]) {
+    pub(crate) fn write(
+        &self,
+        level: Level,
+        event: &str,
+        at: Timestamp,
+        fields: &[&[(&'static str, Field<'_>)]],
+    ) {
         if !self.wants(level) {
             return;
         }
-        let mut line = Line::begin(self.format, at, level, event);
+        let mut entry = Entry::new(level, event, at);
         for (name, field) in fields.iter().copied().flatten() {
-            line.field(name, field);
+            entry.field(name, field);
         }
-        self.writer.write(line.end());
+        self.writer.write(entry);
     }
 }
 

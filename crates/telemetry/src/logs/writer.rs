@@ -1,4 +1,5 @@
-//! The thread that writes. Calls must not wait for a disk or a terminal, so they hand lines over and go on.
+//! The thread that makes lines and writes them. Calls must not wait for a disk or a terminal, so they hand over what is to
+//! be said and go on.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -8,35 +9,36 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Takes lines and never waits.
-pub(crate) struct Writer {
-    orders: SyncSender<Order>,
+/// Takes what lines are made of, and never waits.
+pub(crate) struct Writer<L> {
+    orders: SyncSender<Order<L>>,
     lost: Arc<AtomicU64>,
 }
 
-enum Order {
-    Line(String),
+enum Order<L> {
+    Line(L),
     /// Answered when everything before it is written.
     Flush(SyncSender<()>),
 }
 
-impl Writer {
-    /// Starts the thread. `tell_lost` makes the line that says how many were left out.
+impl<L: Send + 'static> Writer<L> {
+    /// Starts the thread. `make` adds a line to a text; `lost` is what says how many were left out.
     pub(crate) fn start(
         sink: impl Write + Send + 'static,
-        tell_lost: impl Fn(u64) -> String + Send + 'static,
+        make: impl Fn(&L, &mut String) + Send + 'static,
+        lost: impl Fn(u64) -> L + Send + 'static,
     ) -> io::Result<Self> {
         let (orders, taken) = sync_channel(MOST_LINES);
-        let lost = Arc::new(AtomicU64::new(0));
-        let counted = lost.clone();
+        let left_out = Arc::new(AtomicU64::new(0));
+        let counted = left_out.clone();
         thread::Builder::new()
             .name("steadfast-log".to_owned())
-            .spawn(move || write_all(sink, &taken, &counted, tell_lost))?;
-        Ok(Self { orders, lost })
+            .spawn(move || write_all(sink, &taken, &counted, make, lost))?;
+        Ok(Self { orders, lost: left_out })
     }
 
-    pub(crate) fn write(&self, line: String) {
-        match self.orders.try_send(Order::Line(line)) {
+    pub(crate) fn write(&self, said: L) {
+        match self.orders.try_send(Order::Line(said)) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 self.lost.fetch_add(1, Ordering::Relaxed);
@@ -60,43 +62,57 @@ impl Writer {
     }
 }
 
-fn write_all(
+fn write_all<L>(
     mut sink: impl Write,
-    orders: &Receiver<Order>,
-    lost: &AtomicU64,
-    tell_lost: impl Fn(u64) -> String,
+    orders: &Receiver<Order<L>>,
+    left_out: &AtomicU64,
+    make: impl Fn(&L, &mut String),
+    lost: impl Fn(u64) -> L,
 ) {
+    let mut lines = String::new();
     // A sink that cannot be written to has nobody to tell it to, and the next line may get through.
+    let mut write = |lines: &mut String| {
+        let _ = sink.write_all(lines.as_bytes()).and_then(|()| sink.flush());
+        lines.clear();
+    };
     while let Ok(order) = orders.recv() {
         let mut next = Some(order);
         while let Some(order) = next {
-            let left_out = lost.swap(0, Ordering::Relaxed);
+            let left_out = left_out.swap(0, Ordering::Relaxed);
             if left_out > 0 {
-                let _ = sink.write_all(tell_lost(left_out).as_bytes());
+                make(&lost(left_out), &mut lines);
             }
             match order {
-                Order::Line(line) => {
-                    let _ = sink.write_all(line.as_bytes());
-                }
+                Order::Line(said) => make(&said, &mut lines),
                 Order::Flush(done) => {
-                    let _ = sink.flush();
+                    write(&mut lines);
                     let _ = done.try_send(());
                 }
             }
+            if lines.len() >= MOST_AT_ONCE {
+                write(&mut lines);
+            }
             next = orders.try_recv().ok();
         }
-        let _ = sink.flush();
+        write(&mut lines);
+        // Where there is much to say, more comes at once, and to wake this thread for every line costs whoever says it more
+        // than the line does.
+        thread::sleep(GATHERING);
     }
 }
 
-impl fmt::Debug for Writer {
+impl<L> fmt::Debug for Writer<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Writer").field("lost", &self.lost).finish_non_exhaustive()
     }
 }
 
-/// The most lines that wait. A line has a few KiB at most.
-const MOST_LINES: usize = 4096;
+/// The most lines that wait. A line has some 20 KiB at most.
+const MOST_LINES: usize = 2048;
+/// About so many bytes are written at a time.
+const MOST_AT_ONCE: usize = 64 << 10;
+/// How long a line may wait for others.
+const GATHERING: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {
@@ -129,7 +145,8 @@ mod tests {
         let (may_go, go) = mpsc::channel();
         let paper = crate::logs::tests::Paper::default();
         let sink = Slow { begun, go, paper: paper.clone() };
-        let writer = Writer::start(sink, |lines| format!("{lines} lost\n")).unwrap();
+        let make = |line: &String, out: &mut String| out.push_str(line);
+        let writer = Writer::start(sink, make, |lines| format!("{lines} lost\n")).unwrap();
         writer.write("first\n".to_owned());
         is_writing.recv().unwrap();
         for _ in 0..MOST_LINES + 3 {

@@ -62,11 +62,15 @@ pub(crate) fn envelope(
     }
 }
 
-/// The envelope of nothing in particular that this server has: by it the policy of the server is found.
+/// An envelope with nothing in it, by which the policy of a tool is found.
+pub(crate) fn envelope_of(server: &Namespace, tool: ToolName, connection: &Connection) -> CallEnvelope {
+    envelope(server, tool, "{}".to_owned(), Said::default(), connection)
+}
+
+/// The name under which the policy of a server stands for what it is asked beside calls.
 #[expect(clippy::expect_used, reason = "a constant that is a name")]
-pub(crate) fn envelope_of(server: &Namespace, connection: &Connection) -> CallEnvelope {
-    let anything = ToolName::new("requests").expect("it is short and printable");
-    envelope(server, anything, "{}".to_owned(), Said::default(), connection)
+pub(crate) fn requests() -> ToolName {
+    ToolName::new("requests").expect("it is short and printable")
 }
 
 /// The conversation of those who name none.

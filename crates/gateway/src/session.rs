@@ -9,12 +9,14 @@ mod asking;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use http::HeaderMap;
 use parking_lot::Mutex;
 use steadfast_core::call::{KeysOf, Waits};
+use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Namespace, ToolName};
 use steadfast_executor::{CallOptions, Called, Canceller, Engine};
 use steadfast_mcp::delivery::{Arrived, GRACE};
@@ -27,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::approval::{self, Conversation, Elicitation, Questions};
-use crate::call::{Upstream, envelope};
+use crate::call::{Upstream, envelope, envelope_of};
 use crate::client::{Client, Reply, Voice};
 use crate::made;
 use crate::memory::{Agreements, Memory};
@@ -60,6 +62,8 @@ pub(crate) struct Session {
     watching: Mutex<BTreeSet<(usize, String)>>,
     next: AtomicU64,
     tasks: TaskTracker,
+    /// The client is gone, and what it began comes to its end.
+    left: CancellationToken,
 }
 
 /// A message of a client.
@@ -98,6 +102,8 @@ enum What {
 
 /// The most requests of a client that wait for their answers.
 const MOST_RUNNING: usize = 1024;
+/// How long a client that has left is still answered.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// The most questions of a server that wait for their client.
 const MOST_ASKED: usize = 1024;
 
@@ -134,6 +140,7 @@ impl Session {
             watching: Mutex::default(),
             next: AtomicU64::new(1),
             tasks: TaskTracker::new(),
+            left: CancellationToken::new(),
         });
         for (at, behind) in session.servers.iter().enumerate() {
             if let Some(shared) = &behind.shared {
@@ -153,13 +160,22 @@ impl Session {
         kept.collect()
     }
 
-    /// Waits until what the client began is over, or until `stop`; then takes no more of it.
+    /// The client is gone. Waits until the calls that it began are over, whose results are kept, or until `stop`. Of all else
+    /// nobody wants to hear any more.
     pub(crate) async fn finish(&self, stop: &CancellationToken) {
+        self.left.cancel();
         self.tasks.close();
         tokio::select! {
             () = self.tasks.wait() => {}
             () = stop.cancelled() => {}
         }
+    }
+
+    /// Comes back when nobody hears an answer any more: a while after the client has left, because there are some that
+    /// write what they have to say, close their line, and read on.
+    async fn is_left(&self) {
+        self.left.cancelled().await;
+        tokio::time::sleep(LAST_ANSWERS).await;
     }
 
     /// Whether the client waits for anything.
@@ -418,6 +434,10 @@ impl Session {
             continuation: said.continuation,
         };
         let namespace = server.as_ref().map_or_else(nobody, |server| server.name.clone());
+        let is_off = {
+            let (namespace, name, from) = (namespace.clone(), name.clone(), from.clone());
+            move |engine: &Engine| is_off(engine, &envelope_of(&namespace, name, &from))
+        };
         let envelope = envelope(&namespace, name, arguments, said, from);
         // A tool that nobody has is called all the same: a model that insists on it is told to stop.
         let upstream = match server {
@@ -439,6 +459,14 @@ impl Session {
                 never = keeping => match never {},
                 () = voice.withdrawn() => {
                     canceller.cancel();
+                    calling.await
+                }
+                () = session.is_left() => {
+                    // Of a call that we leave alone nothing is kept, and nothing of ours would ever end it.
+                    if is_off(&session.engine) {
+                        session.end(number);
+                        return;
+                    }
                     calling.await
                 }
             };
@@ -486,6 +514,15 @@ impl Session {
         if let Some(delivery) = reply.answer_telling(&response, Some(arrived)).await {
             delivery.settled_telling(GRACE).await;
         }
+    }
+
+    /// Work that ends when the client leaves.
+    fn spawn_while_there<F: Future<Output = ()> + Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(Arc<Self>) -> F,
+    ) {
+        let (working, left) = (work(self.clone()), self.left.clone());
+        self.tasks.spawn(async move { _ = left.run_until_cancelled(working).await });
     }
 
     /// Work on behalf of the client, which does not end with its line.
@@ -550,6 +587,11 @@ impl Session {
             }
         }
     }
+}
+
+/// Whether we leave alone whatever comes in this envelope.
+fn is_off(engine: &Engine, envelope: &CallEnvelope) -> bool {
+    engine.policy_of(envelope).is_ok_and(|policy| policy.modes.are_off())
 }
 
 /// As the SDKs say it.

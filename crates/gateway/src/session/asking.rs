@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::{Session, What, empty, own};
-use crate::call::envelope_of;
+use crate::call::{envelope_of, requests};
 use crate::client::{Reply, Voice};
 use crate::merge::{self, List, Part};
 use crate::news::News;
@@ -46,10 +46,21 @@ impl Session {
         };
         let number = self.begin(&id, at, voice.clone(), What::Other(withdrawn.clone()));
         self.spawn(|session| async move {
+            let left = async {
+                match request.method() {
+                    // Of what it listened for it hears nothing any more.
+                    Some("subscriptions/listen") => session.left.cancelled().await,
+                    _ => session.is_left().await,
+                }
+            };
             let answered = tokio::select! {
                 answered = session.ask(&id, &request, route, &voice) => session.with_own_tools(&id, &request, answered),
                 () = withdrawn.notified() => return,
                 () = voice.withdrawn() => {
+                    session.end(number);
+                    return;
+                }
+                () = left => {
                     session.end(number);
                     return;
                 }
@@ -131,7 +142,7 @@ impl Session {
             is_good
         });
         if !asking.is_empty() {
-            self.spawn(|session| async move { session.take_late(asking).await });
+            self.spawn_while_there(|session| async move { session.take_late(asking).await });
         }
         let parts = self.parts(&answers);
         match parts.is_empty() {
@@ -260,7 +271,7 @@ impl Session {
     async fn ask_alone(&self, behind: &Behind, id: &Id, request: &Message, voice: &Voice) -> Message {
         let server = &behind.server;
         let method = request.method().unwrap_or_default();
-        let policy = match self.engine.policy_of(&envelope_of(&server.name, &self.connection)) {
+        let policy = match self.engine.policy_of(&envelope_of(&server.name, requests(), &self.connection)) {
             Ok(policy) => policy,
             Err(error) => return own_error(id, code::INTERNAL_ERROR, &error.to_string()),
         };

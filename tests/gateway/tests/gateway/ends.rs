@@ -1,5 +1,6 @@
 //! How it ends: the gateway killed, asked to end, or unable to begin.
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::Command;
@@ -109,4 +110,38 @@ fn nothing_is_left_behind_however_the_gateway_ends() {
         wait(|| !lives(server), || format!("the end of the server after {signal}"));
         assert!(began.elapsed() < Duration::from_secs(20), "{signal} {fault}");
     }
+}
+
+#[test]
+fn a_client_that_listens_and_goes_away_leaves_nothing_behind() {
+    let world = World::new("listens_and_goes");
+    let mut client = world.modern_client(json!({}));
+    client.send("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } }));
+    client.told("notifications/subscriptions/acknowledged");
+    let (server, began) = (world.server(), Instant::now());
+    assert!(client.hang_up().success());
+    assert!(!lives(server));
+    assert!(began.elapsed() < Duration::from_secs(4), "at once: {:?}", began.elapsed());
+}
+
+#[test]
+fn what_nobody_can_hear_any_more_is_not_waited_for_where_we_end_nothing_ourselves() {
+    let world = World::of("unheard", "mode = \"off\"\n", By::Stdio, By::Stdio);
+    let mut client = world.client();
+    client.send("test/silence", json!({}));
+    client.send_call("look", json!({ "id": "a", "fault": "hang" }));
+    world.until("look a", 1);
+    assert!(client.hang_up().success());
+}
+
+#[test]
+fn a_client_that_has_said_all_that_it_had_to_say_still_gets_its_answers() {
+    let world = World::new("reads_on");
+    let mut client = world.client();
+    let slow = world.from_now_on("slow");
+    let listed = client.send("tools/list", json!({}));
+    client.says_no_more();
+    fs::remove_file(slow).unwrap();
+    assert!(client.answer(listed)["result"]["tools"].is_array());
+    assert!(client.ended().success());
 }

@@ -37,6 +37,7 @@ mod made;
 mod memory;
 mod merge;
 mod news;
+mod outbox;
 mod pieces;
 mod pool;
 mod reliability;

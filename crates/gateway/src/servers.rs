@@ -14,6 +14,7 @@ use steadfast_mcp::message::Message;
 use steadfast_mcp::raw;
 
 use crate::merge::{self, List};
+use crate::outbox::Outbox;
 use crate::pieces::{json, with_text};
 use crate::server::Server;
 use crate::shared::Shared;
@@ -32,6 +33,8 @@ pub(crate) struct Behind {
     pub(crate) prefix: Option<Box<str>>,
     /// With whom it is shared, if it is.
     pub(crate) shared: Option<Arc<Shared>>,
+    /// What its client has to say to it.
+    pub(crate) outbox: Arc<Outbox>,
     /// Whether a list was given without it.
     missed: AtomicBool,
 }
@@ -65,7 +68,7 @@ const MOST_KNOWN: usize = 10_000;
 
 impl Behind {
     pub(crate) fn new(server: Arc<Server>, prefix: Option<Box<str>>, shared: Option<Arc<Shared>>) -> Self {
-        Self { server, prefix, shared, missed: AtomicBool::new(false) }
+        Self { server, prefix, shared, outbox: Arc::default(), missed: AtomicBool::new(false) }
     }
 
     /// A list is given without what it has.

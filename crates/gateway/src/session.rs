@@ -34,6 +34,7 @@ use crate::client::{Client, Reply, Voice};
 use crate::made;
 use crate::memory::{Agreements, Memory};
 use crate::news::News;
+use crate::outbox::{Put, Word};
 use crate::pieces::json;
 use crate::reliability;
 use crate::server::{FromServer, Keeping, Life, Owner, Written, cancel, initialized};
@@ -256,16 +257,14 @@ impl Session {
             // Nobody could hear the answer.
             (Kind::Request { .. }, None) => {}
             (Kind::Notification { method: "notifications/cancelled" }, _) => self.cancelled(&message),
-            (Kind::Notification { .. }, _) => self.told(&message).await,
+            (Kind::Notification { .. }, _) => self.told(&message),
             (Kind::Result { id } | Kind::Error { id: Some(id) }, _) => {
                 if self.questions.answered(&id, &message) {
                     return;
                 }
                 let asked = id.as_u64().and_then(|number| self.asked.lock().remove(&number));
-                if let Some(Question { at, by, id }) = asked
-                    && let Some(behind) = self.servers.get(at)
-                {
-                    behind.server.answer(by, &message.rewrite().id(&id).finish()).await;
+                if let Some(Question { at, by, id }) = asked {
+                    self.put(at, Word::Answer(by, message.rewrite().id(&id).finish()));
                 }
             }
             (Kind::Error { id: None }, _) => {}
@@ -273,12 +272,41 @@ impl Session {
     }
 
     /// The client tells its servers something.
-    async fn told(&self, notification: &Message) {
+    fn told(self: &Arc<Self>, notification: &Message) {
         if notification.method() == Some("notifications/initialized") {
             self.is_ready.store(true, Ordering::Relaxed);
         }
-        for behind in self.servers.iter() {
-            self.tell(behind, notification).await;
+        for at in 0..self.servers.len() {
+            self.put(at, Word::Told(notification.clone()));
+        }
+    }
+
+    /// Says something to a server, behind what was said to it before. Nothing waits for that but what is asked of it.
+    fn put(self: &Arc<Self>, at: usize, word: Word) {
+        let Some(behind) = self.servers.get(at) else { return };
+        match behind.outbox.put(word) {
+            Put::ToBeSaid => self.spawn(|session| async move {
+                tokio::select! {
+                    () = session.say_all(at) => {}
+                    () = session.is_left() => {}
+                }
+            }),
+            Put::Waits => {}
+            Put::Full => {
+                let why = "it does not take what its client says, some of which is lost";
+                tracing::warn!(event = "server.deaf", server = %behind.server.name, why);
+            }
+        }
+    }
+
+    async fn say_all(&self, at: usize) {
+        let Some(behind) = self.servers.get(at) else { return };
+        while let Some(word) = behind.outbox.next() {
+            match word {
+                Word::Told(notification) => self.tell(behind, &notification).await,
+                Word::Answer(by, answer) => behind.server.answer(by, &answer).await,
+            }
+            behind.outbox.said();
         }
     }
 
@@ -404,7 +432,8 @@ impl Session {
             };
             return self.pass_on(id, request, route, reply);
         };
-        let server = at.and_then(|at| self.servers.get(at)).map(|behind| behind.server.clone());
+        let behind = at.and_then(|at| self.servers.get(at));
+        let server = behind.map(|behind| behind.server.clone());
         let tool = server.as_ref().and_then(|server| server.catalog.tool(name.as_str()));
         let schema = tool.as_ref().and_then(|tool| tool.input_schema.as_ref());
         // A server that is not reached over HTTP never sees the headers, so this is for us to see.
@@ -440,8 +469,8 @@ impl Session {
         };
         let envelope = envelope(&namespace, name, arguments, said, from);
         // A tool that nobody has is called all the same: a model that insists on it is told to stop.
-        let upstream = match server {
-            Some(server) => Upstream::at(server, request, news.clone()),
+        let upstream = match behind {
+            Some(behind) => Upstream::at(behind, request, news.clone()),
             None => Upstream::nowhere(unknown_tool(&called)),
         };
         let mut calling = self.engine.call_with(envelope, upstream, options);

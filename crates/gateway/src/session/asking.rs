@@ -23,7 +23,7 @@ use crate::merge::{self, List, Part};
 use crate::news::News;
 use crate::pieces::json;
 use crate::reliability;
-use crate::server::{Server, cancel, initialized};
+use crate::server::{Place, Server, initialized};
 use crate::servers::{Behind, Joining, Route};
 
 /// How long a request that is no call may take.
@@ -285,7 +285,7 @@ impl Session {
                 Err(refusal) => return own_error(id, own::UNAVAILABLE, &refusal),
             };
             let began = self.engine.now();
-            let exchanged = timeout(limit, self.exchange(server, request, voice)).await;
+            let exchanged = timeout(limit, self.exchange(behind, request, voice)).await;
             if let Some(permit) = judged {
                 let now = self.engine.now();
                 let took = now.since(began);
@@ -346,13 +346,10 @@ impl Session {
         }
     }
 
-    async fn exchange(
-        &self,
-        server: &Arc<Server>,
-        request: &Message,
-        voice: &Voice,
-    ) -> Result<Message, Fault> {
-        let mut place = match request.method() {
+    async fn exchange(&self, behind: &Behind, request: &Message, voice: &Voice) -> Result<Message, Fault> {
+        let server = &behind.server;
+        behind.outbox.is_behind().await;
+        let place = match request.method() {
             Some("initialize") => server.send_first(request).await?,
             _ => {
                 server.handshake.spoke();
@@ -360,9 +357,9 @@ impl Session {
                 server.send(request, hear).await?
             }
         };
-        let withdrawal = Withdrawal { server, id: Some(place.id()), tasks: &self.tasks };
-        let answer = place.answer().await;
-        withdrawal.was_answered();
+        let mut asked = Asked { server, place, is_answered: false, tasks: &self.tasks };
+        let answer = asked.place.answer().await;
+        asked.is_answered = true;
         answer
     }
 
@@ -375,24 +372,18 @@ impl Session {
     }
 }
 
-/// Tells the server that an answer is not wanted any more, unless it came.
-struct Withdrawal<'a> {
+/// A request that a server has. It is withdrawn when nobody wants the answer any more.
+struct Asked<'a> {
     server: &'a Arc<Server>,
-    id: Option<Id>,
+    place: Place,
+    is_answered: bool,
     tasks: &'a TaskTracker,
 }
 
-impl Withdrawal<'_> {
-    fn was_answered(mut self) {
-        self.id = None;
-    }
-}
-
-impl Drop for Withdrawal<'_> {
+impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            let server = self.server.clone();
-            self.tasks.spawn(async move { server.tell(&cancel(&id, "no longer wanted")).await });
+        if !self.is_answered {
+            self.tasks.spawn(self.server.withdraw(&self.place));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::client::Client;
-use crate::world::{By, World, free_address, kill, lives, wait};
+use crate::world::{By, World, free_address, kill, lives, signal, wait};
 
 #[test]
 fn gr_9_a_gateway_killed_during_a_write_does_not_run_it_again() {
@@ -144,4 +144,20 @@ fn a_client_that_has_said_all_that_it_had_to_say_still_gets_its_answers() {
     fs::remove_file(slow).unwrap();
     assert!(client.answer(listed)["result"]["tools"].is_array());
     assert!(client.ended().success());
+}
+
+#[test]
+fn a_server_that_takes_nothing_any_more_holds_up_nobody_and_no_end() {
+    for front in [By::Stdio, By::Http] {
+        let world = World::of("deaf", "", front, By::Http);
+        let mut client = world.client();
+        signal(world.server(), "-STOP");
+        client.tell("notifications/roots/list_changed", json!({}));
+        let began = Instant::now();
+        client.request("ping", json!({}));
+        assert!(began.elapsed() < Duration::from_secs(3), "{front:?}: {:?}", began.elapsed());
+        signal(client.pid(), "-TERM");
+        client.ended();
+        assert!(began.elapsed() < Duration::from_secs(20), "{front:?}: {:?}", began.elapsed());
+    }
 }

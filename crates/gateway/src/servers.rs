@@ -106,11 +106,12 @@ impl Servers {
 
     /// Whose tool or prompt this is, and what it is called there.
     pub(crate) fn named<'n>(&self, name: &'n str) -> Option<(usize, &'n str)> {
-        let prefixed = self.all.iter().enumerate().find_map(|(at, one)| {
+        let prefixed = self.all.iter().enumerate().filter_map(|(at, one)| {
             let plain = merge::stripped(one.prefix.as_deref()?, name)?;
             Some((at, plain))
         });
-        prefixed.or_else(|| {
+        // The name of a server can begin with that of another: the longer one is meant.
+        prefixed.min_by_key(|(_, plain)| plain.len()).or_else(|| {
             let mut unprefixed = self.all.iter().enumerate().filter(|(_, one)| one.prefix.is_none());
             let first = unprefixed.clone().next();
             let lists = |(_, one): &(usize, &Behind)| one.server.catalog.tool(name).is_some();

@@ -63,6 +63,11 @@ impl Served {
         client
     }
 
+    /// A client on our streams.
+    fn on_streams(&self) -> Client {
+        Client::on_streams(self.command(&["--stdio"]))
+    }
+
     fn ledger(&self, server: &str) -> Vec<String> {
         let text = fs::read_to_string(self.folder.join(server)).unwrap();
         text.lines().map(str::to_owned).collect()
@@ -260,4 +265,17 @@ fn rp_13_a_model_can_see_how_its_tools_stand_and_only_an_operator_can_forgive_on
     let mut client = plain.client("/mcp/bank");
     let listed = client.request("tools/list", json!({}));
     assert_eq!(self::names(&listed), ["pay", "look"]);
+}
+
+#[test]
+fn a_server_whose_name_begins_with_that_of_another_has_tools_of_its_own() {
+    let served = Served::quiet("longer_name", "");
+    let file = served.folder.join("steadfast.toml");
+    let config = fs::read_to_string(&file).unwrap().replace("[servers.mail]", "[servers.bank__mail]");
+    fs::write(&file, config).unwrap();
+    let mut client = served.on_streams();
+    client.initialize();
+    client.request("tools/list", json!({}));
+    assert_eq!(client.call("bank__mail__pay", json!({ "id": "a" })).text, "pay a, run 1");
+    assert_eq!((served.count("bank", "pay"), served.count("mail", "pay")), (0, 1));
 }

@@ -5,6 +5,7 @@
 //! of one that was started again, are not taken for each other's.
 
 mod asking;
+mod several;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,8 +1,6 @@
-//! Requests that are no calls: to the server that they are for, or to all, whose answers become one.
+//! Requests that are no calls: to the server that they are for, or to several of them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -12,7 +10,6 @@ use steadfast_core::policy::{Mode, Policy};
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -21,21 +18,14 @@ use crate::call::{envelope_of, requests};
 use crate::client::{Reply, Voice};
 use crate::merge::{self, List, Part};
 use crate::news::News;
-use crate::pieces::json;
 use crate::reliability;
-use crate::server::{Place, Server, initialized};
+use crate::server::{Place, Server};
 use crate::servers::{Behind, Joining, Route};
 
 /// How long a request that is no call may take.
 const REQUEST: Duration = Duration::from_secs(300);
 /// How often a request is sent that does no harm twice.
 const TRIES: u32 = 3;
-/// How long the servers of a client are waited for before those answer that are there.
-const FIRST_WORDS: Duration = Duration::from_secs(20);
-/// How long one of several servers may take to list what it has.
-const LIST: Duration = Duration::from_secs(15);
-/// The most pages of a list that are put together.
-const MOST_PAGES: usize = 100;
 
 impl Session {
     pub(super) fn pass_on(self: &Arc<Self>, id: Id, request: Message, route: Route, reply: Reply) {
@@ -111,132 +101,8 @@ impl Session {
         }
     }
 
-    /// The handshake of several servers. Those that take long come later: nobody waits for the slowest.
-    async fn introduce(self: &Arc<Self>, id: &Id, request: &Message, voice: &Voice) -> Message {
-        let mut asking = JoinSet::new();
-        for at in 0..self.servers.len() {
-            let (session, id, request, voice) = (self.clone(), id.clone(), request.clone(), voice.clone());
-            asking.spawn(async move { (at, session.ask_server(at, &id, &request, &voice).await) });
-        }
-        let mut answers = BTreeMap::new();
-        let patience = tokio::time::sleep(FIRST_WORDS);
-        tokio::pin!(patience);
-        loop {
-            let next = tokio::select! {
-                next = asking.join_next() => next,
-                () = &mut patience, if answers.values().any(is_good) => break,
-            };
-            match next {
-                Some(Ok((at, answer))) => _ = answers.insert(at, answer),
-                Some(Err(_)) => {}
-                None => break,
-            }
-        }
-        let mut failed = None;
-        answers.retain(|at, answer| {
-            let is_good = is_good(answer);
-            if !is_good {
-                self.is_missed(*at, request, answer.error_text().as_deref());
-                failed.get_or_insert_with(|| answer.clone());
-            }
-            is_good
-        });
-        if !asking.is_empty() {
-            self.spawn_while_there(|session| async move { session.take_late(asking).await });
-        }
-        let parts = self.parts(&answers);
-        match parts.is_empty() {
-            false => Message::result_response(id, &merge::handshakes(&parts)),
-            true => failed.unwrap_or_else(|| unknown_method(id)),
-        }
-    }
-
-    /// Servers that were not there when the client was answered; it learns of them when they are.
-    async fn take_late(&self, mut asking: JoinSet<(usize, Message)>) {
-        while let Some(late) = asking.join_next().await {
-            let Ok((at, answer)) = late else { continue };
-            let Some(behind) = self.servers.get(at).filter(|_| is_good(&answer)) else { continue };
-            if self.is_ready.load(Ordering::Relaxed) {
-                self.tell(behind, &initialized()).await;
-            }
-            self.lists_changed(at).await;
-        }
-    }
-
-    /// A server is not among those that the client hears of. It is told what the others were when it comes.
-    fn is_missed(&self, at: usize, request: &Message, why: Option<&str>) {
-        let Some(behind) = self.servers.get(at) else { return };
-        let server = &behind.server;
-        tracing::warn!(event = "server.missing", server = %server.name, why);
-        behind.is_missed();
-        if request.method() == Some("initialize") {
-            server.handshake.intend(request);
-        }
-    }
-
-    async fn ask_for_lists(&self, id: &Id, request: &Message, list: List, voice: &Voice) -> Message {
-        let asking = (0..self.servers.len()).map(|at| async move {
-            let pages = timeout(LIST, self.pages(at, id, request, list, voice)).await;
-            let timed_out = || own_error(id, own::TIMED_OUT, "the server did not answer in time");
-            (at, pages.unwrap_or_else(|_| timed_out()))
-        });
-        let mut answers: BTreeMap<usize, Message> = join_all(asking).await.into_iter().collect();
-        let first = answers.values().next().cloned();
-        answers.retain(|at, answer| match answer.result() {
-            Some(result) => {
-                self.servers.learn_list(*at, list, result);
-                true
-            }
-            None => {
-                // One that has no such list says that it does not know the method, and is not missed.
-                if answer.error_code() != Some(code::METHOD_NOT_FOUND) {
-                    self.is_missed(*at, request, answer.error_text().as_deref());
-                }
-                false
-            }
-        });
-        let parts = self.parts(&answers);
-        match parts.is_empty() {
-            false => Message::result_response(id, &merge::lists(list, &parts)),
-            true => first.unwrap_or_else(|| unknown_method(id)),
-        }
-    }
-
-    /// All pages of a list of one server, as if they were one.
-    async fn pages(&self, at: usize, id: &Id, request: &Message, list: List, voice: &Voice) -> Message {
-        let mut pages: Vec<Message> = Vec::new();
-        let mut asked = request.clone();
-        for _ in 0..MOST_PAGES {
-            let answer = self.ask_server(at, id, &asked, voice).await;
-            let next = answer.result().and_then(|result| raw::get(result, "nextCursor")).map(json);
-            let failed = answer.result().is_none();
-            pages.push(answer);
-            match next {
-                Some(cursor) if !failed => asked = request.rewrite().param("cursor", cursor).finish(),
-                Some(_) | None => break,
-            }
-        }
-        if let [one] = &*pages {
-            return one.clone();
-        }
-        let parts: Vec<Part<'_>> = pages
-            .iter()
-            .filter_map(|page| Some(Part { server: "", prefix: None, result: page.result()? }))
-            .collect();
-        Message::result_response(id, &merge::lists(list, &parts))
-    }
-
-    fn parts<'a>(&'a self, answers: &'a BTreeMap<usize, Message>) -> Vec<Part<'a>> {
-        let part = |(at, answer): (&usize, &'a Message)| {
-            let behind = self.servers.get(*at)?;
-            let (server, prefix) = (behind.server.name.as_str(), behind.prefix.as_deref());
-            Some(Part { server, prefix, result: answer.result()? })
-        };
-        answers.iter().filter_map(part).collect()
-    }
-
     /// What the server at this place says to a request.
-    async fn ask_server(&self, at: usize, id: &Id, request: &Message, voice: &Voice) -> Message {
+    pub(super) async fn ask_server(&self, at: usize, id: &Id, request: &Message, voice: &Voice) -> Message {
         let Some(behind) = self.servers.get(at) else { return unknown_method(id) };
         match (&behind.shared, request.method()) {
             (Some(shared), Some("initialize")) => {
@@ -362,14 +228,6 @@ impl Session {
         asked.is_answered = true;
         answer
     }
-
-    /// The client learns that a server has come of which it had not heard.
-    pub(super) async fn lists_changed(&self, at: usize) {
-        for list in ["tools", "prompts", "resources"] {
-            let method = format!("notifications/{list}/list_changed");
-            self.say(at, &Message::notification(&method, None)).await;
-        }
-    }
 }
 
 /// A request that a server has. It is withdrawn when nobody wants the answer any more.
@@ -388,15 +246,15 @@ impl Drop for Asked<'_> {
     }
 }
 
-fn is_good(answer: &Message) -> bool {
+pub(super) fn is_good(answer: &Message) -> bool {
     answer.result().is_some()
 }
 
-fn own_error(id: &Id, code: i64, why: &str) -> Message {
+pub(super) fn own_error(id: &Id, code: i64, why: &str) -> Message {
     Message::error_response(Some(id), code, why, None)
 }
 
-fn unknown_method(id: &Id) -> Message {
+pub(super) fn unknown_method(id: &Id) -> Message {
     own_error(id, code::METHOD_NOT_FOUND, "no server here knows this method")
 }
 

@@ -1,8 +1,8 @@
 //! The servers behind one client, and which of them a message is for.
 //!
 //! One server alone gets everything as it came. Of several, a tool or prompt says whose it is by its name, a resource or a
-//! task by who listed it; lists and handshakes are those of all. What nobody can tell is asked of one after the other,
-//! until one does not say that it knows nothing of it.
+//! task by who listed it; lists and handshakes are those of all. What nobody can tell is asked of one after the other, as
+//! long as they say that they know nothing of it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

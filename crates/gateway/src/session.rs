@@ -115,8 +115,10 @@ mod own {
     pub(super) const TIMED_OUT: i64 = -31_001;
     /// The client wants too much at once.
     pub(super) const OVERLOADED: i64 = -31_003;
-    /// The server is not there.
+    /// The server is not there, or would not have it: it did nothing.
     pub(super) const UNAVAILABLE: i64 = -31_002;
+    /// The server was lost before it answered: it may have done it.
+    pub(super) const LOST: i64 = -31_004;
 }
 
 impl Session {

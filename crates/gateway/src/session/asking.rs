@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use steadfast_core::breaker::{Permit, SharedBreaker, Verdict};
-use steadfast_core::classify::{Fault, Source};
+use steadfast_core::classify::{Fault, Source, classify};
 use steadfast_core::policy::{Mode, Policy};
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw;
@@ -84,19 +84,7 @@ impl Session {
                 let good = answers.iter().find(|answer| answer.result().is_some()).cloned();
                 good.or_else(|| answers.into_iter().next()).unwrap_or_else(|| unknown_method(id))
             }
-            Route::Whoever => {
-                let mut answer = unknown_method(id);
-                for at in 0..self.servers.len() {
-                    answer = self.ask_server(at, id, request, voice).await;
-                    if answer.result().is_some() {
-                        if let Some(uri) = request.param_text("uri") {
-                            self.servers.learn(at, uri);
-                        }
-                        break;
-                    }
-                }
-                answer
-            }
+            Route::Whoever => self.ask_whoever(id, request, voice).await,
             Route::Nobody(why) => Message::error_response(Some(id), code::INVALID_PARAMS, &why, None),
         }
     }
@@ -176,7 +164,11 @@ impl Session {
                     return answer.rewrite().id(id).finish();
                 }
                 Ok(Err(fault)) if tried < tries && is_worth_a_try(&fault) => tried += 1,
-                Ok(Err(fault)) => return own_error(id, own::UNAVAILABLE, &fault.message),
+                Ok(Err(fault)) => {
+                    let reach = classify(&fault, &policy.classify, self.engine.now()).reach;
+                    let code = if reach.proves_not_run() { own::UNAVAILABLE } else { own::LOST };
+                    return own_error(id, code, &fault.message);
+                }
                 Err(_) => return own_error(id, own::TIMED_OUT, "the server did not answer in time"),
             }
         }
@@ -264,7 +256,7 @@ fn patience(method: &str) -> Duration {
 }
 
 /// Whether asking twice is as good as asking once.
-fn is_harmless(method: &str) -> bool {
+pub(super) fn is_harmless(method: &str) -> bool {
     matches!(
         method,
         "initialize"

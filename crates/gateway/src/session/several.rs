@@ -11,7 +11,7 @@ use steadfast_mcp::raw;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::asking::{is_good, own_error, unknown_method};
+use super::asking::{is_good, is_harmless, own_error, unknown_method};
 use super::{Session, own};
 use crate::client::Voice;
 use crate::merge::{self, List, Part};
@@ -156,11 +156,95 @@ impl Session {
         answers.iter().filter_map(part).collect()
     }
 
+    /// One after the other, as long as they say that they know nothing of it.
+    pub(super) async fn ask_whoever(&self, id: &Id, request: &Message, voice: &Voice) -> Message {
+        let method = request.method().unwrap_or_default();
+        let (mut nobodys, mut perhaps) = (unknown_method(id), None);
+        for at in 0..self.servers.len() {
+            let answer = self.ask_server(at, id, request, voice).await;
+            match Refusal::of(method, &answer) {
+                None => {
+                    if let Some(uri) = request.param_text("uri") {
+                        self.servers.learn(at, uri);
+                    }
+                    return answer;
+                }
+                Some(Refusal::NotMine) => nobodys = answer,
+                Some(Refusal::Harmless) => perhaps = perhaps.or(Some(answer)),
+                Some(Refusal::Final) => return answer,
+            }
+        }
+        perhaps.unwrap_or(nobodys)
+    }
+
     /// The client learns that a server has come of which it had not heard.
     pub(super) async fn lists_changed(&self, at: usize) {
         for list in ["tools", "prompts", "resources"] {
             let method = format!("notifications/{list}/list_changed");
             self.say(at, &Message::notification(&method, None)).await;
         }
+    }
+}
+
+/// What an error of one server means for the others, where it is not known whose something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// It knows nothing of it.
+    NotMine,
+    /// It may be the one that is meant; but it has done nothing that would be done twice.
+    Harmless,
+    /// This is the answer: it is its own, or nobody knows what it has done.
+    Final,
+}
+
+impl Refusal {
+    /// Nothing if the answer is a good one.
+    fn of(method: &str, answer: &Message) -> Option<Self> {
+        if is_good(answer) {
+            return None;
+        }
+        let names = method.starts_with("resources/") || method.starts_with("tasks/");
+        Some(match answer.error_code() {
+            Some(code::METHOD_NOT_FOUND) => Self::NotMine,
+            // There is no such resource or task.
+            Some(code::INVALID_PARAMS | RESOURCE_NOT_FOUND) if names => Self::NotMine,
+            Some(own::UNAVAILABLE) => Self::Harmless,
+            // Many say in their own way that they do not have it.
+            Some(_) | None if is_harmless(method) => Self::Harmless,
+            Some(_) | None => Self::Final,
+        })
+    }
+}
+
+/// As the older era says that there is no such resource.
+const RESOURCE_NOT_FOUND: i64 = -32_002;
+
+#[cfg(test)]
+mod tests {
+    use super::super::empty;
+    use super::*;
+
+    #[test]
+    fn only_who_knows_nothing_of_it_or_did_nothing_leaves_it_to_the_next() {
+        let refusal = |method: &str, code| Refusal::of(method, &own_error(&Id::number(1), code, "no"));
+        let (unknown, broken) = (code::METHOD_NOT_FOUND, code::INTERNAL_ERROR);
+        for (method, code, meaning) in [
+            ("vendor/do", unknown, Refusal::NotMine),
+            ("vendor/do", code::INVALID_PARAMS, Refusal::Final),
+            ("vendor/do", broken, Refusal::Final),
+            ("vendor/do", own::TIMED_OUT, Refusal::Final),
+            ("vendor/do", own::LOST, Refusal::Final),
+            ("vendor/do", own::UNAVAILABLE, Refusal::Harmless),
+            ("tasks/update", code::INVALID_PARAMS, Refusal::NotMine),
+            ("tasks/update", broken, Refusal::Final),
+            ("resources/subscribe", RESOURCE_NOT_FOUND, Refusal::NotMine),
+            ("resources/subscribe", 0, Refusal::Final),
+            ("resources/read", RESOURCE_NOT_FOUND, Refusal::NotMine),
+            ("resources/read", broken, Refusal::Harmless),
+            ("resources/read", own::TIMED_OUT, Refusal::Harmless),
+        ] {
+            assert_eq!(refusal(method, code), Some(meaning), "{method} {code}");
+        }
+        assert_eq!(Refusal::of("vendor/do", &Message::result_response(&Id::number(1), &empty())), None);
     }
 }

@@ -279,3 +279,30 @@ fn a_server_whose_name_begins_with_that_of_another_has_tools_of_its_own() {
     assert_eq!(client.call("bank__mail__pay", json!({ "id": "a" })).text, "pay a, run 1");
     assert_eq!((served.count("bank", "pay"), served.count("mail", "pay")), (0, 1));
 }
+
+#[test]
+fn what_one_server_may_have_done_is_not_asked_of_another() {
+    let served = Served::new("done_once", "");
+    let mut client = served.client("/mcp");
+    let refused = client.request("test/fail", json!({ "code": -32603 }));
+    assert_eq!(refused["error"]["code"], -32603, "{refused}");
+    assert_eq!((served.count("bank", "fail"), served.count("mail", "fail")), (1, 0));
+    // It is done, and nobody knows how it ended.
+    let lost = client.request("test/fail", json!({}));
+    assert_eq!(lost["error"]["code"], -31_004, "{lost}");
+    assert_eq!((served.count("bank", "fail"), served.count("mail", "fail")), (2, 0));
+    // Who says that it does not know it has done nothing.
+    let unknown = client.request("test/fail", json!({ "code": -32601 }));
+    assert_eq!(unknown["error"]["code"], -32601, "{unknown}");
+    assert_eq!((served.count("bank", "fail"), served.count("mail", "fail")), (3, 1));
+}
+
+#[test]
+fn what_is_nobodys_in_particular_is_answered_although_one_server_cannot_be_started() {
+    // It comes first.
+    let served = Served::new("absent", "[servers.absent]\ncommand = [\"no-such-program-anywhere\"]\n");
+    let mut client = served.client("/mcp");
+    assert_eq!(client.request("test/echo", json!({ "x": 1 }))["result"]["params"]["x"], 1);
+    let nobodys = client.request("test/unheard", json!({}));
+    assert_eq!(nobodys["error"]["code"], -31_002, "it may be the one that knows it: {nobodys}");
+}

@@ -46,6 +46,16 @@ impl List {
         Some(Self { member, named })
     }
 
+    /// What is said to have changed when this list has.
+    pub(crate) fn told_as(&self) -> Option<&'static str> {
+        match self.member {
+            "tools" => Some("tools"),
+            "prompts" => Some("prompts"),
+            "resources" | "resourceTemplates" => Some("resources"),
+            _ => None,
+        }
+    }
+
     /// What is listed, each as it stands.
     pub(crate) fn items<'r>(&self, result: &'r str) -> Vec<&'r str> {
         let list = raw::get(result, self.member).unwrap_or("[]");

@@ -5,7 +5,7 @@
 //! long as they say that they know nothing of it.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,6 +37,8 @@ pub(crate) struct Behind {
     pub(crate) outbox: Arc<Outbox>,
     /// Whether a list was given without it.
     missed: AtomicBool,
+    /// The lists that came too late to be given, the last of each kind.
+    late: Mutex<BTreeMap<&'static str, Message>>,
 }
 
 /// Where a request goes.
@@ -68,7 +70,26 @@ const MOST_KNOWN: usize = 10_000;
 
 impl Behind {
     pub(crate) fn new(server: Arc<Server>, prefix: Option<Box<str>>, shared: Option<Arc<Shared>>) -> Self {
-        Self { server, prefix, shared, outbox: Arc::default(), missed: AtomicBool::new(false) }
+        let (outbox, missed, late) = (Arc::default(), AtomicBool::new(false), Mutex::default());
+        Self { server, prefix, shared, outbox, missed, late }
+    }
+
+    /// A list came too late to be given. Says whether it is another one than the last that did.
+    pub(crate) fn came_late(&self, list: List, answer: Message) -> bool {
+        let mut late = self.late.lock();
+        let is_new = late.get(list.member).is_none_or(|before| before.result() != answer.result());
+        late.insert(list.member, answer);
+        is_new
+    }
+
+    /// The list that came too late the last time.
+    pub(crate) fn last_late(&self, list: List) -> Option<Message> {
+        self.late.lock().get(list.member).cloned()
+    }
+
+    /// A list came in time: none that came too late is of any use.
+    pub(crate) fn came_in_time(&self, list: List) {
+        self.late.lock().remove(list.member);
     }
 
     /// A list is given without what it has.

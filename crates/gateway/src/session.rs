@@ -24,7 +24,7 @@ use steadfast_mcp::delivery::{Arrived, GRACE};
 use steadfast_mcp::http::{Era, param};
 use steadfast_mcp::message::{Id, Kind, Message, code};
 use steadfast_mcp::raw::RawJson;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -64,6 +64,8 @@ pub(crate) struct Session {
     watching: Mutex<BTreeSet<(usize, String)>>,
     next: AtomicU64,
     tasks: TaskTracker,
+    /// Room for lists that are late.
+    late: Arc<Semaphore>,
     /// The client is gone, and what it began comes to its end.
     left: CancellationToken,
 }
@@ -106,6 +108,8 @@ enum What {
 const MOST_RUNNING: usize = 1024;
 /// How long a client that has left is still answered.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// The most requests for lists that are still waited for after their client was answered.
+const MOST_LATE: usize = 16;
 /// The most questions of a server that wait for their client.
 const MOST_ASKED: usize = 1024;
 
@@ -144,6 +148,7 @@ impl Session {
             watching: Mutex::default(),
             next: AtomicU64::new(1),
             tasks: TaskTracker::new(),
+            late: Arc::new(Semaphore::new(MOST_LATE)),
             left: CancellationToken::new(),
         });
         for (at, behind) in session.servers.iter().enumerate() {
@@ -612,6 +617,8 @@ impl Session {
                     "the server was started again; what it kept in memory may be gone"
                 );
                 if behind.was_missed() {
+                    // Its client lists again what it has, which was refused as long as it was not there.
+                    behind.server.breaker.with(|breaker| breaker.reset(self.engine.now()));
                     self.lists_changed(at).await;
                 } else if recovery.tools_changed {
                     self.say(at, &Message::notification("notifications/tools/list_changed", None)).await;

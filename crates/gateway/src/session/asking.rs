@@ -23,7 +23,7 @@ use crate::server::{Place, Server};
 use crate::servers::{Behind, Joining, Route};
 
 /// How long a request that is no call may take.
-const REQUEST: Duration = Duration::from_secs(300);
+pub(super) const REQUEST: Duration = Duration::from_secs(300);
 /// How often a request is sent that does no harm twice.
 const TRIES: u32 = 3;
 
@@ -169,7 +169,7 @@ impl Session {
                     let code = if reach.proves_not_run() { own::UNAVAILABLE } else { own::LOST };
                     return own_error(id, code, &fault.message);
                 }
-                Err(_) => return own_error(id, own::TIMED_OUT, "the server did not answer in time"),
+                Err(_) => return timed_out(id),
             }
         }
     }
@@ -244,6 +244,10 @@ pub(super) fn is_good(answer: &Message) -> bool {
 
 pub(super) fn own_error(id: &Id, code: i64, why: &str) -> Message {
     Message::error_response(Some(id), code, why, None)
+}
+
+pub(super) fn timed_out(id: &Id) -> Message {
+    own_error(id, own::TIMED_OUT, "the server did not answer in time")
 }
 
 pub(super) fn unknown_method(id: &Id) -> Message {

@@ -1,17 +1,20 @@
 //! Requests that are for several servers: each is asked, and what they say becomes one answer.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::asking::{is_good, is_harmless, own_error, unknown_method};
+use super::asking::{REQUEST, is_good, is_harmless, timed_out, unknown_method};
 use super::{Session, own};
 use crate::client::Voice;
 use crate::merge::{self, List, Part};
@@ -28,25 +31,9 @@ const MOST_PAGES: usize = 100;
 impl Session {
     /// The handshake of several servers. Those that take long come later: nobody waits for the slowest.
     pub(super) async fn introduce(self: &Arc<Self>, id: &Id, request: &Message, voice: &Voice) -> Message {
-        let mut asking = JoinSet::new();
-        for at in 0..self.servers.len() {
-            let (session, id, request, voice) = (self.clone(), id.clone(), request.clone(), voice.clone());
-            asking.spawn(async move { (at, session.ask_server(at, &id, &request, &voice).await) });
-        }
-        let mut answers = BTreeMap::new();
-        let patience = tokio::time::sleep(FIRST_WORDS);
-        tokio::pin!(patience);
-        loop {
-            let next = tokio::select! {
-                next = asking.join_next() => next,
-                () = &mut patience, if answers.values().any(is_good) => break,
-            };
-            match next {
-                Some(Ok((at, answer))) => _ = answers.insert(at, answer),
-                Some(Err(_)) => {}
-                None => break,
-            }
-        }
+        let any_is_good = |answers: &BTreeMap<usize, Message>| answers.values().any(is_good);
+        let (mut answers, late) =
+            self.ask_all(FIRST_WORDS, any_is_good, self.asking(id, request, voice)).await;
         let mut failed = None;
         answers.retain(|at, answer| {
             let is_good = is_good(answer);
@@ -56,8 +43,8 @@ impl Session {
             }
             is_good
         });
-        if !asking.is_empty() {
-            self.spawn_while_there(|session| async move { session.take_late(asking).await });
+        if !late.is_empty() {
+            self.spawn_while_there(|session| async move { session.take_late(late).await });
         }
         let parts = self.parts(&answers);
         match parts.is_empty() {
@@ -67,8 +54,8 @@ impl Session {
     }
 
     /// Servers that were not there when the client was answered; it learns of them when they are.
-    async fn take_late(&self, mut asking: JoinSet<(usize, Message)>) {
-        while let Some(late) = asking.join_next().await {
+    async fn take_late(&self, mut late: Late) {
+        while let Some(late) = late.join_next().await {
             let Ok((at, answer)) = late else { continue };
             let Some(behind) = self.servers.get(at).filter(|_| is_good(&answer)) else { continue };
             if self.is_ready.load(Ordering::Relaxed) {
@@ -90,18 +77,34 @@ impl Session {
     }
 
     pub(super) async fn ask_for_lists(
-        &self,
+        self: &Arc<Self>,
         id: &Id,
         request: &Message,
         list: List,
         voice: &Voice,
     ) -> Message {
-        let asking = (0..self.servers.len()).map(|at| async move {
-            let pages = timeout(LIST, self.pages(at, id, request, list, voice)).await;
-            let timed_out = || own_error(id, own::TIMED_OUT, "the server did not answer in time");
-            (at, pages.unwrap_or_else(|_| timed_out()))
-        });
-        let mut answers: BTreeMap<usize, Message> = join_all(asking).await.into_iter().collect();
+        let asked = (id.clone(), request.clone(), voice.clone());
+        let (mut answers, late) = self
+            .ask_all(
+                LIST,
+                |_| true,
+                move |session, at| {
+                    let (id, request, voice) = asked.clone();
+                    async move { session.pages(at, &id, &request, list, &voice).await }
+                },
+            )
+            .await;
+        self.wait_for_late(late, Some(list));
+        for (at, behind) in self.servers.iter().enumerate() {
+            match answers.entry(at) {
+                Entry::Occupied(answer) if is_good(answer.get()) => behind.came_in_time(list),
+                Entry::Occupied(_) => {}
+                // One that is always slow is not left out for ever.
+                Entry::Vacant(none) => {
+                    none.insert(behind.last_late(list).unwrap_or_else(|| timed_out(id)));
+                }
+            }
+        }
         let first = answers.values().next().cloned();
         answers.retain(|at, answer| match answer.result() {
             Some(result) => {
@@ -127,14 +130,20 @@ impl Session {
     async fn pages(&self, at: usize, id: &Id, request: &Message, list: List, voice: &Voice) -> Message {
         let mut pages: Vec<Message> = Vec::new();
         let mut asked = request.clone();
-        for _ in 0..MOST_PAGES {
+        loop {
             let answer = self.ask_server(at, id, &asked, voice).await;
-            let next = answer.result().and_then(|result| raw::get(result, "nextCursor")).map(json);
-            let failed = answer.result().is_none();
+            // A part of a list looks like a whole one, so without one of its pages there is none.
+            let Some(result) = answer.result() else { return answer };
+            let next = raw::get(result, "nextCursor").map(json);
             pages.push(answer);
             match next {
-                Some(cursor) if !failed => asked = request.rewrite().param("cursor", cursor).finish(),
-                Some(_) | None => break,
+                Some(_) if pages.len() == MOST_PAGES => {
+                    let server = self.servers.get(at).map(|behind| behind.server.name.as_str());
+                    tracing::warn!(event = "server.list_cut", server, list = list.member, pages = MOST_PAGES);
+                    break;
+                }
+                Some(cursor) => asked = request.rewrite().param("cursor", cursor).finish(),
+                None => break,
             }
         }
         if let [one] = &*pages {
@@ -177,14 +186,94 @@ impl Session {
         perhaps.unwrap_or(nobodys)
     }
 
+    /// Asks all servers at once. Comes back when all have answered, or after this time if that is enough; the others go on.
+    async fn ask_all<F>(
+        self: &Arc<Self>,
+        patience: Duration,
+        is_enough: impl Fn(&BTreeMap<usize, Message>) -> bool,
+        ask: impl Fn(Arc<Self>, usize) -> F,
+    ) -> (BTreeMap<usize, Message>, Late)
+    where
+        F: Future<Output = Message> + Send + 'static,
+    {
+        let mut asking = JoinSet::new();
+        for at in 0..self.servers.len() {
+            let answer = ask(self.clone(), at);
+            asking.spawn(async move { (at, answer.await) });
+        }
+        let mut answers = BTreeMap::new();
+        let mut patience = pin!(tokio::time::sleep(patience));
+        loop {
+            let next = tokio::select! {
+                next = asking.join_next() => next,
+                () = &mut patience, if is_enough(&answers) => break,
+            };
+            match next {
+                Some(Ok((at, answer))) => _ = answers.insert(at, answer),
+                Some(Err(_)) => {}
+                None => break,
+            }
+        }
+        (answers, asking)
+    }
+
+    /// How each of them is asked the same.
+    fn asking(
+        &self,
+        id: &Id,
+        request: &Message,
+        voice: &Voice,
+    ) -> impl Fn(Arc<Self>, usize) -> BoxFuture<'static, Message> + use<> {
+        let (id, request, voice) = (id.clone(), request.clone(), voice.clone());
+        move |session, at| {
+            let (id, request, voice) = (id.clone(), request.clone(), voice.clone());
+            async move { session.ask_server(at, &id, &request, &voice).await }.boxed()
+        }
+    }
+
+    /// Lets those go on who are not done when the client is answered. Of a list that it did not get it hears then.
+    fn wait_for_late(self: &Arc<Self>, mut late: Late, list: Option<List>) {
+        let Some(room) = self.late.clone().try_acquire_owned().ok().filter(|_| !late.is_empty()) else {
+            return;
+        };
+        self.spawn_while_there(|session| async move {
+            let _room = room;
+            let coming = async {
+                while let Some(came) = late.join_next().await {
+                    if let (Ok((at, answer)), Some(list)) = (came, list) {
+                        session.list_came_late(at, list, answer).await;
+                    }
+                }
+            };
+            let _ = timeout(REQUEST, coming).await;
+        });
+    }
+
+    async fn list_came_late(&self, at: usize, list: List, answer: Message) {
+        let Some((behind, result)) = self.servers.get(at).zip(answer.result()) else { return };
+        self.servers.learn_list(at, list, result);
+        if behind.came_late(list, answer)
+            && let Some(what) = list.told_as()
+        {
+            self.list_changed(at, what).await;
+        }
+    }
+
     /// The client learns that a server has come of which it had not heard.
     pub(super) async fn lists_changed(&self, at: usize) {
         for list in ["tools", "prompts", "resources"] {
-            let method = format!("notifications/{list}/list_changed");
-            self.say(at, &Message::notification(&method, None)).await;
+            self.list_changed(at, list).await;
         }
     }
+
+    async fn list_changed(&self, at: usize, list: &str) {
+        let method = format!("notifications/{list}/list_changed");
+        self.say(at, &Message::notification(&method, None)).await;
+    }
 }
+
+/// Servers that are still to answer.
+type Late = JoinSet<(usize, Message)>;
 
 /// What an error of one server means for the others, where it is not known whose something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +310,7 @@ const RESOURCE_NOT_FOUND: i64 = -32_002;
 
 #[cfg(test)]
 mod tests {
+    use super::super::asking::own_error;
     use super::super::empty;
     use super::*;
 

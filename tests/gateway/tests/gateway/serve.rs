@@ -68,6 +68,13 @@ impl Served {
         Client::on_streams(self.command(&["--stdio"]))
     }
 
+    /// A server does this from now on, until the file is gone.
+    fn from_now_on(&self, server: &str, what: &str) -> PathBuf {
+        let file = self.folder.join(format!("{server}.{what}"));
+        fs::write(&file, "").unwrap();
+        file
+    }
+
     fn ledger(&self, server: &str) -> Vec<String> {
         let text = fs::read_to_string(self.folder.join(server)).unwrap();
         text.lines().map(str::to_owned).collect()
@@ -305,4 +312,51 @@ fn what_is_nobodys_in_particular_is_answered_although_one_server_cannot_be_start
     assert_eq!(client.request("test/echo", json!({ "x": 1 }))["result"]["params"]["x"], 1);
     let nobodys = client.request("test/unheard", json!({}));
     assert_eq!(nobodys["error"]["code"], -31_002, "it may be the one that knows it: {nobodys}");
+}
+
+#[test]
+fn a_list_without_one_of_its_pages_is_none() {
+    let served = Served::new("pages", "");
+    served.from_now_on("mail", "pages");
+    let mut client = served.client("/mcp");
+    assert_eq!(names(&client.request("tools/list", json!({}))), ["bank__pay", "bank__look"]);
+}
+
+#[test]
+fn a_server_that_lists_its_tools_too_late_is_announced_when_it_has() {
+    let served = Served::quiet("late_list", "");
+    let mut client = served.on_streams();
+    client.initialize();
+    let slow = served.from_now_on("mail", "slow");
+    assert_eq!(names(&client.request("tools/list", json!({}))), ["bank__pay", "bank__look"]);
+    fs::remove_file(slow).unwrap();
+    client.told("notifications/tools/list_changed");
+    assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
+}
+
+#[test]
+fn a_server_that_could_not_be_started_is_announced_when_it_comes() {
+    let served = Served::quiet("comes_later", "");
+    let (there, ledger) = (served.folder.join("there"), served.folder.join("late"));
+    let command =
+        format!("test -f {there:?} && exec {:?} {ledger:?}", env!("CARGO_BIN_EXE_steadfast-test-server"));
+    let config = served.folder.join("steadfast.toml");
+    let more = format!(
+        "[servers.late]\ncommand = [\"sh\", \"-c\", {command:?}]\ncrashes = 1\ncrash_window = \"1s\"\n"
+    );
+    fs::write(&config, fs::read_to_string(&config).unwrap() + &more).unwrap();
+    let mut client = served.on_streams();
+    client.initialize();
+    assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
+    fs::write(&there, "").unwrap();
+    let mut tried = 0;
+    wait(
+        || {
+            tried += 1;
+            !client.call("late__look", json!({ "id": tried.to_string() })).is_error
+        },
+        || "the server that comes late".to_owned(),
+    );
+    client.told("notifications/tools/list_changed");
+    assert_eq!(names(&client.request("tools/list", json!({}))).len(), 6);
 }

@@ -31,6 +31,7 @@ mod call;
 mod catalog;
 mod client;
 mod configured;
+mod joined;
 mod listen;
 mod local;
 mod made;

@@ -63,6 +63,8 @@ pub(crate) enum Joining {
     List(List),
     /// Any of them will do that is not an error.
     Any,
+    /// There is none as long as the client listens.
+    Listening,
 }
 
 /// The most names that are remembered; whose others are is found by asking.
@@ -151,7 +153,8 @@ impl Servers {
         }
         match method {
             "initialize" | "server/discover" => Route::All(Joining::Handshake),
-            "logging/setLevel" | "subscriptions/listen" => Route::All(Joining::Any),
+            "logging/setLevel" => Route::All(Joining::Any),
+            "subscriptions/listen" => Route::All(Joining::Listening),
             "prompts/get" => {
                 let name = request.name().unwrap_or_default();
                 match self.named(&name) {

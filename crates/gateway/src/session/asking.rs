@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use steadfast_core::breaker::{Permit, SharedBreaker, Verdict};
 use steadfast_core::classify::{Fault, Source, classify};
 use steadfast_core::policy::{Mode, Policy};
@@ -78,12 +77,8 @@ impl Session {
             Route::To(at, request) => self.ask_server(at, id, &request, voice).await,
             Route::All(Joining::Handshake) => self.introduce(id, request, voice).await,
             Route::All(Joining::List(list)) => self.ask_for_lists(id, request, list, voice).await,
-            Route::All(Joining::Any) => {
-                let asking = (0..self.servers.len()).map(|at| self.ask_server(at, id, request, voice));
-                let answers = join_all(asking).await;
-                let good = answers.iter().find(|answer| answer.result().is_some()).cloned();
-                good.or_else(|| answers.into_iter().next()).unwrap_or_else(|| unknown_method(id))
-            }
+            Route::All(Joining::Any) => self.ask_any(id, request, voice).await,
+            Route::All(Joining::Listening) => self.listen(id, request, voice).await,
             Route::Whoever => self.ask_whoever(id, request, voice).await,
             Route::Nobody(why) => Message::error_response(Some(id), code::INVALID_PARAMS, &why, None),
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw;
 use tokio::task::JoinSet;
@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use super::asking::{REQUEST, is_good, is_harmless, timed_out, unknown_method};
 use super::{Session, own};
 use crate::client::Voice;
+use crate::joined::Joined;
 use crate::merge::{self, List, Part};
 use crate::pieces::json;
 use crate::server::initialized;
@@ -163,6 +164,37 @@ impl Session {
             Some(Part { server, prefix, result: answer.result()? })
         };
         answers.iter().filter_map(part).collect()
+    }
+
+    /// All of them, and any answer will do. Nobody waits long for the slowest, which hears it all the same.
+    pub(super) async fn ask_any(self: &Arc<Self>, id: &Id, request: &Message, voice: &Voice) -> Message {
+        let (answers, late) = self.ask_all(LIST, |_| true, self.asking(id, request, voice)).await;
+        self.wait_for_late(late, None);
+        let good = answers.values().find(|answer| is_good(answer)).or_else(|| answers.values().next());
+        good.cloned().unwrap_or_else(|| timed_out(id))
+    }
+
+    /// Listens at all of them, as long as one lets us.
+    pub(super) async fn listen(&self, id: &Id, request: &Message, voice: &Voice) -> Message {
+        let joined = Joined::new(voice.clone(), self.servers.len());
+        let listening = (0..self.servers.len()).map(|at| {
+            let (voice, joined) = (Voice::Joined(joined.clone(), at), &joined);
+            async move {
+                let answer = self.ask_server(at, id, request, &voice).await;
+                joined.is_over(at);
+                answer
+            }
+        });
+        let mut listening = pin!(join_all(listening));
+        let answers = match timeout(LIST, &mut listening).await {
+            Ok(answers) => answers,
+            Err(_) => {
+                joined.is_due();
+                listening.await
+            }
+        };
+        let good = answers.iter().find(|answer| is_good(answer)).cloned();
+        good.or_else(|| answers.into_iter().next()).unwrap_or_else(|| unknown_method(id))
     }
 
     /// One after the other, as long as they say that they know nothing of it.

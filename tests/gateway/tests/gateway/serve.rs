@@ -4,11 +4,12 @@ use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
-use crate::world::{free_address, kill, lives, wait};
+use crate::world::{free_address, kill, lives, signal, wait};
 
 /// A gateway with the servers `bank` and `mail` behind it.
 struct Served {
@@ -359,4 +360,39 @@ fn a_server_that_could_not_be_started_is_announced_when_it_comes() {
     );
     client.told("notifications/tools/list_changed");
     assert_eq!(names(&client.request("tools/list", json!({}))).len(), 6);
+}
+
+#[test]
+fn a_server_that_hangs_does_not_hold_up_what_all_are_told() {
+    let served = Served::quiet("level", "");
+    let mut client = served.on_streams();
+    client.initialize();
+    let mail = served.process("mail");
+    signal(mail, "-STOP");
+    let began = Instant::now();
+    assert!(client.request("logging/setLevel", json!({ "level": "error" }))["result"].is_object());
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
+    assert_eq!(served.count("bank", "level error"), 1);
+    signal(mail, "-CONT");
+    wait(|| served.count("mail", "level error") == 1, || "the level at the other one".to_owned());
+}
+
+#[test]
+fn one_who_listens_at_several_servers_is_told_once_what_it_will_hear() {
+    let served = Served::quiet("listens", "");
+    let mut client = served.on_streams();
+    client.without_handshake(json!({}));
+    let listened =
+        client.send("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } }));
+    let promised = client.told("notifications/subscriptions/acknowledged");
+    assert_eq!(promised["params"]["notifications"], json!({ "toolsListChanged": true }));
+    let id = &promised["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"];
+    assert_eq!(*id, json!(listened));
+    for tool in ["bank__tell", "mail__tell"] {
+        client.call(tool, json!({}));
+        client.told("notifications/tools/list_changed");
+    }
+    let promises =
+        client.heard.iter().filter(|told| told["method"] == "notifications/subscriptions/acknowledged");
+    assert_eq!(promises.count(), 0, "{:?}", client.heard);
 }

@@ -396,3 +396,28 @@ fn one_who_listens_at_several_servers_is_told_once_what_it_will_hear() {
         client.heard.iter().filter(|told| told["method"] == "notifications/subscriptions/acknowledged");
     assert_eq!(promises.count(), 0, "{:?}", client.heard);
 }
+
+#[test]
+fn a_question_of_a_shared_server_reaches_nobody_while_calls_of_several_sessions_run() {
+    let served = Served::new("whose_question", "");
+    let mut clients: Vec<Client> = (0..2).map(|_| Client::at(served.address)).collect();
+    for client in &mut clients {
+        client.initialize_with(json!({ "elicitation": {} }));
+    }
+    let [first, second] = &mut clients[..] else { panic!("two of them") };
+    let busy = second.send_call("bank__look", json!({ "id": "b", "fault": "slow", "size": 3000 }));
+    wait(|| served.count("bank", "look b") == 1, || "the call of the other".to_owned());
+    let said = first.call("bank__ask", json!({ "id": "a" }));
+    assert_eq!(said.text, "a is for nobody", "{said:?}");
+    second.answer(busy);
+    for client in &mut clients {
+        assert!(client.heard.iter().all(|heard| heard.get("method").is_none()), "{:?}", client.heard);
+    }
+    assert_eq!(served.count("bank", "start"), 1, "they share it");
+    // With one call under way it is plain whose question it is.
+    let first = &mut clients[0];
+    let asking = first.send_call("bank__ask", json!({ "id": "c" }));
+    let question = first.asked();
+    first.reply(&question, json!({ "action": "accept", "content": { "name": "ann" } }));
+    assert_eq!(Said::of(&first.answer(asking)).text, "c is for ann");
+}

@@ -138,7 +138,7 @@ fn what_nobody_can_hear_any_more_is_not_waited_for_where_we_end_nothing_ourselve
 fn a_client_that_has_said_all_that_it_had_to_say_still_gets_its_answers() {
     let world = World::new("reads_on");
     let mut client = world.client();
-    let slow = world.from_now_on("slow");
+    let slow = world.makes_it("slow");
     let listed = client.send("tools/list", json!({}));
     client.says_no_more();
     fs::remove_file(slow).unwrap();

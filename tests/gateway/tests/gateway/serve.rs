@@ -70,7 +70,7 @@ impl Served {
     }
 
     /// A server does this from now on, until the file is gone.
-    fn from_now_on(&self, server: &str, what: &str) -> PathBuf {
+    fn makes_it(&self, server: &str, what: &str) -> PathBuf {
         let file = self.folder.join(format!("{server}.{what}"));
         fs::write(&file, "").unwrap();
         file
@@ -318,7 +318,7 @@ fn what_is_nobodys_in_particular_is_answered_although_one_server_cannot_be_start
 #[test]
 fn a_list_without_one_of_its_pages_is_none() {
     let served = Served::new("pages", "");
-    served.from_now_on("mail", "pages");
+    served.makes_it("mail", "pages");
     let mut client = served.client("/mcp");
     assert_eq!(names(&client.request("tools/list", json!({}))), ["bank__pay", "bank__look"]);
 }
@@ -328,7 +328,7 @@ fn a_server_that_lists_its_tools_too_late_is_announced_when_it_has() {
     let served = Served::quiet("late_list", "");
     let mut client = served.on_streams();
     client.initialize();
-    let slow = served.from_now_on("mail", "slow");
+    let slow = served.makes_it("mail", "slow");
     assert_eq!(names(&client.request("tools/list", json!({}))), ["bank__pay", "bank__look"]);
     fs::remove_file(slow).unwrap();
     client.told("notifications/tools/list_changed");

@@ -253,7 +253,7 @@ impl World {
     }
 
     /// The server does this from now on, until the file is gone.
-    pub(crate) fn from_now_on(&self, what: &str) -> PathBuf {
+    pub(crate) fn makes_it(&self, what: &str) -> PathBuf {
         let file = self.folder.join(format!("ledger.{what}"));
         fs::write(&file, "").unwrap();
         file

@@ -1,5 +1,6 @@
 //! `tools/call`: the envelope that the engine takes, and the tool that it runs.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -16,7 +17,9 @@ use steadfast_mcp::raw::RawJson;
 
 use crate::made::answer_of;
 use crate::news::News;
+use crate::outbox::Outbox;
 use crate::server::Server;
+use crate::servers::Behind;
 use crate::who::{Connection, Said};
 
 /// The envelope of a call.
@@ -62,11 +65,15 @@ pub(crate) fn envelope(
     }
 }
 
-/// The envelope of nothing in particular that this server has: by it the policy of the server is found.
+/// An envelope with nothing in it, by which the policy of a tool is found.
+pub(crate) fn envelope_of(server: &Namespace, tool: ToolName, connection: &Connection) -> CallEnvelope {
+    envelope(server, tool, "{}".to_owned(), Said::default(), connection)
+}
+
+/// The name under which the policy of a server stands for what it is asked beside calls.
 #[expect(clippy::expect_used, reason = "a constant that is a name")]
-pub(crate) fn envelope_of(server: &Namespace, connection: &Connection) -> CallEnvelope {
-    let anything = ToolName::new("requests").expect("it is short and printable");
-    envelope(server, anything, "{}".to_owned(), Said::default(), connection)
+pub(crate) fn requests() -> ToolName {
+    ToolName::new("requests").expect("it is short and printable")
 }
 
 /// The conversation of those who name none.
@@ -88,18 +95,18 @@ fn next_request() -> RequestId {
 pub(crate) enum Upstream {
     At {
         server: Arc<Server>,
+        /// What goes before it.
+        outbox: Arc<Outbox>,
         request: Message,
         news: Option<Arc<News>>,
     },
     /// No server has it, and this is what is said then.
-    Nowhere {
-        why: String,
-    },
+    Nowhere { why: String },
 }
 
 impl Upstream {
-    pub(crate) fn at(server: Arc<Server>, request: Message, news: Option<Arc<News>>) -> Self {
-        Self::At { server, request, news }
+    pub(crate) fn at(behind: &Behind, request: Message, news: Option<Arc<News>>) -> Self {
+        Self::At { server: behind.server.clone(), outbox: behind.outbox.clone(), request, news }
     }
 
     pub(crate) fn nowhere(why: String) -> Self {
@@ -110,9 +117,13 @@ impl Upstream {
 impl Tool for Upstream {
     fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
         let running = match self {
-            Self::At { server, request, news } => {
+            Self::At { server, outbox, request, news } => {
+                let (server, outbox, news) = (server.clone(), outbox.clone(), news.clone());
                 let sent = sent(request, &attempt);
-                Ok(run(server.clone(), sent, news.clone(), attempt))
+                Ok(async move {
+                    outbox.is_behind().await;
+                    run(server, sent, news, attempt).await
+                })
             }
             Self::Nowhere { why } => {
                 let refusal = Message::error_response(None, code::INVALID_PARAMS, why, None);
@@ -152,11 +163,19 @@ async fn run(server: Arc<Server>, sent: Message, news: Option<Arc<News>>, attemp
     let hear = news.map(|news| news.hear(move || pulse.progress()));
     let mut place = server.send(&sent, hear).await?;
     let answer = tokio::select! {
-        answer = place.answer() => answer,
-        () = attempt.cancelled() => {
-            server.withdraw(&place).await;
-            // What it still says counts.
-            place.answer().await
+        answer = place.answer() => Some(answer),
+        () = attempt.cancelled() => None,
+    };
+    let answer = match answer {
+        Some(answer) => answer,
+        None => {
+            let withdrawing = server.withdraw(&place);
+            let mut answering = pin!(place.answer());
+            // What it still says counts, also while it does not take that nobody wants it.
+            tokio::select! {
+                answer = &mut answering => answer,
+                () = withdrawing => answering.await,
+            }
         }
     };
     answer_of(&answer?)

@@ -8,6 +8,8 @@ use steadfast_mcp::http::front::{self, Notifier, Responder};
 use steadfast_mcp::lines::LineSender;
 use steadfast_mcp::message::Message;
 
+use crate::joined::Joined;
+
 /// The way to a client, for what belongs to no request.
 #[derive(Debug)]
 pub(crate) enum Client {
@@ -69,6 +71,8 @@ impl Reply {
 pub(crate) enum Voice {
     Line(LineSender),
     Http(Notifier, Era),
+    /// One of several servers that were asked the same, in whose names the client hears one.
+    Joined(Arc<Joined>, usize),
 }
 
 impl Voice {
@@ -77,6 +81,7 @@ impl Voice {
         match self {
             Self::Line(line) => _ = line.try_send(&message),
             Self::Http(notifier, _) => _ = notifier.send(message),
+            Self::Joined(joined, at) => joined.mention(*at, message),
         }
     }
 
@@ -85,6 +90,7 @@ impl Voice {
         match self {
             Self::Line(line) => _ = line.send(message).await,
             Self::Http(notifier, _) => _ = notifier.send(message.clone()),
+            Self::Joined(joined, at) => joined.mention(*at, message.clone()),
         }
     }
 
@@ -92,6 +98,7 @@ impl Voice {
     pub(crate) async fn withdrawn(&self) {
         match self {
             Self::Http(notifier, Era::Modern) => notifier.gone().await,
+            Self::Joined(joined, _) => Box::pin(joined.voice().withdrawn()).await,
             Self::Http(_, Era::Legacy) | Self::Line(_) => std::future::pending().await,
         }
     }

@@ -323,32 +323,24 @@ impl Front for Listener {
         found.streams.clone().filter(|_| found.principal == *principal)
     }
 
-    fn message(&self, incoming: front::Incoming) {
-        let client = self.client_of(&incoming);
+    fn message(&self, incoming: front::Incoming) -> Result<(), Refusal> {
+        let client = self.client_of(&incoming)?;
         let front::Incoming { message, caller, era, responder, .. } = incoming;
-        let client = match client {
-            Ok(client) => client,
-            Err(refusal) => {
-                if let Some(responder) = responder {
-                    responder.refuse(refusal);
-                }
-                return;
-            }
-        };
         if let (Some(responder), Some(streams), Some("initialize")) =
             (&responder, &client.streams, message.method())
         {
             responder.open_session(streams);
         }
+        let id = responder.as_ref().map(|responder| responder.id().clone());
         let reply = responder.map(|responder| Reply::Http(responder, era));
         // Those without a session share one, and are still each somebody.
         let from =
             (era == Era::Modern).then(|| Connection { actor: self.actor(&caller.principal), session: None });
         let taken = client.inbox.try_send(Incoming { message, reply, headers: caller.headers, from });
-        if let Err(TrySendError::Full(Incoming { reply: Some(Reply::Http(responder, _)), .. })) = taken {
-            let id = responder.id().clone();
-            responder.refuse(Refusal::overloaded(Some(&id), LATER));
-        }
+        taken.map_err(|untaken| match untaken {
+            TrySendError::Full(_) => Refusal::overloaded(id.as_ref(), LATER),
+            TrySendError::Closed(_) => Refusal::unknown_session(id.as_ref()),
+        })
     }
 
     fn listening(&self, _: Listening) {}

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
 use steadfast_mcp::raw::{self, RawJson};
 
-use crate::pieces::{object, with_text};
+use crate::pieces::{json, object, with_text};
 
 /// Between the name of a server and that of its tool.
 const BETWEEN: &str = "__";
@@ -44,6 +44,16 @@ impl List {
             _ => return None,
         };
         Some(Self { member, named })
+    }
+
+    /// What is said to have changed when this list has.
+    pub(crate) fn told_as(&self) -> Option<&'static str> {
+        match self.member {
+            "tools" => Some("tools"),
+            "prompts" => Some("prompts"),
+            "resources" | "resourceTemplates" => Some("resources"),
+            _ => None,
+        }
     }
 
     /// What is listed, each as it stands.
@@ -144,12 +154,19 @@ fn shared_versions(parts: &[Part<'_>]) -> String {
 
 /// What any of them can do.
 fn capabilities(parts: &[Part<'_>]) -> String {
+    all(parts.iter().filter_map(|part| raw::get(part.result, "capabilities")))
+}
+
+/// What one who listens will hear from any of them.
+pub(crate) fn promises(parts: &[&str]) -> RawJson {
+    json(&all(parts.iter().copied()))
+}
+
+/// All that these objects have, where what is there for one is there for all.
+fn all<'p>(parts: impl Iterator<Item = &'p str>) -> String {
     let mut all = Json::Object(Map::new());
-    for part in parts {
-        let said = raw::get(part.result, "capabilities").and_then(|text| serde_json::from_str(text).ok());
-        if let Some(said) = said {
-            join(&mut all, said);
-        }
+    for said in parts.filter_map(|text| serde_json::from_str(text).ok()) {
+        join(&mut all, said);
     }
     all.to_string()
 }
@@ -161,6 +178,13 @@ fn join(all: &mut Json, said: Json) {
                 match all.get_mut(&name) {
                     Some(known) => join(known, value),
                     None => drop(all.insert(name, value)),
+                }
+            }
+        }
+        (Json::Array(all), Json::Array(said)) => {
+            for value in said {
+                if !all.contains(&value) {
+                    all.push(value);
                 }
             }
         }

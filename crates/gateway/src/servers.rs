@@ -1,11 +1,11 @@
 //! The servers behind one client, and which of them a message is for.
 //!
 //! One server alone gets everything as it came. Of several, a tool or prompt says whose it is by its name, a resource or a
-//! task by who listed it; lists and handshakes are those of all. What nobody can tell is asked of one after the other,
-//! until one does not say that it knows nothing of it.
+//! task by who listed it; lists and handshakes are those of all. What nobody can tell is asked of one after the other, as
+//! long as they say that they know nothing of it.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,6 +14,7 @@ use steadfast_mcp::message::Message;
 use steadfast_mcp::raw;
 
 use crate::merge::{self, List};
+use crate::outbox::Outbox;
 use crate::pieces::{json, with_text};
 use crate::server::Server;
 use crate::shared::Shared;
@@ -32,8 +33,12 @@ pub(crate) struct Behind {
     pub(crate) prefix: Option<Box<str>>,
     /// With whom it is shared, if it is.
     pub(crate) shared: Option<Arc<Shared>>,
+    /// What its client has to say to it.
+    pub(crate) outbox: Arc<Outbox>,
     /// Whether a list was given without it.
     missed: AtomicBool,
+    /// The lists that came too late to be given, the last of each kind.
+    late: Mutex<BTreeMap<&'static str, Message>>,
 }
 
 /// Where a request goes.
@@ -58,6 +63,8 @@ pub(crate) enum Joining {
     List(List),
     /// Any of them will do that is not an error.
     Any,
+    /// There is none as long as the client listens.
+    Listening,
 }
 
 /// The most names that are remembered; whose others are is found by asking.
@@ -65,7 +72,26 @@ const MOST_KNOWN: usize = 10_000;
 
 impl Behind {
     pub(crate) fn new(server: Arc<Server>, prefix: Option<Box<str>>, shared: Option<Arc<Shared>>) -> Self {
-        Self { server, prefix, shared, missed: AtomicBool::new(false) }
+        let (outbox, missed, late) = (Arc::default(), AtomicBool::new(false), Mutex::default());
+        Self { server, prefix, shared, outbox, missed, late }
+    }
+
+    /// A list came too late to be given. Says whether it is another one than the last that did.
+    pub(crate) fn came_late(&self, list: List, answer: Message) -> bool {
+        let mut late = self.late.lock();
+        let is_new = late.get(list.member).is_none_or(|before| before.result() != answer.result());
+        late.insert(list.member, answer);
+        is_new
+    }
+
+    /// The list that came too late the last time.
+    pub(crate) fn last_late(&self, list: List) -> Option<Message> {
+        self.late.lock().get(list.member).cloned()
+    }
+
+    /// A list came in time: none that came too late is of any use.
+    pub(crate) fn came_in_time(&self, list: List) {
+        self.late.lock().remove(list.member);
     }
 
     /// A list is given without what it has.
@@ -103,11 +129,12 @@ impl Servers {
 
     /// Whose tool or prompt this is, and what it is called there.
     pub(crate) fn named<'n>(&self, name: &'n str) -> Option<(usize, &'n str)> {
-        let prefixed = self.all.iter().enumerate().find_map(|(at, one)| {
+        let prefixed = self.all.iter().enumerate().filter_map(|(at, one)| {
             let plain = merge::stripped(one.prefix.as_deref()?, name)?;
             Some((at, plain))
         });
-        prefixed.or_else(|| {
+        // The name of a server can begin with that of another: the longer one is meant.
+        prefixed.min_by_key(|(_, plain)| plain.len()).or_else(|| {
             let mut unprefixed = self.all.iter().enumerate().filter(|(_, one)| one.prefix.is_none());
             let first = unprefixed.clone().next();
             let lists = |(_, one): &(usize, &Behind)| one.server.catalog.tool(name).is_some();
@@ -126,7 +153,8 @@ impl Servers {
         }
         match method {
             "initialize" | "server/discover" => Route::All(Joining::Handshake),
-            "logging/setLevel" | "subscriptions/listen" => Route::All(Joining::Any),
+            "logging/setLevel" => Route::All(Joining::Any),
+            "subscriptions/listen" => Route::All(Joining::Listening),
             "prompts/get" => {
                 let name = request.name().unwrap_or_default();
                 match self.named(&name) {

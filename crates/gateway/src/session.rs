@@ -5,33 +5,37 @@
 //! of one that was started again, are not taken for each other's.
 
 mod asking;
+mod several;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use http::HeaderMap;
 use parking_lot::Mutex;
 use steadfast_core::call::{KeysOf, Waits};
+use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Namespace, ToolName};
 use steadfast_executor::{CallOptions, Called, Canceller, Engine};
 use steadfast_mcp::delivery::{Arrived, GRACE};
 use steadfast_mcp::http::{Era, param};
 use steadfast_mcp::message::{Id, Kind, Message, code};
 use steadfast_mcp::raw::RawJson;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::approval::{self, Conversation, Elicitation, Questions};
-use crate::call::{Upstream, envelope};
+use crate::call::{Upstream, envelope, envelope_of};
 use crate::client::{Client, Reply, Voice};
 use crate::made;
 use crate::memory::{Agreements, Memory};
 use crate::news::News;
+use crate::outbox::{Put, Word};
 use crate::pieces::json;
 use crate::reliability;
 use crate::server::{FromServer, Keeping, Life, Owner, Written, cancel, initialized};
@@ -60,6 +64,10 @@ pub(crate) struct Session {
     watching: Mutex<BTreeSet<(usize, String)>>,
     next: AtomicU64,
     tasks: TaskTracker,
+    /// Room for lists that are late.
+    late: Arc<Semaphore>,
+    /// The client is gone, and what it began comes to its end.
+    left: CancellationToken,
 }
 
 /// A message of a client.
@@ -98,6 +106,10 @@ enum What {
 
 /// The most requests of a client that wait for their answers.
 const MOST_RUNNING: usize = 1024;
+/// How long a client that has left is still answered.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// The most requests for lists that are still waited for after their client was answered.
+const MOST_LATE: usize = 16;
 /// The most questions of a server that wait for their client.
 const MOST_ASKED: usize = 1024;
 
@@ -107,8 +119,10 @@ mod own {
     pub(super) const TIMED_OUT: i64 = -31_001;
     /// The client wants too much at once.
     pub(super) const OVERLOADED: i64 = -31_003;
-    /// The server is not there.
+    /// The server is not there, or would not have it: it did nothing.
     pub(super) const UNAVAILABLE: i64 = -31_002;
+    /// The server was lost before it answered: it may have done it.
+    pub(super) const LOST: i64 = -31_004;
 }
 
 impl Session {
@@ -134,6 +148,8 @@ impl Session {
             watching: Mutex::default(),
             next: AtomicU64::new(1),
             tasks: TaskTracker::new(),
+            late: Arc::new(Semaphore::new(MOST_LATE)),
+            left: CancellationToken::new(),
         });
         for (at, behind) in session.servers.iter().enumerate() {
             if let Some(shared) = &behind.shared {
@@ -153,13 +169,22 @@ impl Session {
         kept.collect()
     }
 
-    /// Waits until what the client began is over, or until `stop`; then takes no more of it.
+    /// The client is gone. Waits until the calls that it began are over, whose results are kept, or until `stop`. Of all else
+    /// nobody wants to hear any more.
     pub(crate) async fn finish(&self, stop: &CancellationToken) {
+        self.left.cancel();
         self.tasks.close();
         tokio::select! {
             () = self.tasks.wait() => {}
             () = stop.cancelled() => {}
         }
+    }
+
+    /// Comes back when nobody hears an answer any more: a while after the client has left, because there are some that
+    /// write what they have to say, close their line, and read on.
+    async fn is_left(&self) {
+        self.left.cancelled().await;
+        tokio::time::sleep(LAST_ANSWERS).await;
     }
 
     /// Whether the client waits for anything.
@@ -240,16 +265,14 @@ impl Session {
             // Nobody could hear the answer.
             (Kind::Request { .. }, None) => {}
             (Kind::Notification { method: "notifications/cancelled" }, _) => self.cancelled(&message),
-            (Kind::Notification { .. }, _) => self.told(&message).await,
+            (Kind::Notification { .. }, _) => self.told(&message),
             (Kind::Result { id } | Kind::Error { id: Some(id) }, _) => {
                 if self.questions.answered(&id, &message) {
                     return;
                 }
                 let asked = id.as_u64().and_then(|number| self.asked.lock().remove(&number));
-                if let Some(Question { at, by, id }) = asked
-                    && let Some(behind) = self.servers.get(at)
-                {
-                    behind.server.answer(by, &message.rewrite().id(&id).finish()).await;
+                if let Some(Question { at, by, id }) = asked {
+                    self.put(at, Word::Answer(by, message.rewrite().id(&id).finish()));
                 }
             }
             (Kind::Error { id: None }, _) => {}
@@ -257,12 +280,41 @@ impl Session {
     }
 
     /// The client tells its servers something.
-    async fn told(&self, notification: &Message) {
+    fn told(self: &Arc<Self>, notification: &Message) {
         if notification.method() == Some("notifications/initialized") {
             self.is_ready.store(true, Ordering::Relaxed);
         }
-        for behind in self.servers.iter() {
-            self.tell(behind, notification).await;
+        for at in 0..self.servers.len() {
+            self.put(at, Word::Told(notification.clone()));
+        }
+    }
+
+    /// Says something to a server, behind what was said to it before. Nothing waits for that but what is asked of it.
+    fn put(self: &Arc<Self>, at: usize, word: Word) {
+        let Some(behind) = self.servers.get(at) else { return };
+        match behind.outbox.put(word) {
+            Put::ToBeSaid => self.spawn(|session| async move {
+                tokio::select! {
+                    () = session.say_all(at) => {}
+                    () = session.is_left() => {}
+                }
+            }),
+            Put::Waits => {}
+            Put::Full => {
+                let why = "it does not take what its client says, some of which is lost";
+                tracing::warn!(event = "server.deaf", server = %behind.server.name, why);
+            }
+        }
+    }
+
+    async fn say_all(&self, at: usize) {
+        let Some(behind) = self.servers.get(at) else { return };
+        while let Some(word) = behind.outbox.next() {
+            match word {
+                Word::Told(notification) => self.tell(behind, &notification).await,
+                Word::Answer(by, answer) => behind.server.answer(by, &answer).await,
+            }
+            behind.outbox.said();
         }
     }
 
@@ -388,7 +440,8 @@ impl Session {
             };
             return self.pass_on(id, request, route, reply);
         };
-        let server = at.and_then(|at| self.servers.get(at)).map(|behind| behind.server.clone());
+        let behind = at.and_then(|at| self.servers.get(at));
+        let server = behind.map(|behind| behind.server.clone());
         let tool = server.as_ref().and_then(|server| server.catalog.tool(name.as_str()));
         let schema = tool.as_ref().and_then(|tool| tool.input_schema.as_ref());
         // A server that is not reached over HTTP never sees the headers, so this is for us to see.
@@ -418,10 +471,14 @@ impl Session {
             continuation: said.continuation,
         };
         let namespace = server.as_ref().map_or_else(nobody, |server| server.name.clone());
+        let is_off = {
+            let (namespace, name, from) = (namespace.clone(), name.clone(), from.clone());
+            move |engine: &Engine| is_off(engine, &envelope_of(&namespace, name, &from))
+        };
         let envelope = envelope(&namespace, name, arguments, said, from);
         // A tool that nobody has is called all the same: a model that insists on it is told to stop.
-        let upstream = match server {
-            Some(server) => Upstream::at(server, request, news.clone()),
+        let upstream = match behind {
+            Some(behind) => Upstream::at(behind, request, news.clone()),
             None => Upstream::nowhere(unknown_tool(&called)),
         };
         let mut calling = self.engine.call_with(envelope, upstream, options);
@@ -439,6 +496,14 @@ impl Session {
                 never = keeping => match never {},
                 () = voice.withdrawn() => {
                     canceller.cancel();
+                    calling.await
+                }
+                () = session.is_left() => {
+                    // Of a call that we leave alone nothing is kept, and nothing of ours would ever end it.
+                    if is_off(&session.engine) {
+                        session.end(number);
+                        return;
+                    }
                     calling.await
                 }
             };
@@ -486,6 +551,15 @@ impl Session {
         if let Some(delivery) = reply.answer_telling(&response, Some(arrived)).await {
             delivery.settled_telling(GRACE).await;
         }
+    }
+
+    /// Work that ends when the client leaves.
+    fn spawn_while_there<F: Future<Output = ()> + Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(Arc<Self>) -> F,
+    ) {
+        let (working, left) = (work(self.clone()), self.left.clone());
+        self.tasks.spawn(async move { _ = left.run_until_cancelled(working).await });
     }
 
     /// Work on behalf of the client, which does not end with its line.
@@ -543,6 +617,8 @@ impl Session {
                     "the server was started again; what it kept in memory may be gone"
                 );
                 if behind.was_missed() {
+                    // Its client lists again what it has, which was refused as long as it was not there.
+                    behind.server.breaker.with(|breaker| breaker.reset(self.engine.now()));
                     self.lists_changed(at).await;
                 } else if recovery.tools_changed {
                     self.say(at, &Message::notification("notifications/tools/list_changed", None)).await;
@@ -550,6 +626,11 @@ impl Session {
             }
         }
     }
+}
+
+/// Whether we leave alone whatever comes in this envelope.
+fn is_off(engine: &Engine, envelope: &CallEnvelope) -> bool {
+    engine.policy_of(envelope).is_ok_and(|policy| policy.modes.are_off())
 }
 
 /// As the SDKs say it.

@@ -54,15 +54,13 @@ where
     let session = Session::new(engine.clone(), behind, line, connection, own_tools, None);
     let kept = session.keep_servers(keeping);
     let mut lines = LineReader::new(input, LONGEST_LINE);
-    loop {
-        tokio::select! {
-            received = lines.next() => match received {
-                None | Some(Err(_)) => break,
-                Some(Ok(received)) => take(&session, received, &client, &link).await,
-            },
-            () = stop.cancelled() => break,
+    let taking = async {
+        while let Some(Ok(received)) = lines.next().await {
+            take(&session, received, &client, &link).await;
         }
-    }
+    };
+    // Heard also while a message is being taken: a client that does not read holds that up.
+    stop.run_until_cancelled(taking).await;
     link.close();
     session.finish(&stop).await;
     engine.shutdown(DRAIN).await;

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{MODERN, Raw, Server, get, legacy, modern, post, progress, result};
@@ -55,6 +56,23 @@ async fn an_answer_with_something_before_it_is_a_stream() {
     client.send(&modern("tools/list", 8)).await;
     server.next().await.responder.unwrap().finish(result(&Id::number(8), "{}"));
     assert_eq!(client.head().await.status, 200);
+}
+
+#[tokio::test]
+async fn nothing_is_accepted_that_nobody_takes() {
+    let server = Server::start().await;
+    server.session("s1");
+    server.front.is_full.store(true, Ordering::Relaxed);
+    for body in [
+        r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#,
+    ] {
+        let mut client = server.client().await;
+        client.send(&post("Mcp-Session-Id: s1\r\n", body)).await;
+        let head = client.head().await;
+        assert_eq!((head.status, head.get("retry-after")), (503, Some("5")), "{body}");
+    }
 }
 
 #[tokio::test]

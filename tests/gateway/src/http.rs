@@ -7,7 +7,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::{Out, modern, received};
+use crate::{Out, modern, received, wait_for};
 
 /// Serves until this process ends. Sessions of another process are not known.
 pub(crate) fn serve(ledger: &str, address: &str) {
@@ -55,6 +55,7 @@ fn serve_one(ledger: &str, session: &str, stream: TcpStream) -> Option<()> {
         return None;
     }
     if message["id"].is_null() || message["method"].is_null() {
+        wait_for(ledger, "deaf");
         answer.refuse("202 Accepted", "");
         received(ledger, &message, &Out::Line);
         return None;

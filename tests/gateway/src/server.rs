@@ -8,6 +8,9 @@
 //! the number of one, `lines` what is written as it stands (`$ID` is the id of the request, `hex:` begins bytes). `ask` takes
 //! `{"id": …, "times": …}`, has its effect, and asks its client for a name so often before it answers. `tell` says by itself
 //! what servers say by themselves. These two are not listed.
+//!
+//! Files beside the ledger change what it does as long as they are there: with `LEDGER.slow` it lists nothing, with
+//! `LEDGER.pages` its list has a second page that cannot be had, with `LEDGER.deaf` it takes no notification over HTTP.
 
 #![expect(
     clippy::unwrap_used,
@@ -102,7 +105,14 @@ fn received(ledger: &str, message: &Value, out: &Out) {
                 "serverInfo": { "name": "test", "version": "1" },
             })
         }
-        Some("tools/list") => json!({ "tools": tools() }),
+        Some("tools/list") => {
+            wait_for(ledger, "slow");
+            match (has(ledger, "pages"), &params["cursor"]) {
+                (false, _) => json!({ "tools": tools() }),
+                (true, Value::Null) => json!({ "tools": tools(), "nextCursor": "2" }),
+                (true, _) => return fail(id, -32603, out),
+            }
+        }
         Some("tools/call") => match called(ledger, id, params, out) {
             Some(result) => result,
             None => return,
@@ -124,6 +134,13 @@ fn received(ledger: &str, message: &Value, out: &Out) {
             return;
         }
         Some("test/silence") => return,
+        Some("test/fail") => {
+            note(ledger, "fail");
+            match params["code"].as_i64() {
+                Some(code) => return fail(id, code, out),
+                None => std::process::exit(6),
+            }
+        }
         Some("test/echo") => json!({ "params": params }),
         Some(method) if !id.is_null() => {
             let error =
@@ -133,6 +150,23 @@ fn received(ledger: &str, message: &Value, out: &Out) {
         Some(_) => return,
     };
     out.say(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
+}
+
+fn fail(id: &Value, code: i64, out: &Out) {
+    let error = json!({ "code": code, "message": "it went wrong" });
+    out.say(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+}
+
+/// Whether this file lies beside the ledger.
+fn has(ledger: &str, what: &str) -> bool {
+    fs::exists(format!("{ledger}.{what}")).unwrap()
+}
+
+/// Waits until it does not.
+fn wait_for(ledger: &str, what: &str) {
+    while has(ledger, what) {
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn tools() -> Value {

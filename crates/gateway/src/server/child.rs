@@ -13,7 +13,7 @@ use steadfast_process::{End, Incarnation, IncarnationNumber, Incarnations, Sent,
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::{Ears, FromServer, HANDSHAKE, Life, Place, Recovery, Server, gone};
+use super::{Ears, FromServer, HANDSHAKE, Life, Place, Recovery, Server, TOLD, gone};
 
 /// The way to a child.
 pub(super) struct Child {
@@ -60,14 +60,14 @@ impl Child {
     pub(super) async fn tell(&self, notification: &Message) {
         let line = self.line.borrow().clone();
         if let Some(line) = line {
-            let _ = line.sender.send(notification).await;
+            let _ = timeout(TOLD, line.sender.send(notification)).await;
         }
     }
 
     pub(super) async fn answer(&self, asked_by: Life, answer: &Message) {
         let line = self.line.borrow().clone().filter(|line| Life::from(line.number) == asked_by);
         if let Some(line) = line {
-            let _ = line.sender.send(answer).await;
+            let _ = timeout(TOLD, line.sender.send(answer)).await;
         }
     }
 

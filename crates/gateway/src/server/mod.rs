@@ -96,6 +96,9 @@ pub(crate) struct Recovery {
 /// How long a server may take to answer the handshake: the first start of one that has to be fetched takes long.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(120);
 
+/// How long a server may take to take what it is told.
+const TOLD: Duration = Duration::from_secs(10);
+
 impl Server {
     /// A server that is started or connected to when it is wanted, and then told what it was told before. What keeps it
     /// must run for that.
@@ -178,11 +181,16 @@ impl Server {
     }
 
     /// Lets it know that the answer to a request is not wanted any more. It may still come.
-    pub(crate) async fn withdraw(self: &Arc<Self>, place: &Place) {
-        match &self.way {
-            Way::Remote(remote) if remote.is_withdrawn_by_leaving(place) => {}
-            Way::Child(_) | Way::Remote(_) => {
-                self.tell(&cancel(&place.id(), "the answer is not wanted any more")).await;
+    pub(crate) fn withdraw(self: &Arc<Self>, place: &Place) -> impl Future<Output = ()> + Send + use<> {
+        let is_done = match &self.way {
+            Way::Remote(remote) => remote.is_withdrawn_by_leaving(place),
+            Way::Child(_) => false,
+        };
+        let told = (!is_done).then(|| cancel(&place.id(), "the answer is not wanted any more"));
+        let server = self.clone();
+        async move {
+            if let Some(told) = told {
+                server.tell(&told).await;
             }
         }
     }

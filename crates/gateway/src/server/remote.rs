@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::{Ears, FromServer, HANDSHAKE, Life, Place, Recovery, Server};
+use super::{Ears, FromServer, HANDSHAKE, Life, Place, Recovery, Server, TOLD};
 
 /// The way to a server elsewhere.
 pub(super) struct Remote {
@@ -86,13 +86,14 @@ impl Remote {
 
     pub(super) async fn tell(&self, server: &Arc<Server>, notification: &Message) {
         let context = self.context(server, notification);
-        match self.server.post(notification, &context).await {
-            Ok(_) => {
+        match timeout(TOLD, self.server.post(notification, &context)).await {
+            // One that takes long may have heard it all the same.
+            Ok(Ok(_)) | Err(_) => {
                 if notification.method() == Some("notifications/initialized") {
                     self.listen(server).await;
                 }
             }
-            Err(failure) => self.failed(&failure, &context),
+            Ok(Err(failure)) => self.failed(&failure, &context),
         }
     }
 

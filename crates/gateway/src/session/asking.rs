@@ -1,41 +1,30 @@
-//! Requests that are no calls: to the server that they are for, or to all, whose answers become one.
+//! Requests that are no calls: to the server that they are for, or to several of them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use steadfast_core::breaker::{Permit, SharedBreaker, Verdict};
-use steadfast_core::classify::{Fault, Source};
+use steadfast_core::classify::{Fault, Source, classify};
 use steadfast_core::policy::{Mode, Policy};
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::{Session, What, empty, own};
-use crate::call::envelope_of;
+use crate::call::{envelope_of, requests};
 use crate::client::{Reply, Voice};
 use crate::merge::{self, List, Part};
 use crate::news::News;
-use crate::pieces::json;
 use crate::reliability;
-use crate::server::{Server, cancel, initialized};
+use crate::server::{Place, Server};
 use crate::servers::{Behind, Joining, Route};
 
 /// How long a request that is no call may take.
-const REQUEST: Duration = Duration::from_secs(300);
+pub(super) const REQUEST: Duration = Duration::from_secs(300);
 /// How often a request is sent that does no harm twice.
 const TRIES: u32 = 3;
-/// How long the servers of a client are waited for before those answer that are there.
-const FIRST_WORDS: Duration = Duration::from_secs(20);
-/// How long one of several servers may take to list what it has.
-const LIST: Duration = Duration::from_secs(15);
-/// The most pages of a list that are put together.
-const MOST_PAGES: usize = 100;
 
 impl Session {
     pub(super) fn pass_on(self: &Arc<Self>, id: Id, request: Message, route: Route, reply: Reply) {
@@ -46,10 +35,21 @@ impl Session {
         };
         let number = self.begin(&id, at, voice.clone(), What::Other(withdrawn.clone()));
         self.spawn(|session| async move {
+            let left = async {
+                match request.method() {
+                    // Of what it listened for it hears nothing any more.
+                    Some("subscriptions/listen") => session.left.cancelled().await,
+                    _ => session.is_left().await,
+                }
+            };
             let answered = tokio::select! {
                 answered = session.ask(&id, &request, route, &voice) => session.with_own_tools(&id, &request, answered),
                 () = withdrawn.notified() => return,
                 () = voice.withdrawn() => {
+                    session.end(number);
+                    return;
+                }
+                () = left => {
                     session.end(number);
                     return;
                 }
@@ -77,155 +77,15 @@ impl Session {
             Route::To(at, request) => self.ask_server(at, id, &request, voice).await,
             Route::All(Joining::Handshake) => self.introduce(id, request, voice).await,
             Route::All(Joining::List(list)) => self.ask_for_lists(id, request, list, voice).await,
-            Route::All(Joining::Any) => {
-                let asking = (0..self.servers.len()).map(|at| self.ask_server(at, id, request, voice));
-                let answers = join_all(asking).await;
-                let good = answers.iter().find(|answer| answer.result().is_some()).cloned();
-                good.or_else(|| answers.into_iter().next()).unwrap_or_else(|| unknown_method(id))
-            }
-            Route::Whoever => {
-                let mut answer = unknown_method(id);
-                for at in 0..self.servers.len() {
-                    answer = self.ask_server(at, id, request, voice).await;
-                    if answer.result().is_some() {
-                        if let Some(uri) = request.param_text("uri") {
-                            self.servers.learn(at, uri);
-                        }
-                        break;
-                    }
-                }
-                answer
-            }
+            Route::All(Joining::Any) => self.ask_any(id, request, voice).await,
+            Route::All(Joining::Listening) => self.listen(id, request, voice).await,
+            Route::Whoever => self.ask_whoever(id, request, voice).await,
             Route::Nobody(why) => Message::error_response(Some(id), code::INVALID_PARAMS, &why, None),
         }
     }
 
-    /// The handshake of several servers. Those that take long come later: nobody waits for the slowest.
-    async fn introduce(self: &Arc<Self>, id: &Id, request: &Message, voice: &Voice) -> Message {
-        let mut asking = JoinSet::new();
-        for at in 0..self.servers.len() {
-            let (session, id, request, voice) = (self.clone(), id.clone(), request.clone(), voice.clone());
-            asking.spawn(async move { (at, session.ask_server(at, &id, &request, &voice).await) });
-        }
-        let mut answers = BTreeMap::new();
-        let patience = tokio::time::sleep(FIRST_WORDS);
-        tokio::pin!(patience);
-        loop {
-            let next = tokio::select! {
-                next = asking.join_next() => next,
-                () = &mut patience, if answers.values().any(is_good) => break,
-            };
-            match next {
-                Some(Ok((at, answer))) => _ = answers.insert(at, answer),
-                Some(Err(_)) => {}
-                None => break,
-            }
-        }
-        let mut failed = None;
-        answers.retain(|at, answer| {
-            let is_good = is_good(answer);
-            if !is_good {
-                self.is_missed(*at, request, answer.error_text().as_deref());
-                failed.get_or_insert_with(|| answer.clone());
-            }
-            is_good
-        });
-        if !asking.is_empty() {
-            self.spawn(|session| async move { session.take_late(asking).await });
-        }
-        let parts = self.parts(&answers);
-        match parts.is_empty() {
-            false => Message::result_response(id, &merge::handshakes(&parts)),
-            true => failed.unwrap_or_else(|| unknown_method(id)),
-        }
-    }
-
-    /// Servers that were not there when the client was answered; it learns of them when they are.
-    async fn take_late(&self, mut asking: JoinSet<(usize, Message)>) {
-        while let Some(late) = asking.join_next().await {
-            let Ok((at, answer)) = late else { continue };
-            let Some(behind) = self.servers.get(at).filter(|_| is_good(&answer)) else { continue };
-            if self.is_ready.load(Ordering::Relaxed) {
-                self.tell(behind, &initialized()).await;
-            }
-            self.lists_changed(at).await;
-        }
-    }
-
-    /// A server is not among those that the client hears of. It is told what the others were when it comes.
-    fn is_missed(&self, at: usize, request: &Message, why: Option<&str>) {
-        let Some(behind) = self.servers.get(at) else { return };
-        let server = &behind.server;
-        tracing::warn!(event = "server.missing", server = %server.name, why);
-        behind.is_missed();
-        if request.method() == Some("initialize") {
-            server.handshake.intend(request);
-        }
-    }
-
-    async fn ask_for_lists(&self, id: &Id, request: &Message, list: List, voice: &Voice) -> Message {
-        let asking = (0..self.servers.len()).map(|at| async move {
-            let pages = timeout(LIST, self.pages(at, id, request, list, voice)).await;
-            let timed_out = || own_error(id, own::TIMED_OUT, "the server did not answer in time");
-            (at, pages.unwrap_or_else(|_| timed_out()))
-        });
-        let mut answers: BTreeMap<usize, Message> = join_all(asking).await.into_iter().collect();
-        let first = answers.values().next().cloned();
-        answers.retain(|at, answer| match answer.result() {
-            Some(result) => {
-                self.servers.learn_list(*at, list, result);
-                true
-            }
-            None => {
-                // One that has no such list says that it does not know the method, and is not missed.
-                if answer.error_code() != Some(code::METHOD_NOT_FOUND) {
-                    self.is_missed(*at, request, answer.error_text().as_deref());
-                }
-                false
-            }
-        });
-        let parts = self.parts(&answers);
-        match parts.is_empty() {
-            false => Message::result_response(id, &merge::lists(list, &parts)),
-            true => first.unwrap_or_else(|| unknown_method(id)),
-        }
-    }
-
-    /// All pages of a list of one server, as if they were one.
-    async fn pages(&self, at: usize, id: &Id, request: &Message, list: List, voice: &Voice) -> Message {
-        let mut pages: Vec<Message> = Vec::new();
-        let mut asked = request.clone();
-        for _ in 0..MOST_PAGES {
-            let answer = self.ask_server(at, id, &asked, voice).await;
-            let next = answer.result().and_then(|result| raw::get(result, "nextCursor")).map(json);
-            let failed = answer.result().is_none();
-            pages.push(answer);
-            match next {
-                Some(cursor) if !failed => asked = request.rewrite().param("cursor", cursor).finish(),
-                Some(_) | None => break,
-            }
-        }
-        if let [one] = &*pages {
-            return one.clone();
-        }
-        let parts: Vec<Part<'_>> = pages
-            .iter()
-            .filter_map(|page| Some(Part { server: "", prefix: None, result: page.result()? }))
-            .collect();
-        Message::result_response(id, &merge::lists(list, &parts))
-    }
-
-    fn parts<'a>(&'a self, answers: &'a BTreeMap<usize, Message>) -> Vec<Part<'a>> {
-        let part = |(at, answer): (&usize, &'a Message)| {
-            let behind = self.servers.get(*at)?;
-            let (server, prefix) = (behind.server.name.as_str(), behind.prefix.as_deref());
-            Some(Part { server, prefix, result: answer.result()? })
-        };
-        answers.iter().filter_map(part).collect()
-    }
-
     /// What the server at this place says to a request.
-    async fn ask_server(&self, at: usize, id: &Id, request: &Message, voice: &Voice) -> Message {
+    pub(super) async fn ask_server(&self, at: usize, id: &Id, request: &Message, voice: &Voice) -> Message {
         let Some(behind) = self.servers.get(at) else { return unknown_method(id) };
         match (&behind.shared, request.method()) {
             (Some(shared), Some("initialize")) => {
@@ -260,7 +120,7 @@ impl Session {
     async fn ask_alone(&self, behind: &Behind, id: &Id, request: &Message, voice: &Voice) -> Message {
         let server = &behind.server;
         let method = request.method().unwrap_or_default();
-        let policy = match self.engine.policy_of(&envelope_of(&server.name, &self.connection)) {
+        let policy = match self.engine.policy_of(&envelope_of(&server.name, requests(), &self.connection)) {
             Ok(policy) => policy,
             Err(error) => return own_error(id, code::INTERNAL_ERROR, &error.to_string()),
         };
@@ -274,7 +134,7 @@ impl Session {
                 Err(refusal) => return own_error(id, own::UNAVAILABLE, &refusal),
             };
             let began = self.engine.now();
-            let exchanged = timeout(limit, self.exchange(server, request, voice)).await;
+            let exchanged = timeout(limit, self.exchange(behind, request, voice)).await;
             if let Some(permit) = judged {
                 let now = self.engine.now();
                 let took = now.since(began);
@@ -299,8 +159,12 @@ impl Session {
                     return answer.rewrite().id(id).finish();
                 }
                 Ok(Err(fault)) if tried < tries && is_worth_a_try(&fault) => tried += 1,
-                Ok(Err(fault)) => return own_error(id, own::UNAVAILABLE, &fault.message),
-                Err(_) => return own_error(id, own::TIMED_OUT, "the server did not answer in time"),
+                Ok(Err(fault)) => {
+                    let reach = classify(&fault, &policy.classify, self.engine.now()).reach;
+                    let code = if reach.proves_not_run() { own::UNAVAILABLE } else { own::LOST };
+                    return own_error(id, code, &fault.message);
+                }
+                Err(_) => return timed_out(id),
             }
         }
     }
@@ -335,13 +199,10 @@ impl Session {
         }
     }
 
-    async fn exchange(
-        &self,
-        server: &Arc<Server>,
-        request: &Message,
-        voice: &Voice,
-    ) -> Result<Message, Fault> {
-        let mut place = match request.method() {
+    async fn exchange(&self, behind: &Behind, request: &Message, voice: &Voice) -> Result<Message, Fault> {
+        let server = &behind.server;
+        behind.outbox.is_behind().await;
+        let place = match request.method() {
             Some("initialize") => server.send_first(request).await?,
             _ => {
                 server.handshake.spoke();
@@ -349,52 +210,42 @@ impl Session {
                 server.send(request, hear).await?
             }
         };
-        let withdrawal = Withdrawal { server, id: Some(place.id()), tasks: &self.tasks };
-        let answer = place.answer().await;
-        withdrawal.was_answered();
+        let mut asked = Asked { server, place, is_answered: false, tasks: &self.tasks };
+        let answer = asked.place.answer().await;
+        asked.is_answered = true;
         answer
-    }
-
-    /// The client learns that a server has come of which it had not heard.
-    pub(super) async fn lists_changed(&self, at: usize) {
-        for list in ["tools", "prompts", "resources"] {
-            let method = format!("notifications/{list}/list_changed");
-            self.say(at, &Message::notification(&method, None)).await;
-        }
     }
 }
 
-/// Tells the server that an answer is not wanted any more, unless it came.
-struct Withdrawal<'a> {
+/// A request that a server has. It is withdrawn when nobody wants the answer any more.
+struct Asked<'a> {
     server: &'a Arc<Server>,
-    id: Option<Id>,
+    place: Place,
+    is_answered: bool,
     tasks: &'a TaskTracker,
 }
 
-impl Withdrawal<'_> {
-    fn was_answered(mut self) {
-        self.id = None;
-    }
-}
-
-impl Drop for Withdrawal<'_> {
+impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            let server = self.server.clone();
-            self.tasks.spawn(async move { server.tell(&cancel(&id, "no longer wanted")).await });
+        if !self.is_answered {
+            self.tasks.spawn(self.server.withdraw(&self.place));
         }
     }
 }
 
-fn is_good(answer: &Message) -> bool {
+pub(super) fn is_good(answer: &Message) -> bool {
     answer.result().is_some()
 }
 
-fn own_error(id: &Id, code: i64, why: &str) -> Message {
+pub(super) fn own_error(id: &Id, code: i64, why: &str) -> Message {
     Message::error_response(Some(id), code, why, None)
 }
 
-fn unknown_method(id: &Id) -> Message {
+pub(super) fn timed_out(id: &Id) -> Message {
+    own_error(id, own::TIMED_OUT, "the server did not answer in time")
+}
+
+pub(super) fn unknown_method(id: &Id) -> Message {
     own_error(id, code::METHOD_NOT_FOUND, "no server here knows this method")
 }
 
@@ -404,7 +255,7 @@ fn patience(method: &str) -> Duration {
 }
 
 /// Whether asking twice is as good as asking once.
-fn is_harmless(method: &str) -> bool {
+pub(super) fn is_harmless(method: &str) -> bool {
     matches!(
         method,
         "initialize"

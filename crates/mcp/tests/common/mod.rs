@@ -12,12 +12,13 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_mcp::http::front::{
-    Caller, Endpoint, Front, Incoming, Listening, Principal, ServeLimits, Session, SessionId, Settings,
-    StreamLimits, Tokens, serve,
+    Caller, Endpoint, Front, Incoming, Listening, Principal, Refusal, ServeLimits, Session, SessionId,
+    Settings, StreamLimits, Tokens, serve,
 };
 use steadfast_mcp::message::{Id, Message};
 use steadfast_mcp::raw::RawJson;
@@ -35,6 +36,8 @@ pub struct Handed {
     pub listening: mpsc::UnboundedSender<Listening>,
     pub sessions: Mutex<HashMap<String, Arc<Session>>>,
     pub tokens: Option<Tokens>,
+    /// Whether it takes nothing more.
+    pub is_full: AtomicBool,
 }
 
 impl Front for Handed {
@@ -50,8 +53,13 @@ impl Front for Handed {
     async fn session(&self, id: &SessionId, _: &Principal) -> Option<Arc<Session>> {
         self.sessions.lock().get(id.as_str()).cloned()
     }
-    fn message(&self, incoming: Incoming) {
+    fn message(&self, incoming: Incoming) -> Result<(), Refusal> {
+        if self.is_full.load(Ordering::Relaxed) {
+            let id = incoming.responder.as_ref().map(|responder| responder.id().clone());
+            return Err(Refusal::overloaded(id.as_ref(), Duration::from_secs(5)));
+        }
         let _ = self.messages.send(incoming);
+        Ok(())
     }
     fn listening(&self, listening: Listening) {
         let _ = self.listening.send(listening);
@@ -90,7 +98,13 @@ impl Server {
         let (message, messages) = mpsc::unbounded_channel();
         let (listens, listening) = mpsc::unbounded_channel();
         let sessions = Mutex::default();
-        let front = Arc::new(Handed { messages: message, listening: listens, sessions, tokens });
+        let front = Arc::new(Handed {
+            messages: message,
+            listening: listens,
+            sessions,
+            tokens,
+            is_full: AtomicBool::new(false),
+        });
         let endpoint = Arc::new(Endpoint::new(Arc::clone(&front), settings));
         let stop = CancellationToken::new();
         let service = move |request, peer| {

@@ -192,6 +192,11 @@ impl Client {
         self.first(is_it)
     }
 
+    /// The next notification of this kind.
+    pub(crate) fn told(&mut self, method: &str) -> Value {
+        self.first(|message| message["method"] == method && message.get("id").is_none())
+    }
+
     /// Answers a request of the other side.
     pub(crate) fn reply(&mut self, request: &Value, result: Value) {
         self.say(&json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }).to_string());
@@ -232,8 +237,13 @@ impl Client {
 
     /// Closes what the program reads, and waits for its end.
     pub(crate) fn hang_up(mut self) -> ExitStatus {
-        self.way = Way::Line(None);
+        self.says_no_more();
         self.ended()
+    }
+
+    /// Closes what the program reads.
+    pub(crate) fn says_no_more(&mut self) {
+        self.way = Way::Line(None);
     }
 
     /// Breaks every connection, as a client that lost its network does.

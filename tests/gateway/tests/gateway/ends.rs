@@ -1,5 +1,6 @@
 //! How it ends: the gateway killed, asked to end, or unable to begin.
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::Command;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::client::Client;
-use crate::world::{By, World, free_address, kill, lives, wait};
+use crate::world::{By, World, free_address, kill, lives, signal, wait};
 
 #[test]
 fn gr_9_a_gateway_killed_during_a_write_does_not_run_it_again() {
@@ -108,5 +109,55 @@ fn nothing_is_left_behind_however_the_gateway_ends() {
         client.ended();
         wait(|| !lives(server), || format!("the end of the server after {signal}"));
         assert!(began.elapsed() < Duration::from_secs(20), "{signal} {fault}");
+    }
+}
+
+#[test]
+fn a_client_that_listens_and_goes_away_leaves_nothing_behind() {
+    let world = World::new("listens_and_goes");
+    let mut client = world.modern_client(json!({}));
+    client.send("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } }));
+    client.told("notifications/subscriptions/acknowledged");
+    let (server, began) = (world.server(), Instant::now());
+    assert!(client.hang_up().success());
+    assert!(!lives(server));
+    assert!(began.elapsed() < Duration::from_secs(4), "at once: {:?}", began.elapsed());
+}
+
+#[test]
+fn what_nobody_can_hear_any_more_is_not_waited_for_where_we_end_nothing_ourselves() {
+    let world = World::of("unheard", "mode = \"off\"\n", By::Stdio, By::Stdio);
+    let mut client = world.client();
+    client.send("test/silence", json!({}));
+    client.send_call("look", json!({ "id": "a", "fault": "hang" }));
+    world.until("look a", 1);
+    assert!(client.hang_up().success());
+}
+
+#[test]
+fn a_client_that_has_said_all_that_it_had_to_say_still_gets_its_answers() {
+    let world = World::new("reads_on");
+    let mut client = world.client();
+    let slow = world.makes_it("slow");
+    let listed = client.send("tools/list", json!({}));
+    client.says_no_more();
+    fs::remove_file(slow).unwrap();
+    assert!(client.answer(listed)["result"]["tools"].is_array());
+    assert!(client.ended().success());
+}
+
+#[test]
+fn a_server_that_takes_nothing_any_more_holds_up_nobody_and_no_end() {
+    for front in [By::Stdio, By::Http] {
+        let world = World::of("deaf", "", front, By::Http);
+        let mut client = world.client();
+        signal(world.server(), "-STOP");
+        client.tell("notifications/roots/list_changed", json!({}));
+        let began = Instant::now();
+        client.request("ping", json!({}));
+        assert!(began.elapsed() < Duration::from_secs(3), "{front:?}: {:?}", began.elapsed());
+        signal(client.pid(), "-TERM");
+        client.ended();
+        assert!(began.elapsed() < Duration::from_secs(20), "{front:?}: {:?}", began.elapsed());
     }
 }

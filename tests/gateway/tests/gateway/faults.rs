@@ -283,3 +283,20 @@ fn a_server_elsewhere_is_not_believed_that_its_tool_only_reads() {
         assert_eq!(world.count("look a"), if code.is_none() { 2 } else { 1 }, "{host}");
     }
 }
+
+#[test]
+fn an_answer_counts_that_comes_while_its_server_does_not_hear_that_nobody_waits() {
+    let world = World::of("late_and_deaf", "timeout = \"1s\"\n", By::Stdio, By::Http);
+    let mut client = world.client();
+    let _deaf = world.makes_it("deaf");
+    let arguments = json!({ "id": "a", "fault": "slow", "size": 2000 });
+    let said = client.call_keyed("pay", arguments.clone(), "k");
+    assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+    let began = Instant::now();
+    wait(
+        || client.call_keyed("pay", arguments.clone(), "k").text == "pay a, run 1",
+        || "its answer".to_owned(),
+    );
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+    assert_eq!(world.count("pay a"), 1);
+}

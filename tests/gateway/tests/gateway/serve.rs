@@ -4,11 +4,12 @@ use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
-use crate::world::{free_address, kill, lives, wait};
+use crate::world::{free_address, kill, lives, signal, wait};
 
 /// A gateway with the servers `bank` and `mail` behind it.
 struct Served {
@@ -61,6 +62,18 @@ impl Served {
         let mut client = Client::at(self.address).behind(path);
         client.initialize();
         client
+    }
+
+    /// A client on our streams.
+    fn on_streams(&self) -> Client {
+        Client::on_streams(self.command(&["--stdio"]))
+    }
+
+    /// A server does this from now on, until the file is gone.
+    fn makes_it(&self, server: &str, what: &str) -> PathBuf {
+        let file = self.folder.join(format!("{server}.{what}"));
+        fs::write(&file, "").unwrap();
+        file
     }
 
     fn ledger(&self, server: &str) -> Vec<String> {
@@ -260,4 +273,151 @@ fn rp_13_a_model_can_see_how_its_tools_stand_and_only_an_operator_can_forgive_on
     let mut client = plain.client("/mcp/bank");
     let listed = client.request("tools/list", json!({}));
     assert_eq!(self::names(&listed), ["pay", "look"]);
+}
+
+#[test]
+fn a_server_whose_name_begins_with_that_of_another_has_tools_of_its_own() {
+    let served = Served::quiet("longer_name", "");
+    let file = served.folder.join("steadfast.toml");
+    let config = fs::read_to_string(&file).unwrap().replace("[servers.mail]", "[servers.bank__mail]");
+    fs::write(&file, config).unwrap();
+    let mut client = served.on_streams();
+    client.initialize();
+    client.request("tools/list", json!({}));
+    assert_eq!(client.call("bank__mail__pay", json!({ "id": "a" })).text, "pay a, run 1");
+    assert_eq!((served.count("bank", "pay"), served.count("mail", "pay")), (0, 1));
+}
+
+#[test]
+fn what_one_server_may_have_done_is_not_asked_of_another() {
+    let served = Served::new("done_once", "");
+    let mut client = served.client("/mcp");
+    let refused = client.request("test/fail", json!({ "code": -32603 }));
+    assert_eq!(refused["error"]["code"], -32603, "{refused}");
+    assert_eq!((served.count("bank", "fail"), served.count("mail", "fail")), (1, 0));
+    // It is done, and nobody knows how it ended.
+    let lost = client.request("test/fail", json!({}));
+    assert_eq!(lost["error"]["code"], -31_004, "{lost}");
+    assert_eq!((served.count("bank", "fail"), served.count("mail", "fail")), (2, 0));
+    // Who says that it does not know it has done nothing.
+    let unknown = client.request("test/fail", json!({ "code": -32601 }));
+    assert_eq!(unknown["error"]["code"], -32601, "{unknown}");
+    assert_eq!((served.count("bank", "fail"), served.count("mail", "fail")), (3, 1));
+}
+
+#[test]
+fn what_is_nobodys_in_particular_is_answered_although_one_server_cannot_be_started() {
+    // It comes first.
+    let served = Served::new("absent", "[servers.absent]\ncommand = [\"no-such-program-anywhere\"]\n");
+    let mut client = served.client("/mcp");
+    assert_eq!(client.request("test/echo", json!({ "x": 1 }))["result"]["params"]["x"], 1);
+    let nobodys = client.request("test/unheard", json!({}));
+    assert_eq!(nobodys["error"]["code"], -31_002, "it may be the one that knows it: {nobodys}");
+}
+
+#[test]
+fn a_list_without_one_of_its_pages_is_none() {
+    let served = Served::new("pages", "");
+    served.makes_it("mail", "pages");
+    let mut client = served.client("/mcp");
+    assert_eq!(names(&client.request("tools/list", json!({}))), ["bank__pay", "bank__look"]);
+}
+
+#[test]
+fn a_server_that_lists_its_tools_too_late_is_announced_when_it_has() {
+    let served = Served::quiet("late_list", "");
+    let mut client = served.on_streams();
+    client.initialize();
+    let slow = served.makes_it("mail", "slow");
+    assert_eq!(names(&client.request("tools/list", json!({}))), ["bank__pay", "bank__look"]);
+    fs::remove_file(slow).unwrap();
+    client.told("notifications/tools/list_changed");
+    assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
+}
+
+#[test]
+fn a_server_that_could_not_be_started_is_announced_when_it_comes() {
+    let served = Served::quiet("comes_later", "");
+    let (there, ledger) = (served.folder.join("there"), served.folder.join("late"));
+    let command =
+        format!("test -f {there:?} && exec {:?} {ledger:?}", env!("CARGO_BIN_EXE_steadfast-test-server"));
+    let config = served.folder.join("steadfast.toml");
+    let more = format!(
+        "[servers.late]\ncommand = [\"sh\", \"-c\", {command:?}]\ncrashes = 1\ncrash_window = \"1s\"\n"
+    );
+    fs::write(&config, fs::read_to_string(&config).unwrap() + &more).unwrap();
+    let mut client = served.on_streams();
+    client.initialize();
+    assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
+    fs::write(&there, "").unwrap();
+    let mut tried = 0;
+    wait(
+        || {
+            tried += 1;
+            !client.call("late__look", json!({ "id": tried.to_string() })).is_error
+        },
+        || "the server that comes late".to_owned(),
+    );
+    client.told("notifications/tools/list_changed");
+    assert_eq!(names(&client.request("tools/list", json!({}))).len(), 6);
+}
+
+#[test]
+fn a_server_that_hangs_does_not_hold_up_what_all_are_told() {
+    let served = Served::quiet("level", "");
+    let mut client = served.on_streams();
+    client.initialize();
+    let mail = served.process("mail");
+    signal(mail, "-STOP");
+    let began = Instant::now();
+    assert!(client.request("logging/setLevel", json!({ "level": "error" }))["result"].is_object());
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
+    assert_eq!(served.count("bank", "level error"), 1);
+    signal(mail, "-CONT");
+    wait(|| served.count("mail", "level error") == 1, || "the level at the other one".to_owned());
+}
+
+#[test]
+fn one_who_listens_at_several_servers_is_told_once_what_it_will_hear() {
+    let served = Served::quiet("listens", "");
+    let mut client = served.on_streams();
+    client.without_handshake(json!({}));
+    let listened =
+        client.send("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } }));
+    let promised = client.told("notifications/subscriptions/acknowledged");
+    assert_eq!(promised["params"]["notifications"], json!({ "toolsListChanged": true }));
+    let id = &promised["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"];
+    assert_eq!(*id, json!(listened));
+    for tool in ["bank__tell", "mail__tell"] {
+        client.call(tool, json!({}));
+        client.told("notifications/tools/list_changed");
+    }
+    let promises =
+        client.heard.iter().filter(|told| told["method"] == "notifications/subscriptions/acknowledged");
+    assert_eq!(promises.count(), 0, "{:?}", client.heard);
+}
+
+#[test]
+fn a_question_of_a_shared_server_reaches_nobody_while_calls_of_several_sessions_run() {
+    let served = Served::new("whose_question", "");
+    let mut clients: Vec<Client> = (0..2).map(|_| Client::at(served.address)).collect();
+    for client in &mut clients {
+        client.initialize_with(json!({ "elicitation": {} }));
+    }
+    let [first, second] = &mut clients[..] else { panic!("two of them") };
+    let busy = second.send_call("bank__look", json!({ "id": "b", "fault": "slow", "size": 3000 }));
+    wait(|| served.count("bank", "look b") == 1, || "the call of the other".to_owned());
+    let said = first.call("bank__ask", json!({ "id": "a" }));
+    assert_eq!(said.text, "a is for nobody", "{said:?}");
+    second.answer(busy);
+    for client in &mut clients {
+        assert!(client.heard.iter().all(|heard| heard.get("method").is_none()), "{:?}", client.heard);
+    }
+    assert_eq!(served.count("bank", "start"), 1, "they share it");
+    // With one call under way it is plain whose question it is.
+    let first = &mut clients[0];
+    let asking = first.send_call("bank__ask", json!({ "id": "c" }));
+    let question = first.asked();
+    first.reply(&question, json!({ "action": "accept", "content": { "name": "ann" } }));
+    assert_eq!(Said::of(&first.answer(asking)).text, "c is for ann");
 }

@@ -252,6 +252,13 @@ impl World {
         &self.folder
     }
 
+    /// The server does this from now on, until the file is gone.
+    pub(crate) fn makes_it(&self, what: &str) -> PathBuf {
+        let file = self.folder.join(format!("ledger.{what}"));
+        fs::write(&file, "").unwrap();
+        file
+    }
+
     /// How often this is in the ledger.
     pub(crate) fn count(&self, line: &str) -> usize {
         self.ledger().iter().filter(|written| *written == line).count()
@@ -337,7 +344,12 @@ pub(crate) fn lives(pid: u32) -> bool {
 
 /// Ends a process as nobody can refuse.
 pub(crate) fn kill(pid: u32) {
-    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    signal(pid, "-KILL");
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal(pid: u32, signal: &str) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
 /// Waits for something that must come soon.

@@ -66,8 +66,8 @@ pub trait Front: Send + Sync + 'static {
     ) -> impl Future<Output = Option<Arc<Session>>> + Send;
 
     /// A message came in. This must not block: whoever answers takes the [`Responder`] along. The client of a notification
-    /// or a response is told that it was accepted as soon as this returns.
-    fn message(&self, incoming: Incoming);
+    /// or a response is told at once whether it was accepted.
+    fn message(&self, incoming: Incoming) -> Result<(), Refusal>;
 
     /// A client listens for messages of its session that belong to no request; the stream is open already.
     fn listening(&self, listening: Listening);
@@ -229,7 +229,7 @@ impl<F: Front> Endpoint<F> {
         };
         let Kind::Request { id, .. } = message.kind() else {
             let link = caller.link.clone();
-            self.front.message(Incoming { message, caller, era, version, session, responder: None });
+            self.front.message(Incoming { message, caller, era, version, session, responder: None })?;
             return Ok(bare(StatusCode::ACCEPTED, &link));
         };
         let pipe = Pipe::new(self.settings.stream, session.clone());
@@ -240,7 +240,7 @@ impl<F: Front> Endpoint<F> {
         let is_primed = [version.as_deref(), message.param_text("protocolVersion").as_deref()]
             .contains(&Some(super::LEGACY[0]));
         let responder = Some(Responder::new(pipe, id));
-        self.front.message(Incoming { message, caller, era, version, session, responder });
+        self.front.message(Incoming { message, caller, era, version, session, responder })?;
         self.answer(attached, era, is_primed, link).await
     }
 

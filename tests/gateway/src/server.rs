@@ -7,7 +7,8 @@
 //! (always, without), and the effect is in the ledger before it. Some faults want more: `text` is what an error says, `code`
 //! the number of one, `lines` what is written as it stands (`$ID` is the id of the request, `hex:` begins bytes). `ask` takes
 //! `{"id": …, "times": …}`, has its effect, and asks its client for a name so often before it answers. `tell` says by itself
-//! what servers say by themselves. These two are not listed.
+//! what servers say by themselves. These two are not listed. Over HTTP, the file `LEDGER.handshake` has the status with which
+//! whoever introduces itself is refused.
 
 #![expect(
     clippy::unwrap_used,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use steadfast_core::breaker::{Permit, SharedBreaker, Verdict};
-use steadfast_core::classify::{Fault, Source};
+use steadfast_core::classify::{Fault, Source, is_session_lost};
 use steadfast_core::policy::{Mode, Policy};
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw;
@@ -267,7 +267,7 @@ impl Session {
         let is_off = policy.modes.are_off();
         let tries = if is_harmless(method) && !is_off { TRIES } else { 1 };
         let limit = if is_off { Duration::MAX } else { patience(method) };
-        let mut tried = 1;
+        let (mut tried, mut may_forget) = (1, !is_off);
         loop {
             let judged = match self.judging(server, &policy, method) {
                 Ok(judged) => judged,
@@ -282,6 +282,8 @@ impl Session {
                     Ok(Ok(answer)) if is_good(answer) => Verdict::Success { took },
                     // It is there, and says no.
                     Ok(Ok(_)) => Verdict::Neutral,
+                    // It is there, and wants another session first. If it gives none, that is what counts.
+                    Ok(Err(fault)) if is_session_lost(fault) => Verdict::Neutral,
                     Ok(Err(_)) | Err(_) => Verdict::Failure { took },
                 };
                 permit.record(&policy.breaker, verdict, now);
@@ -298,6 +300,8 @@ impl Session {
                     }
                     return answer.rewrite().id(id).finish();
                 }
+                // It has not looked at what it was asked: asking again in another session does no harm.
+                Ok(Err(fault)) if may_forget && is_session_lost(&fault) => may_forget = false,
                 Ok(Err(fault)) if tried < tries && is_worth_a_try(&fault) => tried += 1,
                 Ok(Err(fault)) => return own_error(id, own::UNAVAILABLE, &fault.message),
                 Err(_) => return own_error(id, own::TIMED_OUT, "the server did not answer in time"),

@@ -69,6 +69,8 @@ impl Reply {
 pub(crate) enum Voice {
     Line(LineSender),
     Http(Notifier, Era),
+    /// The request is our own, and nobody hears of it.
+    Nobody,
 }
 
 impl Voice {
@@ -77,6 +79,7 @@ impl Voice {
         match self {
             Self::Line(line) => _ = line.try_send(&message),
             Self::Http(notifier, _) => _ = notifier.send(message),
+            Self::Nobody => {}
         }
     }
 
@@ -85,6 +88,7 @@ impl Voice {
         match self {
             Self::Line(line) => _ = line.send(message).await,
             Self::Http(notifier, _) => _ = notifier.send(message.clone()),
+            Self::Nobody => {}
         }
     }
 
@@ -92,7 +96,7 @@ impl Voice {
     pub(crate) async fn withdrawn(&self) {
         match self {
             Self::Http(notifier, Era::Modern) => notifier.gone().await,
-            Self::Http(_, Era::Legacy) | Self::Line(_) => std::future::pending().await,
+            Self::Http(_, Era::Legacy) | Self::Line(_) | Self::Nobody => std::future::pending().await,
         }
     }
 }

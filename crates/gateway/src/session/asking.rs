@@ -16,15 +16,18 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::wishes::Watch;
 use super::{Session, What, empty, own};
 use crate::call::envelope_of;
 use crate::client::{Reply, Voice};
+use crate::memory::Agreements;
 use crate::merge::{self, List, Part};
 use crate::news::News;
 use crate::pieces::json;
 use crate::reliability;
-use crate::server::{Server, cancel, initialized};
+use crate::server::{HANDSHAKE, Server, cancel, initialized};
 use crate::servers::{Behind, Joining, Route};
+use crate::shared::Shared;
 
 /// How long a request that is no call may take.
 const REQUEST: Duration = Duration::from_secs(300);
@@ -34,6 +37,8 @@ const TRIES: u32 = 3;
 const FIRST_WORDS: Duration = Duration::from_secs(20);
 /// How long one of several servers may take to list what it has.
 const LIST: Duration = Duration::from_secs(15);
+/// How long a server may take to hear that a client is gone.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// The most pages of a list that are put together.
 const MOST_PAGES: usize = 100;
 
@@ -237,24 +242,91 @@ impl Session {
                 }
             }
             (Some(shared), Some("resources/subscribe")) => {
+                let (Some(uri), Some(params)) = (request.param_text("uri"), request.params_json()) else {
+                    return self.ask_alone(behind, id, request, voice).await;
+                };
+                // Noted first: whoever stops watching meanwhile must not end it for this one.
+                match self.wishes.watch(at, &uri, params) {
+                    Watch::Already => return self.ask_alone(behind, id, request, voice).await,
+                    Watch::New if shared.watch(&uri) => {}
+                    Watch::New | Watch::TooMuch => {
+                        self.wishes.unwatch(at, &uri);
+                        return own_error(id, own::OVERLOADED, "more is watched already than may be");
+                    }
+                }
                 let answer = self.ask_alone(behind, id, request, voice).await;
-                if let (Some(uri), true) = (request.param_text("uri"), is_good(&answer))
-                    && self.watching.lock().insert((at, uri.clone().into_owned()))
-                {
-                    shared.watch(&uri);
+                if !is_good(&answer) && self.wishes.unwatch(at, &uri) {
+                    shared.unwatch(&uri);
                 }
                 answer
             }
             (Some(shared), Some("resources/unsubscribe")) => {
                 let uri = request.param_text("uri").unwrap_or_default();
-                let was_watching = self.watching.lock().remove(&(at, uri.clone().into_owned()));
-                match was_watching && !shared.unwatch(&uri) {
-                    true => Message::result_response(id, &empty()),
+                match self.wishes.unwatch(at, &uri) && !shared.unwatch(&uri) {
+                    true => {
+                        self.keep().await;
+                        Message::result_response(id, &empty())
+                    }
                     false => self.ask_alone(behind, id, request, voice).await,
                 }
             }
+            (Some(_), Some("logging/setLevel")) => {
+                let before = self.wishes.level(at, request.params_json());
+                let answer = self.ask_alone(behind, id, request, voice).await;
+                if !is_good(&answer) {
+                    self.wishes.level(at, before);
+                }
+                answer
+            }
             (Some(_) | None, _) => self.ask_alone(behind, id, request, voice).await,
         }
+    }
+
+    /// Goes on where another process of ours ended: the servers that are shared hear of this client, which will not
+    /// introduce itself again, and of what it wanted of them. Its own servers are told when they start.
+    pub(crate) async fn recall(&self, agreements: &Agreements) {
+        self.is_ready.store(true, Ordering::Relaxed);
+        let recalling = self.servers.iter().enumerate().map(|(at, behind)| async move {
+            let told = agreements.get(behind.server.name.as_str());
+            let (Some(shared), Some(told)) = (&behind.shared, told) else { return };
+            // What cannot be said now is not forgotten: it is kept for another time.
+            let mut wished = told.wished();
+            wished.watched.retain(|uri, _| shared.watch(uri));
+            self.wishes.restore(at, wished.clone());
+            let Some(request) = told.initialize() else { return };
+            // One that fails now is asked again with the next request.
+            let introduced = shared.introduce(&request).await.is_ok();
+            self.tell(behind, &initialized()).await;
+            if introduced {
+                let saying = async {
+                    for request in wished.requests() {
+                        self.ask_alone(behind, &Id::number(0), &request, &Voice::Nobody).await;
+                    }
+                };
+                let _ = timeout(HANDSHAKE, saying).await;
+            }
+        });
+        join_all(recalling).await;
+    }
+
+    /// This client wants nothing more of a server that others use too.
+    pub(super) async fn give_up(&self, at: usize, shared: &Shared) {
+        let mut wished = self.wishes.give_up(at);
+        wished.watched.retain(|uri, _| shared.unwatch(uri));
+        let server = &shared.server;
+        for uri in wished.watched.keys() {
+            server.handshake.unwatched(uri);
+        }
+        let saying = async {
+            for (uri, params) in &wished.watched {
+                // Whoever began to watch it meanwhile goes on doing so.
+                if !shared.is_watched(uri) {
+                    let request = Message::request(&Id::number(0), "resources/unsubscribe", Some(params));
+                    let _ = self.exchange(server, &request, &Voice::Nobody).await;
+                }
+            }
+        };
+        let _ = timeout(FAREWELL, saying).await;
     }
 
     async fn ask_alone(&self, behind: &Behind, id: &Id, request: &Message, voice: &Voice) -> Message {
@@ -334,9 +406,17 @@ impl Session {
 
     /// Keeps what the client agreed on with its servers, where that is to outlive us.
     async fn keep(&self) {
-        if let Some(memory) = &self.memory {
-            memory.keep(&self.servers).await;
-        }
+        let Some(memory) = &self.memory else { return };
+        let told = self.servers.iter().enumerate().map(|(at, behind)| {
+            let handshake = &behind.server.handshake;
+            let written = match &behind.shared {
+                // What the others want is theirs to remember.
+                Some(_) => handshake.written_for(self.wishes.of(at)),
+                None => handshake.written(),
+            };
+            (behind.server.name.as_str().to_owned(), written)
+        });
+        memory.keep(told.collect()).await;
     }
 
     async fn exchange(

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use steadfast_core::id::{ActorId, Digest, SessionKey};
 use steadfast_executor::Engine;
 use steadfast_mcp::http::front::{
-    self, Caller, Front, Listening, Principal, Refusal, SessionId, StreamLimits, Tokens,
+    self, Caller, Front, Listening, Principal, Refusal, Resumed, SessionId, StreamLimits, Tokens,
 };
 use steadfast_mcp::http::{Era, MODERN};
 use steadfast_mcp::message::Message;
@@ -29,7 +29,7 @@ use crate::memory::{Agreements, Memory};
 use crate::pool::{Pool, Sharers};
 use crate::reliability;
 use crate::server::Handshake;
-use crate::session::{Incoming, Session};
+use crate::session::{Incoming, Returned, Session};
 use crate::who::Connection;
 
 /// What is behind one address, and for whom.
@@ -218,7 +218,7 @@ impl Listener {
             if !self.has_room(&mut sessions) {
                 return None;
             }
-            let streams = front::Session::new(id.clone(), StreamLimits::default());
+            let streams = front::Session::again(id.clone(), StreamLimits::default());
             let attached = self.attach(Some(streams), principal.clone(), First::Before(agreements));
             sessions.insert(id.clone(), attached.clone());
             return Some(attached);
@@ -388,7 +388,17 @@ impl Front for Listener {
         }
     }
 
-    fn listening(&self, _: Listening) {}
+    fn listening(&self, listening: Listening) {
+        match listening.resumed {
+            Resumed::Fresh | Resumed::Yes => {}
+            Resumed::Unknown(last) => {
+                let found = self.sessions.lock().get(listening.session.id()).cloned();
+                if let Some(found) = found {
+                    found.session.give_missed(Returned { last, stream: listening.stream });
+                }
+            }
+        }
+    }
 
     async fn end(&self, session: Arc<front::Session>, _: Caller) {
         self.drop_session(session.id()).await;

@@ -5,6 +5,7 @@
 //! of one that was started again, are not taken for each other's.
 
 mod asking;
+mod missed;
 mod wishes;
 
 use std::collections::{BTreeMap, HashMap};
@@ -27,9 +28,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::missed::Missed;
+pub(crate) use self::missed::Returned;
 use self::wishes::Wishes;
 use crate::approval::{self, Conversation, Elicitation, Questions};
-use crate::call::{Upstream, envelope};
+use crate::call::{Upstream, envelope, named_so_far, next_request};
 use crate::client::{Client, Reply, Voice};
 use crate::made;
 use crate::memory::Memory;
@@ -65,6 +68,8 @@ pub(crate) struct Session {
     tasks: TaskTracker,
     /// How much of that only waits to hear whether an answer has arrived.
     unheard: AtomicUsize,
+    /// Answers that never arrived and are on their way again.
+    missed: Missed,
 }
 
 /// A message of a client.
@@ -140,6 +145,7 @@ impl Session {
             next: AtomicU64::new(1),
             tasks: TaskTracker::new(),
             unheard: AtomicUsize::new(0),
+            missed: Missed::since(named_so_far()),
         });
         for (at, behind) in session.servers.iter().enumerate() {
             if let Some(shared) = &behind.shared {
@@ -419,7 +425,9 @@ impl Session {
             continuation: said.continuation,
         };
         let namespace = server.as_ref().map_or_else(nobody, |server| server.name.clone());
-        let envelope = envelope(&namespace, name, arguments, said, from);
+        // Only a client with streams can come back for an answer that it did not get.
+        let own_id = matches!(self.client, Client::Streams(_)).then_some(&id);
+        let envelope = envelope(next_request(own_id), &namespace, name, arguments, said, from);
         // A tool that nobody has is called all the same: a model that insists on it is told to stop.
         let upstream = match server {
             Some(server) => Upstream::at(server, request, news.clone()),

@@ -102,6 +102,7 @@ enum End {
 
 /// What a stream begins with, and so how it is told over HTTP.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is looked at once, and a box would be one for each answer")]
 pub(super) enum First {
     /// The final answer at once.
     Answer(Event),

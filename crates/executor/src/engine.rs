@@ -78,7 +78,7 @@ pub(crate) struct Inner {
     pub(crate) trust_kept: TrustKept,
     pub(crate) trust_bounds: Bounds,
     gate: Gate,
-    process: Process,
+    pub(crate) process: Process,
     /// Names this process in the ids of runs.
     tag: String,
     seed: u64,
@@ -697,7 +697,7 @@ impl fmt::Debug for EngineBuilder {
 
 /// Numbers the calls of this process, whichever engine makes them: with the process it is what owner tokens are made
 /// of, and two engines on one store must not make the same one.
-static CALLS: AtomicU64 = AtomicU64::new(1);
+pub(crate) static CALLS: AtomicU64 = AtomicU64::new(1);
 
 /// The most calls at once, unless it is set.
 const MOST_CALLS: usize = 10_000;

@@ -26,6 +26,7 @@
 //! | `cells` | the machines that calls share |
 //! | `followers` | callers in this process that wait for one run |
 //! | `keep`, `deliveries` | what has to get through to the store later |
+//! | `undelivered` | answers that never arrived, for whoever comes back for them |
 //! | `pauses` | when duplicates were last not recognised |
 //! | `approvals` | people's answers |
 //! | `persist`, `trust_file` | what the machines know, kept |
@@ -53,6 +54,7 @@ mod standing;
 mod telling;
 mod tool;
 mod trust_file;
+mod undelivered;
 
 pub use approvals::{AnswerError, Asked, Asker, Asking};
 pub use clock::RuntimeClock;
@@ -67,3 +69,4 @@ pub use standing::is_named;
 pub use telling::{About, EngineEvent, Listener, TurnedAway};
 pub use tool::{Answer, Attempt, NotDone, Tool, ToolFault};
 pub use trust_file::{TrustFile, TrustKept};
+pub use undelivered::Undelivered;

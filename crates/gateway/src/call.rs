@@ -12,7 +12,7 @@ use steadfast_core::envelope::{
 use steadfast_core::id::{Namespace, RequestId, SessionKey, ToolName};
 use steadfast_core::output::RawJson as Kept;
 use steadfast_executor::{Answer, Attempt, Tool};
-use steadfast_mcp::message::{Message, code};
+use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw::RawJson;
 
 use crate::made::answer_of;
@@ -24,6 +24,7 @@ use crate::who::{Connection, Said};
 
 /// The envelope of a call.
 pub(crate) fn envelope(
+    request: RequestId,
     server: &Namespace,
     tool: ToolName,
     arguments: String,
@@ -32,7 +33,7 @@ pub(crate) fn envelope(
 ) -> CallEnvelope {
     CallEnvelope {
         contract_version: ContractVersion::V1_1,
-        request_id: next_request(),
+        request_id: request,
         // By its form the model can be guessed that made it, where nobody names one.
         tool_call_id: said.call_id.as_ref().map(|id| match id {
             CallId::Unique(id) | CallId::InSession(id) => id.clone(),
@@ -67,7 +68,7 @@ pub(crate) fn envelope(
 
 /// An envelope with nothing in it, by which the policy of a tool is found.
 pub(crate) fn envelope_of(server: &Namespace, tool: ToolName, connection: &Connection) -> CallEnvelope {
-    envelope(server, tool, "{}".to_owned(), Said::default(), connection)
+    envelope(next_request(None), server, tool, "{}".to_owned(), Said::default(), connection)
 }
 
 /// The name under which the policy of a server stands for what it is asked beside calls.
@@ -82,13 +83,39 @@ fn nobody_knows() -> SessionKey {
     SessionKey::new("unknown").expect("it is short and printable")
 }
 
-/// A name for a request, unlike all others of this process.
-#[expect(clippy::expect_used, reason = "two numbers and two hyphens")]
-fn next_request() -> RequestId {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    static PROCESS: LazyLock<u32> = LazyLock::new(std::process::id);
-    let text = format!("mcp-{}-{}", *PROCESS, NEXT.fetch_add(1, Ordering::Relaxed));
+/// The number of the next request of this process.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+static PROCESS: LazyLock<u32> = LazyLock::new(std::process::id);
+
+/// What stands before the client's own id of a request in our name for it.
+const ITS_OWN: char = '#';
+/// The longest id of a client that is kept.
+const LONGEST_ID: usize = 64;
+
+/// A name for a request, unlike all others of this process. Where the client may come back for the answer after we have
+/// gone, it has the client's own id in it, so that whoever finds the record can answer. An id that is long or odd is left
+/// out: then the answer is found by calling again.
+#[expect(clippy::expect_used, reason = "two numbers, a few signs, and an id that was looked at")]
+pub(crate) fn next_request(of: Option<&Id>) -> RequestId {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let is_plain = |id: &&str| id.len() <= LONGEST_ID && id.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    let text = match of.map(Id::as_str).filter(is_plain) {
+        Some(id) => format!("mcp-{}-{number}{ITS_OWN}{id}", *PROCESS),
+        None => format!("mcp-{}-{number}", *PROCESS),
+    };
     RequestId::new(text).expect("it is short and printable")
+}
+
+/// How many requests this process has named so far.
+pub(crate) fn named_so_far() -> u64 {
+    NEXT.load(Ordering::Relaxed)
+}
+
+/// The number that a request has in its process, and the client's own id of it.
+pub(crate) fn named(request: &RequestId) -> Option<(u64, Id)> {
+    let (ours, id) = request.as_str().split_once(ITS_OWN)?;
+    let (_, number) = ours.strip_prefix("mcp-")?.split_once('-')?;
+    Some((number.parse().ok()?, Id::parse(id)?))
 }
 
 /// A tool of a server behind us, as one request wants it.
@@ -179,4 +206,23 @@ async fn run(server: Arc<Server>, sent: Message, news: Option<Arc<News>>, attemp
         }
     };
     answer_of(&answer?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_request_has_the_id_of_its_client_in_it_if_that_is_plain() {
+        for id in ["7", "-1", "\"a#b\"", "\"a b\""] {
+            let before = named_so_far();
+            let (number, own) = named(&next_request(Id::parse(id).as_ref())).unwrap();
+            assert_eq!(own.as_str(), id);
+            assert!(number >= before);
+        }
+        let long = format!("\"{}\"", "x".repeat(LONGEST_ID));
+        for id in [None, Id::parse(&long), Id::parse("\"\u{e4}\"")] {
+            assert_eq!(named(&next_request(id.as_ref())), None, "{id:?}");
+        }
+    }
 }

@@ -73,6 +73,8 @@ pub(crate) enum Voice {
     Http(Notifier, Era),
     /// One of several servers that were asked the same, in whose names the client hears one.
     Joined(Arc<Joined>, usize),
+    /// The request is our own, and nobody hears of it.
+    Nobody,
 }
 
 impl Voice {
@@ -82,6 +84,7 @@ impl Voice {
             Self::Line(line) => _ = line.try_send(&message),
             Self::Http(notifier, _) => _ = notifier.send(message),
             Self::Joined(joined, at) => joined.mention(*at, message),
+            Self::Nobody => {}
         }
     }
 
@@ -91,6 +94,7 @@ impl Voice {
             Self::Line(line) => _ = line.send(message).await,
             Self::Http(notifier, _) => _ = notifier.send(message.clone()),
             Self::Joined(joined, at) => joined.mention(*at, message.clone()),
+            Self::Nobody => {}
         }
     }
 
@@ -99,7 +103,7 @@ impl Voice {
         match self {
             Self::Http(notifier, Era::Modern) => notifier.gone().await,
             Self::Joined(joined, _) => Box::pin(joined.voice().withdrawn()).await,
-            Self::Http(_, Era::Legacy) | Self::Line(_) => std::future::pending().await,
+            Self::Http(_, Era::Legacy) | Self::Line(_) | Self::Nobody => std::future::pending().await,
         }
     }
 }

@@ -7,6 +7,8 @@
 //! | --- | --- |
 //! | `session` | which message of a client or server goes where |
 //! | `session/asking` | requests that are no calls |
+//! | `session/wishes` | what one client wants of servers that others use too |
+//! | `session/missed` | answers that never arrived, for a client that comes back for them |
 //! | `servers`, `merge` | several servers behind one client: whose a message is, and what they say as one |
 //! | `shared`, `pool` | servers that several sessions use |
 //! | `configured` | a server that is wanted |

@@ -5,13 +5,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_core::id::{ActorId, Digest, SessionKey};
 use steadfast_executor::Engine;
 use steadfast_mcp::http::front::{
-    self, Caller, Front, Listening, Principal, Refusal, SessionId, StreamLimits, Tokens,
+    self, Caller, Front, Listening, Principal, Refusal, Resumed, SessionId, StreamLimits, Tokens,
 };
 use steadfast_mcp::http::{Era, MODERN};
 use steadfast_mcp::message::Message;
@@ -28,7 +29,7 @@ use crate::memory::{Agreements, Memory};
 use crate::pool::{Pool, Sharers};
 use crate::reliability;
 use crate::server::Handshake;
-use crate::session::{Incoming, Session};
+use crate::session::{Incoming, Returned, Session};
 use crate::who::Connection;
 
 /// What is behind one address, and for whom.
@@ -58,6 +59,8 @@ pub struct Listener {
     sessions: Mutex<HashMap<SessionId, Arc<Attached>>>,
     /// What those have who have no session.
     sessionless: Mutex<HashMap<Principal, Arc<Attached>>>,
+    /// How many sessions have ended for good.
+    ended: AtomicU64,
     stop: CancellationToken,
 }
 
@@ -84,6 +87,10 @@ const INBOX: usize = 256;
 const IDLE: Duration = Duration::from_secs(30 * 60);
 /// The same for one whose server never answered.
 const STILLBORN: Duration = Duration::from_secs(60);
+/// A session of which nothing was heard for so long makes room where there is none.
+const SILENT: Duration = Duration::from_secs(60);
+/// How often a session is looked for in the store while others end.
+const LOOKS: u32 = 8;
 /// How often idle sessions are looked for.
 const LOOK: Duration = Duration::from_secs(60);
 /// When a client that finds no room may ask again.
@@ -93,7 +100,8 @@ impl Listener {
     /// Takes clients. Without tokens everybody who can reach us is the local one.
     pub fn new(door: Door) -> Arc<Self> {
         let (sessions, sessionless) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { door, sessions, sessionless, stop: CancellationToken::new() })
+        let ended = AtomicU64::new(0);
+        Arc::new(Self { door, sessions, sessionless, ended, stop: CancellationToken::new() })
     }
 
     /// Ends sessions that are not used any more, until it is dropped.
@@ -130,7 +138,11 @@ impl Listener {
             // First: whoever speaks in it meanwhile would bring it back.
             found.session.forget().await;
         }
-        let gone = self.sessions.lock().remove(id);
+        let gone = {
+            let mut sessions = self.sessions.lock();
+            self.ended.fetch_add(1, Ordering::Release);
+            sessions.remove(id)
+        };
         if let Some(gone) = gone {
             // Whoever says that it is done does not wait for what it began.
             drop(gone.end());
@@ -190,20 +202,45 @@ impl Listener {
         Memory::new(self.door.store.clone(), id, &self.door.name, principal)
     }
 
-    /// A session that another process of ours had.
+    /// A session that another process of ours had, or that had to make room for others.
     async fn recall(&self, id: &SessionId, principal: &Principal) -> Option<Arc<Attached>> {
-        let agreements = self.memory(id, principal).find().await?;
-        let mut sessions = self.sessions.lock();
-        if let Some(found) = sessions.get(id) {
-            return Some(found.clone());
+        for _ in 0..LOOKS {
+            let ended = self.ended.load(Ordering::Acquire);
+            let agreements = self.memory(id, principal).find().await?;
+            let mut sessions = self.sessions.lock();
+            if let Some(found) = sessions.get(id) {
+                return Some(found.clone());
+            }
+            // It may have been this one that its client has just ended: what was read of it may not be true any more.
+            if self.ended.load(Ordering::Acquire) != ended {
+                continue;
+            }
+            if !self.has_room(&mut sessions) {
+                return None;
+            }
+            let streams = front::Session::again(id.clone(), StreamLimits::default());
+            let attached = self.attach(Some(streams), principal.clone(), First::Before(agreements));
+            sessions.insert(id.clone(), attached.clone());
+            return Some(attached);
         }
-        if sessions.len() >= self.most_sessions() {
-            return None;
+        None
+    }
+
+    /// Whether one more session has a place here. If there is none, the one makes room of which nothing was heard for the
+    /// longest time, if nobody waits for anything in it. What it agreed on stays in the store: it comes back if it speaks.
+    fn has_room(&self, sessions: &mut HashMap<SessionId, Arc<Attached>>) -> bool {
+        if sessions.len() < self.most_sessions() {
+            return true;
         }
-        let streams = front::Session::new(id.clone(), StreamLimits::default());
-        let attached = self.attach(Some(streams), principal.clone(), First::Before(agreements));
-        sessions.insert(id.clone(), attached.clone());
-        Some(attached)
+        let silent = sessions.iter().filter(|(_, one)| one.is_silent_for(SILENT));
+        let Some(longest) = silent.min_by_key(|(_, one)| *one.heard.lock()).map(|(id, _)| id.clone()) else {
+            return false;
+        };
+        if let Some(gone) = sessions.remove(&longest) {
+            tracing::info!(event = "session.made_room", door = &*self.door.name);
+            drop(gone.end());
+        }
+        true
     }
 
     /// As many as the scarcest server allows.
@@ -242,7 +279,7 @@ impl Listener {
             }
             (Era::Legacy, None) => {
                 let mut sessions = self.sessions.lock();
-                if sessions.len() >= self.most_sessions() {
+                if !self.has_room(&mut sessions) {
                     return Err(Refusal::overloaded(id.as_ref(), LATER));
                 }
                 let name = new_id();
@@ -343,7 +380,17 @@ impl Front for Listener {
         })
     }
 
-    fn listening(&self, _: Listening) {}
+    fn listening(&self, listening: Listening) {
+        match listening.resumed {
+            Resumed::Fresh | Resumed::Yes => {}
+            Resumed::Unknown(last) => {
+                let found = self.sessions.lock().get(listening.session.id()).cloned();
+                if let Some(found) = found {
+                    found.session.give_missed(Returned { last, stream: listening.stream });
+                }
+            }
+        }
+    }
 
     async fn end(&self, session: Arc<front::Session>, _: Caller) {
         self.drop_session(session.id()).await;
@@ -352,8 +399,12 @@ impl Front for Listener {
 
 impl Attached {
     fn is_idle(&self) -> bool {
+        self.is_silent_for(if self.session.has_begun() { IDLE } else { STILLBORN })
+    }
+
+    /// Whether nobody listens and nobody waits for anything, and nothing was heard for so long.
+    fn is_silent_for(&self, patience: Duration) -> bool {
         let listens = self.streams.as_ref().is_some_and(|streams| streams.is_listening());
-        let patience = if self.session.has_begun() { IDLE } else { STILLBORN };
         !listens && !self.session.is_busy() && self.heard.lock().elapsed() >= patience
     }
 
@@ -393,4 +444,109 @@ fn new_id() -> SessionId {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).expect("the system has randomness");
     SessionId::new(&Digest::from_bytes(bytes).to_hex()).expect("64 hex digits are a name")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use http::HeaderMap;
+    use steadfast_core::id::Namespace;
+    use steadfast_mcp::delivery::Link;
+    use steadfast_mcp::http::back;
+    use steadfast_store::MemoryStore;
+
+    use super::*;
+    use crate::server::Backend;
+
+    const MOST: usize = 3;
+
+    async fn listener() -> Arc<Listener> {
+        let start = || {
+            let server = back::Server::new("http://127.0.0.1:9/mcp", back::Settings::default()).unwrap();
+            Backend::Remote(server, HeaderMap::new())
+        };
+        let bank = Configured {
+            name: Namespace::new("bank").unwrap(),
+            prefix: None,
+            sharing: Sharing::PerSession { most: MOST },
+            start: Arc::new(start),
+        };
+        Listener::new(Door {
+            engine: Engine::builder().start().await,
+            store: Arc::new(MemoryStore::default()),
+            name: "door".into(),
+            servers: vec![bank],
+            reliability_tools: false,
+            pool: Arc::default(),
+            tokens: Tokens::default(),
+            local: Some(ActorId::new("me").unwrap()),
+        })
+    }
+
+    fn principal() -> Principal {
+        Principal::new(LOCAL)
+    }
+
+    /// A client introduces itself: the name of its session, if it has a place.
+    fn comes(listener: &Listener) -> Option<SessionId> {
+        let text = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
+        let address: Option<SocketAddr> = None;
+        let caller = Caller { principal: principal(), headers: HeaderMap::new(), address, link: Link::new() };
+        let attached = listener.client_of(&front::Incoming {
+            message: Message::parse(text.to_owned(), usize::MAX).unwrap(),
+            caller,
+            era: Era::Legacy,
+            version: None,
+            session: None,
+            responder: None,
+        });
+        attached.ok().and_then(|one| Some(one.streams.as_ref()?.id().clone()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_was_left_makes_room_and_comes_back_if_its_client_does() {
+        let listener = listener().await;
+        let mut first = Vec::new();
+        for _ in 0..MOST {
+            first.push(comes(&listener).unwrap());
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(comes(&listener), None, "nobody was silent for long");
+        listener.memory(&first[0], &principal()).keep(Agreements::new()).await;
+        tokio::time::advance(SILENT).await;
+        // The second one is heard of, the first one is not.
+        assert!(listener.session(&first[1], &principal()).await.is_some());
+        let late = comes(&listener).unwrap();
+        let has = |id: &SessionId| listener.sessions.lock().contains_key(id);
+        assert!(!has(&first[0]) && has(&first[1]) && has(&first[2]) && has(&late));
+        // It comes back in the place of the one that is silent for the longest time now.
+        assert!(listener.session(&first[0], &principal()).await.is_some());
+        assert!(has(&first[0]) && has(&first[1]) && !has(&first[2]) && has(&late));
+        assert_eq!(comes(&listener), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_in_which_somebody_waits_keeps_its_place() {
+        let listener = listener().await;
+        let sessions: Vec<_> = (0..MOST).map(|_| comes(&listener).unwrap()).collect();
+        let of = |id: &SessionId| listener.sessions.lock().get(id).cloned().unwrap();
+        let busy: Vec<_> = sessions.iter().map(|id| of(id).session.busy()).collect();
+        tokio::time::advance(SILENT * 2).await;
+        assert_eq!(comes(&listener), None);
+        drop(busy);
+        assert!(comes(&listener).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_has_ended_is_not_kept_by_what_was_under_way_in_it() {
+        let listener = listener().await;
+        let id = comes(&listener).unwrap();
+        let memory = listener.memory(&id, &principal());
+        memory.keep(Agreements::new()).await;
+        assert!(memory.find().await.is_some());
+        memory.forget().await;
+        memory.keep(Agreements::new()).await;
+        assert!(memory.find().await.is_none());
+    }
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,6 @@ use steadfast_mcp::http::front::{Principal, SessionId};
 use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, Store, Written as Outcome};
 
 use crate::server::Written;
-use crate::servers::Servers;
 
 /// How long an agreement is kept after it changed last.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -26,6 +26,8 @@ pub(crate) struct Memory {
     name: DocumentName,
     door: Arc<str>,
     principal: Principal,
+    /// Whether the session has ended.
+    over: AtomicBool,
 }
 
 /// What each server was told, by its name.
@@ -46,29 +48,37 @@ impl Memory {
     pub(crate) fn new(store: Arc<dyn Store>, id: &SessionId, door: &Arc<str>, principal: &Principal) -> Self {
         let id = Digest::of(id.as_str().as_bytes()).to_hex();
         let name = DocumentName { kind: DocumentKind::Agreement, id: id.into() };
-        Self { store, name, door: door.clone(), principal: principal.clone() }
+        let over = AtomicBool::new(false);
+        Self { store, name, door: door.clone(), principal: principal.clone(), over }
     }
 
     /// Keeps what the client told its servers so far. A store that fails is no reason not to go on: the session then ends
-    /// with us.
-    pub(crate) async fn keep(&self, servers: &Servers) {
-        let told = servers.iter().map(|behind| {
-            let server = &behind.server;
-            (server.name.as_str().to_owned(), server.handshake.written())
-        });
+    /// with us. One that has ended is not kept again by what was still under way in it.
+    pub(crate) async fn keep(&self, told: Agreements) {
+        if self.is_over() {
+            return;
+        }
         let kept = Kept {
             format: FORMAT,
             door: self.door.as_ref().to_owned(),
             principal: self.principal.as_str().to_owned(),
-            told: told.collect(),
+            told,
         };
         let Ok(body) = serde_json::to_string(&kept) else { return };
         self.write(Some(body.into())).await;
+        if self.is_over() {
+            self.write(None).await;
+        }
     }
 
     /// The session has ended.
     pub(crate) async fn forget(&self) {
+        self.over.store(true, Ordering::SeqCst);
         self.write(None).await;
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
     }
 
     /// What was agreed on, if this one did.

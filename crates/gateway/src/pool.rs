@@ -37,6 +37,8 @@ impl Pool {
                 Server::new(configured.name.clone(), (configured.start)(), Handshake::default());
             Shared::new(server, keeping)
         });
+        // Known before anybody else can look for what is not used: whoever gets it joins it in a moment.
+        shared.is_wanted();
         Behind::new(shared.server.clone(), configured.prefix.clone(), Some(shared.clone()))
     }
 
@@ -57,5 +59,41 @@ impl Pool {
     pub(crate) async fn close(&self) {
         let all: Vec<_> = self.0.lock().drain().map(|(_, shared)| shared).collect();
         futures_util::future::join_all(all.iter().map(|shared| shared.stop())).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+    use steadfast_mcp::http::back;
+
+    use super::*;
+    use crate::configured::Sharing;
+    use crate::server::Backend;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_somebody_has_just_got_is_not_ended_for_want_of_use() {
+        let pool = Pool::default();
+        let start = || {
+            let server = back::Server::new("http://127.0.0.1:9/mcp", back::Settings::default()).unwrap();
+            Backend::Remote(server, HeaderMap::new())
+        };
+        let configured = Configured {
+            name: Namespace::new("bank").unwrap(),
+            prefix: None,
+            sharing: Sharing::Shared,
+            start: Arc::new(start),
+        };
+        let sharers = Sharers { principal: Principal::new("me"), said: Digest::of(b"") };
+        let got = || pool.get(&configured, &sharers).shared.unwrap();
+        let first = got();
+        tokio::time::advance(UNUSED).await;
+        // It has not joined yet.
+        let second = got();
+        pool.tidy().await;
+        assert!(Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&second, &got()));
+        tokio::time::advance(UNUSED).await;
+        pool.tidy().await;
+        assert!(!Arc::ptr_eq(&second, &got()));
     }
 }

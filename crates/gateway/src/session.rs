@@ -5,10 +5,12 @@
 //! of one that was started again, are not taken for each other's.
 
 mod asking;
+mod missed;
 mod several;
+mod wishes;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -20,7 +22,7 @@ use steadfast_core::call::{KeysOf, Waits};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Namespace, ToolName};
 use steadfast_executor::{CallOptions, Called, Canceller, Engine};
-use steadfast_mcp::delivery::{Arrived, GRACE};
+use steadfast_mcp::delivery::{Arrived, Delivery, GRACE};
 use steadfast_mcp::http::{Era, param};
 use steadfast_mcp::message::{Id, Kind, Message, code};
 use steadfast_mcp::raw::RawJson;
@@ -29,16 +31,19 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::missed::Missed;
+pub(crate) use self::missed::Returned;
+use self::wishes::Wishes;
 use crate::approval::{self, Conversation, Elicitation, Questions};
-use crate::call::{Upstream, envelope, envelope_of};
+use crate::call::{Upstream, envelope, envelope_of, named_so_far, next_request};
 use crate::client::{Client, Reply, Voice};
 use crate::made;
-use crate::memory::{Agreements, Memory};
+use crate::memory::Memory;
 use crate::news::News;
 use crate::outbox::{Put, Word};
 use crate::pieces::json;
 use crate::reliability;
-use crate::server::{FromServer, Keeping, Life, Owner, Written, cancel, initialized};
+use crate::server::{FromServer, Keeping, Life, Owner, cancel};
 use crate::servers::{Behind, Route, Servers};
 use crate::who::{Connection, Said};
 
@@ -60,14 +65,19 @@ pub(crate) struct Session {
     questions: Arc<Questions>,
     /// Whether the client has said that it is ready.
     is_ready: AtomicBool,
-    /// What the client watches at servers that others use too.
-    watching: Mutex<BTreeSet<(usize, String)>>,
+    /// What the client wants of servers that others use too.
+    wishes: Wishes,
     next: AtomicU64,
+    /// What was begun for the client.
     tasks: TaskTracker,
     /// Room for lists that are late.
     late: Arc<Semaphore>,
     /// The client is gone, and what it began comes to its end.
     left: CancellationToken,
+    /// How much of that only waits to hear whether an answer has arrived.
+    unheard: AtomicUsize,
+    /// Answers that never arrived and are on their way again.
+    missed: Missed,
 }
 
 /// A message of a client.
@@ -145,11 +155,13 @@ impl Session {
             asked: Mutex::default(),
             questions: Arc::default(),
             is_ready: AtomicBool::new(false),
-            watching: Mutex::default(),
+            wishes: Wishes::default(),
             next: AtomicU64::new(1),
             tasks: TaskTracker::new(),
             late: Arc::new(Semaphore::new(MOST_LATE)),
             left: CancellationToken::new(),
+            unheard: AtomicUsize::new(0),
+            missed: Missed::since(named_so_far()),
         });
         for (at, behind) in session.servers.iter().enumerate() {
             if let Some(shared) = &behind.shared {
@@ -187,9 +199,16 @@ impl Session {
         tokio::time::sleep(LAST_ANSWERS).await;
     }
 
-    /// Whether the client waits for anything.
+    /// Whether the client waits for anything. An answer that got lost is nothing that it waits for: it may never come back
+    /// for it.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.tasks.is_empty()
+        self.tasks.len() > self.unheard.load(Ordering::Relaxed)
+    }
+
+    /// Keeps it busy, as somebody would who waits for something.
+    #[cfg(test)]
+    pub(crate) fn busy(&self) -> tokio_util::task::task_tracker::TaskTrackerToken {
+        self.tasks.token()
     }
 
     /// Whether a server ever answered this client.
@@ -210,26 +229,14 @@ impl Session {
         }
     }
 
-    /// Goes on where another process of ours ended: the servers that are shared hear of this client, which will not
-    /// introduce itself again. Its own servers are told when they start.
-    pub(crate) async fn recall(&self, agreements: &Agreements) {
-        self.is_ready.store(true, Ordering::Relaxed);
-        let recalling = self.servers.iter().map(|behind| async {
-            let told = agreements.get(behind.server.name.as_str());
-            if let (Some(shared), Some(request)) = (&behind.shared, told.and_then(Written::initialize)) {
-                // One that fails now is asked again with the next request.
-                let _ = shared.introduce(&request).await;
-                self.tell(behind, &initialized()).await;
-            }
-        });
-        join_all(recalling).await;
-    }
-
     /// Ends the servers behind this client, but for those that others use too.
     pub(crate) async fn stop(&self) {
-        let ending = self.servers.iter().map(|behind| async {
+        let ending = self.servers.iter().enumerate().map(|(at, behind)| async move {
             match &behind.shared {
-                Some(shared) => shared.leave(self),
+                Some(shared) => {
+                    self.give_up(at, behind, shared).await;
+                    shared.leave(self);
+                }
                 None => behind.server.stop().await,
             }
         });
@@ -475,7 +482,9 @@ impl Session {
             let (namespace, name, from) = (namespace.clone(), name.clone(), from.clone());
             move |engine: &Engine| is_off(engine, &envelope_of(&namespace, name, &from))
         };
-        let envelope = envelope(&namespace, name, arguments, said, from);
+        // Only a client with streams can come back for an answer that it did not get.
+        let own_id = matches!(self.client, Client::Streams(_)).then_some(&id);
+        let envelope = envelope(next_request(own_id), &namespace, name, arguments, said, from);
         // A tool that nobody has is called all the same: a model that insists on it is told to stop.
         let upstream = match behind {
             Some(behind) => Upstream::at(behind, request, news.clone()),
@@ -549,7 +558,7 @@ impl Session {
         // Known before the message is acted on that shows it: an equal call after the answer is a new one.
         let arrived: Arrived = Box::new(move || engine.delivered(arrival));
         if let Some(delivery) = reply.answer_telling(&response, Some(arrived)).await {
-            delivery.settled_telling(GRACE).await;
+            self.hear_of(delivery).await;
         }
     }
 
@@ -560,6 +569,13 @@ impl Session {
     ) {
         let (working, left) = (work(self.clone()), self.left.clone());
         self.tasks.spawn(async move { _ = left.run_until_cancelled(working).await });
+    }
+
+    /// Waits until it is known whether an answer has arrived, or that it never will.
+    async fn hear_of(&self, delivery: Delivery) {
+        self.unheard.fetch_add(1, Ordering::Relaxed);
+        delivery.settled_telling(GRACE).await;
+        self.unheard.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Work on behalf of the client, which does not end with its line.

@@ -36,6 +36,9 @@ pub(crate) struct Shared {
     kept: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// The most resources that sessions watch together.
+const MOST_WATCHED: usize = 4096;
+
 impl Shared {
     pub(crate) fn new(server: Arc<Server>, keeping: Keeping) -> Arc<Self> {
         let shared = Arc::new(Self {
@@ -57,6 +60,11 @@ impl Shared {
         let mut users = self.users.lock();
         users.retain(|(user, _)| user.strong_count() > 0);
         users.push((Arc::downgrade(session), at));
+    }
+
+    /// Somebody is about to use it.
+    pub(crate) fn is_wanted(&self) {
+        *self.left.lock() = Instant::now();
     }
 
     /// This session does not use it any more.
@@ -99,9 +107,19 @@ impl Shared {
         }
     }
 
-    /// One more session watches this resource.
-    pub(crate) fn watch(&self, uri: &str) {
-        *self.watched.lock().entry(uri.to_owned()).or_default() += 1;
+    /// One more session watches this resource, unless as much is watched as may be. Says whether it does.
+    pub(crate) fn watch(&self, uri: &str) -> bool {
+        let mut watched = self.watched.lock();
+        if watched.len() >= MOST_WATCHED && !watched.contains_key(uri) {
+            return false;
+        }
+        *watched.entry(uri.to_owned()).or_default() += 1;
+        true
+    }
+
+    /// Whether a session watches this resource.
+    pub(crate) fn is_watched(&self, uri: &str) -> bool {
+        self.watched.lock().contains_key(uri)
     }
 
     /// A session does not watch this any more. Says whether no other does.

@@ -1,5 +1,6 @@
 //! As much of streamable HTTP as a server needs to misbehave over it: every POST of a request is answered by a stream.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
@@ -7,7 +8,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::{Out, modern, received, wait_for};
+use crate::{Out, modern, note, received, wait_for};
 
 /// Serves until this process ends. Sessions of another process are not known.
 pub(crate) fn serve(ledger: &str, address: &str) {
@@ -52,6 +53,14 @@ fn serve_one(ledger: &str, session: &str, stream: TcpStream) -> Option<()> {
     };
     if message["method"] != "initialize" && !is_known {
         answer.refuse("404 Not Found", "");
+        return None;
+    }
+    // What stands beside the ledger is said to whoever introduces itself, as long as it stands there.
+    if let (true, Ok(status)) =
+        (message["method"] == "initialize", fs::read_to_string(format!("{ledger}.handshake")))
+    {
+        note(ledger, "refused initialize");
+        answer.refuse(status.trim(), "");
         return None;
     }
     if message["id"].is_null() || message["method"].is_null() {

@@ -10,7 +10,8 @@
 //! what servers say by themselves. These two are not listed.
 //!
 //! Files beside the ledger change what it does as long as they are there: with `LEDGER.slow` it lists nothing, with
-//! `LEDGER.pages` its list has a second page that cannot be had, with `LEDGER.deaf` it takes no notification over HTTP.
+//! `LEDGER.pages` its list has a second page that cannot be had, with `LEDGER.deaf` it takes no notification over HTTP;
+//! `LEDGER.handshake` has the status with which whoever introduces itself over HTTP is refused.
 
 #![expect(
     clippy::unwrap_used,

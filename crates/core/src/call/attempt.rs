@@ -11,7 +11,7 @@ use super::{
 };
 use crate::Timestamp;
 use crate::breaker::{Breaker, Held, Ticket, Transition, Verdict};
-use crate::classify::{Classified, Fault, Nature, Reach, Severity, classify};
+use crate::classify::{Classified, Fault, Nature, Reach, Severity, classify, is_session_lost};
 use crate::code::Code;
 use crate::dedupe::{AttemptFact, Ending, Failure};
 use crate::output::Output;
@@ -388,6 +388,9 @@ impl Call {
                 let classified = classify(&fault, &self.policy.classify, now);
                 let verdict = match (attempt.cut, classified.nature) {
                     (Some(Cut::Cancelled), _) => None,
+                    // A server that has forgotten our session lives, and is asked for another one with the next try. If
+                    // it gives none, that is what counts.
+                    (Some(_) | None, Nature::Transient) if is_session_lost(&fault) => Some(Verdict::Neutral),
                     (Some(_) | None, Nature::Transient) => Some(Verdict::Failure { took }),
                     (Some(_) | None, Nature::Permanent) => Some(Verdict::Neutral),
                 };

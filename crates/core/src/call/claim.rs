@@ -97,9 +97,7 @@ impl Call {
             ClaimVerdict::Replay(replay) => self.replay(shared, *replay, now, notices),
             ClaimVerdict::Unknown(receipt) => {
                 notices.push(Notice::OutcomeUnknown);
-                let mut result = self.failed(say::outcome_unknown(&self.policy), now);
-                result.receipt = Some(receipt);
-                result.recorded = Recorded::Yes;
+                let result = self.with_what_was(CallResult::unknown(receipt, &self.policy), now);
                 self.conclude(shared, result, now, notices)
             }
             ClaimVerdict::Busy => self.turn_away(shared, say::in_flight(), now, notices),

@@ -1,5 +1,7 @@
 //! How a call ends: refused, replayed, saved, released, answered early.
 
+use std::time::Duration;
+
 use super::{
     Call, CallResult, Caller, Kept, Notice, Provenance, Recorded, Refusal, RefusedBy, Shadowed, Shared,
     Stage, State, Step, StoreSight, Upstream, say,
@@ -7,10 +9,12 @@ use super::{
 use crate::Timestamp;
 use crate::classify::{Mistake, Severity};
 use crate::code::Code;
-use crate::dedupe::{Ending, Failure, Owner, Release, Replay, ReplayReason, Save, SaveVerdict};
+use crate::dedupe::{
+    ClaimVerdict, Ending, Failure, Owner, Receipt, Release, Replay, ReplayReason, Save, SaveVerdict,
+};
 use crate::guard;
 use crate::output::Output;
-use crate::policy::{AfterUnknown, Dangerous, Mode};
+use crate::policy::{AfterUnknown, Dangerous, Mode, Policy};
 use crate::trust::Finished;
 
 impl Call {
@@ -66,23 +70,18 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         notices.push(Notice::Replayed { reason: replay.reason });
-        let ended = match replay.answer {
-            Ok(Some(output)) => Ok(output),
-            Ok(None) => Err(say::result_not_kept(&self.policy)),
-            Err(failure) => Err(failure),
-        };
-        let provenance = Provenance::Replayed {
-            reason: replay.reason,
-            age: replay.age,
-            fingerprint: replay.receipt.key.fingerprint(),
-        };
-        let result = CallResult {
-            provenance,
-            recorded: Recorded::Yes,
-            receipt: Some(replay.receipt),
-            ..self.result(ended, now)
-        };
+        let result = self.with_what_was(CallResult::replayed(replay, &self.policy), now);
         self.conclude(shared, result, now, notices)
+    }
+
+    /// A result that was found, with what this call has done itself.
+    pub(super) fn with_what_was(&self, found: CallResult, now: Timestamp) -> CallResult {
+        CallResult {
+            attempts: self.attempts,
+            retries: self.retries.clone(),
+            took: now.since(self.arrived),
+            ..found
+        }
     }
 
     /// Ends a call that holds no claim.
@@ -104,19 +103,7 @@ impl Call {
 
     /// A result with everything as it stands now.
     pub(super) fn result(&self, ended: Result<Output, Failure>, now: Timestamp) -> CallResult {
-        CallResult {
-            ended,
-            stage: Stage::Final,
-            provenance: Provenance::Fresh,
-            attempts: self.attempts,
-            retries: self.retries.clone(),
-            took: now.since(self.arrived),
-            recorded: Recorded::NotAsked,
-            receipt: None,
-            remarks: Vec::new(),
-            breaker: None,
-            escalated: false,
-        }
+        self.with_what_was(CallResult::bare(ended), now)
     }
 
     // ---- who counts it ----
@@ -366,6 +353,60 @@ impl Call {
 }
 
 impl CallResult {
+    /// What somebody is told who asked [to hear of a record](crate::dedupe::Claim::to_hear_of), where there is anything to
+    /// tell: a run that goes on says nothing yet.
+    pub fn heard(verdict: ClaimVerdict, policy: &Policy) -> Option<Self> {
+        match verdict {
+            ClaimVerdict::Replay(replay) => Some(Self::replayed(*replay, policy)),
+            ClaimVerdict::Unknown(receipt) => Some(Self::unknown(receipt, policy)),
+            ClaimVerdict::Mine(_)
+            | ClaimVerdict::Follow(_)
+            | ClaimVerdict::Busy
+            | ClaimVerdict::Conflict
+            | ClaimVerdict::Nothing
+            | ClaimVerdict::Full
+            | ClaimVerdict::Closed => None,
+        }
+    }
+
+    /// An answer that was found.
+    pub(super) fn replayed(replay: Replay, policy: &Policy) -> Self {
+        let ended = match replay.answer {
+            Ok(Some(output)) => Ok(output),
+            Ok(None) => Err(say::result_not_kept(policy)),
+            Err(failure) => Err(failure),
+        };
+        let provenance = Provenance::Replayed {
+            reason: replay.reason,
+            age: replay.age,
+            fingerprint: replay.receipt.key.fingerprint(),
+        };
+        Self { provenance, recorded: Recorded::Yes, receipt: Some(replay.receipt), ..Self::bare(ended) }
+    }
+
+    /// It may have run; nobody knows.
+    pub(super) fn unknown(receipt: Receipt, policy: &Policy) -> Self {
+        let ended = Err(say::outcome_unknown(policy));
+        Self { recorded: Recorded::Yes, receipt: Some(receipt), ..Self::bare(ended) }
+    }
+
+    /// Nothing but how it ended.
+    fn bare(ended: Result<Output, Failure>) -> Self {
+        Self {
+            ended,
+            stage: Stage::Final,
+            provenance: Provenance::Fresh,
+            attempts: 0,
+            retries: Vec::new(),
+            took: Duration::ZERO,
+            recorded: Recorded::NotAsked,
+            receipt: None,
+            remarks: Vec::new(),
+            breaker: None,
+            escalated: false,
+        }
+    }
+
     /// Whether the call was turned away before the tool was bothered, which is never stored as an answer.
     pub fn is_refused(&self) -> bool {
         let code = self.ended.as_ref().err().map(|failure| failure.code);

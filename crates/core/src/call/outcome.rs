@@ -7,6 +7,7 @@ use super::step::{CallResult, Provenance, Recorded, Retried};
 use crate::code::{Code, Status};
 use crate::dedupe::Failure;
 use crate::envelope::{self, CacheHit, ErrorBody, MatchedOn, ResultEnvelope};
+use crate::id::{RequestId, ToolName};
 use crate::millis;
 use crate::output::{Output, RawJson};
 
@@ -17,12 +18,18 @@ impl CallResult {
     /// The envelope that carries this result. What the guard adds stands with the message of a failure, and in the
     /// metadata of a success: the answer itself is the tool's and is not touched.
     pub fn to_envelope(&self, request: &Request) -> ResultEnvelope {
+        let turn = request.turn.clone();
+        ResultEnvelope { turn, ..self.to_envelope_of(&request.id, &request.tool.tool) }
+    }
+
+    /// The same, of a request of which no more is known than this.
+    pub fn to_envelope_of(&self, request: &RequestId, tool: &ToolName) -> ResultEnvelope {
         ResultEnvelope {
-            request_id: request.id.clone(),
+            request_id: request.clone(),
             status: self.status(),
             from_cache: matches!(self.provenance, Provenance::Replayed { .. }),
             cache: self.cache_hit(),
-            tool_name: request.tool.tool.clone(),
+            tool_name: tool.clone(),
             duration_ms: millis(self.took),
             attempts: self.attempts,
             output: match &self.ended {
@@ -37,7 +44,7 @@ impl CallResult {
                 Recorded::No => Some(false),
             },
             escalated: self.escalated,
-            turn: request.turn.clone(),
+            turn: None,
         }
     }
 

@@ -194,6 +194,42 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// What somebody asks the store who waited for this record, lost its connection, and does not call again but wants to
+    /// hear what came of it. Nothing where only a call can find out: the run may be made again.
+    ///
+    /// It takes nothing from anybody. Where the record has gone meanwhile the claim may be given all the same, and is to be
+    /// given back.
+    pub fn to_hear_of(record: &Record, owner: Owner, rules: Rules, now: Timestamp) -> Option<Self> {
+        match record.state {
+            RecordState::Inflight if record.may_be_taken_over() => return None,
+            RecordState::Cancelled => return None,
+            RecordState::Inflight | RecordState::Done(_) | RecordState::Failed(_) | RecordState::Unknown => {}
+        }
+        let address = match (record.origin, record.index) {
+            (Origin::Explicit, _) | (_, None) => Address::Explicit(record.key),
+            (Origin::CallId, Some(index)) => Address::CallId { id: record.key, index },
+            (Origin::Run, Some(index)) => Address::Keyless { run: record.key, index },
+        };
+        Some(Self {
+            address,
+            intent: Intent::Take { started: false },
+            role: Role::Waiter { followed: record.key },
+            owner,
+            digest: record.digest,
+            retry_safe: record.retry_safe,
+            best_effort: false,
+            arrived: now,
+            run: record.run.clone(),
+            rules,
+            tool: record.tool.clone(),
+            request: record.request.clone(),
+            tool_call: record.tool_call.clone(),
+            session: record.session.clone(),
+            actor: record.actor.clone(),
+            tenant: record.tenant.clone(),
+        })
+    }
+
     fn is_same_call(&self, record: &Record) -> bool {
         record.digest == self.digest && record.tool == self.tool
     }

@@ -398,6 +398,44 @@ fn a_look_up_writes_nothing_whatever_it_finds() {
 }
 
 #[test]
+fn whoever_waited_hears_what_there_is_and_takes_nothing_from_anybody() {
+    for column in COLUMNS {
+        let heard = |record: &Record, sight| {
+            let claim =
+                Claim::to_hear_of(record, owner(2), Rules::from(&DedupePolicy::default()), NOW).unwrap();
+            let seen = Some((record, sight));
+            let decided = decide_claim(&claim, Found { followed: seen, own: seen, indexed: seen }, &[], NOW);
+            (name(&decided), decided.write)
+        };
+        for (state, told) in [
+            (RecordState::Done(Some(output())), "answer"),
+            (RecordState::Failed(failure(false)), "answer"),
+            (RecordState::Failed(failure(true)), "answer"),
+            (RecordState::Unknown, "tell"),
+        ] {
+            let found = record(column, state);
+            assert_eq!(
+                heard(&found, LeaseSight::Gone),
+                (told, Write::Nothing),
+                "{column:?} {:?}",
+                found.state
+            );
+        }
+        let running = record(column, RecordState::Inflight);
+        assert_eq!(heard(&running, LeaseSight::Alive), ("follow", Write::Nothing));
+        let (told, write) = heard(&running, LeaseSight::Gone);
+        assert_eq!(told, "tell");
+        assert!(matches!(write, Write::Put { record, .. } if record.state == RecordState::Unknown));
+        let rules = Rules::from(&DedupePolicy::default());
+        for repeatable in
+            [Record { started: false, ..running.clone() }, Record { retry_safe: true, ..running.clone() }]
+        {
+            assert_eq!(Claim::to_hear_of(&repeatable, owner(2), rules, NOW), None, "a call finds out");
+        }
+    }
+}
+
+#[test]
 fn what_only_the_index_can_find_goes_when_the_index_moves_and_the_rest_stays() {
     let done = Record {
         delivered: Some(NOW),

@@ -24,8 +24,8 @@ struct Told {
     initialize: Option<RawJson>,
     /// Whether the client has spoken at all: before that there is nothing to repeat.
     begun: bool,
-    log_level: Option<RawJson>,
-    watched: BTreeMap<String, RawJson>,
+    /// What the clients want besides, together.
+    wished: Wished,
     /// The tools as they were last listed, first page only.
     tools: Option<Digest>,
 }
@@ -35,10 +35,19 @@ pub(super) struct Words {
     pub(super) requests: Vec<Message>,
 }
 
-/// The most resources whose subscription is repeated.
-const MOST_WATCHED: usize = 1024;
+/// What is wanted of a server besides: the parameters of the requests that say so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wished {
+    /// Those of `logging/setLevel`.
+    pub(crate) log_level: Option<RawJson>,
+    /// Those of `resources/subscribe`, by the resource.
+    pub(crate) watched: BTreeMap<String, RawJson>,
+}
 
-/// The same as it is written down.
+/// The most resources whose subscription is repeated.
+const MOST_WATCHED: usize = 4096;
+
+/// What the client made of a server, as it is written down.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Written {
     initialize: Option<Box<RawValue>>,
@@ -49,34 +58,54 @@ pub(crate) struct Written {
 impl Written {
     /// What the client said at first.
     pub(crate) fn initialize(&self) -> Option<Message> {
-        let params = RawJson::parse(self.initialize.as_ref()?.get().to_owned()).ok()?;
+        let params = raw_json(self.initialize.as_deref()?)?;
         Some(Message::request(&Id::number(0), "initialize", Some(&params)))
+    }
+
+    /// What the client wanted besides.
+    pub(crate) fn wished(&self) -> Wished {
+        let watched = self.watched.iter().filter_map(|(uri, params)| Some((uri.clone(), raw_json(params)?)));
+        Wished { log_level: self.log_level.as_deref().and_then(raw_json), watched: watched.collect() }
+    }
+}
+
+impl Wished {
+    /// The requests that say so.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = Message> {
+        let request = |method, params: &RawJson| Message::request(&Id::number(0), method, Some(params));
+        let log_level = self.log_level.iter().map(move |params| request("logging/setLevel", params));
+        log_level.chain(self.watched.values().map(move |params| request("resources/subscribe", params)))
     }
 }
 
 impl Handshake {
     /// What a server was told before, by another process of ours.
     pub(crate) fn restored(written: Written) -> Self {
-        let raw = |value: Box<RawValue>| RawJson::parse(value.get().to_owned()).ok();
-        let Written { initialize, log_level, watched } = written;
-        Self(Mutex::new(Told {
-            initialize: initialize.and_then(raw),
-            begun: true,
-            log_level: log_level.and_then(raw),
-            watched: watched.into_iter().filter_map(|(uri, params)| Some((uri, raw(params)?))).collect(),
-            tools: None,
-        }))
+        let initialize = written.initialize.as_deref().and_then(raw_json);
+        Self(Mutex::new(Told { initialize, begun: true, wished: written.wished(), tools: None }))
     }
 
     /// What a server would have to be told by another process of ours.
     pub(crate) fn written(&self) -> Written {
-        let Told { initialize, log_level, watched, .. } = self.0.lock().clone();
+        let wished = self.0.lock().wished.clone();
+        self.written_for(wished)
+    }
+
+    /// The same for one of those who share it, who wants this.
+    pub(crate) fn written_for(&self, wished: Wished) -> Written {
+        let Wished { log_level, watched } = wished;
+        let initialize = self.initialize();
         let raw = |value: RawJson| RawValue::from_string(value.as_str().to_owned()).ok();
         Written {
             initialize: initialize.and_then(raw),
             log_level: log_level.and_then(raw),
             watched: watched.into_iter().filter_map(|(uri, params)| Some((uri, raw(params)?))).collect(),
         }
+    }
+
+    /// Nobody watches this any more: it is not to be repeated.
+    pub(crate) fn unwatched(&self, uri: &str) {
+        self.0.lock().wished.watched.remove(uri);
     }
 
     /// Whether there is anything to repeat.
@@ -113,13 +142,13 @@ impl Handshake {
     /// How much the client wants to hear of what the server logs, in the older era.
     pub(super) fn log_level(&self) -> Option<RawJson> {
         let told = self.0.lock();
-        let level = told.log_level.as_ref().and_then(|params| raw::get(params.as_str(), "level"));
+        let level = told.wished.log_level.as_ref().and_then(|params| raw::get(params.as_str(), "level"));
         level.and_then(|level| RawJson::parse(level.to_owned()).ok())
     }
 
     /// The resources that the client watches, in the older era.
     pub(super) fn watched(&self) -> Vec<String> {
-        self.0.lock().watched.keys().cloned().collect()
+        self.0.lock().wished.watched.keys().cloned().collect()
     }
 
     /// What the server answered with success, as far as it has to be repeated. Says whether there is more to repeat now.
@@ -130,17 +159,17 @@ impl Handshake {
         told.begun = true;
         match method {
             "initialize" => told.initialize = params(),
-            "logging/setLevel" => told.log_level = params(),
+            "logging/setLevel" => told.wished.log_level = params(),
             "resources/subscribe" => {
                 if let (Some(uri), Some(params)) = (request.param_text("uri"), params())
-                    && told.watched.len() < MOST_WATCHED
+                    && told.wished.watched.len() < MOST_WATCHED
                 {
-                    told.watched.insert(uri.into_owned(), params);
+                    told.wished.watched.insert(uri.into_owned(), params);
                 }
             }
             "resources/unsubscribe" => {
                 if let Some(uri) = request.param_text("uri") {
-                    told.watched.remove(&*uri);
+                    told.wished.watched.remove(&*uri);
                 }
             }
             "tools/list" if request.param("cursor").is_none() => {
@@ -161,9 +190,7 @@ impl Handshake {
         // Numbered when they are sent.
         let request = |method, params: &RawJson| Message::request(&Id::number(0), method, Some(params));
         let initialize = told.initialize.iter().map(|params| request("initialize", params));
-        let log_level = told.log_level.iter().map(|params| request("logging/setLevel", params));
-        let watched = told.watched.values().map(|params| request("resources/subscribe", params));
-        Some(Words { requests: initialize.chain(log_level).chain(watched).collect() })
+        Some(Words { requests: initialize.chain(told.wished.requests()).collect() })
     }
 
     /// Whether a server that came back has other tools than those that its client knows.
@@ -181,6 +208,10 @@ impl Handshake {
             Ok(None) | Err(_) => false,
         }
     }
+}
+
+fn raw_json(value: &RawValue) -> Option<RawJson> {
+    RawJson::parse(value.get().to_owned()).ok()
 }
 
 fn tools(result: &str) -> Option<Digest> {

@@ -25,7 +25,7 @@ use steadfast_process::{Incarnations, Supervisor};
 use self::bridge::Bridge;
 pub(crate) use self::bridge::is_held;
 use self::child::Child;
-pub(crate) use self::handshake::{Handshake, Written, initialized};
+pub(crate) use self::handshake::{Handshake, Wished, Written, initialized};
 use self::pending::{Ears, Pending};
 pub(crate) use self::pending::{Hear, Place};
 use self::remote::Remote;

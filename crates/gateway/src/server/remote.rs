@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::{Ears, FromServer, HANDSHAKE, Life, Place, Recovery, Server, TOLD};
+use super::{Ears, FromServer, HANDSHAKE, Life, Place, Recovery, Server, TOLD, gone};
 
 /// The way to a server elsewhere.
 pub(super) struct Remote {
@@ -298,8 +298,15 @@ impl Remote {
         }
     }
 
-    /// Makes a new session where the server has forgotten ours.
+    /// Makes a new session where the server has forgotten ours. What was to be sent in it has not been sent where that
+    /// fails, whatever became of the words that were to make it.
     pub(super) async fn mend(&self, server: &Arc<Server>) -> Result<(), Fault> {
+        self.shake_hands_again(server)
+            .await
+            .map_err(|fault| Fault { retry_after: fault.retry_after, ..gone(&fault.message) })
+    }
+
+    async fn shake_hands_again(&self, server: &Arc<Server>) -> Result<(), Fault> {
         if self.state.lock().standing != Standing::Forgotten {
             return Ok(());
         }
@@ -326,7 +333,7 @@ impl Remote {
         );
         match timeout(HANDSHAKE, said).await {
             Ok(said) => said?,
-            Err(_) => return Err(lost("the server did not answer the handshake in time")),
+            Err(_) => return Err(gone("the server did not answer the handshake in time")),
         }
         if server.is_modern() {
             // It never knew a session, and will not forget one.

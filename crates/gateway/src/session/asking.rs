@@ -1,10 +1,12 @@
 //! Requests that are no calls: to the server that they are for, or to several of them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use steadfast_core::breaker::{Permit, SharedBreaker, Verdict};
-use steadfast_core::classify::{Fault, Source, classify};
+use steadfast_core::classify::{Fault, Source, classify, is_session_lost};
 use steadfast_core::policy::{Mode, Policy};
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw;
@@ -12,19 +14,24 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::wishes::Watch;
 use super::{Session, What, empty, own};
 use crate::call::{envelope_of, requests};
 use crate::client::{Reply, Voice};
+use crate::memory::Agreements;
 use crate::merge::{self, List, Part};
 use crate::news::News;
 use crate::reliability;
-use crate::server::{Place, Server};
+use crate::server::{HANDSHAKE, Place, Server, initialized};
 use crate::servers::{Behind, Joining, Route};
+use crate::shared::Shared;
 
 /// How long a request that is no call may take.
 pub(super) const REQUEST: Duration = Duration::from_secs(300);
 /// How often a request is sent that does no harm twice.
 const TRIES: u32 = 3;
+/// How long a server may take to hear that a client is gone.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 impl Session {
     pub(super) fn pass_on(self: &Arc<Self>, id: Id, request: Message, route: Route, reply: Reply) {
@@ -97,24 +104,91 @@ impl Session {
                 }
             }
             (Some(shared), Some("resources/subscribe")) => {
+                let (Some(uri), Some(params)) = (request.param_text("uri"), request.params_json()) else {
+                    return self.ask_alone(behind, id, request, voice).await;
+                };
+                // Noted first: whoever stops watching meanwhile must not end it for this one.
+                match self.wishes.watch(at, &uri, params) {
+                    Watch::Already => return self.ask_alone(behind, id, request, voice).await,
+                    Watch::New if shared.watch(&uri) => {}
+                    Watch::New | Watch::TooMuch => {
+                        self.wishes.unwatch(at, &uri);
+                        return own_error(id, own::OVERLOADED, "more is watched already than may be");
+                    }
+                }
                 let answer = self.ask_alone(behind, id, request, voice).await;
-                if let (Some(uri), true) = (request.param_text("uri"), is_good(&answer))
-                    && self.watching.lock().insert((at, uri.clone().into_owned()))
-                {
-                    shared.watch(&uri);
+                if !is_good(&answer) && self.wishes.unwatch(at, &uri) {
+                    shared.unwatch(&uri);
                 }
                 answer
             }
             (Some(shared), Some("resources/unsubscribe")) => {
                 let uri = request.param_text("uri").unwrap_or_default();
-                let was_watching = self.watching.lock().remove(&(at, uri.clone().into_owned()));
-                match was_watching && !shared.unwatch(&uri) {
-                    true => Message::result_response(id, &empty()),
+                match self.wishes.unwatch(at, &uri) && !shared.unwatch(&uri) {
+                    true => {
+                        self.keep().await;
+                        Message::result_response(id, &empty())
+                    }
                     false => self.ask_alone(behind, id, request, voice).await,
                 }
             }
+            (Some(_), Some("logging/setLevel")) => {
+                let before = self.wishes.level(at, request.params_json());
+                let answer = self.ask_alone(behind, id, request, voice).await;
+                if !is_good(&answer) {
+                    self.wishes.level(at, before);
+                }
+                answer
+            }
             (Some(_) | None, _) => self.ask_alone(behind, id, request, voice).await,
         }
+    }
+
+    /// Goes on where another process of ours ended: the servers that are shared hear of this client, which will not
+    /// introduce itself again, and of what it wanted of them. Its own servers are told when they start.
+    pub(crate) async fn recall(&self, agreements: &Agreements) {
+        self.is_ready.store(true, Ordering::Relaxed);
+        let recalling = self.servers.iter().enumerate().map(|(at, behind)| async move {
+            let told = agreements.get(behind.server.name.as_str());
+            let (Some(shared), Some(told)) = (&behind.shared, told) else { return };
+            // What cannot be said now is not forgotten: it is kept for another time.
+            let mut wished = told.wished();
+            wished.watched.retain(|uri, _| shared.watch(uri));
+            self.wishes.restore(at, wished.clone());
+            let Some(request) = told.initialize() else { return };
+            // One that fails now is asked again with the next request.
+            let introduced = shared.introduce(&request).await.is_ok();
+            self.tell(behind, &initialized()).await;
+            if introduced {
+                let saying = async {
+                    for request in wished.requests() {
+                        self.ask_alone(behind, &Id::number(0), &request, &Voice::Nobody).await;
+                    }
+                };
+                let _ = timeout(HANDSHAKE, saying).await;
+            }
+        });
+        join_all(recalling).await;
+    }
+
+    /// This client wants nothing more of a server that others use too.
+    pub(super) async fn give_up(&self, at: usize, behind: &Behind, shared: &Shared) {
+        let mut wished = self.wishes.give_up(at);
+        wished.watched.retain(|uri, _| shared.unwatch(uri));
+        let server = &behind.server;
+        for uri in wished.watched.keys() {
+            server.handshake.unwatched(uri);
+        }
+        let saying = async {
+            for (uri, params) in &wished.watched {
+                // Whoever began to watch it meanwhile goes on doing so.
+                if !shared.is_watched(uri) {
+                    let request = Message::request(&Id::number(0), "resources/unsubscribe", Some(params));
+                    let _ = self.exchange(behind, &request, &Voice::Nobody).await;
+                }
+            }
+        };
+        let _ = timeout(FAREWELL, saying).await;
     }
 
     async fn ask_alone(&self, behind: &Behind, id: &Id, request: &Message, voice: &Voice) -> Message {
@@ -127,7 +201,7 @@ impl Session {
         let is_off = policy.modes.are_off();
         let tries = if is_harmless(method) && !is_off { TRIES } else { 1 };
         let limit = if is_off { Duration::MAX } else { patience(method) };
-        let mut tried = 1;
+        let (mut tried, mut may_forget) = (1, !is_off);
         loop {
             let judged = match self.judging(server, &policy, method) {
                 Ok(judged) => judged,
@@ -142,6 +216,8 @@ impl Session {
                     Ok(Ok(answer)) if is_good(answer) => Verdict::Success { took },
                     // It is there, and says no.
                     Ok(Ok(_)) => Verdict::Neutral,
+                    // It is there, and wants another session first. If it gives none, that is what counts.
+                    Ok(Err(fault)) if is_session_lost(fault) => Verdict::Neutral,
                     Ok(Err(_)) | Err(_) => Verdict::Failure { took },
                 };
                 permit.record(&policy.breaker, verdict, now);
@@ -158,6 +234,8 @@ impl Session {
                     }
                     return answer.rewrite().id(id).finish();
                 }
+                // It has not looked at what it was asked: asking again in another session does no harm.
+                Ok(Err(fault)) if may_forget && is_session_lost(&fault) => may_forget = false,
                 Ok(Err(fault)) if tried < tries && is_worth_a_try(&fault) => tried += 1,
                 Ok(Err(fault)) => {
                     let reach = classify(&fault, &policy.classify, self.engine.now()).reach;
@@ -194,9 +272,17 @@ impl Session {
 
     /// Keeps what the client agreed on with its servers, where that is to outlive us.
     async fn keep(&self) {
-        if let Some(memory) = &self.memory {
-            memory.keep(&self.servers).await;
-        }
+        let Some(memory) = &self.memory else { return };
+        let told = self.servers.iter().enumerate().map(|(at, behind)| {
+            let handshake = &behind.server.handshake;
+            let written = match &behind.shared {
+                // What the others want is theirs to remember.
+                Some(_) => handshake.written_for(self.wishes.of(at)),
+                None => handshake.written(),
+            };
+            (behind.server.name.as_str().to_owned(), written)
+        });
+        memory.keep(told.collect()).await;
     }
 
     async fn exchange(&self, behind: &Behind, request: &Message, voice: &Voice) -> Result<Message, Fault> {

@@ -21,6 +21,13 @@ impl Id {
         Self(RawJson::string(text).into_bytes())
     }
 
+    /// An id that was written down as its [text](Self::as_str).
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_one = text.starts_with(|first: char| first == '"' || first == '-' || first.is_ascii_digit());
+        let json = RawJson::parse(text.to_owned()).ok().filter(|_| is_one)?;
+        Some(Self(json.into_bytes()))
+    }
+
     /// A piece of a message that was found to be an id.
     pub(super) fn known(text: Bytes) -> Self {
         Self(text)
@@ -78,4 +85,19 @@ fn whole(text: &str) -> Option<u64> {
     let number: f64 = text.parse().ok()?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and within the range")]
     (number.fract() == 0.0 && (0.0..EXACT).contains(&number)).then_some(number as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_that_was_written_down_is_the_same_again() {
+        for text in ["7", "-1", "1e3", "\"a b\"", "\"7\""] {
+            assert_eq!(Id::parse(text).unwrap().as_str(), text);
+        }
+        for text in ["", "null", "{}", "[1]", "7 8", "\"a", "true"] {
+            assert_eq!(Id::parse(text), None, "{text}");
+        }
+    }
 }

@@ -62,8 +62,8 @@ impl Client {
     pub(crate) fn at(address: SocketAddr) -> Self {
         let (messages, incoming) = channel();
         let (path, headers) = ("/mcp".to_owned(), String::new());
-        let (session, open) = (Arc::default(), Arc::default());
-        let way = Way::Http(Http { address, path, headers, session, messages, open });
+        let (session, open, last_event) = (Arc::default(), Arc::default(), Arc::default());
+        let way = Way::Http(Http { address, path, headers, session, messages, open, last_event });
         Self { child: None, way, incoming, next: 1, about: None, heard: Vec::new() }
     }
 
@@ -255,6 +255,18 @@ impl Client {
         }
     }
 
+    /// The last event that came with a name.
+    pub(crate) fn last_event(&self) -> Option<String> {
+        let Way::Http(http) = &self.way else { panic!("only HTTP has events") };
+        http.last_event.lock().clone()
+    }
+
+    /// Listens behind this event. What comes is heard like everything else.
+    pub(crate) fn listen_behind(&self, event: &str) {
+        let Way::Http(http) = &self.way else { panic!("only HTTP has events") };
+        http.listen(event);
+    }
+
     /// Waits for the end of the program.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         let mut status = None;
@@ -286,6 +298,7 @@ struct Http {
     session: Arc<Mutex<Option<String>>>,
     messages: Sender<Value>,
     open: Arc<Mutex<Vec<TcpStream>>>,
+    last_event: Arc<Mutex<Option<String>>>,
 }
 
 #[derive(PartialEq)]
@@ -297,12 +310,21 @@ enum Wait {
 impl Http {
     /// Posts a message on a connection of its own. What comes back is heard like everything else.
     fn post(&self, body: &[u8], wait: Wait) {
+        self.ask("POST", "", body, wait);
+    }
+
+    /// Listens on a connection of its own, behind this event.
+    fn listen(&self, last: &str) {
+        self.ask("GET", &format!("last-event-id: {last}\r\n"), b"", Wait::No);
+    }
+
+    fn ask(&self, method: &str, more: &str, body: &[u8], wait: Wait) {
         let mut stream = TcpStream::connect(self.address).unwrap();
         let session = self.session.lock().as_ref().map(|id| format!("mcp-session-id: {id}\r\n"));
         let session = session.or_else(|| modern_headers(body));
         let head = format!(
-            "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n{}accept: application/json, \
-             text/event-stream\r\n{}content-length: {}\r\nconnection: close\r\n\r\n",
+            "{method} {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n{}accept: application/json, \
+             text/event-stream\r\n{more}{}content-length: {}\r\nconnection: close\r\n\r\n",
             self.path,
             self.address,
             session.unwrap_or_default(),
@@ -313,10 +335,14 @@ impl Http {
         let _ = stream.write_all(&[head.as_bytes(), body].concat());
         self.open.lock().push(stream.try_clone().unwrap());
         let (session, messages) = (self.session.clone(), self.messages.clone());
+        let last_event = self.last_event.clone();
         let reading = thread::spawn(move || {
             for line in BufReader::new(stream).lines().map_while(Result::ok) {
                 if let Some(id) = line.strip_prefix("mcp-session-id: ") {
                     *session.lock() = Some(id.to_owned());
+                }
+                if let Some(id) = line.strip_prefix("id: ") {
+                    *last_event.lock() = Some(id.to_owned());
                 }
                 // Bodies in one piece, events, and chunks of either: whatever is a message is one in a line.
                 let text = line.strip_prefix("data: ").unwrap_or(&line);

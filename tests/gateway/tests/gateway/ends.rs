@@ -6,9 +6,9 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::client::Client;
+use crate::client::{Client, Said};
 use crate::world::{By, World, free_address, kill, lives, signal, wait};
 
 #[test]
@@ -45,6 +45,90 @@ fn gr_9_the_session_of_an_http_client_survives_a_gateway_that_was_killed() {
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1", "without a new handshake");
         assert_eq!(world.count("initialize"), 2, "the server was told again what its client said");
     }
+}
+
+/// A client whose call of this tool goes on while it has lost its connection: the id of the request, and the last event that
+/// it has seen of its answer.
+fn lost_in_a_call(client: &mut Client, tool: &str, arguments: Value) -> (u64, String) {
+    let id = client.send_call_with(tool, arguments, json!({ "progressToken": "t" }));
+    wait(|| client.last_event().is_some(), || "something of its stream".to_owned());
+    let last = client.last_event().unwrap();
+    client.disconnect();
+    (id, last)
+}
+
+/// Kills the gateway and starts another one at the same place.
+fn killed_and_started(world: &World, client: &mut Client) {
+    kill(client.pid());
+    client.ended();
+    client.moves_to(world.wrap(&["--listen", &client.address().to_string()]));
+}
+
+#[test]
+fn gr_9_a_client_that_goes_on_with_its_stream_after_the_gateway_was_killed_gets_the_answer() {
+    for back in [By::Stdio, By::Http] {
+        let world = World::of("gr_9_stream", "guard.mode = \"off\"\n", By::Http, back);
+        let mut client = world.client();
+        let pay = json!({ "id": "a", "fault": "progress", "size": 3 });
+        let (id, last) = lost_in_a_call(&mut client, "pay", pay.clone());
+        world.logged_times("tool_call_end", 1);
+        killed_and_started(&world, &mut client);
+        // The same answer under the same id, however often the stream breaks before it is there.
+        client.listen_behind(&last);
+        let answer = client.answer(id);
+        assert_eq!(Said::of(&answer).text, "pay a, run 1", "{answer}");
+        client.disconnect();
+        client.heard.clear();
+        client.listen_behind(&last);
+        let answer = client.answer(id);
+        assert_eq!(Said::of(&answer).text, "pay a, run 1", "{answer}");
+        assert_eq!(world.count("pay a"), 1);
+        // Once it has arrived, which takes its connection some seconds, an equal call is one that is meant.
+        wait(
+            || client.call("pay", pay.clone()).text == "pay a, run 2",
+            || format!("another run: {:?}", world.ledger()),
+        );
+        client.heard.clear();
+        client.listen_behind(&last);
+        assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
+        assert!(client.heard.iter().all(|message| message["id"] != id), "given again: {:?}", client.heard);
+    }
+}
+
+#[test]
+fn gr_9_a_client_that_goes_on_with_its_stream_is_told_of_a_write_that_nobody_knows_of() {
+    let world = World::of("gr_9_stream_unknown", "guard.mode = \"off\"\n", By::Http, By::Stdio);
+    let mut client = world.client();
+    let pay = json!({ "id": "a", "fault": "progress", "size": 100 });
+    let (id, last) = lost_in_a_call(&mut client, "pay", pay.clone());
+    // Of one that may be made again nothing is said: a call finds out.
+    let look = client.send_call("look", json!({ "id": "b", "fault": "hang" }));
+    world.until("look b", 1);
+    killed_and_started(&world, &mut client);
+    client.listen_behind(&last);
+    let answer = client.answer(id);
+    assert_eq!(Said::of(&answer).code.as_deref(), Some("outcome_unknown"), "{answer}");
+    assert_eq!(world.count("pay a"), 1);
+    let said = client.call("pay", pay);
+    assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+    assert_eq!(world.count("pay a"), 1);
+    assert!(client.heard.iter().all(|message| message["id"] != look), "{:?}", client.heard);
+}
+
+#[test]
+fn sf_7_what_one_client_missed_is_not_given_to_another() {
+    let world = World::of("sf_7_streams", "guard.mode = \"off\"\n", By::Http, By::Stdio);
+    let mut client = world.client();
+    let (id, last) = lost_in_a_call(&mut client, "pay", json!({ "id": "a", "fault": "progress", "size": 2 }));
+    world.logged_times("tool_call_end", 1);
+    killed_and_started(&world, &mut client);
+    let mut other = Client::at(client.address());
+    other.initialize();
+    other.listen_behind(&last);
+    assert!(!other.call("look", json!({ "id": "x" })).is_error);
+    client.listen_behind(&last);
+    assert_eq!(Said::of(&client.answer(id)).text, "pay a, run 1");
+    assert!(other.heard.is_empty(), "{:?}", other.heard);
 }
 
 #[test]

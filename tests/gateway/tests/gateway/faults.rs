@@ -1,5 +1,6 @@
 //! Servers that die, hang and write nonsense, with a client that has no idea, on every way from the one to the other.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -299,4 +300,44 @@ fn an_answer_counts_that_comes_while_its_server_does_not_hear_that_nobody_waits(
     );
     assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
     assert_eq!(world.count("pay a"), 1);
+}
+
+#[test]
+fn gr_8_a_call_that_waits_for_a_new_session_was_not_sent_and_can_be_made_again() {
+    for front in [By::Stdio, By::Http] {
+        let world =
+            World::of("gr_8_no_session", "retry.attempts = 2\nguard.mode = \"off\"\n", front, By::Http);
+        let mut client = world.client();
+        assert!(!client.call("pay", json!({ "id": "before" })).is_error);
+        let refusing = world.folder().join("ledger.handshake");
+        for status in ["500 Internal Server Error", "502 Bad Gateway", "503 Service Unavailable"] {
+            fs::write(&refusing, status).unwrap();
+            let server = world.server();
+            kill(server);
+            wait(|| world.server() != server, || "the next server".to_owned());
+            let said = client.call_keyed("pay", json!({ "id": status }), status);
+            assert_ne!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+            assert!(said.is_error && world.count("refused initialize") > 0, "{said:?}");
+            fs::remove_file(&refusing).unwrap();
+            let said = client.call_keyed("pay", json!({ "id": status }), status);
+            assert_eq!(said.text, format!("pay {status}, run 1"), "{said:?}");
+        }
+    }
+}
+
+#[test]
+fn gr_8_a_server_that_forgets_sessions_is_asked_again_and_not_left_alone_for_it() {
+    let config = "[breaker]\nconsecutive = 2\n";
+    for front in [By::Stdio, By::Http] {
+        let world = World::of("gr_8_forgets", config, front, By::Http);
+        let mut client = world.client();
+        for round in 0..4 {
+            let server = world.server();
+            kill(server);
+            wait(|| world.server() != server, || "the next server".to_owned());
+            // Neither a request that is no call nor a call hears of it.
+            let listed = client.request("test/echo", json!({ "round": round }));
+            assert_eq!(listed["result"]["params"]["round"], round, "{listed}");
+        }
+    }
 }

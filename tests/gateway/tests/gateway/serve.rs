@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
+use crate::raw::{Request, send};
 use crate::world::{free_address, kill, lives, signal, wait};
 
 /// A gateway with the servers `bank` and `mail` behind it.
@@ -213,6 +214,50 @@ fn gr_9_a_session_of_several_servers_outlives_the_gateway() {
     assert_eq!(client.call("bank__pay", json!({ "id": "after" })).text, "pay after, run 1");
     assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
     assert_eq!(served.count("bank", "pay before"), 1);
+}
+
+#[test]
+fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_with_its_session() {
+    let mut served = Served::new("watches", "");
+    let mut first = served.client("/mcp/bank");
+    let mut second = served.client("/mcp/bank");
+    let watch = |client: &mut Client, uri: &str| {
+        let answer = client.request("resources/subscribe", json!({ "uri": uri }));
+        assert!(answer.get("result").is_some(), "{answer}");
+    };
+    first.request("logging/setLevel", json!({ "level": "debug" }));
+    watch(&mut first, "note://a");
+    watch(&mut first, "note://b");
+    watch(&mut second, "note://b");
+    for round in 1..3 {
+        served.kill();
+        served.start();
+        assert!(!first.call("look", json!({ "id": format!("first {round}") })).is_error);
+        // Each says again what it wanted itself, and nothing else.
+        let times = |line: &str| served.count("bank", line);
+        wait(
+            || times("resources/subscribe note://b") == 2 * round + 1,
+            || format!("{:?}", served.ledger("bank")),
+        );
+        assert_eq!((times("level debug"), times("resources/subscribe note://a")), (round + 1, round + 1));
+        assert!(!second.call("look", json!({ "id": format!("second {round}") })).is_error);
+        wait(
+            || times("resources/subscribe note://b") == 2 * round + 2,
+            || format!("{:?}", served.ledger("bank")),
+        );
+        assert_eq!((times("level debug"), times("resources/subscribe note://a")), (round + 1, round + 1));
+    }
+    // Whoever goes gives up what nobody else watches.
+    let delete = Request::to(served.address).line("DELETE /mcp/bank HTTP/1.1");
+    send(&delete.header("mcp-session-id", &first.session())).unwrap();
+    wait(
+        || served.count("bank", "resources/unsubscribe note://a") == 1,
+        || format!("{:?}", served.ledger("bank")),
+    );
+    assert!(!second.call("look", json!({ "id": "last" })).is_error);
+    assert_eq!(served.count("bank", "resources/unsubscribe note://b"), 0);
+    second.request("resources/unsubscribe", json!({ "uri": "note://b" }));
+    assert_eq!(served.count("bank", "resources/unsubscribe note://b"), 1);
 }
 
 #[test]

@@ -349,6 +349,17 @@ fn who_allowed_one_attempt_gets_its_own_failure() {
 }
 
 #[test]
+fn a_server_that_has_forgotten_our_session_is_not_left_alone_for_it() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.breaker.consecutive = NonZeroU32::new(2);
+    let mut world = World::new();
+    let result = world.post(&keyed("k"), &policy, &at_once(fails(Source::SessionLost)));
+    let error = result.error.unwrap();
+    assert_eq!(error.code, Code::RetryExhausted, "it was tried as often as it may be: {error:?}");
+    assert!(result.attempts > 2);
+}
+
+#[test]
 fn a_breaker_that_opens_between_attempts_ends_the_call() {
     // By the call's own failures.
     let mut own = policy(ToolClass::Idempotent);

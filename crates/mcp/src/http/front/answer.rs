@@ -83,14 +83,25 @@ impl Drop for Responder {
     }
 }
 
-/// Sends messages that belong to a request, beside its [`Responder`].
+/// Sends messages on one stream: that of a request, beside its [`Responder`], or one that listens.
 #[derive(Clone, Debug)]
-pub struct Notifier(Arc<Pipe>);
+pub struct Notifier(pub(super) Arc<Pipe>);
 
 impl Notifier {
     /// Sends a message.
     pub fn send(&self, message: Message) -> Result<(), Unsent> {
         self.0.send(message)
+    }
+
+    /// Gives the answer to a request whose own stream is not known any more, on one that listens, and says how to learn
+    /// whether it arrived; `arrived` is done as soon as it is known that it did.
+    pub fn answer(&self, response: Message, arrived: Option<Arrived>) -> Result<Delivery, Unsent> {
+        self.0.answer(response, arrived)
+    }
+
+    /// Whether nobody reads the stream at this moment.
+    pub fn is_gone(&self) -> bool {
+        !self.0.is_attached()
     }
 
     /// Waits until nobody waits for the answer.

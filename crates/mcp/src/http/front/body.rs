@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-use super::pipe::{Attached, data_of};
+use super::pipe::{Attached, Behind, data_of};
 use super::session::EventId;
 use crate::delivery::{Link, Tracker};
 use crate::sse;
@@ -98,7 +98,7 @@ impl Events {
                     sse::write_event(&mut out, id.as_deref(), self.retry.take(), &data_of(&event));
                     if let Some(tracker) = event.tracker {
                         self.link.handed(tracker);
-                        self.ended = true;
+                        self.ended = event.behind == Behind::Nothing;
                     }
                 }
                 Poll::Ready(None) => self.ended = true,

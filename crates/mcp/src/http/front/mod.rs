@@ -102,6 +102,8 @@ pub struct Listening {
     pub caller: Caller,
     /// Whether it goes on with a stream.
     pub resumed: Resumed,
+    /// The way to send something on the very stream that it listens on.
+    pub stream: Notifier,
 }
 
 /// Whether a client goes on with a stream.
@@ -307,11 +309,12 @@ impl<F: Front> Endpoint<F> {
                 (attached, number, Resumed::Fresh)
             }
         };
+        let stream_of = Notifier(Arc::clone(attached.pipe()));
         let mut events = Events::numbered(attached, caller.link.clone(), self.manner(), number);
         if how != Resumed::Yes && spoken.version.as_deref() == Some(super::LEGACY[0]) {
             events = events.primed();
         }
-        self.front.listening(Listening { session, caller, resumed: how });
+        self.front.listening(Listening { session, caller, resumed: how, stream: stream_of });
         Ok(stream(events))
     }
 

@@ -76,8 +76,18 @@ pub(super) struct Event {
     /// Its place in the stream, from one.
     pub(super) number: u64,
     pub(super) message: Message,
-    /// Set for the final answer.
+    /// Set for answers.
     pub(super) tracker: Option<Tracker>,
+    pub(super) behind: Behind,
+}
+
+/// What comes behind an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Behind {
+    /// More may come.
+    More,
+    /// It is the last one.
+    Nothing,
 }
 
 #[derive(Clone, Debug)]
@@ -92,6 +102,7 @@ enum End {
 
 /// What a stream begins with, and so how it is told over HTTP.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is looked at once, and a box would be one for each answer")]
 pub(super) enum First {
     /// The final answer at once.
     Answer(Event),
@@ -123,6 +134,16 @@ impl Pipe {
 
     /// Takes a message that is not the last one.
     pub(super) fn send(&self, message: Message) -> Result<(), Unsent> {
+        self.take_one(message, None)
+    }
+
+    /// Takes the answer to a request that another stream was for; more may come behind it.
+    pub(super) fn answer(&self, message: Message, arrived: Option<Arrived>) -> Result<Delivery, Unsent> {
+        let (tracker, delivery) = Tracker::telling(message.id(), arrived);
+        self.take_one(message, Some(tracker)).map(|()| delivery)
+    }
+
+    fn take_one(&self, message: Message, tracker: Option<Tracker>) -> Result<(), Unsent> {
         let mut state = self.state.lock();
         if !matches!(state.end, End::Open) {
             return Err(Unsent::Ended);
@@ -139,7 +160,7 @@ impl Pipe {
             return Err(Unsent::Full);
         }
         state.streams = true;
-        let waker = state.push(message, None);
+        let waker = state.push(message, tracker, Behind::More);
         drop(state);
         wake(waker);
         Ok(())
@@ -153,7 +174,7 @@ impl Pipe {
         let is_lost = !matches!(state.end, End::Open) || (!*self.attached.borrow() && !state.resumable);
         let waker = match is_lost {
             true => state.waker.take(),
-            false => state.push(message, Some(tracker)),
+            false => state.push(message, Some(tracker), Behind::Nothing),
         };
         if matches!(state.end, End::Open) {
             state.end = End::Done;
@@ -174,7 +195,7 @@ impl Pipe {
             if !state.streams {
                 return End::Refused(refusal);
             }
-            state.push(*refusal.error, None);
+            state.push(*refusal.error, None, Behind::Nothing);
             End::Done
         });
     }
@@ -260,10 +281,12 @@ impl Pipe {
             return Poll::Ready(First::Refused(refusal.clone()));
         }
         match state.events.front() {
-            Some(event) if event.tracker.is_some() => match state.take(&self.limits) {
-                Some(event) => Poll::Ready(First::Answer(event)),
-                None => Poll::Ready(First::Nothing),
-            },
+            Some(event) if event.tracker.is_some() && event.behind == Behind::Nothing => {
+                match state.take(&self.limits) {
+                    Some(event) => Poll::Ready(First::Answer(event)),
+                    None => Poll::Ready(First::Nothing),
+                }
+            }
             Some(_) => Poll::Ready(First::Stream),
             None if matches!(state.end, End::Done) || state.reader != reader => Poll::Ready(First::Nothing),
             None => {
@@ -306,9 +329,9 @@ impl Pipe {
 }
 
 impl State {
-    fn push(&mut self, message: Message, tracker: Option<Tracker>) -> Option<Waker> {
+    fn push(&mut self, message: Message, tracker: Option<Tracker>, behind: Behind) -> Option<Waker> {
         self.waiting_bytes += message.bytes().len();
-        self.events.push_back(Event { number: self.next_number, message, tracker });
+        self.events.push_back(Event { number: self.next_number, message, tracker, behind });
         self.next_number += 1;
         self.waker.take()
     }

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
@@ -84,6 +85,14 @@ impl Session {
     /// A session of this name.
     pub fn new(id: SessionId, limits: StreamLimits) -> Arc<Self> {
         Arc::new(Self { id, state: Mutex::default(), limits })
+    }
+
+    /// The same for a session that others had before, whose streams are not known here. Those that are made now get numbers
+    /// that none of them had, so that nobody who comes back to one of them is given another.
+    pub fn again(id: SessionId, limits: StreamLimits) -> Arc<Self> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let next_stream = u64::try_from(since.as_micros()).unwrap_or(u64::MAX / 2);
+        Arc::new(Self { id, state: Mutex::new(State { next_stream, ..State::default() }), limits })
     }
 
     /// Its name.

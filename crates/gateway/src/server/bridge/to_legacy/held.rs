@@ -49,6 +49,8 @@ enum Release {
 const MOST_HELD: usize = 256;
 /// How long a call is held.
 const HOLD: Duration = Duration::from_secs(10 * 60);
+/// How long a client may take to be heard that has come back already.
+const COMING: Duration = Duration::from_secs(10);
 /// The most questions of one call that have not been looked at.
 const QUESTIONS: usize = 16;
 /// What the states begin with that we give.
@@ -97,8 +99,9 @@ impl Held {
         held.remove(state).map_or(Release::Unknown, Release::GoesOn)
     }
 
-    fn forget(&self, state: &str) {
-        self.0.lock().remove(state);
+    /// Whether it was still held.
+    fn forget(&self, state: &str) -> bool {
+        self.0.lock().remove(state).is_some()
     }
 }
 
@@ -195,6 +198,8 @@ enum Waits {
     At(u64),
     /// It has to come back with this state before this time.
     ToComeBack(String, Instant),
+    /// It has come back in the last moment, and is heard in a moment.
+    IsComing(Instant),
 }
 
 impl Holder {
@@ -202,7 +207,7 @@ impl Holder {
         loop {
             let until = match &self.waits {
                 Waits::At(_) => None,
-                Waits::ToComeBack(_, until) => Some(*until),
+                Waits::ToComeBack(_, until) | Waits::IsComing(until) => Some(*until),
             };
             let too_long = async {
                 match until {
@@ -221,7 +226,12 @@ impl Holder {
                     Some(said) => self.hear(said).await,
                     None => return,
                 },
-                () = too_long => return self.give_up().await,
+                () = too_long => match &self.waits {
+                    Waits::ToComeBack(state, _) if !self.bridge.held.forget(state) => {
+                        self.waits = Waits::IsComing(Instant::now() + COMING);
+                    }
+                    Waits::At(_) | Waits::ToComeBack(..) | Waits::IsComing(_) => return self.give_up().await,
+                },
             }
             let Waits::At(number) = self.waits else { continue };
             if let Some(outcome) = self.outcome.take() {
@@ -280,8 +290,12 @@ impl Holder {
     }
 
     async fn give_up(mut self) {
-        if let Waits::ToComeBack(state, _) = &self.waits {
-            self.bridge.held.forget(state);
+        // Whoever is not heard any more is told so.
+        self.hearing.close();
+        while let Ok(said) = self.hearing.try_recv() {
+            if let Said::CameBack(number, _) = said {
+                self.pending.settle(number, Err(unknown()));
+            }
         }
         if self.outcome.is_none() {
             self.refuse("the client did not answer in time").await;
@@ -407,6 +421,25 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(bridge.held.0.lock().is_empty());
         assert_eq!(pending.all_running().len(), 0, "nobody waits for it any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_comes_back_in_the_last_moment_is_heard() {
+        let bridge = bridge();
+        let mut call = called(&bridge);
+        let asked = call.asks().await;
+        let state = raw::get(asked.result().unwrap(), "requestState").and_then(raw::string).unwrap();
+        let request =
+            parsed(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","arguments":{}}}"#);
+        assert!(matches!(bridge.held.release(&state, &request), Release::GoesOn(_)));
+        // The time is up before what the client says has come.
+        tokio::time::sleep(HOLD + Duration::from_secs(1)).await;
+        let said = call.running.said.clone().unwrap();
+        let mut again = call.pending.enter(Life::NONE, Ears::default());
+        assert!(said.send(Said::CameBack(again.number, None)).await.is_ok());
+        let answer = parsed(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, call.number));
+        call.pending.answered(Life(1), &Id::number(call.number), answer);
+        assert!(again.answer().await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

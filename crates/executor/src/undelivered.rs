@@ -1,0 +1,101 @@
+//! Answers that never arrived, for whoever waited for them and comes back over another connection, without calling again.
+
+use std::sync::atomic::Ordering;
+
+use steadfast_core::call::CallResult;
+use steadfast_core::dedupe::{Claim, ClaimVerdict, Owner, Record, Release, Rules};
+use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::id::{RequestId, SessionKey};
+use steadfast_core::output::Output;
+use steadfast_core::policy::Mode;
+use steadfast_store::{Page, Selection, StoreError};
+
+use crate::deliveries::Arrival;
+use crate::engine::{CALLS, Called, Engine};
+
+/// An answer that never arrived.
+#[derive(Clone, Debug)]
+pub struct Undelivered {
+    /// The request that it is the answer to.
+    pub request: RequestId,
+    /// What whoever waited for it is told. Its [arrival](Engine::delivered) is to be marked as that of any answer.
+    pub called: Called,
+}
+
+/// Records that are looked at in one piece. Each may hold a whole answer.
+const PAGE: usize = 32;
+/// The most pieces that are looked at.
+const MOST_PAGES: usize = 256;
+/// When so many bytes of answers were found, the rest has to wait for the next time.
+const MOST_BYTES: usize = 8 << 20;
+
+impl Engine {
+    /// The answers of a conversation that never arrived. `wanted` says of which records, by an envelope of that tool for
+    /// those who asked: it has their policy. A run that goes on has no answer yet, and one that may be made again has none
+    /// before somebody calls.
+    pub async fn undelivered(
+        &self,
+        session: &SessionKey,
+        wanted: impl Fn(&Record) -> Option<CallEnvelope>,
+    ) -> Vec<Undelivered> {
+        let selection = Selection { session: Some(session.clone()), ..Selection::default() };
+        let (mut all, mut after, mut bytes) = (Vec::new(), None, 0);
+        for _ in 0..MOST_PAGES {
+            let page = Page { after, limit: PAGE };
+            let records = match self.inner.store.records(&selection, page).await {
+                Ok(records) => records,
+                Err(error) => {
+                    self.inner.store_trouble(&*self.inner.store, &error);
+                    break;
+                }
+            };
+            after = records.last().map(|record| record.key);
+            let is_last = records.len() < PAGE;
+            for record in records {
+                let Some(envelope) = wanted(&record).filter(|_| self.is_owed(&record)) else { continue };
+                match self.hear_of(&record, &envelope).await {
+                    Ok(Some(called)) => {
+                        bytes += called.result.output.as_ref().map_or(0, Output::len);
+                        all.push(Undelivered { request: record.request, called });
+                    }
+                    Ok(None) => {}
+                    Err(error) => self.inner.store_trouble(&*self.inner.store, &error),
+                }
+            }
+            if is_last || bytes > MOST_BYTES {
+                break;
+            }
+        }
+        all
+    }
+
+    /// Whether nobody is known to have the answer.
+    fn is_owed(&self, record: &Record) -> bool {
+        let receipt = record.receipt();
+        record.delivered.is_none()
+            && !self.inner.deliveries.known().iter().any(|(known, _)| *known == receipt)
+    }
+
+    /// What somebody is told who waited for this record.
+    async fn hear_of(&self, record: &Record, envelope: &CallEnvelope) -> Result<Option<Called>, StoreError> {
+        let Ok(policy) = self.policy_of(envelope) else { return Ok(None) };
+        if policy.modes.dedupe != Mode::Enforce {
+            return Ok(None);
+        }
+        let (inner, call) = (&self.inner, CALLS.fetch_add(1, Ordering::Relaxed));
+        let owner = Owner { process: inner.process.clone(), call, claim: 1 };
+        let claim = Claim::to_hear_of(record, owner, Rules::from(&policy.dedupe), inner.store.now());
+        let Some(claim) = claim else { return Ok(None) };
+        let verdict = inner.store.claim(&claim, &inner.deliveries.known()).await?;
+        if let ClaimVerdict::Mine(given) = &verdict {
+            // The record has gone, and nobody wants to run anything.
+            let release = Release { key: given.key, index: given.index, owner: given.owner.clone() };
+            inner.store.release(&release).await?;
+        }
+        Ok(CallResult::heard(verdict, &policy).map(|result| Called {
+            result: result.to_envelope_of(&record.request, &record.tool.tool),
+            arrival: result.receipt.map(|receipt| Arrival { receipt, store: inner.store.clone() }),
+            remarks: Vec::new(),
+        }))
+    }
+}

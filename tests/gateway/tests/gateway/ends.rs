@@ -73,12 +73,6 @@ fn gr_9_a_client_that_goes_on_with_its_stream_after_the_gateway_was_killed_gets_
         let (id, last) = lost_in_a_call(&mut client, "pay", pay.clone());
         world.logged_times("tool_call_end", 1);
         killed_and_started(&world, &mut client);
-        // The same answer under the same id, however often the stream breaks before it is there.
-        client.listen_behind(&last);
-        let answer = client.answer(id);
-        assert_eq!(Said::of(&answer).text, "pay a, run 1", "{answer}");
-        client.disconnect();
-        client.heard.clear();
         client.listen_behind(&last);
         let answer = client.answer(id);
         assert_eq!(Said::of(&answer).text, "pay a, run 1", "{answer}");

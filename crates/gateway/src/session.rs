@@ -416,6 +416,7 @@ impl Session {
                 Some(_) | None => Waits::NotForLong,
             },
             continuation: said.continuation,
+            trace: said.trace.clone(),
         };
         let namespace = server.as_ref().map_or_else(nobody, |server| server.name.clone());
         let envelope = envelope(&namespace, name, arguments, said, from);

@@ -33,11 +33,13 @@ pub struct Said {
     pub call_id: Option<CallId>,
     /// The turn of the assistant.
     pub turn: Option<TurnId>,
+    /// The id of its trace, which may be that of a turn.
+    pub trace: Option<TurnId>,
     /// The model.
     pub model: Option<ModelId>,
     /// What the client brings back to a call that asked for input.
     pub continuation: Option<Digest>,
-    /// The trace that it belongs to.
+    /// The trace that it belongs to, as it is passed on.
     pub traceparent: Option<String>,
 }
 
@@ -58,7 +60,8 @@ impl Said {
                 .or_else(|| connection.session.clone()),
             key: given.map(IdempotencyKey::new).transpose()?,
             call_id: call_id(request),
-            turn: turn(request, trace.as_deref()).and_then(|text| TurnId::new(text).ok()),
+            turn: turn(request).and_then(|text| TurnId::new(text).ok()),
+            trace: trace.as_deref().and_then(trace_id),
             model: text(&["dev.steadfast/model"]).and_then(|text| ModelId::new(text).ok()),
             continuation: continuation(request),
             traceparent: trace.map(Cow::into_owned),
@@ -94,13 +97,17 @@ fn call_id(request: &Message) -> Option<CallId> {
     id("callId").map(CallId::InSession)
 }
 
-/// The turn, as the client names it: outright, as the request of its user, or as the trace that it belongs to.
-fn turn<'m>(request: &'m Message, trace: Option<&str>) -> Option<Cow<'m, str>> {
+/// The turn, as the client names it: outright, or as the request of its user.
+fn turn(request: &Message) -> Option<Cow<'_, str>> {
     request
         .meta_text("dev.steadfast/turn")
         .or_else(|| request.meta_text("vscode.requestId"))
         .or_else(|| codex_turn(request))
-        .or_else(|| trace.and_then(|trace| trace.split('-').nth(1)).map(|id| Cow::Owned(id.to_owned())))
+}
+
+/// The id of the trace, in the text that W3C has for it.
+fn trace_id(traceparent: &str) -> Option<TurnId> {
+    TurnId::new(traceparent.split('-').nth(1)?).ok()
 }
 
 /// Codex sends what it knows of the turn as JSON, as a string or as it is.
@@ -182,14 +189,15 @@ mod tests {
             (r#"{"x-codex-turn-metadata":"{\"turn_id\":\"c\"}"}"#, Some("c")),
             (r#"{"x-codex-turn-metadata":{"turn_id":"d"}}"#, Some("d")),
             (r#"{"x-codex-turn-metadata":"no JSON"}"#, None),
-            (
-                r#"{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}"#,
-                Some("0af7651916cd43dd8448eb211c80319c"),
-            ),
         ] {
             let said = said(&format!(r#"{{"_meta":{meta}}}"#));
             assert_eq!(said.turn.as_ref().map(TurnId::as_str), turn, "{meta}");
         }
+        // Not every trace is a turn, so it is told as what it is.
+        let traced =
+            said(r#"{"_meta":{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}"#);
+        assert_eq!(traced.trace.as_ref().map(TurnId::as_str), Some("0af7651916cd43dd8448eb211c80319c"));
+        assert_eq!(traced.turn, None);
     }
 
     #[test]

@@ -241,13 +241,17 @@ impl Call {
     /// A call comes in. `seed` decides its jitter and nothing else.
     pub fn begin(
         shared: &mut Shared<'_>,
-        request: Request,
+        mut request: Request,
         policy: Arc<Policy>,
         seed: u64,
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> (Self, Step) {
         notices.push(Notice::CallStarted { at: now });
+        // Decided once: a call does not change its turn because another one came.
+        if request.turn.is_none() && policy.modes.guard != Mode::Off {
+            request.turn = request.trace.take().filter(|trace| shared.guard.is_turn(trace));
+        }
         let retry_safe = request.is_retry_safe(&policy);
         let mut call = Self {
             request,

@@ -94,6 +94,7 @@ pub(super) fn request(draw: &mut Draw<'_>, number: u64, now: Timestamp) -> Reque
         actor: None,
         tenant: None,
         turn: (shape & 2 != 0).then(|| known(TurnId::new("turn"))),
+        trace: (shape & 4 != 0).then(|| known(TurnId::new(if number % 3 == 0 { "trace" } else { "other" }))),
         model: None,
         duplicates,
         sent_key,

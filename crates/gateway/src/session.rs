@@ -361,8 +361,7 @@ impl Session {
         from: &Connection,
     ) {
         let (request, brought) = approval::unwrapped(request);
-        let key = headers.get("idempotency-key").and_then(|value| value.to_str().ok());
-        let said = match Said::by(&request, from, key) {
+        let said = match Said::by(&request, from, headers.get("idempotency-key")) {
             Ok(said) => said,
             Err(why) => {
                 let why = format!("the idempotency key cannot be used: {why}");

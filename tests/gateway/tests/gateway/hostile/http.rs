@@ -136,6 +136,30 @@ fn sf_5_a_request_that_breaks_the_rules_gets_the_status_that_they_ask_for() {
 }
 
 #[test]
+fn sf_5_a_key_that_cannot_be_one_is_refused_and_its_call_is_not_run() {
+    let world = World::of("sf_5_keys", "", By::Http, By::Stdio);
+    let client = world.client();
+    let call = |params: &str| {
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"pay","arguments":{{"id":"x"}}{params}}}}}"#
+        );
+        Request::to(client.address()).header("mcp-session-id", &client.session()).body(body)
+    };
+    for request in [
+        call(r#","idempotencyKey":42"#),
+        call(r#","idempotencyKey":"""#),
+        call(r#","_meta":{"dev.steadfast/idempotency-key":42}"#),
+        call("").header("idempotency-key", "schl\u{fc}ssel"),
+    ] {
+        let answer = send(&request).unwrap();
+        assert_eq!((answer.status, answer.code()), (200, Some(-32602)), "{answer:?}");
+    }
+    assert_eq!(world.count("pay x"), 0);
+    assert_eq!(send(&call(r#","idempotencyKey":null"#)).unwrap().code(), None);
+    assert_eq!(world.count("pay x"), 1);
+}
+
+#[test]
 fn sf_5_requests_that_never_end_keep_nobody_from_being_served() {
     let world = World::of("sf_5_half", "", By::Http, By::Stdio);
     let mut client = world.client();

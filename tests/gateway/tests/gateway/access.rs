@@ -74,6 +74,19 @@ fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
 }
 
 #[test]
+fn sf_7_a_server_gets_the_environment_of_its_client_without_what_is_ours() {
+    let world = World::new("sf_7_environment");
+    let script = "env > environment; exec cat";
+    let mut command = world.wrap_nothing("bank", &["--store", "memory", "--", "sh", "-c", script]);
+    command.env("STEADFAST_TOKEN", "s3cret").env("STEADFAST_STORE_KIND", "memory").env("BANK_TOKEN", "theirs");
+    let mut client = Client::on_streams(command);
+    client.send("initialize", json!({}));
+    let read = || std::fs::read_to_string(world.folder().join("environment")).unwrap_or_default();
+    crate::world::wait(|| read().contains("BANK_TOKEN=theirs"), || format!("what is theirs in {:?}", read()));
+    assert!(!read().contains("STEADFAST_") && !read().contains("s3cret"), "{}", read());
+}
+
+#[test]
 fn sf_7_a_page_of_a_stranger_is_refused_with_the_token_too() {
     let world = World::of("sf_7_pages", "", By::Http, By::Stdio);
     for token in [None, Some("s3cret")] {

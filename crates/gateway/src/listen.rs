@@ -42,8 +42,8 @@ pub struct Door {
     pub name: Arc<str>,
     /// The servers behind it.
     pub servers: Vec<Configured>,
-    /// Whether the tools of our own are offered.
-    pub reliability_tools: bool,
+    /// As whom its clients may use the tools of our own, if they are offered.
+    pub own_tools: Option<reliability::Caller>,
     /// The servers that sessions share, also those of other doors.
     pub pool: Arc<Pool>,
     /// Who may come in.
@@ -156,12 +156,8 @@ impl Listener {
             (Sharing::Shared | Sharing::PerSession { .. }, _) => server.alone(first.handshake(server)),
         });
         let (behind, keeping) = behind.unzip();
-        let own_tools = self.door.reliability_tools.then_some(match &self.door.local {
-            // Who needs no token has shown nothing.
-            Some(_) => reliability::Caller::Client,
-            None => reliability::Caller::Operator,
-        });
-        let session = Session::new(self.door.engine.clone(), behind, client, connection, own_tools, memory);
+        let (engine, own_tools) = (self.door.engine.clone(), self.door.own_tools);
+        let session = Session::new(engine, behind, client, connection, own_tools, memory);
         let kept = session.keep_servers(keeping);
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let taking = session.clone();

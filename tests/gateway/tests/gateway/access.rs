@@ -122,6 +122,20 @@ fn sf_7_a_page_of_a_stranger_is_refused_with_the_token_too() {
     }
 }
 
+/// The token of a client is in the hands of its model, which could otherwise forgive the tool that it broke.
+#[test]
+fn rp_13_a_token_lets_a_client_in_and_makes_it_no_operator() {
+    let config = "[trust]\ncount = 1\nseverities = [\"crash\"]\n[gateway]\nreliability_tools = true\n";
+    let world = World::of("rp_13_token", config, By::Http, By::Stdio);
+    let mut client = gateway(&world, Some("s3cret"));
+    client.call("pay", json!({ "id": "a", "fault": "die_after" }));
+    let lost = client.call("reliability_status", json!({}));
+    assert!(lost.text.starts_with("bank/pay: escalated"), "{lost:?}");
+    let refused = client.call("reliability_reset", json!({ "tool_name": "bank/pay" }));
+    assert!(refused.is_error && refused.text.contains("steadfast reset bank/pay"), "{refused:?}");
+    assert_eq!(client.call("reliability_status", json!({})).text, lost.text, "nothing was forgiven");
+}
+
 /// A session belongs to whoever opened it, also where it is kept for another gateway.
 #[test]
 fn sf_7_the_session_of_somebody_else_is_not_found() {

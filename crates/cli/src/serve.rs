@@ -1,7 +1,7 @@
 //! `steadfast serve`: many servers behind one address.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -20,10 +20,10 @@ use crate::streams;
 pub(crate) struct Options {
     #[command(flatten)]
     chosen: Chosen,
-    /// A file with `mcpServers`, as clients keep them; its servers are added to those of the configuration. May be given
-    /// more than once.
-    #[arg(long = "mcp-config", value_name = "FILE")]
-    mcp_config: Vec<PathBuf>,
+    /// A file with `mcpServers`, as clients keep them, or such JSON itself; its servers are added to those of the
+    /// configuration. May be given more than once.
+    #[arg(long = "mcp-config", value_name = "FILE OR JSON")]
+    mcp_config: Vec<OsString>,
     /// Where calls are remembered: memory, sqlite or redis. Stronger than the configuration.
     #[arg(long, value_name = "KIND")]
     store: Option<String>,

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use steadfast::{Config, ConfigFile, GivenText, Logging, Needed, OnDamage, Sources, Start, Steadfast, usual_sources};
+use steadfast::{
+    Config, ConfigFile, GivenText, Logging, Needed, OnDamage, Sources, Start, Steadfast, usual_sources,
+};
 
 use crate::failure::Failure;
 

@@ -78,7 +78,10 @@ fn sf_7_a_server_gets_the_environment_of_its_client_without_what_is_ours() {
     let world = World::new("sf_7_environment");
     let script = "env > environment; exec cat";
     let mut command = world.wrap_nothing("bank", &["--store", "memory", "--", "sh", "-c", script]);
-    command.env("STEADFAST_TOKEN", "s3cret").env("STEADFAST_STORE_KIND", "memory").env("BANK_TOKEN", "theirs");
+    command
+        .env("STEADFAST_TOKEN", "s3cret")
+        .env("STEADFAST_STORE_KIND", "memory")
+        .env("BANK_TOKEN", "theirs");
     let mut client = Client::on_streams(command);
     client.send("initialize", json!({}));
     let read = || std::fs::read_to_string(world.folder().join("environment")).unwrap_or_default();

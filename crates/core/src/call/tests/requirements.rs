@@ -411,11 +411,20 @@ fn tg_1_traces_that_no_two_calls_share_do_not_hide_a_loop() {
     };
     let mut world = World::new();
     let codes: Vec<_> = (0..12)
-        .map(|call| world.drive(traced(&format!("trace-{call}"), 1), &policy, &at_once(fails(Source::JsonRpc { code: -32602 }))))
+        .map(|call| {
+            world.drive(
+                traced(&format!("trace-{call}"), 1),
+                &policy,
+                &at_once(fails(Source::JsonRpc { code: -32602 })),
+            )
+        })
         .map(|result| (result.ended.unwrap_err().code, result.attempts))
         .collect();
     assert_eq!(world.runs, 2, "{codes:?}");
-    assert!(codes[2..].iter().all(|(code, _)| matches!(code, Code::LoopDetected | Code::ToolErrorLimit)), "{codes:?}");
+    assert!(
+        codes[2..].iter().all(|(code, _)| matches!(code, Code::LoopDetected | Code::ToolErrorLimit)),
+        "{codes:?}"
+    );
 
     // A trace that calls share is a turn: it has its limit, and another begins anew.
     let mut world = World::new();

@@ -120,7 +120,8 @@ fn sf_5_a_request_that_breaks_the_rules_gets_the_status_that_they_ask_for() {
         );
     }
     // As long as this a header may be.
-    let long = Request::to(address).header("mcp-session-id", &session).header("x-long", &"x".repeat(63 << 10));
+    let long =
+        Request::to(address).header("mcp-session-id", &session).header("x-long", &"x".repeat(63 << 10));
     let answer = send(&long.body(PING)).expect("an answer");
     assert_eq!(answer.status, 200, "{answer:?}");
     let before = resident(client.pid());

@@ -128,7 +128,10 @@ fn sf_5_an_answer_that_is_none_is_told_at_once_and_what_it_answers_is_not_run_ag
                 let mut arguments = answer;
                 arguments["id"] = json!(number.to_string());
                 let said = client.call("look", arguments.clone());
-                assert!(said.is_error && said.code.as_deref() != Some("outcome_unknown"), "{arguments}: {said:?}");
+                assert!(
+                    said.is_error && said.code.as_deref() != Some("outcome_unknown"),
+                    "{arguments}: {said:?}"
+                );
             }
             assert_eq!(client.call("pay", json!({ "id": "good" })).text, "pay good, run 1");
             client.request("ping", json!({}));
@@ -154,9 +157,10 @@ fn no_answers(back: By) -> Vec<Value> {
         ("200 OK", "application/json", r#"{"jsonrpc":"2.0","id":$ID,"result":{"#),
         ("200 OK", "application/json", r#"{"jsonrpc":"2.0","id":"another $ID","result":{"content":[]}}"#),
     ];
-    let bodies = bodies.iter().filter(|_| back == By::Http).map(|(status, kind, text)| {
-        json!({ "fault": "body", "status": status, "type": kind, "text": text })
-    });
+    let bodies = bodies
+        .iter()
+        .filter(|_| back == By::Http)
+        .map(|(status, kind, text)| json!({ "fault": "body", "status": status, "type": kind, "text": text }));
     lines.chain(bodies).collect()
 }
 

@@ -123,6 +123,8 @@ pub struct Call {
     retry_safe: bool,
     /// Claims made so far; numbers the owner tokens.
     claims: u32,
+    /// The grant that was spent for it, and in whose name.
+    spent: Option<(GrantId, Owner)>,
     /// The record that is ours, as we claimed it.
     record: Option<Arc<Record>>,
     /// Whether the store has the claim.
@@ -260,6 +262,7 @@ impl Call {
             arrived: now,
             retry_safe,
             claims: 0,
+            spent: None,
             record: None,
             store: StoreSight::Fine,
             lease_until: now,
@@ -340,7 +343,10 @@ impl Call {
             (State::Spending, Event::Spent(spend)) if spend.may_run() => {
                 Ok(self.start_or_go(shared, now, notices))
             }
-            (State::Spending, Event::Spent(_)) => Ok(self.lost_the_grant(shared, now, notices)),
+            (State::Spending, Event::Spent(_)) => {
+                self.spent = None;
+                Ok(self.lost_the_grant(shared, now, notices))
+            }
             (State::Starting, Event::Started(StartVerdict::Started)) => {
                 Ok(self.started(shared, now, notices))
             }

@@ -102,11 +102,6 @@ impl std::error::Error for UnusableKey {}
 /// The key that means intent: the first of the places that have one. All of them are looked at, so that none is passed over
 /// which its caller relies on.
 fn key(request: &Message, header: Option<&HeaderValue>) -> Result<Option<IdempotencyKey>, UnusableKey> {
-    let text = |value: Option<&str>| match value {
-        // As good as not there: so it is written where an optional field is always written.
-        None | Some("null") => Ok(None),
-        Some(value) => raw::string(value).map(Some).ok_or(UnusableKey::NotText),
-    };
     let header = header.map(|value| value.to_str().map(Cow::Borrowed)).transpose();
     let places = [
         text(request.meta_member("dev.steadfast/idempotency-key"))?,
@@ -116,6 +111,15 @@ fn key(request: &Message, header: Option<&HeaderValue>) -> Result<Option<Idempot
     ];
     let given = places.into_iter().flatten().next();
     given.map(IdempotencyKey::new).transpose().map_err(UnusableKey::Invalid)
+}
+
+/// What stands in one of the places.
+fn text(value: Option<&str>) -> Result<Option<Cow<'_, str>>, UnusableKey> {
+    match value {
+        // As good as not there: so it is written where an optional field is always written.
+        None | Some("null") => Ok(None),
+        Some(value) => raw::string(value).map(Some).ok_or(UnusableKey::NotText),
+    }
 }
 
 /// Where clients name the conversation.

@@ -331,6 +331,7 @@ impl Desk {
             actor: Some(self.actor.clone()),
             tenant: None,
             turn: None,
+            trace: None,
             model: None,
             duplicates: Duplicates::Joined(address),
             sent_key: match self.given {

@@ -18,7 +18,8 @@ use crate::failure::Failure;
 /// The most servers of one kind where each session has its own and nobody said how many there may be.
 const MOST_SESSIONS: usize = 64;
 
-/// A server that is started by this command. Everything that we were given is meant for it.
+/// A server that is started by this command. Everything that we were given is meant for it, but for what is meant for us: that
+/// may be the token by which clients come in, or the secret of the store.
 pub(crate) fn of_command(command: &[OsString], name: Option<Namespace>) -> Result<Configured, Failure> {
     let (program, args) = command
         .split_first()
@@ -27,7 +28,7 @@ pub(crate) fn of_command(command: &[OsString], name: Option<Namespace>) -> Resul
         program: program.clone(),
         args: args.to_vec(),
         folder: None,
-        environment: Environment::inherited_and(env::vars_os(), &BTreeMap::new()),
+        environment: Environment::inherited_and(not_ours(env::vars_os()), &BTreeMap::new()),
         patience: Patience::default(),
     };
     let name = name.unwrap_or_else(|| namespace_of(&launch));
@@ -86,6 +87,13 @@ pub(crate) fn of_config(server: &Server) -> Result<Configured, Failure> {
         }
     };
     Ok(Configured { name: server.name.clone(), prefix: None, sharing, start })
+}
+
+/// The variables that are not settings and secrets of our own.
+fn not_ours(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> impl Iterator<Item = (OsString, OsString)> {
+    variables.filter(|(name, _)| !name.as_encoded_bytes().starts_with(b"STEADFAST_"))
 }
 
 /// A server of which each session has its own.

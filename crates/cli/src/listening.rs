@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use clap::Args;
 use http::Request;
-use steadfast::Steadfast;
+use steadfast::{Config, Steadfast};
 use steadfast_core::id::{ActorId, Digest};
-use steadfast_gateway::{Configured, Connection, Door, Listener, Pool};
+use steadfast_gateway::{Caller, Configured, Connection, Door, Listener, Pool};
 use steadfast_mcp::http::front::{
     Endpoint, Names, Principal, ServeLimits, Settings, Tokens, not_found, serve,
 };
@@ -99,7 +99,7 @@ impl Listened {
                 store: steadfast.store().clone(),
                 name: path.as_str().into(),
                 servers,
-                reliability_tools: steadfast.config().global().gateway.reliability_tools,
+                own_tools: own_tools(&steadfast.config()),
                 pool: pool.clone(),
                 tokens: access.tokens.clone(),
                 local: access.local.clone(),
@@ -141,6 +141,12 @@ impl Listened {
         }
         let _ = tokio::time::timeout(LAST_WORDS, self.serving).await;
     }
+}
+
+/// As whom clients use the tools of our own, if they see them. A token lets a client in, and with it the model that uses it:
+/// nobody is an operator by it.
+pub(crate) fn own_tools(config: &Config) -> Option<Caller> {
+    config.global().gateway.reliability_tools.then_some(Caller::Client)
 }
 
 /// What carries the messages of many clients. Clients and servers are on this machine more often than not and need its other

@@ -1,7 +1,7 @@
 //! `steadfast serve`: many servers behind one address.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -10,7 +10,7 @@ use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 
 use crate::behind;
 use crate::failure::Failure;
-use crate::listening::{Access, Hosts, Listened, runtime, runtime_of_one};
+use crate::listening::{Access, Hosts, Listened, own_tools, runtime, runtime_of_one};
 use crate::output;
 use crate::sources::{self, Chosen};
 use crate::stop;
@@ -20,10 +20,10 @@ use crate::streams;
 pub(crate) struct Options {
     #[command(flatten)]
     chosen: Chosen,
-    /// A file with `mcpServers`, as clients keep them; its servers are added to those of the configuration. May be given
-    /// more than once.
-    #[arg(long = "mcp-config", value_name = "FILE")]
-    mcp_config: Vec<PathBuf>,
+    /// A file with `mcpServers`, as clients keep them, or such JSON itself; its servers are added to those of the
+    /// configuration. May be given more than once.
+    #[arg(long = "mcp-config", value_name = "FILE OR JSON")]
+    mcp_config: Vec<OsString>,
     /// Where calls are remembered: memory, sqlite or redis. Stronger than the configuration.
     #[arg(long, value_name = "KIND")]
     store: Option<String>,
@@ -64,7 +64,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
             output,
             connection: Connection::of_parent(),
             servers: together(&servers),
-            reliability_tools: config.global().gateway.reliability_tools,
+            own_tools: own_tools(&config),
         };
         wrap(steadfast.engine(), wrapped, stop).await;
     } else {

@@ -1,9 +1,12 @@
 //! Where the configuration comes from.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use steadfast::{Config, ConfigFile, Logging, Needed, OnDamage, Sources, Start, Steadfast, usual_sources};
+use steadfast::{
+    Config, ConfigFile, GivenText, Logging, Needed, OnDamage, Sources, Start, Steadfast, usual_sources,
+};
 
 use crate::failure::Failure;
 
@@ -39,10 +42,18 @@ impl Chosen {
         sources
     }
 
-    /// The same, and these files of others.
-    pub(crate) fn sources_and(&self, files: &[PathBuf]) -> Sources {
+    /// The same, and what clients keep as `mcpServers`: in these files, or in a text that stands there itself. No file that
+    /// anybody has begins with a brace.
+    pub(crate) fn sources_and(&self, of_clients: &[OsString]) -> Sources {
         let mut sources = self.sources();
-        sources.files.extend(files.iter().map(named));
+        for given in of_clients {
+            match given.to_str().filter(|text| text.trim_start().starts_with('{')) {
+                Some(json) => {
+                    sources.texts.push(GivenText { name: "--mcp-config".to_owned(), json: json.to_owned() });
+                }
+                None => sources.files.push(named(given)),
+            }
+        }
         sources
     }
 

@@ -11,7 +11,7 @@ use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 
 use crate::behind;
 use crate::failure::Failure;
-use crate::listening::{Access, Hosts, Listened, runtime, runtime_of_one};
+use crate::listening::{Access, Hosts, Listened, own_tools, runtime, runtime_of_one};
 use crate::output;
 use crate::sources::{self, Chosen};
 use crate::stop;
@@ -76,7 +76,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
                 output,
                 connection: Connection::of_parent(),
                 servers: vec![server],
-                reliability_tools: steadfast.config().global().gateway.reliability_tools,
+                own_tools: own_tools(&steadfast.config()),
             };
             wrap(steadfast.engine(), wrapped, stop).await;
         }

@@ -18,7 +18,7 @@ use crate::resolve::Cache;
 use crate::rule::{Rule, Rules, Selector};
 use crate::server::{self, Incomplete, Server, ServerDraft};
 use crate::setting::{Context, Form};
-use crate::sources::{Contents, Sources, Start};
+use crate::sources::{Contents, GivenText, Sources, Start};
 use crate::switch::{self, Switches};
 
 /// The embedded defaults: every setting with what it means, and the lowest layer.
@@ -74,6 +74,10 @@ impl Config {
                 Ok(None) => {}
                 Err(problem) => reader.keep(vec![problem]),
             }
+        }
+        for GivenText { name, json } in &sources.texts {
+            reader.layer += 1;
+            reader.read_json(&SourceText::new(name, json), PathBuf::new());
         }
         reader.read_environment();
         reader.read_flags();
@@ -159,15 +163,7 @@ impl<'s> Reader<'s> {
     fn read_file(&mut self, text: &Arc<SourceText>, folder: Option<PathBuf>) {
         let folder = folder.unwrap_or_default();
         if text.name.to_ascii_lowercase().ends_with(".json") {
-            match import::read(text) {
-                Ok(Imported { table, notes, problems }) => {
-                    self.notes.extend(notes);
-                    self.keep(problems);
-                    self.read_table(&table, folder, Form::Bare);
-                }
-                Err(problem) => self.keep(vec![problem]),
-            }
-            return;
+            return self.read_json(text, folder);
         }
         let (table, syntax) = node::read_toml(text);
         // What stands behind a slip of the syntax may have ended up in the wrong section, so that nothing
@@ -179,6 +175,18 @@ impl<'s> Reader<'s> {
         own.retain(|problem| problem.offset().is_none_or(|offset| offset < sure));
         self.problems.append(&mut own);
         self.keep(syntax);
+    }
+
+    /// What others wrote for themselves.
+    fn read_json(&mut self, text: &Arc<SourceText>, folder: PathBuf) {
+        match import::read(text) {
+            Ok(Imported { table, notes, problems }) => {
+                self.notes.extend(notes);
+                self.keep(problems);
+                self.read_table(&table, folder, Form::Bare);
+            }
+            Err(problem) => self.keep(vec![problem]),
+        }
     }
 
     fn read_table(&mut self, table: &Table, folder: PathBuf, form: Form) {

@@ -59,6 +59,6 @@ pub use live::{Live, Reload};
 pub use place::WrittenAt;
 pub use resolve::{Explained, Explanation, Origin, Origins, Resolved};
 pub use server::{Isolation, Reached, Server};
-pub use sources::{CONFIG_VARIABLE, ConfigFile, FILE_NAME, Flag, Needed, Sources, Start};
+pub use sources::{CONFIG_VARIABLE, ConfigFile, FILE_NAME, Flag, GivenText, Needed, Sources, Start};
 pub use steadfast_core::policy::Annotations;
 pub use switch::Switches;

@@ -19,6 +19,8 @@ pub struct Sources {
     /// Files, from weakest to strongest: the user's before the project's. `.toml` files are ours; `.json`
     /// files are those of others that we understand.
     pub files: Vec<ConfigFile>,
+    /// JSON of others that was given as it is, such as `mcpServers`. Stronger than the files.
+    pub texts: Vec<GivenText>,
     /// The environment.
     pub environment: BTreeMap<String, String>,
     /// What was given on the command line.
@@ -42,6 +44,15 @@ pub struct ConfigFile {
     pub path: PathBuf,
     /// Whether it must be there.
     pub needed: Needed,
+}
+
+/// What a file of others would hold, given without one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenText {
+    /// How it was given, for messages: `--mcp-config`.
+    pub name: String,
+    /// The JSON.
+    pub json: String,
 }
 
 /// Whether a file must be there.
@@ -81,7 +92,8 @@ impl Sources {
             Some(path) => ConfigFile { path: folder.join(path), needed: Needed::Always },
             None => ConfigFile { path: folder.join(FILE_NAME), needed: Needed::IfThere },
         };
-        Self { start, files: user.into_iter().chain([project]).collect(), environment, flags: Vec::new() }
+        let files = user.into_iter().chain([project]).collect();
+        Self { start, files, environment, ..Self::default() }
     }
 
     /// The files as they are now.

@@ -8,7 +8,9 @@
 //! A `once` grant belongs to the tool and the digest of the arguments, never to a call id, because a resend has
 //! a new one. It is spent in one atomic step that names the owner of the claim, before the attempt is marked as
 //! started: of two claims that saw the same grant one runs and the other asks again, and the one whose answer was
-//! lost may ask whether it was the one. Grants for a session or a time belong to the signature and are not used up.
+//! lost may ask whether it was the one. If the tool then asks for input instead of doing what was approved, the grant is
+//! given back: nothing was done under it, and the person has answered for the call that comes again. Grants for a session
+//! or a time belong to the signature and are not used up.
 //!
 //! A denial answers the calls that wait for it and is then forgotten: the next call asks again.
 
@@ -457,6 +459,13 @@ impl Approvals {
     /// as started; the same owner may repeat it when the answer was lost.
     pub fn spend(&mut self, id: GrantId, owner: Digest, now: Timestamp) -> Spend {
         self.grants.get_mut(&id).map_or(Spend::Gone, |grant| grant.spend(owner, now))
+    }
+
+    /// Gives back what this owner spent, because nothing was done under it. The grant of another stays as it is.
+    pub fn give_back(&mut self, id: GrantId, owner: Digest) {
+        if let Some(grant) = self.grants.get_mut(&id).filter(|grant| grant.spent_by == Some(owner)) {
+            grant.spent_by = None;
+        }
     }
 
     /// A conversation is over, and with it what was granted for it.

@@ -205,7 +205,11 @@ impl Drive {
                 }
                 Step::Finish { result, kept } => {
                     let kept = kept.into_iter().map(|kept| Keeping::of(kept, self));
-                    self.inner.keeper.keep(kept);
+                    let (first, later): (Vec<_>, Vec<_>) = kept.partition(Keeping::goes_before_the_answer);
+                    self.inner.keeper.keep(later.into_iter());
+                    for keeping in first {
+                        self.inner.keeper.try_now(keeping, &self.inner).await;
+                    }
                     self.ended(&result).await;
                     return result;
                 }

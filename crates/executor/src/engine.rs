@@ -19,7 +19,7 @@ use steadfast_core::dedupe::{Owner, Process, RunId};
 use steadfast_core::envelope::{
     BreakerHint, CallEnvelope, EnvelopeError, ErrorBody, ResultEnvelope, UnknownFields,
 };
-use steadfast_core::id::{Digest, Domain};
+use steadfast_core::id::{Digest, Domain, TurnId};
 use steadfast_core::json::Document;
 use steadfast_core::policy::{Annotations, ArgumentCheck, Policy, Profile, ToolClass};
 use steadfast_core::trust::Bounds;
@@ -118,6 +118,9 @@ pub struct CallOptions {
     /// What the client brings back to a call that asked for input, so that this round is another call than the first;
     /// see [`continuation_digest`](steadfast_core::key::continuation_digest).
     pub continuation: Option<Digest>,
+    /// The trace that the call belongs to, where its host names no turn and traces may be turns: one that two calls of a
+    /// conversation share is.
+    pub trace: Option<TurnId>,
 }
 
 impl Default for CallOptions {
@@ -131,6 +134,7 @@ impl Default for CallOptions {
             keys_of: KeysOf::Conversation,
             waits: Waits::NotForLong,
             continuation: None,
+            trace: None,
         }
     }
 }
@@ -416,6 +420,7 @@ impl Inner {
             keys_of: options.keys_of,
             waits: options.waits,
             continuation: options.continuation,
+            trace: options.trace.as_ref(),
             input_schema: schema.as_ref().map(Document::root),
         };
         let request = Request::from_params(envelope, params.root(), &policy, intake);

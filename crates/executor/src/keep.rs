@@ -1,6 +1,6 @@
 //! What did not get through to the store, repeated until it does.
 //!
-//! A result that could not be saved, a claim that could not be given back and a request for approval outlive their
+//! A result that could not be saved, a claim or grant that could not be given back and a request for approval outlive their
 //! call. They are kept in memory, in order and bounded; the oldest makes room, and that is told.
 
 use std::collections::VecDeque;
@@ -11,11 +11,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{Approvals, Wanted};
+use steadfast_core::approval::{Approvals, GrantId, Wanted};
 use steadfast_core::call::{Ask, Kept, Request};
 use steadfast_core::dedupe::{Release, Save};
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::id::TenantId;
+use steadfast_core::id::{Digest, TenantId};
 use steadfast_core::policy::ApprovalPolicy;
 use steadfast_core::redact;
 use steadfast_store::{Clock, Store, StoreError};
@@ -53,6 +53,7 @@ enum What {
     Save(Arc<dyn Store>, Box<Save>),
     Release(Arc<dyn Store>, Release),
     Park(Box<Parking>),
+    GiveBack { tenant: Option<TenantId>, grant: GrantId, spender: Digest },
 }
 
 /// A request for approval that outlives its call.
@@ -93,6 +94,13 @@ impl Keeper {
         self.added.notify_one();
     }
 
+    /// Tries this at once; if that comes to nothing, it is repeated like everything else.
+    pub(crate) async fn try_now(&self, keeping: Keeping, inner: &Inner) {
+        self.queue.lock().under_way += 1;
+        UnderWay { keeper: self, keeping: Some(keeping) }.repeat(inner).await;
+        self.added.notify_one();
+    }
+
     /// How much did not get through yet.
     pub(crate) fn len(&self) -> usize {
         let queue = self.queue.lock();
@@ -103,7 +111,9 @@ impl Keeper {
     /// claim may still be on the way.
     pub(crate) fn hurry(&self, now: Timestamp) {
         for keeping in &mut self.queue.lock().waiting {
-            if keeping.tries > 0 || matches!(keeping.what, What::Save(..) | What::Park(_)) {
+            if keeping.tries > 0
+                || matches!(keeping.what, What::Save(..) | What::Park(_) | What::GiveBack { .. })
+            {
                 keeping.due = keeping.due.min(now);
             }
         }
@@ -230,8 +240,20 @@ impl Keeping {
                 };
                 (What::Park(Box::new(parking)), now)
             }
+            Kept::GiveBack { grant, owner } => {
+                let tenant = drive.call.request().tenant.clone();
+                (What::GiveBack { tenant, grant, spender: owner.digest() }, now)
+            }
         };
         Self { what, tries: 0, due }
+    }
+
+    /// Whether its caller relies on it, who may hear the answer and call again at once.
+    pub(crate) fn goes_before_the_answer(&self) -> bool {
+        match self.what {
+            What::GiveBack { .. } => true,
+            What::Save(..) | What::Release(..) | What::Park(_) => false,
+        }
     }
 }
 
@@ -243,6 +265,9 @@ impl What {
             Self::Park(parking) => {
                 let now = inner.clock.now();
                 inner.change_approvals(&parking.tenant, |approvals| parking.ask(approvals, now)).await
+            }
+            Self::GiveBack { tenant, grant, spender } => {
+                inner.change_approvals(tenant, |approvals| approvals.give_back(*grant, *spender)).await
             }
         }
     }
@@ -273,6 +298,7 @@ impl fmt::Debug for What {
             Self::Save(_, save) => write!(f, "save {}", save.claimed.key.fingerprint()),
             Self::Release(_, release) => write!(f, "release {}", release.key.fingerprint()),
             Self::Park(parking) => write!(f, "park a call of {}", parking.request.tool),
+            Self::GiveBack { grant, .. } => write!(f, "give back grant {}", grant.0),
         }
     }
 }

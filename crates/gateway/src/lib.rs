@@ -55,6 +55,7 @@ pub use configured::{Configured, Sharing, Start};
 pub use listen::{Door, Listener};
 pub use local::{namespace_of, namespace_of_url};
 pub use pool::Pool;
+pub use reliability::Caller;
 pub use server::Backend;
-pub use who::{Connection, Said};
+pub use who::{Connection, Said, UnusableKey};
 pub use wrap::{Wrapped, wrap};

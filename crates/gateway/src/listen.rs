@@ -43,8 +43,8 @@ pub struct Door {
     pub name: Arc<str>,
     /// The servers behind it.
     pub servers: Vec<Configured>,
-    /// Whether the tools of our own are offered.
-    pub reliability_tools: bool,
+    /// As whom its clients may use the tools of our own, if they are offered.
+    pub own_tools: Option<reliability::Caller>,
     /// The servers that sessions share, also those of other doors.
     pub pool: Arc<Pool>,
     /// Who may come in.
@@ -168,12 +168,8 @@ impl Listener {
             (Sharing::Shared | Sharing::PerSession { .. }, _) => server.alone(first.handshake(server)),
         });
         let (behind, keeping) = behind.unzip();
-        let own_tools = self.door.reliability_tools.then_some(match &self.door.local {
-            // Who needs no token has shown nothing.
-            Some(_) => reliability::Caller::Client,
-            None => reliability::Caller::Operator,
-        });
-        let session = Session::new(self.door.engine.clone(), behind, client, connection, own_tools, memory);
+        let (engine, own_tools) = (self.door.engine.clone(), self.door.own_tools);
+        let session = Session::new(engine, behind, client, connection, own_tools, memory);
         let kept = session.keep_servers(keeping);
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let taking = session.clone();
@@ -477,7 +473,7 @@ mod tests {
             store: Arc::new(MemoryStore::default()),
             name: "door".into(),
             servers: vec![bank],
-            reliability_tools: false,
+            own_tools: None,
             pool: Arc::default(),
             tokens: Tokens::default(),
             local: Some(ActorId::new("me").unwrap()),

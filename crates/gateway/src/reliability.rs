@@ -1,7 +1,8 @@
 //! Two tools of our own, where they are wanted: how the tools stand, and the way to forgive one.
 //!
 //! `reliability_status` only reads. `reliability_reset` is for operators: a model that could forgive the tools that it
-//! broke would need no trust. Over MCP an operator is who came with a token; everybody else is told the way.
+//! broke would need no trust. The token with which a client comes in is the client's own, and so its model's: it makes
+//! nobody an operator. Whoever is none is told the way.
 
 use std::sync::Arc;
 
@@ -14,12 +15,12 @@ use steadfast_mcp::raw::{self, RawJson};
 pub(crate) const STATUS: &str = "reliability_status";
 pub(crate) const RESET: &str = "reliability_reset";
 
-/// Who calls.
+/// As whom clients use the tools of our own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Caller {
-    /// Somebody with a token of an operator.
+pub enum Caller {
+    /// A person who runs this, and nobody but such persons.
     Operator,
-    /// Anybody else.
+    /// Anybody else, with a token or without.
     Client,
 }
 

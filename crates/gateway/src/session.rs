@@ -420,8 +420,7 @@ impl Session {
         from: &Connection,
     ) {
         let (request, brought) = approval::unwrapped(request);
-        let key = headers.get("idempotency-key").and_then(|value| value.to_str().ok());
-        let said = match Said::by(&request, from, key) {
+        let said = match Said::by(&request, from, headers.get("idempotency-key")) {
             Ok(said) => said,
             Err(why) => {
                 let why = format!("the idempotency key cannot be used: {why}");
@@ -476,6 +475,7 @@ impl Session {
                 Some(_) | None => Waits::NotForLong,
             },
             continuation: said.continuation,
+            trace: said.trace.clone(),
         };
         let namespace = server.as_ref().map_or_else(nobody, |server| server.name.clone());
         let is_off = {

@@ -4,7 +4,9 @@
 //! that knows nothing either, there is no conversation, and equal calls may be those of strangers.
 
 use std::borrow::Cow;
+use std::fmt;
 
+use http::HeaderValue;
 use steadfast_core::call::{CallId, EqualCalls};
 use steadfast_core::envelope::IdempotencyKey;
 use steadfast_core::id::{ActorId, Digest, InvalidId, ModelId, SessionKey, ToolCallId, TurnId};
@@ -33,32 +35,35 @@ pub struct Said {
     pub call_id: Option<CallId>,
     /// The turn of the assistant.
     pub turn: Option<TurnId>,
+    /// The id of its trace, which may be that of a turn.
+    pub trace: Option<TurnId>,
     /// The model.
     pub model: Option<ModelId>,
     /// What the client brings back to a call that asked for input.
     pub continuation: Option<Digest>,
-    /// The trace that it belongs to.
+    /// The trace that it belongs to, as it is passed on.
     pub traceparent: Option<String>,
 }
 
 impl Said {
     /// What this request says, over this connection. A key that cannot be one is refused rather than passed over: its
     /// caller relies on it. `header` is the key of the HTTP request, where it has one.
-    pub fn by(request: &Message, connection: &Connection, header: Option<&str>) -> Result<Self, InvalidId> {
+    pub fn by(
+        request: &Message,
+        connection: &Connection,
+        header: Option<&HeaderValue>,
+    ) -> Result<Self, UnusableKey> {
         let text = |names: &[&str]| names.iter().find_map(|name| request.meta_text(name));
         let session = text(&["dev.steadfast/session"]).or_else(|| text(CONVERSATIONS));
-        let given = text(&["dev.steadfast/idempotency-key"])
-            .or(header.map(Cow::Borrowed))
-            .or_else(|| request.param_text("idempotencyKey"))
-            .or_else(|| text(&["io.mcp-gateway/idempotency-key"]));
         let trace = request.meta_text("traceparent");
         Ok(Self {
             session: session
                 .and_then(|text| SessionKey::new(text).ok())
                 .or_else(|| connection.session.clone()),
-            key: given.map(IdempotencyKey::new).transpose()?,
+            key: key(request, header)?,
             call_id: call_id(request),
-            turn: turn(request, trace.as_deref()).and_then(|text| TurnId::new(text).ok()),
+            turn: turn(request).and_then(|text| TurnId::new(text).ok()),
+            trace: trace.as_deref().and_then(trace_id),
             model: text(&["dev.steadfast/model"]).and_then(|text| ModelId::new(text).ok()),
             continuation: continuation(request),
             traceparent: trace.map(Cow::into_owned),
@@ -71,6 +76,49 @@ impl Said {
             Some(_) => EqualCalls::Joined,
             None => EqualCalls::JoinedIfRepeatable,
         }
+    }
+}
+
+/// Why what stands in the place of a key cannot be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnusableKey {
+    /// It is no text, or none that a header can carry.
+    NotText,
+    /// No key can be this text.
+    Invalid(InvalidId),
+}
+
+impl fmt::Display for UnusableKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotText => write!(f, "must be a text, in a header one of ASCII letters and signs"),
+            Self::Invalid(why) => why.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for UnusableKey {}
+
+/// The key that means intent: the first of the places that have one. All of them are looked at, so that none is passed over
+/// which its caller relies on.
+fn key(request: &Message, header: Option<&HeaderValue>) -> Result<Option<IdempotencyKey>, UnusableKey> {
+    let header = header.map(|value| value.to_str().map(Cow::Borrowed)).transpose();
+    let places = [
+        text(request.meta_member("dev.steadfast/idempotency-key"))?,
+        header.map_err(|_| UnusableKey::NotText)?,
+        text(request.param("idempotencyKey"))?,
+        text(request.meta_member("io.mcp-gateway/idempotency-key"))?,
+    ];
+    let given = places.into_iter().flatten().next();
+    given.map(IdempotencyKey::new).transpose().map_err(UnusableKey::Invalid)
+}
+
+/// What stands in one of the places.
+fn text(value: Option<&str>) -> Result<Option<Cow<'_, str>>, UnusableKey> {
+    match value {
+        // As good as not there: so it is written where an optional field is always written.
+        None | Some("null") => Ok(None),
+        Some(value) => raw::string(value).map(Some).ok_or(UnusableKey::NotText),
     }
 }
 
@@ -94,13 +142,17 @@ fn call_id(request: &Message) -> Option<CallId> {
     id("callId").map(CallId::InSession)
 }
 
-/// The turn, as the client names it: outright, as the request of its user, or as the trace that it belongs to.
-fn turn<'m>(request: &'m Message, trace: Option<&str>) -> Option<Cow<'m, str>> {
+/// The turn, as the client names it: outright, or as the request of its user.
+fn turn(request: &Message) -> Option<Cow<'_, str>> {
     request
         .meta_text("dev.steadfast/turn")
         .or_else(|| request.meta_text("vscode.requestId"))
         .or_else(|| codex_turn(request))
-        .or_else(|| trace.and_then(|trace| trace.split('-').nth(1)).map(|id| Cow::Owned(id.to_owned())))
+}
+
+/// The id of the trace, in the text that W3C has for it.
+fn trace_id(traceparent: &str) -> Option<TurnId> {
+    TurnId::new(traceparent.split('-').nth(1)?).ok()
 }
 
 /// Codex sends what it knows of the turn as JSON, as a string or as it is.
@@ -182,27 +234,42 @@ mod tests {
             (r#"{"x-codex-turn-metadata":"{\"turn_id\":\"c\"}"}"#, Some("c")),
             (r#"{"x-codex-turn-metadata":{"turn_id":"d"}}"#, Some("d")),
             (r#"{"x-codex-turn-metadata":"no JSON"}"#, None),
-            (
-                r#"{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}"#,
-                Some("0af7651916cd43dd8448eb211c80319c"),
-            ),
         ] {
             let said = said(&format!(r#"{{"_meta":{meta}}}"#));
             assert_eq!(said.turn.as_ref().map(TurnId::as_str), turn, "{meta}");
         }
+        // Not every trace is a turn, so it is told as what it is.
+        let traced =
+            said(r#"{"_meta":{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}"#);
+        assert_eq!(traced.trace.as_ref().map(TurnId::as_str), Some("0af7651916cd43dd8448eb211c80319c"));
+        assert_eq!(traced.turn, None);
     }
 
     #[test]
     fn a_key_is_found_wherever_it_may_stand_and_one_that_cannot_be_one_is_refused() {
-        let key = |params: &str, header| {
-            Said::by(&request(params), &connection(), header)
+        let key = |params: &str, header: Option<&str>| {
+            let header = header.map(|text| HeaderValue::from_bytes(text.as_bytes()).unwrap());
+            Said::by(&request(params), &connection(), header.as_ref())
                 .map(|said| said.key.map(|key| key.as_str().to_owned()))
         };
         let ours = r#"{"idempotencyKey":"param","_meta":{"dev.steadfast/idempotency-key":"meta"}}"#;
         assert_eq!(key(ours, Some("header")).unwrap().unwrap(), "meta");
         assert_eq!(key(r#"{"idempotencyKey":"param"}"#, Some("header")).unwrap().unwrap(), "header");
         assert_eq!(key(r#"{"idempotencyKey":"param"}"#, None).unwrap().unwrap(), "param");
-        assert_eq!(key(r#"{"idempotencyKey":""}"#, None), Err(InvalidId::Empty));
+        assert_eq!(key(r#"{"idempotencyKey":""}"#, None), Err(UnusableKey::Invalid(InvalidId::Empty)));
+        assert_eq!(key(r#"{"idempotencyKey":null}"#, None), Ok(None));
+        for params in [
+            r#"{"idempotencyKey":42}"#,
+            r#"{"idempotencyKey":true}"#,
+            r#"{"idempotencyKey":["a"]}"#,
+            r#"{"_meta":{"dev.steadfast/idempotency-key":42}}"#,
+            r#"{"_meta":{"io.mcp-gateway/idempotency-key":{}}}"#,
+            // Not hidden by another one either.
+            r#"{"idempotencyKey":42,"_meta":{"dev.steadfast/idempotency-key":"meta"}}"#,
+        ] {
+            assert_eq!(key(params, None), Err(UnusableKey::NotText), "{params}");
+        }
+        assert_eq!(key("{}", Some("schl\u{fc}ssel")), Err(UnusableKey::NotText));
     }
 
     #[test]

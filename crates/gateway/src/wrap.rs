@@ -28,8 +28,8 @@ pub struct Wrapped<R, W> {
     pub connection: Connection,
     /// The servers.
     pub servers: Vec<Configured>,
-    /// Whether the tools of our own are offered.
-    pub reliability_tools: bool,
+    /// As whom it may use the tools of our own, if they are offered.
+    pub own_tools: Option<Caller>,
 }
 
 /// How long calls that are under way may take when we are asked to end.
@@ -44,12 +44,11 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let Wrapped { input, output, connection, servers, reliability_tools } = wrapped;
+    let Wrapped { input, output, connection, servers, own_tools } = wrapped;
     let link = Link::new();
     let (client, writing) = line_writer(output, link.clone(), QueueLimits::default());
     let writing = tokio::spawn(writing);
     let (behind, keeping) = servers.iter().map(|server| server.alone(Handshake::default())).unzip();
-    let own_tools = reliability_tools.then_some(Caller::Client);
     let line = Client::Line(client.clone());
     let session = Session::new(engine.clone(), behind, line, connection, own_tools, None);
     let kept = session.keep_servers(keeping);

@@ -50,8 +50,8 @@ pub use opening::{Logging, OpenError, Opening, Steadfast, usual_sources};
 pub use plan::Plan;
 
 pub use steadfast_config::{
-    Config, ConfigErrors, ConfigFile, Explained, Explanation, Flag, Isolation, Needed, Problem, Reached,
-    Reload, Server, Sources, Start, StoreKind, Switches, WrittenAt, parse_span,
+    Config, ConfigErrors, ConfigFile, Explained, Explanation, Flag, GivenText, Isolation, Needed, Problem,
+    Reached, Reload, Server, Sources, Start, StoreKind, Switches, WrittenAt, parse_span,
 };
 pub use steadfast_core::key::DedupeMode;
 pub use steadfast_core::{

@@ -89,6 +89,15 @@ impl Answer {
         );
     }
 
+    /// An answer in one piece, which need not be one.
+    pub(crate) fn whole(&mut self, status: &str, kind: &str, body: &[u8]) {
+        let head = format!(
+            "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+            body.len()
+        );
+        let _ = self.stream.write_all(&[head.as_bytes(), body].concat());
+    }
+
     pub(crate) fn event(&mut self, data: &[u8]) {
         let mut text = Vec::new();
         if !self.begun {

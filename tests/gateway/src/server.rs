@@ -5,7 +5,8 @@
 //! `pay ID`, `look ID`, `ask ID`, `heard ID NAME`, `level LEVEL`, `resources/subscribe URI`, `cancelled`, `stdin closed`. All
 //! listed tools take `{"id": …, "fault": …, "times": …, "size": …}`: the fault shows in the first `times` runs with this id
 //! (always, without), and the effect is in the ledger before it. Some faults want more: `text` is what an error says, `code`
-//! the number of one, `lines` what is written as it stands (`$ID` is the id of the request, `hex:` begins bytes). `ask` takes
+//! the number of one, `lines` what is written as it stands (`$ID` is the id of the request, `hex:` begins bytes); over HTTP,
+//! `body` answers with the status, the content type and the text of these names instead of a stream. `ask` takes
 //! `{"id": …, "times": …}`, has its effect, and asks its client for a name so often before it answers. `tell` says by itself
 //! what servers say by themselves. These two are not listed.
 //!
@@ -267,6 +268,11 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
     }
     let size = usize::try_from(arguments["size"].as_u64().unwrap_or(0)).unwrap();
     let text = arguments["text"].as_str();
+    if let (Out::Http(answer), "body") = (out, fault) {
+        let said = ["status", "type"].map(|name| arguments[name].as_str().unwrap());
+        answer.lock().unwrap().whole(said[0], said[1], &bytes(text.unwrap(), id));
+        return None;
+    }
     match fault {
         "die_after" => std::process::exit(4),
         // For ever: whoever ends us ends this.

@@ -186,6 +186,7 @@ impl World {
             match kept {
                 Kept::Save(save) => drop(self.save(&save)),
                 Kept::Release(release) => self.store.release(&release),
+                Kept::GiveBack { grant, owner } => self.store.give_back(grant, &owner),
                 Kept::Park(_) => {}
             }
         }

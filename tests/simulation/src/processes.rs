@@ -62,6 +62,7 @@ impl World {
             actor: None,
             tenant: None,
             turn: None,
+            trace: None,
             model: None,
             duplicates: Duplicates::Joined(address),
             sent_key: if explicit { SentKey::Given } else { SentKey::Run },

@@ -176,6 +176,13 @@ impl Store {
         spend
     }
 
+    pub(crate) fn give_back(&mut self, grant: GrantId, owner: &Owner) {
+        self.approvals.give_back(grant, owner.digest());
+        if let Some(owners) = self.spent.get_mut(&(self.marker.0, grant)) {
+            owners.retain(|spender| spender != owner);
+        }
+    }
+
     /// Stores a refusal as if it were an answer; only a defect does that.
     pub(crate) fn put_directly(&mut self, record: Record) {
         self.records.apply(Write::Put {

@@ -21,10 +21,7 @@ impl Call {
         };
         match need {
             Need::Nobody => self.start_or_go(shared, now, notices),
-            Need::Spend(grant) => {
-                self.state = State::Spending;
-                Step::Spend { grant, owner: self.owner() }
-            }
+            Need::Spend(grant) => self.spend(grant),
             Need::Ask(ask) => {
                 notices.push(Notice::ApprovalAsked);
                 self.state = State::AwaitingApproval { ask: ask.clone() };
@@ -32,6 +29,14 @@ impl Call {
             }
             Need::Refuse(refusal) => self.refuse(shared, *refusal, now, notices),
         }
+    }
+
+    /// A grant is spent in the name of the claim.
+    fn spend(&mut self, grant: GrantId) -> Step {
+        let owner = self.owner();
+        self.spent = Some((grant, owner.clone()));
+        self.state = State::Spending;
+        Step::Spend { grant, owner }
     }
 
     pub(super) fn answered(
@@ -44,10 +49,7 @@ impl Call {
     ) -> Step {
         notices.push(Notice::ApprovalEnded { granted: matches!(answer, Approval::Granted(_)) });
         match answer {
-            Approval::Granted(Some(grant)) => {
-                self.state = State::Spending;
-                Step::Spend { grant, owner: self.owner() }
-            }
+            Approval::Granted(Some(grant)) => self.spend(grant),
             Approval::Granted(None) => self.start_or_go(shared, now, notices),
             Approval::Denied => {
                 self.refuse(shared, Refusal::us(say::approval_denied(&self.request)), now, notices)
@@ -71,7 +73,10 @@ impl Call {
         notices.push(Notice::InputRequired);
         self.put_off(shared, now);
         let result = CallResult { stage: Stage::InputRequired, ..self.result(Ok(question), now) };
-        self.release(result, Vec::new(), now, notices)
+        // An attempt before this one may have done what was approved, although nobody heard of it.
+        let unused = self.spent.take().filter(|_| self.attempts <= 1);
+        let kept = unused.map(|(grant, owner)| Kept::GiveBack { grant, owner });
+        self.release(result, kept.into_iter().collect(), now, notices)
     }
 
     /// Somebody else spent the grant first: ask again, unless nobody can be asked.

@@ -11,7 +11,7 @@ use crate::classify::{Aims, danger, signature};
 use crate::dedupe::{Address, Process, RunId};
 use crate::envelope::{CallEnvelope, EnvelopeError, IdempotencyKey};
 use crate::guard::check_arguments;
-use crate::id::{Digest, ToolRef};
+use crate::id::{Digest, ToolRef, TurnId};
 use crate::json::{Document, Limits, Value};
 use crate::key::{self, DedupeMode, GivenKey, Key, Scope};
 use crate::policy::{ArgumentCheck, ComputedKeys, Conflict, Policy, ToolClass};
@@ -39,6 +39,9 @@ pub struct Intake<'a> {
     pub waits: Waits,
     /// What the client brings back to a call that asked for input; see [`key::continuation_digest`].
     pub continuation: Option<Digest>,
+    /// The trace that the call belongs to, where those of a conversation may be its turns. It counts where nobody names the
+    /// turn.
+    pub trace: Option<&'a TurnId>,
     /// The tool's own input schema, where it is known. Only looked at where the policy enforces it.
     pub input_schema: Option<Value<'a>>,
 }
@@ -80,6 +83,7 @@ impl Request {
             actor: Some(target.actor_id.clone()),
             tenant: target.tenant_id.clone(),
             turn: target.turn_id.clone(),
+            trace: intake.trace.cloned(),
             model: target.model_id.clone(),
             duplicates: duplicates(envelope, &tool, digest, policy, given, &intake),
             sent_key: match given {

@@ -35,12 +35,13 @@ impl Call {
                 Caller::Waiting => self.answer_early(state, result, Upstream::LeaveAlone, notices),
                 Caller::Gone | Caller::GaveUp => self.stay(state),
             },
+            (State::AwaitingApproval { .. }, Others::None) => {
+                notices.push(Notice::ApprovalEnded { granted: false });
+                self.abandon(shared, now, notices);
+                self.release(result, Vec::new(), now, notices)
+            }
             (
-                State::AwaitingApproval { .. }
-                | State::Spending
-                | State::Starting
-                | State::BackingOff { .. }
-                | State::Renewing,
+                State::Spending | State::Starting | State::BackingOff { .. } | State::Renewing,
                 Others::None,
             ) => {
                 self.abandon(shared, now, notices);

@@ -123,6 +123,8 @@ pub struct Call {
     retry_safe: bool,
     /// Claims made so far; numbers the owner tokens.
     claims: u32,
+    /// The grant that was spent for it, and in whose name.
+    spent: Option<(GrantId, Owner)>,
     /// The record that is ours, as we claimed it.
     record: Option<Arc<Record>>,
     /// Whether the store has the claim.
@@ -241,13 +243,17 @@ impl Call {
     /// A call comes in. `seed` decides its jitter and nothing else.
     pub fn begin(
         shared: &mut Shared<'_>,
-        request: Request,
+        mut request: Request,
         policy: Arc<Policy>,
         seed: u64,
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> (Self, Step) {
         notices.push(Notice::CallStarted { at: now });
+        // Decided once: a call does not change its turn because another one came.
+        if request.turn.is_none() && policy.modes.guard != Mode::Off {
+            request.turn = request.trace.take().filter(|trace| shared.guard.is_turn(trace));
+        }
         let retry_safe = request.is_retry_safe(&policy);
         let mut call = Self {
             request,
@@ -256,6 +262,7 @@ impl Call {
             arrived: now,
             retry_safe,
             claims: 0,
+            spent: None,
             record: None,
             store: StoreSight::Fine,
             lease_until: now,
@@ -336,7 +343,10 @@ impl Call {
             (State::Spending, Event::Spent(spend)) if spend.may_run() => {
                 Ok(self.start_or_go(shared, now, notices))
             }
-            (State::Spending, Event::Spent(_)) => Ok(self.lost_the_grant(shared, now, notices)),
+            (State::Spending, Event::Spent(_)) => {
+                self.spent = None;
+                Ok(self.lost_the_grant(shared, now, notices))
+            }
             (State::Starting, Event::Started(StartVerdict::Started)) => {
                 Ok(self.started(shared, now, notices))
             }

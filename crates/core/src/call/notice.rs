@@ -39,7 +39,7 @@ pub enum Notice {
     KeyConflict,
     /// A person is asked.
     ApprovalAsked,
-    /// A person, or time, answered.
+    /// Nobody is asked any more: a person, or time, answered, or the call was withdrawn.
     ApprovalEnded {
         /// Whether it may run.
         granted: bool,

@@ -30,6 +30,8 @@ pub struct Request {
     pub tenant: Option<TenantId>,
     /// The turn, if the host tells it.
     pub turn: Option<TurnId>,
+    /// The trace that it belongs to, where that may be its turn; see [`LoopGuard::is_turn`](crate::guard::LoopGuard::is_turn).
+    pub trace: Option<TurnId>,
     /// The model, if the host tells it.
     pub model: Option<ModelId>,
     /// Whether and how duplicates are recognised.

@@ -193,6 +193,14 @@ pub enum Kept {
     /// Give this claim back. Not before the claim's own command has arrived or is void: a release must not
     /// overtake it.
     Release(Release),
+    /// Give back a grant that this owner spent: the tool asked for input and did nothing. Best before the caller hears of
+    /// it, who may call again at once.
+    GiveBack {
+        /// The grant.
+        grant: GrantId,
+        /// In whose name it was spent.
+        owner: Owner,
+    },
 }
 
 /// What a person is asked.

@@ -63,7 +63,7 @@ impl Verdict {
 
 /// The verdict of the built-in rules. `unknown` is what a transport error means that no rule knows.
 pub(super) fn decide(fault: &Fault, facts: &Facts<'_>, unknown: Nature) -> Decision {
-    use Reach::{Answered, Refused, Unknown};
+    use Reach::{Refused, Unknown};
     match fault.source {
         Source::Transport { error, written } => transport(error, written, facts, unknown),
         Source::Http { status } => {
@@ -93,7 +93,9 @@ pub(super) fn decide(fault: &Fault, facts: &Facts<'_>, unknown: Nature) -> Decis
         // A panic is a mistake in the tool's own code, in our process: it would be made again. How far the tool got
         // before it, nobody knows.
         Source::Panic => Verdict::permanent(Unknown, Severity::Crash).by("panic"),
-        Source::BadAnswer => Verdict::permanent(Answered, Severity::Validation).by("bad-answer"),
+        // Something came back, but nobody can read in it that the tool said no: it may as well have said yes. Asking again
+        // would most likely give the same.
+        Source::BadAnswer => Verdict::permanent(Unknown, Severity::Validation).by("bad-answer"),
     }
 }
 

@@ -204,7 +204,7 @@ fn every_kind_of_fault_gets_its_verdict_and_its_rule() {
         (Source::Exit { code: None, signal: None }, "", Transient, Unknown, S::Crash, "exit"),
         (TIMED_OUT, "", Transient, Unknown, S::Timeout, "timeout"),
         (Source::Panic, "", Permanent, Unknown, S::Crash, "panic"),
-        (Source::BadAnswer, "expected an object", Permanent, Answered, S::Validation, "bad-answer"),
+        (Source::BadAnswer, "expected an object", Permanent, Unknown, S::Validation, "bad-answer"),
         // Words thrown in place of an answer are believed about the transport, but prove nothing.
         (Source::Tool, "Service unavailable (503)", Transient, Unknown, S::ServerError, "text.http.503"),
         (Source::Tool, "Rate limit exceeded (429)", Transient, Answered, S::Transient, "text.http.429"),

@@ -58,7 +58,7 @@ use turns::{Certainty, Reached, TurnMark, Turns};
 
 /// How many failing calls are remembered per session.
 pub const MOST_CALLS: usize = 64;
-/// How many turns that the host named are remembered per session.
+/// How many turns that the host named are remembered per session, and how many traces that may be turns.
 pub const MOST_TURNS: usize = 32;
 
 /// A call as the guard sees it.
@@ -162,6 +162,8 @@ pub struct LoopGuard {
     /// Successes that repeat, where they are watched; the newest is last.
     repeats: VecDeque<Repeat>,
     turns: Turns,
+    /// Traces of which there was a call; the newest is last. Not kept across restarts: a trace is seldom older than that.
+    traces: VecDeque<TurnId>,
     /// Successes so far; two readings that differ say that something worked in between.
     successes: u64,
 }
@@ -274,6 +276,16 @@ struct Repeat {
 }
 
 impl LoopGuard {
+    /// A call belongs to this trace and its host names no turn; whether the trace is its turn. It is once an earlier call of
+    /// the session shared it: a client may give every call a trace of its own, and those are no turns. The first call of a
+    /// trace is therefore not of the turn that it begins; what it did counts where the turn is guessed.
+    pub fn is_turn(&mut self, trace: &TurnId) -> bool {
+        let known = self.traces.iter().position(|known| known == trace);
+        let trace = known.and_then(|at| self.traces.remove(at)).unwrap_or_else(|| trace.clone());
+        push_bounded(&mut self.traces, trace, MOST_TURNS);
+        known.is_some()
+    }
+
     /// Whether the call would be refused now. Counts nothing.
     pub fn would_refuse(
         &self,

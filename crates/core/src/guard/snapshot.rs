@@ -62,7 +62,8 @@ impl LoopGuard {
         }
         row.drain(..row.len().saturating_sub(LONGEST_ROW));
         repeats.drain(..repeats.len().saturating_sub(MOST_CALLS));
-        Ok(Self { failing, row, repeats, turns: Turns::restore(told, guess), successes })
+        let (turns, traces) = (Turns::restore(told, guess), VecDeque::new());
+        Ok(Self { failing, row, repeats, turns, traces, successes })
     }
 }
 

@@ -908,6 +908,23 @@ proptest! {
 }
 
 #[test]
+fn a_trace_is_a_turn_from_its_second_call_on_and_only_the_newest_are_known() {
+    let mut guard = LoopGuard::default();
+    let trace = |number: usize| TurnId::new(format!("trace {number}")).unwrap();
+    assert!(!guard.is_turn(&trace(0)));
+    assert!(guard.is_turn(&trace(0)) && guard.is_turn(&trace(0)));
+    for number in 1..MOST_TURNS {
+        assert!(!guard.is_turn(&trace(number)), "{number}");
+    }
+    assert!(guard.is_turn(&trace(0)), "it is used again, and so not the oldest");
+    for number in 1_000..1_000 + MOST_TURNS {
+        assert!(!guard.is_turn(&trace(number)), "{number}");
+    }
+    assert!(!guard.is_turn(&trace(0)), "forgotten");
+    assert_eq!(guard.traces.len(), MOST_TURNS);
+}
+
+#[test]
 fn memory_stays_bounded_whatever_a_model_and_its_host_do() {
     let policy = GuardPolicy {
         per_turn: NonZeroU32::MAX,

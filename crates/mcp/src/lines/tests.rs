@@ -106,6 +106,64 @@ proptest! {
     }
 }
 
+/// Bytes of which many are those that matter here.
+fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
+    let byte = prop_oneof![Just(b'\n'), Just(b'\r'), Just(b' '), any::<u8>()];
+    let message = Just([PING.as_bytes(), b"\n"].concat());
+    let piece = prop_oneof![byte.prop_map(|byte| vec![byte]), message];
+    proptest::collection::vec(piece, 0..60).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_nothing_is_lost_kept_or_made_up(input in any_bytes(), size in 1_usize..50, longest in 0_usize..60) {
+        let mut splitter = Splitter::new(longest);
+        let mut all = Vec::new();
+        for chunk in input.chunks(size) {
+            splitter.room().extend_from_slice(chunk);
+            all.extend(std::iter::from_fn(|| splitter.next_piece()));
+            let kept = splitter.room().len();
+            prop_assert!(kept <= longest + 1, "{kept} bytes are kept of lines of at most {longest}");
+        }
+        all.extend(splitter.finish());
+        // Another way to say what lines are.
+        let mut lines: Vec<&[u8]> = input.split(|byte| *byte == b'\n').collect();
+        let half = lines.pop().unwrap_or_default();
+        let cut = |line: &[u8]| Bytes::copy_from_slice(line.strip_suffix(b"\r").unwrap_or(line));
+        let mut expected: Vec<Piece> = lines
+            .into_iter()
+            .filter_map(|line| match cut(line).len() > longest {
+                true => Some(Piece::TooLong { bytes: line.len() as u64 }),
+                false => (!line.trim_ascii().is_empty()).then(|| Piece::Line(cut(line))),
+            })
+            .collect();
+        // What is left at the end is looked at as it stands: it may have been going to be a line that fits.
+        expected.extend(match half.len() > longest + 1 {
+            true => Some(Piece::TooLong { bytes: half.len() as u64 }),
+            false => (!half.trim_ascii().is_empty()).then(|| Piece::Half(cut(half))),
+        });
+        prop_assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn whatever_comes_every_line_is_told_of_and_a_message_is_its_line(input in any_bytes()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let all = runtime.block_on(read_all(&input, 1000));
+        let lines = input.split_inclusive(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+        prop_assert_eq!(all.len(), lines.clone().count());
+        for (received, line) in all.iter().zip(lines) {
+            let line = line.strip_suffix(b"\n").unwrap_or(line);
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let told = match received {
+                Received::Message(message) => message.bytes(),
+                Received::NotAMessage { line, .. } | Received::Half(line) => line,
+                Received::TooLong { .. } => panic!("no line is that long"),
+            };
+            prop_assert_eq!(&told[..], line);
+        }
+    }
+}
+
 fn pieces(chunks: &[&[u8]]) -> Vec<Piece> {
     let mut splitter = Splitter::new(6);
     let mut all = Vec::new();

@@ -338,6 +338,61 @@ proptest! {
     fn nothing_panics_on_any_input(text in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = Message::parse(text, 150);
     }
+
+    /// Close to a message is where a reader can go wrong: a byte lost, doubled or changed in one that is good.
+    #[test]
+    fn a_message_that_was_damaged_is_refused_or_carried_byte_for_byte(
+        (text, _) in any_request(),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), damage()), 1..4),
+    ) {
+        let mut bytes = text.into_bytes();
+        for (at, damage) in damage {
+            let at = at.index(bytes.len().max(1)).min(bytes.len());
+            match damage {
+                Damage::Cut => bytes.truncate(at),
+                Damage::Lost if at < bytes.len() => { bytes.remove(at); }
+                Damage::Changed(to) if at < bytes.len() => bytes[at] = to,
+                Damage::Lost | Damage::Changed(_) => {}
+                Damage::Added(byte) => bytes.insert(at, byte),
+                Damage::Doubled => { let half = bytes[at..].to_vec(); bytes.extend(half); }
+            }
+        }
+        let Ok(message) = Message::parse(bytes.clone(), usize::MAX) else { return Ok(()) };
+        prop_assert_eq!(message.bytes(), &bytes);
+        let same = message.rewrite().finish();
+        prop_assert_eq!(same.bytes(), &bytes);
+        // Whatever is asked of it has an answer.
+        let _ = (message.kind(), message.name(), message.arguments(), message.progress_token());
+        let _ = (message.result(), message.error_code(), message.error_text(), message.meta_text("vendor"));
+        // One that is changed is still a message, and says the rest as it did.
+        let there = message.rewrite().id(&Id::number(7)).finish();
+        let again = Message::parse(there.bytes().clone(), usize::MAX);
+        prop_assert_eq!(again.map(|again| again.places_for_test()), Ok(there.places_for_test()));
+        let flat = Message::parse(message.one_line(), usize::MAX).unwrap();
+        prop_assert_eq!(flat.places_for_test(), message.places_for_test());
+        prop_assert!(!flat.bytes().contains(&b'\n') && !flat.bytes().contains(&b'\r'));
+    }
+}
+
+/// What becomes of a byte on a bad day.
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    Cut,
+    Lost,
+    Changed(u8),
+    Added(u8),
+    Doubled,
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let byte = || prop_oneof![prop::sample::select(b"{}[]\",:\\ \n\r0e-u\0\xff".to_vec()), any::<u8>()];
+    prop_oneof![
+        Just(Damage::Cut),
+        Just(Damage::Lost),
+        Just(Damage::Doubled),
+        byte().prop_map(Damage::Changed),
+        byte().prop_map(Damage::Added),
+    ]
 }
 
 impl Message {

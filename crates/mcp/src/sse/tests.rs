@@ -72,6 +72,39 @@ fn events_that_we_write_are_read_back() {
 
 proptest! {
     #[test]
+    fn whatever_comes_is_bounded_and_harms_nothing(
+        input in proptest::collection::vec(
+            prop_oneof![
+                prop::sample::select(vec!["data", "data: ", "id: ", "event:", "retry: 9", "\n", "\r", "\r\n", "\n\n", ":", "\u{feff}"])
+                    .prop_map(|text| text.as_bytes().to_vec()),
+                proptest::collection::vec(any::<u8>(), 0..30),
+            ],
+            0..60,
+        ),
+        size in 1_usize..40,
+        longest in 0_usize..40,
+    ) {
+        let mut parser = Parser::new(longest);
+        for chunk in input.concat().chunks(size) {
+            parser.push(chunk);
+            while let Some(item) = parser.next_item() {
+                if let Item::Event(event) = item {
+                    prop_assert!(!event.data.is_empty() && event.data.len() <= longest, "{event:?}");
+                }
+            }
+            let event = &parser.event;
+            let kept = parser.buffer.len() + event.first.as_ref().map_or(0, Bytes::len) + event.rest.len();
+            prop_assert!(kept <= 2 * longest + FIELD, "{kept} bytes are kept of events of at most {longest}");
+        }
+        // What comes then is read like anything else.
+        parser.push(b"\n\n");
+        while parser.next_item().is_some() {}
+        parser.push(b"data: x\n\n");
+        let then = if longest == 0 { Item::TooLong } else { data("x") };
+        prop_assert_eq!(parser.next_item(), Some(then));
+    }
+
+    #[test]
     fn events_do_not_depend_on_where_the_reads_are_cut(
         lines in proptest::collection::vec("(data: ?|id: |:|)[a-c]{0,12}", 0..12),
         end in prop_oneof![Just("\n"), Just("\r"), Just("\r\n")],

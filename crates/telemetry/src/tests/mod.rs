@@ -127,6 +127,7 @@ fn request(envelope: &CallEnvelope, policy: &Policy) -> Request {
         keys_of: KeysOf::Conversation,
         waits: Waits::NotForLong,
         continuation: None,
+        trace: None,
         input_schema: None,
     };
     Request::from_envelope(envelope, policy, intake).unwrap()

@@ -551,6 +551,7 @@ impl<'i> World<'i> {
             match kept {
                 Kept::Save(save) => drop(self.store.save(save, self.now)),
                 Kept::Release(release) => self.store.release(release),
+                Kept::GiveBack { grant, owner } => self.store.approvals.give_back(*grant, owner.digest()),
                 Kept::Park(ask) => {
                     let request = driven.call.request();
                     let wanted = Wanted {

@@ -94,6 +94,8 @@ pub(super) fn request(draw: &mut Draw<'_>, number: u64, now: Timestamp) -> Reque
         actor: None,
         tenant: None,
         turn: (shape & 2 != 0).then(|| known(TurnId::new("turn"))),
+        trace: (shape & 4 != 0)
+            .then(|| known(TurnId::new(if number.is_multiple_of(3) { "trace" } else { "other" }))),
         model: None,
         duplicates,
         sent_key,

@@ -74,6 +74,22 @@ fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
 }
 
 #[test]
+fn sf_7_a_server_gets_the_environment_of_its_client_without_what_is_ours() {
+    let world = World::new("sf_7_environment");
+    let script = "env > environment; exec cat";
+    let mut command = world.wrap_nothing("bank", &["--store", "memory", "--", "sh", "-c", script]);
+    command
+        .env("STEADFAST_TOKEN", "s3cret")
+        .env("STEADFAST_STORE_KIND", "memory")
+        .env("BANK_TOKEN", "theirs");
+    let mut client = Client::on_streams(command);
+    client.send("initialize", json!({}));
+    let read = || std::fs::read_to_string(world.folder().join("environment")).unwrap_or_default();
+    crate::world::wait(|| read().contains("BANK_TOKEN=theirs"), || format!("what is theirs in {:?}", read()));
+    assert!(!read().contains("STEADFAST_") && !read().contains("s3cret"), "{}", read());
+}
+
+#[test]
 fn sf_7_a_page_of_a_stranger_is_refused_with_the_token_too() {
     let world = World::of("sf_7_pages", "", By::Http, By::Stdio);
     for token in [None, Some("s3cret")] {
@@ -107,6 +123,20 @@ fn sf_7_a_page_of_a_stranger_is_refused_with_the_token_too() {
             assert_eq!(send(&request).unwrap().status, status, "{host:?} {origin:?}");
         }
     }
+}
+
+/// The token of a client is in the hands of its model, which could otherwise forgive the tool that it broke.
+#[test]
+fn rp_13_a_token_lets_a_client_in_and_makes_it_no_operator() {
+    let config = "[trust]\ncount = 1\nseverities = [\"crash\"]\n[gateway]\nreliability_tools = true\n";
+    let world = World::of("rp_13_token", config, By::Http, By::Stdio);
+    let mut client = gateway(&world, Some("s3cret"));
+    client.call("pay", json!({ "id": "a", "fault": "die_after" }));
+    let lost = client.call("reliability_status", json!({}));
+    assert!(lost.text.starts_with("bank/pay: escalated"), "{lost:?}");
+    let refused = client.call("reliability_reset", json!({ "tool_name": "bank/pay" }));
+    assert!(refused.is_error && refused.text.contains("steadfast reset bank/pay"), "{refused:?}");
+    assert_eq!(client.call("reliability_status", json!({})).text, lost.text, "nothing was forgiven");
 }
 
 /// A session belongs to whoever opened it, also where it is kept for another gateway.

@@ -253,8 +253,13 @@ fn rp_7_our_question_and_that_of_the_server_do_not_lose_each_other() {
         answer = again(&mut client, &arguments, &answer, accepts("once"));
     }
     assert_eq!(Said::of(&answer).text, "pay a, run 1", "{answer}");
-    assert_eq!(asked, ["dev.steadfast/approval", "who", "dev.steadfast/approval"]);
+    // Who said yes is not asked again because the server wanted to know something first.
+    assert_eq!(asked, ["dev.steadfast/approval", "who"]);
     assert_eq!((world.count("pay a"), world.count("saw what is not for it")), (1, 0));
+    // And that yes is used up now.
+    let next = client.request("tools/call", modern(&json!({ "id": "a" }), json!({})));
+    assert_eq!(next["result"]["resultType"], "input_required", "{next}");
+    assert_eq!(world.count("pay a"), 1);
 }
 
 // ---- what nobody knows ----

@@ -166,6 +166,12 @@ fn whatever_a_server_writes_besides_its_answer_is_in_nobodys_way() {
         );
         let said = client.call("look", json!({ "id": "half", "fault": "half_line", "times": 1 }));
         assert_eq!(said.text, "look half, run 2");
+        // The same around a write: what is beside the answer changes nothing, and half an answer is none.
+        let said = client.call("pay", json!({ "id": "garbage", "fault": "garbage" }));
+        assert_eq!(said.text, "pay garbage, run 1");
+        let said = client.call("pay", json!({ "id": "half", "fault": "half_line", "times": 1 }));
+        assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+        assert_eq!((world.count("pay garbage"), world.count("pay half")), (1, 1));
         let said = client.call("look", json!({ "id": "flood", "fault": "flood", "size": 5_000 }));
         assert_eq!(said.text, "look flood, run 1");
         let told = client.heard.iter().filter(|message| message["method"] == "notifications/message").count();

@@ -49,6 +49,24 @@ fn tg_1_the_second_identical_failure_is_told_as_a_loop_and_the_third_is_not_run(
     });
 }
 
+/// A client with tracing, each of whose calls is the root of a trace, says nothing of turns by it.
+#[test]
+fn tg_1_a_loop_is_seen_although_each_call_has_a_trace_of_its_own() {
+    World::each("tg_1_traced", "", |world| {
+        let mut client = world.client();
+        let said: Vec<_> = (0..12)
+            .map(|number| {
+                let trace = format!("00-{number:032x}-b7ad6b7169203331-01");
+                client.call_with("look", json!({}), json!({ "traceparent": trace }))
+            })
+            .collect();
+        assert!(said[1].text.contains("[LOOP DETECTED]"), "{:?}", said[1]);
+        let is_stop = |code: &str| ["loop_detected", "tool_error_limit"].contains(&code);
+        assert!(said[2..].iter().all(|said| said.code.as_deref().is_some_and(is_stop)), "{said:?}");
+        assert_eq!(world.count("refused look"), 2, "{:?}", world.ledger());
+    });
+}
+
 #[test]
 fn tg_2_the_fifth_failure_of_a_turn_stops_its_tools() {
     World::each("tg_2_cap", "trust.mode = \"off\"\n", |world| {

@@ -271,20 +271,23 @@ fn tg_1_a_model_that_insists_on_a_tool_that_nobody_has_is_stopped() {
 }
 
 #[test]
-fn the_servers_of_a_client_are_taken_from_its_own_file_and_spoken_to_on_our_streams() {
+fn the_servers_of_a_client_are_taken_from_its_own_file_or_its_text_and_spoken_to_on_our_streams() {
     let served = Served::quiet("of_a_client", "");
     fs::remove_file(served.folder.join("steadfast.toml")).unwrap();
     let file = served.folder.join("mcp.json");
     let server = |name: &str| json!({ "command": env!("CARGO_BIN_EXE_steadfast-test-server"), "args": [served.folder.join(name)] });
     let servers = json!({ "mcpServers": { "bank": server("bank"), "mail": server("mail") } });
     fs::write(&file, servers.to_string()).unwrap();
-    let mut client = Client::on_streams(served.command(&["--stdio", "--mcp-config", file.to_str().unwrap()]));
-    client.initialize();
-    assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
-    assert_eq!(client.call("mail__pay", json!({ "id": "a" })).text, "pay a, run 1");
-    let (bank, mail) = (served.process("bank"), served.process("mail"));
-    assert!(client.hang_up().success());
-    assert!(!lives(bank) && !lives(mail));
+    for (run, given) in [file.to_str().unwrap(), &servers.to_string()].iter().enumerate() {
+        let mut client = Client::on_streams(served.command(&["--stdio", "--mcp-config", given]));
+        client.initialize();
+        assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4, "{given}");
+        let id = run.to_string();
+        assert_eq!(client.call("mail__pay", json!({ "id": id })).text, format!("pay {id}, run 1"));
+        let (bank, mail) = (served.process("bank"), served.process("mail"));
+        assert!(client.hang_up().success());
+        assert!(!lives(bank) && !lives(mail));
+    }
 }
 
 #[test]

@@ -112,6 +112,27 @@ fn a_person_s_no_is_final_for_this_call_and_stored_nowhere() {
     assert_eq!(name_of(&step), "Ask", "the next call asks again");
 }
 
+/// Whoever counts the calls that wait for a person counts these two.
+#[test]
+fn every_question_that_is_told_of_is_also_told_to_be_over() {
+    let policy = asking();
+    for end in [
+        Event::Answered(Approval::Granted(None)),
+        Event::Answered(Approval::Denied),
+        Event::Answered(Approval::Nobody),
+        Event::Cancelled(Others::None),
+        Event::Disconnected(Others::None),
+    ] {
+        let mut world = World::new();
+        let (mut call, step) = world.begin(interactive(&policy, "k"), &policy);
+        assert_eq!(name_of(&step), "Ask");
+        world.on(&mut call, end.clone());
+        let asked = world.count(|notice| *notice == Notice::ApprovalAsked);
+        let over = world.count(|notice| matches!(notice, Notice::ApprovalEnded { .. }));
+        assert_eq!((asked, over), (1, 1), "{end:?}");
+    }
+}
+
 #[test]
 fn an_unanswered_question_is_parked_when_its_time_is_over_and_within_the_deadline() {
     let policy = asking();

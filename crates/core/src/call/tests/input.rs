@@ -97,6 +97,42 @@ fn a_question_says_nothing_about_trust_even_where_the_command_is_dangerous() {
     assert_ne!(world.count(|notice| matches!(notice, Notice::TrustChanged(_))), 0, "when it ran, it counts");
 }
 
+/// A person approved the call, and the tool wants to know something first: the same person is not asked again for it.
+#[test]
+fn a_grant_for_one_call_is_given_back_when_the_tool_only_asks() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.approval.when = AskWhen::Always;
+    let mut world = World::new();
+    world.grant_once(&request(&policy), &policy);
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(asks())));
+    assert_eq!(result.stage, Stage::InputRequired);
+    let [Kept::GiveBack { grant, owner }] = &kept[..] else { panic!("{kept:?}") };
+    world.approvals.give_back(*grant, Digest::of(b"somebody else"));
+    assert_eq!(code(&world.drive(next_round(&policy), &policy, &[])), Some(Code::ApprovalRequired));
+    world.approvals.give_back(*grant, owner.digest());
+    let (mut call, _) = world.begin(next_round(&policy), &policy);
+    let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(paid())));
+    assert_eq!((result.stage, kept), (Stage::Final, vec![]));
+    assert_eq!(
+        code(&world.drive(request(&policy), &policy, &[])),
+        Some(Code::ApprovalRequired),
+        "it is spent now"
+    );
+    assert_eq!(world.runs, 2);
+
+    // Where an attempt before it may have done it, it stays spent.
+    let mut policy = super::policy(ToolClass::Idempotent);
+    policy.approval.when = AskWhen::Always;
+    let mut world = World::new();
+    world.grant_once(&request(&policy), &policy);
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    assert_eq!(name_of(&world.on(&mut call, Event::Ran(http(502)))), "Wait");
+    world.wake(&mut call);
+    let (_, kept) = finished_keeping(world.on(&mut call, Event::Ran(asks())));
+    assert_eq!(kept, vec![]);
+}
+
 #[test]
 fn a_question_that_comes_too_late_leaves_nothing_unknown() {
     let policy = policy(ToolClass::Mutating);

@@ -432,6 +432,7 @@ fn intake<'a>(process: &'a Process, run: &'a RunId) -> Intake<'a> {
         keys_of: KeysOf::Conversation,
         waits: Waits::NotForLong,
         continuation: None,
+        trace: None,
         input_schema: None,
     }
 }

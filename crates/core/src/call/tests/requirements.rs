@@ -4,6 +4,7 @@
 use super::*;
 use crate::code::Status;
 use crate::envelope::{ErrorBody, MatchedOn};
+use crate::id::TurnId;
 use crate::policy::{Conflict, Jitter};
 
 fn success(result: &ResultEnvelope) -> bool {
@@ -397,4 +398,41 @@ fn eh_7_2_after_mixed_errors_the_counter_is_one() {
     let step = world.on(&mut third, Event::Ran(http(429)));
     assert_eq!(name_of(&step), "Wait", "the rate limit is");
     assert_eq!(world.breaker.counts().in_a_row, 1);
+}
+
+/// A client that traces gives every call a root span of its own, or one to all calls of a turn. Only the second says anything
+/// about turns; that every call had its own made the guard forget at each of them what had failed before.
+#[test]
+fn tg_1_traces_that_no_two_calls_share_do_not_hide_a_loop() {
+    let policy = policy(ToolClass::ReadOnly);
+    let traced = |trace: &str, number: u32| {
+        let envelope = envelope_with(&json!({ "payload": { "params": { "n": number } } }));
+        Request { trace: Some(TurnId::new(trace).unwrap()), ..from_envelope(&envelope, &policy) }
+    };
+    let mut world = World::new();
+    let codes: Vec<_> = (0..12)
+        .map(|call| {
+            world.drive(
+                traced(&format!("trace-{call}"), 1),
+                &policy,
+                &at_once(fails(Source::JsonRpc { code: -32602 })),
+            )
+        })
+        .map(|result| (result.ended.unwrap_err().code, result.attempts))
+        .collect();
+    assert_eq!(world.runs, 2, "{codes:?}");
+    assert!(
+        codes[2..].iter().all(|(code, _)| matches!(code, Code::LoopDetected | Code::ToolErrorLimit)),
+        "{codes:?}"
+    );
+
+    // A trace that calls share is a turn: it has its limit, and another begins anew.
+    let mut world = World::new();
+    for (trace, numbers) in [("one", 0..7), ("two", 10..17)] {
+        // The first call of a trace is not known to be one of many.
+        let limits = numbers
+            .map(|number| world.drive(traced(trace, number), &policy, &at_once(http(400))))
+            .position(|result| result.ended.unwrap_err().code == Code::ToolErrorLimit);
+        assert_eq!(limits, Some(6), "{trace}");
+    }
 }

@@ -198,7 +198,7 @@ mod tests {
             (status(400, Some(-32602), None), Reach::Refused, Nature::Permanent),
             (status(404, Some(-32601), None), Reach::Refused, Nature::Permanent),
             (status(401, Some(-32601), None), Reach::Answered, Nature::Permanent),
-            (Failure::BadAnswer { text: String::new() }, Reach::Answered, Nature::Permanent),
+            (Failure::BadAnswer { text: String::new() }, Reach::Unknown, Nature::Permanent),
         ] {
             let classified = classify(&failure.fault(), &Overrides::default(), Timestamp::ZERO);
             assert_eq!((classified.reach, classified.nature), (reach, nature), "{failure:?}");

@@ -119,8 +119,62 @@ fn media_type(value: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
+    use proptest::prelude::*;
 
     use super::*;
+
+    /// Anything that a header can carry.
+    fn any_value() -> impl Strategy<Value = HeaderValue> {
+        let words = prop::sample::select(vec![
+            "localhost",
+            "127.0.0.1",
+            "[::1]",
+            "evil.example",
+            "http://",
+            "https://",
+            "Bearer ",
+            "application/json",
+            "text/event-stream",
+            "*/*",
+            ":",
+            ":80",
+            "@",
+            "/",
+            ",",
+            ";q=0",
+            ".",
+            " ",
+            "\t",
+        ]);
+        let piece = prop_oneof![
+            words.prop_map(|word| word.as_bytes().to_vec()),
+            proptest::collection::vec(any::<u8>().prop_map(|byte| byte.max(b' ')), 0..6),
+        ];
+        proptest::collection::vec(piece, 0..6)
+            .prop_filter_map("no header can be this", |pieces| HeaderValue::from_bytes(&pieces.concat()).ok())
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_headers_say_they_are_judged_and_no_stranger_passes(
+            values in proptest::collection::vec((0..5_usize, any_value()), 0..8),
+        ) {
+            let names = [HOST, ORIGIN, ACCEPT, CONTENT_TYPE, AUTHORIZATION];
+            let mut headers = HeaderMap::new();
+            for (name, value) in values {
+                headers.append(names[name].clone(), value);
+            }
+            let _ = (bearer(&headers), content_is_json(&headers), accepts(&headers, &["application/json"]));
+            if host_and_origin(&Uri::from_static("/mcp"), &headers, &Names::default()).is_ok() {
+                prop_assert_eq!(headers.get_all(HOST).iter().count(), 1);
+                for value in headers.get_all(HOST).iter().chain(headers.get_all(ORIGIN)) {
+                    let text = value.to_str().unwrap();
+                    prop_assert!(!text.contains("evil"), "{}", text);
+                    prop_assert!(["localhost", "127.", "[::1]"].iter().any(|own| text.to_ascii_lowercase().contains(own)), "{}", text);
+                }
+            }
+        }
+    }
 
     fn status(host: Option<&str>, origin: Option<&str>, names: &Names) -> u16 {
         let mut headers = HeaderMap::new();

@@ -166,7 +166,44 @@ fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h He
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// What passes as modern says in its headers what its body says, whatever the headers look like.
+        #[test]
+        fn whatever_the_headers_say_they_are_judged(
+            values in proptest::collection::vec(
+                (0..3_usize, prop_oneof![
+                    prop::sample::select(vec!["2026-07-28", "2025-11-25", "tools/call", "pay", "=?base64?cGF5?=", "=?base64?!?="])
+                        .prop_map(|text| text.as_bytes().to_vec()),
+                    proptest::collection::vec(any::<u8>().prop_map(|byte| byte.max(b' ')), 0..6),
+                ]),
+                0..5,
+            ),
+            has_meta in any::<bool>(),
+        ) {
+            let names = [MCP_PROTOCOL_VERSION, MCP_METHOD, MCP_NAME];
+            let mut headers = HeaderMap::new();
+            for (name, value) in values {
+                if let Ok(value) = HeaderValue::from_bytes(&value) {
+                    headers.append(names[name].clone(), value);
+                }
+            }
+            let meta = if has_meta { format!(",{META}") } else { String::new() };
+            let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"pay"{meta}}}}}"#);
+            let message = Message::parse(body, 10_000).unwrap();
+            let _ = of_bodiless(&headers);
+            if let Ok(Spoken { era: Era::Modern, .. }) = of_message(&headers, &message, &["2026-07-28"]) {
+                prop_assert!(has_meta);
+                for (name, said) in [(MCP_METHOD, "tools/call"), (MCP_NAME, "pay")] {
+                    let told: Vec<_> = headers.get_all(&name).iter().map(decode_value).collect();
+                    prop_assert_eq!(told, [Some(said.into())]);
+                }
+            }
+        }
+    }
 
     const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -143,10 +143,19 @@ async fn connection<S, R, B>(
     let peer = Peer { link, address: Some(address) };
     let answering = service_fn(|request| {
         activity.busy();
-        let (answer, activity) = (service(request, peer.clone()), activity.clone());
-        async move { Ok::<_, Infallible>(answer.await.map(|body| Answering { body, activity })) }
+        let fits = length_of_head(&request) <= limits.head_bytes;
+        let (answer, activity) = (fits.then(|| service(request, peer.clone())), activity.clone());
+        async move {
+            let answer = match answer {
+                Some(answer) => answer.await.map(Some),
+                None => too_long(),
+            };
+            Ok::<_, Infallible>(answer.map(|body| Answering { body, activity }))
+        }
     });
     let mut builder = http1::Builder::new();
+    // How much is read before a head must have ended. What comes in one piece may be more than that, so its length is looked
+    // at again.
     builder.max_headers(limits.headers).max_buf_size(limits.head_bytes.max(8 << 10)).keep_alive(true);
     {
         let mut connection = pin!(builder.serve_connection(TokioIo::new(guarded), answering));
@@ -170,9 +179,25 @@ impl Drop for Closing {
     }
 }
 
-/// A body that tells when it is over.
+/// The length of what stands before the body, as it is usually written.
+fn length_of_head<B>(request: &Request<B>) -> usize {
+    let target = request.uri().path_and_query().map_or(1, |target| target.as_str().len());
+    let line = request.method().as_str().len() + target + " HTTP/1.1\r\n".len() + 1;
+    let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    headers.fold(line, usize::saturating_add).saturating_add(2)
+}
+
+/// What such a request is told that says too much before it begins. Nobody reads the rest of it.
+fn too_long<B>() -> Response<Option<B>> {
+    let mut answer = Response::new(None);
+    *answer.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    answer
+}
+
+/// A body that tells when it is over; nothing, if it is over from the beginning.
 struct Answering<B> {
-    body: B,
+    body: Option<B>,
     activity: Activity,
 }
 
@@ -190,15 +215,17 @@ impl<B: Body + Unpin> Body for Answering<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let this = self.get_mut();
-        Pin::new(&mut this.body).poll_frame(cx)
+        match &mut self.get_mut().body {
+            Some(body) => Pin::new(body).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(B::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), B::size_hint)
     }
 }

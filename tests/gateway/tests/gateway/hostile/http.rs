@@ -84,6 +84,8 @@ fn wrong(address: SocketAddr, session: &str) -> Vec<(&'static str, Request, u16,
             400,
             None,
         ),
+        ("a header of 65 KiB", good.clone().header("x-long", &"x".repeat(65 << 10)), 431, None),
+        ("a header of 100 KB", good.clone().header("x-long", &long), 431, None),
         ("a header of a megabyte", good.clone().header("x-long", &long.repeat(10)), 431, None),
         ("10,000 headers", many, 431, None),
         (
@@ -117,13 +119,11 @@ fn sf_5_a_request_that_breaks_the_rules_gets_the_status_that_they_ask_for() {
             format!("pay {number}, run 1")
         );
     }
-    // As long as this a header may be read or refused: how much comes at a time decides.
-    let long = Request::to(address)
-        .header("mcp-session-id", &session)
-        .header("x-long", &"x".repeat(100_000))
-        .body(PING);
-    let answer = send(&long).expect("an answer");
-    assert!([200, 431].contains(&answer.status), "{answer:?}");
+    // As long as this a header may be.
+    let long =
+        Request::to(address).header("mcp-session-id", &session).header("x-long", &"x".repeat(63 << 10));
+    let answer = send(&long.body(PING)).expect("an answer");
+    assert_eq!(answer.status, 200, "{answer:?}");
     let before = resident(client.pid());
     for _ in 0..20 {
         for (_, request, ..) in wrong(address, &session) {
@@ -133,6 +133,30 @@ fn sf_5_a_request_that_breaks_the_rules_gets_the_status_that_they_ask_for() {
     let after = resident(client.pid());
     assert!(after < before + SLACK, "{before} KiB, then {after} KiB");
     assert!(Client::at(address).initialize()["result"].is_object(), "others are let in");
+}
+
+#[test]
+fn sf_5_a_key_that_cannot_be_one_is_refused_and_its_call_is_not_run() {
+    let world = World::of("sf_5_keys", "", By::Http, By::Stdio);
+    let client = world.client();
+    let call = |params: &str| {
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"pay","arguments":{{"id":"x"}}{params}}}}}"#
+        );
+        Request::to(client.address()).header("mcp-session-id", &client.session()).body(body)
+    };
+    for request in [
+        call(r#","idempotencyKey":42"#),
+        call(r#","idempotencyKey":"""#),
+        call(r#","_meta":{"dev.steadfast/idempotency-key":42}"#),
+        call("").header("idempotency-key", "schl\u{fc}ssel"),
+    ] {
+        let answer = send(&request).unwrap();
+        assert_eq!((answer.status, answer.code()), (200, Some(-32602)), "{answer:?}");
+    }
+    assert_eq!(world.count("pay x"), 0);
+    assert_eq!(send(&call(r#","idempotencyKey":null"#)).unwrap().code(), None);
+    assert_eq!(world.count("pay x"), 1);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{SLACK, resident};
-use crate::client::Said;
-use crate::world::World;
+use crate::client::{Said, keyed};
+use crate::world::{By, World};
 
 /// What a server writes before it answers, and what is in nobody's way.
 fn noise() -> Vec<(&'static str, String)> {
@@ -91,35 +91,77 @@ fn sf_5_what_a_server_writes_that_is_no_answer_is_in_nobodys_way() {
     });
 }
 
+/// A write whose answer nobody can read may have happened. Told at once, and not run again: neither by us, nor when its client
+/// sends it again.
 #[test]
-fn sf_5_an_answer_that_is_none_is_told_at_once_and_not_waited_for() {
+fn sf_5_an_answer_that_is_none_is_told_at_once_and_what_it_answers_is_not_run_again() {
     // Far longer than this takes: whoever waits for a time-out is seen.
     World::each(
         "sf_5_no_answer",
         "timeout = \"25s\"\nguard.mode = \"off\"\ntrust.mode = \"off\"\n",
         |world| {
             let mut client = world.client();
-            for (number, line) in [
-                r#"{"jsonrpc":"2.0","id":$ID}"#,
-                r#"{"id":$ID,"result":{"content":[]}}"#,
-                r#"{"jsonrpc":"1.0","id":$ID,"result":{"content":[]}}"#,
-                r#"{"jsonrpc":"2.0","id":$ID,"result":{},"error":{"code":1,"message":"x"}}"#,
-                r#"{"jsonrpc":"2.0","id":$ID,"error":7}"#,
-            ]
-            .iter()
-            .enumerate()
-            {
-                let began = Instant::now();
-                let arguments = json!({ "id": number.to_string(), "fault": "instead", "lines": [line] });
-                let said = client.call("pay", arguments);
-                assert!(said.is_error && said.code.is_some(), "{line}: {said:?}");
-                assert!(began.elapsed() < Duration::from_secs(15), "{line}: {:?}", began.elapsed());
-                assert_eq!(world.count(&format!("pay {number}")), 1, "{line}");
+            for (number, answer) in no_answers(world.back()).into_iter().enumerate() {
+                for (kind, meta) in [
+                    ("plain", json!({})),
+                    ("keyed", keyed(&format!("key {number}"))),
+                    ("resent", json!({ "claudecode/toolUseId": format!("toolu_{number}") })),
+                ] {
+                    let began = Instant::now();
+                    let mut arguments = answer.clone();
+                    arguments["id"] = json!(format!("{number} {kind}"));
+                    arguments["times"] = json!(1);
+                    let said = client.call_with("pay", arguments.clone(), meta.clone());
+                    assert_eq!(
+                        (said.is_error, said.code.as_deref()),
+                        (true, Some("outcome_unknown")),
+                        "{arguments}: {said:?}"
+                    );
+                    assert!(began.elapsed() < Duration::from_secs(15), "{arguments}: {:?}", began.elapsed());
+                    if kind != "plain" {
+                        let again = client.call_with("pay", arguments.clone(), meta);
+                        assert_eq!(again.code.as_deref(), Some("outcome_unknown"), "{arguments}: {again:?}");
+                    }
+                    assert_eq!(world.count(&format!("pay {number} {kind}")), 1, "{arguments}");
+                }
+                // What only reads harms nobody, whatever came of it.
+                let mut arguments = answer;
+                arguments["id"] = json!(number.to_string());
+                let said = client.call("look", arguments.clone());
+                assert!(
+                    said.is_error && said.code.as_deref() != Some("outcome_unknown"),
+                    "{arguments}: {said:?}"
+                );
             }
             assert_eq!(client.call("pay", json!({ "id": "good" })).text, "pay good, run 1");
             client.request("ping", json!({}));
         },
     );
+}
+
+/// What a server can say to a call that is no answer to it.
+fn no_answers(back: By) -> Vec<Value> {
+    let lines = [
+        r#"{"jsonrpc":"2.0","id":$ID}"#,
+        r#"{"id":$ID,"result":{"content":[]}}"#,
+        r#"{"jsonrpc":"1.0","id":$ID,"result":{"content":[]}}"#,
+        r#"{"jsonrpc":"2.0","id":$ID,"result":{},"error":{"code":1,"message":"x"}}"#,
+        r#"{"jsonrpc":"2.0","id":$ID,"error":7}"#,
+    ];
+    let lines = lines.iter().map(|line| json!({ "fault": "instead", "lines": [line] }));
+    // The second is a page of a proxy that thinks all is well, the last the answer to somebody else.
+    let bodies = [
+        ("202 Accepted", "text/plain", ""),
+        ("200 OK", "text/html", "<html><body>Please log in</body></html>"),
+        ("200 OK", "application/json", "<html><body>Please log in</body></html>"),
+        ("200 OK", "application/json", r#"{"jsonrpc":"2.0","id":$ID,"result":{"#),
+        ("200 OK", "application/json", r#"{"jsonrpc":"2.0","id":"another $ID","result":{"content":[]}}"#),
+    ];
+    let bodies = bodies
+        .iter()
+        .filter(|_| back == By::Http)
+        .map(|(status, kind, text)| json!({ "fault": "body", "status": status, "type": kind, "text": text }));
+    lines.chain(bodies).collect()
 }
 
 #[test]

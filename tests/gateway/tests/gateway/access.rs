@@ -77,7 +77,7 @@ fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
 fn sf_7_a_server_gets_the_environment_of_its_client_without_what_is_ours() {
     let world = World::new("sf_7_environment");
     let script = "env > environment; exec cat";
-    let mut command = world.wrap_nothing("bank", &["--store", "memory", "--", "sh", "-c", script]);
+    let mut command = world.wrap_alone(&["--name", "bank", "--store", "memory", "--", "sh", "-c", script]);
     command
         .env("STEADFAST_TOKEN", "s3cret")
         .env("STEADFAST_STORE_KIND", "memory")

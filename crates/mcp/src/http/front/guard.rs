@@ -81,10 +81,19 @@ impl<C> Guarded<C> {
         Self { inner, link, activity, patience, reading: Timer::default(), writing: Timer::default() }
     }
 
+    /// A connection on which anything fails is over. An error is told once: who asks again finds a connection that looks as
+    /// if it had ended well.
+    fn heed<T>(&self, done: &io::Result<T>) {
+        if done.is_err() {
+            self.link.close();
+        }
+    }
+
     /// Whatever was to be written: as long as it cannot be, the time runs.
     fn watched<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match written {
             Poll::Ready(written) => {
+                self.heed(&written);
                 self.writing.stop();
                 Poll::Ready(written)
             }
@@ -104,6 +113,7 @@ impl<C: AsyncRead + Unpin> AsyncRead for Guarded<C> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         if let Poll::Ready(read) = Pin::new(&mut self.inner).poll_read(cx, buffer) {
+            self.heed(&read);
             if buffer.filled().len() > before && self.activity.get() == IDLE {
                 self.activity.0.now.store(HEAD, Ordering::Relaxed);
             }
@@ -158,7 +168,11 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Guarded<C> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+        let shut = Pin::new(&mut self.inner).poll_shutdown(cx);
+        if let Poll::Ready(shut) = &shut {
+            self.heed(shut);
+        }
+        shut
     }
 }
 

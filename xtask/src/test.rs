@@ -34,7 +34,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let tests = Invocation::cargo(&["test", "--workspace", "--no-fail-fast"]);
     steps.push(Step {
         name: "tests",
-        run: if options.long { tests.env("STEADFAST_LONG", "1") } else { tests },
+        run: if options.long { tests.env("LONG_TESTS", "1") } else { tests },
         needs: &[],
         counts: Counts::CargoTests,
     });

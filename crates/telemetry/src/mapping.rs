@@ -378,7 +378,7 @@ impl Telemetry {
         of: &Telling<'_>,
         open: &Open,
         level: Level,
-        event: &str,
+        event: &'static str,
         fields: &[(&'static str, Field<'_>)],
     ) {
         if !self.logs.as_ref().is_some_and(|logs| logs.wants(level)) {
@@ -399,7 +399,13 @@ impl Telemetry {
         self.write(level, event, of.about.at, &[&whose, fields]);
     }
 
-    fn write(&self, level: Level, event: &str, at: Timestamp, fields: &[&[(&'static str, Field<'_>)]]) {
+    fn write(
+        &self,
+        level: Level,
+        event: &'static str,
+        at: Timestamp,
+        fields: &[&[(&'static str, Field<'_>)]],
+    ) {
         if let Some(logs) = &self.logs {
             logs.write(level, event, at, fields);
         }

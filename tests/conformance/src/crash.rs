@@ -147,7 +147,7 @@ impl Story {
     }
 
     fn run(mut self) {
-        let rounds = if std::env::var_os("STEADFAST_LONG").is_some() { 200 } else { 40 };
+        let rounds = if std::env::var_os("LONG_TESTS").is_some() { 200 } else { 40 };
         for round in 0..rounds {
             self.start_what_is_missing();
             self.send(round);

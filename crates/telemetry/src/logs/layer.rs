@@ -45,7 +45,7 @@ impl<S: Subscriber> Layer<S> for LogLayer {
         let mut said = Said::default();
         event.record(&mut said);
         let name = said.event.as_deref().unwrap_or(metadata.target());
-        let mut entry = Entry::new(level_of(metadata), name, now());
+        let mut entry = Entry::named(level_of(metadata), name, now());
         if let Some(message) = &said.message {
             entry.field("message", &Field::Text(message));
         }

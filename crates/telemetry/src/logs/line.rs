@@ -1,5 +1,7 @@
 //! How one line is made.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use steadfast_core::{Timestamp, redact};
@@ -39,7 +41,7 @@ impl<'a> Field<'a> {
 pub(super) struct Entry {
     at: Timestamp,
     level: Level,
-    event: Box<str>,
+    event: Kept,
     fields: Vec<(&'static str, Kept)>,
 }
 
@@ -47,13 +49,20 @@ pub(super) struct Entry {
 enum Kept {
     Text(Box<str>),
     Own(Box<str>),
+    Word(&'static str),
     Number(u64),
     Flag(bool),
 }
 
 impl Entry {
-    pub(super) fn new(level: Level, event: &str, at: Timestamp) -> Self {
-        Self { at, level, event: beginning(event).into(), fields: Vec::with_capacity(FIELDS) }
+    /// A fact of ours.
+    pub(super) fn new(level: Level, event: &'static str, at: Timestamp) -> Self {
+        Self { at, level, event: Kept::Word(event), fields: Vec::with_capacity(FIELDS) }
+    }
+
+    /// A fact that somebody else has named.
+    pub(super) fn named(level: Level, event: &str, at: Timestamp) -> Self {
+        Self { at, level, event: Kept::Text(beginning(event).into()), fields: Vec::new() }
     }
 
     pub(super) fn field(&mut self, name: &'static str, field: &Field<'_>) {
@@ -68,7 +77,7 @@ impl Entry {
     }
 
     /// Adds the line.
-    pub(super) fn write(&self, format: Format, out: &mut String) {
+    pub(super) fn write(&self, format: Format, shown: &mut Shown, out: &mut String) {
         match format {
             Format::Json => {
                 let _ = write!(
@@ -77,11 +86,12 @@ impl Entry {
                     self.at,
                     self.level.as_str()
                 );
-                json_string(&shown(&self.event), out);
+                self.event.write(format, shown, out);
             }
             Format::Human => {
                 let level = self.level.as_str().to_uppercase();
-                let _ = write!(out, "{} {level:<5} {}", self.at, shown(&self.event));
+                let _ = write!(out, "{} {level:<5} ", self.at);
+                self.event.write(format, shown, out);
             }
         }
         for (name, field) in &self.fields {
@@ -97,17 +107,47 @@ impl Entry {
                     out.push('=');
                 }
             }
-            match field {
-                Kept::Text(text) => quoted(format, &shown(text), out),
-                Kept::Own(text) => quoted(format, text, out),
-                Kept::Number(number) => _ = write!(out, "{number}"),
-                Kept::Flag(flag) => _ = write!(out, "{flag}"),
-            }
+            field.write(format, shown, out);
         }
         out.push_str(match format {
             Format::Json => "}\n",
             Format::Human => "\n",
         });
+    }
+}
+
+impl Kept {
+    fn write(&self, format: Format, shown: &mut Shown, out: &mut String) {
+        match self {
+            Self::Text(text) => quoted(format, &shown.of(text), out),
+            Self::Own(text) => quoted(format, text, out),
+            Self::Word(word) => quoted(format, word, out),
+            Self::Number(number) => _ = write!(out, "{number}"),
+            Self::Flag(flag) => _ = write!(out, "{flag}"),
+        }
+    }
+}
+
+/// What may be shown of a text. The names of tools, servers and conversations come again and again, and to look for secrets
+/// in them costs more than the rest of a line.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    harmless: HashSet<Box<str>>,
+}
+
+impl Shown {
+    fn of<'t>(&mut self, text: &'t str) -> Cow<'t, str> {
+        if self.harmless.contains(text) {
+            return Cow::Borrowed(text);
+        }
+        let shown = redact::excerpt(text, MOST_BYTES);
+        if shown == text && text.len() <= LONGEST_KNOWN {
+            if self.harmless.len() >= MOST_KNOWN {
+                self.harmless.clear();
+            }
+            self.harmless.insert(text.into());
+        }
+        Cow::Owned(shown)
     }
 }
 
@@ -128,11 +168,13 @@ fn beginning(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-fn shown(text: &str) -> String {
-    redact::excerpt(text, MOST_BYTES)
-}
-
 fn json_string(text: &str, out: &mut String) {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
+        return;
+    }
     // Only something that cannot be written to fails, and a text can.
     let json = serde_json::to_string(text).unwrap_or_default();
     out.push_str(&json);
@@ -143,6 +185,10 @@ const MOST_BYTES: usize = 512;
 
 /// More than [`redact::excerpt`] looks at to find out what may be shown.
 const LOOKED_AT: usize = 5 * MOST_BYTES;
+
+/// How many texts are known to be harmless, and how long one of them may be.
+const MOST_KNOWN: usize = 1024;
+const LONGEST_KNOWN: usize = 128;
 
 /// As many fields as most lines have.
 const FIELDS: usize = 12;

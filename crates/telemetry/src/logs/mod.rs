@@ -20,8 +20,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use steadfast_core::Timestamp;
 
 pub use layer::LogLayer;
-use line::Entry;
 pub(crate) use line::Field;
+use line::{Entry, Shown};
 pub(crate) use writer::Writer;
 
 /// How much is told.
@@ -103,7 +103,8 @@ impl Logs {
     /// Lines wherever you want them. A thread of its own writes, so a slow disk holds up no call; lines that it
     /// cannot keep up with are left out, and the next line says how many.
     pub fn to(sink: impl Write + Send + 'static, level: Level, format: Format) -> io::Result<Self> {
-        let make = move |entry: &Entry, lines: &mut String| entry.write(format, lines);
+        let mut shown = Shown::default();
+        let make = move |entry: &Entry, lines: &mut String| entry.write(format, &mut shown, lines);
         let lost = |lines| {
             let mut entry = Entry::new(Level::Warn, "log_lines_lost", now());
             entry.field("lost", &Field::Number(lines));
@@ -147,7 +148,7 @@ impl Logs {
     pub(crate) fn write(
         &self,
         level: Level,
-        event: &str,
+        event: &'static str,
         at: Timestamp,
         fields: &[&[(&'static str, Field<'_>)]],
     ) {

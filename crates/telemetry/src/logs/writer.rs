@@ -25,7 +25,7 @@ impl<L: Send + 'static> Writer<L> {
     /// Starts the thread. `make` adds a line to a text; `lost` is what says how many were left out.
     pub(crate) fn start(
         sink: impl Write + Send + 'static,
-        make: impl Fn(&L, &mut String) + Send + 'static,
+        make: impl FnMut(&L, &mut String) + Send + 'static,
         lost: impl Fn(u64) -> L + Send + 'static,
     ) -> io::Result<Self> {
         let (orders, taken) = sync_channel(MOST_LINES);
@@ -66,7 +66,7 @@ fn write_all<L>(
     mut sink: impl Write,
     orders: &Receiver<Order<L>>,
     left_out: &AtomicU64,
-    make: impl Fn(&L, &mut String),
+    mut make: impl FnMut(&L, &mut String),
     lost: impl Fn(u64) -> L,
 ) {
     let mut lines = String::new();

@@ -21,7 +21,7 @@ struct Load {
 impl Load {
     /// All of it under `cargo xtask test --long`, else a tenth.
     fn wanted() -> Self {
-        let share = if std::env::var_os("STEADFAST_LONG").is_some() { 1 } else { 10 };
+        let share = if std::env::var_os("LONG_TESTS").is_some() { 1 } else { 10 };
         Self { calls: 10_000 / share, sessions: 1_000 / share, crashes: 100 / share }
     }
 }

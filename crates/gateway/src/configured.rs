@@ -42,3 +42,17 @@ impl Configured {
         (Behind::new(server, self.prefix.clone(), None), Some(keeping))
     }
 }
+
+#[cfg(test)]
+impl Configured {
+    /// One that nobody ever reaches.
+    pub(crate) fn nowhere(sharing: Sharing) -> Self {
+        let start = || {
+            let settings = steadfast_mcp::http::back::Settings::default();
+            let server = steadfast_mcp::http::back::Server::new("http://127.0.0.1:9/mcp", settings).unwrap();
+            Backend::Remote(server, http::HeaderMap::new())
+        };
+        let name = Namespace::new("bank").unwrap();
+        Self { name, prefix: None, sharing, start: Arc::new(start) }
+    }
+}

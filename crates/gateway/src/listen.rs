@@ -447,32 +447,19 @@ mod tests {
     use std::net::SocketAddr;
 
     use http::HeaderMap;
-    use steadfast_core::id::Namespace;
     use steadfast_mcp::delivery::Link;
-    use steadfast_mcp::http::back;
     use steadfast_store::MemoryStore;
 
     use super::*;
-    use crate::server::Backend;
 
     const MOST: usize = 3;
 
     async fn listener() -> Arc<Listener> {
-        let start = || {
-            let server = back::Server::new("http://127.0.0.1:9/mcp", back::Settings::default()).unwrap();
-            Backend::Remote(server, HeaderMap::new())
-        };
-        let bank = Configured {
-            name: Namespace::new("bank").unwrap(),
-            prefix: None,
-            sharing: Sharing::PerSession { most: MOST },
-            start: Arc::new(start),
-        };
         Listener::new(Door {
             engine: Engine::builder().start().await,
             store: Arc::new(MemoryStore::default()),
             name: "door".into(),
-            servers: vec![bank],
+            servers: vec![Configured::nowhere(Sharing::PerSession { most: MOST })],
             own_tools: None,
             pool: Arc::default(),
             tokens: Tokens::default(),

@@ -64,26 +64,13 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderMap;
-    use steadfast_mcp::http::back;
-
     use super::*;
     use crate::configured::Sharing;
-    use crate::server::Backend;
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_somebody_has_just_got_is_not_ended_for_want_of_use() {
         let pool = Pool::default();
-        let start = || {
-            let server = back::Server::new("http://127.0.0.1:9/mcp", back::Settings::default()).unwrap();
-            Backend::Remote(server, HeaderMap::new())
-        };
-        let configured = Configured {
-            name: Namespace::new("bank").unwrap(),
-            prefix: None,
-            sharing: Sharing::Shared,
-            start: Arc::new(start),
-        };
+        let configured = Configured::nowhere(Sharing::Shared);
         let sharers = Sharers { principal: Principal::new("me"), said: Digest::of(b"") };
         let got = || pool.get(&configured, &sharers).shared.unwrap();
         let first = got();

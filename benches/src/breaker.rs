@@ -251,7 +251,7 @@ fn allocate_nothing(report: &mut Report) {
     }
     let (ours, policy, recloser, failsafe) = (SharedBreaker::default(), policy(), recloser(), failsafe());
     let closed = allocations(|number| call(&ours, &policy, moment(number)));
-    ours.with(|breaker| breaker.force_open(moment(0)));
+    ours.with(|breaker| breaker.force_open(None, moment(0)));
     let open = allocations(|_| ours.admit(&policy, moment(0)).is_err());
     let mut tower = Tower::counting(100);
     let peers = [

@@ -9,7 +9,7 @@ use steadfast_core::Timestamp;
 pub(crate) fn facts(suite: &str) -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     format!(
-        "`cargo xtask bench {suite}` on {}: {cores} cores ({}), {}, {}, release build with thin LTO. {}",
+        "`cargo xtask bench {suite}` on {}: {cores} cores ({}), {}, {}, release build. {}",
         today(),
         processor(),
         std::env::consts::OS,

@@ -257,7 +257,7 @@ impl Front {
         let (mut words, variables) = between.command(place, program, &behind, &folder)?;
         let kind = match shape {
             Shape::StdioToStdio | Shape::HttpBehindStdio => {
-                words.extend(between.on_streams(&behind));
+                words.extend(between.on_streams(&folder, &behind));
                 FrontKind::Streams { words, variables }
             }
             Shape::StdioBehindHttp | Shape::HttpToHttp => {
@@ -381,6 +381,9 @@ enum Behind {
     Url(String),
 }
 
+/// Where our own configuration is.
+const OURS: &str = "steadfast.toml";
+
 type Variables = Vec<(&'static str, OsString)>;
 
 impl Between {
@@ -401,19 +404,15 @@ impl Between {
                     Class::ReadOnly => "read_only",
                     Class::Mutating => "mutating",
                 };
-                let config = folder.join("steadfast.toml");
-                fs::write(&config, format!("[tools.echo]\nclass = \"{class}\"\n"))?;
                 let store = match ours.kept {
                     Kept::Memory => "memory",
                     Kept::Sqlite => "sqlite",
                 };
-                words.extend([
-                    "wrap".into(),
-                    "--store".into(),
-                    store.into(),
-                    "--config".into(),
-                    config.into(),
-                ]);
+                // No line of log for each call, as with the others.
+                let config = format!(
+                    "[tools.echo]\nclass = \"{class}\"\n[store]\nkind = \"{store}\"\n[log]\nlevel = \"warn\"\n"
+                );
+                fs::write(folder.join(OURS), config)?;
                 // Nothing of whoever measures here is read, and nothing of theirs is written.
                 for name in ["HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"] {
                     variables.push((name, folder.into()));
@@ -455,9 +454,16 @@ impl Between {
     }
 
     /// The rest of the words, for clients that start it.
-    fn on_streams(self, behind: &Behind) -> Vec<OsString> {
+    fn on_streams(self, folder: &Path, behind: &Behind) -> Vec<OsString> {
         match self {
-            Self::Ours(_) => ours_before(behind),
+            Self::Ours(_) => {
+                let mut words = vec!["wrap".into(), "--config".into(), folder.join(OURS).into()];
+                match behind {
+                    Behind::Url(url) => words.extend(["--url".into(), url.into()]),
+                    Behind::Streams(_) => words.extend(command_after_dashes(behind)),
+                }
+                words
+            }
             Self::Supergateway => vec!["--outputTransport".into(), "stdio".into()],
             Self::PythonProxy => match behind {
                 Behind::Url(url) => vec!["--transport".into(), "streamablehttp".into(), url.into()],
@@ -474,9 +480,23 @@ impl Between {
         Ok(match self {
             Self::Nothing => Vec::new(),
             Self::Ours(_) => {
-                let mut words = vec!["--listen".into(), format!("127.0.0.1:{port}").into()];
-                words.extend(ours_before(behind));
-                words
+                let config = folder.join(OURS);
+                let server = match behind {
+                    Behind::Url(url) => format!("url = \"{url}\""),
+                    Behind::Streams(command) => {
+                        let words: Vec<_> = command.iter().map(quoted).collect();
+                        format!("command = [{}]", words.join(", "))
+                    }
+                };
+                let text = fs::read_to_string(&config)?;
+                fs::write(&config, format!("{text}[servers.s]\n{server}\n"))?;
+                vec![
+                    "serve".into(),
+                    "--config".into(),
+                    config.into(),
+                    "--listen".into(),
+                    format!("127.0.0.1:{port}").into(),
+                ]
             }
             Self::RustProxy => {
                 let config = folder.join("proxy.toml");
@@ -508,13 +528,6 @@ impl Between {
     }
 }
 
-fn ours_before(behind: &Behind) -> Vec<OsString> {
-    match behind {
-        Behind::Url(url) => vec!["--url".into(), url.into()],
-        Behind::Streams(_) => command_after_dashes(behind),
-    }
-}
-
 fn command_after_dashes(behind: &Behind) -> Vec<OsString> {
     match behind {
         Behind::Streams(command) => std::iter::once("--".into()).chain(command.iter().cloned()).collect(),
@@ -522,9 +535,13 @@ fn command_after_dashes(behind: &Behind) -> Vec<OsString> {
     }
 }
 
+/// A word as TOML has it.
+fn quoted(word: &OsString) -> String {
+    json!(word.to_string_lossy()).to_string()
+}
+
 /// Its own defaults, and not a line of log for each call.
 fn rust_configuration(port: u16, behind: &Behind) -> String {
-    let quoted = |word: &OsString| json!(word.to_string_lossy()).to_string();
     let backend = match behind {
         Behind::Url(url) => format!("transport = \"http\"\nurl = \"{url}\""),
         Behind::Streams(command) => {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::process::{Process, end_unless_told};
 use crate::engine::Unmade;
 
-const VERSION: &str = "2025-11-25";
+const VERSION: &str = "2025-06-18";
 /// How long the handshake on the streams of a process may take: some take seconds to load.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(20);

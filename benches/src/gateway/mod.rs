@@ -23,7 +23,8 @@ Everything ran in processes of its own on one machine and made the same calls in
 about 200 bytes of arguments that differ each time. *Added* is the median over rounds of the difference between the
 medians of single rounds, ours or the peer's minus the bare server's; rates are medians over rounds, their ratios medians
 of the ratios of single rounds; p99 is over all calls of a run. *Ours* has the memory store and its whole policy on, for a
-tool that changes something. The fast server answers at once; the Node server is `server-everything`. The client costs
+tool that changes something; like the others it writes no line of log for a call, and over HTTP it is `serve`, which shares a
+server between callers as they do. The fast server answers at once; the Node server is `server-everything`. The client costs
 everybody the same, and its part is in all figures that are not differences. A row without budget is for information.";
 
 const MS: f64 = 1e6;

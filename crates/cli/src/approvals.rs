@@ -14,7 +14,7 @@ use steadfast_core::millis;
 use crate::failure::Failure;
 use crate::output;
 use crate::sources::Chosen;
-use crate::state::{engine, runtime};
+use crate::state::{by_operator, engine, runtime};
 
 #[derive(Args, Debug)]
 pub(crate) struct List {
@@ -125,7 +125,7 @@ fn answer(chosen: &Chosen, id: u64, decision: Decision) -> Result<Parked, Failur
         };
         let waiting = engine.approvals(None);
         let (_, parked) = waiting.into_iter().find(|(other, _)| other.0 == id).ok_or_else(gone)?;
-        match engine.decide(None, ParkedId(id), decision, Grantor::Operator).await {
+        match engine.decide(None, ParkedId(id), decision, Grantor::Operator, &by_operator()).await {
             Ok(Decided::Granted { .. } | Decided::Denied) => Ok(parked),
             Err(AnswerError::NotDecided(NotDecided::Gone)) => Err(gone()),
             Err(error) => Err(Failure::World(error.to_string())),

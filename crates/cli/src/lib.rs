@@ -3,6 +3,7 @@
 //! One file or folder per command; what they share is `sources` (where the configuration comes from), `output` (how things
 //! are said) and `failure` (how things go wrong, and the exit code that tells it).
 
+mod admin_token;
 mod approvals;
 mod behind;
 mod check;

@@ -1,4 +1,4 @@
-//! Taking clients over HTTP: one address, a door for each path.
+//! Taking clients over HTTP: one address, a door for each path, and the API beside them.
 
 use std::env;
 use std::net::SocketAddr;
@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use clap::Args;
 use http::Request;
+use http_body_util::Either;
 use steadfast::{Config, Steadfast};
+use steadfast_api::Api;
 use steadfast_core::id::{ActorId, Digest};
 use steadfast_gateway::{Caller, Configured, Connection, Door, Listener, Pool};
-use steadfast_mcp::http::front::{
-    Endpoint, Names, Principal, ServeLimits, Settings, Tokens, not_found, serve,
-};
+use steadfast_mcp::http::front::{Endpoint, Names, Principal, ServeLimits, Settings, Tokens, serve};
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::admin_token;
 use crate::failure::Failure;
 
 /// The names that clients know us by.
@@ -109,13 +110,22 @@ impl Listened {
             listeners.push(listener);
         }
         let tidying = listeners.iter().map(|listener| tokio::spawn(listener.clone().tidy())).collect();
-        let endpoints = Arc::new(endpoints);
+        let api = Api::new(
+            steadfast.clone(),
+            steadfast_api::Access {
+                names,
+                clients: access.local.is_none().then_some(access.tokens),
+                admin: admin_token::find_or_make(&steadfast.config()),
+            },
+        );
+        let served = Arc::new((endpoints, api));
         let service = move |request: Request<_>, peer| {
-            let endpoints = endpoints.clone();
+            let served = served.clone();
             async move {
+                let (endpoints, api) = &*served;
                 match endpoints.iter().find(|(path, _)| path == request.uri().path()) {
-                    Some((_, endpoint)) => endpoint.respond(request, peer).await,
-                    None => not_found(&peer),
+                    Some((_, endpoint)) => endpoint.respond(request, peer).await.map(Either::Left),
+                    None => api.respond(request).await.map(Either::Right),
                 }
             }
         };

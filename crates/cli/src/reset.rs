@@ -9,7 +9,7 @@ use steadfast_core::trust::Target;
 use crate::failure::Failure;
 use crate::output;
 use crate::sources::Chosen;
-use crate::state::{engine, runtime};
+use crate::state::{by_operator, engine, runtime};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -28,7 +28,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         let engine = engine(&options.chosen).await?;
         let tools = engine.tools_with_a_past(None, &options.tool);
         for tool in &tools {
-            let reset = engine.reset_trust(None, Target::Tool(tool)).await;
+            let reset = engine.reset_trust(None, Target::Tool(tool), &by_operator()).await;
             reset.map_err(|error| Failure::World(format!("{tool} could not be reset: {error}")))?;
         }
         engine.shutdown(Duration::ZERO).await;

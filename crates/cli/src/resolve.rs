@@ -2,14 +2,13 @@
 
 use clap::Args;
 use serde_json::json;
-use steadfast::policy::{Profile, ToolClass};
-use steadfast::{Page, Selection, Store};
+use steadfast::{Engine, Page, Selection};
 use steadfast_core::dedupe::{Record, RecordState, Resolution};
 
 use crate::failure::Failure;
 use crate::output;
 use crate::sources::Chosen;
-use crate::state::{runtime, store};
+use crate::state::{by_operator, engine, runtime};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -53,10 +52,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 async fn settle(options: &Options, resolution: Resolution) -> Result<Record, Failure> {
-    let store = store(&options.chosen).await?;
-    let record = find(&*store, &options.key).await?;
-    let keep = Profile::Standard.policy(ToolClass::Unknown).dedupe.keep;
-    match store.resolve(record.key, resolution, &keep).await {
+    let engine = engine(&options.chosen).await?;
+    let record = find(&engine, &options.key).await?;
+    match engine.resolve(record.key, resolution, &by_operator()).await {
         Ok(true) => Ok(record),
         Ok(false) => Err(unknown_no_more(&options.key)),
         Err(error) => Err(Failure::World(format!("the store did not take it: {error}"))),
@@ -64,7 +62,7 @@ async fn settle(options: &Options, resolution: Resolution) -> Result<Record, Fai
 }
 
 /// The record that is meant, if there is one and only one.
-async fn find(store: &dyn Store, key: &str) -> Result<Record, Failure> {
+async fn find(engine: &Engine, key: &str) -> Result<Record, Failure> {
     let given = key.to_ascii_lowercase();
     if given.is_empty() || !given.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(Failure::Usage(format!(
@@ -74,7 +72,7 @@ async fn find(store: &dyn Store, key: &str) -> Result<Record, Failure> {
     let selection = Selection { open: true, ..Selection::default() };
     let (mut after, mut found) = (None, Vec::new());
     loop {
-        let page = store.records(&selection, Page { after, limit: PAGE }).await;
+        let page = engine.records(&selection, Page { after, limit: PAGE }).await;
         let page = page.map_err(|error| Failure::World(format!("the store cannot be read: {error}")))?;
         after = page.last().map(|record| record.key);
         let is_last = page.len() < PAGE;

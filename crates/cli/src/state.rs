@@ -1,8 +1,6 @@
 //! What the commands work on that look after the state: the store of the configuration, whether a gateway runs or not.
 
-use std::sync::Arc;
-
-use steadfast::{Engine, Plan, Store};
+use steadfast::{By, Engine, Plan, Surface};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::failure::Failure;
@@ -14,14 +12,15 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
     built.map_err(|error| Failure::World(format!("this machine gives no room to work in: {error}")))
 }
 
-/// The store of the configuration.
-pub(crate) async fn store(chosen: &Chosen) -> Result<Arc<dyn Store>, Failure> {
-    Ok(plan(chosen)?.open().await?)
-}
-
 /// An engine on the store of the configuration, which makes no calls.
 pub(crate) async fn engine(chosen: &Chosen) -> Result<Engine, Failure> {
     Ok(plan(chosen)?.open_engine().await?)
+}
+
+/// Whoever runs this command, for the audit: the user as the machine names them.
+pub(crate) fn by_operator() -> By {
+    let name = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    By::new(name.as_deref().filter(|name| !name.is_empty()).unwrap_or("somebody"), Surface::Cli)
 }
 
 fn plan(chosen: &Chosen) -> Result<Plan, Failure> {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use steadfast_core::id::Namespace;
+use steadfast_core::id::{Namespace, ToolName};
 use steadfast_core::policy::ToolClass;
 
-use crate::diagnostics::{ConfigErrors, Problem};
-use crate::document::{self, Layer};
+use crate::diagnostics::{ConfigErrors, Problem, nearest};
+use crate::document::{self, Layer, NamedLayer};
 use crate::global::{self, Global, StoreKind};
 use crate::import::{self, Imported};
 use crate::node::{self, Table};
@@ -16,10 +16,14 @@ use crate::place::{Place, SourceText, WrittenAt};
 use crate::policy::{self, CLASS, contradictions};
 use crate::resolve::Cache;
 use crate::rule::{Rule, Rules, Selector};
-use crate::server::{self, Incomplete, Server, ServerDraft};
+use crate::server::{self, Incomplete, Server};
 use crate::setting::{Context, Form};
 use crate::sources::{Contents, GivenText, Sources, Start};
 use crate::switch::{self, Switches};
+use crate::tool::{
+    COMMAND_NAMESPACE, CommandDraft, CommandToolSettings, HTTP_NAMESPACE, HttpDraft, HttpToolSettings,
+    Missing,
+};
 
 /// The embedded defaults: every setting with what it means, and the lowest layer.
 pub const DEFAULTS: &str = include_str!("../defaults.toml");
@@ -39,11 +43,18 @@ pub(crate) struct Parts {
     pub(crate) global: Global,
     /// Where each global setting is written; the last one counts.
     global_written: Vec<(usize, WrittenAt)>,
-    servers: BTreeMap<Namespace, Server>,
+    behind: Behind,
     pub(crate) rules: Rules,
     notes: Vec<String>,
     /// The switches of the environment.
     switches: Switches,
+}
+
+/// Everything that calls can go to.
+struct Behind {
+    servers: BTreeMap<Namespace, Server>,
+    http_tools: BTreeMap<ToolName, HttpToolSettings>,
+    command_tools: BTreeMap<ToolName, CommandToolSettings>,
 }
 
 /// A global setting with its value and where that comes from.
@@ -91,7 +102,17 @@ impl Config {
 
     /// The servers whose tools are called, by name.
     pub fn servers(&self) -> &BTreeMap<Namespace, Server> {
-        &self.parts.servers
+        &self.parts.behind.servers
+    }
+
+    /// The tools that are one request over HTTP, by name. Their namespace is [`HTTP_NAMESPACE`].
+    pub fn http_tools(&self) -> &BTreeMap<ToolName, HttpToolSettings> {
+        &self.parts.behind.http_tools
+    }
+
+    /// The tools that are a command, by name. Their namespace is [`COMMAND_NAMESPACE`].
+    pub fn command_tools(&self) -> &BTreeMap<ToolName, CommandToolSettings> {
+        &self.parts.behind.command_tools
     }
 
     /// What was made of files of others, and what looks odd without being wrong: plain sentences.
@@ -217,14 +238,25 @@ impl<'s> Reader<'s> {
         self.keep(problems);
         let layers = std::mem::take(&mut self.layers);
         let (global, global_written) = self.join_global(&layers);
-        let servers = self.join_servers(&layers);
+        // A setting that could not be read was told of already, and is not missing.
+        let is_sound = self.problems.is_empty();
+        let (http_tools, missing_http) =
+            join_tools("http_tools", &layers, |layer| &layer.http_tools, HttpDraft::finish);
+        let (command_tools, missing_command) =
+            join_tools("command_tools", &layers, |layer| &layer.command_tools, CommandDraft::finish);
+        let behind = Behind { servers: self.join_servers(&layers), http_tools, command_tools };
+        if is_sound {
+            self.keep(missing_http);
+            self.keep(missing_command);
+        }
+        self.say_shared_namespaces(&layers, &behind);
         let rules = Rules::of(layers.into_iter().flat_map(|layer| layer.rules));
-        self.say_strangers(&rules, &servers);
+        self.say_strangers(&rules, &behind);
         let parts = Parts {
             start: self.sources.start,
             global,
             global_written,
-            servers,
+            behind,
             rules,
             notes: Vec::new(),
             switches,
@@ -276,20 +308,8 @@ impl<'s> Reader<'s> {
     }
 
     fn join_servers(&mut self, layers: &[Layer]) -> BTreeMap<Namespace, Server> {
-        let mut joined: BTreeMap<Namespace, JoinedServer> = BTreeMap::new();
-        for layer in layers.iter().flat_map(|layer| &layer.servers) {
-            let server = joined.entry(layer.name.clone()).or_insert_with(|| JoinedServer {
-                draft: ServerDraft::default(),
-                place: layer.place.clone(),
-                written: Vec::new(),
-            });
-            for one in &layer.written {
-                (one.patch)(&mut server.draft);
-                server.written.push((one.setting, one.place.clone()));
-            }
-        }
         let mut servers = BTreeMap::new();
-        for (name, JoinedServer { draft, place, written }) in joined {
+        for (name, Joined { draft, place, written }) in joined(layers, |layer| &layer.servers) {
             match draft.finish(name.clone()) {
                 Ok(server) => drop(servers.insert(name, server)),
                 // A command that could not be read was told of already.
@@ -315,32 +335,112 @@ impl<'s> Reader<'s> {
         servers
     }
 
-    /// Rules about servers that are not configured are most likely slips. They are not errors: a host that
+    /// A server whose tools could not be told from those that are configured one by one.
+    fn say_shared_namespaces(&mut self, layers: &[Layer], behind: &Behind) {
+        for server in layers.iter().flat_map(|layer| &layer.servers) {
+            let section = match server.name.as_str() {
+                HTTP_NAMESPACE if !behind.http_tools.is_empty() => "http_tools",
+                COMMAND_NAMESPACE if !behind.command_tools.is_empty() => "command_tools",
+                _ => continue,
+            };
+            let what = format!(
+                "the tools of the server `{0}` would be called as those of `[{section}]`",
+                server.name
+            );
+            self.keep(vec![Problem::new(&server.place, what).help("give the server another name")]);
+        }
+    }
+
+    /// Rules about servers and tools that are not configured are most likely slips. They are not errors: a host that
     /// embeds us names its plugins as it likes.
-    fn say_strangers(&mut self, rules: &Rules, servers: &BTreeMap<Namespace, Server>) {
-        if servers.is_empty() {
+    fn say_strangers(&mut self, rules: &Rules, behind: &Behind) {
+        let namespaces = behind.namespaces();
+        if namespaces.is_empty() {
             return;
         }
         for rule in rules.all() {
             let Some(server) = rule.selector.server() else { continue };
-            if servers.keys().any(|name| name.as_str() == server) {
-                continue;
-            }
-            let names = servers.keys().map(Namespace::as_str);
-            let meant = crate::diagnostics::nearest(server, names);
+            let (what, meant) = match behind.tools_of(server) {
+                None if namespaces.contains(&server) => continue,
+                None => ("server", nearest(server, namespaces.iter().copied())),
+                // All tools of these are known, so that a slip in the name of one can be told as well.
+                Some(tools) => match rule.selector.whole_tool() {
+                    Some(tool) if !tools.contains(&tool) => ("tool", nearest(tool, tools)),
+                    Some(_) | None => continue,
+                },
+            };
             let meant = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
             let at = rule.place.as_ref().map(|place| format!("{}: ", place.written())).unwrap_or_default();
-            self.notes.push(format!("{at}{} is about a server that is not configured{meant}", rule.selector));
+            self.notes.push(format!("{at}{} is about a {what} that is not configured{meant}", rule.selector));
         }
     }
 }
 
-/// A server as all layers together have it.
-struct JoinedServer {
-    draft: ServerDraft,
+impl Behind {
+    /// The namespaces that calls can name.
+    fn namespaces(&self) -> Vec<&str> {
+        let tools =
+            [HTTP_NAMESPACE, COMMAND_NAMESPACE].into_iter().filter(|one| self.tools_of(one).is_some());
+        self.servers.keys().map(Namespace::as_str).chain(tools).collect()
+    }
+
+    /// The tools of a namespace of which all are configured one by one.
+    fn tools_of(&self, namespace: &str) -> Option<Vec<&str>> {
+        let tools: Vec<&str> = match namespace {
+            HTTP_NAMESPACE => self.http_tools.keys().map(ToolName::as_str).collect(),
+            COMMAND_NAMESPACE => self.command_tools.keys().map(ToolName::as_str).collect(),
+            _ => return None,
+        };
+        (!tools.is_empty()).then_some(tools)
+    }
+}
+
+/// A server or tool as all layers together have it.
+struct Joined<D> {
+    draft: D,
     place: Place,
     /// Which settings were written, and where.
     written: Vec<(usize, Place)>,
+}
+
+/// Servers or tools with what all layers say about each.
+fn joined<N: Clone + Ord, D: Default>(
+    layers: &[Layer],
+    of: fn(&Layer) -> &[NamedLayer<N, D>],
+) -> BTreeMap<N, Joined<D>> {
+    let mut joined: BTreeMap<N, Joined<D>> = BTreeMap::new();
+    for layer in layers.iter().flat_map(of) {
+        let one = joined.entry(layer.name.clone()).or_insert_with(|| Joined {
+            draft: D::default(),
+            place: layer.place.clone(),
+            written: Vec::new(),
+        });
+        for written in &layer.written {
+            (written.patch)(&mut one.draft);
+            one.written.push((written.setting, written.place.clone()));
+        }
+    }
+    joined
+}
+
+/// The tools of a section, and what those that are none are missing.
+fn join_tools<D: Default, T>(
+    section: &str,
+    layers: &[Layer],
+    of: fn(&Layer) -> &[NamedLayer<ToolName, D>],
+    finish: fn(D, ToolName) -> Result<T, Missing>,
+) -> (BTreeMap<ToolName, T>, Vec<Problem>) {
+    let (mut tools, mut problems) = (BTreeMap::new(), Vec::new());
+    for (name, Joined { draft, place, .. }) in joined(layers, of) {
+        match finish(draft, name.clone()) {
+            Ok(tool) => drop(tools.insert(name, tool)),
+            Err(Missing { what, help }) => {
+                let what = format!("`[{section}.{name}]` has no {what}");
+                problems.push(Problem::new(&place, what).help(help));
+            }
+        }
+    }
+    (tools, problems)
 }
 
 /// Looks at every rule together with those that are weaker than it.

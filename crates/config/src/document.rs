@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use steadfast_core::id::{Domain, Namespace};
+use steadfast_core::id::{Domain, Namespace, ToolName};
 use toml::de::DeTable;
 
 use crate::diagnostics::{Problem, nearest};
@@ -16,23 +16,27 @@ use crate::rule::{Rule, Selector};
 use crate::server::{self, ServerDraft};
 use crate::setting::{Context, Scope, Setting, Written, first_part, list, read_table};
 use crate::sources::{CONFIG_VARIABLE, Flag};
+use crate::tool::{self, CommandDraft, HttpDraft};
 
 /// The settings of one source.
 #[derive(Default)]
 pub(crate) struct Layer {
     pub(crate) global: Vec<Written<Global>>,
     pub(crate) rules: Vec<Rule>,
-    pub(crate) servers: Vec<ServerLayer>,
+    pub(crate) servers: Vec<NamedLayer<Namespace, ServerDraft>>,
+    pub(crate) http_tools: Vec<NamedLayer<ToolName, HttpDraft>>,
+    pub(crate) command_tools: Vec<NamedLayer<ToolName, CommandDraft>>,
 }
 
-pub(crate) struct ServerLayer {
-    pub(crate) name: Namespace,
+/// What one source says about one server or tool.
+pub(crate) struct NamedLayer<N, D> {
+    pub(crate) name: N,
     pub(crate) place: Place,
-    pub(crate) written: Vec<Written<ServerDraft>>,
+    pub(crate) written: Vec<Written<D>>,
 }
 
-/// The sections that hold rules and servers by name.
-const NAMED: [&str; 4] = ["tools", "domains", "classes", "servers"];
+/// The sections that hold rules, servers and tools by name.
+const NAMED: [&str; 6] = ["tools", "domains", "classes", "servers", "http_tools", "command_tools"];
 
 /// Reads a whole tree.
 pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
@@ -86,7 +90,18 @@ pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
         }
     }
     for (entry, table) in named(root, "servers", cx) {
-        layer.servers.extend(read_server(entry, table, cx));
+        let name = section_name(entry, "a server", cx, |text| Namespace::new(text).ok());
+        layer.servers.extend(read_named("servers", name, server::settings(), (entry, table), cx));
+    }
+    let tool_name = |text: &str| ToolName::new(text).ok();
+    for (entry, table) in named(root, "http_tools", cx) {
+        let name = section_name(entry, "a tool", cx, tool_name);
+        layer.http_tools.extend(read_named("http_tools", name, tool::http_settings(), (entry, table), cx));
+    }
+    for (entry, table) in named(root, "command_tools", cx) {
+        let name = section_name(entry, "a tool", cx, tool_name);
+        let settings = tool::command_settings();
+        layer.command_tools.extend(read_named("command_tools", name, settings, (entry, table), cx));
     }
     layer
 }
@@ -104,15 +119,31 @@ fn read_rule(selector: Selector, table: &Table, entry: Option<&Entry>, cx: &mut 
     Rule { selector, written, place: entry.map(|entry| entry.key_place.clone()) }
 }
 
-fn read_server(entry: &Entry, table: &Table, cx: &mut Context<'_>) -> Option<ServerLayer> {
-    let written =
-        read_table(server::settings(), &format!("[servers.{}]", entry.key), |_| true, table, &[], cx);
-    let name = Namespace::new(&entry.key).ok().filter(|name| Name { extra: "-." }.fits(name.as_str()));
+fn read_named<N, D: 'static>(
+    section: &str,
+    name: Option<N>,
+    settings: &[Setting<D>],
+    (entry, table): (&Entry, &Table),
+    cx: &mut Context<'_>,
+) -> Option<NamedLayer<N, D>> {
+    let title = format!("[{section}.{}]", entry.key);
+    let written = read_table(settings, &title, |_| true, table, &[], cx);
+    Some(NamedLayer { name: name?, place: entry.key_place.clone(), written })
+}
+
+/// The name of a section, if servers and tools can have it.
+fn section_name<N>(
+    entry: &Entry,
+    whose: &str,
+    cx: &mut Context<'_>,
+    of: impl Fn(&str) -> Option<N>,
+) -> Option<N> {
+    let name = Some(entry.key.as_str()).filter(|name| Name { extra: "-." }.fits(name)).and_then(of);
     if name.is_none() {
-        let what = format!("{:?} cannot be the name of a server", entry.key);
+        let what = format!("{:?} cannot be the name of {whose}", entry.key);
         cx.refuse(&entry.key_place, what, "use letters, digits, `_`, `-` and `.`, and begin with a letter");
     }
-    Some(ServerLayer { name: name?, place: entry.key_place.clone(), written })
+    name
 }
 
 /// The tables within one of the named sections.
@@ -146,15 +177,22 @@ fn unknown(entry: &Entry, cx: &mut Context<'_>) {
     let key = entry.key.as_str();
     let globals = global::settings().iter().map(|setting| setting.path);
     let policies = policy::settings().iter().map(|setting| setting.path);
-    let servers = server::settings().iter().any(|setting| setting.path == key);
+    let owner = [
+        ("servers", has(server::settings(), key)),
+        ("http_tools", has(tool::http_settings(), key)),
+        ("command_tools", has(tool::command_settings(), key)),
+    ];
+    let owner = owner.into_iter().find_map(|(section, is_its)| is_its.then_some(section));
     let paths: Vec<&str> = globals.chain(policies).collect();
     let beside = paths.iter().map(|path| first_part(path)).chain(NAMED);
     let below = paths.iter().find(|path| path.rsplit('.').next() == Some(key));
     let help = match (nearest(key, beside), below) {
         (Some(name), _) => format!("did you mean `{name}`?"),
         (None, Some(path)) => format!("there is a setting `{path}`; did you mean that?"),
-        (None, None) if servers => format!("`{key}` belongs into `[servers.NAME]`"),
-        (None, None) => "docs/reference/settings.md lists all settings".to_owned(),
+        (None, None) => match owner {
+            Some(section) => format!("`{key}` belongs into `[{section}.NAME]`"),
+            None => "docs/reference/settings.md lists all settings".to_owned(),
+        },
     };
     cx.refuse(&entry.key_place, format!("`{key}` is not a setting"), help);
 }

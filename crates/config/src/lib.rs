@@ -20,7 +20,8 @@
 //! | module | what is decided there |
 //! | --- | --- |
 //! | `setting`, `kind` | what a setting is, how values are read, shown and described |
-//! | `policy`, `global`, `server` | the tables |
+//! | `policy`, `global`, `server`, `tool` | the tables |
+//! | `template` | URLs with places for parameters |
 //! | `node`, `place` | what was written, and where |
 //! | `document`, `rule` | which settings are about whom |
 //! | `config`, `sources`, `switch` | layers and where they come from |
@@ -47,6 +48,8 @@ mod server;
 mod setting;
 mod sources;
 mod switch;
+mod template;
+mod tool;
 
 pub use config::{Config, DEFAULTS, Shown};
 pub use diagnostics::{ConfigErrors, Problem};
@@ -62,3 +65,5 @@ pub use server::{Isolation, Reached, Server};
 pub use sources::{CONFIG_VARIABLE, ConfigFile, FILE_NAME, Flag, GivenText, Needed, Sources, Start};
 pub use steadfast_core::policy::Annotations;
 pub use switch::Switches;
+pub use template::{UrlPiece, UrlTemplate};
+pub use tool::{COMMAND_NAMESPACE, CommandToolSettings, HTTP_NAMESPACE, HttpMethod, HttpToolSettings};

@@ -4,6 +4,8 @@
 //! kilobytes and cannot be fooled by clocks, copies or editors that keep a file's size. A file that is bad, or
 //! gone, keeps the running configuration, and that is told once.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -124,7 +126,7 @@ impl Live {
     }
 }
 
-/// The global settings and servers that differ.
+/// The global settings, servers and tools that differ.
 fn differences(before: &Config, after: &Config) -> Vec<String> {
     let (old, new) = (before.shown(), after.shown());
     let global = old.iter().zip(&new).filter(|(old, new)| old.value != new.value);
@@ -134,10 +136,18 @@ fn differences(before: &Config, after: &Config) -> Vec<String> {
     if before.global().store.url != after.global().store.url && !changed.contains(&url) {
         changed.push(url);
     }
-    let mut names: Vec<_> = before.servers().keys().chain(after.servers().keys()).collect();
-    names.sort();
-    names.dedup();
-    let servers = names.into_iter().filter(|name| before.servers().get(*name) != after.servers().get(*name));
-    changed.extend(servers.map(|name| format!("servers.{name}")));
+    changed.extend(differing("servers", before.servers(), after.servers()));
+    changed.extend(differing("http_tools", before.http_tools(), after.http_tools()));
+    changed.extend(differing("command_tools", before.command_tools(), after.command_tools()));
     changed
+}
+
+fn differing<N: Ord + fmt::Display, T: PartialEq>(
+    section: &str,
+    before: &BTreeMap<N, T>,
+    after: &BTreeMap<N, T>,
+) -> Vec<String> {
+    let names: BTreeSet<&N> = before.keys().chain(after.keys()).collect();
+    let differs = names.into_iter().filter(|name| before.get(*name) != after.get(*name));
+    differs.map(|name| format!("{section}.{name}")).collect()
 }

@@ -14,6 +14,7 @@ use crate::server::{self, ServerDraft};
 use crate::setting::{Scope, Setting, first_part};
 use crate::sources::{CONFIG_VARIABLE, Sources};
 use crate::switch;
+use crate::tool;
 
 const TOOLS: &str = "Settings of tools: \"server/tool\", \"server/*\", \"server/get_*\", or \"tool\" for a tool of \
     any server.";
@@ -28,6 +29,8 @@ pub fn schema() -> Json {
     shared.insert("policy".to_owned(), object_of(for_all));
     shared.insert("tool".to_owned(), object_of(for_tools));
     shared.insert("server".to_owned(), object_schema(server::settings()));
+    shared.insert("http_tool".to_owned(), object_schema(tool::http_settings()));
+    shared.insert("command_tool".to_owned(), object_schema(tool::command_settings()));
     let by_name = |about: &str, inner: &str| json!({ "type": "object", "description": about, "additionalProperties": reference(inner) });
     let classes = classes().map(|(name, _)| (name.to_owned(), reference("policy"))).collect();
     root.insert("classes".to_owned(), object_of(classes));
@@ -37,6 +40,10 @@ pub fn schema() -> Json {
     );
     root.insert("tools".to_owned(), by_name(TOOLS, "tool"));
     root.insert("servers".to_owned(), by_name("The servers whose tools are called.", "server"));
+    let http = "Tools that are one request over HTTP. Their server is called `http`.";
+    root.insert("http_tools".to_owned(), by_name(http, "http_tool"));
+    let command = "Tools that are a command. Their server is called `command`.";
+    root.insert("command_tools".to_owned(), by_name(command, "command_tool"));
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "steadfast.toml",
@@ -102,6 +109,10 @@ pub fn page() -> String {
     rows(&mut page, policy::faults::rule_settings(), |_| String::new());
     page.push_str(SERVERS);
     rows(&mut page, server::settings(), server_default);
+    page.push_str(HTTP_TOOLS);
+    rows(&mut page, tool::http_settings(), |_| String::new());
+    page.push_str(COMMAND_TOOLS);
+    rows(&mut page, tool::command_settings(), |_| String::new());
     variables(&mut page);
     page
 }
@@ -148,6 +159,41 @@ const SERVERS: &str = "
 ## Servers
 
 These stand in `[servers.NAME]`. A server has a `command` or a `url`.
+";
+
+const HTTP_TOOLS: &str = "
+## HTTP tools
+
+These stand in `[http_tools.NAME]`: a tool that is one request over HTTP. What is said about its calls stands in
+`[tools.\"http/NAME\"]`. A parameter that is a list is repeated in a query, one that is null is left out, and one that is an
+object cannot be sent there. An attempt carries its key as `Idempotency-Key`.
+
+```toml
+[http_tools.user]
+method  = \"GET\"
+url     = \"https://api.example.com/users/{id}\"
+headers = { Authorization = \"Bearer ${API_TOKEN}\" }
+
+[tools.\"http/user\"]
+class = \"read_only\"
+```
+";
+
+const COMMAND_TOOLS: &str = "
+## Command tools
+
+These stand in `[command_tools.NAME]`: a tool that is a command, run once for each attempt. What is said about its calls
+stands in `[tools.\"command/NAME\"]`. Beside its `env` it gets `TOOL_IDEMPOTENCY_KEY`, `TOOL_ATTEMPT` (from 1) and, where there
+is one, `TOOL_DEADLINE_MS` (since the epoch). A command that takes too long is ended with everything that it started.
+
+```toml
+[command_tools.convert]
+command = [\"convert-units\", \"--json\"]
+
+[tools.\"command/convert\"]
+class   = \"read_only\"
+timeout = \"5s\"
+```
 ";
 
 fn sections<D>(settings: &[Setting<D>]) -> Vec<&'static str> {

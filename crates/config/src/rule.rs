@@ -87,6 +87,18 @@ impl Selector {
             Self::Everything | Self::Class(_) | Self::Domain(_) => None,
         }
     }
+
+    /// The one tool that it names, where it names no more than one of a server.
+    pub(crate) fn whole_tool(&self) -> Option<&str> {
+        match self {
+            Self::Tool(ToolPattern { name: NamePattern::Is(whole), .. }) => Some(whole),
+            Self::Tool(ToolPattern { name: NamePattern::Begins(_), .. })
+            | Self::Everything
+            | Self::Class(_)
+            | Self::Server(_)
+            | Self::Domain(_) => None,
+        }
+    }
 }
 
 impl ToolPattern {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::Serialize;
 use steadfast_core::policy::{Mode, Modes};
 
 use crate::diagnostics::Problem;
@@ -14,7 +15,8 @@ use crate::node::shortened;
 use crate::place::Place;
 
 /// The most that each mechanism may do, whatever is configured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[expect(missing_docs, reason = "the fields are the mechanisms by name")]
 pub struct Switches {
     /// Everything together.

@@ -113,4 +113,10 @@ fn it_is_told_which_settings_of_the_whole_changed() {
     followed.write("listen = \"127.0.0.1:2\"\ntimeout = \"3s\"\n[servers.a]\nurl = \"http://h/\"\n[servers.b]\ncommand = [\"x\"]\n");
     let Reload::Replaced { changed } = followed.live.check_now() else { panic!("it should be replaced") };
     assert_eq!(changed, ["listen", "servers.a", "servers.b"]);
+    followed.write("listen = \"127.0.0.1:2\"\n[servers.b]\ncommand = [\"x\"]\n[http_tools.s]\nmethod = \"GET\"\nurl = \"http://h/\"\n[command_tools.c]\ncommand = [\"x\"]\n");
+    let Reload::Replaced { changed } = followed.live.check_now() else { panic!("it should be replaced") };
+    assert_eq!(changed, ["servers.a", "http_tools.s", "command_tools.c"]);
+    followed.write("listen = \"127.0.0.1:2\"\n[servers.b]\ncommand = [\"x\"]\n[http_tools.s]\nmethod = \"GET\"\nurl = \"http://h/other\"\n[command_tools.c]\ncommand = [\"x\"]\n");
+    let Reload::Replaced { changed } = followed.live.check_now() else { panic!("it should be replaced") };
+    assert_eq!(changed, ["http_tools.s"]);
 }

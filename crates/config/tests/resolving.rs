@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use steadfast_config::{
-    Annotations, Config, ConfigFile, DEFAULTS, Flag, Isolation, Needed, Origin, Reached, Resolved, Sources,
-    Start, StoreKind, Switches, reference,
+    Annotations, Config, ConfigFile, DEFAULTS, Flag, HttpMethod, Isolation, Needed, Origin, Reached,
+    Resolved, Sources, Start, StoreKind, Switches, reference,
 };
 use steadfast_core::Timestamp;
 use steadfast_core::classify::{Fault, Source, classify};
-use steadfast_core::id::Namespace;
+use steadfast_core::id::{Namespace, ToolName};
 use steadfast_core::json::{Document, Limits};
 use steadfast_core::policy::{
     Ambiguous, Backoff, ComputedKeys, Jitter, Mode, Modes, Profile, Silence, ToolClass,
@@ -371,6 +371,70 @@ fn a_rule_about_a_server_that_is_not_there_is_pointed_out() {
         note.ends_with("[tools.\"bnak/pay\"] is about a server that is not configured; did you mean `bank`?"),
         "{note}"
     );
+}
+
+#[test]
+fn a_rule_about_a_tool_without_a_server_that_is_not_there_is_pointed_out() {
+    let text = "[http_tools.search]\nmethod = \"GET\"\nurl = \"https://h/\"\n[tools.\"http/search\"]\ntimeout = \"3s\"\n\
+                [tools.\"http/serach\"]\ntimeout = \"3s\"\n[tools.\"http/s*\"]\ntimeout = \"3s\"\n\
+                [tools.\"htpp/*\"]\ntimeout = \"3s\"\n[tools.\"command/x\"]\ntimeout = \"3s\"\n";
+    let config = load("strange-tools", text);
+    let notes: Vec<&str> =
+        config.notes().iter().filter_map(|note| note.split_once(": ")).map(|(_, note)| note).collect();
+    assert_eq!(
+        notes,
+        [
+            "[tools.\"htpp/*\"] is about a server that is not configured; did you mean `http`?",
+            "[tools.\"command/x\"] is about a server that is not configured",
+            "[tools.\"http/serach\"] is about a tool that is not configured; did you mean `search`?",
+        ]
+    );
+}
+
+#[test]
+fn tools_without_a_server_are_read_joined_and_have_policies_of_their_own() {
+    let config = sample("valid/tools-without-a-server.toml");
+    let search = &config.http_tools()[&ToolName::new("flight_search").unwrap()];
+    assert_eq!((search.method, search.url.origin()), (HttpMethod::Post, "https://api.example.com"));
+    assert_eq!(search.headers["Authorization"].expose(), "Bearer abc");
+    let convert = &config.command_tools()[&ToolName::new("convert").unwrap()];
+    assert_eq!(convert.command, ["convert-units", "--json"]);
+    assert_eq!(convert.cwd.as_deref(), Some(Path::new("/home/me/units")));
+    assert_eq!(convert.env["UNITS"].expose(), "si");
+    let search = policy(&config, &tool("http", "flight_search"));
+    assert_eq!((search.class, search.time.attempt), (ToolClass::ReadOnly, seconds(7)));
+    assert_eq!(policy(&config, &tool("command", "convert")).class, ToolClass::Idempotent);
+    assert_eq!(config.notes(), [""; 0]);
+
+    // A stronger source says less and replaces only that.
+    let weak = "[http_tools.a]\nmethod = \"GET\"\nurl = \"https://h/\"\n";
+    let strong = "[http_tools.a]\nmethod = \"PUT\"\n";
+    let files = files("joined-tools", &[("weak.toml", weak), ("strong.toml", strong)]);
+    let config = Config::load(&Sources { files, ..Sources::default() }).unwrap();
+    let joined = &config.http_tools()[&ToolName::new("a").unwrap()];
+    assert_eq!((joined.method, joined.url.host()), (HttpMethod::Put, "h"));
+}
+
+#[test]
+fn sf_6_tools_without_a_server_show_no_secrets() {
+    let text = "[http_tools.a]\nmethod = \"GET\"\nurl = \"https://h/${S}?key=${S}\"\nheaders = { Authorization = \"Bearer ${S}\" }\n\
+                [command_tools.b]\ncommand = [\"x\"]\nenv = { TOKEN = \"${S}\" }\n";
+    let load = |secret: &str, text: &str| {
+        let files = files(&format!("tool-secrets-{}", secret.len()), &[("steadfast.toml", text)]);
+        Config::load(&Sources { files, environment: environment(&[("S", secret)]), ..Sources::default() })
+    };
+    let config = load("hunter2hunter2", text).unwrap();
+    let said = format!("{:?} {:?}", config.http_tools(), config.command_tools());
+    assert!(!said.contains("hunter2"), "{said}");
+    // Neither where what the variable holds breaks what it stands in.
+    for secret in ["hunter2{hunter2", "hunter2{hunter2/}", "hunter2}", "hunter2 hunter2", "hunter2#x"] {
+        let Err(errors) = load(secret, text) else { panic!("{secret} was accepted") };
+        assert!(!errors.to_string().contains("hunter2"), "{errors}");
+    }
+    let text =
+        "[http_tools.a]\nmethod = \"GET\"\nurl = \"https://h/\"\nheaders = { Authorization = \"${S}\" }\n";
+    let Err(errors) = load("hunter2\nhunter2", text) else { panic!("a line break was accepted") };
+    assert!(!errors.to_string().contains("hunter2"), "{errors}");
 }
 
 #[test]

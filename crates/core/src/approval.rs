@@ -149,6 +149,7 @@ pub struct Approvals {
 
 /// A request that waits for an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Parked {
     /// The tool.
     pub tool: ToolRef,

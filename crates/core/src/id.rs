@@ -155,6 +155,7 @@ impl From<&Namespace> for Domain {
 
 /// A tool with the namespace it lives in; the unit that breakers and policies are about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ToolRef {
     /// The group.
     pub namespace: Namespace,
@@ -171,6 +172,16 @@ impl fmt::Display for ToolRef {
 /// SHA-256 of something, usually of canonical JSON.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Digest {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Digest".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "pattern": "^[0-9a-f]{64}$" })
+    }
+}
 
 impl Digest {
     /// The digest of these bytes.

@@ -10,6 +10,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use crate::classify::{Mistake, Severity};
 use crate::id::{ModelId, ToolRef};
 use crate::{Timestamp, millis};
 
@@ -25,8 +28,23 @@ pub enum Outcome {
     Mistake,
 }
 
+impl Outcome {
+    /// How a call counts that ended with a fault of this kind, or with a result that tells of one in its structure.
+    pub const fn of(severity: Option<Severity>, mistake: Option<Mistake>) -> Self {
+        match (severity, mistake) {
+            (_, Some(Mistake::Arguments | Mistake::UnknownTool)) | (Some(Severity::InvalidInput), None) => {
+                Self::Mistake
+            }
+            (Some(_), None) => Self::Failure,
+            (None, None) => Self::Success,
+        }
+    }
+}
+
 /// How well something does.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
 pub struct Score {
     /// The share of calls that worked, recent ones counting more.
     pub success_rate: f64,
@@ -35,9 +53,29 @@ pub struct Score {
     /// And below this.
     pub high: f64,
     /// 95 % of the calls took no longer, to about a fifth; nothing if no duration is known.
+    #[serde(rename = "p95Ms", default, skip_serializing_if = "Option::is_none", with = "whole_millis")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<u64>"))]
     pub p95: Option<Duration>,
     /// How many calls this rests on, without any decay.
     pub samples: u64,
+}
+
+/// A span as whole milliseconds, as everything on the wire.
+mod whole_millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        span: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        span.map(crate::millis).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<u64>::deserialize(from)?.map(Duration::from_millis))
+    }
 }
 
 /// The statistics of a tenant, per tool and per model and tool.
@@ -339,6 +377,32 @@ mod tests {
             None,
             "the model's mistake says nothing about the tool"
         );
+    }
+
+    #[test]
+    fn what_a_call_ended_with_decides_how_it_counts() {
+        for (severity, mistake, outcome) in [
+            (None, None, Outcome::Success),
+            (Some(Severity::ServerError), None, Outcome::Failure),
+            (Some(Severity::Informational), None, Outcome::Failure),
+            (Some(Severity::InvalidInput), None, Outcome::Mistake),
+            (Some(Severity::Validation), Some(Mistake::Arguments), Outcome::Mistake),
+            (None, Some(Mistake::UnknownTool), Outcome::Mistake),
+        ] {
+            assert_eq!(Outcome::of(severity, mistake), outcome, "{severity:?} {mistake:?}");
+        }
+    }
+
+    #[test]
+    fn a_score_is_written_in_milliseconds() {
+        let mut statistics = Statistics::default();
+        statistics.record(&tool("a"), None, Outcome::Success, Some(Duration::from_millis(100)), hour(0));
+        let written = serde_json::to_value(statistics.score(&tool("a"), hour(0)).unwrap()).unwrap();
+        assert_eq!(
+            (&written["p95Ms"], &written["samples"]),
+            (&serde_json::json!(111), &serde_json::json!(1))
+        );
+        assert_eq!(written["successRate"], serde_json::json!(1.0));
     }
 
     #[test]

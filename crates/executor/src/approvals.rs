@@ -10,6 +10,7 @@ use steadfast_core::id::TenantId;
 use steadfast_core::output::Output;
 use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, StoreError, Trouble, Written};
 
+use crate::audit::{By, Deed, Done};
 use crate::engine::{Engine, Inner};
 
 /// Why a person's answer could not be taken.
@@ -71,15 +72,31 @@ impl Engine {
         tenant: Option<&TenantId>,
         request: ParkedId,
         decision: Decision,
-        by: Grantor,
+        grantor: Grantor,
+        by: &By,
     ) -> Result<Decided, AnswerError> {
-        let now = self.inner.clock.now();
-        let tenant = tenant.cloned();
-        let decided = self
-            .inner
-            .change_approvals(&tenant, |approvals| approvals.decide(request, decision, by, now))
-            .await;
-        decided.map_err(AnswerError::Store)?.map_err(AnswerError::NotDecided)
+        let (inner, now) = (&self.inner, self.inner.clock.now());
+        let owner = tenant.cloned();
+        let mut about = None;
+        let decided = inner.change_approvals(&owner, |approvals| {
+            let asked = approvals.parked(now).find(|(id, _)| *id == request);
+            about = asked.map(|(_, parked)| parked.tool.to_string());
+            approvals.decide(request, decision, grantor, now)
+        });
+        let decided = decided.await.map_err(AnswerError::Store)?.map_err(AnswerError::NotDecided)?;
+        let deed = match decided {
+            Decided::Granted { .. } => Deed::Approved,
+            Decided::Denied => Deed::Denied,
+        };
+        let on = format!("request {} of {}", request.0, about.as_deref().unwrap_or("an unknown tool"));
+        let after = Some(match decision {
+            Decision::Once => "once".to_owned(),
+            Decision::Session => "for the session".to_owned(),
+            Decision::Time { until } => format!("until {until}"),
+            Decision::Deny => "denied".to_owned(),
+        });
+        inner.audited(by, Done { deed, tenant, on, before: None, after }).await;
+        Ok(decided)
     }
 }
 

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
+use steadfast_core::Timestamp;
 use steadfast_core::approval::Approvals;
 use steadfast_core::breaker::Breaker;
-use steadfast_core::call::Shared;
+use steadfast_core::call::{CallResult, Shared};
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{SessionKey, TenantId, ToolRef};
 use steadfast_core::limit::Limiter;
+use steadfast_core::policy::Policy;
 use steadfast_core::retry::RetryBudget;
+use steadfast_core::stats::Statistics;
 use steadfast_core::trust::{Bounds, TrustLedger};
 use tokio::sync::Notify;
 
@@ -56,6 +59,41 @@ pub(crate) type ToolCell = Mutex<ToolState>;
 pub(crate) struct ToolState {
     pub(crate) breaker: Breaker,
     limiter: Limiter,
+    /// What became of its calls here, for people who look.
+    pub(crate) seen: Option<Seen>,
+}
+
+/// What became of the calls of a tool in this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// By which the last one was judged.
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) calls: u64,
+    /// Those that ran and failed.
+    pub(crate) failures: u64,
+    /// Those that were refused without a run.
+    pub(crate) refused: u64,
+    pub(crate) last: Timestamp,
+}
+
+impl ToolState {
+    /// A call is over.
+    pub(crate) fn saw(&mut self, policy: &Arc<Policy>, result: &CallResult, now: Timestamp) {
+        let seen = self.seen.get_or_insert_with(|| Seen {
+            policy: policy.clone(),
+            calls: 0,
+            failures: 0,
+            refused: 0,
+            last: now,
+        });
+        if !Arc::ptr_eq(&seen.policy, policy) {
+            seen.policy = policy.clone();
+        }
+        seen.calls += 1;
+        seen.failures += u64::from(result.ended.is_err() && result.attempts > 0);
+        seen.refused += u64::from(result.is_refused());
+        seen.last = now;
+    }
 }
 
 /// What the calls of one dependency share.
@@ -63,6 +101,8 @@ pub(crate) struct ToolState {
 pub(crate) struct DependencyCell {
     pub(crate) breaker: Mutex<Breaker>,
     pub(crate) load: Mutex<Load>,
+    /// The policy of the last call that its breaker judged.
+    pub(crate) policy: Mutex<Option<Arc<Policy>>>,
 }
 
 /// How much a dependency has to bear.
@@ -78,6 +118,8 @@ pub(crate) struct Tenant {
     pub(crate) judged: Mutex<Judged>,
     /// Somebody asked, or answered.
     pub(crate) approvals_changed: Notify,
+    /// How well its tools and models do.
+    pub(crate) scores: Mutex<Statistics>,
 }
 
 /// What a tenant's tools are trusted with, and what people allowed them beside.
@@ -103,7 +145,7 @@ impl Cells {
     /// Lends the machines for one step.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Shared<'_>) -> R) -> R {
         let mut tool = self.tool.lock();
-        let ToolState { breaker, limiter } = &mut *tool;
+        let ToolState { breaker, limiter, .. } = &mut *tool;
         let mut coarser = self.coarser.as_ref().map(|cell| cell.breaker.lock());
         let mut load = self.dependency.load.lock();
         let Load { budget, limiter: dependency_limiter } = &mut *load;
@@ -133,12 +175,16 @@ impl Machines {
         let breaker = move || Breaker::numbered_from(seed);
         Self {
             tools: Registry::new(Self::MOST, move || {
-                Mutex::new(ToolState { breaker: breaker(), limiter: Limiter::default() })
-            }),
+                Mutex::new(ToolState { breaker: breaker(), limiter: Limiter::default(), seen: None })
+            })
+            // What a person said must not be forgotten for want of room. One that is locked is in use.
+            .pinning(|cell: &ToolCell| cell.try_lock().is_none_or(|state| state.breaker.is_forced_by_hand())),
             dependencies: Registry::new(Self::MOST, move || DependencyCell {
                 breaker: Mutex::new(breaker()),
                 load: Mutex::default(),
-            }),
+                policy: Mutex::default(),
+            })
+            .pinning(|cell| cell.breaker.try_lock().is_none_or(|breaker| breaker.is_forced_by_hand())),
             sessions: Registry::new(Self::MOST, Mutex::default),
             tenants: Registry::new(Self::MOST, move || Tenant {
                 judged: Mutex::new(Judged {
@@ -146,6 +192,7 @@ impl Machines {
                     approvals: Approvals::default(),
                 }),
                 approvals_changed: Notify::new(),
+                scores: Mutex::default(),
             }),
         }
     }
@@ -159,6 +206,8 @@ type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::quality::RandomSt
 pub(crate) struct Registry<K, V> {
     entries: RwLock<HashMap<K, Entry<V>>>,
     make: Box<dyn Fn() -> V + Send + Sync>,
+    /// Whether one must stay although nobody uses it.
+    pinned: fn(&V) -> bool,
     most: usize,
     /// Counts look-ups; stands for time, of which only the order matters.
     tick: AtomicU64,
@@ -172,7 +221,12 @@ struct Entry<V> {
 
 impl<K: Eq + Hash + Clone + Ord, V> Registry<K, V> {
     fn new(most: usize, make: impl Fn() -> V + Send + Sync + 'static) -> Self {
-        Self { entries: RwLock::default(), make: Box::new(make), most, tick: AtomicU64::new(0) }
+        let (make, tick) = (Box::new(make), AtomicU64::new(0));
+        Self { entries: RwLock::default(), make, pinned: |_| false, most, tick }
+    }
+
+    fn pinning(self, pinned: fn(&V) -> bool) -> Self {
+        Self { pinned, ..self }
     }
 
     /// The thing of this name.
@@ -184,7 +238,7 @@ impl<K: Eq + Hash + Clone + Ord, V> Registry<K, V> {
         }
         let mut entries = self.entries.write();
         if entries.len() >= self.most && !entries.contains_key(name) {
-            make_room(&mut entries);
+            make_room(&mut entries, self.pinned);
         }
         let entry = entries
             .entry(name.clone())
@@ -214,15 +268,31 @@ impl<K, V> std::fmt::Debug for Registry<K, V> {
 
 /// Removes a tenth of what nobody uses, the longest unused first: making room one by one would sort each time.
 /// What is in use stays, whatever the bound says: two machines for one tool would be worse than one too many.
-fn make_room<K: Eq + Hash + Clone, V>(entries: &mut HashMap<K, Entry<V>>) {
+fn make_room<K: Eq + Hash + Clone, V>(entries: &mut HashMap<K, Entry<V>>, pinned: fn(&V) -> bool) {
     let mut idle: Vec<(u64, K)> = entries
         .iter()
-        .filter(|(_, entry)| Arc::strong_count(&entry.value) == 1)
+        .filter(|(_, entry)| Arc::strong_count(&entry.value) == 1 && !pinned(&entry.value))
         .map(|(name, entry)| (entry.used.load(Ordering::Relaxed), name.clone()))
         .collect();
     idle.sort_by_key(|(used, _)| *used);
     let spare = entries.len() / 10 + 1;
     for (_, name) in idle.into_iter().take(spare) {
         entries.remove(&name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_pinned_stays_although_there_is_no_room() {
+        let registry = Registry::new(10, || Mutex::new(false)).pinning(|pinned| *pinned.lock());
+        *registry.get(&0).lock() = true;
+        for name in 1..1000 {
+            registry.get(&name);
+        }
+        assert!(registry.all().len() <= 10);
+        assert!(registry.find(&0).is_some_and(|kept| *kept.lock()) && registry.find(&1).is_none());
     }
 }

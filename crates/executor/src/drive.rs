@@ -321,12 +321,12 @@ impl Drive {
             traceparent: own.or_else(|| self.envelope.trace.traceparent.clone()),
             desk: self.desk.clone(),
         };
-        let running: Running = if self.inner.hooks.0.is_none() {
+        let running = if self.inner.hooks.0.is_none() {
             self.tool.start(attempt)
         } else {
             let (tool, hooks, envelope) =
                 (self.tool.clone(), self.inner.hooks.clone(), self.envelope.clone());
-            Box::pin(async move {
+            Running::of(|| async move {
                 hooks.before_attempt(&envelope, attempt.number).await;
                 tool.start(attempt).await
             })
@@ -517,6 +517,8 @@ impl Drive {
 
     /// Gives the answer to whoever waits for it.
     pub(crate) fn finish(self, result: &CallResult) {
+        self.inner.note_trip(&self.envelope, &self.call, result);
+        self.inner.note_end(&self.cells, &self.call, result);
         self.inner.telling.finished(|| self.inner.about(&self.envelope, &self.call), result);
         let finished = Finished::new(self.call, result);
         self.desk.answer(result, finished.request(), &self.store);

@@ -36,6 +36,7 @@ use crate::control::{Control, Unwanted};
 use crate::deliveries::{Arrival, Deliveries};
 use crate::drive::Drive;
 use crate::followers::Runs;
+use crate::guards::Trips;
 use crate::history::{self, History};
 use crate::hooks::{Hooked, Hooks};
 use crate::host::HostCalls;
@@ -62,7 +63,7 @@ pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     /// Where calls that change nothing are remembered: losing them costs a run and no more.
     pub(crate) local: Arc<dyn Store>,
-    policies: Box<dyn Policies>,
+    pub(crate) policies: Box<dyn Policies>,
     pub(crate) machines: Machines,
     pub(crate) runs: Arc<Runs>,
     pub(crate) hooks: Hooked,
@@ -75,6 +76,7 @@ pub(crate) struct Inner {
     pauses: Pauses,
     pub(crate) history: History,
     pub(crate) history_kept: Keep,
+    pub(crate) trips: Trips,
     pub(crate) trust_kept: TrustKept,
     pub(crate) trust_bounds: Bounds,
     gate: Gate,
@@ -655,6 +657,7 @@ impl EngineBuilder {
             marks: Marks::default(),
             pauses: Pauses::default(),
             history: History::default(),
+            trips: Trips::default(),
             history_kept: self.history.unwrap_or(history::KEEP),
             trust_kept: self.trust_kept,
             trust_bounds,

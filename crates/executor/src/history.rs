@@ -26,6 +26,7 @@ use crate::engine::Inner;
 
 /// One call, as it is remembered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the facts of a call, by name")]
 pub struct CallFacts {

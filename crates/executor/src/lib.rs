@@ -32,8 +32,13 @@
 //! | `persist`, `trust_file` | what the machines know, kept |
 //! | `history` | what became of calls |
 //! | `telling` | facts for whoever listens |
+//! | `breakers`, `guards`, `standing`, `seen`, `records` | what people see, and the hand that steers it |
+//! | `reports` | what hosts say about tools that they ran themselves |
+//! | `audit` | what was changed by hand |
 
 mod approvals;
+mod audit;
+mod breakers;
 mod catch;
 mod cells;
 mod clock;
@@ -42,6 +47,7 @@ mod deliveries;
 mod drive;
 mod engine;
 mod followers;
+mod guards;
 mod history;
 mod hooks;
 mod host;
@@ -50,6 +56,9 @@ mod keep;
 mod pauses;
 mod persist;
 mod policies;
+mod records;
+mod reports;
+mod seen;
 mod standing;
 mod telling;
 mod tool;
@@ -57,16 +66,20 @@ mod trust_file;
 mod undelivered;
 
 pub use approvals::{AnswerError, Asked, Asker, Asking};
+pub use audit::{AuditEntry, AuditPage, By, Deed, Done, Surface, Tenants};
+pub use breakers::{BreakerAbout, BreakerKey, BreakerView, InvalidBreakerKey, Reach, Steer, Steered};
 pub use clock::RuntimeClock;
 pub use deliveries::Arrival;
 pub use engine::{CallOptions, Called, Calling, Canceller, Drained, Engine, EngineBuilder};
+pub use guards::{GuardView, StoppedSession, Trip};
 pub use history::CallFacts;
 pub use hooks::{HookFuture, Hooks, PATIENCE};
 pub use host::{Begun, HostError, Order, Pulse, Ticket};
 pub use info::ToolInfo;
 pub use policies::Policies;
+pub use seen::{Counted, ToolScore, ToolView};
 pub use standing::is_named;
-pub use telling::{About, EngineEvent, Listener, TurnedAway};
+pub use telling::{About, EngineEvent, Listener, Outside, TurnedAway};
 pub use tool::{Answer, Attempt, NotDone, Tool, ToolFault};
 pub use trust_file::{TrustFile, TrustKept};
 pub use undelivered::Undelivered;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use steadfast_core::breaker;
+use steadfast_core::breaker::{self, Breaker, Transition};
 use steadfast_core::call::{BreakerScope, Notice, Request};
 use steadfast_core::guard::{self, LoopGuard};
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
@@ -53,6 +53,8 @@ enum Name {
 const GATHER: Duration = Duration::from_millis(50);
 /// How long to leave a failing store alone.
 const PAUSE: Duration = Duration::from_secs(2);
+/// How long a change by hand waits for the store.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a write is tried again because somebody else was faster.
 const TRIES: u32 = 8;
 /// A guard is not looked at again after this long.
@@ -142,15 +144,29 @@ impl Inner {
     /// Takes over everything that is stored.
     pub(crate) async fn load(&self) {
         for kind in DocumentKind::ALL {
-            match self.store.documents(kind).await {
-                Ok(documents) => {
-                    for (name, document) in documents {
-                        self.adopt(&name, &document.body);
-                    }
-                }
-                Err(error) => self.telling.store_failed(self.store.kind(), &error),
-            }
+            self.load_kind(kind).await;
         }
+    }
+
+    /// Takes over everything of this kind.
+    pub(crate) async fn load_kind(&self, kind: DocumentKind) {
+        match self.store.documents(kind).await {
+            Ok(documents) => {
+                for (name, document) in documents {
+                    self.adopt(&name, &document.body);
+                }
+            }
+            Err(error) => self.telling.store_failed(self.store.kind(), &error),
+        }
+    }
+
+    /// Takes over what is stored of one.
+    pub(crate) async fn reload_marked(&self, marked: &Marked) -> Result<(), StoreError> {
+        let name = marked.document()?;
+        if let Some(document) = self.store.read(&name).await? {
+            self.adopt(&name, &document.body);
+        }
+        Ok(())
     }
 
     /// Hears what happens to the store, for as long as the engine lives.
@@ -206,15 +222,26 @@ impl Inner {
                 TrustKept::InFile(_) | TrustKept::InStore => {}
             }
         }
+        self.change_together(marked, || ()).await
+    }
+
+    /// Changes what is here and what is stored together. What others stored is taken over first, and not after: it would
+    /// undo a change that only removes something. `change` may be made more than once; the last one counts.
+    async fn change_together<R>(
+        &self,
+        marked: &Marked,
+        mut change: impl FnMut() -> R,
+    ) -> Result<R, StoreError> {
         let name = marked.document()?;
         let mut found = self.store.read(&name).await?;
         for _ in 0..TRIES {
             if let Some(found) = &found {
                 self.adopt(&name, &found.body);
             }
-            let Some((body, lasts)) = self.body(marked)? else { return Ok(()) };
+            let changed = change();
+            let Some((body, lasts)) = self.body(marked)? else { return Ok(changed) };
             if found.as_ref().is_some_and(|found| *found.body == *body) {
-                return Ok(());
+                return Ok(changed);
             }
             let write = DocumentWrite {
                 replaces: found.map(|found| found.version),
@@ -222,15 +249,14 @@ impl Inner {
                 expires: lasts.map(|lasts| self.store.now() + lasts),
             };
             match self.store.write(&name, write).await? {
-                Written::As(_) => return Ok(()),
+                Written::As(_) => return Ok(changed),
                 Written::Stale(now) => found = now,
             }
         }
-        Err(StoreError::not_done(Trouble::Full, "a document is being changed by too many at once"))
+        Err(StoreError::not_done(Trouble::Full, "it is being changed by too many at once; try again"))
     }
 
-    /// Changes the trust of a tenant, where it is stored and here. What others stored is taken over first, and not after:
-    /// it would undo a change that only removes something. `change` may be made more than once; the last one counts.
+    /// Changes the trust of a tenant, where it is stored and here. `change` may be made more than once; the last one counts.
     pub(crate) async fn change_trust<R>(
         &self,
         tenant: &Option<TenantId>,
@@ -247,22 +273,36 @@ impl Inner {
             }
             TrustKept::InFile(_) | TrustKept::InStore => {}
         }
-        let name = marked.document()?;
-        let mut found = self.store.read(&name).await?;
-        for _ in 0..TRIES {
-            if let Some(found) = &found {
-                self.adopt(&name, &found.body);
-            }
-            let result = changed();
-            let Some((body, _)) = self.body(&marked)? else { return Ok(result) };
-            let replaces = found.map(|found| found.version);
-            let write = DocumentWrite { replaces, body: Some(body.into()), expires: None };
-            match self.store.write(&name, write).await? {
-                Written::As(_) => return Ok(result),
-                Written::Stale(now) => found = now,
-            }
+        self.change_together(&marked, changed).await
+    }
+
+    /// Changes a breaker by hand, where it is stored and here. What others stored is taken over first. If the store fails
+    /// the change is made all the same, here. `change` may be made more than once, until it is stored.
+    pub(crate) async fn change_breaker(
+        &self,
+        marked: &Marked,
+        mut change: impl FnMut(&mut Breaker) -> Option<Transition>,
+    ) -> (Option<Transition>, Result<(), StoreError>) {
+        let mut told = None;
+        let storing = self.change_together(marked, || {
+            let changed = self.with_breaker(marked, &mut change);
+            // Made again, it may change nothing any more: the first time tells what it did.
+            told = Some(told.take().flatten().or(changed));
+        });
+        // Who stops a tool in the night does not wait for a store that hangs.
+        let stored = tokio::time::timeout(PATIENCE, storing).await.unwrap_or_else(|_| {
+            Err(StoreError::unanswered(Trouble::Unreachable, "the store did not answer in time"))
+        });
+        let told = told.unwrap_or_else(|| self.with_breaker(marked, &mut change));
+        (told, stored)
+    }
+
+    fn with_breaker<R: Default>(&self, marked: &Marked, act: impl FnOnce(&mut Breaker) -> R) -> R {
+        match marked {
+            Marked::Tool(key) => act(&mut self.machines.tools.get(key).lock().breaker),
+            Marked::Dependency(key) => act(&mut self.machines.dependencies.get(key).breaker.lock()),
+            Marked::Trust(_) | Marked::Session(_) => R::default(),
         }
-        Err(StoreError::not_done(Trouble::Full, "trust is being changed by too many at once; try again"))
     }
 
     /// What there is to write, and for how long it is kept.
@@ -273,13 +313,15 @@ impl Inner {
         match marked {
             Marked::Tool(key) => match self.machines.tools.find(key) {
                 Some(cell) => {
-                    json(Some(BREAKER_LASTS), serde_json::to_string(&cell.lock().breaker.snapshot()))
+                    let snapshot = cell.lock().breaker.snapshot();
+                    json(breaker_lasts(&snapshot), serde_json::to_string(&snapshot))
                 }
                 None => Ok(None),
             },
             Marked::Dependency(key) => match self.machines.dependencies.find(key) {
                 Some(cell) => {
-                    json(Some(BREAKER_LASTS), serde_json::to_string(&cell.breaker.lock().snapshot()))
+                    let snapshot = cell.breaker.lock().snapshot();
+                    json(breaker_lasts(&snapshot), serde_json::to_string(&snapshot))
                 }
                 None => Ok(None),
             },
@@ -348,6 +390,14 @@ impl Inner {
             }
         }
         Ok(())
+    }
+}
+
+/// What a person said is kept until a person says something else.
+fn breaker_lasts(snapshot: &breaker::Snapshot) -> Option<Duration> {
+    match snapshot.state() {
+        breaker::State::ForcedOpen => None,
+        breaker::State::Closed | breaker::State::Open | breaker::State::HalfOpen => Some(BREAKER_LASTS),
     }
 }
 

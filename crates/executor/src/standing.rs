@@ -4,7 +4,9 @@ use steadfast_core::id::{Namespace, TenantId, ToolName, ToolRef};
 use steadfast_core::trust::{HistoryEntry, Target, ToolReliabilityState, TrustChange, TrustRules};
 use steadfast_store::StoreError;
 
+use crate::audit::{By, Deed, Done};
 use crate::engine::Engine;
+use crate::telling::Outside;
 
 impl Engine {
     /// Everything of a tenant that is not simply trusted, worst first. Whether a time has run out is judged by the default
@@ -52,9 +54,24 @@ impl Engine {
         &self,
         tenant: Option<&TenantId>,
         target: Target<'_>,
+        by: &By,
     ) -> Result<Vec<TrustChange>, StoreError> {
-        let now = self.inner.clock.now();
-        self.inner.change_trust(&tenant.cloned(), |trust| trust.reset(target, now)).await
+        let (inner, now) = (&self.inner, self.inner.clock.now());
+        let changes = inner.change_trust(&tenant.cloned(), |trust| trust.reset(target, now)).await?;
+        for change in &changes {
+            inner.telling.outside(&Outside::Trust { tenant, change });
+        }
+        let on = match target {
+            Target::Signature(_, signature) => signature.0.to_string(),
+            Target::Domain(domain) => domain.to_string(),
+            Target::Tool(tool) => tool.to_string(),
+            Target::All => "everything".to_owned(),
+        };
+        let worst = changes.iter().map(|change| change.from).max();
+        let before = worst.map(|state| state.to_string());
+        let done = Done { deed: Deed::TrustReset, tenant, on, before, after: Some("TRUSTED".to_owned()) };
+        inner.audited(by, done).await;
+        Ok(changes)
     }
 }
 

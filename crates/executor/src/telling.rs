@@ -9,12 +9,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use steadfast_core::Timestamp;
+use steadfast_core::breaker::Transition;
 use steadfast_core::call::{CallResult, Notice, Request};
 use steadfast_core::envelope::{CallEnvelope, ErrorBody};
 use steadfast_core::id::{RequestId, SessionKey, TenantId, ToolRef};
 use steadfast_core::policy::Policy;
+use steadfast_core::trust::TrustChange;
 use steadfast_store::{News, StoreError};
 use tokio::sync::broadcast;
+
+use crate::audit::AuditEntry;
+use crate::breakers::BreakerKey;
 
 /// Hears of everything. All of it has to be redacted before it leaves the process.
 pub trait Listener: Send + Sync + 'static {
@@ -32,6 +37,9 @@ pub trait Listener: Send + Sync + 'static {
     fn traceparent(&self, _about: &About<'_>, _attempt: u32) -> Option<String> {
         None
     }
+
+    /// Something happened outside of any call.
+    fn outside(&self, _fact: &Outside<'_>) {}
 
     /// A store operation failed.
     fn store_failed(&self, _store: &str, _error: &StoreError) {}
@@ -62,6 +70,29 @@ pub struct TurnedAway<'a> {
     pub error: &'a ErrorBody,
     /// When.
     pub at: Timestamp,
+}
+
+/// A fact that no call brought.
+#[derive(Clone, Copy, Debug)]
+pub enum Outside<'a> {
+    /// A person changed the state of a breaker.
+    Breaker {
+        /// Whose.
+        tenant: Option<&'a TenantId>,
+        /// Which one.
+        key: &'a BreakerKey,
+        /// How.
+        change: &'a Transition,
+    },
+    /// A report of a host, or a person, changed how far something is trusted.
+    Trust {
+        /// Whose.
+        tenant: Option<&'a TenantId>,
+        /// How.
+        change: &'a TrustChange,
+    },
+    /// A person changed something; the same as in the audit.
+    ByHand(&'a AuditEntry),
 }
 
 /// A fact about a call, to keep.
@@ -163,6 +194,10 @@ impl Telling {
             }
         });
         own
+    }
+
+    pub(crate) fn outside(&self, fact: &Outside<'_>) {
+        self.each(|listener| listener.outside(fact));
     }
 
     pub(crate) fn store_failed(&self, store: &str, error: &StoreError) {

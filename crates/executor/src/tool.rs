@@ -2,10 +2,11 @@
 
 use std::any::Any;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use steadfast_core::Timestamp;
 use steadfast_core::classify::{Fault, Source};
@@ -138,23 +139,30 @@ pub(crate) trait AnyTool: Send + Sync {
 }
 
 /// An attempt on its way. A panic in it is an answer: a lost call would be worse.
-pub(crate) type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
+pub(crate) struct Running(Caught<Pin<Box<dyn Future<Output = Answer> + Send>>>);
+
+impl Running {
+    /// Making the future may panic as well as running it. It can be large, and is not moved any more once it is made.
+    pub(crate) fn of<F: Future<Output = Answer> + Send + 'static>(make: impl FnOnce() -> F) -> Self {
+        let made = catch_unwind(AssertUnwindSafe(|| -> Pin<Box<dyn Future<Output = Answer> + Send>> {
+            Box::pin(make())
+        }));
+        Self(Caught(made.unwrap_or_else(|panic| Box::pin(ready(Err(panicked(&*panic)))))))
+    }
+}
+
+impl Future for Running {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        let caught = Pin::new(&mut self.0).poll(context);
+        caught.map(|caught| caught.unwrap_or_else(|panic| Err(panicked(&*panic))))
+    }
+}
 
 impl<T: Tool> AnyTool for T {
     fn start(&self, attempt: Attempt) -> Running {
-        // Making the future may panic as well as running it.
-        match catch_unwind(AssertUnwindSafe(|| self.run(attempt))) {
-            Ok(future) => Box::pin(async move {
-                match Caught(std::pin::pin!(future)).await {
-                    Ok(answer) => answer,
-                    Err(panic) => Err(panicked(&*panic)),
-                }
-            }),
-            Err(panic) => {
-                let answer = Err(panicked(&*panic));
-                Box::pin(std::future::ready(answer))
-            }
-        }
+        Running::of(|| self.run(attempt))
     }
 }
 

@@ -15,9 +15,13 @@ use steadfast_core::output::{Output, RawJson};
 use steadfast_core::policy::{AskWhen, Mode, Policy, Profile, ToolClass};
 use steadfast_core::trust::Target;
 use steadfast_executor::{
-    Answer, Asked, Asker, Asking, Attempt, CallOptions, Called, Engine, NotDone, RuntimeClock,
+    Answer, Asked, Asker, Asking, Attempt, By, CallOptions, Called, Engine, NotDone, RuntimeClock, Surface,
 };
 use steadfast_store::{Journal, MemoryOptions, MemoryStore, Query, Store};
+
+fn by() -> By {
+    By::new("ann", Surface::Library)
+}
 
 fn policy() -> Policy {
     let mut policy = Profile::Standard.policy(ToolClass::Mutating);
@@ -123,7 +127,7 @@ async fn rp_7_an_operator_who_is_faster_is_heard_and_the_question_is_dropped() {
         (person.asked.lock().as_slice(), person.given_up.load(Ordering::SeqCst)),
         ([id].as_slice(), 0)
     );
-    engine.decide(None, id, Decision::Once, Grantor::Operator).await.unwrap();
+    engine.decide(None, id, Decision::Once, Grantor::Operator, &by()).await.unwrap();
     assert_eq!(code(&calling.await.unwrap()), None);
     assert_eq!(person.given_up.load(Ordering::SeqCst), 1);
     let nobody = engine.call_with(pay(1, "l"), works, asking(&person)).await;
@@ -165,7 +169,7 @@ async fn rp_7_nobody_but_an_operator_is_asked_about_a_blocked_tool() {
     let called = engine.call_with(pay(9, "l"), works, asking(&person)).await;
     assert_eq!((code(&called), before), (Some(Code::ToolBlocked), 1));
     assert_eq!(person.asked.lock().len(), before);
-    engine.reset_trust(None, Target::All).await.unwrap();
+    engine.reset_trust(None, Target::All, &by()).await.unwrap();
     assert_eq!(code(&engine.call(pay(9, "m"), works).await), None, "forgiven");
 }
 

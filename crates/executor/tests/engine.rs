@@ -18,8 +18,8 @@ use steadfast_core::envelope::{CallEnvelope, UnknownFields};
 use steadfast_core::output::{Output, RawJson};
 use steadfast_core::policy::{AskWhen, Mode, Policy, Profile, ToolClass};
 use steadfast_executor::{
-    About, Answer, Attempt, Begun, CallFacts, CallOptions, Called, Drained, Engine, HookFuture, Hooks,
-    HostError, Listener, Pulse, RuntimeClock, Tool, TrustFile,
+    About, Answer, Attempt, Begun, By, CallFacts, CallOptions, Called, Drained, Engine, HookFuture, Hooks,
+    HostError, Listener, Pulse, RuntimeClock, Surface, Tool, TrustFile,
 };
 use steadfast_store::{Journal, MemoryOptions, MemoryStore, Query, Store};
 use tokio::sync::Semaphore;
@@ -29,6 +29,10 @@ use faulty::{Faulty, Health};
 
 async fn engine(policy: Policy) -> Engine {
     Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
+}
+
+fn by() -> By {
+    By::new("ann", Surface::Library)
 }
 
 fn standard(class: ToolClass) -> Policy {
@@ -487,7 +491,7 @@ async fn an_open_breaker_and_lost_trust_survive_a_restart() {
     settle().await;
     let (id, parked) = engine.approvals(None).pop().unwrap();
     assert_eq!(parked.tool.tool.as_str(), "pay");
-    engine.decide(None, id, Decision::Once, Grantor::Operator).await.unwrap();
+    engine.decide(None, id, Decision::Once, Grantor::Operator, &by()).await.unwrap();
     let other = restarted(&store, &clock, &policy).await;
     assert_eq!(other.call(pay(9, None), flaky(0)).await.result.status, Status::Success);
     assert_eq!(code(&other.call(pay(9, None), flaky(0)).await), Some(Code::ApprovalRequired));
@@ -509,7 +513,7 @@ async fn a_person_who_answers_in_time_lets_the_waiting_call_run() {
         let calling = tokio::spawn(engine.call_with(pay(1, Some(&key)), flaky(0), options.clone()));
         settle().await;
         let (id, _) = engine.approvals(None).pop().expect("it asks");
-        engine.decide(None, id, decision, Grantor::Operator).await.unwrap();
+        engine.decide(None, id, decision, Grantor::Operator, &by()).await.unwrap();
         assert_eq!(code(&calling.await.unwrap()), expected, "{decision:?}");
     }
     let nobody = engine.call_with(pay(1, Some("nobody")), flaky(0), options).await;
@@ -527,7 +531,7 @@ async fn whoever_waits_for_a_call_that_a_person_denies_is_denied_without_asking_
     let callers = [call(), call(), call()];
     settle().await;
     let [(id, _)] = engine.approvals(None).try_into().expect("one asks for all");
-    engine.decide(None, id, Decision::Deny, Grantor::Operator).await.unwrap();
+    engine.decide(None, id, Decision::Deny, Grantor::Operator, &by()).await.unwrap();
     for caller in callers {
         assert_eq!(code(&caller.await.unwrap()), Some(Code::ApprovalDenied));
     }

@@ -143,23 +143,21 @@ impl Upstream {
 
 impl Tool for Upstream {
     fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
-        let running = match self {
+        let wanted = match self {
             Self::At { server, outbox, request, news } => {
-                let (server, outbox, news) = (server.clone(), outbox.clone(), news.clone());
-                let sent = sent(request, &attempt);
-                Ok(async move {
-                    outbox.is_behind().await;
-                    run(server, sent, news, attempt).await
-                })
+                Ok((server.clone(), outbox.clone(), news.clone(), sent(request, &attempt)))
             }
             Self::Nowhere { why } => {
                 let refusal = Message::error_response(None, code::INVALID_PARAMS, why, None);
                 Err(answer_of(&refusal))
             }
         };
-        async {
-            match running {
-                Ok(running) => running.await,
+        async move {
+            match wanted {
+                Ok((server, outbox, news, sent)) => {
+                    outbox.is_behind().await;
+                    run(server, sent, news, attempt).await
+                }
                 Err(refused) => refused,
             }
         }
@@ -196,7 +194,8 @@ async fn run(server: Arc<Server>, sent: Message, news: Option<Arc<News>>, attemp
     let answer = match answer {
         Some(answer) => answer,
         None => {
-            let withdrawing = server.withdraw(&place);
+            // Seldom done, and not small.
+            let withdrawing = Box::pin(server.withdraw(&place));
             let mut answering = pin!(place.answer());
             // What it still says counts, also while it does not take that nobody wants it.
             tokio::select! {

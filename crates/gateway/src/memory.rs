@@ -17,8 +17,6 @@ use crate::server::Written;
 
 /// How long an agreement is kept after it changed last.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a client waits for a store that hangs. Its introduction is not answered before it is kept.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a change is tried again because somebody else was faster.
 const TRIES: u32 = 8;
 
@@ -54,8 +52,8 @@ impl Memory {
         Self { store, name, door: door.clone(), principal: principal.clone(), over }
     }
 
-    /// Keeps what the client told its servers so far. A store that fails or hangs is no reason not to go on: the session then
-    /// ends with us. One that has ended is not kept again by what was still under way in it.
+    /// Keeps what the client told its servers so far. A store that fails is no reason not to go on: the session then ends
+    /// with us. One that has ended is not kept again by what was still under way in it.
     pub(crate) async fn keep(&self, told: Agreements) {
         if self.is_over() {
             return;
@@ -93,12 +91,6 @@ impl Memory {
     }
 
     async fn write(&self, body: Option<Arc<str>>) {
-        if tokio::time::timeout(PATIENCE, self.write_in_time(body)).await.is_err() {
-            tracing::warn!(event = "session.not_kept", why = "the store did not answer in time");
-        }
-    }
-
-    async fn write_in_time(&self, body: Option<Arc<str>>) {
         let expires = Some(now() + KEPT);
         let mut found = match self.store.read(&self.name).await {
             Ok(found) => found,

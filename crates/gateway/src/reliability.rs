@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use steadfast_core::trust::{HistoryEntry, Target, ToolReliabilityState};
-use steadfast_executor::{Engine, is_named};
+use steadfast_executor::{By, Engine, Surface, is_named};
 use steadfast_mcp::raw::{self, RawJson};
 
 /// What the tools are called.
@@ -100,9 +100,10 @@ async fn reset(engine: &Engine, name: &str, caller: Caller) -> Result<Told, Stri
     if known.is_empty() {
         return Err(format!("nothing counts against {name}; call {STATUS} to see what does"));
     }
+    let by = By::new("operator", Surface::Mcp);
     let mut changes = Vec::new();
     for tool in &known {
-        let changed = engine.reset_trust(None, Target::Tool(tool)).await;
+        let changed = engine.reset_trust(None, Target::Tool(tool), &by).await;
         changes.extend(changed.map_err(|error| format!("{tool} could not be reset: {error}"))?);
     }
     let reset: Vec<_> = known.iter().map(ToString::to_string).collect();

@@ -567,8 +567,8 @@ impl Session {
         self: &Arc<Self>,
         work: impl FnOnce(Arc<Self>) -> F,
     ) {
-        let (working, left) = (work(self.clone()), self.left.clone());
-        self.tasks.spawn(async move { _ = left.run_until_cancelled(working).await });
+        let working = work(self.clone());
+        self.tasks.spawn(self.left.clone().run_until_cancelled_owned(working));
     }
 
     /// Waits until it is known whether an answer has arrived, or that it never will.

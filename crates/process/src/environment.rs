@@ -109,6 +109,13 @@ impl Environment {
         Self::of(own, given)
     }
 
+    /// The same with one more variable, which goes before one of the same name.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.variables.insert(name.into(), value.into());
+        self
+    }
+
     /// Each name with its value, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.variables.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
@@ -185,6 +192,8 @@ mod tests {
         let inherited = Environment::inherited_and(own, &given);
         assert_eq!(inherited.iter().count(), 8);
         assert_eq!(inherited.value("LANG"), Some(OsStr::new("C")));
+        let more = allowed.with("LANG", "de").with("EXTRA", "e");
+        assert_eq!(shown(&more)[..2], ["EXTRA=e", "LANG=de"]);
     }
 
     #[test]

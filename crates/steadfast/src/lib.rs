@@ -55,14 +55,17 @@ pub use steadfast_config::{
 };
 pub use steadfast_core::key::DedupeMode;
 pub use steadfast_core::{
-    Timestamp, approval, call as path, classify, code, envelope, id, json, policy, redact,
+    Timestamp, approval, breaker, call as path, classify, code, envelope, guard, id, json, policy, redact,
+    report, stats, trust,
 };
 pub use steadfast_executor::{
-    About, Answer, AnswerError, Arrival, Asked, Asker, Asking, Attempt, Begun, CallFacts, CallOptions,
-    Called, Calling, Canceller, Drained, Engine, EngineEvent, HookFuture, Hooks, HostError, Listener,
-    NotDone, Order, Pulse, RuntimeClock, Ticket, Tool, ToolFault, ToolInfo, TurnedAway,
+    About, Answer, AnswerError, Arrival, Asked, Asker, Asking, Attempt, AuditEntry, AuditPage, Begun,
+    BreakerAbout, BreakerKey, BreakerView, By, CallFacts, CallOptions, Called, Calling, Canceller, Counted,
+    Deed, Done, Drained, Engine, EngineEvent, GuardView, HookFuture, Hooks, HostError, InvalidBreakerKey,
+    Listener, NotDone, Order, Outside, Pulse, Reach, RuntimeClock, Steer, Steered, StoppedSession, Surface,
+    Tenants, Ticket, Tool, ToolFault, ToolInfo, ToolScore, ToolView, Trip, TurnedAway,
 };
-pub use steadfast_store::{MemoryOptions, MemoryStore, Page, Selection, Store, StoreError};
+pub use steadfast_store::{Flush, MemoryOptions, MemoryStore, Page, Selection, Store, StoreError};
 pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};
 pub use steadfast_store_sqlite::{OnDamage, SqliteOptions, SqliteStore};
 pub use steadfast_telemetry::{Format, Level, Logs, Metrics, Telemetry};

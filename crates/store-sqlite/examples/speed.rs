@@ -33,7 +33,8 @@ fn main() {
     let folder = std::env::args().nth(1).unwrap_or_else(|| ".".into());
     let folder = Path::new(&folder).join(format!("speed-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     for round in 0..3 {
         let sync = bare_sync(&folder.join("sync"));
         println!("round {round}: one fdatasync of 12 KiB: {sync:?}");

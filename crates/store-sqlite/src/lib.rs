@@ -43,7 +43,7 @@ use steadfast_store::{
     Neighbours, News, Page, Query, Selection, Sight, Store, StoreError, StoreFuture, Swept, SystemClock,
     Trouble, Written, this_process,
 };
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 
 pub use open::{OnDamage, OpenError};
 
@@ -100,7 +100,7 @@ impl SqliteOptions {
     }
 }
 
-/// Keeps everything in a file.
+/// Keeps everything in a file. Used on a runtime that has its timers on.
 pub struct SqliteStore {
     shared: Arc<Shared>,
     operations: Arc<Operations>,
@@ -119,6 +119,15 @@ const MOST_QUESTIONS: usize = 4096;
 const READERS: usize = 2;
 /// Records that one step of a flush removes.
 const FLUSH: usize = 500;
+/// How long the disk may take for what we do, beside the patience with other processes.
+const DISK: Duration = Duration::from_secs(1);
+const HANGS: &str = "the state file does not answer in time; look at its disk";
+
+/// Why a thread of ours did not answer.
+enum Silent {
+    Gone,
+    Hangs,
+}
 
 impl SqliteStore {
     /// Opens the file, makes it if there is none, and checks it. Reads all of it for that, so it blocks for as long as
@@ -194,10 +203,14 @@ impl SqliteStore {
     ) -> Result<T, StoreError> {
         let (operation, answer) = Asked::new(work, self.shared.place.patience);
         self.operations.push(Box::new(operation), lane).map_err(refused)?;
-        // The writer answers everything that it takes, unless it died of it.
-        answer.await.unwrap_or_else(|_| {
-            Err(StoreError::unanswered(Trouble::Closed, "the writer of the state file has ended"))
-        })
+        match self.in_time(answer).await {
+            Ok(answer) => answer,
+            // The writer answers everything that it takes, unless it died of it.
+            Err(Silent::Gone) => {
+                Err(StoreError::unanswered(Trouble::Closed, "the writer of the state file has ended"))
+            }
+            Err(Silent::Hangs) => Err(StoreError::unanswered(Trouble::Unreachable, HANGS)),
+        }
     }
 
     /// Has a reader look something up.
@@ -207,7 +220,24 @@ impl SqliteStore {
     ) -> Result<T, StoreError> {
         let (question, answer) = Sought::new(work);
         self.questions.push(Box::new(question), Lane::Soon).map_err(refused)?;
-        answer.await.unwrap_or_else(|_| Err(closed()))
+        match self.in_time(answer).await {
+            Ok(answer) => answer,
+            Err(Silent::Gone) => Err(closed()),
+            Err(Silent::Hangs) => Err(StoreError::not_done(Trouble::Unreachable, HANGS)),
+        }
+    }
+
+    /// Waits for one of our threads, but no longer than a disk may take that does not hang: nobody can call back a thread
+    /// that waits in the kernel.
+    async fn in_time<T>(&self, answer: oneshot::Receiver<T>) -> Result<T, Silent> {
+        let limit = self.shared.place.patience + DISK;
+        match tokio::time::timeout(limit, answer).await {
+            Ok(answer) => answer.map_err(|_| Silent::Gone),
+            Err(_) => {
+                self.shared.answers(Err(Trouble::Unreachable));
+                Err(Silent::Hangs)
+            }
+        }
     }
 
     async fn look_and_claim(

@@ -36,6 +36,9 @@ const LINGER: Duration = Duration::from_micros(50);
 
 /// How long the log grows before it is brought into the file.
 const LOG_PAGES: i32 = 1000;
+/// How long it is when it is worth its full size: most processes write less, and a disk that gives each a share of its time
+/// stalls when hundreds start at once and each writes megabytes of nothing.
+const FEW_PAGES: i32 = 50;
 /// So much log, and the largest batches on top of it.
 const LOG_BYTES: u64 = 6 << 20;
 
@@ -122,7 +125,7 @@ impl Writer {
         let queue = self.queue.clone();
         let _taker = queue.taker();
         let mut batch = Vec::new();
-        self.enlarge_log();
+        let mut enlarged = false;
         while let Some(lane) = self.queue.take(&mut batch, BATCH) {
             match lane {
                 Lane::Soon => {
@@ -130,6 +133,10 @@ impl Writer {
                     self.queue.linger(LINGER);
                 }
                 Lane::Later => self.work_unsynced(&mut batch),
+            }
+            if !enlarged && self.link.log() >= FEW_PAGES {
+                self.enlarge_log();
+                enlarged = true;
             }
             if self.link.log() >= LOG_PAGES {
                 self.checkpoint();
@@ -163,8 +170,8 @@ impl Writer {
     }
 
     /// Writing into a file that grows takes two or three times as long to reach the disk as writing over what is
-    /// there. So the log gets the size at which it begins anew right away. While we have the right to write nobody
-    /// else adds to it, and readers of a log stop where its frames end.
+    /// there. So the log of a process that writes much gets at once the size at which it begins anew. While we have
+    /// the right to write nobody else adds to it, and readers of a log stop where its frames end.
     fn enlarge_log(&mut self) {
         let log = open::beside(&self.shared.place.path, "-wal");
         let Ok(sql) = self.link.connection(&self.shared) else { return };

@@ -121,6 +121,14 @@ impl World {
         self.builder().await.policies(Arc::new(policy.clone())).start().await
     }
 
+    /// Whether an engine hears what another one writes: a store in memory belongs to one process, and tells nobody.
+    pub(crate) fn tells(&self) -> bool {
+        match &self.home {
+            Home::Memory(_) => false,
+            Home::Sqlite(_) | Home::Redis { .. } => true,
+        }
+    }
+
     /// Lets time pass for whatever is decided when asked. Nothing that sleeps is woken.
     pub(crate) fn pass(&self, span: Duration) {
         self.clock.ahead.fetch_add(steadfast_core::millis(span), Ordering::SeqCst);

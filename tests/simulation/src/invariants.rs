@@ -11,6 +11,7 @@
 //! | late answers count | when all is quiet, no record is open whose owner got an answer and lives |
 //! | one probe | a half-open breaker has one probe under way, over all processes that share it |
 //! | own epoch | an answer changes a breaker only if it was asked in the same epoch |
+//! | by hand | what a person forced open stays so until a person or its time ends it, whatever others conclude who have not heard of it |
 //! | no refusal again | what is given again is never a refusal of ours |
 //! | grants once | a grant for one call is spent by one claim |
 //! | guard counts calls | a loop is told only after two failures were told |

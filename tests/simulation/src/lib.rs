@@ -68,11 +68,13 @@ pub enum Defect {
     FailedDispatchDoesNotStandBack,
     /// Whoever thinks that it is time to probe does so, whatever the others do.
     ProbeNotShared,
+    /// What a breaker concludes by itself goes before what a person said.
+    ByHandOvertaken,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::OwnerIgnoredAtSave,
         Self::DeliveredBeforeWrite,
         Self::StartedAfterAttempt,
@@ -88,6 +90,7 @@ impl Defect {
         Self::RenewalOvertaken,
         Self::FailedDispatchDoesNotStandBack,
         Self::ProbeNotShared,
+        Self::ByHandOvertaken,
     ];
 }
 
@@ -123,6 +126,8 @@ impl Defect {
             Self::RenewalOvertaken => &["an end", "late answers count"],
             Self::FailedDispatchDoesNotStandBack => &["told before run again"],
             Self::ProbeNotShared => &["one probe"],
+            // Who does not hear of a person goes on in epochs that others have left, and may probe there.
+            Self::ByHandOvertaken => &["by hand", "one probe"],
         }
     }
 }

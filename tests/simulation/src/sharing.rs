@@ -2,7 +2,8 @@
 //!
 //! In half of the worlds every process has a breaker of its own, as before there was anything to share.
 
-use steadfast_core::breaker::Snapshot;
+use steadfast_core::Timestamp;
+use steadfast_core::breaker::{Snapshot, State};
 use steadfast_core::call::Event;
 
 use crate::Defect;
@@ -61,8 +62,17 @@ impl World {
             self.adopt_shared(node);
         }
         let newer = if lives { self.nodes[node].breaker.snapshot() } else { sent.clone() };
-        if self.store.breaker.as_ref().is_some_and(|stored| !newer.replaces(stored)) {
-            return;
+        if let Some(stored) = &self.store.breaker {
+            let replaces = match self.defect {
+                Some(Defect::ByHandOvertaken) if is_by_hand(&newer, stored) => {
+                    by_itself(&newer) > by_itself(stored)
+                }
+                Some(_) | None => newer.replaces(stored),
+            };
+            if !replaces {
+                return;
+            }
+            self.model.broken = self.model.broken.take().or(by_hand(stored, &newer, self.now));
         }
         self.store.breaker = Some(newer);
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
@@ -97,6 +107,12 @@ impl World {
         if let Some(stored) = self.store.breaker.as_ref().filter(|_| self.weather.shared_breakers) {
             let home = &mut self.nodes[node];
             let before = home.breaker.epoch();
+            if self.defect == Some(Defect::ByHandOvertaken) {
+                let here = home.breaker.snapshot();
+                if is_by_hand(stored, &here) && by_itself(stored) <= by_itself(&here) {
+                    return;
+                }
+            }
             let change = home.breaker.adopt(stored, now);
             home.epoch += u64::from(change.is_some() || home.breaker.epoch() != before);
             if let Some(change) = change {
@@ -106,6 +122,19 @@ impl World {
                 ));
             }
         }
+    }
+
+    /// What an operator knows and wants who is about to force or reset: what is stored, if the store can be asked, and
+    /// until when to leave the tool alone. Most let it come back by itself, some wait for a person.
+    pub(crate) fn before_an_operator_acts(&mut self, node: usize) -> Option<Timestamp> {
+        if !self.weather.shared_breakers {
+            return None;
+        }
+        if !(self.stormy() && self.side.chance(self.weather.store_lost)) {
+            self.adopt_shared(node);
+        }
+        let span = self.side.chance(70).then(|| self.side.between(1_000, 90_000))?;
+        Some(self.now + std::time::Duration::from_millis(span))
     }
 
     /// A probe starts; no other one may be under way in the same epoch. Those that nobody could be told of are not
@@ -136,4 +165,21 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// What a person forced open is opened by a person or by time, whatever others thought meanwhile.
+fn by_hand(stored: &Snapshot, newer: &Snapshot, now: Timestamp) -> Option<Broken> {
+    let holds = stored.state() == State::ForcedOpen && stored.until().is_none_or(|until| now < until);
+    let overtaken = holds && newer.times_by_hand() <= stored.times_by_hand();
+    overtaken.then(|| ("by hand", format!("{newer:?} replaces what a person had said: {stored:?}")))
+}
+
+/// Whether a person stands between the two.
+fn is_by_hand(one: &Snapshot, other: &Snapshot) -> bool {
+    one.times_by_hand() != other.times_by_hand()
+}
+
+/// How far a breaker has come by itself, as if no person had ever spoken.
+fn by_itself(snapshot: &Snapshot) -> u64 {
+    snapshot.epoch() % Snapshot::BY_HAND
 }

@@ -179,7 +179,7 @@ impl World {
         let mut weather = Weather::of(&mut rng, &mut side);
         weather.shared_breakers = match (breakers, defect) {
             (Breakers::Apart, _) => false,
-            (Breakers::AsDrawn, Some(Defect::ProbeNotShared)) => true,
+            (Breakers::AsDrawn, Some(Defect::ProbeNotShared | Defect::ByHandOvertaken)) => true,
             // A breaker that opens soon hides what has nothing to do with it.
             (Breakers::AsDrawn, Some(_)) => false,
             // Drawn apart, so that the other worlds stay what they were.

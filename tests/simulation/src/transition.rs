@@ -324,8 +324,10 @@ impl World {
             Happening::Operator { node } => {
                 let now = self.now;
                 let force = self.rng.chance(50);
+                let until = self.before_an_operator_acts(node);
                 let home = &mut self.nodes[node];
-                let change = if force { home.breaker.force_open(now) } else { home.breaker.reset(now) };
+                let change =
+                    if force { home.breaker.force_open(until, now) } else { home.breaker.reset(now) };
                 // A reset starts an epoch of its own, whether or not the state changes.
                 home.epoch += u64::from(change.is_some() || !force);
                 self.share_soon(node);

@@ -229,7 +229,8 @@ impl Kind<Redacted<String>> for Expanded {
     }
 }
 
-fn expanded(node: &Node, cx: &mut Context<'_>, takes: &str) -> Option<String> {
+/// The text with the variables of the environment that it names.
+pub(crate) fn expanded(node: &Node, cx: &mut Context<'_>, takes: &str) -> Option<String> {
     let Some(text) = node.text().filter(|text| !text.contains('\0')) else {
         cx.wrong(node, takes, "write it in quotes");
         return None;

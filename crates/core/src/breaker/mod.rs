@@ -16,8 +16,10 @@
 mod shared;
 mod snapshot;
 mod tally;
+mod view;
 mod window;
 
+use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -25,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 pub use shared::{Permit, SharedBreaker};
 pub use snapshot::{InvalidSnapshot, Snapshot};
+pub use view::{Forced, Numbers, Rate, View};
 use window::{Outcome, Reach, Window};
 
 use crate::Timestamp;
@@ -47,6 +50,8 @@ use crate::policy::{BreakerPolicy, Cooldown, Factor, RateRule};
 ///   └──────────────── │ FORCED_OPEN │ ◄── by hand, from any state
 ///    (from any state) └─────────────┘     (by configuration: for as long as it says so)
 /// ```
+///
+/// One that was forced open until some time goes on from there as from the end of a cool-down: one call finds out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -57,7 +62,7 @@ pub enum State {
     Open,
     /// One call at a time passes, to find out.
     HalfOpen,
-    /// Calls are refused until someone resets it.
+    /// Calls are refused until someone resets it, or until the time that was set.
     ForcedOpen,
 }
 
@@ -112,10 +117,35 @@ pub struct Refused {
     pub state: State,
     /// When it is worth asking again; nothing if only a person can tell.
     pub retry_at: Option<Timestamp>,
+    /// On whose account.
+    pub by: RefusedBy,
+}
+
+/// On whose account an attempt is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedBy {
+    /// The tool's own: it failed too often, or nobody knows yet whether it is back.
+    Failures,
+    /// A person forced the breaker open.
+    Hand,
+    /// The configuration forces it open.
+    Configuration,
+}
+
+impl RefusedBy {
+    /// The rule as results and logs name it.
+    pub const fn rule(self) -> &'static str {
+        match self {
+            Self::Failures => "breaker",
+            Self::Hand => "breaker.forced_by_hand",
+            Self::Configuration => "breaker.forced_by_configuration",
+        }
+    }
 }
 
 /// A change of state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Transition {
     /// Before.
     pub from: State,
@@ -129,6 +159,7 @@ pub struct Transition {
 
 /// Why a breaker changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// Too many failures in a row.
@@ -137,7 +168,7 @@ pub enum Reason {
     Rate,
     /// Too large a share of slow answers, or a probe that was slow.
     Slow,
-    /// The cool-down is over.
+    /// The cool-down is over, or the time for which it was forced open.
     CooledDown,
     /// A probe failed.
     ProbeFailed,
@@ -167,11 +198,13 @@ pub struct Counts {
 /// One breaker. A new one is closed.
 #[derive(Clone, Debug, Default)]
 pub struct Breaker {
-    /// Counts transitions and resets; never goes back.
+    /// Grows with every transition and reset, and never goes back. What is done by hand [leaps](Snapshot::BY_HAND).
     epoch: u64,
     phase: Phase,
     /// The last transition: when and why. A breaker that never changed has none.
     changed: Option<(Timestamp, Reason)>,
+    /// The last [`MOST_CHANGES`] transitions and resets, the newest last; for people who look at it.
+    changes: VecDeque<Transition>,
     /// Probes given out so far, so that each has a number of its own.
     probes: u64,
     /// The last probe given here that came back.
@@ -199,7 +232,10 @@ enum Phase {
         /// How often the place was given, given back or kept since this state began: the order of what is stored of it.
         turn: u32,
     },
-    ForcedOpen,
+    ForcedOpen {
+        /// When it is over; nothing if only a reset ends it.
+        until: Option<Timestamp>,
+    },
 }
 
 /// Who has the one place in half-open.
@@ -229,7 +265,7 @@ impl Phase {
             Self::Closed => State::Closed,
             Self::Open { .. } => State::Open,
             Self::HalfOpen { .. } => State::HalfOpen,
-            Self::ForcedOpen => State::ForcedOpen,
+            Self::ForcedOpen { .. } => State::ForcedOpen,
         }
     }
 }
@@ -245,24 +281,33 @@ impl Breaker {
     /// Whether an attempt would be refused now. Changes nothing.
     pub fn check(&self, policy: &BreakerPolicy, now: Timestamp) -> Result<(), Refused> {
         if policy.forced_open {
-            return Err(Refused { state: State::ForcedOpen, retry_at: None });
+            let by = RefusedBy::Configuration;
+            return Err(Refused { state: State::ForcedOpen, retry_at: None, by });
         }
+        let by = RefusedBy::Failures;
         match self.phase {
             Phase::Closed => Ok(()),
             Phase::Open { since, reopened } => {
                 // A clock that stepped back costs one more cool-down at most, not the size of the step.
                 let until = since.min(now) + cooldown(&policy.cooldown, reopened);
-                if until <= now { Ok(()) } else { Err(Refused { state: State::Open, retry_at: Some(until) }) }
+                if until <= now {
+                    Ok(())
+                } else {
+                    Err(Refused { state: State::Open, retry_at: Some(until), by })
+                }
             }
             Phase::HalfOpen { probe, .. } => match probe {
                 Some(probe) if probe.holds(policy, now) => {
                     // The answer may come any moment; only the latest moment is known.
                     let latest = (probe.alive + policy.probe_lease).min(now + policy.cooldown.first);
-                    Err(Refused { state: State::HalfOpen, retry_at: Some(latest) })
+                    Err(Refused { state: State::HalfOpen, retry_at: Some(latest), by })
                 }
                 Some(_) | None => Ok(()),
             },
-            Phase::ForcedOpen => Err(Refused { state: State::ForcedOpen, retry_at: None }),
+            Phase::ForcedOpen { until: Some(until) } if until <= now => Ok(()),
+            Phase::ForcedOpen { until } => {
+                Err(Refused { state: State::ForcedOpen, retry_at: until, by: RefusedBy::Hand })
+            }
         }
     }
 
@@ -276,13 +321,16 @@ impl Breaker {
         self.check(policy, now)?;
         match self.phase {
             Phase::Closed => Ok((Ticket { epoch: self.epoch, probe: None }, None)),
-            Phase::Open { reopened, .. } => {
+            Phase::Open { .. } | Phase::ForcedOpen { .. } => {
+                let reopened = match self.phase {
+                    Phase::Open { reopened, .. } => reopened,
+                    Phase::Closed | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => 0,
+                };
                 let half_open = Phase::HalfOpen { reopened, good: 0, neutral: 0, probe: None, turn: 0 };
                 let change = self.change(half_open, Reason::CooledDown, now);
                 Ok((self.give_probe(now), Some(change)))
             }
             Phase::HalfOpen { .. } => Ok((self.give_probe(now), None)),
-            Phase::ForcedOpen => Err(Refused { state: State::ForcedOpen, retry_at: None }),
         }
     }
 
@@ -303,7 +351,7 @@ impl Breaker {
             Phase::Closed if ticket.probe.is_none() && !policy.forced_open => {
                 self.count(policy, verdict, now)
             }
-            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen => {
+            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => {
                 self.record_probe(policy, ticket, verdict, now)
             }
         }
@@ -352,7 +400,7 @@ impl Breaker {
                 Held::ForLonger
             }
             Phase::Closed => Held::Still,
-            Phase::HalfOpen { .. } | Phase::Open { .. } | Phase::ForcedOpen => Held::Lost,
+            Phase::HalfOpen { .. } | Phase::Open { .. } | Phase::ForcedOpen { .. } => Held::Lost,
         }
     }
 
@@ -364,7 +412,10 @@ impl Breaker {
                 (Phase::HalfOpen { probe: Some(probe), .. }, Some(number)) => {
                     probe.number == number && probe.holds(policy, now)
                 }
-                (Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen, _) => false,
+                (
+                    Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. },
+                    _,
+                ) => false,
             }
     }
 
@@ -375,19 +426,21 @@ impl Breaker {
             return State::ForcedOpen;
         }
         match self.phase {
-            Phase::Open { .. } if self.check(policy, now).is_ok() => State::HalfOpen,
-            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen => {
+            Phase::Open { .. } | Phase::ForcedOpen { .. } if self.check(policy, now).is_ok() => {
+                State::HalfOpen
+            }
+            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => {
                 self.phase.state()
             }
         }
     }
 
-    /// Opens it until reset.
-    pub fn force_open(&mut self, now: Timestamp) -> Option<Transition> {
+    /// Opens it until this time, or until it is reset. What was under way counts no more.
+    pub fn force_open(&mut self, until: Option<Timestamp>, now: Timestamp) -> Option<Transition> {
         match self.phase {
-            Phase::ForcedOpen => None,
-            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } => {
-                Some(self.change(Phase::ForcedOpen, Reason::Forced, now))
+            Phase::ForcedOpen { until: known } if known == until => None,
+            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => {
+                Some(self.change_by_hand(Phase::ForcedOpen { until }, Reason::Forced, now))
             }
         }
     }
@@ -395,8 +448,13 @@ impl Breaker {
     /// Closes it and forgets what it counted; attempts still under way no longer count, even if it was
     /// closed already. What the configuration forces open stays open.
     pub fn reset(&mut self, now: Timestamp) -> Option<Transition> {
-        let change = self.change(Phase::Closed, Reason::Reset, now);
+        let change = self.change_by_hand(Phase::Closed, Reason::Reset, now);
         (change.from != State::Closed).then_some(change)
+    }
+
+    /// Whether a person forced it open, and nothing has ended that yet.
+    pub const fn is_forced_by_hand(&self) -> bool {
+        matches!(self.phase, Phase::ForcedOpen { .. })
     }
 
     /// What it has counted, as of the last outcome.
@@ -410,7 +468,7 @@ impl Breaker {
         }
     }
 
-    /// How many transitions and resets there have been, here and wherever its state came from.
+    /// Differs before and after every transition and reset, and never goes back. All who share the breaker count alike.
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -439,7 +497,7 @@ impl Breaker {
     fn is_untroubled(&self) -> bool {
         match self.phase {
             Phase::Closed => self.window.is_clean(),
-            Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen => false,
+            Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => false,
         }
     }
 
@@ -537,7 +595,24 @@ impl Breaker {
         self.phase = phase;
         self.changed = Some((at, reason));
         self.window.clear();
-        Transition { from, to: phase.state(), reason, at }
+        let change = Transition { from, to: phase.state(), reason, at };
+        self.remember(change.clone());
+        change
+    }
+
+    /// What a person says goes before whatever breakers elsewhere conclude that have not heard of it yet.
+    fn change_by_hand(&mut self, phase: Phase, reason: Reason, at: Timestamp) -> Transition {
+        let block = (self.epoch / Snapshot::BY_HAND).saturating_add(1).saturating_mul(Snapshot::BY_HAND);
+        // The last epochs are not worth a block: there, a change is one of many.
+        self.epoch = if block < Snapshot::LAST_EPOCH { block - 1 } else { self.epoch };
+        self.change(phase, reason, at)
+    }
+
+    fn remember(&mut self, change: Transition) {
+        if self.changes.len() >= MOST_CHANGES {
+            self.changes.pop_front();
+        }
+        self.changes.push_back(change);
     }
 
     /// Moments of the future, left by a clock that stepped back, become now: a cool-down or a lease then
@@ -546,7 +621,7 @@ impl Breaker {
         match &mut self.phase {
             Phase::Open { since, .. } => *since = now.min(*since),
             Phase::HalfOpen { probe: Some(probe), .. } => probe.alive = now.min(probe.alive),
-            Phase::HalfOpen { probe: None, .. } | Phase::Closed | Phase::ForcedOpen => {}
+            Phase::HalfOpen { probe: None, .. } | Phase::Closed | Phase::ForcedOpen { .. } => {}
         }
     }
 }
@@ -571,6 +646,9 @@ fn cooldown(policy: &Cooldown, reopened: u32) -> Duration {
     // What is too large for a span is larger than any cap.
     Duration::try_from_secs_f64(grown).map_or(policy.cap, |grown| grown.min(policy.cap))
 }
+
+/// How many of its last changes a breaker remembers.
+pub const MOST_CHANGES: usize = 32;
 
 #[cfg(test)]
 mod tests;

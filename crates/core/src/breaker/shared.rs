@@ -147,7 +147,7 @@ impl SharedBreaker {
 fn closed_word(breaker: &Breaker) -> u64 {
     match breaker.phase {
         Phase::Closed => breaker.epoch.saturating_add(1),
-        Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen => 0,
+        Phase::Open { .. } | Phase::HalfOpen { .. } | Phase::ForcedOpen { .. } => 0,
     }
 }
 
@@ -251,7 +251,7 @@ mod tests {
         shared.with(|breaker| breaker.reset(at(1)));
         let (before, _) = shared.admit(&policy(), at(1)).unwrap();
         assert!(!before.is_probe());
-        shared.with(|breaker| breaker.force_open(at(2)));
+        shared.with(|breaker| breaker.force_open(None, at(2)));
         assert_eq!(shared.admit(&policy(), at(2)).unwrap_err().state, State::ForcedOpen);
         shared.with(|breaker| breaker.reset(at(3)));
         before.record(&policy(), FAILED, at(3));

@@ -5,12 +5,13 @@
 //! (compare-and-set); a process that lost the race, or hears of a change made elsewhere, adopts what is stored. So
 //! whoever wants to probe writes that down first, and one of all those who share the store does.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Agreed, Breaker, Phase, Probe, Reason, State, Transition};
+use super::{Agreed, Breaker, MOST_CHANGES, Phase, Probe, Reason, State, Transition};
 use crate::Timestamp;
 
 /// What is stored of a breaker. A value that exists is one that can be restored.
@@ -22,6 +23,10 @@ pub struct Snapshot {
     reopened: u32,
     changed: Option<(Timestamp, Reason)>,
     trial: Option<Trial>,
+    /// Until when it is forced open.
+    until: Option<Timestamp>,
+    /// Its last changes, the newest last. Nothing is decided by them.
+    changes: VecDeque<Transition>,
 }
 
 /// How far a half-open breaker is.
@@ -47,7 +52,11 @@ impl Snapshot {
     /// The largest epoch that is believed; also the largest whole number that every JSON reader keeps.
     pub const LAST_EPOCH: u64 = (1 << 53) - 1;
 
-    /// Which change this is, counted from the first.
+    /// A change by hand takes the next epoch that is a multiple of this, so that it is newer than every change that a
+    /// breaker could have come to by itself since anybody last heard of it: far more than a breaker changes in its life.
+    pub const BY_HAND: u64 = 1 << 24;
+
+    /// Which change this is. Later ones have a larger number.
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -55,6 +64,16 @@ impl Snapshot {
     /// The state after it.
     pub const fn state(&self) -> State {
         self.state
+    }
+
+    /// How often a person had changed it.
+    pub const fn times_by_hand(&self) -> u64 {
+        self.epoch / Self::BY_HAND
+    }
+
+    /// Until when a person forced it open; nothing if nobody did, or until it is reset.
+    pub const fn until(&self) -> Option<Timestamp> {
+        self.until
     }
 
     /// Whether a store that holds `stored` should hold this one instead.
@@ -67,10 +86,11 @@ impl Snapshot {
         (self.epoch, self.trial.map_or(0, |trial| trial.turn))
     }
 
-    /// What is never equal in the snapshots of two who did different things.
-    fn identity(&self) -> (State, Option<(Timestamp, Reason)>, Option<NonZeroU64>) {
-        let probe = self.trial.and_then(|trial| trial.probe);
-        (self.state, self.changed, probe.map(|place| place.number))
+    /// Whether it is the same change. What is compared is never equal in the snapshots of two who did different things.
+    fn is_same_as(&self, other: &Self) -> bool {
+        let probe = |snapshot: &Self| snapshot.trial.and_then(|trial| trial.probe).map(|place| place.number);
+        (self.state, self.changed, self.until) == (other.state, other.changed, other.until)
+            && probe(self) == probe(other)
     }
 
     fn since(&self) -> Timestamp {
@@ -90,7 +110,7 @@ impl Snapshot {
             State::Closed => Phase::Closed,
             State::Open => Phase::Open { since: self.since().min(now), reopened },
             State::HalfOpen => Phase::HalfOpen { reopened, good, neutral, probe, turn },
-            State::ForcedOpen => Phase::ForcedOpen,
+            State::ForcedOpen => Phase::ForcedOpen { until: self.until },
         }
     }
 }
@@ -126,17 +146,34 @@ impl Breaker {
                 let probe = probe.map(|Probe { number, told, .. }| Place { number, alive: told });
                 (reopened, Some(Trial { turn, good, neutral, probe }))
             }
-            Phase::Closed | Phase::ForcedOpen => (0, None),
+            Phase::Closed | Phase::ForcedOpen { .. } => (0, None),
         };
-        let epoch = self.epoch.min(Snapshot::LAST_EPOCH);
-        Snapshot { epoch, state: self.phase.state(), reopened, changed: self.changed, trial }
+        let until = match self.phase {
+            Phase::ForcedOpen { until } => until,
+            Phase::Closed | Phase::Open { .. } | Phase::HalfOpen { .. } => None,
+        };
+        Snapshot {
+            epoch: self.epoch.min(Snapshot::LAST_EPOCH),
+            state: self.phase.state(),
+            reopened,
+            changed: self.changed,
+            trial,
+            until,
+            changes: self.changes.clone(),
+        }
     }
 
     /// The breaker of a process that starts and shares it with nobody: whoever was probing is gone.
     pub fn restore(snapshot: &Snapshot, now: Timestamp) -> Self {
         let trial = snapshot.trial.map(|trial| Trial { probe: None, ..trial });
         let alone = Snapshot { trial, ..snapshot.clone() };
-        Self { epoch: alone.epoch, phase: alone.phase(now), changed: alone.changed, ..Self::default() }
+        Self {
+            epoch: alone.epoch,
+            phase: alone.phase(now),
+            changed: alone.changed,
+            changes: alone.changes,
+            ..Self::default()
+        }
     }
 
     /// Takes over a change made elsewhere, if it is newer than what is here. Of two that would follow the same
@@ -146,7 +183,7 @@ impl Breaker {
     /// The transition is the one as seen from here.
     pub fn adopt(&mut self, snapshot: &Snapshot, now: Timestamp) -> Option<Transition> {
         let here = self.known();
-        let lost_race = snapshot.order() == here.order() && snapshot.identity() != here.identity();
+        let lost_race = snapshot.order() == here.order() && !snapshot.is_same_as(&here);
         if !snapshot.replaces(&here) && !lost_race {
             return None;
         }
@@ -159,6 +196,10 @@ impl Breaker {
         let change = self.change(snapshot.phase(now), reason, at.min(now));
         // As stored, not as our clock sees it: this is how a change that was taken over is known again.
         (self.epoch, self.changed) = (snapshot.epoch, snapshot.changed);
+        // Whoever stored them has adopted all that came before. A version that keeps none leaves what is known here.
+        if !snapshot.changes.is_empty() {
+            self.changes = snapshot.changes.clone();
+        }
         self.free_what_came_back();
         (change.from != change.to).then_some(change)
     }
@@ -200,6 +241,10 @@ struct Stored {
     changed: Option<Changed>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     trial: Option<Trial>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    changes: VecDeque<Transition>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -221,7 +266,11 @@ impl TryFrom<Stored> for Snapshot {
         let changed = stored.changed.map(|Changed { at, reason }| (at, reason));
         // Only a half-open breaker tries; whatever else says so was not written by us.
         let trial = stored.trial.filter(|_| stored.state == State::HalfOpen);
-        Ok(Self { epoch: stored.epoch, state: stored.state, reopened: stored.reopened, changed, trial })
+        let until = stored.until.filter(|_| stored.state == State::ForcedOpen);
+        let mut changes = stored.changes;
+        changes.drain(..changes.len().saturating_sub(MOST_CHANGES));
+        let (epoch, state, reopened) = (stored.epoch, stored.state, stored.reopened);
+        Ok(Self { epoch, state, reopened, changed, trial, until, changes })
     }
 }
 
@@ -234,6 +283,8 @@ impl From<Snapshot> for Stored {
             reopened: snapshot.reopened,
             changed: snapshot.changed.map(|(at, reason)| Changed { at, reason }),
             trial: snapshot.trial,
+            until: snapshot.until,
+            changes: snapshot.changes,
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::Snapshot;
 use crate::Timestamp;
 
 /// So many answers are counted before somebody has to take the lock. More would make it rarer still, and cost
@@ -15,8 +16,8 @@ pub(super) const ROOM: usize = 64;
 /// Places for moments, and one word that says how many are taken and by answers of which epoch.
 ///
 /// The word has three parts: 16 bits of the epoch (nothing while closed), 40 bits that number the openings,
-/// 8 bits of count. Epoch and number are shortened. For an answer to be counted in the wrong epoch, tens of
-/// thousands of epochs would have to pass between two instructions.
+/// 8 bits of count. Epoch and number are shortened. For an answer to be counted in the wrong epoch, so many changes by
+/// hand and so many others would have to pass during its attempt that their product is in the thousands.
 #[derive(Debug)]
 pub(super) struct Tally {
     word: AtomicU64,
@@ -78,7 +79,9 @@ const COUNT: u64 = (1 << COUNT_BITS) - 1;
 
 /// The part of the epoch; never nothing, because its lowest bit is set.
 fn mark(epoch: u64) -> u64 {
-    (epoch << 1 | 1) << (u64::BITS - EPOCH_BITS)
+    // Changes by hand are told apart by bits that would be cut off. The golden section of what is left spreads them.
+    let by_hand = (epoch / Snapshot::BY_HAND).wrapping_mul(20_251);
+    (epoch.wrapping_add(by_hand) << 1 | 1) << (u64::BITS - EPOCH_BITS)
 }
 
 fn is_open_for(word: u64, epoch: u64) -> bool {
@@ -146,6 +149,14 @@ mod tests {
         assert_eq!(moments(&tally), []);
         tally.open(3);
         assert_eq!(moments(&tally), [], "what was given is not given again");
+    }
+
+    #[test]
+    fn changes_by_hand_and_others_have_marks_of_their_own() {
+        let epochs =
+            (0..64).flat_map(|by_hand| (0..64).map(move |others| by_hand * Snapshot::BY_HAND + others));
+        let marks: std::collections::BTreeSet<_> = epochs.map(mark).collect();
+        assert_eq!(marks.len(), 64 * 64);
     }
 
     #[test]

@@ -593,7 +593,7 @@ impl Call {
             }
             None | Some(StopReason::NotAsked) if stuck => (Code::StuckCall, classified.rule.clone()),
             None | Some(StopReason::NotAsked) => (classified.code, classified.rule.clone()),
-            Some(StopReason::Breaker(_)) => (Code::CircuitOpen, Cow::Borrowed("breaker")),
+            Some(StopReason::Breaker(refused)) => (Code::CircuitOpen, Cow::Borrowed(refused.by.rule())),
             Some(StopReason::Schedule(Stop::Deadline)) => (Code::DeadlineExceeded, Cow::Borrowed("deadline")),
             Some(StopReason::Schedule(Stop::Budget)) => (Code::RetryExhausted, Cow::Borrowed("retry_budget")),
             Some(StopReason::Schedule(_)) if stuck => (Code::StuckCall, classified.rule.clone()),

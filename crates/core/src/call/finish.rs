@@ -15,6 +15,7 @@ use crate::dedupe::{
 use crate::guard;
 use crate::output::Output;
 use crate::policy::{AfterUnknown, Dangerous, Mode, Policy};
+use crate::stats::Outcome;
 use crate::trust::Finished;
 
 impl Call {
@@ -131,6 +132,10 @@ impl Call {
     ) -> CallResult {
         if self.judged {
             return result;
+        }
+        if !self.policy.modes.are_off() {
+            let severity = severity.or(result.ended.is_err().then_some(Severity::Informational));
+            self.scored = Some(Outcome::of(severity, mistake));
         }
         if self.policy.modes.trust != Mode::Off {
             let finished = match (&result.ended, severity) {

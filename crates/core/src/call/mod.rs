@@ -68,6 +68,7 @@ use crate::limit::Limiter;
 use crate::output::Output;
 use crate::policy::{AfterUnknown, ArgumentCheck, AskWhen, Mode, OnStoreFailure, Policy, ToolClass};
 use crate::retry::{RetryBudget, Schedule};
+use crate::stats;
 use crate::trust::{Escalation, Rules, Standing, Subject, TrustLedger};
 use crate::watchdog::Watchdog;
 
@@ -143,6 +144,8 @@ pub struct Call {
     entered: bool,
     /// Whether trust and guard have counted this call.
     judged: bool,
+    /// How it counts for the scores of its tool, if it does.
+    scored: Option<stats::Outcome>,
     /// Whether something spoke against a run when the call came; it is asked again before a run.
     held_back: bool,
     shadow_told: bool,
@@ -275,6 +278,7 @@ impl Call {
             caller: Caller::Waiting,
             entered: false,
             judged: false,
+            scored: None,
             held_back: false,
             shadow_told: false,
             state: State::Finished,
@@ -486,6 +490,16 @@ impl Call {
 
     /// By which policy it is decided.
     pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// How it counts for the scores of its tool and its model; nothing as long as it says nothing about them.
+    pub fn scored(&self) -> Option<stats::Outcome> {
+        self.scored
+    }
+
+    /// The policy, for whoever keeps it.
+    pub fn shared_policy(&self) -> &Arc<Policy> {
         &self.policy
     }
 

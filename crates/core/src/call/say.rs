@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{Ask, Cut, Request};
 use crate::Timestamp;
-use crate::breaker;
+use crate::breaker::{self, RefusedBy};
 use crate::code::Code;
 use crate::dedupe::Failure;
 use crate::guard;
@@ -53,18 +53,32 @@ pub(super) fn guard(refusal: &guard::Refusal) -> Failure {
 
 pub(super) fn circuit_open(request: &Request, refused: breaker::Refused, now: Timestamp) -> Failure {
     let retry_after = refused.retry_at.map(|at| at.since(now));
-    let next = match retry_after {
-        Some(wait) => format!(
+    let tool = &request.tool;
+    let why = match refused.by {
+        RefusedBy::Failures => {
+            format!("{tool} keeps failing, so calls to it are held back and this one was not sent")
+        }
+        RefusedBy::Hand => {
+            format!("an operator has stopped calls to {tool} by hand, and this one was not sent")
+        }
+        RefusedBy::Configuration => {
+            format!("the configuration stops calls to {tool}, and this one was not sent")
+        }
+    };
+    let next = match (retry_after, refused.by) {
+        (Some(wait), _) => format!(
             "it may be tried again in {} s; use another way until then",
             wait.as_millis().div_ceil(1000)
         ),
-        None => "it stays so until an operator resets it; use another way".to_owned(),
+        (None, RefusedBy::Failures | RefusedBy::Hand) => {
+            "it stays so until an operator resets it; use another way".to_owned()
+        }
+        (None, RefusedBy::Configuration) => {
+            "it stays so until an operator changes that; use another way".to_owned()
+        }
     };
-    let message = format!(
-        "{} keeps failing, so calls to it are held back and this one was not sent: {next}",
-        request.tool
-    );
-    Failure { retry_after, ..failure(Code::CircuitOpen, message, true).with_rule("breaker") }
+    let message = format!("{why}: {next}");
+    Failure { retry_after, ..failure(Code::CircuitOpen, message, true).with_rule(refused.by.rule()) }
 }
 
 pub(super) fn overloaded(request: &Request, overloaded: Overloaded, now: Timestamp) -> Failure {

@@ -266,6 +266,7 @@ impl Reach {
 
 /// How bad a failure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// An answer that no rule knows. Outside every filter unless configured.
@@ -294,8 +295,27 @@ pub enum Severity {
     RepeatedAuth,
 }
 
+impl Severity {
+    /// All of them with the words that stand for them where people write them.
+    pub const WORDS: &[(&str, Self)] = &[
+        ("informational", Self::Informational),
+        ("transient", Self::Transient),
+        ("not_found", Self::NotFound),
+        ("invalid_input", Self::InvalidInput),
+        ("permission", Self::Permission),
+        ("validation", Self::Validation),
+        ("timeout", Self::Timeout),
+        ("server_error", Self::ServerError),
+        ("crash", Self::Crash),
+        ("corruption", Self::Corruption),
+        ("security", Self::Security),
+        ("repeated_auth", Self::RepeatedAuth),
+    ];
+}
+
 /// Mistakes of the model that the guard treats without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mistake {
     /// The arguments will never be accepted.

@@ -81,6 +81,7 @@ pub enum LeaseSight {
 
 /// Where a record is found, and by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
     /// Under a key that means intent.
@@ -139,6 +140,7 @@ pub struct Failure {
 
 /// One attempt, as the record remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AttemptFact {
     /// When it started.

@@ -10,7 +10,7 @@
 //! and ignored, or refused where the surface is strict.
 
 mod call;
-mod parse;
+pub(crate) mod parse;
 mod result;
 #[cfg(test)]
 mod tests;

@@ -22,7 +22,7 @@ impl CallEnvelope {
     /// Reads an envelope, or says everything that is wrong with it.
     pub fn parse(text: &[u8], unknown: UnknownFields) -> Result<Self, EnvelopeError> {
         let document = Document::parse(text, Limits::ENVELOPE).map_err(EnvelopeError::Json)?;
-        let mut reader = Reader { unknown, version: None, problems: Vec::new(), more: 0 };
+        let mut reader = Reader::new(unknown);
         let call = reader.call(document.root());
         match call {
             Some(call) if reader.problems.is_empty() => Ok(call),
@@ -119,7 +119,8 @@ impl fmt::Display for Problem {
     }
 }
 
-struct Reader {
+/// Reads objects field by field, and gathers everything that is wrong with them.
+pub(crate) struct Reader {
     unknown: UnknownFields,
     /// Set as soon as a version is not ours.
     version: Option<Code>,
@@ -129,16 +130,25 @@ struct Reader {
 
 /// An object that is being read. Without a value it is absent or was already complained about.
 #[derive(Clone, Copy)]
-struct Object<'d> {
-    path: &'static str,
-    value: Option<Value<'d>>,
-    known: &'static [&'static str],
+pub(crate) struct Object<'d> {
+    pub(crate) path: &'static str,
+    pub(crate) value: Option<Value<'d>>,
+    pub(crate) known: &'static [&'static str],
 }
 
 /// What was found instead.
-type Wrong = String;
+pub(crate) type Wrong = String;
 
 impl Reader {
+    pub(crate) const fn new(unknown: UnknownFields) -> Self {
+        Self { unknown, version: None, problems: Vec::new(), more: 0 }
+    }
+
+    /// What is wrong, and how much more beyond that.
+    pub(crate) fn problems(self) -> (Vec<Problem>, usize) {
+        (self.problems, self.more)
+    }
+
     fn call(&mut self, root: Value<'_>) -> Option<CallEnvelope> {
         if !root.is_object() {
             self.problem(String::new(), "an object", describe(root));
@@ -357,7 +367,7 @@ impl Reader {
         Object { path, value, known }
     }
 
-    fn required<'d, T>(
+    pub(crate) fn required<'d, T>(
         &mut self,
         object: Object<'d>,
         name: &'static str,
@@ -377,7 +387,7 @@ impl Reader {
     }
 
     /// A field that may be absent; `null` counts as absent.
-    fn optional<'d, T>(
+    pub(crate) fn optional<'d, T>(
         &mut self,
         object: Object<'d>,
         name: &'static str,
@@ -405,7 +415,7 @@ impl Reader {
         }
     }
 
-    fn unknown(&mut self, object: Object<'_>) -> Unknown {
+    pub(crate) fn unknown(&mut self, object: Object<'_>) -> Unknown {
         let mut kept = Unknown::new();
         for (name, value) in object.value.and_then(Value::members).into_iter().flatten() {
             if object.known.contains(&name.as_ref()) {
@@ -428,7 +438,12 @@ impl Reader {
         kept
     }
 
-    fn problem(&mut self, path: String, expected: impl Into<Cow<'static, str>>, found: impl Into<String>) {
+    pub(crate) fn problem(
+        &mut self,
+        path: String,
+        expected: impl Into<Cow<'static, str>>,
+        found: impl Into<String>,
+    ) {
         if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(Problem { path, expected: expected.into(), found: found.into() });
         } else {
@@ -437,22 +452,22 @@ impl Reader {
     }
 }
 
-fn id<T: TryFrom<String, Error = InvalidId>>(value: Value<'_>) -> Result<T, Wrong> {
+pub(crate) fn id<T: TryFrom<String, Error = InvalidId>>(value: Value<'_>) -> Result<T, Wrong> {
     let text = value.as_str().ok_or_else(|| describe(value))?;
     T::try_from(text.into_owned()).map_err(describe_invalid)
 }
 
-fn text(value: Value<'_>) -> Result<String, Wrong> {
+pub(crate) fn text(value: Value<'_>) -> Result<String, Wrong> {
     let text = value.as_str().ok_or_else(|| describe(value))?;
     check_text(&text).map_err(describe_invalid)?;
     Ok(text.into_owned())
 }
 
-fn truth(value: Value<'_>) -> Result<bool, Wrong> {
+pub(crate) fn truth(value: Value<'_>) -> Result<bool, Wrong> {
     value.as_bool().ok_or_else(|| describe(value))
 }
 
-fn whole(value: Value<'_>) -> Result<u64, Wrong> {
+pub(crate) fn whole(value: Value<'_>) -> Result<u64, Wrong> {
     value.as_u64().ok_or_else(|| describe(value))
 }
 
@@ -460,11 +475,11 @@ fn positive(value: Value<'_>) -> Result<u64, Wrong> {
     value.as_u64().filter(|number| *number > 0).ok_or_else(|| describe(value))
 }
 
-fn an_object(value: Value<'_>) -> Result<Value<'_>, Wrong> {
+pub(crate) fn an_object(value: Value<'_>) -> Result<Value<'_>, Wrong> {
     if value.is_object() { Ok(value) } else { Err(describe(value)) }
 }
 
-fn one_of<'d, T: Copy>(choices: &[(&str, T)]) -> impl FnOnce(Value<'d>) -> Result<T, Wrong> {
+pub(crate) fn one_of<'d, T: Copy>(choices: &[(&str, T)]) -> impl FnOnce(Value<'d>) -> Result<T, Wrong> {
     move |value| {
         let text = value.as_str().ok_or_else(|| describe(value))?;
         choices
@@ -484,7 +499,7 @@ fn describe_invalid(invalid: InvalidId) -> Wrong {
 }
 
 /// A value in words. Of containers only that they are there.
-fn describe(value: Value<'_>) -> Wrong {
+pub(crate) fn describe(value: Value<'_>) -> Wrong {
     match value.kind() {
         Kind::Null => "null".to_owned(),
         Kind::Bool(truth) => truth.to_string(),
@@ -514,9 +529,10 @@ fn lookalike<'d>(object: Object<'d>, name: &str) -> Option<Cow<'d, str>> {
 
 /// Whether two names differ only in case, underscores and dashes.
 fn is_alike(known: &str, other: &str) -> bool {
-    let mut letters =
-        other.bytes().filter(|byte| !matches!(byte, b'_' | b'-')).map(|byte| byte.to_ascii_lowercase());
-    known.bytes().all(|byte| letters.next() == Some(byte.to_ascii_lowercase())) && letters.next().is_none()
+    fn letters(name: &str) -> impl Iterator<Item = u8> {
+        name.bytes().filter(|byte| !matches!(byte, b'_' | b'-')).map(|byte| byte.to_ascii_lowercase())
+    }
+    letters(known).eq(letters(other))
 }
 
 /// Mistakes that are listed; the rest are counted.
@@ -524,9 +540,9 @@ const MAX_PROBLEMS: usize = 32;
 /// Bytes of the caller's own text in one mistake.
 const MAX_SHOWN: usize = 48;
 
-const ID: &str = "a text of 1 to 256 bytes without control characters";
-const TRUTH: &str = "true or false";
-const MILLISECONDS: &str = "a whole number of milliseconds";
+pub(crate) const ID: &str = "a text of 1 to 256 bytes without control characters";
+pub(crate) const TRUTH: &str = "true or false";
+pub(crate) const MILLISECONDS: &str = "a whole number of milliseconds";
 
 const CALL: &[&str] = &[
     "contractVersion",

@@ -15,18 +15,26 @@ use crate::policy::GuardPolicy;
 pub(super) struct Hold {
     until: Timestamp,
     span: Duration,
+    /// When it began; those of older versions do not know.
+    #[serde(default)]
+    since: Option<Timestamp>,
 }
 
 impl Hold {
     /// The first refusal.
     pub(super) fn start(policy: &GuardPolicy, now: Timestamp) -> Self {
         let span = policy.hold.min(policy.longest_hold);
-        Self { until: now + span, span }
+        Self { until: now + span, span, since: Some(now) }
     }
 
     /// Whether calls are still refused.
     pub(super) fn lasts(self, now: Timestamp) -> bool {
         now < self.until
+    }
+
+    /// Since when and until when, for people who look at it.
+    pub(super) fn span(self) -> (Timestamp, Timestamp) {
+        (self.since.unwrap_or(self.until.before(self.span)), self.until)
     }
 
     /// The try that is due goes out.

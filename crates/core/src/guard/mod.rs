@@ -32,6 +32,7 @@ mod hold;
 pub mod log;
 mod mask;
 mod snapshot;
+mod stopped;
 mod text;
 mod turns;
 
@@ -46,6 +47,7 @@ use serde::{Deserialize, Serialize};
 pub use hint::{Problem, Wrong, check_arguments, hint};
 pub use mask::mask;
 pub use snapshot::{Snapshot, UnsupportedSnapshot};
+pub use stopped::Stopped;
 
 use crate::Timestamp;
 use crate::classify::Mistake;
@@ -101,7 +103,9 @@ pub struct Refusal {
 }
 
 /// The layers of the guard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Layer {
     /// A: the error is marked as not worth a retry.
     NonRetryable,
@@ -387,6 +391,14 @@ impl LoopGuard {
     /// A call that had begun is gone without an answer, for instance because its caller withdrew it.
     pub fn abandon(&mut self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) {
         self.turns.end(policy, call, now);
+    }
+
+    /// Forgets all that failed or was repeated, because a person says so. What is in flight still counts when it ends.
+    pub fn reset(&mut self) {
+        self.failing.clear();
+        self.repeats.clear();
+        self.row.clear();
+        self.turns.forget();
     }
 
     /// Forgets what this tool did, because it is another one now (the server's list changed, an operator

@@ -57,6 +57,16 @@ pub(super) enum Reached {
     },
 }
 
+/// A turn in which nothing runs any more.
+pub(super) struct StoppedTurn {
+    /// Its name, if the host told it.
+    pub(super) turn: Option<TurnId>,
+    pub(super) failures: u32,
+    pub(super) since: Timestamp,
+    /// When one try is let through.
+    pub(super) until: Option<Timestamp>,
+}
+
 /// The turns of a session.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turns {
@@ -69,6 +79,12 @@ pub(super) struct Turns {
 pub(super) struct ToldTurn {
     id: TurnId,
     failures: u32,
+    /// The last of them; those of older versions do not know.
+    #[serde(default)]
+    last: Option<Timestamp>,
+    /// When they had become too many.
+    #[serde(default)]
+    ended: Option<Timestamp>,
 }
 
 /// The turn that is guessed to be going on.
@@ -138,7 +154,7 @@ impl Turns {
     /// A call was refused; that counts as well.
     pub(super) fn refused(&mut self, policy: &GuardPolicy, turn: Option<&TurnId>, now: Timestamp) -> Reached {
         match turn {
-            Some(id) => self.count_told(policy, id),
+            Some(id) => self.count_told(policy, id, now),
             None => {
                 self.guess.touch(policy, now);
                 let tally = &mut self.guess.saved.tally;
@@ -187,7 +203,7 @@ impl Turns {
         now: Timestamp,
     ) -> Reached {
         match turn {
-            Some(id) => self.count_told(policy, id),
+            Some(id) => self.count_told(policy, id, now),
             None => self.guess.saved.tally.count(policy, certainty, now),
         }
     }
@@ -207,6 +223,33 @@ impl Turns {
         }
     }
 
+    /// The turns in which nothing runs any more. One that the host told ends when the host goes on to another, and nobody
+    /// says so: it is shown for as long as something still fails in it now and then.
+    pub(super) fn stopped(&self, policy: &GuardPolicy, now: Timestamp) -> impl Iterator<Item = StoppedTurn> {
+        let told = self.told.iter().filter_map(move |turn| {
+            let (last, since) = (turn.last?, turn.ended?);
+            (now.since(last) < SHOWN_FOR).then(|| StoppedTurn {
+                turn: Some(turn.id.clone()),
+                failures: turn.failures,
+                since,
+                until: None,
+            })
+        });
+        let tally = &self.guess.saved.tally;
+        let limit = tally.limit.filter(|limit| !self.guess.is_over(policy, now) && limit.hold.lasts(now));
+        let guessed = limit.map(|limit| {
+            let (since, until) = limit.hold.span();
+            StoppedTurn { turn: None, failures: tally.failures, since, until: Some(until) }
+        });
+        told.chain(guessed)
+    }
+
+    /// Forgets what has failed. What is in flight stays in flight.
+    pub(super) fn forget(&mut self) {
+        self.told.clear();
+        self.guess.saved.tally = Tally::default();
+    }
+
     /// What outlives the process.
     pub(super) fn save(&self) -> (VecDeque<ToldTurn>, SavedGuess) {
         (self.told.clone(), self.guess.saved.clone())
@@ -223,15 +266,21 @@ impl Turns {
         (self.told.len(), self.guess.open.len())
     }
 
-    fn count_told(&mut self, policy: &GuardPolicy, id: &TurnId) -> Reached {
+    fn count_told(&mut self, policy: &GuardPolicy, id: &TurnId, now: Timestamp) -> Reached {
         let position = self.told.iter().position(|turn| turn.id == *id);
-        let mut turn = position
-            .and_then(|position| self.told.remove(position))
-            .unwrap_or_else(|| ToldTurn { id: id.clone(), failures: 0 });
+        let mut turn = position.and_then(|position| self.told.remove(position)).unwrap_or_else(|| ToldTurn {
+            id: id.clone(),
+            failures: 0,
+            last: None,
+            ended: None,
+        });
         turn.failures = turn.failures.saturating_add(1);
+        turn.last = Some(now);
         let failures = turn.failures;
+        let too_many = failures >= policy.per_turn.get();
+        turn.ended = turn.ended.or(too_many.then_some(now));
         super::push_bounded(&mut self.told, turn, MOST_TURNS);
-        if failures >= policy.per_turn.get() { Reached::Limit { failures } } else { Reached::Nothing }
+        if too_many { Reached::Limit { failures } } else { Reached::Nothing }
     }
 }
 
@@ -277,5 +326,7 @@ impl Tally {
     }
 }
 
+/// How long after its last failure a turn is shown as stopped that only its host can end.
+const SHOWN_FOR: Duration = Duration::from_secs(30 * 60);
 /// Calls in flight that are remembered for guessing turns.
 const MOST_OPEN: usize = 256;

@@ -18,6 +18,7 @@ use crate::classify::{Overrides, Severity};
 
 /// What running a tool twice would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ToolClass {
     /// It changes nothing.
@@ -53,6 +54,7 @@ pub struct Annotations {
 
 /// How far a mechanism may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// It does nothing at all.

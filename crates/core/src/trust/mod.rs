@@ -45,6 +45,7 @@ pub use snapshot::{DomainStats, HistoryEntry, Snapshot, SnapshotError, ToolRelia
 
 /// What failures are counted by: the tool and the part of its arguments that matters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Signature(pub Arc<str>);
 
@@ -66,6 +67,7 @@ pub struct Signature(pub Arc<str>);
 /// A success while ESCALATED (of a call that a person approved) changes nothing; time and N successes do.
 /// Nothing but a reset leads out of BLOCKED.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TrustState {
     /// It runs.
@@ -111,6 +113,7 @@ pub struct Rules<'a> {
 
 /// What a prompt for approval has to say.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Escalation {
     /// The state that asks.
     pub state: TrustState,
@@ -134,6 +137,7 @@ pub struct Escalation {
 
 /// How loud a prompt should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// Asked as a matter of routine.
@@ -208,6 +212,7 @@ pub enum Target<'a> {
 
 /// What kind of holder of trust an account belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// The tool as a whole.

@@ -53,6 +53,7 @@ pub struct BlockedSince {
 
 /// The state of one tool, signature or domain, for status and storage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ToolReliabilityState {
     /// Whether a tool, a signature or a domain is meant.
     pub scope: Scope,
@@ -111,6 +112,7 @@ pub struct ToolReliabilityState {
 
 /// One failure in the history. Arguments are not kept, only the signature made from them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HistoryEntry {
     /// The tool.
     pub tool_name: ToolName,

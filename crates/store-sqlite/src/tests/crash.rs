@@ -196,7 +196,8 @@ async fn holds(store: &SqliteStore, model: &Model) -> bool {
 
 #[test]
 fn sf_2_a_process_may_die_at_any_step() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     if let Some((file, nth)) = part() {
         let store = Arc::new(open(&file));
         store.shared.steps.die_at(nth.parse().unwrap());

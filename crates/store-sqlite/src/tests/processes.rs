@@ -70,7 +70,7 @@ pub(super) fn assert_sound(path: &Path) {
 }
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap()
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap()
 }
 
 #[test]

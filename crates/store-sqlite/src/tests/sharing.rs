@@ -13,8 +13,10 @@ use steadfast_store::{
     DocumentKind, DocumentName, DocumentWrite, ManualClock, News, Store, StoreError, Trouble,
 };
 
+use super::steps::Disk;
 use super::world::{Folder, begin, claim, is_replay, key, mine, run, save, take};
 use crate::tx::{SWEEP, Tx};
+use crate::view::View;
 use crate::{SqliteOptions, SqliteStore};
 
 /// Another process that holds the right to write, until it is dropped.
@@ -90,6 +92,45 @@ async fn an_operation_does_not_wait_for_ever_for_another_process() {
     drop(hog);
     take(&store, "a").await;
     assert_eq!((news.recv().await.unwrap(), news.recv().await.unwrap()), (News::Lost, News::Back));
+}
+
+/// A thread that waits for its disk in the kernel cannot be called back. Its callers go on; what they asked for happens
+/// when the disk comes back, or never.
+#[tokio::test]
+async fn an_operation_does_not_wait_for_ever_for_its_disk() {
+    let folder = Folder::new();
+    let store = folder.open();
+    let mut news = store.news();
+    let held = take(&store, "held").await;
+    store.shared.steps.disk.hang();
+    // No time passes but where everybody waits.
+    tokio::time::pause();
+    let error = store.save(&save(&held, "paid")).await.unwrap_err();
+    assert_eq!((error.trouble(), error.fault()), (Trouble::Unreachable, StoreFault::Unanswered), "{error}");
+    assert!(error.to_string().contains("disk"), "{error}");
+    tokio::time::resume();
+    assert_eq!(news.recv().await.unwrap(), News::Lost);
+    store.shared.steps.disk.go_on();
+    take(&store, "next").await;
+    assert!(is_replay(&store.claim(&claim("held"), &[]).await.unwrap()));
+    assert_eq!(news.recv().await.unwrap(), News::Back);
+}
+
+#[tokio::test]
+async fn a_look_does_not_wait_for_ever_for_the_disk() {
+    let folder = Folder::new();
+    let store = folder.open();
+    let disk = Arc::new(Disk::default());
+    disk.hang();
+    tokio::time::pause();
+    let reads = disk.clone();
+    let look = move |_: View<'_>| {
+        reads.wait();
+        Ok(())
+    };
+    let error = store.look_up(look).await.unwrap_err();
+    assert_eq!((error.trouble(), error.fault()), (Trouble::Unreachable, StoreFault::NotDone), "{error}");
+    disk.go_on();
 }
 
 #[tokio::test]

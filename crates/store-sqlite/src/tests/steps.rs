@@ -1,7 +1,9 @@
-//! Counting the steps of the writer, and dying at one of them.
+//! Counting the steps of the writer, holding it up, and dying at one of them.
 
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::shared::Step;
 
@@ -11,10 +13,37 @@ pub(crate) struct Steps {
     commits: AtomicU64,
     /// The step at which the process ends; none if it is 0.
     last: AtomicU64,
+    /// Holds up every commit.
+    pub(crate) disk: Disk,
+}
+
+/// A disk that can be made to hang.
+#[derive(Debug, Default)]
+pub(crate) struct Disk {
+    hangs: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Disk {
+    pub(crate) fn hang(&self) {
+        *self.hangs.lock() = true;
+    }
+
+    pub(crate) fn go_on(&self) {
+        *self.hangs.lock() = false;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn wait(&self) {
+        self.changed.wait_while(&mut self.hangs.lock(), |hangs| *hangs);
+    }
 }
 
 impl Steps {
     pub(crate) fn take(&self, step: Step) {
+        if step == Step::Commit {
+            self.disk.wait();
+        }
         if step == Step::Committed {
             self.commits.fetch_add(1, Ordering::SeqCst);
         }

@@ -249,7 +249,7 @@ impl<'i> World<'i> {
                 if self.draw.byte().is_multiple_of(2) {
                     // Another process was faster, with something else.
                     let mut there = Breaker::restore(&self.breaker.snapshot(), now);
-                    there.force_open(now);
+                    there.force_open(None, now);
                     self.breaker.adopt(&there.snapshot(), now);
                 }
                 Event::Probed

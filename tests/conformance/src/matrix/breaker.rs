@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use steadfast_core::breaker::State;
 use steadfast_core::call::Notice;
 use steadfast_core::policy::{Policy, ToolClass};
+use steadfast_executor::{AuditPage, BreakerKey, By, Deed, Engine, Reach, Steer, Surface};
 use steadfast_store::DocumentKind;
 use tokio::task::JoinSet;
 
@@ -54,6 +55,49 @@ pub(super) async fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_ca
     assert_eq!(status(&restarted.call(keyed("k"), tool.clone()).await), OPEN);
     assert_eq!(tool.runs(), 0);
     assert!(restarted.call(keyed("before"), tool.clone()).await.result.from_cache, "answers stay to be had");
+}
+
+/// A person at one process stops a tool that works, and the others never hear it from anybody but the store.
+pub(super) async fn tr_8_what_a_person_forces_open_is_obeyed_by_a_fleet_and_over_a_restart(world: World) {
+    let policy = plain(ToolClass::Mutating);
+    let (first, second) = (world.engine(&policy).await, world.engine(&policy).await);
+    let tool = Counted::paying();
+    assert_eq!(status(&second.call(single(0), tool.clone()).await), SUCCESS);
+    let (key, by) = (BreakerKey::Tool(single(0).tool()), By::new("ann", Surface::Cli));
+    let forced = first.steer_breaker(None, &key, Steer::Open { until: None }, &by).await;
+    assert_eq!(forced.reach, Reach::Everywhere);
+    let obeyed = async |engine: &Engine, expected| {
+        let mut number = 1;
+        let heard = async {
+            while status(&engine.call(single(number), tool.clone()).await) != expected {
+                number += 1;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        within("a person is obeyed", heard).await;
+    };
+    if world.tells() {
+        obeyed(&second, OPEN).await;
+    }
+    first.shutdown(MARGIN).await;
+    world.pass(Duration::from_secs(30 * 86_400));
+    world.store().await.sweep().await.unwrap();
+    let third = world.engine(&policy).await;
+    let refused = third.call(keyed("k"), tool.clone()).await.result;
+    let error = refused.error.unwrap();
+    assert_eq!(error.rule.as_deref(), Some("breaker.forced_by_hand"), "a month and a restart later");
+    assert_eq!(error.breaker_state, Some(State::ForcedOpen));
+
+    third.steer_breaker(None, &key, Steer::Reset, &by).await;
+    assert_eq!(status(&third.call(keyed("k"), tool.clone()).await), SUCCESS);
+    if world.tells() {
+        obeyed(&second, SUCCESS).await;
+    }
+    let audit = third.audit(&AuditPage::default()).await.unwrap();
+    assert_eq!(
+        audit.iter().map(|entry| entry.deed).collect::<Vec<_>>(),
+        [Deed::BreakerReset, Deed::BreakerForcedOpen]
+    );
 }
 
 pub(super) async fn tr_9_two_good_probes_close_the_breaker(world: World) {

@@ -186,17 +186,4 @@ pub(super) fn faults() -> Vec<Setting<Draft>> {
     ]
 }
 
-pub(crate) const SEVERITIES: Words<Severity> = Words(&[
-    ("informational", Severity::Informational),
-    ("transient", Severity::Transient),
-    ("not_found", Severity::NotFound),
-    ("invalid_input", Severity::InvalidInput),
-    ("permission", Severity::Permission),
-    ("validation", Severity::Validation),
-    ("timeout", Severity::Timeout),
-    ("server_error", Severity::ServerError),
-    ("crash", Severity::Crash),
-    ("corruption", Severity::Corruption),
-    ("security", Severity::Security),
-    ("repeated_auth", Severity::RepeatedAuth),
-]);
+pub(crate) const SEVERITIES: Words<Severity> = Words(Severity::WORDS);

@@ -47,7 +47,7 @@ fn in_state(state: State) -> Breaker {
     let (policy, mut breaker) = (measured(), Breaker::default());
     match state {
         State::Closed => {}
-        State::ForcedOpen => _ = breaker.force_open(at(0)),
+        State::ForcedOpen => _ = breaker.force_open(None, at(0)),
         State::Open | State::HalfOpen => {
             for _ in 0..5 {
                 breaker.attempt(&policy, BAD, at(0));
@@ -116,13 +116,13 @@ fn after(state: State, event: Event) -> Option<(State, Option<Reason>)> {
             breaker.admit(&policy, soon + policy.probe_lease).expect("the place is free again").1
         }
         Event::LateFailure => breaker.record(&policy, Ticket { epoch: u64::MAX, probe: None }, BAD, soon),
-        Event::Force => breaker.force_open(soon),
+        Event::Force => breaker.force_open(None, soon),
         Event::Reset => breaker.reset(soon),
         Event::ForcedByPolicy => {
             let forced = BreakerPolicy { forced_open: true, ..policy };
             assert_eq!(
                 breaker.admit(&forced, soon).unwrap_err(),
-                Refused { state: State::ForcedOpen, retry_at: None }
+                Refused { state: State::ForcedOpen, retry_at: None, by: RefusedBy::Configuration }
             );
             assert_eq!(breaker.state(&forced, soon), State::ForcedOpen);
             None
@@ -134,7 +134,7 @@ fn after(state: State, event: Event) -> Option<(State, Option<Reason>)> {
         Event::AdoptNewer => {
             let mut elsewhere = breaker.clone();
             elsewhere.reset(soon);
-            elsewhere.force_open(soon);
+            elsewhere.force_open(None, soon);
             breaker.adopt(&elsewhere.snapshot(), soon)
         }
         Event::AdoptOlder => breaker.adopt(&Breaker::default().snapshot(), soon),
@@ -207,7 +207,7 @@ fn eh_3_1_opens_after_five_failures() {
     let change = breaker.attempt(&policy, BAD, at(5));
     let opened = Transition { from: State::Closed, to: State::Open, reason: Reason::Consecutive, at: at(5) };
     assert_eq!(change, Some(opened));
-    let refused = Refused { state: State::Open, retry_at: Some(at(35)) };
+    let refused = Refused { state: State::Open, retry_at: Some(at(35)), by: RefusedBy::Failures };
     assert_eq!(breaker.check(&policy, at(5)), Err(refused));
     assert_eq!(breaker.admit(&policy, at(5)).unwrap_err(), refused);
 }
@@ -548,9 +548,91 @@ fn what_the_configuration_forces_open_stays_open_and_learns_nothing() {
     breaker.reset(at(33));
     assert_eq!(
         breaker.check(&forced, at(33)).unwrap_err(),
-        Refused { state: State::ForcedOpen, retry_at: None }
+        Refused { state: State::ForcedOpen, retry_at: None, by: RefusedBy::Configuration }
     );
     assert_eq!(breaker.check(&policy, at(33)), Ok(()), "lifted, the reset shows");
+}
+
+#[test]
+fn what_a_person_forces_open_stays_so_until_its_time_and_then_one_call_finds_out() {
+    let policy = measured();
+    for state in STATES {
+        let mut breaker = in_state(state);
+        breaker.force_open(Some(at(600)), at(40));
+        let refused = Refused { state: State::ForcedOpen, retry_at: Some(at(600)), by: RefusedBy::Hand };
+        assert_eq!(breaker.admit(&policy, at(599)).unwrap_err(), refused, "{state:?}");
+        assert_eq!(breaker.state(&policy, at(600)), State::HalfOpen);
+        let (probe, change) = breaker.admit(&policy, at(600)).unwrap();
+        assert_eq!(change.map(|change| (change.from, change.to)), Some((State::ForcedOpen, State::HalfOpen)));
+        assert!(probe.is_probe());
+        assert_eq!(breaker.admit(&policy, at(600)).unwrap_err().state, State::HalfOpen);
+        assert_eq!(breaker.record(&policy, probe, OK, at(601)).unwrap().to, State::Closed);
+    }
+}
+
+#[test]
+fn a_person_may_change_for_how_long_it_is_forced_open() {
+    let policy = measured();
+    let mut breaker = Breaker::default();
+    breaker.force_open(Some(at(60)), at(0));
+    assert_eq!(breaker.force_open(Some(at(60)), at(1)), None, "nothing changes");
+    assert!(breaker.force_open(None, at(2)).is_some());
+    assert_eq!(breaker.check(&policy, at(1_000_000)).unwrap_err().retry_at, None);
+    assert!(breaker.force_open(Some(at(90)), at(3)).is_some());
+    assert_eq!(breaker.check(&policy, at(90)), Ok(()));
+}
+
+#[test]
+fn its_last_changes_are_remembered_and_bounded_and_go_with_what_is_stored() {
+    let policy = measured();
+    let mut breaker = in_state(State::Open);
+    for round in 0..40 {
+        breaker.force_open(None, at(50 + round));
+        breaker.reset(at(50 + round));
+    }
+    let changes = breaker.view(&policy, at(200)).changes;
+    assert_eq!(changes.len(), MOST_CHANGES);
+    assert_eq!(changes.last().map(|last| (last.to, last.reason)), Some((State::Closed, Reason::Reset)));
+    assert!(changes.is_sorted_by_key(|change| change.at));
+    let stored: Snapshot =
+        serde_json::from_str(&serde_json::to_string(&breaker.snapshot()).unwrap()).unwrap();
+    assert_eq!(Breaker::restore(&stored, at(200)).view(&policy, at(200)).changes, changes);
+    let mut elsewhere = in_state(State::HalfOpen);
+    elsewhere.adopt(&stored, at(200));
+    assert_eq!(elsewhere.view(&policy, at(200)).changes, changes);
+}
+
+#[test]
+fn a_view_says_why_it_opened_and_when_the_next_probe_may_go() {
+    let policy = measured();
+    let mut breaker = Breaker::default();
+    let tickets: Vec<_> = (0..3).map(|_| breaker.admit(&policy, at(0)).unwrap().0).collect();
+    for (ticket, verdict) in tickets.into_iter().zip([OK, BAD, BAD]) {
+        breaker.record(&policy, ticket, verdict, at(0));
+    }
+    let closed = breaker.view(&policy, at(1));
+    assert_eq!((closed.state, closed.successes, closed.failures, closed.in_a_row), (State::Closed, 1, 2, 2));
+    assert_eq!((closed.opened_by, closed.next_probe_at, closed.since), (None, None, None));
+
+    let mut breaker = in_state(State::Open);
+    assert_eq!(breaker.view(&policy, at(1)).next_probe_at, Some(at(30)));
+    let (probe, _) = breaker.admit(&policy, at(30)).unwrap();
+    assert!(breaker.view(&policy, at(30)).probing);
+    breaker.record(&policy, probe, BAD, at(31));
+    let again = breaker.view(&policy, at(32));
+    assert_eq!(
+        (again.state, again.since, again.reason),
+        (State::Open, Some(at(31)), Some(Reason::ProbeFailed))
+    );
+    assert_eq!(again.opened_by, Some(Reason::Consecutive), "what stands behind the probe");
+    assert_eq!((again.forced, again.policy.consecutive), (None, Some(5)));
+
+    breaker.force_open(Some(at(90)), at(40));
+    let forced = breaker.view(&policy, at(41));
+    assert_eq!((forced.opened_by, forced.next_probe_at), (Some(Reason::Forced), Some(at(90))));
+    assert_eq!(forced.forced, Some(Forced::Hand { until: Some(at(90)) }));
+    let by_policy = BreakerPolicy { forced_open: true, ..policy };
+    assert_eq!(breaker.view(&by_policy, at(41)).forced, Some(Forced::Configuration));
 }
 
 #[test]

@@ -11,6 +11,7 @@ enum Step {
     Drop(usize),
     Wait(u64),
     Force,
+    ForceFor(u64),
     Reset,
 }
 
@@ -22,6 +23,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0_usize..4).prop_map(Step::Drop),
         4 => (0_u64..40).prop_map(Step::Wait),
         1 => Just(Step::Force),
+        1 => (0_u64..40).prop_map(Step::ForceFor),
         2 => Just(Step::Reset),
     ];
     prop::collection::vec(step, 1..120)
@@ -95,7 +97,8 @@ proptest! {
                 }
                 Step::Drop(index) if index < out.len() => breaker.release(out.remove(index).0),
                 Step::Answer(..) | Step::Drop(_) => {}
-                Step::Force => _ = breaker.force_open(at(now)),
+                Step::Force => _ = breaker.force_open(None, at(now)),
+                Step::ForceFor(seconds) => _ = breaker.force_open(Some(at(now + seconds)), at(now)),
                 Step::Reset => _ = breaker.reset(at(now)),
             }
             if breaker.epoch() != before.0 {
@@ -108,7 +111,8 @@ proptest! {
         }
         // Whatever happened, time alone brings it back to where a call may pass, unless a person said no.
         now += 1000;
-        prop_assert_eq!(breaker.check(&policy, at(now)).is_ok(), breaker.phase.state() != State::ForcedOpen);
+        let for_good = matches!(breaker.phase, Phase::ForcedOpen { until: None });
+        prop_assert_eq!(breaker.check(&policy, at(now)).is_ok(), !for_good);
     }
 
     #[test]

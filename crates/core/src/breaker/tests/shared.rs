@@ -34,7 +34,13 @@ fn the_stored_form_is_fixed() {
     let text = serde_json::to_string(&in_state(State::Open).snapshot()).unwrap();
     assert_eq!(
         text,
-        r#"{"version":1,"epoch":1,"state":"OPEN","reopened":0,"changed":{"at":0,"reason":"consecutive"}}"#
+        r#"{"version":1,"epoch":1,"state":"OPEN","reopened":0,"changed":{"at":0,"reason":"consecutive"},"changes":[{"from":"CLOSED","to":"OPEN","reason":"consecutive","at":0}]}"#
+    );
+    let mut forced = Breaker::default();
+    forced.force_open(Some(at(60)), at(0));
+    assert_eq!(
+        serde_json::to_string(&forced.snapshot()).unwrap(),
+        r#"{"version":1,"epoch":16777216,"state":"FORCED_OPEN","reopened":0,"changed":{"at":0,"reason":"forced"},"until":60000,"changes":[{"from":"CLOSED","to":"FORCED_OPEN","reason":"forced","at":0}]}"#
     );
 }
 
@@ -104,7 +110,7 @@ fn of_two_changes_with_one_epoch_the_stored_one_counts() {
 
     let (mut closed, mut forced) = (in_state(State::HalfOpen), in_state(State::HalfOpen));
     closed.attempt(&policy, OK, at(31));
-    forced.force_open(at(31));
+    forced.force_open(None, at(31));
     assert_eq!(closed.adopt(&forced.snapshot(), at(32)).unwrap().to, State::ForcedOpen);
 }
 
@@ -219,4 +225,48 @@ fn a_clock_that_differs_between_processes_does_not_prolong_the_cool_down_each_ti
         assert_eq!(here.adopt(&there.snapshot(), at(second)), None);
     }
     assert!(here.admit(&policy, at(130)).is_ok());
+}
+
+/// A process that the store could not be asked from goes its own way: open, half-open, closed, as often as it likes. Then
+/// it hears that a person had said no.
+#[test]
+fn what_a_person_said_goes_before_everything_that_was_concluded_without_knowing_it() {
+    let policy = measured();
+    let mut cut_off = in_state(State::Open);
+    let mut here = cut_off.clone();
+    for forced in [true, false] {
+        if forced {
+            here.force_open(None, at(40));
+        } else {
+            here.reset(at(40));
+        }
+        let (mut now, mut under_way) = (at(40), None);
+        for _ in 0..20 {
+            now = now + Duration::from_secs(31);
+            let (probe, _) = cut_off.admit(&policy, now).unwrap();
+            cut_off.record(&policy, probe, OK, now);
+            for _ in 0..5 {
+                let (ticket, _) = cut_off.admit(&policy, now).unwrap();
+                cut_off.record(&policy, ticket, BAD, now);
+            }
+            let (probe, _) = cut_off.admit(&policy, now + Duration::from_secs(30)).unwrap();
+            under_way = Some(probe);
+            now = now + policy.probe_lease;
+        }
+        assert!(
+            here.snapshot().replaces(&cut_off.snapshot()) && !cut_off.snapshot().replaces(&here.snapshot())
+        );
+        cut_off.adopt(&here.snapshot(), now);
+        let expected = if forced { State::ForcedOpen } else { State::Closed };
+        assert_eq!((cut_off.state(&policy, now), cut_off.epoch()), (expected, here.epoch()));
+        assert_eq!(cut_off.record(&policy, under_way.unwrap(), BAD, now), None, "of an older epoch");
+        assert_eq!(cut_off.counts(), Counts::default());
+        // The next round begins where both know the same.
+        cut_off.reset(now);
+        for _ in 0..5 {
+            let (ticket, _) = cut_off.admit(&policy, now).unwrap();
+            cut_off.record(&policy, ticket, BAD, at(40));
+        }
+        here = cut_off.clone();
+    }
 }

@@ -7,7 +7,7 @@ use crate::policy::Modes;
 /// A world in which everything speaks against the call: the breaker is open, the tool is blocked, the model loops.
 fn adverse(policy: &Policy) -> World {
     let mut world = World::new();
-    world.breaker.force_open(world.now);
+    world.breaker.force_open(None, world.now);
     let request = request(policy);
     world.trust.block_tool(&request.tool, "a test", crate::trust::Notify::No, world.now);
     looping(&mut world, &request, policy);
@@ -134,7 +134,7 @@ fn the_breaker_in_shadow_refuses_nobody() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.modes.breaker = Mode::Shadow;
     let mut world = World::new();
-    world.breaker.force_open(world.now);
+    world.breaker.force_open(None, world.now);
     assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
     assert_eq!(would_have(&world), [Shadowed::Refused(Code::CircuitOpen)]);
 }

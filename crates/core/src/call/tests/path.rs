@@ -39,7 +39,7 @@ const REFUSALS: &[(&str, fn(&mut World, &mut Request, &mut Policy), Code)] = &[
     (
         "breaker",
         |world, _, _| {
-            world.breaker.force_open(world.now);
+            world.breaker.force_open(None, world.now);
         },
         Code::CircuitOpen,
     ),
@@ -47,7 +47,7 @@ const REFUSALS: &[(&str, fn(&mut World, &mut Request, &mut Policy), Code)] = &[
         "dependency",
         |world, _, _| {
             let mut breaker = Breaker::default();
-            breaker.force_open(world.now);
+            breaker.force_open(None, world.now);
             world.dependency = Some(breaker);
         },
         Code::CircuitOpen,
@@ -126,7 +126,7 @@ fn who_followed_although_it_would_be_refused_is_refused_when_the_run_left_nothin
 fn a_refusal_without_a_key_needs_no_look() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
-    world.breaker.force_open(world.now);
+    world.breaker.force_open(None, world.now);
     let (_, step) = world.begin(from_envelope(&envelope(), &policy), &policy);
     assert_eq!(code(&finished(step)), Some(Code::CircuitOpen));
     assert_eq!(world.steps, ["Finish"]);
@@ -378,7 +378,7 @@ fn a_breaker_that_opens_between_attempts_ends_the_call() {
     let mut world = World::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
     world.on(&mut call, Event::Ran(http(503)));
-    world.breaker.force_open(world.now);
+    world.breaker.force_open(None, world.now);
     let result = finished(world.wake(&mut call)).to_envelope(call.request());
     assert_eq!(result.status, crate::code::Status::RetryExhausted);
     assert_eq!(result.error.map(|error| error.code), Some(Code::CircuitOpen));
@@ -393,7 +393,7 @@ fn a_breaker_that_opens_between_attempts_ends_the_call() {
 #[test]
 fn a_refusal_between_two_attempts_tells_what_the_tool_said_last() {
     let held_back: fn(&mut World, &Policy) = |world, _| {
-        world.breaker.force_open(world.now);
+        world.breaker.force_open(None, world.now);
     };
     let too_many: fn(&mut World, &Policy) =
         |world, policy| world.limiter.enter(&policy.limits, world.now).unwrap();
@@ -586,7 +586,7 @@ fn refusals_are_one_loop_for_the_guard_only_if_their_codes_are_the_same() {
     world.limiter.enter(&policy.limits, world.now).unwrap();
     assert_eq!(refused(&mut world), (Some(Code::Overloaded), vec![]));
     world.limiter.leave();
-    world.breaker.force_open(world.now);
+    world.breaker.force_open(None, world.now);
     assert_eq!(refused(&mut world), (Some(Code::CircuitOpen), vec![]), "another reason");
     world.pass(SECOND);
     assert_eq!(refused(&mut world), (Some(Code::CircuitOpen), vec![Layer::Loop]), "the same again");

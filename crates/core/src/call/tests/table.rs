@@ -183,7 +183,7 @@ fn in_state(state: &str) -> (World, Call) {
         policy.approval.when = AskWhen::Always;
     }
     if state == "Looking" {
-        world.breaker.force_open(world.now);
+        world.breaker.force_open(None, world.now);
     }
     if state == "Probing" {
         open_until_now(&mut world, &policy);

@@ -88,7 +88,8 @@ impl Bridge {
     }
 }
 
-/// Sends a request in words that the server understands.
+/// Sends a request in words that the server understands. What is seldom done is boxed: otherwise every call would carry the
+/// room for it.
 pub(super) async fn send(
     server: &Arc<Server>,
     request: &Message,
@@ -96,19 +97,23 @@ pub(super) async fn send(
 ) -> Result<Place, Fault> {
     let mut found = server.bridge.found();
     if found.is_none() && Era::of_request(request) == Era::Modern {
-        match find::first(server, request).await? {
+        match Box::pin(find::first(server, request)).await? {
             find::First::Answered(place) => return Ok(place),
             find::First::NotYet => found = server.bridge.found(),
         }
     }
     if found.is_none() && server.handshake.initialize().is_some() {
         // Another process of ours had found out; while the server is told again what it was told, so do we.
-        server.awake().await?;
+        Box::pin(server.awake()).await?;
         found = server.bridge.found();
     }
     match (Era::of_request(request), found) {
-        (Era::Modern, Some(Found::ToLegacy(bridge))) => to_legacy::send(server, &bridge, request, hear).await,
-        (Era::Legacy, Some(Found::ToModern(bridge))) => to_modern::send(server, &bridge, request, hear).await,
+        (Era::Modern, Some(Found::ToLegacy(bridge))) => {
+            Box::pin(to_legacy::send(server, &bridge, request, hear)).await
+        }
+        (Era::Legacy, Some(Found::ToModern(bridge))) => {
+            Box::pin(to_modern::send(server, &bridge, request, hear)).await
+        }
         (Era::Modern, Some(Found::Same(_) | Found::ToModern(_)) | None)
         | (Era::Legacy, Some(Found::Same(_) | Found::ToLegacy(_)) | None) => {
             server.pass(request, hear.into()).await

@@ -3,10 +3,12 @@
 //! A [`Server`] is one URL. A message is sent by [`Server::post`] and answered by nothing, one message or a stream; the older
 //! era also listens ([`Server::listen`]), resumes, and ends its session ([`Server::end`]). What fails says how far it
 //! got ([`Failure`]); only what was certainly not sent is tried again here, on a fresh connection. There is a time-out for
-//! connecting and none for an answer: how long a call may take is decided above, by dropping it.
+//! connecting and none for an answer: how long a call may take is decided above, by dropping it. Requests that are not MCP's
+//! go to an [`Origin`].
 
 mod connect;
 mod failure;
+mod plain;
 mod pool;
 mod stream;
 
@@ -24,6 +26,7 @@ use steadfast_core::classify::RetryAfter;
 use self::connect::Address;
 pub use self::connect::BadUrl;
 pub use self::failure::Failure;
+pub use self::plain::{Asked, Origin, Replied, UnderWay};
 pub use self::pool::PoolLimits;
 use self::pool::{Pool, Used};
 pub use self::stream::{EventStream, Received};

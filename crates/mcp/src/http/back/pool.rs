@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::connect::Address;
 use super::failure::Failure;
+use super::plain::UnderWay;
 
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -87,18 +88,31 @@ impl Pool {
     /// Sends a request and waits for the head of its answer.
     pub(super) async fn send(
         self: &Arc<Self>,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(http::Response<Incoming>, Used), Failure> {
+        self.send_noting(request, &UnderWay::default()).await
+    }
+
+    /// The same for one who wants to know, when it drops this half way, whether something may have been sent.
+    pub(super) async fn send_noting(
+        self: &Arc<Self>,
         mut request: Request<Full<Bytes>>,
+        under_way: &UnderWay,
     ) -> Result<(http::Response<Incoming>, Used), Failure> {
         loop {
             let (mut used, is_fresh) = match self.idle() {
                 Some(used) => (used, false),
                 None => (self.connect().await?, true),
             };
+            under_way.set(true);
             match used.sender.try_send_request(request).await {
                 Ok(response) => return Ok((response, used)),
                 // A connection that closed while it was kept gives the request back untouched: another one may take it.
                 Err(mut error) => match (error.take_message(), is_fresh) {
-                    (Some(unsent), false) => request = unsent,
+                    (Some(unsent), false) => {
+                        under_way.set(false);
+                        request = unsent;
+                    }
                     (Some(_), true) => {
                         let closed = io::Error::from(io::ErrorKind::NotConnected);
                         return Err(Failure::not_sent(&closed));

@@ -76,9 +76,11 @@ impl Responder {
 
 impl Drop for Responder {
     fn drop(&mut self) {
+        if self.pipe.has_ended() {
+            return;
+        }
         let text = "the request was given up without an answer";
         let error = Message::error_response(Some(&self.id), code::INTERNAL_ERROR, text, None);
-        // Nothing happens where an answer was given.
         self.pipe.refuse(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error));
     }
 }

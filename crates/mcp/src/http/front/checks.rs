@@ -16,29 +16,48 @@ pub struct Names {
     pub origins: Vec<String>,
 }
 
-/// A page of a stranger can make a name of its own point to us; it cannot make the browser lie about that name.
+/// Why somebody is not served, whatever they ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAdmitted {
+    /// The status of the answer.
+    pub status: StatusCode,
+    /// What it says.
+    pub text: &'static str,
+}
+
 pub(super) fn host_and_origin(uri: &Uri, headers: &HeaderMap, names: &Names) -> Result<(), Refusal> {
-    let forbidden = |what: &str| Err(Refusal::invalid(StatusCode::FORBIDDEN, what));
-    let mut hosts = headers.get_all(HOST).iter();
-    let host = match (hosts.next(), hosts.next(), uri.host()) {
-        (Some(host), None, _) => host.to_str().ok().map(without_port),
-        (None, None, Some(host)) => Some(host),
-        _ => None,
-    };
-    match host {
-        None => return Err(Refusal::invalid(StatusCode::BAD_REQUEST, "one Host header is needed")),
-        Some(host) if !names.has_host(host) => return forbidden("this Host is not served here"),
-        Some(_) => {}
-    }
-    for origin in headers.get_all(ORIGIN) {
-        if !origin.to_str().is_ok_and(|origin| names.has_origin(origin)) {
-            return forbidden("this Origin may not ask here");
-        }
-    }
-    Ok(())
+    names.admit(uri, headers).map_err(|why| Refusal::invalid(why.status, why.text))
 }
 
 impl Names {
+    /// Whether a request asks for us by a name of ours, and from a page that may. A page of a stranger can make a name of its
+    /// own point to us; it cannot make the browser lie about that name.
+    pub fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), NotAdmitted> {
+        let forbidden = |text| Err(NotAdmitted { status: StatusCode::FORBIDDEN, text });
+        let mut hosts = headers.get_all(HOST).iter();
+        let host = match (hosts.next(), hosts.next(), uri.host()) {
+            (Some(host), None, _) => host.to_str().ok().map(without_port),
+            (None, None, Some(host)) => Some(host),
+            _ => None,
+        };
+        match host {
+            None => {
+                return Err(NotAdmitted {
+                    status: StatusCode::BAD_REQUEST,
+                    text: "one Host header is needed",
+                });
+            }
+            Some(host) if !self.has_host(host) => return forbidden("this Host is not served here"),
+            Some(_) => {}
+        }
+        for origin in headers.get_all(ORIGIN) {
+            if !origin.to_str().is_ok_and(|origin| self.has_origin(origin)) {
+                return forbidden("this Origin may not ask here");
+            }
+        }
+        Ok(())
+    }
+
     fn has_host(&self, host: &str) -> bool {
         is_loopback(host) || self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host))
     }
@@ -73,7 +92,7 @@ fn without_port(host: &str) -> &str {
 }
 
 /// What stands behind `Bearer` in the one header for it.
-pub(super) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let (Some(one), None) = (all.next(), all.next()) else { return None };
     let (scheme, token) = one.as_bytes().split_at_checked(7)?;

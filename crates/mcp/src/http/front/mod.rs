@@ -37,7 +37,7 @@ use http_body_util::BodyExt;
 pub use self::answer::{Notifier, Responder, Unsent};
 pub use self::body::AnswerBody;
 use self::body::{Events, Manner};
-pub use self::checks::Names;
+pub use self::checks::{Names, NotAdmitted, bearer};
 use self::era::Spoken;
 pub use self::pipe::StreamLimits;
 use self::pipe::{Attached, First, Pipe};
@@ -198,7 +198,7 @@ impl<F: Front> Endpoint<F> {
     {
         let (parts, body) = request.into_parts();
         checks::host_and_origin(&parts.uri, &parts.headers, &self.settings.names)?;
-        let Some(principal) = self.front.admit(checks::bearer(&parts.headers)) else {
+        let Some(principal) = self.front.admit(bearer(&parts.headers)) else {
             return Err(Refusal::invalid(StatusCode::UNAUTHORIZED, "a bearer token is needed"));
         };
         let caller = Caller { principal, headers: parts.headers, address: peer.address, link: peer.link };
@@ -398,11 +398,6 @@ fn bare(status: StatusCode, link: &Link) -> Response<AnswerBody> {
     let mut response = Response::new(AnswerBody::whole(Bytes::new(), None, link));
     *response.status_mut() = status;
     response
-}
-
-/// The answer to whoever asks for something that is not here.
-pub fn not_found(peer: &Peer) -> Response<AnswerBody> {
-    bare(StatusCode::NOT_FOUND, &peer.link)
 }
 
 fn json(

@@ -1,6 +1,9 @@
 //! The rules of D20 one by one, the scenarios of the requirements, and a corpus of honest work that must
 //! pass untouched.
 
+mod bounds;
+mod sequences;
+
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -143,6 +146,36 @@ fn tg_1_an_identical_failure_loop_is_broken_after_the_second_call() {
     let Came::Refused(third) = session.step(read) else { panic!("the third call ran") };
     assert_eq!((third.code, third.layer), (Code::LoopDetected, Layer::Loop));
     assert!(third.text.contains("[LOOP DETECTED]") && third.text.contains("not run"), "{}", third.text);
+}
+
+#[test]
+fn who_is_stopped_can_be_seen_and_set_free() {
+    let mut session = Session::new();
+    let stopped = |session: &Session| session.guard.stopped(&session.policy, session.now);
+    assert_eq!(stopped(&session), []);
+    session.steps(&[fails("pay", "{}", DOWN), fails("pay", "{}", DOWN)]);
+    let held = stopped(&session);
+    assert_eq!(held.len(), 1);
+    assert_eq!((held[0].layer, held[0].tool.as_ref(), held[0].count), (Layer::Loop, Some(&tool("pay")), 2));
+    assert_eq!((held[0].since, held[0].until), (session.now, Some(session.now + session.policy.hold)));
+    for _ in 0..4 {
+        session.step(malformed("read", "{}", MISSING).turn("1"));
+    }
+    session.step(ok("list", "{}").turn("1"));
+    let turn = stopped(&session).into_iter().find(|stopped| stopped.layer == Layer::TurnLimit);
+    assert_eq!(turn, None, "four failures are not five");
+    session.step(malformed("read", "{}", MISSING).turn("1"));
+    let turn = stopped(&session).into_iter().find(|stopped| stopped.layer == Layer::TurnLimit).unwrap();
+    assert_eq!((turn.count, turn.until, turn.since), (5, None, session.now));
+    assert_eq!(turn.turn.as_ref().map(TurnId::as_str), Some("1"));
+    let restored = LoopGuard::restore(session.guard.snapshot()).unwrap();
+    assert_eq!(restored.stopped(&session.policy, session.now), stopped(&session), "also after a restart");
+
+    session.guard.reset();
+    assert_eq!(stopped(&session), []);
+    assert_eq!(session.step(fails("pay", "{}", DOWN).turn("1")).short(), "ran");
+    session.now = session.now + Duration::from_secs(3600);
+    assert_eq!(stopped(&session), [], "a turn that nobody speaks of any more is not shown");
 }
 
 #[test]
@@ -624,339 +657,4 @@ fn a_tool_that_is_another_one_now_is_forgotten() {
     other.steps(&[same, same]);
     other.guard.forget_tool(&tool("raed"));
     assert_eq!(other.step(same).short(), "refused loop");
-}
-
-/// Honest work. Nothing of it is refused, and nothing is said about it.
-#[test]
-fn tg_9_legitimate_sequences_pass_untouched() {
-    const CHURN: [&str; 12] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11"];
-    let read = ok("read", "a");
-    let poll = ok("status", "{}").gives(&[7; 32]);
-    let corpus: Vec<(&str, Vec<Step>)> = vec![
-        ("a retry after a transient fault that works", vec![fails("get", "a", "timed out"), ok("get", "a")]),
-        (
-            "the same again later: each transient fault is followed by a success",
-            (0..10).flat_map(|_| [fails("get", "a", "timed out"), ok("get", "a")]).collect(),
-        ),
-        ("the same call after it succeeded", vec![ok("get", "a"); 30]),
-        ("a failure after the same call succeeded", vec![read, read, fails("read", "a", "locked"), read]),
-        (
-            "changed arguments after each failure until it works",
-            vec![
-                fails("read", "a", "not found"),
-                fails("read", "b", "not found"),
-                fails("read", "c", "not found"),
-                ok("read", "d"),
-            ],
-        ),
-        ("polling with the same result", (0..200).map(|_| poll.after(5)).collect()),
-        ("polling within one turn of the host", (0..200).map(|_| poll.turn("1")).collect()),
-        (
-            "error words inside a successful output",
-            (0..20).map(|_| ok("read", "errors.log: Missing required parameter: path, type error")).collect(),
-        ),
-        (
-            "a long turn with occasional failures, fewer than the limit",
-            CHURN
-                .iter()
-                .flat_map(|n| [ok("read", n), ok("edit", n), ok("list", n)])
-                .chain(["x", "y", "z", "w"].map(|n| fails("read", n, "not found")))
-                .chain(CHURN.iter().map(|n| ok("read", n)))
-                .map(|step| step.turn("1"))
-                .collect(),
-        ),
-        (
-            "the same failure in different turns that the host told",
-            ["1", "2", "3", "4", "5", "6"].map(|turn| fails("build", "{}", "3 errors").turn(turn)).into(),
-        ),
-        (
-            "the same failure in different guessed turns with work in between",
-            (0..6).flat_map(|_| [fails("build", "{}", "3 errors").after(120), ok("edit", "x")]).collect(),
-        ),
-        (
-            "the same arguments for different tools",
-            vec![
-                fails("stat", "a", "not found"),
-                fails("read", "a", "not found"),
-                ok("write", "a"),
-                ok("read", "a"),
-            ],
-        ),
-        (
-            "the same call with another error: the first obstacle is gone",
-            vec![
-                fails("push", "{}", "not logged in"),
-                ok("login", "{}"),
-                fails("push", "{}", "rejected"),
-                ok("push", "{}"),
-            ],
-        ),
-        (
-            "four failures in a row, then a success, again and again, in guessed turns",
-            (0..4)
-                .flat_map(|_| {
-                    ["a", "b", "c", "d"].map(|n| fails("probe", n, n)).into_iter().chain([
-                        ok("probe", "a"),
-                        ok("probe", "b"),
-                        ok("probe", "c"),
-                        ok("probe", "d"),
-                        ok("e", "e").after(100),
-                    ])
-                })
-                .collect(),
-        ),
-        (
-            "two calls that alternate and both work",
-            (0..50).flat_map(|_| [ok("edit", "x"), ok("test", "{}")]).collect(),
-        ),
-        (
-            "alternating edits and failing checks whose errors differ",
-            vec![
-                ok("edit", "1"),
-                fails("test", "{}", "test parses_dates failed"),
-                ok("edit", "2"),
-                fails("test", "{}", "test keeps_order failed"),
-                ok("edit", "3"),
-                ok("test", "{}"),
-            ],
-        ),
-        ("calls of many sessions' worth of tools", (0..300).map(|_| ok("t", "x").after(0)).collect()),
-    ];
-    for (name, steps) in corpus {
-        let mut session = Session::new();
-        for (number, step) in steps.iter().enumerate() {
-            assert_eq!(session.step(*step), Came::Ran(vec![]), "{name}, step {}", number + 1);
-        }
-    }
-}
-
-/// What honest work may be told, but must never be refused for.
-#[test]
-fn tg_9_work_that_looks_odd_is_told_at_most_and_never_refused() {
-    let test = fails("test", "{}", "3 tests failed");
-    let corpus: Vec<(&str, Vec<Step>)> = vec![
-        ("one malformed call, corrected", vec![malformed("read", "{}", MISSING), ok("read", "a")]),
-        (
-            "editing and testing in a guessed turn of hours, always with the same failure",
-            (0..100).flat_map(|_| [ok("edit", "x").after(30), test.after(30)]).collect(),
-        ),
-        (
-            "hours of work in which something else fails now and then",
-            (0..100)
-                .flat_map(|_| [ok("read", "x").after(30), fails("read", "y", "not found"), ok("read", "z")])
-                .collect(),
-        ),
-    ];
-    for (name, steps) in corpus {
-        let mut session = Session::new();
-        for (number, step) in steps.iter().enumerate() {
-            let came = session.step(*step);
-            assert!(matches!(came, Came::Ran(_)), "{name}, step {}: {came:?}", number + 1);
-            assert!(!came.text().contains("[TOOL ERROR LIMIT]"), "{name}, step {}", number + 1);
-        }
-    }
-}
-
-#[test]
-fn a_snapshot_keeps_the_loop_over_a_restart() {
-    let mut session = Session::new();
-    let same = fails("same", "{}", DOWN).turn("1");
-    session.steps(&[same, same, fails("a", "{}", "a").turn("1"), fails("b", "{}", "b").turn("1")]);
-    session.guard.begin(
-        &session.policy,
-        GuardedCall { tool: &tool("x"), arguments: Digest::of(b""), turn: None },
-        session.now,
-    );
-    let text = serde_json::to_string(&session.guard.snapshot()).unwrap();
-    session.guard = LoopGuard::restore(serde_json::from_str(&text).unwrap()).unwrap();
-    assert_eq!(session.guard.turns.sizes(), (1, 0), "what was in flight is gone");
-    assert_eq!(session.step(same).short(), "refused loop");
-    assert_eq!(session.step(ok("c", "{}").turn("1")).short(), "refused turn_limit");
-
-    let newer = text.replacen("\"version\":1", "\"version\":2", 1);
-    let refused = LoopGuard::restore(serde_json::from_str(&newer).unwrap()).map(|_| ());
-    assert_eq!(refused, Err(UnsupportedSnapshot { version: 2 }));
-}
-
-#[test]
-fn a_snapshot_that_is_too_large_loses_its_oldest_part() {
-    let mut session = Session::new();
-    session.steps(&[fails("old", "{}", DOWN), fails("old", "{}", DOWN)]);
-    let mut snapshot = serde_json::to_value(session.guard.snapshot()).unwrap();
-    let failing = snapshot["failing"].as_array_mut().unwrap();
-    let one = failing[0].clone();
-    let mut newest = one.clone();
-    newest["subject"]["tool"]["tool"] = "newest".into();
-    failing.extend(vec![one; 500]);
-    failing.push(newest);
-    let guard = LoopGuard::restore(serde_json::from_value(snapshot).unwrap()).unwrap();
-    assert_eq!(guard.failing.len(), MOST_CALLS);
-    assert_eq!(guard.failing.back().unwrap().subject.tool, tool("newest"));
-}
-
-#[test]
-fn a_model_that_varies_everything_does_not_get_around_the_cap_of_a_turn() {
-    for turn in [Some("1"), None] {
-        let mut session = Session::new();
-        let policy = session.policy;
-        let turn = turn.map(|turn| TurnId::new(turn).unwrap());
-        let mut ran = 0;
-        for number in 0..10_000_u32 {
-            session.now = session.now + Duration::from_millis(1);
-            let tool = tool(&format!("tool{}", number % 7));
-            let call = GuardedCall {
-                tool: &tool,
-                arguments: Digest::of(&number.to_be_bytes()),
-                turn: turn.as_ref(),
-            };
-            if session.guard.check(&policy, call, session.now).is_ok() {
-                ran += 1;
-                session.guard.begin(&policy, call, session.now);
-                let message = format!("{}", char::from_u32(0x4e00 + number).unwrap());
-                session.guard.end(
-                    &policy,
-                    call,
-                    Ending::Failure { message: &message, mistake: None },
-                    session.now,
-                );
-            }
-        }
-        assert_eq!(ran, 5);
-    }
-}
-
-fn any_step() -> impl Strategy<Value = Step> {
-    let tools = prop::sample::select(vec!["a", "b", "c"]);
-    let arguments = prop::sample::select(vec!["1", "2", "3"]);
-    let turn = prop::sample::select(vec![None, None, Some("1"), Some("2")]);
-    let ending = prop::sample::select(vec![
-        Ending::Success { result: Some(Digest::from_bytes([1; 32])) },
-        Ending::Failure { message: "one", mistake: None },
-        Ending::Failure { message: "two", mistake: None },
-        Ending::Failure { message: "bad", mistake: Some(Mistake::Arguments) },
-        Ending::Failure { message: "gone", mistake: Some(Mistake::UnknownTool) },
-    ]);
-    (prop::sample::select(vec![0, 1, 30, 61, 100]), turn, tools, arguments, ending)
-        .prop_map(|(after, turn, tool, arguments, ending)| Step { after, turn, tool, arguments, ending })
-}
-
-fn any_policy() -> impl Strategy<Value = GuardPolicy> {
-    let two = NonZeroU32::MIN.saturating_add(1);
-    let repeated = prop::sample::select(vec![
-        RepeatedSuccess::Ignore,
-        RepeatedSuccess::Warn(two),
-        RepeatedSuccess::Refuse(two),
-    ]);
-    (1_u32..4, 1_u32..8, repeated).prop_map(|(identical, per_turn, repeated_success)| GuardPolicy {
-        identical: NonZeroU32::new(identical).unwrap(),
-        per_turn: NonZeroU32::new(per_turn).unwrap(),
-        repeated_success,
-        ..GuardPolicy::default()
-    })
-}
-
-proptest! {
-    #[test]
-    fn whatever_happened_a_call_is_let_through_in_the_end(
-        policy in any_policy(),
-        history in prop::collection::vec(any_step(), 0..40),
-        call in any_step(),
-    ) {
-        let mut session = Session::under(policy);
-        session.steps(&history);
-        // A turn that the host told ends when the host says so; any other refusal ends by itself, also
-        // for a model that hammers without pause.
-        let stubborn = Step { after: 20, turn: call.turn.and(Some("new")), ..call };
-        let tries = policy.longest_hold.as_secs() / stubborn.after + 2;
-        let let_through = (0..tries).any(|_| {
-            session.now = session.now + Duration::from_secs(stubborn.after);
-            let tool = tool(stubborn.tool);
-            let turn = stubborn.turn.map(|turn| TurnId::new(turn).unwrap());
-            let call = GuardedCall { tool: &tool, arguments: Digest::of(stubborn.arguments.as_bytes()), turn: turn.as_ref() };
-            let refusal = session.guard.would_refuse(&policy, call, session.now);
-            // Within the new turn the refusals themselves reach the cap; that is not what is asked here.
-            if stubborn.turn.is_none() {
-                return session.guard.check(&policy, call, session.now).is_ok();
-            }
-            refusal.is_none()
-        });
-        prop_assert!(let_through);
-    }
-
-    #[test]
-    fn successes_never_trip_anything(steps in prop::collection::vec(any_step(), 0..60)) {
-        let mut session = Session::new();
-        for step in steps {
-            let step = Step { ending: Ending::Success { result: Some(Digest::from_bytes([1; 32])) }, ..step };
-            prop_assert_eq!(session.step(step), Came::Ran(vec![]));
-        }
-    }
-
-    #[test]
-    fn a_restart_at_any_point_changes_no_decision(
-        policy in any_policy(),
-        before in prop::collection::vec(any_step(), 0..20),
-        after in prop::collection::vec(any_step(), 0..20),
-    ) {
-        let mut session = Session::under(policy);
-        session.steps(&before);
-        let text = serde_json::to_string(&session.guard.snapshot()).unwrap();
-        let guard = LoopGuard::restore(serde_json::from_str(&text).unwrap()).unwrap();
-        let mut restarted = Session { guard, policy, now: session.now };
-        prop_assert_eq!(session.steps(&after), restarted.steps(&after));
-    }
-}
-
-#[test]
-fn a_trace_is_a_turn_from_its_second_call_on_and_only_the_newest_are_known() {
-    let mut guard = LoopGuard::default();
-    let trace = |number: usize| TurnId::new(format!("trace {number}")).unwrap();
-    assert!(!guard.is_turn(&trace(0)));
-    assert!(guard.is_turn(&trace(0)) && guard.is_turn(&trace(0)));
-    for number in 1..MOST_TURNS {
-        assert!(!guard.is_turn(&trace(number)), "{number}");
-    }
-    assert!(guard.is_turn(&trace(0)), "it is used again, and so not the oldest");
-    for number in 1_000..1_000 + MOST_TURNS {
-        assert!(!guard.is_turn(&trace(number)), "{number}");
-    }
-    assert!(!guard.is_turn(&trace(0)), "forgotten");
-    assert_eq!(guard.traces.len(), MOST_TURNS);
-}
-
-#[test]
-fn memory_stays_bounded_whatever_a_model_and_its_host_do() {
-    let policy = GuardPolicy {
-        per_turn: NonZeroU32::MAX,
-        repeated_success: RepeatedSuccess::Warn(NonZeroU32::MIN),
-        ..GuardPolicy::default()
-    };
-    let mut guard = LoopGuard::default();
-    let now = Timestamp::from_millis(5);
-    for number in 0..6000_u32 {
-        let tool = tool(&format!("tool{number}"));
-        let turn = (number % 2 == 0).then(|| TurnId::new(format!("{number}")).unwrap());
-        let call =
-            GuardedCall { tool: &tool, arguments: Digest::of(&number.to_be_bytes()), turn: turn.as_ref() };
-        guard.begin(&policy, call, now);
-        let never_ends = number % 5 == 0;
-        if !never_ends {
-            let message = format!("{}", char::from_u32(0x4e00 + number).unwrap());
-            guard.end(&policy, call, Ending::Failure { message: &message, mistake: None }, now);
-            let again = format!("{message} again");
-            guard.end(&policy, call, Ending::Failure { message: &again, mistake: None }, now);
-        }
-        if number % 3 == 0 {
-            guard.end(&policy, call, Ending::Success { result: Some(Digest::of(b"")) }, now);
-        }
-    }
-    assert_eq!(guard.failing.len(), MOST_CALLS);
-    assert_eq!(guard.repeats.len(), MOST_CALLS);
-    let (turns, open) = guard.turns.sizes();
-    assert!(turns == MOST_TURNS && (250..=256).contains(&open), "{turns} turns, {open} in flight");
-    assert!(
-        guard.row.len() <= LONGEST_ROW
-            && guard.failing.iter().all(|failing| failing.errors.len() <= MOST_ERRORS)
-    );
-    assert!(serde_json::to_string(&guard.snapshot()).unwrap().len() < 256 * 1024);
 }

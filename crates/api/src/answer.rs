@@ -1,0 +1,48 @@
+//! How answers are written, and how what was asked is read.
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Query};
+use axum::response::Response;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderValue, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::problem::Problem;
+
+/// An answer in JSON. What is told here changes all the time, so nobody may keep it.
+pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    match serde_json::to_vec(body) {
+        Ok(text) => whole(status, "application/json", text),
+        Err(error) => whole(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "text/plain; charset=utf-8",
+            format!("the answer cannot be written as JSON: {error}"),
+        ),
+    }
+}
+
+/// An answer of this type.
+pub(crate) fn whole(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// What stands behind the `?`, read as this.
+pub(crate) struct Asked<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let Query(asked) = Query::<T>::try_from_uri(&parts.uri)
+            .map_err(|why| Problem::bad_request(format!("the query cannot be read: {}", why.body_text())))?;
+        Ok(Self(asked))
+    }
+}

@@ -1,0 +1,126 @@
+//! What can be asked for, one row for each: who may, what goes in, what comes out. The router and the OpenAPI document are
+//! both made of these rows, so that neither knows something that the other does not.
+
+use axum::handler::Handler;
+use axum::routing::{MethodRouter, delete, get, post, put};
+use http::{Method, StatusCode};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use crate::State;
+use crate::access::Who;
+use crate::problem::Wrong;
+
+/// One row.
+pub(crate) struct Endpoint {
+    pub(crate) method: Method,
+    /// With `{name}` for what is put in.
+    pub(crate) path: &'static str,
+    /// What it is called in the document.
+    pub(crate) name: &'static str,
+    /// What it is for, in a sentence.
+    pub(crate) what: &'static str,
+    pub(crate) who: Who,
+    /// The fields behind the `?`: an object.
+    pub(crate) query: Option<Shape>,
+    /// What the body must be.
+    pub(crate) takes: Option<Shape>,
+    pub(crate) gives: Vec<Gives>,
+    pub(crate) route: MethodRouter<State>,
+}
+
+/// Makes the schema of a type.
+pub(crate) type Shape = fn(&mut SchemaGenerator) -> Schema;
+
+/// One answer that can come.
+#[derive(Clone, Copy)]
+pub(crate) struct Gives {
+    pub(crate) status: StatusCode,
+    pub(crate) when: &'static str,
+    pub(crate) content: Content,
+}
+
+/// What is in an answer.
+#[derive(Clone, Copy)]
+pub(crate) enum Content {
+    Json(Shape),
+    /// Text of this media type.
+    Text(&'static str),
+}
+
+fn shape<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+impl Endpoint {
+    /// What is asked for by this method at this path.
+    pub(crate) fn new<T: 'static>(
+        method: Method,
+        path: &'static str,
+        name: &'static str,
+        what: &'static str,
+        who: Who,
+        handler: impl Handler<T, State>,
+    ) -> Self {
+        let route = match method {
+            Method::POST => post(handler),
+            Method::PUT => put(handler),
+            Method::DELETE => delete(handler),
+            _ => get(handler),
+        };
+        let mut gives = vec![
+            wrong(StatusCode::BAD_REQUEST, "the request cannot be understood"),
+            wrong(StatusCode::FORBIDDEN, "asked from a page or under a name that is not ours"),
+        ];
+        if who != Who::Anyone {
+            gives.push(wrong(StatusCode::UNAUTHORIZED, "a token is needed"));
+        }
+        if path.contains('{') {
+            gives.push(wrong(StatusCode::NOT_FOUND, "there is no such thing"));
+        }
+        Self { method, path, name, what, who, query: None, takes: None, gives, route }
+    }
+
+    /// The fields behind its `?`.
+    pub(crate) fn asks<T: JsonSchema>(mut self) -> Self {
+        self.query = Some(shape::<T>);
+        self
+    }
+
+    /// What its body must be.
+    pub(crate) fn takes<T: JsonSchema>(mut self) -> Self {
+        self.takes = Some(shape::<T>);
+        self.gives.push(wrong(StatusCode::PAYLOAD_TOO_LARGE, "the body is too long"));
+        self
+    }
+
+    /// It cannot be done as things stand.
+    pub(crate) fn or_conflict(mut self) -> Self {
+        self.gives.push(wrong(StatusCode::CONFLICT, "it cannot be done as things stand"));
+        self
+    }
+
+    /// The answer when all is well.
+    pub(crate) fn gives<T: JsonSchema>(self, when: &'static str) -> Self {
+        self.also(StatusCode::OK, when, Content::Json(shape::<T>))
+    }
+
+    /// The same as text.
+    pub(crate) fn gives_text(self, when: &'static str, kind: &'static str) -> Self {
+        self.also(StatusCode::OK, when, Content::Text(kind))
+    }
+
+    /// The store is asked for it, and may not answer.
+    pub(crate) fn reads_the_store(self) -> Self {
+        self.also(StatusCode::SERVICE_UNAVAILABLE, "the store does not answer", Content::Json(shape::<Wrong>))
+    }
+
+    /// Another answer.
+    pub(crate) fn also(mut self, status: StatusCode, when: &'static str, content: Content) -> Self {
+        self.gives.push(Gives { status, when, content });
+        self
+    }
+}
+
+fn wrong(status: StatusCode, when: &'static str) -> Gives {
+    Gives { status, when, content: Content::Json(shape::<Wrong>) }
+}

@@ -1,0 +1,167 @@
+//! What is remembered of calls, without what they were given and what they gave.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use steadfast::{Engine, Page, Selection, StoreError};
+use steadfast_core::Timestamp;
+use steadfast_core::dedupe::{AttemptFact, Origin, Record, RecordState as Kept};
+use steadfast_core::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolRef};
+use steadfast_core::key::Key;
+
+use super::{limit, tool};
+
+/// The most that can be had at once.
+const MOST: usize = 500;
+
+/// Which records are asked for.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecordsAsked {
+    /// Of this tool: `namespace/tool`.
+    tool: Option<String>,
+    /// Of this conversation.
+    session: Option<String>,
+    /// Of this tenant.
+    tenant: Option<String>,
+    /// Only those that run, or of which nobody knows whether they ran.
+    #[serde(default)]
+    open: bool,
+    /// Those behind this key: `next` of the page before.
+    after: Option<String>,
+    /// So many, up to 500.
+    #[schemars(range(min = 1, max = 500))]
+    limit: Option<usize>,
+}
+
+/// The same, understood.
+#[derive(Clone, Debug)]
+pub struct RecordsWanted {
+    selection: Selection,
+    page: Page,
+}
+
+impl RecordsAsked {
+    /// What is meant, or what is wrong with it.
+    pub fn read(self) -> Result<RecordsWanted, String> {
+        let session =
+            self.session.map(SessionKey::new).transpose().map_err(|why| format!("session: {why}"))?;
+        let tenant = self.tenant.map(TenantId::new).transpose().map_err(|why| format!("tenant: {why}"))?;
+        let after = match self.after {
+            None => None,
+            Some(text) => Some(Key(Digest::from_hex(&text).ok_or(format!("after={text} is no key"))?)),
+        };
+        let selection =
+            Selection { tool: self.tool.as_deref().map(tool).transpose()?, session, tenant, open: self.open };
+        Ok(RecordsWanted { selection, page: Page { after, limit: limit(self.limit, MOST)? } })
+    }
+}
+
+/// A page of records.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Records {
+    /// In the order of their keys, which means nothing.
+    pub records: Vec<RecordView>,
+    /// What to ask for `after` next; nothing at the end.
+    pub next: Option<String>,
+}
+
+/// What is remembered of one call.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RecordView {
+    /// Its key, by which it can be settled or forgotten.
+    pub key: String,
+    /// How it is found.
+    pub origin: Origin,
+    /// The tool.
+    pub tool: ToolRef,
+    /// What became of it.
+    pub state: RecordState,
+    /// The code of its failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Whether an attempt may have been sent.
+    pub started: bool,
+    /// Whether it may run again if nobody knows.
+    pub retry_safe: bool,
+    /// The digest of its arguments.
+    pub digest: Digest,
+    /// Who asked.
+    pub request_id: RequestId,
+    /// The conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionKey>,
+    /// Who acts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub actor: Option<ActorId>,
+    /// Whose data it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<TenantId>,
+    /// When the first call for it came.
+    pub arrived_at_ms: Timestamp,
+    /// When it was last written.
+    pub updated_at_ms: Timestamp,
+    /// When it is forgotten; nothing means not before somebody settles it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at_ms: Option<Timestamp>,
+    /// When its answer reached a client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivered_at_ms: Option<Timestamp>,
+    /// The last attempts.
+    pub attempts: Vec<AttemptFact>,
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordState {
+    /// It runs, or is about to.
+    Inflight,
+    /// It succeeded.
+    Done,
+    /// It failed.
+    Failed,
+    /// Nobody knows whether it ran.
+    Unknown,
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// A page of what is remembered.
+pub async fn records(engine: &Engine, wanted: &RecordsWanted) -> Result<Records, StoreError> {
+    let found = engine.records(&wanted.selection, wanted.page).await?;
+    let full = found.len() >= wanted.page.limit;
+    let next = found.last().filter(|_| full).map(|record| record.key.0.to_hex());
+    Ok(Records { records: found.into_iter().map(RecordView::of).collect(), next })
+}
+
+impl RecordView {
+    fn of(record: Record) -> Self {
+        let (state, code) = match &record.state {
+            Kept::Inflight => (RecordState::Inflight, None),
+            Kept::Done(_) => (RecordState::Done, None),
+            Kept::Failed(failure) => (RecordState::Failed, Some(failure.code.to_string())),
+            Kept::Unknown => (RecordState::Unknown, None),
+            Kept::Cancelled => (RecordState::Cancelled, None),
+        };
+        Self {
+            key: record.key.0.to_hex(),
+            origin: record.origin,
+            tool: record.tool,
+            state,
+            code,
+            started: record.started,
+            retry_safe: record.retry_safe,
+            digest: record.digest,
+            request_id: record.request,
+            session: record.session,
+            actor: record.actor,
+            tenant: record.tenant,
+            arrived_at_ms: record.arrived,
+            updated_at_ms: record.updated,
+            expires_at_ms: record.expires,
+            delivered_at_ms: record.delivered,
+            attempts: record.attempts,
+        }
+    }
+}

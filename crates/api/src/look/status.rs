@@ -1,0 +1,228 @@
+//! Whether anything is wrong, in one look.
+
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use steadfast::{Steadfast, Store, StoreError, Switches};
+use steadfast_core::Timestamp;
+use steadfast_core::breaker::State;
+use steadfast_core::id::Digest;
+use steadfast_core::key::Key;
+use steadfast_core::policy::Mode;
+use steadfast_core::trust::TrustState;
+
+/// How everything stands.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// Our version.
+    pub version: String,
+    /// When this was seen.
+    pub at_ms: Timestamp,
+    /// All of it in one word.
+    pub verdict: Verdict,
+    /// What is wrong or waits, the worst first.
+    pub findings: Vec<Finding>,
+    /// What the switches leave of the configured modes.
+    pub switches: Switches,
+    /// The store.
+    pub store: StoreSeen,
+    /// Numbers.
+    pub counts: Counts,
+}
+
+/// How it is, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Nothing is to be done.
+    Fine,
+    /// A person should look.
+    Attention,
+    /// Calls fail because of it.
+    Trouble,
+}
+
+/// Something that is wrong, or waits for a person.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
+    /// What it is.
+    pub what: String,
+    /// What to do about it.
+    pub todo: String,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Calls fail because of it.
+    Trouble,
+    /// A person should look.
+    Attention,
+}
+
+/// The store as it is now.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct StoreSeen {
+    /// memory, sqlite or redis.
+    pub kind: String,
+    /// Why it does not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
+/// How many there are.
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Calls that run in this process.
+    pub open_calls: usize,
+    /// Requests that wait for a person.
+    pub approvals: usize,
+    /// Tools, signatures or domains whose calls a person must approve.
+    pub escalated: usize,
+    /// Those that earn trust back.
+    pub recovering: usize,
+    /// Those that only a reset helps.
+    pub blocked: usize,
+    /// Breakers that refuse calls.
+    pub open_breakers: usize,
+    /// Those of them that a person or the configuration forced open.
+    pub forced_breakers: usize,
+    /// Conversations in which the guard refuses something.
+    pub stopped_sessions: usize,
+}
+
+/// How everything stands.
+pub async fn status(steadfast: &Steadfast) -> Status {
+    let engine = steadfast.engine();
+    let store = &**steadfast.store();
+    let (trust, breakers) = (engine.trust(None), engine.breakers(None).await);
+    let count = |state| trust.iter().filter(|stored| stored.state == state).count();
+    let counts = Counts {
+        open_calls: engine.open_calls(),
+        approvals: engine.approvals(None).len(),
+        escalated: count(TrustState::Escalated),
+        recovering: count(TrustState::Recovering),
+        blocked: count(TrustState::Blocked),
+        open_breakers: breakers.iter().filter(|breaker| breaker.view.state != State::Closed).count(),
+        forced_breakers: breakers.iter().filter(|breaker| breaker.view.forced.is_some()).count(),
+        stopped_sessions: engine
+            .guard(None)
+            .stopped
+            .into_iter()
+            .map(|stopped| stopped.session)
+            .collect::<BTreeSet<_>>()
+            .len(),
+    };
+    let seen = StoreSeen {
+        kind: store.kind().to_owned(),
+        trouble: reach(store).await.err().map(|error| error.to_string()),
+    };
+    let switches = steadfast.config().switches();
+    let mut findings = findings(&counts, &seen, &switches);
+    findings.sort_by_key(|finding| finding.level);
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        at_ms: engine.now(),
+        verdict: findings.first().map_or(Verdict::Fine, |worst| match worst.level {
+            Level::Trouble => Verdict::Trouble,
+            Level::Attention => Verdict::Attention,
+        }),
+        findings,
+        switches,
+        store: seen,
+        counts,
+    }
+}
+
+/// Whether the store answers at all.
+pub async fn reach(store: &dyn Store) -> Result<(), StoreError> {
+    store.record(Key(Digest::of(b"is anybody there"))).await.map(drop)
+}
+
+fn findings(counts: &Counts, store: &StoreSeen, switches: &Switches) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut find =
+        |level, what: String, todo: &str| found.push(Finding { level, what, todo: todo.to_owned() });
+    if let Some(trouble) = &store.trouble {
+        find(
+            Level::Trouble,
+            format!("the {} store does not answer: {trouble}", store.kind),
+            "calls that must not run twice are refused until it does",
+        );
+    }
+    let failing = counts.open_breakers.saturating_sub(counts.forced_breakers);
+    for (count, level, one, more, todo) in [
+        (
+            failing,
+            Level::Trouble,
+            "tool keeps failing and is left alone",
+            "tools keep failing and are left alone",
+            "/v1/breakers shows which; a probe finds out when they are back",
+        ),
+        (counts.blocked, Level::Trouble, "tool is blocked", "tools are blocked", "steadfast reset TOOL"),
+        (
+            counts.approvals,
+            Level::Attention,
+            "call waits for approval",
+            "calls wait for approval",
+            "steadfast approvals",
+        ),
+        (
+            counts.escalated,
+            Level::Attention,
+            "tool has lost trust",
+            "tools have lost trust",
+            "its calls ask first; steadfast reset TOOL forgives",
+        ),
+        (
+            counts.forced_breakers,
+            Level::Attention,
+            "breaker is forced open",
+            "breakers are forced open",
+            "reset it when its calls may run again",
+        ),
+        (
+            counts.stopped_sessions,
+            Level::Attention,
+            "conversation loops and is stopped",
+            "conversations loop and are stopped",
+            "look at what the model sent: /v1/guard",
+        ),
+    ] {
+        match count {
+            0 => {}
+            1 => find(level, format!("1 {one}"), todo),
+            _ => find(level, format!("{count} {more}"), todo),
+        }
+    }
+    let lowered: Vec<_> = [
+        ("everything", switches.all),
+        ("duplicates", switches.dedupe),
+        ("retries", switches.retry),
+        ("breakers", switches.breaker),
+        ("the guard", switches.guard),
+        ("trust", switches.trust),
+    ]
+    .into_iter()
+    .filter(|(_, mode)| *mode != Mode::Enforce)
+    .map(|(what, mode)| match mode {
+        Mode::Off => format!("{what} off"),
+        Mode::Shadow => format!("{what} only watched"),
+        Mode::Enforce => what.to_owned(),
+    })
+    .collect();
+    if !lowered.is_empty() {
+        find(
+            Level::Attention,
+            format!("switched: {}", lowered.join(", ")),
+            "switch it on again when you are done",
+        );
+    }
+    found
+}

@@ -1,0 +1,98 @@
+//! The OpenAPI document, made of the rows and of the types.
+
+use schemars::generate::SchemaSettings;
+use schemars::{Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use crate::access::Who;
+use crate::endpoint::{Content, Endpoint};
+
+/// OpenAPI 3.1: its schemas are JSON Schema.
+pub(crate) fn document(endpoints: &[Endpoint]) -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut generator = settings.into_generator();
+    let mut paths = Map::new();
+    for endpoint in endpoints {
+        let mut operation = Map::new();
+        operation.insert("operationId".into(), endpoint.name.into());
+        operation.insert("summary".into(), endpoint.what.into());
+        operation.insert("security".into(), security(endpoint.who));
+        let mut parameters: Vec<Value> = names(endpoint.path)
+            .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }))
+            .collect();
+        if let Some(query) = endpoint.query {
+            parameters.extend(fields(query(&mut generator), &mut generator));
+        }
+        if !parameters.is_empty() {
+            operation.insert("parameters".into(), parameters.into());
+        }
+        if let Some(takes) = endpoint.takes {
+            let content = json!({ "application/json": { "schema": takes(&mut generator) } });
+            operation.insert("requestBody".into(), json!({ "required": true, "content": content }));
+        }
+        let mut responses = Map::new();
+        for gives in &endpoint.gives {
+            let content = match gives.content {
+                Content::Json(shape) => json!({ "application/json": { "schema": shape(&mut generator) } }),
+                Content::Text(kind) => json!({ kind: { "schema": { "type": "string" } } }),
+            };
+            responses.insert(
+                gives.status.as_u16().to_string(),
+                json!({ "description": gives.when, "content": content }),
+            );
+        }
+        operation.insert("responses".into(), responses.into());
+        let path = paths.entry(endpoint.path).or_insert_with(|| json!({}));
+        if let Some(path) = path.as_object_mut() {
+            path.insert(endpoint.method.as_str().to_ascii_lowercase(), operation.into());
+        }
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Steadfast",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Calls of tools that run as often as they should, and the ways to see and steer them.",
+            "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
+        },
+        "paths": paths,
+        "components": {
+            "schemas": generator.take_definitions(true),
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+        },
+    })
+}
+
+/// Nothing, or a token. Whoever is on the same machine may look without one.
+fn security(who: Who) -> Value {
+    match who {
+        Who::Anyone => json!([]),
+        Who::Looker => json!([{}, { "token": [] }]),
+        Who::Admin => json!([{ "token": [] }]),
+    }
+}
+
+/// What is put into a path.
+fn names(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+}
+
+/// The fields of an object as parameters of a query.
+fn fields(schema: Schema, generator: &mut SchemaGenerator) -> Vec<Value> {
+    let mut object = schema.to_value();
+    let name = object.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next());
+    if let Some(named) = name.and_then(|name| generator.definitions_mut().remove(name)) {
+        object = named;
+    }
+    let Some(properties) = object.get_mut("properties").and_then(Value::as_object_mut) else {
+        return Vec::new();
+    };
+    let of = |(name, schema): (&String, &mut Value)| {
+        let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+        json!({ "name": name, "in": "query", "required": false, "description": description, "schema": schema })
+    };
+    properties.iter_mut().map(of).collect()
+}

@@ -1,0 +1,337 @@
+//! What a person changes while it runs. Every change is in the audit, with who made it.
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request, State as Shared};
+use axum::response::Response;
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use steadfast::approval::{Decided, Decision, Grantor, NotDecided, ParkedId};
+use steadfast::{AnswerError, Switches, parse_span};
+use steadfast_core::dedupe::Resolution;
+use steadfast_core::id::{Digest, SessionKey, TenantId};
+use steadfast_core::key::Key;
+use steadfast_core::policy::Mode;
+use steadfast_core::trust::Target;
+use steadfast_executor::{BreakerKey, By, Deed, Done, Steer, Surface};
+use steadfast_store::{Flush, Selection};
+
+use crate::answer::{Asked, json};
+use crate::look;
+use crate::problem::Problem;
+use crate::{Answered, State};
+
+/// The most bytes of what is said here.
+const LONGEST: usize = 64 << 10;
+
+/// A body in JSON, read as this.
+pub(crate) struct Said<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let text = body(request.into_body(), LONGEST).await?;
+        let said = serde_json::from_slice(&text);
+        Ok(Self(said.map_err(|error| Problem::bad_request(format!("the body cannot be read: {error}")))?))
+    }
+}
+
+/// The whole of a body, if it is not too long.
+pub(crate) async fn body(body: Body, longest: usize) -> Result<Bytes, Problem> {
+    to_bytes(body, longest).await.map_err(|_| {
+        let message = format!("the body is longer than {longest} bytes, or it was cut off");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+    })
+}
+
+/// Who steers: whoever has the admin token, by the name that they give.
+pub(crate) struct Admin(By);
+
+impl<S: Send + Sync> FromRequestParts<S> for Admin {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let name = named(&parts.headers).unwrap_or("admin");
+        Ok(Self(By::new(name, Surface::Http)))
+    }
+}
+
+fn named(headers: &HeaderMap) -> Option<&str> {
+    headers.get("x-operator")?.to_str().ok().filter(|name| !name.trim().is_empty())
+}
+
+/// Whose data it is about.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Whose {
+    /// That of this tenant; otherwise what belongs to none.
+    tenant: Option<String>,
+}
+
+impl Whose {
+    /// The tenant, if one is named.
+    pub(crate) fn read(self) -> Result<Option<TenantId>, Problem> {
+        let tenant = self.tenant.map(TenantId::new).transpose();
+        tenant.map_err(|why| Problem::bad_request(format!("tenant: {why}")))
+    }
+}
+
+/// A person's answer to a request.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(tag = "decision", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Answer {
+    /// This call may run.
+    Once,
+    /// Such calls may run in this conversation.
+    Session,
+    /// Such calls may run for so long.
+    Time {
+        /// `30m`, `8h`.
+        #[serde(rename = "for")]
+        span: String,
+    },
+    /// It may not run.
+    Deny,
+}
+
+/// What came of an answer.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct Answering {
+    /// Whether such calls may run now.
+    pub granted: bool,
+}
+
+pub(crate) async fn approve(
+    Shared(State(inner)): Shared<State>,
+    Admin(by): Admin,
+    Path(id): Path<String>,
+    Asked(whose): Asked<Whose>,
+    Said(answer): Said<Answer>,
+) -> Answered {
+    let engine = inner.steadfast.engine();
+    let tenant = whose.read()?;
+    let id = id.parse().map(ParkedId).map_err(|_| Problem::no_such("request of this number"))?;
+    let decision = match answer {
+        Answer::Once => Decision::Once,
+        Answer::Session => Decision::Session,
+        Answer::Deny => Decision::Deny,
+        Answer::Time { span } => {
+            let wrong =
+                || Problem::bad_request(format!("for: `{span}` is no length of time, such as 30m or 8h"));
+            Decision::Time { until: engine.now() + parse_span(&span).ok_or_else(wrong)? }
+        }
+    };
+    match engine.decide(tenant.as_ref(), id, decision, Grantor::Operator, &by).await {
+        Ok(decided) => {
+            let granted = matches!(decided, Decided::Granted { .. });
+            Ok(json(StatusCode::OK, &Answering { granted }))
+        }
+        Err(AnswerError::Store(error)) => Err(error.into()),
+        Err(AnswerError::NotDecided(why)) => Err(match why {
+            NotDecided::Gone => Problem::new(StatusCode::NOT_FOUND, "not_found", why.to_string()),
+            NotDecided::OperatorOnly | NotDecided::OnlyOnce | NotDecided::EndsInThePast | _ => {
+                Problem::new(StatusCode::CONFLICT, "conflict", why.to_string())
+            }
+        }),
+    }
+}
+
+/// What a breaker shall do.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(tag = "to", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Turn {
+    /// Refuse every call, for so long or until it is reset.
+    Open {
+        /// `30m`, `8h`.
+        #[serde(rename = "for")]
+        span: Option<String>,
+    },
+    /// Let calls through, and forget what was counted.
+    Reset,
+}
+
+pub(crate) async fn breaker(
+    Shared(State(inner)): Shared<State>,
+    Admin(by): Admin,
+    Path(key): Path<String>,
+    Asked(whose): Asked<Whose>,
+    Said(turn): Said<Turn>,
+) -> Answered {
+    let engine = inner.steadfast.engine();
+    let key: BreakerKey = key.parse().map_err(|why| {
+        Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is no such breaker: {why}"))
+    })?;
+    let steer = match turn {
+        Turn::Reset => Steer::Reset,
+        Turn::Open { span: None } => Steer::Open { until: None },
+        Turn::Open { span: Some(span) } => {
+            let wrong =
+                || Problem::bad_request(format!("for: `{span}` is no length of time, such as 30m or 8h"));
+            Steer::Open { until: Some(engine.now() + parse_span(&span).ok_or_else(wrong)?) }
+        }
+    };
+    let steered = engine.steer_breaker(whose.read()?.as_ref(), &key, steer, &by).await;
+    Ok(json(StatusCode::OK, &steered))
+}
+
+/// What was forgiven.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct Forgiven {
+    /// How many tools, signatures and domains are trusted again.
+    pub changes: usize,
+}
+
+/// `key` is `namespace/tool`, as one part of the path with the slash encoded, or `*` for everything.
+pub(crate) async fn trust(
+    Shared(State(inner)): Shared<State>,
+    Admin(by): Admin,
+    Path(key): Path<String>,
+    Asked(whose): Asked<Whose>,
+) -> Answered {
+    let engine = inner.steadfast.engine();
+    let tenant = whose.read()?;
+    let changes = if key == "*" {
+        engine.reset_trust(tenant.as_ref(), Target::All, &by).await?
+    } else {
+        let known = engine.tools_with_a_past(tenant.as_ref(), &key);
+        if known.is_empty() {
+            return Err(Problem::no_such("tool of this name that anything counts against"));
+        }
+        let mut changes = Vec::new();
+        for tool in &known {
+            changes.extend(engine.reset_trust(tenant.as_ref(), Target::Tool(tool), &by).await?);
+        }
+        changes
+    };
+    Ok(json(StatusCode::OK, &Forgiven { changes: changes.len() }))
+}
+
+/// Which records are forgotten.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Forgotten {
+    /// This one, whatever became of it.
+    key: Option<String>,
+    /// The finished ones of this tool: `namespace/tool`.
+    tool: Option<String>,
+    /// The finished ones of this conversation.
+    session: Option<String>,
+    /// The finished ones of this tenant.
+    tenant: Option<String>,
+}
+
+/// How many records were forgotten.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct Removed {
+    /// So many.
+    pub forgotten: u64,
+}
+
+pub(crate) async fn flush(
+    Shared(State(inner)): Shared<State>,
+    Admin(by): Admin,
+    Asked(which): Asked<Forgotten>,
+) -> Answered {
+    let bad = |why: String| Problem::bad_request(why);
+    let flush = match which {
+        Forgotten { key: Some(key), tool: None, session: None, tenant: None } => Flush::Key(read_key(&key)?),
+        Forgotten { key: None, tool: None, session: None, tenant: None } => {
+            return Err(bad("say which: key=, tool=, session= or tenant=".to_owned()));
+        }
+        Forgotten { key: None, tool, session, tenant } => Flush::Finished(Selection {
+            tool: tool.as_deref().map(look::tool).transpose().map_err(bad)?,
+            session: session
+                .map(SessionKey::new)
+                .transpose()
+                .map_err(|why| bad(format!("session: {why}")))?,
+            tenant: tenant.map(TenantId::new).transpose().map_err(|why| bad(format!("tenant: {why}")))?,
+            open: false,
+        }),
+        Forgotten { key: Some(_), .. } => return Err(bad("key= stands alone".to_owned())),
+    };
+    let forgotten = inner.steadfast.engine().flush(&flush, &by).await?;
+    Ok(json(StatusCode::OK, &Removed { forgotten }))
+}
+
+/// What is known of a call whose outcome is not.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Settle {
+    /// Whether it had its effect.
+    ran: bool,
+}
+
+/// That an outcome is settled.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct Settled {
+    /// Always true: otherwise there is another answer.
+    pub settled: bool,
+}
+
+pub(crate) async fn resolve(
+    Shared(State(inner)): Shared<State>,
+    Admin(by): Admin,
+    Path(key): Path<String>,
+    Said(Settle { ran }): Said<Settle>,
+) -> Answered {
+    let key = read_key(&key).map_err(|_| Problem::no_such("record under this key"))?;
+    let resolution = if ran { Resolution::Ran } else { Resolution::DidNotRun };
+    if inner.steadfast.engine().resolve(key, resolution, &by).await? {
+        Ok(json(StatusCode::OK, &Settled { settled: true }))
+    } else {
+        Err(Problem::no_such("record under this key whose outcome is unknown"))
+    }
+}
+
+fn read_key(text: &str) -> Result<Key, Problem> {
+    let digest = Digest::from_hex(text);
+    digest.map(Key).ok_or_else(|| Problem::bad_request("a key is 64 hexadecimal digits".to_owned()))
+}
+
+/// Switches to turn; those that are not named stay.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the mechanisms, by name")]
+pub struct Switching {
+    /// Everything together.
+    pub all: Option<Mode>,
+    pub dedupe: Option<Mode>,
+    pub retry: Option<Mode>,
+    pub breaker: Option<Mode>,
+    pub guard: Option<Mode>,
+    pub trust: Option<Mode>,
+    /// Whether keys are computed for calls that bring none.
+    pub derive: Option<bool>,
+}
+
+pub(crate) async fn switches(
+    Shared(State(inner)): Shared<State>,
+    Admin(by): Admin,
+    Said(wanted): Said<Switching>,
+) -> Response {
+    let steadfast = &inner.steadfast;
+    let before = steadfast.config().switches();
+    let after = Switches {
+        all: wanted.all.unwrap_or(before.all),
+        dedupe: wanted.dedupe.unwrap_or(before.dedupe),
+        retry: wanted.retry.unwrap_or(before.retry),
+        breaker: wanted.breaker.unwrap_or(before.breaker),
+        guard: wanted.guard.unwrap_or(before.guard),
+        trust: wanted.trust.unwrap_or(before.trust),
+        derive: wanted.derive.unwrap_or(before.derive),
+    };
+    steadfast.switch(after);
+    let words = |switches: Switches| serde_json::to_string(&switches).ok();
+    let done = Done {
+        deed: Deed::Switched,
+        tenant: None,
+        on: "switches".to_owned(),
+        before: words(before),
+        after: words(after),
+    };
+    steadfast.engine().audited(&by, done).await;
+    json(StatusCode::OK, &after)
+}

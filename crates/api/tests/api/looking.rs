@@ -1,0 +1,94 @@
+//! What there is to see over HTTP, and that the OpenAPI document says the truth about it.
+
+use http::{Request, StatusCode};
+use serde_json::json;
+
+use crate::support::{api, ask, fits, get};
+
+#[tokio::test(start_paused = true)]
+async fn the_status_says_what_is_wrong_and_what_to_do() {
+    let (api, _steadfast) = api().await;
+    let (status, seen) = get(&api, "/v1/status").await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!((&seen["verdict"], &seen["counts"]["escalated"]), (&json!("attention"), &json!(1)), "{seen}");
+    assert!(seen["findings"][0]["todo"].as_str().unwrap().contains("steadfast reset"), "{seen}");
+    assert_eq!(seen["store"], json!({ "kind": "memory" }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_13_lost_trust_is_seen_with_its_reason() {
+    let (api, _steadfast) = api().await;
+    let (_, seen) = get(&api, "/v1/trust").await;
+    let states = seen["trust"].as_array().unwrap();
+    assert!(
+        states.iter().any(|state| state["tool_name"] == "fails" && state["state"] == "escalated"),
+        "{seen}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_come_in_pages_and_without_what_the_tool_said() {
+    let (api, _steadfast) = api().await;
+    let (_, first) = get(&api, "/v1/records?tool=bank/pay&limit=1").await;
+    assert_eq!(first["records"].as_array().unwrap().len(), 1);
+    let next = first["next"].as_str().unwrap();
+    let (_, second) = get(&api, &format!("/v1/records?tool=bank/pay&limit=1&after={next}")).await;
+    assert_ne!(first["records"][0]["key"], second["records"][0]["key"]);
+    assert_eq!(second["records"][0]["state"], "done");
+    let all = get(&api, "/v1/records").await.1.to_string();
+    assert!(!all.contains("sk-live"), "{all}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_history_is_found_by_tool_session_and_status() {
+    let (api, _steadfast) = api().await;
+    let count = async |query: &str| {
+        let (status, seen) = get(&api, &format!("/v1/history?{query}")).await;
+        assert_eq!(status, StatusCode::OK, "{seen}");
+        seen["calls"].as_array().unwrap().len()
+    };
+    assert_eq!(count("").await, 6);
+    assert_eq!(count("tool=bank/pay").await, 3);
+    assert_eq!(count("session=s-2").await, 3);
+    assert_eq!(count("tool=bank/pay&status=success&limit=2").await, 2);
+    let (_, seen) = get(&api, "/v1/history?tool=bank/pay").await;
+    let replayed: Vec<_> = seen["calls"].as_array().unwrap().iter().map(|call| &call["replayed"]).collect();
+    assert_eq!(replayed, [false, true, false], "the newest first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sf_5_what_cannot_be_understood_says_why() {
+    let (api, _steadfast) = api().await;
+    for (path, word) in [
+        ("/v1/records?limit=0", "from 1 to 500"),
+        ("/v1/records?limit=many", "limit"),
+        ("/v1/records?limit=9999999999999999999999", "limit"),
+        ("/v1/records?after=xyz", "no key"),
+        ("/v1/records?tool=pay", "namespace/tool"),
+        ("/v1/records?colour=red", "colour"),
+        ("/v1/history?status=fine", "fine"),
+        ("/v1/history?since=-1", "since"),
+    ] {
+        let (status, body) = get(&api, path).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{path}");
+        let said = body["error"]["message"].as_str().unwrap();
+        assert!(said.contains(word), "{path}: {said}");
+    }
+    assert_eq!(get(&api, "/v1/nothing").await.0, StatusCode::NOT_FOUND);
+    assert_eq!(ask(&api, Request::post("/v1/status"), "").await.0, StatusCode::METHOD_NOT_ALLOWED);
+}
+
+/// Everything that is looked at is in the document, and answers as it says.
+#[tokio::test(start_paused = true)]
+async fn the_document_says_what_is_answered() {
+    let (api, _steadfast) = api().await;
+    let (_, document) = get(&api, "/openapi.json").await;
+    assert_eq!(document["openapi"], "3.1.0");
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.len() >= 10, "{:?}", paths.keys());
+    for (path, operations) in paths.iter().filter(|(_, operations)| operations.get("get").is_some()) {
+        let (status, body) = ask(&api, Request::get(path).header("authorization", "Bearer person"), "").await;
+        assert_eq!(status, StatusCode::OK, "{path}");
+        fits(&document, &operations["get"], status, &body);
+    }
+}

@@ -1,0 +1,149 @@
+//! What a person changes over HTTP: it happens, it is in the audit, and nobody else can.
+
+use http::{Method, Request, StatusCode};
+use serde_json::{Value, json};
+use steadfast::{Answer, Attempt, call, output};
+use steadfast_api::Api;
+
+use crate::support::{api, ask, fits, get};
+
+async fn steer(api: &Api, method: Method, path: &str, body: &Value) -> (StatusCode, Value) {
+    let request = Request::builder().method(method).uri(path);
+    let request = request.header("authorization", "Bearer person").header("x-operator", "ann");
+    ask(api, request, &body.to_string()).await
+}
+
+async fn deeds(api: &Api) -> Vec<(String, String)> {
+    let (status, seen) = steer(api, Method::GET, "/v1/audit", &Value::Null).await;
+    assert_eq!(status, StatusCode::OK, "{seen}");
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let audit = seen["audit"].as_array().unwrap().iter();
+    audit.map(|entry| (text(&entry["deed"]), text(&entry["by"]["name"]))).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_breaker_is_forced_open_and_reset() {
+    let (api, steadfast) = api().await;
+    let path = "/v1/breakers/tool:bank:pay";
+    let (status, seen) = steer(&api, Method::POST, path, &json!({ "to": "open", "for": "30m" })).await;
+    assert_eq!((status, &seen["breaker"]["state"]), (StatusCode::OK, &json!("FORCED_OPEN")), "{seen}");
+    let pay = async |_: Attempt| -> Answer { Ok(output("paid")) };
+    let refused = steadfast.call(call("bank", "pay").key("c").envelope().unwrap(), pay).await;
+    let error = refused.result.error.unwrap();
+    assert_eq!(
+        (error.code.to_string().as_str(), error.rule.as_deref()),
+        ("circuit_open", Some("breaker.forced_by_hand"))
+    );
+    let (_, seen) = get(&api, "/v1/breakers").await;
+    let forced =
+        seen["breakers"].as_array().unwrap().iter().find(|breaker| breaker["key"] == "tool:bank:pay");
+    assert_eq!(forced.unwrap()["forced"]["by"], "hand", "{seen}");
+    let (status, seen) = steer(&api, Method::POST, path, &json!({ "to": "reset" })).await;
+    assert_eq!((status, &seen["before"]), (StatusCode::OK, &json!("FORCED_OPEN")), "{seen}");
+    let ran = steadfast.call(call("bank", "pay").key("c").envelope().unwrap(), pay).await;
+    assert!(ran.result.error.is_none());
+    let by = |deed: &str| (deed.to_owned(), "ann".to_owned());
+    assert_eq!(deeds(&api).await, [by("breaker_reset"), by("breaker_forced_open")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_13_a_tool_is_forgiven() {
+    let (api, _steadfast) = api().await;
+    let (status, seen) = steer(&api, Method::POST, "/v1/trust/bank%2Ffails/reset", &Value::Null).await;
+    assert_eq!(status, StatusCode::OK, "{seen}");
+    assert_eq!(get(&api, "/v1/trust").await.1["trust"], json!([]));
+    assert_eq!(get(&api, "/v1/status").await.1["verdict"], "fine");
+    assert_eq!(deeds(&api).await.first().unwrap().0, "trust_reset");
+    let (status, _) = steer(&api, Method::POST, "/v1/trust/bank%2Fnone/reset", &Value::Null).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_is_answered() {
+    let (api, steadfast) = api().await;
+    let works = async |_: Attempt| -> Answer { Ok(output("done")) };
+    let asks = || call("bank", "fails").params(&[("amount", 7)]).session("s-2").envelope().unwrap();
+    let parked = steadfast.call(asks(), works).await;
+    assert_eq!(parked.result.error.unwrap().code.to_string(), "approval_required");
+    // It is stored behind the answer.
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    let (_, seen) = get(&api, "/v1/approvals").await;
+    let id = seen["approvals"][0]["id"].as_u64().unwrap();
+    let path = format!("/v1/approvals/{id}");
+    let (status, seen) =
+        steer(&api, Method::POST, &path, &json!({ "decision": "time", "for": "soon" })).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{seen}");
+    let (status, seen) = steer(&api, Method::POST, &path, &json!({ "decision": "once" })).await;
+    assert_eq!((status, &seen), (StatusCode::OK, &json!({ "granted": true })));
+    assert!(steadfast.call(asks(), works).await.result.error.is_none(), "it runs now");
+    let (status, _) = steer(&api, Method::POST, &path, &json!({ "decision": "deny" })).await;
+    assert_eq!(status, StatusCode::NOT_FOUND, "it was answered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_are_forgotten_and_the_call_runs_again() {
+    let (api, steadfast) = api().await;
+    let (_, seen) = get(&api, "/v1/records?session=s-1").await;
+    let key = seen["records"][0]["key"].as_str().unwrap().to_owned();
+    let (status, seen) = steer(&api, Method::DELETE, "/v1/records", &Value::Null).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "nobody forgets everything by mistake: {seen}");
+    let (_, seen) = steer(&api, Method::DELETE, &format!("/v1/records?key={key}"), &Value::Null).await;
+    assert_eq!(seen, json!({ "forgotten": 1 }));
+    let (_, seen) = steer(&api, Method::DELETE, "/v1/records?tool=bank/pay", &Value::Null).await;
+    assert_eq!(seen, json!({ "forgotten": 1 }));
+    let pay = async |_: Attempt| -> Answer { Ok(output("paid")) };
+    let again = call("bank", "pay").params(&[("invoice", "a")]).key("a").session("s-1").envelope().unwrap();
+    assert!(!steadfast.call(again, pay).await.result.from_cache);
+    let (status, _) =
+        steer(&api, Method::POST, &format!("/v1/records/{key}/resolve"), &json!({ "ran": true })).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn switches_are_turned_one_by_one() {
+    let (api, steadfast) = api().await;
+    let (status, seen) = steer(&api, Method::PUT, "/v1/switches", &json!({ "breaker": "shadow" })).await;
+    assert_eq!(
+        (status, &seen["breaker"], &seen["all"]),
+        (StatusCode::OK, &json!("shadow"), &json!("enforce"))
+    );
+    let (_, seen) = steer(&api, Method::PUT, "/v1/switches", &json!({ "all": "off" })).await;
+    assert_eq!((&seen["breaker"], &seen["all"]), (&json!("shadow"), &json!("off")));
+    let works = async |_: Attempt| -> Answer { Ok(output("done")) };
+    let replay = call("bank", "pay").params(&[("invoice", "a")]).key("a").session("s-1").envelope().unwrap();
+    assert!(!steadfast.call(replay, works).await.result.from_cache, "nothing is decided any more");
+    assert_eq!(deeds(&api).await.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sf_7_nobody_steers_without_the_admin_token_and_wrong_words_change_nothing() {
+    let (api, _steadfast) = api().await;
+    let (_, document) = get(&api, "/openapi.json").await;
+    let mut steered = 0;
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            if operation["security"] != json!([{ "token": [] }]) {
+                assert_eq!(method, "get", "{path} changes something");
+                continue;
+            }
+            steered += 1;
+            let uri = path.replace("{key}", "tool:bank:pay").replace("{id}", "1");
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+            let request = Request::builder().method(method.clone()).uri(&uri);
+            let (status, body) = ask(&api, request, "{}").await;
+            assert_eq!(status, StatusCode::UNAUTHORIZED, "{method} {path}");
+            fits(&document, operation, status, &body);
+            for wrong in [json!({ "colour": "red" }), json!([1]), json!("x".repeat(70_000))] {
+                let (status, body) = steer(&api, method.clone(), &uri, &wrong).await;
+                assert!(
+                    status.is_client_error() || operation.get("requestBody").is_none(),
+                    "{method} {path}: {body}"
+                );
+                fits(&document, operation, status, &body);
+            }
+        }
+    }
+    assert!(steered >= 7, "{steered}");
+    let done = deeds(&api).await;
+    assert!(done.iter().all(|(deed, _)| deed != "switched" && deed != "approved"), "{done:?}");
+}

@@ -1,0 +1,117 @@
+//! The secret that lets a person steer, also on this machine: agents run here too.
+//!
+//! It is made at the first start and lies beside the state, readable for its user alone, where the other commands find it.
+
+use std::env;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use steadfast::Config;
+use steadfast_api::AdminToken;
+
+/// The variable that replaces the file.
+const VARIABLE: &str = "STEADFAST_ADMIN_TOKEN";
+const FILE: &str = "admin-token";
+
+/// The token, made if there is none yet. Without a place to keep it there is none, and nobody can steer.
+pub(crate) fn find_or_make(config: &Config) -> Option<AdminToken> {
+    if let Some(token) = env::var(VARIABLE).ok().as_deref().and_then(AdminToken::new) {
+        return Some(token);
+    }
+    let file = place(config)?;
+    match read_or_make(&file) {
+        Ok(token) => AdminToken::new(&token),
+        Err(error) => {
+            tracing::warn!(
+                event = "admin_token.missing",
+                why = %error,
+                "no admin token can be kept, so nobody can steer over HTTP; set {VARIABLE} or make the folder of the state writable"
+            );
+            None
+        }
+    }
+}
+
+/// Where it lies.
+pub(crate) fn place(config: &Config) -> Option<PathBuf> {
+    Some(config.global().store.path.as_ref()?.parent()?.join(FILE))
+}
+
+fn read_or_make(file: &Path) -> io::Result<String> {
+    match fs::read_to_string(file) {
+        Ok(token) if !token.trim().is_empty() => return Ok(token.trim().to_owned()),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        Ok(_) | Err(_) => {}
+    }
+    if let Some(folder) = file.parent() {
+        private_folder().create(folder)?;
+    }
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    // As a whole or not at all: another process may look at the same moment, and whoever comes first decides.
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let fresh = file.with_extension(format!("{}-{number}", std::process::id()));
+    // Left by one that had our number and died.
+    let _ = fs::remove_file(&fresh);
+    private_file().open(&fresh)?.write_all(token.as_bytes())?;
+    let placed = fs::hard_link(&fresh, file);
+    fs::remove_file(&fresh)?;
+    match placed {
+        Ok(()) => Ok(token),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let token = fs::read_to_string(file)?.trim().to_owned();
+            if token.is_empty() {
+                Err(io::Error::other(format!("{} is empty", file.display())))
+            } else {
+                Ok(token)
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn private_folder() -> DirBuilder {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder
+}
+
+fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_is_made_once_and_for_its_user_alone() {
+        let folder = env::temp_dir().join(format!("steadfast-admin-token-{}", std::process::id()));
+        let file = folder.join("deep").join(FILE);
+        let tokens: Vec<_> = std::thread::scope(|scope| {
+            let making: Vec<_> = (0..8).map(|_| scope.spawn(|| read_or_make(&file))).collect();
+            making.into_iter().filter_map(|making| making.join().unwrap().ok()).collect()
+        });
+        let first = read_or_make(&file).unwrap();
+        assert_eq!(first.len(), 64);
+        assert!(!tokens.is_empty() && tokens.iter().all(|token| *token == first), "{tokens:?}");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
+        }
+        assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "nothing else is left");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,345 @@
+//! What a host tells about a tool that it ran itself: it failed, or it worked.
+//!
+//! A report counts as a finished call of that tool would: for trust, and for scores. It names the arguments if the trouble
+//! belongs to a part of the tool (a host, a folder, a command); without them it is about the tool as a whole. The fields are
+//! those of the report interface that plugins have; the tool belongs to its plugin, else to the service that it names, else
+//! to the host.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::Timestamp;
+use crate::classify::record::detect;
+use crate::classify::{Aims, Fault, Overrides, Severity, Source, classify, signature};
+use crate::envelope::parse::{
+    ID, MILLISECONDS, Object, Reader, TRUTH, an_object, describe, id, one_of, truth, whole,
+};
+use crate::envelope::{Problem, UnknownFields};
+use crate::id::{Domain, ModelId, Namespace, ToolName, ToolRef};
+use crate::json::{Document, JsonError, Limits, Value};
+use crate::redact;
+use crate::stats::Outcome;
+use crate::trust::{Report, ReportedFailure, Signature};
+
+/// Somebody else's tool, and what came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolReport {
+    /// Which tool.
+    pub tool: ToolRef,
+    /// The part of its arguments that matters, if the report has them; otherwise it is about the tool as a whole.
+    pub signature: Option<Signature>,
+    /// The host that it depends on: as told, else as its arguments say; the service stands in for it.
+    pub domain: Option<Domain>,
+    /// The server or service behind it.
+    pub service: Option<Domain>,
+    /// The model that asked for it.
+    pub model: Option<ModelId>,
+    /// How long it took.
+    pub took: Option<Duration>,
+    /// How it ended.
+    pub ended: Reported,
+}
+
+/// How a reported call ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reported {
+    /// It worked.
+    Success,
+    /// It failed.
+    Failure {
+        /// What was said, redacted and cut.
+        message: String,
+        /// The HTTP status, where there was one.
+        http_status: Option<u16>,
+        /// How bad the reporter says it is; it counts if given.
+        severity: Option<Severity>,
+        /// Whether time can heal it; otherwise only a person.
+        recoverable: bool,
+    },
+}
+
+/// What a report is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportKind {
+    /// A tool failed.
+    Failure,
+    /// A tool worked.
+    Success,
+}
+
+/// Why a report cannot be taken. The same one never can.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReportError {
+    /// It is not JSON, or too large, or too deep.
+    Json(JsonError),
+    /// It is JSON, but not a report.
+    Fields {
+        /// What is wrong, field by field.
+        problems: Vec<Problem>,
+        /// How many more there are beyond those listed.
+        more: usize,
+    },
+}
+
+impl fmt::Display for ReportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json(error) => write!(f, "the report is not readable JSON: {error}"),
+            Self::Fields { problems, more } => {
+                let listed: Vec<_> = problems.iter().map(ToString::to_string).collect();
+                write!(f, "the report is not valid: {}", listed.join("; "))?;
+                if *more > 0 { write!(f, "; and {more} more") } else { Ok(()) }
+            }
+        }
+    }
+}
+
+impl std::error::Error for ReportError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Json(error) => Some(error),
+            Self::Fields { .. } => None,
+        }
+    }
+}
+
+impl ToolReport {
+    /// Reads a report of this kind, or says everything that is wrong with it.
+    pub fn parse(text: &[u8], kind: ReportKind) -> Result<Self, ReportError> {
+        let document = Document::parse(text, Limits::ENVELOPE).map_err(ReportError::Json)?;
+        let mut reader = Reader::new(UnknownFields::Refuse);
+        let report = read(&mut reader, document.root(), kind);
+        let (problems, more) = reader.problems();
+        match report {
+            Some(report) if problems.is_empty() => Ok(report),
+            Some(_) | None => Err(ReportError::Fields { problems, more }),
+        }
+    }
+
+    /// Whose trust it is about.
+    pub fn about(&self) -> Report<'_> {
+        Report {
+            tool: &self.tool,
+            signature: self.signature.as_ref(),
+            domain: self.domain.as_ref(),
+            service: self.service.as_ref(),
+        }
+    }
+
+    /// How bad it was; nothing if it worked.
+    pub fn failure(&self, overrides: &Overrides, now: Timestamp) -> Option<ReportedFailure> {
+        match &self.ended {
+            Reported::Success => None,
+            Reported::Failure { message, http_status, severity, recoverable } => {
+                let source = http_status.map_or(Source::Tool, |status| Source::Http { status });
+                let fault = Fault::new(source, message.clone());
+                let classified = classify(&fault, overrides, now).severity;
+                Some(ReportedFailure { classified, severity: *severity, recoverable: *recoverable })
+            }
+        }
+    }
+
+    /// How it counts for scores.
+    pub fn outcome(&self, failure: Option<ReportedFailure>) -> Outcome {
+        Outcome::of(failure.map(|failure| failure.severity.unwrap_or(failure.classified)), None)
+    }
+}
+
+fn read(reader: &mut Reader, root: Value<'_>, kind: ReportKind) -> Option<ToolReport> {
+    if !root.is_object() {
+        reader.problem("the report".to_owned(), "an object", describe(root));
+        return None;
+    }
+    let known = match kind {
+        ReportKind::Failure => FAILURE,
+        ReportKind::Success => SUCCESS,
+    };
+    let report = Object { path: "", value: Some(root), known };
+    let tool: Option<ToolName> = reader.required(report, "tool_name", ID, id);
+    let plugin: Option<Namespace> = reader.optional(report, "plugin_name", ID, id);
+    let ended = match kind {
+        ReportKind::Failure => failure(reader, report),
+        ReportKind::Success => Some(Reported::Success),
+    };
+    let domain: Option<Domain> = reader.optional(report, "domain", ID, id);
+    let service: Option<Domain> = reader.optional(report, "service", ID, id);
+    let arguments = reader.optional(report, "arguments", "an object", an_object);
+    // Whatever a host likes to say beside; nothing is decided by it, and nothing of it is kept.
+    reader.optional(report, "context", "an object", an_object);
+    let model = reader.optional(report, "model_id", ID, id);
+    let took = reader.optional(report, "duration_ms", MILLISECONDS, whole).map(Duration::from_millis);
+    reader.unknown(report);
+    let namespace = plugin
+        .or_else(|| service.as_ref().and_then(|service| Namespace::new(service.as_str()).ok()))
+        .or_else(|| Namespace::new(HOST).ok())?;
+    let tool = ToolRef { namespace, tool: tool? };
+    let empty = Document::parse(b"{}", Limits::ENVELOPE).ok()?;
+    let aims = Aims::of(arguments.unwrap_or_else(|| empty.root()));
+    let signature = arguments.map(|_| signature::signature(&tool, &aims));
+    // A call that names no host depends on its server; so does a report.
+    let domain = match (domain, &service) {
+        (Some(domain), _) => Some(domain),
+        (None, Some(_)) => None,
+        (None, None) => Some(signature::domain(&tool, &aims)),
+    };
+    Some(ToolReport { tool, signature, domain, service, model, took, ended: ended? })
+}
+
+fn failure(reader: &mut Reader, report: Object<'_>) -> Option<Reported> {
+    let error =
+        reader.required(report, "error", ERROR, |value| error_of(value).ok_or_else(|| describe(value)));
+    let severity = reader.optional(report, "severity", SEVERITY, one_of(Severity::WORDS));
+    let status = reader.optional(report, "http_status", "a status from 100 to 599", |value| {
+        let status = value.as_u64().and_then(|status| u16::try_from(status).ok());
+        status.filter(|status| (100..600).contains(status)).ok_or_else(|| describe(value))
+    });
+    let recoverable = reader.optional(report, "recoverable", TRUTH, truth).unwrap_or(true);
+    let Said { message, http_status } = error?;
+    Some(Reported::Failure { message, http_status: status.or(http_status), severity, recoverable })
+}
+
+/// An error as somebody put it.
+struct Said {
+    message: String,
+    http_status: Option<u16>,
+}
+
+/// A text; an object with an `error` as results have it; or an exception with its `type` and `message`.
+fn error_of(value: Value<'_>) -> Option<Said> {
+    let said = |message: &str| redact::excerpt(message.trim(), LONGEST_MESSAGE);
+    if let Some(text) = value.as_str() {
+        return (!text.trim().is_empty()).then(|| Said { message: said(&text), http_status: None });
+    }
+    value.members()?.next()?;
+    if let Some(detected) = detect(value, &Overrides::default(), Timestamp::ZERO) {
+        return Some(Said { message: said(&detected.message), http_status: detected.http_status });
+    }
+    let text = |name| value.get(name).and_then(Value::as_str);
+    let message = text("message")?;
+    let message = text("type").map_or_else(|| message.to_string(), |kind| format!("{kind}: {message}"));
+    Some(Said { message: said(&message), http_status: None })
+}
+
+/// To whom a tool belongs of which nobody says it.
+const HOST: &str = "host";
+/// Bytes of what was said that are looked at.
+const LONGEST_MESSAGE: usize = 1024;
+const ERROR: &str = "a text, an object with an \"error\", or an exception with its \"message\"";
+const SEVERITY: &str = "\"transient\", \"not_found\", \"invalid_input\", \"permission\", \"validation\", \"timeout\", \"server_error\", \"crash\", \"corruption\", \"security\", \"repeated_auth\" or \"informational\"";
+const FAILURE: &[&str] = &[
+    "tool_name",
+    "plugin_name",
+    "error",
+    "severity",
+    "http_status",
+    "domain",
+    "service",
+    "arguments",
+    "context",
+    "recoverable",
+    "model_id",
+    "duration_ms",
+];
+const SUCCESS: &[&str] =
+    &["tool_name", "plugin_name", "domain", "service", "arguments", "context", "model_id", "duration_ms"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(text: &str) -> ToolReport {
+        ToolReport::parse(text.as_bytes(), ReportKind::Failure).unwrap()
+    }
+
+    fn severity(text: &str) -> Severity {
+        let report = failed(text);
+        let failure = report.failure(&Overrides::default(), Timestamp::ZERO).unwrap();
+        failure.severity.unwrap_or(failure.classified)
+    }
+
+    #[test]
+    fn rp_9_a_report_carries_its_severity_domain_service_and_whether_it_can_recover() {
+        let report = failed(
+            r#"{"tool_name":"search","error":"data is damaged","severity":"corruption","domain":"api.example.com",
+                "service":"atlassian","recoverable":false,"context":{"turn":3},"model_id":"m","duration_ms":1500}"#,
+        );
+        assert_eq!(report.tool.to_string(), "atlassian/search");
+        let about = report.about();
+        assert_eq!(about.domain.map(Domain::as_str), Some("api.example.com"));
+        assert_eq!(about.service.map(Domain::as_str), Some("atlassian"));
+        assert!(about.signature.is_none(), "it names no arguments, so it is about the tool as a whole");
+        let failure = report.failure(&Overrides::default(), Timestamp::ZERO).unwrap();
+        assert_eq!((failure.severity, failure.recoverable), (Some(Severity::Corruption), false));
+        assert_eq!(
+            (report.outcome(Some(failure)), report.took),
+            (Outcome::Failure, Some(Duration::from_millis(1500)))
+        );
+    }
+
+    #[test]
+    fn rp_9_what_is_not_said_is_as_for_a_call() {
+        let report = failed(
+            r#"{"tool_name":"get","plugin_name":"web","error":"x","arguments":{"url":"https://a.example/x"}}"#,
+        );
+        assert_eq!(report.domain.as_ref().map(Domain::as_str), Some("a.example"));
+        assert!(report.signature.is_some());
+        let bare = failed(r#"{"tool_name":"get","error":"x"}"#);
+        assert_eq!(
+            (bare.tool.to_string().as_str(), bare.domain.as_ref().map(Domain::as_str)),
+            ("host/get", Some("host"))
+        );
+        assert!(matches!(bare.ended, Reported::Failure { recoverable: true, severity: None, .. }));
+        let worked = ToolReport::parse(br#"{"tool_name":"get","service":"s"}"#, ReportKind::Success).unwrap();
+        assert_eq!(
+            (worked.about().depends_on().map(Domain::as_str), worked.outcome(None)),
+            (Some("s"), Outcome::Success)
+        );
+    }
+
+    #[test]
+    fn rp_9_an_error_in_whatever_form_is_classified_unless_its_severity_is_given() {
+        for (error, expected) in [
+            (r#""connection timed out""#, Severity::Timeout),
+            (r#"{"error":"no","http_status":403}"#, Severity::Permission),
+            (r#"{"error":"no such file"}"#, Severity::NotFound),
+            (r#"{"type":"TimeoutError","message":"timed out after 3 s"}"#, Severity::Timeout),
+            (r#""oops","http_status":503"#, Severity::ServerError),
+            (r#"{"error":"no such file"},"http_status":500"#, Severity::ServerError),
+            (r#""connection timed out","severity":"crash""#, Severity::Crash),
+        ] {
+            assert_eq!(severity(&format!(r#"{{"tool_name":"t","error":{error}}}"#)), expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn rp_9_a_report_says_everything_that_is_wrong_with_it_and_where() {
+        let wrong = br#"{"toolName":"t","error":{},"severity":"bad","recoverable":"no","http_status":42,"domain":""}"#;
+        let error = ToolReport::parse(wrong, ReportKind::Failure).unwrap_err().to_string();
+        for part in [
+            r#"tool_name: expected a text of 1 to 256 bytes without control characters, found nothing ("toolName" is spelled "tool_name")"#,
+            "error: expected a text, an object with an",
+            "severity: expected \"transient\"",
+            "found the text \"bad\"",
+            "recoverable: expected true or false, found the text \"no\"",
+            "http_status: expected a status from 100 to 599, found the number 42",
+            "domain: expected a text of 1 to 256 bytes",
+        ] {
+            assert!(error.contains(part), "{part}\nin {error}");
+        }
+        for (text, kind, part) in [
+            ("[1]", ReportKind::Failure, "the report: expected an object, found"),
+            ("{", ReportKind::Success, "not readable JSON"),
+            (r#"{"tool_name":"t","error":"x"}"#, ReportKind::Success, "error: expected no such field"),
+        ] {
+            let error = ToolReport::parse(text.as_bytes(), kind).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn rp_9_no_secret_of_a_report_is_kept() {
+        let report = failed(r#"{"tool_name":"t","error":"401 for https://ann:hunter2secret@example.com/"}"#);
+        assert!(!format!("{report:?}").contains("hunter2secret"));
+    }
+}

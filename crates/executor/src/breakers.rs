@@ -1,0 +1,372 @@
+//! Breakers for people: how they stand, and the hand that opens or resets one.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::Serialize;
+use steadfast_core::Timestamp;
+use steadfast_core::breaker::{Breaker, Counts, State, Transition, View};
+use steadfast_core::id::{Domain, Namespace, TenantId, ToolName, ToolRef};
+use steadfast_core::policy::{Mode, Policy};
+use steadfast_store::DocumentKind;
+
+use crate::audit::{By, Deed, Done};
+use crate::cells::{DependencyKey, ToolKey};
+use crate::engine::{Engine, Inner};
+use crate::persist::Marked;
+use crate::telling::Outside;
+
+/// Names a breaker of a tenant. As text it can stand in a URL as it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BreakerKey {
+    /// That of a tool.
+    Tool(ToolRef),
+    /// The coarser one of what several tools depend on: a host, a server, or `*` for everything.
+    Dependency(Arc<str>),
+}
+
+/// Why a text names no breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidBreakerKey;
+
+impl fmt::Display for InvalidBreakerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "a breaker is named as tool:SERVER:TOOL or dependency:NAME, as the list of breakers has it",
+        )
+    }
+}
+
+impl std::error::Error for InvalidBreakerKey {}
+
+/// Bytes that URLs may change are written as `=` and two digits, so that no decoding on the way changes the name.
+impl fmt::Display for BreakerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tool(tool) => {
+                f.write_str("tool:")?;
+                escape(f, tool.namespace.as_str())?;
+                f.write_str(":")?;
+                escape(f, tool.tool.as_str())
+            }
+            Self::Dependency(name) => {
+                f.write_str("dependency:")?;
+                escape(f, name)
+            }
+        }
+    }
+}
+
+impl FromStr for BreakerKey {
+    type Err = InvalidBreakerKey;
+
+    fn from_str(text: &str) -> Result<Self, InvalidBreakerKey> {
+        let mut parts = text.split(':');
+        let key = match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some("tool"), Some(namespace), Some(tool), None) => {
+                let namespace = Namespace::new(unescape(namespace)?).map_err(|_| InvalidBreakerKey)?;
+                let tool = ToolName::new(unescape(tool)?).map_err(|_| InvalidBreakerKey)?;
+                Self::Tool(ToolRef { namespace, tool })
+            }
+            (Some("dependency"), Some(name), None, None) => {
+                let name = Domain::new(unescape(name)?).map_err(|_| InvalidBreakerKey)?;
+                Self::Dependency(name.to_shared())
+            }
+            _ => return Err(InvalidBreakerKey),
+        };
+        // One name each, so that two texts are never the same breaker.
+        if key.to_string() == text { Ok(key) } else { Err(InvalidBreakerKey) }
+    }
+}
+
+impl Serialize for BreakerKey {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for BreakerKey {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "BreakerKey".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "pattern": "^(tool:[^:/]+:[^:/]+|dependency:[^:/]+)$" })
+    }
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.~*".contains(&byte)
+}
+
+fn escape(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    text.bytes().try_for_each(|byte| {
+        if is_plain(byte) { write!(f, "{}", char::from(byte)) } else { write!(f, "={byte:02X}") }
+    })
+}
+
+fn unescape(text: &str) -> Result<String, InvalidBreakerKey> {
+    let mut bytes = text.bytes();
+    let mut plain = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        if byte == b'=' {
+            let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
+            let (Some(high), Some(low)) = (digit(bytes.next()), digit(bytes.next())) else {
+                return Err(InvalidBreakerKey);
+            };
+            plain.push(u8::try_from(high * 16 + low).map_err(|_| InvalidBreakerKey)?);
+        } else {
+            plain.push(byte);
+        }
+    }
+    String::from_utf8(plain).map_err(|_| InvalidBreakerKey)
+}
+
+/// A breaker as people see it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct BreakerView {
+    /// Its name, for steering it.
+    pub key: BreakerKey,
+    /// What it is about.
+    pub about: BreakerAbout,
+    /// Whether it is obeyed.
+    pub mode: Mode,
+    /// How it stands.
+    #[serde(flatten)]
+    pub view: View,
+}
+
+/// What a breaker is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum BreakerAbout {
+    /// A tool.
+    Tool {
+        /// The server or group that it belongs to.
+        namespace: Namespace,
+        /// Its name.
+        tool: ToolName,
+    },
+    /// What several tools depend on.
+    Dependency {
+        /// Its name; `*` is everything.
+        name: Arc<str>,
+    },
+}
+
+/// What a person wants of a breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steer {
+    /// Refuse every call.
+    Open {
+        /// Until then one call is let through to find out; without it until it is reset.
+        until: Option<Timestamp>,
+    },
+    /// Let calls through, and forget what was counted.
+    Reset,
+}
+
+/// What became of that.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Steered {
+    /// How it stands now.
+    pub breaker: BreakerView,
+    /// How it stood before.
+    pub before: State,
+    /// The change, if it changed its state.
+    pub change: Option<Transition>,
+    /// Whether anything was known of it before. Nothing may mean that its name is mistyped, or that it was never called.
+    pub known: bool,
+    /// Whether others know.
+    pub reach: Reach,
+}
+
+/// Who knows of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Reach {
+    /// It is stored: all who share the store obey.
+    Everywhere,
+    /// The store failed. This process obeys; the others will when it is back.
+    OnlyHere,
+}
+
+impl Engine {
+    /// The breakers of a tenant, those of tools first. What is stored is taken over before, so that those are among them
+    /// that this process has forgotten or never used.
+    pub async fn breakers(&self, tenant: Option<&TenantId>) -> Vec<BreakerView> {
+        let inner = &self.inner;
+        inner.load_kind(DocumentKind::Breaker).await;
+        let tenant = tenant.cloned();
+        let tools = inner.machines.tools.all().into_iter().filter(|(key, _)| key.tenant == tenant);
+        let tools = tools.map(|(key, _)| BreakerKey::Tool(key.tool));
+        let dependencies = inner.machines.dependencies.all().into_iter();
+        // Every server has a place where its retries are counted; its breaker is used where callers ask for it.
+        let used = dependencies.filter(|(key, cell)| {
+            let breaker = cell.breaker.lock();
+            key.tenant == tenant && (breaker.epoch() > 0 || breaker.counts() != Counts::default())
+        });
+        let dependencies = used.map(|(key, _)| BreakerKey::Dependency(key.name));
+        tools.chain(dependencies).map(|key| inner.breaker_view(&tenant, key)).collect()
+    }
+
+    /// Opens or resets a breaker by hand, also for other processes that share the store and for those that come later.
+    /// What is stored is taken over first; attempts that are under way count for it no more. For operators.
+    pub async fn steer_breaker(
+        &self,
+        tenant: Option<&TenantId>,
+        key: &BreakerKey,
+        steer: Steer,
+        by: &By,
+    ) -> Steered {
+        let inner = &self.inner;
+        let owner = tenant.cloned();
+        let marked = key.marked(&owner);
+        let policy = inner.policy_of_breaker(&owner, key);
+        let mut found = None;
+        let change = |breaker: &mut Breaker| {
+            let now = inner.clock.now();
+            found.get_or_insert((breaker.state(&policy.breaker, now), breaker.epoch() > 0));
+            match steer {
+                Steer::Open { until } => breaker.force_open(until, now),
+                Steer::Reset => breaker.reset(now),
+            }
+        };
+        let was_here = inner.knows_breaker(&marked);
+        let (change, stored) = inner.change_breaker(&marked, change).await;
+        let reach = match stored {
+            Ok(()) => Reach::Everywhere,
+            Err(error) => {
+                inner.store_trouble(&*inner.store, &error);
+                inner.marks.mark(marked);
+                Reach::OnlyHere
+            }
+        };
+        let (before, changed_before) = found.unwrap_or((State::Closed, false));
+        if let Some(change) = &change {
+            inner.telling.outside(&Outside::Breaker { tenant, key, change });
+        }
+        let breaker = inner.breaker_view(&owner, key.clone());
+        let after = match steer {
+            Steer::Open { until: Some(until) } => format!("FORCED_OPEN until {until}"),
+            Steer::Open { until: None } => "FORCED_OPEN until reset".to_owned(),
+            Steer::Reset => word(breaker.view.state).to_owned(),
+        };
+        let deed = match steer {
+            Steer::Open { .. } => Deed::BreakerForcedOpen,
+            Steer::Reset => Deed::BreakerReset,
+        };
+        let (on, before_word) = (key.to_string(), Some(word(before).to_owned()));
+        inner.audited(by, Done { deed, tenant, on, before: before_word, after: Some(after) }).await;
+        Steered { breaker, before, change, known: was_here || changed_before, reach }
+    }
+}
+
+fn word(state: State) -> &'static str {
+    match state {
+        State::Closed => "CLOSED",
+        State::Open => "OPEN",
+        State::HalfOpen => "HALF_OPEN",
+        State::ForcedOpen => "FORCED_OPEN",
+    }
+}
+
+impl BreakerKey {
+    fn marked(&self, tenant: &Option<TenantId>) -> Marked {
+        let tenant = tenant.clone();
+        match self {
+            Self::Tool(tool) => Marked::Tool(ToolKey { tenant, tool: tool.clone() }),
+            Self::Dependency(name) => Marked::Dependency(DependencyKey { tenant, name: name.clone() }),
+        }
+    }
+}
+
+impl Inner {
+    fn breaker_view(&self, tenant: &Option<TenantId>, key: BreakerKey) -> BreakerView {
+        let policy = self.policy_of_breaker(tenant, &key);
+        let now = self.clock.now();
+        let see = |breaker: &Breaker| breaker.view(&policy.breaker, now);
+        let (view, about) = match &key {
+            BreakerKey::Tool(tool) => {
+                let cell = self.machines.tools.get(&ToolKey { tenant: tenant.clone(), tool: tool.clone() });
+                let view = see(&cell.lock().breaker);
+                (view, BreakerAbout::Tool { namespace: tool.namespace.clone(), tool: tool.tool.clone() })
+            }
+            BreakerKey::Dependency(name) => {
+                let dependency = DependencyKey { tenant: tenant.clone(), name: name.clone() };
+                let cell = self.machines.dependencies.get(&dependency);
+                let view = see(&cell.breaker.lock());
+                (view, BreakerAbout::Dependency { name: name.clone() })
+            }
+        };
+        BreakerView { key, about, mode: policy.modes.breaker, view }
+    }
+
+    /// The policy by which the last call was judged; without one, that of a call of which nothing else is known.
+    fn policy_of_breaker(&self, tenant: &Option<TenantId>, key: &BreakerKey) -> Arc<Policy> {
+        match key {
+            BreakerKey::Tool(tool) => self.policy_of_tool(tenant, tool),
+            BreakerKey::Dependency(name) => {
+                let dependency = DependencyKey { tenant: tenant.clone(), name: name.clone() };
+                let seen = self.machines.dependencies.find(&dependency);
+                let seen = seen.and_then(|cell| cell.policy.lock().clone());
+                seen.unwrap_or_else(|| self.policy_at(tenant, name))
+            }
+        }
+    }
+
+    fn knows_breaker(&self, marked: &Marked) -> bool {
+        match marked {
+            Marked::Tool(key) => self.machines.tools.find(key).is_some(),
+            Marked::Dependency(key) => self.machines.dependencies.find(key).is_some(),
+            Marked::Trust(_) | Marked::Session(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_survives_every_url_and_means_one_breaker() {
+        let tool = |namespace: &str, tool: &str| {
+            let (namespace, tool) = (Namespace::new(namespace).unwrap(), ToolName::new(tool).unwrap());
+            BreakerKey::Tool(ToolRef { namespace, tool })
+        };
+        for (key, text) in [
+            (tool("bank", "pay"), "tool:bank:pay"),
+            (tool("a:b", "c/d e%41=ä"), "tool:a=3Ab:c=2Fd=20e=2541=3D=C3=A4"),
+            (BreakerKey::Dependency("*".into()), "dependency:*"),
+            (BreakerKey::Dependency("api.example.com:443".into()), "dependency:api.example.com=3A443"),
+        ] {
+            assert_eq!(key.to_string(), text);
+            assert_eq!(text.parse(), Ok(key));
+        }
+        for wrong in [
+            "",
+            "tool",
+            "tool:a",
+            "tool:a:b:c",
+            "tool::b",
+            "dependency:",
+            "dependency:=2",
+            "dependency:=GG",
+            "dependency:=C3",
+            "dependency:=61",
+            "dependency:=3a",
+            "dependency:a b",
+            "server:a",
+            "dependency:=0A",
+        ] {
+            assert_eq!(wrong.parse::<BreakerKey>(), Err(InvalidBreakerKey), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Guards for people: who is stopped and why, what the model had sent, and the way to set a conversation free.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use steadfast_core::call::{Call, CallResult};
+use steadfast_core::code::Code;
+use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::guard::{Layer, Stopped};
+use steadfast_core::id::{Digest, ModelId, SessionKey, TenantId, ToolRef, TurnId};
+use steadfast_core::{Timestamp, redact};
+use steadfast_store::StoreError;
+
+use crate::audit::{By, Deed, Done};
+use crate::cells::SessionId;
+use crate::engine::{Engine, Inner};
+use crate::persist::Marked;
+
+/// The guards of a tenant as people see them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct GuardView {
+    /// Who is stopped now, the newest last.
+    pub stopped: Vec<StoppedSession>,
+    /// When a guard of this process last acted, the newest last.
+    pub trips: Vec<Trip>,
+}
+
+/// Something that is refused in a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct StoppedSession {
+    /// The conversation; nothing for calls that belong to none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionKey>,
+    /// What, why and until when.
+    #[serde(flatten)]
+    pub stopped: Stopped,
+}
+
+/// A time that the guard acted. Equal calls of a conversation are one trip that happened so many times.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Trip {
+    /// When first.
+    pub at_ms: Timestamp,
+    /// When last.
+    pub last_at_ms: Timestamp,
+    /// How often.
+    pub times: u32,
+    /// Whose data it is.
+    #[serde(skip)]
+    pub tenant: Option<TenantId>,
+    /// The conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionKey>,
+    /// The tool that was called.
+    pub tool: ToolRef,
+    /// The turn, if the host told it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn: Option<TurnId>,
+    /// The model, if the host told it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelId>,
+    /// Which layers spoke, the last time.
+    pub layers: Vec<Layer>,
+    /// Whether the call was refused, the last time; otherwise it ran and its answer carried a remark.
+    pub refused: bool,
+    /// What the model had sent: redacted, and cut.
+    pub arguments: String,
+    /// What it was told: redacted, and cut.
+    pub error: String,
+    /// The digest of the canonical arguments.
+    pub digest: Digest,
+}
+
+impl Engine {
+    /// Who is stopped in the conversations of a tenant, and what the guard last did.
+    pub fn guard(&self, tenant: Option<&TenantId>) -> GuardView {
+        let inner = &self.inner;
+        let (tenant, now) = (tenant.cloned(), inner.clock.now());
+        let policy = inner.policy_of_nothing(&tenant);
+        let mut stopped: Vec<_> = inner
+            .machines
+            .sessions
+            .all()
+            .into_iter()
+            .filter(|(id, _)| id.tenant == tenant)
+            .flat_map(|(id, guard)| {
+                let stopped = guard.lock().stopped(&policy.guard, now);
+                stopped
+                    .into_iter()
+                    .map(move |stopped| StoppedSession { session: id.session.clone(), stopped })
+            })
+            .collect();
+        stopped.sort_by_key(|stopped| stopped.stopped.since);
+        stopped.drain(..stopped.len().saturating_sub(MOST_STOPPED));
+        GuardView { stopped, trips: inner.trips.of(&tenant) }
+    }
+
+    /// Forgets everything that failed or was repeated in a conversation. For operators.
+    ///
+    /// The guard of a conversation lives in the process that serves it; others that have it in use keep theirs.
+    pub async fn reset_guard(
+        &self,
+        tenant: Option<&TenantId>,
+        session: Option<&SessionKey>,
+        by: &By,
+    ) -> Result<Vec<Stopped>, StoreError> {
+        let inner = &self.inner;
+        let id = SessionId { tenant: tenant.cloned(), session: session.cloned() };
+        let marked = Marked::Session(id.clone());
+        // What is only stored is taken over first, so that it is not there again tomorrow.
+        inner.reload_marked(&marked).await?;
+        let policy = inner.policy_of_nothing(&id.tenant);
+        let freed = match inner.machines.sessions.find(&id) {
+            Some(guard) => {
+                let mut guard = guard.lock();
+                let freed = guard.stopped(&policy.guard, inner.clock.now());
+                guard.reset();
+                freed
+            }
+            None => Vec::new(),
+        };
+        if let Err(error) = inner.write(&marked).await {
+            inner.store_trouble(&*inner.store, &error);
+            inner.marks.mark(marked);
+        }
+        let on = session.map_or_else(|| "calls without a conversation".to_owned(), ToString::to_string);
+        let before = Some(format!("{} stopped", freed.len()));
+        inner.audited(by, Done { deed: Deed::GuardReset, tenant, on, before, after: None }).await;
+        Ok(freed)
+    }
+}
+
+/// The last trips of all tenants.
+#[derive(Debug, Default)]
+pub(crate) struct Trips(Mutex<VecDeque<Trip>>);
+
+impl Trips {
+    fn of(&self, tenant: &Option<TenantId>) -> Vec<Trip> {
+        self.0.lock().iter().filter(|trip| trip.tenant == *tenant).cloned().collect()
+    }
+
+    /// A model that hammers makes one trip after the other: what is equal to a known one only counts, which costs no
+    /// look for secrets.
+    fn add(&self, known: impl Fn(&Trip) -> bool, again: impl FnOnce(&mut Trip), new: impl FnOnce() -> Trip) {
+        let mut trips = self.0.lock();
+        if let Some(at) = trips.iter().rposition(known) {
+            if let Some(mut trip) = trips.remove(at) {
+                again(&mut trip);
+                trips.push_back(trip);
+            }
+            return;
+        }
+        drop(trips);
+        let trip = new();
+        let mut trips = self.0.lock();
+        let own = trips.iter().filter(|other| other.tenant == trip.tenant).count();
+        if own >= MOST_TRIPS
+            && let Some(oldest) = trips.iter().position(|other| other.tenant == trip.tenant)
+        {
+            trips.remove(oldest);
+        } else if trips.len() >= MOST_TRIPS_OF_ALL {
+            trips.pop_front();
+        }
+        trips.push_back(trip);
+    }
+}
+
+impl Inner {
+    /// Remembers what the guard had to do with a call that is over, if it had.
+    pub(crate) fn note_trip(&self, envelope: &CallEnvelope, call: &Call, result: &CallResult) {
+        let refused = refused_by(result);
+        if result.remarks.is_empty() && refused.is_none() {
+            return;
+        }
+        let (request, now) = (call.request(), self.clock.now());
+        let layers: Vec<_> =
+            refused.into_iter().chain(result.remarks.iter().map(|remark| remark.layer)).collect();
+        let told = || {
+            let failure = result.ended.as_ref().err().map(|failure| failure.message.as_ref());
+            let remarks = result.remarks.iter().map(|remark| remark.text.as_ref());
+            let told: Vec<_> = failure.into_iter().chain(remarks).collect();
+            redact::excerpt(&told.join("\n"), LONGEST)
+        };
+        self.trips.add(
+            |trip| {
+                trip.digest == request.digest
+                    && trip.tool == request.tool
+                    && trip.session == request.session
+                    && trip.tenant == request.tenant
+            },
+            |trip| {
+                trip.times = trip.times.saturating_add(1);
+                trip.last_at_ms = now;
+                if trip.layers != layers || trip.refused != refused.is_some() {
+                    (trip.layers, trip.refused, trip.error) = (layers.clone(), refused.is_some(), told());
+                }
+            },
+            || Trip {
+                at_ms: now,
+                last_at_ms: now,
+                times: 1,
+                tenant: request.tenant.clone(),
+                session: request.session.clone(),
+                tool: request.tool.clone(),
+                turn: request.turn.clone(),
+                model: request.model.clone(),
+                layers: layers.clone(),
+                refused: refused.is_some(),
+                arguments: redact::excerpt(envelope.payload.params.as_str(), LONGEST),
+                error: told(),
+                digest: request.digest,
+            },
+        );
+    }
+}
+
+/// The layer that refused a call without a run.
+fn refused_by(result: &CallResult) -> Option<Layer> {
+    let failure = result.ended.as_ref().err().filter(|_| result.attempts == 0)?;
+    let by = |layer: Layer| failure.rule.as_deref() == Some(layer.as_str());
+    if failure.code == Code::ToolErrorLimit {
+        Some(Layer::TurnLimit)
+    } else if failure.code == Code::LoopDetected {
+        Some(if by(Layer::RepeatedSuccess) { Layer::RepeatedSuccess } else { Layer::Loop })
+    } else {
+        None
+    }
+}
+
+/// The most trips of one tenant, and of all together.
+const MOST_TRIPS: usize = 256;
+const MOST_TRIPS_OF_ALL: usize = 1024;
+/// The most that are shown as stopped.
+const MOST_STOPPED: usize = 1000;
+/// Bytes of arguments and of what was told.
+const LONGEST: usize = 2048;

@@ -1,0 +1,70 @@
+//! Records for people: to look at, to forget, to settle.
+
+use steadfast_core::dedupe::{Record, Resolution};
+use steadfast_core::key::Key;
+use steadfast_store::{Flush, Page, Selection, StoreError};
+
+use crate::audit::{By, Deed, Done};
+use crate::engine::Engine;
+
+impl Engine {
+    /// Records in the order of their keys, those of calls that change nothing among them: they are in this process only.
+    pub async fn records(&self, selection: &Selection, page: Page) -> Result<Vec<Record>, StoreError> {
+        let mut records = self.inner.store.records(selection, page).await?;
+        records.extend(self.inner.local.records(selection, page).await?);
+        records.sort_by_key(|record| record.key);
+        records.dedup_by_key(|record| record.key);
+        records.truncate(page.limit);
+        Ok(records)
+    }
+
+    /// The record under this key.
+    pub async fn record(&self, key: Key) -> Result<Option<Record>, StoreError> {
+        match self.inner.store.record(key).await? {
+            Some(record) => Ok(Some(record)),
+            None => self.inner.local.record(key).await,
+        }
+    }
+
+    /// Forgets records; says how many. For operators.
+    pub async fn flush(&self, flush: &Flush, by: &By) -> Result<u64, StoreError> {
+        let flushed = self.inner.store.flush(flush).await? + self.inner.local.flush(flush).await?;
+        let (tenant, on) = match flush {
+            Flush::Key(key) => (None, format!("record {}", key.fingerprint())),
+            Flush::Finished(selection) => (selection.tenant.as_ref(), described(selection)),
+        };
+        let after = Some(format!("{flushed} forgotten"));
+        self.inner.audited(by, Done { deed: Deed::Flushed, tenant, on, before: None, after }).await;
+        Ok(flushed)
+    }
+
+    /// Settles an outcome that is unknown; says whether there was one. For operators.
+    pub async fn resolve(&self, key: Key, resolution: Resolution, by: &By) -> Result<bool, StoreError> {
+        let inner = &self.inner;
+        let Some(record) = inner.store.record(key).await? else { return Ok(false) };
+        let keep = inner.policy_of_tool(&record.tenant, &record.tool).dedupe.keep;
+        if !inner.store.resolve(key, resolution, &keep).await? {
+            return Ok(false);
+        }
+        let after = match resolution {
+            Resolution::Ran => "it ran",
+            Resolution::DidNotRun => "it did not run",
+        };
+        let done = Done {
+            deed: Deed::Resolved,
+            tenant: record.tenant.as_ref(),
+            on: format!("record {} of {}", key.fingerprint(), record.tool),
+            before: Some("outcome unknown".to_owned()),
+            after: Some(after.to_owned()),
+        };
+        inner.audited(by, done).await;
+        Ok(true)
+    }
+}
+
+fn described(selection: &Selection) -> String {
+    let mut words = vec!["finished records".to_owned()];
+    words.extend(selection.tool.iter().map(|tool| format!("of {tool}")));
+    words.extend(selection.session.iter().map(|session| format!("in {session}")));
+    words.join(" ")
+}

@@ -1,0 +1,46 @@
+//! What hosts say about tools that they ran themselves.
+
+use steadfast_core::id::TenantId;
+use steadfast_core::policy::Mode;
+use steadfast_core::report::ToolReport;
+use steadfast_core::trust::{Rules, TrustChange};
+
+use crate::engine::Engine;
+use crate::persist::Marked;
+use crate::telling::Outside;
+
+impl Engine {
+    /// Takes a host's word for how a tool did. It counts for trust and scores as a finished call of that tool would; what
+    /// changed by it is told, to the caller too.
+    pub fn take_report(&self, tenant: Option<&TenantId>, report: &ToolReport) -> Vec<TrustChange> {
+        let (inner, now) = (&self.inner, self.inner.clock.now());
+        let owner = tenant.cloned();
+        let about = report.about();
+        let policy = inner.policy_of_blank(&owner, Some(about.tool), about.depends_on());
+        if policy.modes.are_off() {
+            return Vec::new();
+        }
+        let failure = report.failure(&policy.classify, now);
+        let cell = inner.machines.tenants.get(&owner);
+        let changes = match policy.modes.trust {
+            Mode::Off => Vec::new(),
+            Mode::Shadow | Mode::Enforce => {
+                let rules = Rules { signature: &policy.trust, domain: policy.domain_trust.as_ref() };
+                let trust = &mut cell.judged.lock().trust;
+                match failure {
+                    Some(failure) => trust.report_failure(rules, about, failure, now),
+                    None => trust.report_success(rules, about, now),
+                }
+            }
+        };
+        let outcome = report.outcome(failure);
+        cell.scores.lock().record(about.tool, report.model.as_ref(), outcome, report.took, now);
+        if !changes.is_empty() {
+            inner.marks.mark(Marked::Trust(owner));
+        }
+        for change in &changes {
+            inner.telling.outside(&Outside::Trust { tenant, change });
+        }
+        changes
+    }
+}

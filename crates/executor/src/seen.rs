@@ -1,0 +1,269 @@
+//! Tools as people and agents see them: what became of their calls, how well they do, how they stand.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use serde::Serialize;
+use steadfast_core::Timestamp;
+use steadfast_core::breaker::State;
+use steadfast_core::call::{Call, CallResult, Request};
+use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+use steadfast_core::id::{Domain, Namespace, TenantId, ToolName, ToolRef};
+use steadfast_core::policy::{Annotations, Policy, Profile, ToolClass};
+use steadfast_core::stats::Score;
+use steadfast_core::trust::{TrustRules, TrustState};
+use steadfast_store::{Journal, Query};
+
+use crate::cells::{Cells, ToolKey};
+use crate::engine::{Engine, Inner};
+use crate::history::CallFacts;
+
+/// A tool as people see it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ToolView {
+    /// The tool.
+    pub tool: ToolRef,
+    /// What running it twice would do.
+    pub class: ToolClass,
+    /// Calls that are over.
+    pub calls: u64,
+    /// Those that ran and failed.
+    pub failures: u64,
+    /// Those that were refused without a run.
+    pub refused: u64,
+    /// When the last one was over.
+    #[serde(rename = "lastCallAtMs")]
+    pub last_call_at: Timestamp,
+    /// Where these numbers come from.
+    pub counted: Counted,
+    /// How its breaker stands.
+    pub breaker: State,
+    /// How far it is trusted; the worst of its signatures counts.
+    pub trust: TrustState,
+    /// How well it does; nothing if nobody used it since this process began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score: Option<Score>,
+}
+
+/// Where the numbers of a tool come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Counted {
+    /// This process has counted since it began.
+    SinceStart,
+    /// This process has not seen it: the newest part of the history was counted, in which others may have written.
+    InHistory,
+}
+
+/// How well a tool does, for an agent that has to choose one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ToolScore {
+    /// The tool.
+    pub tool: ToolRef,
+    /// How well it does.
+    #[serde(flatten)]
+    pub score: Score,
+    /// How its breaker stands: a good tool may be down.
+    pub breaker: State,
+    /// How far it is trusted: a person may have to be asked.
+    pub trust: TrustState,
+}
+
+impl Engine {
+    /// The tools that this process, or the newest part of the history, has seen; in the order of their names.
+    pub async fn tools(&self, tenant: Option<&TenantId>) -> Vec<ToolView> {
+        let inner = &self.inner;
+        let tenant = tenant.cloned();
+        let mut views = BTreeMap::new();
+        for (key, cell) in inner.machines.tools.all() {
+            let seen = cell.lock().seen.clone();
+            if let Some(seen) = seen.filter(|_| key.tenant == tenant) {
+                let view = ToolView {
+                    tool: key.tool.clone(),
+                    class: seen.policy.class,
+                    calls: seen.calls,
+                    failures: seen.failures,
+                    refused: seen.refused,
+                    last_call_at: seen.last,
+                    counted: Counted::SinceStart,
+                    breaker: State::Closed,
+                    trust: TrustState::Trusted,
+                    score: None,
+                };
+                views.insert(key.tool, view);
+            }
+        }
+        for facts in inner.newest_history().await.into_iter().filter(|facts| facts.tenant == tenant) {
+            let over = facts.arrived + std::time::Duration::from_millis(facts.took_ms);
+            let view = views.entry(facts.tool.clone()).or_insert_with(|| ToolView {
+                tool: facts.tool.clone(),
+                class: facts.class,
+                calls: 0,
+                failures: 0,
+                refused: 0,
+                last_call_at: over,
+                counted: Counted::InHistory,
+                breaker: State::Closed,
+                trust: TrustState::Trusted,
+                score: None,
+            });
+            if view.counted == Counted::InHistory {
+                let ran = !facts.attempts.is_empty();
+                view.calls += 1;
+                view.failures += u64::from(facts.code.is_some() && ran);
+                view.refused += u64::from(facts.code.is_some_and(|code| code.is_refusal()) && !ran);
+                view.last_call_at = view.last_call_at.max(over);
+            }
+        }
+        let trust = inner.trust_by_tool(&tenant);
+        let mut views: Vec<_> = views.into_values().collect();
+        for view in &mut views {
+            view.breaker = inner.breaker_state(&tenant, &view.tool);
+            view.trust = trust.of(&view.tool);
+            view.score = inner.score(&tenant, &view.tool);
+        }
+        views
+    }
+
+    /// How well a tool does: the share of its calls that worked, recent ones counting more, with its confidence, and how
+    /// long they took. Nothing if this process has seen none that says anything about it.
+    pub fn score(&self, tenant: Option<&TenantId>, tool: &ToolRef) -> Option<ToolScore> {
+        let (inner, tenant) = (&self.inner, tenant.cloned());
+        let score = inner.score(&tenant, tool)?;
+        let (breaker, trust) = (inner.breaker_state(&tenant, tool), inner.trust_by_tool(&tenant).of(tool));
+        Some(ToolScore { tool: tool.clone(), score, breaker, trust })
+    }
+}
+
+/// How far the tools of a tenant are trusted, where it is not fully.
+struct TrustByTool {
+    /// Everything is blocked, because there was no room to tell the blocked tools apart.
+    everything: bool,
+    worst: BTreeMap<(Namespace, ToolName), TrustState>,
+}
+
+impl TrustByTool {
+    fn of(&self, tool: &ToolRef) -> TrustState {
+        if self.everything {
+            return TrustState::Blocked;
+        }
+        let name = (tool.namespace.clone(), tool.tool.clone());
+        self.worst.get(&name).copied().unwrap_or(TrustState::Trusted)
+    }
+}
+
+impl Inner {
+    /// A call is over: its tool was used, and how well that went.
+    pub(crate) fn note_end(&self, cells: &Cells, call: &Call, result: &CallResult) {
+        let now = self.clock.now();
+        let policy = call.shared_policy();
+        cells.tool.lock().saw(policy, result, now);
+        if let Some(coarser) = &cells.coarser {
+            *coarser.policy.lock() = Some(policy.clone());
+        }
+        if let Some(outcome) = call.scored() {
+            let request = call.request();
+            let mut scores = cells.tenant.scores.lock();
+            scores.record(&request.tool, request.model.as_ref(), outcome, Some(result.took), now);
+        }
+    }
+
+    fn score(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> Option<Score> {
+        let cell = self.machines.tenants.find(tenant)?;
+        let scores = cell.scores.lock();
+        scores.score(tool, self.clock.now())
+    }
+
+    fn breaker_state(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> State {
+        let key = ToolKey { tenant: tenant.clone(), tool: tool.clone() };
+        let Some(cell) = self.machines.tools.find(&key) else { return State::Closed };
+        let policy = self.policy_of_tool(tenant, tool);
+        cell.lock().breaker.state(&policy.breaker, self.clock.now())
+    }
+
+    fn trust_by_tool(&self, tenant: &Option<TenantId>) -> TrustByTool {
+        let mut by_tool = TrustByTool { everything: false, worst: BTreeMap::new() };
+        let Some(cell) = self.machines.tenants.find(tenant) else { return by_tool };
+        let standing = cell.judged.lock().trust.status(&TrustRules::default(), self.clock.now());
+        for stored in standing {
+            match (stored.plugin_name, stored.tool_name) {
+                (Some(namespace), Some(tool)) => {
+                    let worst = by_tool.worst.entry((namespace, tool)).or_insert(stored.state);
+                    *worst = stored.state.max(*worst);
+                }
+                (None | Some(_), None | Some(_)) => by_tool.everything |= stored.domain.is_none(),
+            }
+        }
+        by_tool
+    }
+
+    /// The calls that ended last, in this process or another one. A store that fails has none.
+    async fn newest_history(&self) -> Vec<CallFacts> {
+        let query =
+            Query { journal: Journal::History, subject: None, since: Timestamp::ZERO, limit: LOOK_BACK };
+        match self.store.entries(&query).await {
+            Ok(entries) => {
+                entries.iter().filter_map(|entry| serde_json::from_str(&entry.body).ok()).collect()
+            }
+            Err(error) => {
+                self.store_trouble(&*self.store, &error);
+                Vec::new()
+            }
+        }
+    }
+
+    /// The policy by which the last call of a tool was judged; without one, that of a call of which nothing else is known.
+    pub(crate) fn policy_of_tool(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> Arc<Policy> {
+        let cell = self.machines.tools.find(&ToolKey { tenant: tenant.clone(), tool: tool.clone() });
+        let seen = cell.and_then(|cell| cell.lock().seen.as_ref().map(|seen| seen.policy.clone()));
+        seen.unwrap_or_else(|| self.policy_of_blank(tenant, Some(tool), None))
+    }
+
+    /// The policy of whatever depends on this host or server.
+    pub(crate) fn policy_at(&self, tenant: &Option<TenantId>, name: &str) -> Arc<Policy> {
+        let domain = Domain::new(name).ok();
+        let tool = Namespace::new(name).ok().zip(ToolName::new("*").ok());
+        let tool = tool.map(|(namespace, tool)| ToolRef { namespace, tool });
+        self.policy_of_blank(tenant, tool.as_ref(), domain.as_ref())
+    }
+
+    /// The policy where neither tool nor server is known.
+    pub(crate) fn policy_of_nothing(&self, tenant: &Option<TenantId>) -> Arc<Policy> {
+        self.policy_of_blank(tenant, None, None)
+    }
+
+    /// The policy of a call of which no more is known than this.
+    pub(crate) fn policy_of_blank(
+        &self,
+        tenant: &Option<TenantId>,
+        tool: Option<&ToolRef>,
+        domain: Option<&Domain>,
+    ) -> Arc<Policy> {
+        let Some(mut envelope) = BLANK.clone() else {
+            return Arc::new(Profile::Standard.policy(ToolClass::Unknown));
+        };
+        if let Some(tool) = tool {
+            (envelope.tool_namespace, envelope.tool_name) = (tool.namespace.clone(), tool.tool.clone());
+        }
+        (envelope.target.tenant_id, envelope.target.domain) = (tenant.clone(), domain.cloned());
+        match Request::params(&envelope) {
+            Ok(params) => self.policies.policy(&envelope, params.root(), Annotations::default()),
+            Err(_) => Arc::new(Profile::Standard.policy(ToolClass::Unknown)),
+        }
+    }
+}
+
+/// A call that nobody makes, to ask for policies with.
+static BLANK: LazyLock<Option<CallEnvelope>> = LazyLock::new(|| {
+    let text = br#"{"contractVersion":"1.1","requestId":"-","toolName":"*","toolNamespace":"*",
+        "target":{"sessionKey":"-","actorId":"-"},"payload":{"version":"1.0","params":{}}}"#;
+    CallEnvelope::parse(text, UnknownFields::Refuse).ok()
+});
+
+/// How many calls of the history are looked at for tools that this process has not seen.
+const LOOK_BACK: usize = 1000;

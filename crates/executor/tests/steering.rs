@@ -1,0 +1,551 @@
+//! What people see of an engine, and what they change by hand.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+mod faulty;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use steadfast_core::approval::{Decision, Grantor};
+use steadfast_core::breaker::{Reason, State};
+use steadfast_core::classify::{Fault, Source};
+use steadfast_core::code::{Code, Status};
+use steadfast_core::dedupe::Resolution;
+use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+use steadfast_core::guard::Layer;
+use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
+use steadfast_core::key::Key;
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::{AskWhen, Policy, Profile, ToolClass};
+use steadfast_core::report::{ReportKind, ToolReport};
+use steadfast_core::trust::{Target, TrustState};
+use steadfast_executor::{
+    Answer, Attempt, AuditPage, BreakerKey, By, Called, Counted, Deed, Done, Engine, Listener, Outside,
+    Reach, RuntimeClock, Steer, Surface, Tenants,
+};
+use steadfast_store::{Clock, Flush, MemoryOptions, MemoryStore, Page, Selection, Store};
+use tokio::sync::Semaphore;
+
+use faulty::{Faulty, Health};
+
+fn policy() -> Policy {
+    let mut policy = Profile::Standard.policy(ToolClass::Idempotent);
+    policy.retry.attempts = std::num::NonZeroU32::MIN;
+    // These tests fail on purpose, and neither is the matter here.
+    policy.guard.identical = std::num::NonZeroU32::new(1000).unwrap();
+    policy.guard.per_turn = std::num::NonZeroU32::new(1000).unwrap();
+    policy.trust.count = None;
+    policy
+}
+
+fn by() -> By {
+    By::new("ann", Surface::Cli)
+}
+
+/// A world of several engines on one store, as processes that come and go.
+struct World {
+    clock: Arc<RuntimeClock>,
+    store: Arc<Faulty>,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock = Arc::new(RuntimeClock::new());
+        let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
+        Self { clock, store }
+    }
+
+    async fn engine(&self, policy: Policy) -> Engine {
+        let builder = Engine::builder().clock(self.clock.clone()).store(self.store.clone());
+        let engine = builder.policies(Arc::new(policy)).start().await;
+        // It listens to its store in a task of its own.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        engine
+    }
+
+    /// Everybody hears what the others have written.
+    async fn hear(&self) {
+        self.store.becomes(Health::Up);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn call(tool: &str, params: &Value) -> CallEnvelope {
+    let text = json!({
+        "contractVersion": "1.1", "requestId": "r", "toolName": tool, "toolNamespace": "bank",
+        "target": { "sessionKey": "s", "actorId": "ann", "modelId": "m" },
+        "payload": { "version": "1.0", "params": params },
+    });
+    CallEnvelope::parse(text.to_string().as_bytes(), UnknownFields::Refuse).unwrap()
+}
+
+fn ok() -> Answer {
+    Ok(Output { content: RawJson::from_trusted("\"paid\""), metadata: None })
+}
+
+fn broken() -> Answer {
+    Err(Fault::new(Source::Http { status: 500 }, "internal error").into())
+}
+
+async fn pay(engine: &Engine) -> Called {
+    engine.call(call("pay", &json!({ "amount": 1 })), async |_: Attempt| ok()).await
+}
+
+async fn fail(engine: &Engine) -> Called {
+    engine.call(call("pay", &json!({ "amount": 1 })), async |_: Attempt| broken()).await
+}
+
+fn code(called: &Called) -> Option<Code> {
+    called.result.error.as_ref().map(|error| error.code)
+}
+
+fn tool(name: &str) -> ToolRef {
+    ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new(name).unwrap() }
+}
+
+fn key() -> BreakerKey {
+    "tool:bank:pay".parse().unwrap()
+}
+
+async fn state(engine: &Engine) -> Option<State> {
+    let all = engine.breakers(None).await;
+    all.iter().find(|breaker| breaker.key == key()).map(|breaker| breaker.view.state)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_breaker_forced_open_refuses_and_says_that_a_person_did_it() {
+    let world = World::new();
+    let engine = world.engine(policy()).await;
+    assert_eq!(pay(&engine).await.result.status, Status::Success);
+    let until = engine.now() + Duration::from_secs(600);
+    let steered = engine.steer_breaker(None, &key(), Steer::Open { until: Some(until) }, &by()).await;
+    assert_eq!((steered.before, steered.known, steered.reach), (State::Closed, true, Reach::Everywhere));
+    assert_eq!(
+        steered.change.map(|change| (change.to, change.reason)),
+        Some((State::ForcedOpen, Reason::Forced))
+    );
+
+    let refused = pay(&engine).await.result;
+    let error = refused.error.unwrap();
+    assert_eq!((refused.status, error.code, refused.attempts), (Status::CircuitOpen, Code::CircuitOpen, 0));
+    assert_eq!(error.rule.as_deref(), Some("breaker.forced_by_hand"));
+    assert!(error.message.contains("an operator has stopped calls to bank/pay by hand"), "{}", error.message);
+    assert!(error.retry_after_ms.is_some_and(|wait| (599_000..=600_000).contains(&wait)));
+    assert_eq!(error.breaker_state, Some(State::ForcedOpen));
+
+    // Until then one call finds out, as after a cool-down.
+    tokio::time::advance(Duration::from_secs(601)).await;
+    assert_eq!(state(&engine).await, Some(State::HalfOpen));
+    for _ in 0..2 {
+        assert_eq!(pay(&engine).await.result.status, Status::Success);
+    }
+    assert_eq!(state(&engine).await, Some(State::Closed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_breaker_forced_open_stays_so_over_a_restart_for_weeks_and_in_other_processes_until_it_is_reset() {
+    let world = World::new();
+    let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
+    pay(&second).await;
+    first.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
+    world.hear().await;
+    assert_eq!(code(&pay(&second).await), Some(Code::CircuitOpen), "another process");
+    drop(first);
+    tokio::time::sleep(Duration::from_secs(30 * 86_400)).await;
+    world.store.sweep().await.unwrap();
+    let third = world.engine(policy()).await;
+    let refused = pay(&third).await;
+    assert_eq!(code(&refused), Some(Code::CircuitOpen), "a month later, in a process that comes then");
+    assert_eq!(refused.result.error.unwrap().rule.as_deref(), Some("breaker.forced_by_hand"));
+
+    let reset = third.steer_breaker(None, &key(), Steer::Reset, &by()).await;
+    assert_eq!((reset.before, reset.reach), (State::ForcedOpen, Reach::Everywhere));
+    assert_eq!(pay(&third).await.result.status, Status::Success);
+    world.hear().await;
+    assert_eq!(pay(&second).await.result.status, Status::Success);
+}
+
+/// The second process has opened and probed and closed its breaker in the meantime, and nobody could tell it.
+#[tokio::test(start_paused = true)]
+async fn a_person_is_obeyed_also_by_a_process_that_went_its_own_way_while_the_store_was_away() {
+    let world = World::new();
+    let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
+    first.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
+    world.store.becomes(Health::Down);
+    for _ in 0..3 {
+        for _ in 0..5 {
+            assert_eq!(code(&fail(&second).await), Some(Code::ToolError));
+        }
+        assert_eq!(state(&second).await, Some(State::Open));
+        tokio::time::sleep(Duration::from_secs(31)).await;
+        for _ in 0..2 {
+            assert_eq!(pay(&second).await.result.status, Status::Success);
+        }
+        assert_eq!(state(&second).await, Some(State::Closed));
+    }
+    world.hear().await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(
+        (state(&first).await, state(&second).await),
+        (Some(State::ForcedOpen), Some(State::ForcedOpen))
+    );
+    assert_eq!(code(&pay(&second).await), Some(Code::CircuitOpen));
+    drop((first, second));
+    assert_eq!(state(&world.engine(policy()).await).await, Some(State::ForcedOpen));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_store_fails_a_person_is_obeyed_here_at_once_and_elsewhere_when_it_is_back() {
+    for health in [Health::Down, Health::Silent] {
+        let world = World::new();
+        let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
+        world.store.becomes(health);
+        let steered = first.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
+        assert_eq!(steered.reach, Reach::OnlyHere, "{health:?}");
+        if health == Health::Down {
+            assert_eq!(code(&pay(&first).await), Some(Code::CircuitOpen));
+        }
+        world.hear().await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        world.hear().await;
+        assert_eq!(code(&pay(&first).await), Some(Code::CircuitOpen));
+        assert_eq!(code(&pay(&second).await), Some(Code::CircuitOpen), "{health:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_takes_its_time_is_waited_for() {
+    let world = World::new();
+    let (first, second) = (world.engine(policy()).await, world.engine(policy()).await);
+    world.store.becomes(Health::Slow);
+    let steered = first.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
+    assert_eq!(steered.reach, Reach::Everywhere);
+    world.hear().await;
+    assert_eq!(code(&pay(&second).await), Some(Code::CircuitOpen));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_under_way_when_it_was_forced_or_reset_changes_nothing() {
+    let world = World::new();
+    let engine = world.engine(policy()).await;
+    let leave = Arc::new(Semaphore::new(0));
+    let started = Arc::new(AtomicU32::new(0));
+    for steer in [Steer::Open { until: None }, Steer::Reset] {
+        let calls: Vec<_> = (0..8)
+            .map(|number| {
+                let (leave, started) = (leave.clone(), started.clone());
+                let tool = move |_: Attempt| {
+                    let (leave, started) = (leave.clone(), started.clone());
+                    async move {
+                        started.fetch_add(1, Ordering::SeqCst);
+                        leave.acquire().await.unwrap().forget();
+                        broken()
+                    }
+                };
+                tokio::spawn(engine.call(call("pay", &json!({ "amount": number })), tool))
+            })
+            .collect();
+        while started.swap(0, Ordering::SeqCst) < 8 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        engine.steer_breaker(None, &key(), steer, &by()).await;
+        let before = engine.breakers(None).await;
+        leave.add_permits(8);
+        for call in calls {
+            assert_eq!(code(&call.await.unwrap()), Some(Code::ToolError));
+        }
+        assert_eq!(engine.breakers(None).await, before, "{steer:?}");
+        engine.steer_breaker(None, &key(), Steer::Reset, &by()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn breakers_are_listed_with_what_people_want_to_know() {
+    let world = World::new();
+    let engine = world.engine(policy()).await;
+    assert_eq!(engine.breakers(None).await, []);
+    pay(&engine).await;
+    for _ in 0..5 {
+        fail(&engine).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let listed = serde_json::to_value(engine.breakers(None).await).unwrap();
+    let breaker = &listed[0];
+    let expected = [
+        ("key", json!("tool:bank:pay")),
+        ("about", json!({ "kind": "tool", "namespace": "bank", "tool": "pay" })),
+        ("mode", json!("enforce")),
+        ("state", json!("OPEN")),
+        ("reason", json!("consecutive")),
+        ("openedBy", json!("consecutive")),
+        ("probing", json!(false)),
+    ];
+    for (field, value) in expected {
+        assert_eq!(breaker[field], value, "{field} in {breaker}");
+    }
+    let since = breaker["since"].as_u64().unwrap();
+    assert_eq!(breaker["nextProbeAt"].as_u64(), Some(since + 30_000));
+    assert_eq!(breaker["policy"]["consecutive"], json!(5));
+    assert_eq!(
+        breaker["changes"],
+        json!([{ "from": "CLOSED", "to": "OPEN", "reason": "consecutive", "at": since }])
+    );
+    // What is stored is there, in a process that has not called anything; another tenant sees nothing of it.
+    let other = world.engine(policy()).await;
+    assert_eq!(serde_json::to_value(other.breakers(None).await).unwrap()[0]["state"], json!("OPEN"));
+    assert_eq!(other.breakers(Some(&TenantId::new("t").unwrap())).await, []);
+    // A coarser breaker is listed where somebody uses it.
+    let global: BreakerKey = "dependency:*".parse().unwrap();
+    let steered = other.steer_breaker(None, &global, Steer::Open { until: None }, &by()).await;
+    assert!(!steered.known);
+    assert!(other.breakers(None).await.iter().any(|breaker| breaker.key == global));
+}
+
+const SECRET: &str =
+    "sk-ant-api03-aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5bC7dE9fG1hJ3kL5mN7pQ9rS1tU3vW5xY7zA9bC-AAAA";
+
+fn wrong() -> Answer {
+    Err(Fault::new(Source::Tool, format!("Missing required parameter: path (token {SECRET})")).into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_guard_shows_who_is_stopped_and_what_the_model_sent_until_it_is_reset() {
+    let world = World::new();
+    let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let engine = world.engine(strict).await;
+    let sent = json!({ "path": "x".repeat(9000), "token": SECRET });
+    for _ in 0..5 {
+        engine.call(call("read", &sent), async |_: Attempt| wrong()).await;
+    }
+    let view = engine.guard(None);
+    assert!(view.stopped.iter().any(|stopped| stopped.stopped.layer == Layer::Loop
+        && stopped.stopped.tool == Some(tool("read"))
+        && stopped.session.as_ref().map(SessionKey::as_str) == Some("s")));
+    assert_eq!(view.trips.len(), 1, "equal calls are one trip");
+    let trip = &view.trips[0];
+    assert!(trip.refused && trip.times >= 4 && trip.last_at_ms >= trip.at_ms);
+    assert_eq!(trip.model.as_ref().map(|model| model.as_str()), Some("m"));
+    assert!(
+        trip.arguments.len() <= 2048 && trip.error.len() <= 2048 && trip.error.contains("[LOOP DETECTED]")
+    );
+    assert!(!serde_json::to_string(&view).unwrap().contains(SECRET), "{view:?}");
+    assert_eq!(engine.guard(Some(&TenantId::new("t").unwrap())).trips, []);
+
+    let session = SessionKey::new("s").unwrap();
+    let freed = engine.reset_guard(None, Some(&session), &by()).await.unwrap();
+    assert!(!freed.is_empty());
+    assert_eq!(engine.guard(None).stopped, []);
+    let works = engine.call(call("read", &sent), async |_: Attempt| ok()).await;
+    assert_eq!(works.result.status, Status::Success);
+    // Also for a process that comes later.
+    drop(engine);
+    assert_eq!(world.engine(policy()).await.guard(None).stopped, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trips_are_bounded() {
+    let world = World::new();
+    let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let engine = world.engine(strict).await;
+    for number in 0..600 {
+        engine.call(call("pay", &json!({ "amount": number })), async |_: Attempt| broken()).await;
+    }
+    assert_eq!(engine.guard(None).trips.len(), 256);
+}
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl Listener for Heard {
+    fn outside(&self, fact: &Outside<'_>) {
+        self.0.lock().push(match fact {
+            Outside::Breaker { change, .. } => format!("breaker {:?}", change.to),
+            Outside::Trust { change, .. } => format!("trust {}", change.to),
+            Outside::ByHand(entry) => format!("{:?} by {}", entry.deed, entry.by),
+        });
+    }
+}
+
+fn reported(text: &Value, kind: ReportKind) -> ToolReport {
+    ToolReport::parse(text.to_string().as_bytes(), kind).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
+    let world = World::new();
+    let heard = Arc::new(Heard::default());
+    let rules = Policy { trust: Profile::Standard.policy(ToolClass::Unknown).trust, ..policy() };
+    let builder = Engine::builder().clock(world.clock.clone()).store(world.store.clone());
+    let engine = builder.policies(Arc::new(rules.clone())).listener(heard.clone()).start().await;
+    let failure =
+        json!({ "tool_name": "pay", "plugin_name": "bank", "error": "x", "severity": "server_error" });
+    for _ in 0..2 {
+        assert_eq!(engine.take_report(None, &reported(&failure, ReportKind::Failure)), []);
+    }
+    let mistake =
+        json!({ "tool_name": "pay", "plugin_name": "bank", "error": "x", "severity": "invalid_input" });
+    assert_eq!(engine.take_report(None, &reported(&mistake, ReportKind::Failure)), [], "the model's mistake");
+    let changes = engine.take_report(None, &reported(&failure, ReportKind::Failure));
+    assert_eq!(changes.iter().map(|change| change.to).collect::<Vec<_>>(), [TrustState::Escalated]);
+    assert_eq!(*heard.0.lock(), ["trust ESCALATED"]);
+    assert_eq!(code(&pay(&engine).await), Some(Code::ApprovalRequired), "calls of that tool are asked about");
+    let success = json!({ "tool_name": "pay", "plugin_name": "bank", "duration_ms": 100 });
+    engine.take_report(None, &reported(&success, ReportKind::Success));
+    let score = engine.score(None, &tool("pay")).unwrap();
+    assert_eq!((score.score.samples, score.trust, score.breaker), (4, TrustState::Escalated, State::Closed));
+    assert!((score.score.success_rate - 0.25).abs() < 1e-9);
+
+    // It heals by time and successes, as after calls; one that cannot recover does not.
+    for (recoverable, expected) in [(true, TrustState::Recovering), (false, TrustState::Escalated)] {
+        engine.reset_trust(None, Target::All, &by()).await.unwrap();
+        let mut failure = failure.clone();
+        failure["recoverable"] = recoverable.into();
+        for _ in 0..3 {
+            engine.take_report(None, &reported(&failure, ReportKind::Failure));
+        }
+        tokio::time::advance(Duration::from_secs(2 * 3600)).await;
+        assert_eq!(engine.trust(None)[0].state, expected, "recoverable: {recoverable}");
+    }
+    // A security concern blocks at once, and other processes hear of it.
+    let concern = json!({ "tool_name": "pay", "plugin_name": "bank", "error": "x", "severity": "security" });
+    engine.take_report(None, &reported(&concern, ReportKind::Failure));
+    assert_eq!(code(&pay(&engine).await), Some(Code::ToolBlocked));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(code(&pay(&world.engine(rules).await).await), Some(Code::ToolBlocked));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() {
+    let world = World::new();
+    let engine = world.engine(policy()).await;
+    pay(&engine).await;
+    fail(&engine).await;
+    engine.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
+    pay(&engine).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let tools = engine.tools(None).await;
+    assert_eq!(tools.len(), 1);
+    let seen = &tools[0];
+    assert_eq!((seen.calls, seen.failures, seen.refused, seen.counted), (3, 1, 1, Counted::SinceStart));
+    assert_eq!(
+        (seen.breaker, seen.trust, seen.class),
+        (State::ForcedOpen, TrustState::Trusted, ToolClass::Idempotent)
+    );
+    assert_eq!(seen.score.unwrap().samples, 2, "a refusal says nothing about the tool");
+    assert_eq!(engine.score(None, &tool("unused")), None);
+    let written = serde_json::to_value(seen).unwrap();
+    assert_eq!(
+        (&written["tool"], &written["class"]),
+        (&json!({ "namespace": "bank", "tool": "pay" }), &json!("idempotent"))
+    );
+    let later = world.engine(policy()).await.tools(None).await;
+    let elsewhere = &later[0];
+    assert_eq!((elsewhere.calls, elsewhere.failures, elsewhere.refused), (3, 1, 1));
+    assert_eq!((elsewhere.counted, elsewhere.breaker), (Counted::InHistory, State::ForcedOpen));
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() {
+    let world = World::new();
+    let asking = {
+        let mut policy = policy();
+        policy.approval.when = AskWhen::Always;
+        policy
+    };
+    let engine = world.engine(asking).await;
+    let began = engine.now();
+    pay(&engine).await;
+    while engine.approvals(None).is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let (id, _) = engine.approvals(None)[0].clone();
+    engine.decide(None, id, Decision::Once, Grantor::Operator, &by()).await.unwrap();
+    engine.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
+    engine.steer_breaker(None, &key(), Steer::Reset, &by()).await;
+    engine.reset_trust(None, Target::Tool(&tool("pay")), &by()).await.unwrap();
+    engine.reset_guard(None, Some(&SessionKey::new("s").unwrap()), &by()).await.unwrap();
+    engine
+        .flush(&Flush::Finished(Selection { tool: Some(tool("pay")), ..Selection::default() }), &by())
+        .await
+        .unwrap();
+    let nothing = Key(steadfast_core::id::Digest::of(b"nothing"));
+    assert!(
+        !engine.resolve(nothing, Resolution::Ran, &by()).await.unwrap(),
+        "nothing changed, nothing is said"
+    );
+    let done = Done {
+        deed: Deed::Switched,
+        tenant: Some(&TenantId::new("t").unwrap()),
+        on: "trust".to_owned(),
+        before: Some("enforce".to_owned()),
+        after: Some("shadow; password=hunter2secret".to_owned()),
+    };
+    engine.audited(&by(), done).await;
+
+    let entries = engine.audit(&AuditPage::default()).await.unwrap();
+    let told: Vec<_> = entries.iter().rev().map(|entry| (entry.deed, entry.on.as_str())).collect();
+    assert_eq!(
+        told,
+        [
+            (Deed::Approved, "request 0 of bank/pay"),
+            (Deed::BreakerForcedOpen, "tool:bank:pay"),
+            (Deed::BreakerReset, "tool:bank:pay"),
+            (Deed::TrustReset, "bank/pay"),
+            (Deed::GuardReset, "s"),
+            (Deed::Flushed, "finished records of bank/pay"),
+            (Deed::Switched, "trust"),
+        ]
+    );
+    assert!(entries.iter().all(|entry| entry.by == by() && entry.at >= began && entry.at <= engine.now()));
+    let reset = entries.iter().find(|entry| entry.deed == Deed::BreakerReset).unwrap();
+    assert_eq!((reset.before.as_deref(), reset.after.as_deref()), (Some("FORCED_OPEN"), Some("CLOSED")));
+    assert!(!format!("{entries:?}").contains("hunter2secret"));
+    let written = serde_json::to_value(reset).unwrap();
+    assert_eq!(
+        (&written["by"], &written["deed"]),
+        (&json!({ "name": "ann", "from": "cli" }), &json!("breaker_reset"))
+    );
+    // Tenants apart, and page by page.
+    let of_none = AuditPage { tenants: Tenants::One(None), limit: 2, ..AuditPage::default() };
+    let page = engine.audit(&of_none).await.unwrap();
+    assert_eq!(page.iter().map(|entry| entry.deed).collect::<Vec<_>>(), [Deed::Flushed, Deed::GuardReset]);
+    let next = AuditPage { before: Some(began), ..of_none };
+    assert_eq!(engine.audit(&next).await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_written_to_the_audit_is_done_all_the_same() {
+    let world = World::new();
+    let engine = world.engine(policy()).await;
+    for health in [Health::Down, Health::Silent] {
+        world.store.becomes(health);
+        engine.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
+        world.store.becomes(Health::Up);
+        assert_eq!(state(&engine).await, Some(State::ForcedOpen), "{health:?}");
+        engine.steer_breaker(None, &key(), Steer::Reset, &by()).await;
+    }
+    let entries = engine.audit(&AuditPage::default()).await.unwrap();
+    assert!(entries.iter().all(|entry| entry.deed == Deed::BreakerReset), "{entries:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_are_seen_wherever_they_are_kept() {
+    let world = World::new();
+    let engine = world.engine(Policy { class: ToolClass::ReadOnly, ..policy() }).await;
+    let mut keyed = call("read", &json!({}));
+    keyed.payload.idempotency_key = Some(steadfast_core::envelope::IdempotencyKey::new("k").unwrap());
+    engine.call(keyed, async |_: Attempt| ok()).await;
+    let page = Page { after: None, limit: 10 };
+    let records = engine.records(&Selection::default(), page).await.unwrap();
+    assert_eq!(records.len(), 1, "it is in memory only, because it changes nothing");
+    assert!(world.store.records(&Selection::default(), page).await.unwrap().is_empty());
+    let found = engine.record(records[0].key).await.unwrap();
+    assert_eq!(found.map(|record| record.tool), Some(tool("read")));
+    assert_eq!(engine.flush(&Flush::Key(records[0].key), &by()).await.unwrap(), 1);
+    assert_eq!(engine.record(records[0].key).await.unwrap(), None);
+    assert!(world.clock.now() > steadfast_core::Timestamp::ZERO);
+}

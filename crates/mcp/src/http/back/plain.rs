@@ -1,0 +1,111 @@
+//! Requests that are not MCP's, over the same connections: for tools that are plain HTTP.
+//!
+//! How far a request got matters for them as much as for a message ([`Failure`]), and so does everything that the pool does
+//! about connections that close while they are kept. Redirects are answers like any other, and nobody follows them here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
+use http_body_util::Full;
+
+use super::connect::{Address, BadUrl};
+use super::failure::Failure;
+use super::pool::Pool;
+use super::{MOST_OF_AN_ERROR, Read, Settings, TIME_FOR_AN_ERROR, kept, read};
+
+/// Scheme, host and port that requests go to. Copies share its connections.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    pool: Arc<Pool>,
+    host: HeaderValue,
+    longest: usize,
+}
+
+/// A request to an origin.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Its method.
+    pub method: Method,
+    /// Path and query.
+    pub target: Uri,
+    /// Its headers, but for `Host`.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// An answer, whatever its status.
+#[derive(Clone, Debug)]
+pub struct Replied {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body. That of an answer which is no success is only worth so much: nothing if it is long or slow.
+    pub body: Bytes,
+}
+
+/// Whether some of a request may have been sent: for whoever drops it half way.
+#[derive(Clone, Debug, Default)]
+pub struct UnderWay(Arc<AtomicBool>);
+
+impl UnderWay {
+    /// Whether some of it may have been.
+    pub fn is_sent(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set(&self, sent: bool) {
+        self.0.store(sent, Ordering::Release);
+    }
+}
+
+impl Origin {
+    /// The origin of this URL; its path and query do not matter. Nothing is connected yet.
+    pub fn new(url: &str, settings: Settings) -> Result<Self, BadUrl> {
+        let url: Uri = url.parse().map_err(|_| BadUrl::NotHttp)?;
+        let authority = url.authority().ok_or(BadUrl::NotHttp)?;
+        let host = HeaderValue::from_str(authority.as_str()).map_err(|_| BadUrl::NotHttp)?;
+        let address = Address::of(&url, settings.tls)?;
+        Ok(Self { pool: Pool::new(address, settings.pool), host, longest: settings.message_bytes })
+    }
+
+    /// Sends a request and reads its answer. Dropping the future closes the connection; `under_way` says what may have been
+    /// sent until then.
+    pub async fn send(&self, asked: Asked, under_way: &UnderWay) -> Result<Replied, Failure> {
+        let Asked { method, target, headers, body } = asked;
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = target;
+        *request.headers_mut() = headers;
+        request.headers_mut().insert(HOST, self.host.clone());
+        let (response, used) = self.pool.send_noting(request, under_way).await?;
+        let (parts, body) = response.into_parts();
+        let (status, headers) = (parts.status, parts.headers);
+        if !status.is_success() {
+            // What the status says is enough to go on with; its words are not waited for long.
+            let said = tokio::time::timeout(TIME_FOR_AN_ERROR, read(body, MOST_OF_AN_ERROR)).await;
+            let body = match said {
+                Ok(Ok(Read::Whole(said))) => {
+                    used.done(kept(&headers));
+                    said
+                }
+                Ok(Ok(Read::TooLong) | Err(_)) | Err(_) => Bytes::new(),
+            };
+            return Ok(Replied { status, headers, body });
+        }
+        match read(body, self.longest).await? {
+            Read::Whole(body) => {
+                used.done(kept(&headers));
+                Ok(Replied { status, headers, body })
+            }
+            Read::TooLong => {
+                let text = format!("the answer is longer than {} bytes", self.longest);
+                Err(Failure::BadAnswer { text })
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! A tool that is a command: started for each attempt, on a leash, and ended with everything that it started.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_config::CommandToolSettings;
+use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_core::id::ToolRef;
+use steadfast_core::output::Output;
+use steadfast_executor::{Answer, Attempt, NotDone, Tool};
+use steadfast_process::{Child, Environment, Exit, Launch, LaunchError, Leash, Patience, Started, Stderr};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{ChildStdin, ChildStdout};
+use tokio::time::{Instant, timeout};
+
+use crate::LONGEST_ANSWER;
+use crate::said::{Secrets, content, excerpt};
+use crate::toolbox::Unusable;
+
+/// A tool that is a command. It shows neither its arguments nor its variables, which may be secret.
+#[derive(Clone)]
+pub struct CommandTool {
+    parts: Arc<Parts>,
+}
+
+struct Parts {
+    tool: ToolRef,
+    launch: Launch,
+    leash: Leash,
+    secrets: Secrets,
+}
+
+impl CommandTool {
+    pub(crate) fn new(tool: ToolRef, settings: &CommandToolSettings, leash: Leash) -> Result<Self, Unusable> {
+        let CommandToolSettings { command, env: given, cwd, .. } = settings;
+        let (program, args) = command.split_first().ok_or(Unusable::NoCommand)?;
+        let secrets = Secrets::among(given);
+        let given: BTreeMap<_, _> =
+            given.iter().map(|(name, value)| (name.clone(), value.expose().clone())).collect();
+        let launch = Launch {
+            program: program.into(),
+            args: args.iter().map(OsString::from).collect(),
+            folder: cwd.clone(),
+            // What else stands in our environment is not meant for it.
+            environment: Environment::allowed_and(env::vars_os(), &given),
+            patience: PATIENCE,
+        };
+        Ok(Self { parts: Arc::new(Parts { tool, launch, leash, secrets }) })
+    }
+
+    /// Its name.
+    pub fn tool(&self) -> &ToolRef {
+        &self.parts.tool
+    }
+}
+
+impl fmt::Debug for CommandTool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CommandTool")
+            .field("tool", &self.parts.tool)
+            .field("program", &self.parts.launch.program)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tool for CommandTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+        let parts = Arc::clone(&self.parts);
+        async move { parts.run(&attempt).await }
+    }
+}
+
+impl Parts {
+    async fn run(&self, attempt: &Attempt) -> Answer {
+        let (begin, stderr) = (Instant::now(), Stderr::new());
+        let launch = self.launch_of(attempt);
+        let started = tokio::select! {
+            biased;
+            started = launch.start(&self.leash, &stderr) => started,
+            // Dropped half way, the leash ends what it may have started.
+            () = attempt.cancelled() => return Err(withdrawn(begin)),
+        };
+        let Started { child, stdin, stdout } = started.map_err(|error| not_started(&error))?;
+        let ended = tokio::select! {
+            biased;
+            ended = talk(&child, stdin, stdout, attempt.params()) => ended,
+            () = attempt.cancelled() => {
+                // Whatever it still says was said by a program that was asked to end: neither yes nor no.
+                child.stop(&PATIENCE).await;
+                return Err(withdrawn(begin));
+            }
+        };
+        match ended {
+            Ended::TooLong => {
+                let message = format!("the answer is longer than {LONGEST_ANSWER} bytes");
+                Err(Fault::new(Source::BadAnswer, message).into())
+            }
+            Ended::Exited { exit: Exit::Code(0), said } => {
+                Ok(Output { content: content(said.trim_ascii_end()), metadata: None })
+            }
+            Ended::Exited { exit, said } => Err(self.failure(exit, &stderr, &said).into()),
+        }
+    }
+
+    fn launch_of(&self, attempt: &Attempt) -> Launch {
+        let mut launch = self.launch.clone();
+        // Where nothing acts on the call, nothing is added to it.
+        if !attempt.modes.are_off() {
+            launch.environment = launch
+                .environment
+                .with("TOOL_IDEMPOTENCY_KEY", attempt.idempotency_key())
+                .with("TOOL_ATTEMPT", &attempt.number.to_string());
+            if let Some(deadline) = attempt.deadline {
+                launch.environment =
+                    launch.environment.with("TOOL_DEADLINE_MS", &deadline.as_millis().to_string());
+            }
+        }
+        launch
+    }
+
+    /// What an end means that is no success. A program that ran to its end has answered, whatever its code: codes are no
+    /// proof of anything, not even those by which a shell says that it could not start one. One that was killed has not.
+    fn failure(&self, exit: Exit, stderr: &Stderr, said: &[u8]) -> Fault {
+        let source = match exit {
+            Exit::Code(_) => Source::Tool,
+            Exit::Signal(signal) => Source::Exit { code: None, signal: Some(signal) },
+            Exit::Unknown => Source::Exit { code: None, signal: None },
+        };
+        let mut lines = stderr.tail(SHOWN_LINES);
+        if lines.iter().all(|line| line.trim().is_empty()) {
+            // Many programs complain on their output.
+            let said = String::from_utf8_lossy(said);
+            lines = said.lines().rev().take(SHOWN_LINES).map(str::to_owned).collect();
+            lines.reverse();
+        }
+        lines.retain(|line| !line.trim().is_empty());
+        let shown = |line: &String| excerpt(line, &self.secrets);
+        // The last line is where a program says what went wrong, and the first is where the core looks for it.
+        let mut message = format!("the command {exit}");
+        if let Some(last) = lines.last() {
+            message.push_str(": ");
+            message.push_str(&shown(last));
+        }
+        if let Some((_, before @ [_, ..])) = lines.split_last() {
+            message.push_str("\nbefore that:");
+            for line in before {
+                message.push('\n');
+                message.push_str(&shown(line));
+            }
+        }
+        Fault::new(source, message)
+    }
+}
+
+/// How a command ended that was not withdrawn.
+enum Ended {
+    Exited {
+        exit: Exit,
+        said: Vec<u8>,
+    },
+    /// It said more than anybody takes, and is ended for it.
+    TooLong,
+}
+
+/// Says the parameters to a command, and listens until nothing of it is left.
+async fn talk(child: &Child, mut stdin: ChildStdin, mut stdout: ChildStdout, params: &str) -> Ended {
+    let mut said = Vec::new();
+    let (exit, heard) = {
+        let talking = async {
+            let saying = async move {
+                // One that does not read its input is not wrong: not every tool has parameters.
+                let _ = stdin.write_all(params.as_bytes()).await;
+                drop(stdin);
+            };
+            let ((), heard) = tokio::join!(saying, listen(&mut stdout, &mut said));
+            heard
+        };
+        tokio::pin!(talking);
+        tokio::select! {
+            heard = &mut talking => match heard {
+                Heard::All => (child.gone().await, heard),
+                Heard::TooMuch => (Exit::Unknown, heard),
+            },
+            exit = child.gone() => {
+                // What is in the pipe is read at once; a process that left the group may keep it open for ever.
+                let heard = timeout(LAST_WORDS, &mut talking).await;
+                (exit, heard.unwrap_or(Heard::All))
+            }
+        }
+    };
+    match heard {
+        Heard::All => Ended::Exited { exit, said },
+        Heard::TooMuch => Ended::TooLong,
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Heard {
+    All,
+    TooMuch,
+}
+
+/// Keeps what a command says, also if this is dropped half way.
+async fn listen(stdout: &mut ChildStdout, said: &mut Vec<u8>) -> Heard {
+    while let Ok(read) = stdout.read_buf(said).await
+        && read > 0
+    {
+        if said.len() > LONGEST_ANSWER {
+            return Heard::TooMuch;
+        }
+    }
+    Heard::All
+}
+
+/// The fault of an attempt that nobody wants any more.
+fn withdrawn(begin: Instant) -> NotDone {
+    let source = Source::Timeout { after: begin.elapsed() };
+    Fault::new(source, "the command had not ended when it was withdrawn").into()
+}
+
+/// The fault of a command that could not be started. Nothing ran, which only structure can say.
+fn not_started(error: &LaunchError) -> NotDone {
+    let source = if matches!(error, LaunchError::NotExecutable { .. }) {
+        Source::Exit { code: Some(126), signal: None }
+    } else if error.is_lasting() {
+        Source::Exit { code: Some(127), signal: None }
+    } else {
+        Source::Transport { error: Transport::Other, written: false }
+    };
+    Fault::new(source, error.to_string()).into()
+}
+
+/// How long each step of ending a command may take. Nobody waits for what it would still say, so that it is asked at once.
+const PATIENCE: Patience =
+    Patience { stdin: Duration::ZERO, term: Duration::from_secs(2), kill: Duration::from_secs(6) };
+const LAST_WORDS: Duration = Duration::from_millis(50);
+/// The lines of stderr that a fault tells.
+const SHOWN_LINES: usize = 8;

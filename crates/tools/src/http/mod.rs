@@ -1,0 +1,209 @@
+//! A tool that is one request over HTTP.
+
+mod request;
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, RETRY_AFTER, USER_AGENT,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use steadfast_config::{HttpMethod, HttpToolSettings, UrlTemplate};
+use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
+use steadfast_core::id::{Domain, ToolRef};
+use steadfast_core::output::{Output, RawJson};
+use steadfast_executor::{Answer, Attempt, NotDone, Tool};
+use steadfast_mcp::http::back::{Asked, Origin, Replied, UnderWay};
+use steadfast_mcp::http::encode_value;
+use tokio::time::Instant;
+
+use self::request::{Filled, fill};
+use crate::said::{Secrets, content, excerpt};
+use crate::toolbox::Unusable;
+
+/// A tool that is one request over HTTP. Copies share its connections; it shows neither its headers nor its path, which may
+/// be secret.
+#[derive(Clone)]
+pub struct HttpTool {
+    parts: Arc<Parts>,
+}
+
+struct Parts {
+    tool: ToolRef,
+    domain: Option<Domain>,
+    origin: Origin,
+    method: HttpMethod,
+    url: UrlTemplate,
+    /// What every request carries.
+    headers: HeaderMap,
+    secrets: Secrets,
+}
+
+impl HttpTool {
+    pub(crate) fn new(tool: ToolRef, settings: &HttpToolSettings, origin: Origin) -> Result<Self, Unusable> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/plain;q=0.9, */*;q=0.8"));
+        // Nobody here can read what is packed.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        // Some services answer nobody who does not say who asks.
+        headers
+            .insert(USER_AGENT, HeaderValue::from_static(concat!("steadfast/", env!("CARGO_PKG_VERSION"))));
+        if has_body(settings.method) {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        for (name, value) in &settings.headers {
+            let wrong = || Unusable::Header(name.clone());
+            let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
+            let mut value = HeaderValue::from_str(value.expose()).map_err(|_| wrong())?;
+            value.set_sensitive(true);
+            headers.insert(header, value);
+        }
+        let parts = Parts {
+            tool,
+            domain: Domain::new(settings.url.host().to_ascii_lowercase()).ok(),
+            origin,
+            method: settings.method,
+            url: settings.url.clone(),
+            headers,
+            secrets: Secrets::among(&settings.headers),
+        };
+        Ok(Self { parts: Arc::new(parts) })
+    }
+
+    /// Its name.
+    pub fn tool(&self) -> &ToolRef {
+        &self.parts.tool
+    }
+
+    /// The host that it asks.
+    pub fn domain(&self) -> Option<&Domain> {
+        self.parts.domain.as_ref()
+    }
+}
+
+impl fmt::Debug for HttpTool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpTool")
+            .field("tool", &self.parts.tool)
+            .field("method", &self.parts.method)
+            .field("url", &self.parts.url)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tool for HttpTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+        let parts = Arc::clone(&self.parts);
+        async move {
+            let (begin, under_way) = (Instant::now(), UnderWay::default());
+            let asked = parts.asked(&attempt)?;
+            tokio::select! {
+                biased;
+                replied = parts.origin.send(asked, &under_way) => match replied {
+                    Ok(replied) => parts.answer(&replied),
+                    Err(failure) => Err(failure.fault().into()),
+                },
+                // The request is dropped with this, and its connection closed.
+                () = attempt.cancelled() => Err(withdrawn(begin, &under_way)),
+            }
+        }
+    }
+}
+
+impl Parts {
+    fn asked(&self, attempt: &Attempt) -> Result<Asked, Fault> {
+        let filled = fill(self.method, &self.url, attempt.params());
+        let Filled { target, body } = filled.map_err(request::Unfit::fault)?;
+        let mut headers = self.headers.clone();
+        if !attempt.modes.are_off() {
+            headers.insert(IDEMPOTENCY_KEY, encode_value(attempt.idempotency_key()));
+        }
+        if let Some(trace) = attempt.traceparent.as_deref().and_then(|text| HeaderValue::from_str(text).ok())
+        {
+            headers.insert(TRACEPARENT, trace);
+        }
+        Ok(Asked { method: method(self.method), target, headers, body: body.unwrap_or_default() })
+    }
+
+    fn answer(&self, replied: &Replied) -> Answer {
+        let Replied { status, headers, body } = replied;
+        if !status.is_success() {
+            return Err(self.refusal(*status, headers, body).into());
+        }
+        let packed = text_of(headers, &CONTENT_ENCODING).filter(|packed| *packed != "identity");
+        if let Some(packed) = packed {
+            let message = format!("the answer is packed ({packed}), which was not asked for");
+            return Err(Fault::new(Source::BadAnswer, message).into());
+        }
+        // That something was accepted and not done yet is said by the status alone.
+        let metadata = RawJson::from_trusted(format!("{{\"status\":{}}}", status.as_u16()));
+        Ok(Output { content: content(body), metadata: Some(metadata) })
+    }
+
+    /// What an answer means that is no success.
+    fn refusal(&self, status: StatusCode, headers: &HeaderMap, body: &Bytes) -> Fault {
+        let text = |name: &HeaderName| text_of(headers, name);
+        let number = status.as_u16();
+        let said = excerpt(&String::from_utf8_lossy(body), &self.secrets);
+        let message = if status.is_redirection() {
+            let place = text(&LOCATION).map_or(String::new(), |place| format!(" to {}", shown(place)));
+            format!("the server redirects{place} with the status {number}, and redirects are not followed")
+        } else if said.starts_with('{') {
+            // The core reads such a body for what it says.
+            said
+        } else {
+            let reason = status.canonical_reason().map_or(String::new(), |reason| format!(" ({reason})"));
+            let said = if said.is_empty() { said } else { format!(": {said}") };
+            format!("the server answered with the status {number}{reason}{said}")
+        };
+        let retry_after = RetryAfter::from_headers(text(&RETRY_AFTER), text(&RETRY_AFTER_MS));
+        Fault { source: Source::Http { status: number }, message, retry_after }
+    }
+}
+
+/// The fault of an attempt that nobody wants any more.
+fn withdrawn(begin: Instant, under_way: &UnderWay) -> NotDone {
+    let fault = if under_way.is_sent() {
+        let source = Source::Timeout { after: begin.elapsed() };
+        Fault::new(source, "the server had not answered when the request was withdrawn")
+    } else {
+        let source = Source::Transport { error: Transport::TimedOut, written: false };
+        Fault::new(source, "there was no connection yet when the request was withdrawn")
+    };
+    fault.into()
+}
+
+fn text_of<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// Where a redirect leads, without what may be secret in it.
+fn shown(place: &str) -> String {
+    let uri = place.parse::<Uri>().ok();
+    let host = uri.as_ref().and_then(|uri| Some((uri.scheme_str()?, uri.host()?)));
+    host.map_or_else(|| "another path".to_owned(), |(scheme, host)| format!("{scheme}://{host}"))
+}
+
+fn has_body(method: HttpMethod) -> bool {
+    match method {
+        HttpMethod::Post | HttpMethod::Put | HttpMethod::Patch => true,
+        HttpMethod::Get | HttpMethod::Head | HttpMethod::Delete => false,
+    }
+}
+
+fn method(method: HttpMethod) -> Method {
+    match method {
+        HttpMethod::Get => Method::GET,
+        HttpMethod::Head => Method::HEAD,
+        HttpMethod::Post => Method::POST,
+        HttpMethod::Put => Method::PUT,
+        HttpMethod::Patch => Method::PATCH,
+        HttpMethod::Delete => Method::DELETE,
+    }
+}
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");

@@ -1,0 +1,361 @@
+//! Parameters of a call as a request: which go into the path, which into query or body, and how they are written there.
+//!
+//! Values come from a model, and through it from whatever it has read. Each of them stays within the place that the
+//! configuration gives it: it is written as one segment of a path or one value of a query whatever it contains, and what
+//! cannot be written so is refused before anything is sent.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use http::Uri;
+use steadfast_config::{HttpMethod, UrlPiece, UrlTemplate};
+use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_core::json::{Document, Kind, Limits, Value};
+
+/// What is made of the parameters of a call.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Filled {
+    /// Path and query.
+    pub(super) target: Uri,
+    /// The JSON body, for methods that have one.
+    pub(super) body: Option<Bytes>,
+}
+
+/// Fills a URL with parameters. Those that it names are left out of query and body.
+pub(super) fn fill(method: HttpMethod, url: &UrlTemplate, params: &str) -> Result<Filled, Unfit> {
+    let document = Document::parse(params.as_bytes(), Limits::PARAMS)
+        .map_err(|error| Unfit(format!("invalid arguments: they are no JSON that can be read ({error})")))?;
+    let root = document.root();
+    if !root.is_object() {
+        return Err(Unfit(format!("invalid arguments: they are {}, not an object", root.kind().describe())));
+    }
+    let mut target = path(url, root)?;
+    let mut query = Query { text: String::new() };
+    for piece in url.query().unwrap_or_default() {
+        match piece {
+            UrlPiece::Text(text) => write_literal(text, &mut query.text),
+            UrlPiece::Parameter(name) => write_value(&named(root, name)?, &mut query.text),
+        }
+    }
+    let is_named = |name: &str| {
+        let pieces = url.path().iter().chain(url.query().unwrap_or_default());
+        pieces.into_iter().any(|piece| matches!(piece, UrlPiece::Parameter(own) if own == name))
+    };
+    let rest: Vec<_> = root.members().into_iter().flatten().filter(|(name, _)| !is_named(name)).collect();
+    let body = match method {
+        HttpMethod::Get | HttpMethod::Head | HttpMethod::Delete => {
+            for (name, value) in rest {
+                query.add(&name, value)?;
+            }
+            None
+        }
+        HttpMethod::Post | HttpMethod::Put | HttpMethod::Patch => Some(body(&rest)),
+    };
+    if !query.text.is_empty() {
+        target.push('?');
+        target.push_str(&query.text);
+    }
+    let bytes = target.len();
+    let target = target.parse().map_err(|_| {
+        Unfit(format!("invalid arguments: with them the URL has {bytes} bytes, which is too long"))
+    })?;
+    Ok(Filled { target, body })
+}
+
+/// Parameters that cannot be sent, in words that say why.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unfit(String);
+
+impl Unfit {
+    /// The fault that it is. Nothing was sent; and its words are those by which the core knows a mistake of the model, so
+    /// that it is not made twice.
+    pub(super) fn fault(self) -> Fault {
+        Fault::new(Source::Transport { error: Transport::Other, written: false }, self.0)
+    }
+
+    fn parameter(name: &str, why: &str) -> Self {
+        Self(format!("invalid arguments: the parameter `{name}` {why}"))
+    }
+}
+
+fn path(url: &UrlTemplate, params: Value<'_>) -> Result<String, Unfit> {
+    let mut path = String::new();
+    // The segment that is being written: where it begins, and the parameter in it.
+    let (mut begin, mut filled): (usize, Option<&str>) = (0, None);
+    for piece in url.path() {
+        match piece {
+            UrlPiece::Text(text) => {
+                for part in text.split_inclusive('/') {
+                    let part_of_it = part.strip_suffix('/');
+                    write_literal(part_of_it.unwrap_or(part), &mut path);
+                    if part_of_it.is_some() {
+                        check_segment(path.get(begin..).unwrap_or_default(), filled)?;
+                        path.push('/');
+                        (begin, filled) = (path.len(), None);
+                    }
+                }
+            }
+            UrlPiece::Parameter(name) => {
+                write_value(&named(params, name)?, &mut path);
+                filled = Some(name);
+            }
+        }
+    }
+    check_segment(path.get(begin..).unwrap_or_default(), filled)?;
+    if path.is_empty() {
+        path.push('/');
+    }
+    Ok(path)
+}
+
+/// A segment that leads elsewhere: `..` and `.` are taken out on the way in whatever spelling, and one that is empty makes
+/// of the one thing that was meant all of them.
+fn check_segment(segment: &str, filled: Option<&str>) -> Result<(), Unfit> {
+    let Some(name) = filled else { return Ok(()) };
+    match segment.to_ascii_lowercase().replace("%2e", ".").as_str() {
+        "" => Err(Unfit::parameter(name, "is empty, and stands for a part of the path")),
+        "." | ".." => Err(Unfit::parameter(name, "would lead to another path")),
+        _ => Ok(()),
+    }
+}
+
+/// The parameter that a URL names.
+fn named<'d>(params: Value<'d>, name: &str) -> Result<Cow<'d, str>, Unfit> {
+    let Some(value) = params.get(name).filter(|value| !value.is_null()) else {
+        return Err(Unfit(format!("missing required parameter `{name}`: it stands in the URL of this tool")));
+    };
+    match scalar(value) {
+        Scalar::Text(text) => Ok(text),
+        Scalar::Nothing | Scalar::None(_) => {
+            let why = format!("is {}, and stands for a part of the URL", value.kind().describe());
+            Err(Unfit::parameter(name, &why))
+        }
+    }
+}
+
+/// The parameters that no part of the URL stands for.
+struct Query {
+    text: String,
+}
+
+impl Query {
+    fn add(&mut self, name: &str, value: Value<'_>) -> Result<(), Unfit> {
+        let many = value.items();
+        let values = many.into_iter().flatten().chain(value.items().is_none().then_some(value));
+        for value in values {
+            match scalar(value) {
+                Scalar::Nothing => {}
+                Scalar::Text(text) => {
+                    if !self.text.is_empty() && !self.text.ends_with('&') {
+                        self.text.push('&');
+                    }
+                    write_value(name, &mut self.text);
+                    self.text.push('=');
+                    write_value(&text, &mut self.text);
+                }
+                Scalar::None(kind) => {
+                    let why = format!("has {kind} in it, which cannot stand in a query");
+                    return Err(Unfit::parameter(name, &why));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A value as a URL can have it.
+enum Scalar<'d> {
+    Text(Cow<'d, str>),
+    /// `null`: as if it were not there.
+    Nothing,
+    /// It is something else.
+    None(&'static str),
+}
+
+fn scalar(value: Value<'_>) -> Scalar<'_> {
+    let kind = value.kind();
+    match kind {
+        Kind::Null => Scalar::Nothing,
+        Kind::Bool(_) | Kind::Number(_) => Scalar::Text(Cow::Borrowed(value.raw())),
+        Kind::String(text) => Scalar::Text(text),
+        Kind::Array(_) | Kind::Object(_) => Scalar::None(kind.describe()),
+    }
+}
+
+/// The members as an object, their values as they came.
+fn body(members: &[(Cow<'_, str>, Value<'_>)]) -> Bytes {
+    let mut text = String::from("{");
+    for (name, value) in members {
+        if text.len() > 1 {
+            text.push(',');
+        }
+        let name = serde_json::Value::from(name.as_ref());
+        let _ = write!(text, "{name}:{}", value.raw());
+    }
+    text.push('}');
+    text.into()
+}
+
+/// Writes a value so that nothing in it means anything in a URL (RFC 3986: all but the unreserved characters).
+fn write_value(value: &str, out: &mut String) {
+    write_encoded(value, |byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte), out);
+}
+
+/// Writes what stands in the configuration, where only what no URL can have has to be encoded.
+fn write_literal(text: &str, out: &mut String) {
+    write_encoded(text, |byte| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte), out);
+}
+
+fn write_encoded(text: &str, is_plain: impl Fn(u8) -> bool, out: &mut String) {
+    for byte in text.bytes() {
+        if is_plain(byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use steadfast_config::{Config, Flag, Sources};
+    use steadfast_core::Timestamp;
+    use steadfast_core::classify::{Mistake, Nature, Overrides, Reach, classify};
+    use steadfast_core::code::Code;
+
+    use super::*;
+
+    fn template(url: &str) -> UrlTemplate {
+        let flag = |setting: &str, value: &str| Flag {
+            name: "--set".to_owned(),
+            setting: format!("http_tools.t.{setting}"),
+            value: value.to_owned(),
+        };
+        let flags = vec![flag("method", "GET"), flag("url", url)];
+        let config = Config::load(&Sources { flags, ..Sources::default() }).unwrap();
+        config.http_tools().values().next().unwrap().url.clone()
+    }
+
+    fn filled(method: HttpMethod, url: &str, params: &str) -> Result<(String, Option<String>), String> {
+        let filled = fill(method, &template(url), params).map_err(|Unfit(why)| why)?;
+        let body = filled.body.map(|body| String::from_utf8(body.to_vec()).unwrap());
+        Ok((filled.target.to_string(), body))
+    }
+
+    #[test]
+    fn parameters_go_where_method_and_url_say() {
+        use HttpMethod::{Delete, Get, Head, Patch, Post, Put};
+        let url = "https://h/users/{id}?v={v}";
+        let params = r#"{"v":true, "id":"a b", "n":1.50, "l":["x",2,null], "z":null, "e":[]}"#;
+        for method in [Get, Head, Delete] {
+            let asked = filled(method, url, params).unwrap();
+            assert_eq!(asked, ("/users/a%20b?v=true&n=1.50&l=x&l=2".to_owned(), None));
+        }
+        for method in [Post, Put, Patch] {
+            let (target, body) = filled(method, url, params).unwrap();
+            assert_eq!(target, "/users/a%20b?v=true");
+            assert_eq!(body.unwrap(), r#"{"n":1.50,"l":["x",2,null],"z":null,"e":[]}"#);
+        }
+        for (url, params, target) in [
+            ("https://h", "{}", "/"),
+            ("https://h?", "{}", "/"),
+            ("https://h?a=1", r#"{"b":2}"#, "/?a=1&b=2"),
+            ("https://h/?a=1&", r#"{"b":2}"#, "/?a=1&b=2"),
+            ("https://h/ä|%20", "{}", "/%C3%A4%7C%20"),
+            (
+                "https://h/{a}{a}",
+                r#"{"a":12345678901234567890}"#,
+                "/1234567890123456789012345678901234567890",
+            ),
+            ("https://h/?q={q}", r#"{"q":""}"#, "/?q="),
+            ("https://h/", r#"{"a b&c=":"\u00e4"}"#, "/?a%20b%26c%3D=%C3%A4"),
+        ] {
+            assert_eq!(filled(Get, url, params).unwrap().0, target, "{url} {params}");
+        }
+        let odd = r#"{"a\"b\u00e4": {"x":1.0}}"#;
+        assert_eq!(filled(Post, "https://h/", odd).unwrap().1.unwrap(), "{\"a\\\"bä\":{\"x\":1.0}}");
+    }
+
+    #[test]
+    fn hostile_values_stay_in_their_place() {
+        for (value, written) in [
+            ("../../admin", "..%2F..%2Fadmin"),
+            ("a?admin=1", "a%3Fadmin%3D1"),
+            ("a#b", "a%23b"),
+            ("a&b=c", "a%26b%3Dc"),
+            ("%2e%2e", "%252e%252e"),
+            ("a/../b", "a%2F..%2Fb"),
+            ("a\\\\b", "a%5Cb"),
+            ("a\\r\\nHost: evil", "a%0D%0AHost%3A%20evil"),
+            ("\\u0000", "%00"),
+            ("日本", "%E6%97%A5%E6%9C%AC"),
+            ("@evil.example", "%40evil.example"),
+            (";x", "%3Bx"),
+            ("...", "..."),
+        ] {
+            let params = format!(r#"{{"id":"{value}"}}"#);
+            let (target, _) = filled(HttpMethod::Get, "https://h/users/{id}/keys", &params).unwrap();
+            assert_eq!(target, format!("/users/{written}/keys"), "{value}");
+            let (target, _) = filled(HttpMethod::Get, "https://h/?q={id}&r=1", &params).unwrap();
+            assert_eq!(target, format!("/?q={written}&r=1"), "{value}");
+        }
+    }
+
+    /// What cannot be sent is the model's mistake and known as one: not sent, not tried again, and told with its reason.
+    #[test]
+    fn what_cannot_be_sent_is_a_mistake_in_the_arguments_and_was_not_sent() {
+        use HttpMethod::{Delete, Get, Post};
+        let long = format!(r#"{{"id":"{}"}}"#, "x".repeat(70_000));
+        for (method, url, params, why) in [
+            (Post, "https://h/{id}", "{}", "missing required parameter `id`"),
+            (Post, "https://h/{id}", r#"{"id":null}"#, "missing required parameter `id`"),
+            (Post, "https://h/?q={id}", "{}", "missing required parameter `id`"),
+            (Post, "https://h/{id}", r#"{"id":["a"]}"#, "the parameter `id` is an array"),
+            (Post, "https://h/{id}", r#"{"id":{}}"#, "the parameter `id` is an object"),
+            (Delete, "https://h/users/{id}", r#"{"id":""}"#, "`id` is empty"),
+            (Delete, "https://h/users/{id}/", r#"{"id":""}"#, "`id` is empty"),
+            (Get, "https://h/users/{id}", r#"{"id":".."}"#, "lead to another path"),
+            (Get, "https://h/users/{id}/x", r#"{"id":"."}"#, "lead to another path"),
+            (Get, "https://h/users/.{id}/x", r#"{"id":"."}"#, "lead to another path"),
+            (Get, "https://h/users/%2E{id}/x", r#"{"id":"."}"#, "lead to another path"),
+            (Get, "https://h/users/{id}{id}", r#"{"id":"."}"#, "lead to another path"),
+            (Get, "https://h/", r#"{"where":{"a":1}}"#, "`where` has an object in it"),
+            (Get, "https://h/", r#"{"where":[[1]]}"#, "`where` has an array in it"),
+            (Get, "https://h/", r#"{"a":1,"a":2}"#, "no JSON that can be read"),
+            (Post, "https://h/", "[1]", "an array, not an object"),
+            (Get, "https://h/{id}", &long, "too long"),
+        ] {
+            let unfit = fill(method, &template(url), params).unwrap_err();
+            let fault = unfit.fault();
+            assert!(fault.message.contains(why), "{why}: {}", fault.message);
+            let judged = classify(&fault, &Overrides::default(), Timestamp::ZERO);
+            assert_eq!(
+                (judged.reach, judged.nature, judged.mistake, judged.code),
+                (Reach::NotSent, Nature::Permanent, Some(Mistake::Arguments), Code::InvalidArguments),
+                "{}",
+                fault.message
+            );
+        }
+    }
+
+    proptest! {
+        /// Whatever a value is, the path has the segments that the template has, and the query its values.
+        #[test]
+        fn no_value_changes_the_shape_of_a_url(value in any::<String>()) {
+            let params = serde_json::json!({ "id": value, "rest": value }).to_string();
+            match filled(HttpMethod::Get, "https://h/a/{id}/b?q={id}", &params) {
+                Ok((target, _)) => {
+                    let (path, query) = target.split_once('?').unwrap();
+                    let segments: Vec<&str> = path.split('/').collect();
+                    prop_assert_eq!((segments.len(), segments[0], segments[1], segments[3]), (4, "", "a", "b"));
+                    prop_assert!(![".", "..", ""].contains(&segments[2]));
+                    prop_assert_eq!(query.split('&').count(), 2);
+                    prop_assert!(target.bytes().all(|byte| byte.is_ascii_graphic()));
+                }
+                Err(_) => prop_assert!(["", ".", ".."].contains(&value.as_str())),
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! All tools of a configuration that are no servers, by name.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use steadfast_config::{COMMAND_NAMESPACE, Config, HTTP_NAMESPACE};
+use steadfast_core::id::{Domain, Namespace, ToolName, ToolRef};
+use steadfast_executor::{Answer, Attempt, Tool};
+use steadfast_mcp::http::back::{BadUrl, Origin, Settings};
+use steadfast_process::Leash;
+
+use crate::LONGEST_ANSWER;
+use crate::command::CommandTool;
+use crate::http::HttpTool;
+
+/// The tools of a configuration that are no servers. It does not change: another configuration makes another one.
+#[derive(Clone, Debug, Default)]
+pub struct Toolbox {
+    http: BTreeMap<ToolName, HttpTool>,
+    commands: BTreeMap<ToolName, CommandTool>,
+}
+
+/// One of them, of whichever kind. Copies are cheap.
+#[derive(Clone, Debug)]
+pub enum PlainTool {
+    /// A request over HTTP.
+    Http(HttpTool),
+    /// A command.
+    Command(CommandTool),
+}
+
+impl Toolbox {
+    /// The tools of this configuration. The program that runs now holds the leash of commands: its `main` begins with
+    /// [`steadfast_process::leash_main`].
+    pub fn of(config: &Config) -> Result<Self, UnusableTool> {
+        Self::made(config, Leash::of_this_program)
+    }
+
+    /// The same where another program holds the leash.
+    pub fn on_leash(config: &Config, leash: &Leash) -> Result<Self, UnusableTool> {
+        Self::made(config, || Ok(leash.clone()))
+    }
+
+    /// The tool of this name.
+    pub fn find(&self, namespace: &Namespace, name: &ToolName) -> Option<PlainTool> {
+        match namespace.as_str() {
+            HTTP_NAMESPACE => self.http.get(name).cloned().map(PlainTool::Http),
+            COMMAND_NAMESPACE => self.commands.get(name).cloned().map(PlainTool::Command),
+            _ => None,
+        }
+    }
+
+    /// The names of all tools.
+    pub fn names(&self) -> impl Iterator<Item = &ToolRef> {
+        let http = self.http.values().map(HttpTool::tool);
+        http.chain(self.commands.values().map(CommandTool::tool))
+    }
+
+    fn made(config: &Config, leash: impl Fn() -> io::Result<Leash>) -> Result<Self, UnusableTool> {
+        let mut made = Self::default();
+        // Tools of one host share their connections.
+        let mut origins: BTreeMap<&str, Origin> = BTreeMap::new();
+        for (name, settings) in config.http_tools() {
+            let tool = named(HTTP_NAMESPACE, name);
+            let wrong = |why| UnusableTool { tool: tool.clone(), why };
+            let url = settings.url.origin();
+            let origin = match origins.get(url) {
+                Some(origin) => origin.clone(),
+                None => {
+                    let limits = Settings { message_bytes: LONGEST_ANSWER, ..Settings::default() };
+                    let origin = Origin::new(url, limits).map_err(|bad| wrong(Unusable::Url(bad)))?;
+                    origins.entry(url).or_insert(origin).clone()
+                }
+            };
+            let http = HttpTool::new(tool.clone(), settings, origin).map_err(wrong)?;
+            made.http.insert(name.clone(), http);
+        }
+        for (name, settings) in config.command_tools() {
+            let tool = named(COMMAND_NAMESPACE, name);
+            let wrong = |why| UnusableTool { tool: tool.clone(), why };
+            let leash = leash().map_err(|error| wrong(Unusable::Leash(error)))?;
+            let command = CommandTool::new(tool.clone(), settings, leash).map_err(wrong)?;
+            made.commands.insert(name.clone(), command);
+        }
+        Ok(made)
+    }
+}
+
+fn named(namespace: &str, name: &ToolName) -> ToolRef {
+    #[expect(clippy::expect_used, reason = "both are constants of the configuration, and short")]
+    let namespace = Namespace::new(namespace).expect("the namespace is a plain word");
+    ToolRef { namespace, tool: name.clone() }
+}
+
+impl PlainTool {
+    /// Its name.
+    pub fn tool(&self) -> &ToolRef {
+        match self {
+            Self::Http(tool) => tool.tool(),
+            Self::Command(tool) => tool.tool(),
+        }
+    }
+
+    /// What its calls depend on besides their arguments, where that is known: the host of an HTTP tool. It belongs into the
+    /// envelope of a call that names no domain, so that rules about the host are about it.
+    pub fn domain(&self) -> Option<&Domain> {
+        match self {
+            Self::Http(tool) => tool.domain(),
+            Self::Command(_) => None,
+        }
+    }
+}
+
+impl Tool for PlainTool {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+        let tool = self.clone();
+        async move {
+            match tool {
+                Self::Http(tool) => tool.run(attempt).await,
+                Self::Command(tool) => tool.run(attempt).await,
+            }
+        }
+    }
+}
+
+/// A tool that is configured and cannot be used.
+#[derive(Debug)]
+pub struct UnusableTool {
+    /// Which.
+    pub tool: ToolRef,
+    /// Why.
+    pub why: Unusable,
+}
+
+/// Why a tool cannot be used.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Unusable {
+    /// Its URL.
+    Url(BadUrl),
+    /// The header of this name.
+    Header(String),
+    /// Its command is empty.
+    NoCommand,
+    /// This program cannot find itself, and so cannot hold a leash.
+    Leash(io::Error),
+}
+
+impl fmt::Display for UnusableTool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let section = format!("[{}_tools.{}]", self.tool.namespace, self.tool.tool);
+        match &self.why {
+            Unusable::Url(bad) => write!(f, "{section}: {bad}"),
+            Unusable::Header(name) => write!(f, "{section}: no header has the name {name}, or such a value"),
+            Unusable::NoCommand => write!(f, "{section}: the command is empty"),
+            Unusable::Leash(error) => write!(f, "{section}: this program cannot find itself: {error}"),
+        }
+    }
+}
+
+impl Error for UnusableTool {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.why {
+            Unusable::Url(bad) => Some(bad),
+            Unusable::Leash(error) => Some(error),
+            Unusable::Header(_) | Unusable::NoCommand => None,
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Tools that are commands.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use steadfast_core::code::{Code, Status};
+use steadfast_core::policy::{Mode, Modes, ToolClass};
+use steadfast_executor::Called;
+use steadfast_tools::{PlainTool, Toolbox};
+
+use crate::{SECRET, call, code, content, engine, message, once, soon, standard, tool, toolbox};
+
+/// A tool `t` that is a shell with this script.
+fn sh(script: &str) -> PlainTool {
+    tool(&tools(script, ""), "command", "t")
+}
+
+fn tools(script: &str, more: &str) -> Toolbox {
+    // A script as a TOML string: as JSON has them.
+    let script = serde_json::Value::from(script);
+    toolbox(&format!("[command_tools.t]\ncommand = [\"sh\", \"-c\", {script}]\n{more}\n"))
+}
+
+/// An empty folder of this name.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+async fn run(class: ToolClass, script: &str, params: &str) -> Called {
+    soon(engine(once(class)).await.call(call("command", params, Some("k")), sh(script))).await
+}
+
+#[tokio::test]
+async fn a_command_gets_parameters_on_its_input_and_answers_on_its_output() {
+    for (script, content_is) in [
+        ("cat", r#"{"n": 1.50, "t": "ä"}"#),
+        ("cat > /dev/null; echo '5 km'; echo", "\"5 km\""),
+        ("echo ' [1.0] '; echo noise >&2", "[1.0]"),
+        ("exit 0", "null"),
+    ] {
+        let called = run(ToolClass::Mutating, script, r#"{"n": 1.50, "t": "ä"}"#).await;
+        assert_eq!(content(&called), content_is, "{script}");
+    }
+    // One that takes no parameters need not read them, however many there are.
+    let long = format!("{{\"x\":\"{}\"}}", "x".repeat(900_000));
+    for script in ["echo done", "exec <&-; echo done"] {
+        assert_eq!(content(&run(ToolClass::Mutating, script, &long).await), "\"done\"");
+    }
+    assert_eq!(content(&run(ToolClass::Mutating, "cat", &long).await), long);
+}
+
+#[tokio::test]
+async fn a_command_gets_its_variables_its_folder_and_what_it_may_want_to_know_of_the_attempt() {
+    let place = folder("command-folder");
+    let more = format!("env = {{ UNITS = \"si\" }}\ncwd = {:?}", place.to_str().unwrap());
+    let told = r#"pwd; echo "$UNITS|$TOOL_IDEMPOTENCY_KEY|$TOOL_ATTEMPT|${TOOL_DEADLINE_MS:+there}"; env | grep -c '^CARGO'; true"#;
+    let tools = tools(told, &more);
+    let place = place.canonicalize().unwrap();
+    let mut off = once(ToolClass::Mutating);
+    off.modes = Modes::all(Mode::Off);
+    for (policy, attempt) in [(once(ToolClass::Mutating), "si|order 7|1|there"), (off, "si|||")] {
+        let called = soon(
+            engine(policy).await.call(call("command", "{}", Some("order 7")), tool(&tools, "command", "t")),
+        )
+        .await;
+        let said: String = serde_json::from_str(content(&called)).unwrap();
+        assert_eq!(said.lines().collect::<Vec<_>>(), [place.to_str().unwrap(), attempt, "0"]);
+    }
+}
+
+#[tokio::test]
+async fn an_exit_code_is_an_answer_told_by_the_end_of_stderr() {
+    let script = "echo reading >&2; echo 'invalid airport: XYZ' >&2; echo half an answer; exit 3";
+    for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
+        let called = run(class, script, "{}").await;
+        assert_eq!(code(&called), Some(Code::ToolError), "{called:?}");
+        let said = message(&called);
+        assert!(said.starts_with("the command ended with exit code 3: invalid airport: XYZ"), "{said}");
+        assert!(said.contains("before that:\nreading"), "{said}");
+    }
+    let quiet = run(ToolClass::ReadOnly, "echo 'no luck'; exit 1", "{}").await;
+    assert_eq!(message(&quiet), "the command ended with exit code 1: no luck");
+    // A shell that did something before it missed a command proves nothing by its code.
+    let missing = run(ToolClass::Mutating, "true; nosuchcommand", "{}").await;
+    assert_eq!(code(&missing), Some(Code::ToolError), "{missing:?}");
+    assert!(message(&missing).contains("exit code 127"), "{missing:?}");
+    // A flood is told by its end, and shortly.
+    let flood = run(
+        ToolClass::ReadOnly,
+        "yes 'a long line of nothing' | head -n 100000 >&2; echo last >&2; exit 1",
+        "{}",
+    )
+    .await;
+    assert!(message(&flood).starts_with("the command ended with exit code 1: last\n"), "{flood:?}");
+    assert!(message(&flood).len() < 5000);
+}
+
+#[tokio::test]
+async fn tr_5_what_passes_by_itself_is_tried_again() {
+    let place = folder("command-again").join("tried");
+    let script = format!(
+        "if [ -e {0} ]; then echo \"$TOOL_ATTEMPT\"; else touch {0}; echo 'connection refused' >&2; exit 1; fi",
+        place.display()
+    );
+    let engine = engine(standard(ToolClass::ReadOnly)).await;
+    let called = soon(engine.call(call("command", "{}", None), sh(&script))).await;
+    assert_eq!((content(&called), called.result.attempts), ("2", 2));
+}
+
+#[tokio::test]
+async fn sf_1_a_command_that_is_killed_is_unknown_and_does_not_run_again() {
+    let place = folder("command-killed").join("runs");
+    let script = format!("echo run >> {}; kill -9 $$", place.display());
+    let engine = engine(standard(ToolClass::Mutating)).await;
+    for _ in 0..2 {
+        let called = soon(engine.call(call("command", "{}", Some("k")), sh(&script))).await;
+        assert_eq!(code(&called), Some(Code::OutcomeUnknown), "{called:?}");
+    }
+    assert_eq!(std::fs::read_to_string(place).unwrap(), "run\n");
+}
+
+#[tokio::test]
+async fn what_cannot_be_started_did_not_run() {
+    let place = folder("command-none");
+    std::fs::write(place.join("text"), "no program").unwrap();
+    let missing = place.join("missing");
+    for (text, said) in [
+        ("command = [\"no-such-command-here\"]".to_owned(), "there is no command `no-such-command-here`"),
+        (format!("command = [{:?}]", place.join("text").to_str().unwrap()), "cannot be executed"),
+        (format!("command = [\"sh\"]\ncwd = {:?}", missing.to_str().unwrap()), "there is no folder"),
+    ] {
+        let none = tool(&toolbox(&format!("[command_tools.t]\n{text}\n")), "command", "t");
+        let called =
+            soon(engine(standard(ToolClass::Mutating)).await.call(call("command", "{}", Some("k")), none))
+                .await;
+        assert_eq!(
+            (code(&called), called.result.attempts),
+            (Some(Code::UpstreamUnavailable), 1),
+            "{called:?}"
+        );
+        assert!(message(&called).contains(said), "{called:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_long_is_none_and_ends_the_command() {
+    let called = run(ToolClass::ReadOnly, "yes | head -c 70000000; exec sleep 600", "{}").await;
+    assert!(message(&called).contains("longer than 67108864 bytes"), "{called:?}");
+}
+
+#[tokio::test]
+async fn sf_6_what_a_command_was_given_is_in_no_error_and_no_debug_output() {
+    let more = "env = { BANK_TOKEN = \"${SECRET}\" }";
+    let tools = tools("echo \"cannot log in with $BANK_TOKEN\" >&2; exit 1", more);
+    let asking = tool(&tools, "command", "t");
+    let called =
+        soon(engine(once(ToolClass::ReadOnly)).await.call(call("command", "{}", None), asking.clone())).await;
+    assert!(message(&called).contains("cannot log in with [redacted]"), "{called:?}");
+    for said in [format!("{called:?}"), format!("{tools:?} {asking:#?}")] {
+        assert!(!said.contains(SECRET) && !said.contains("hunter2"), "{said}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod groups {
+    use std::os::fd::OwnedFd;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::io::retry_on_intr;
+    use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+    use super::*;
+
+    /// A process whose end can be waited for, although it is not our child.
+    struct Watched(OwnedFd);
+
+    impl Watched {
+        fn new(pid: Pid) -> Self {
+            Self(pidfd_open(pid, PidfdFlags::empty()).expect("it is there"))
+        }
+
+        fn ends_within(&self, span: Duration) -> bool {
+            let limit = Timespec::try_from(span).unwrap();
+            retry_on_intr(|| poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&limit))).unwrap() == 1
+        }
+    }
+
+    /// The processes that a script wrote into a file, one in each line, as soon as there are so many.
+    async fn written(path: &Path, count: usize) -> Vec<Pid> {
+        soon(async {
+            loop {
+                let text = std::fs::read_to_string(path).unwrap_or_default();
+                let whole: Vec<&str> =
+                    text.split_inclusive('\n').filter(|line| line.ends_with('\n')).collect();
+                if whole.len() >= count {
+                    let pid = |line: &&str| Pid::from_raw(line.trim().parse().unwrap()).unwrap();
+                    return whole.iter().map(pid).collect();
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+    }
+
+    /// A script that starts a process of its own, says both, and hangs.
+    fn hanging(path: &Path, trap: &str) -> String {
+        format!("{trap} sleep 600 & printf '%s\\n%s\\n' $$ $! >> {}; wait; sleep 600", path.display())
+    }
+
+    async fn all_end(watched: Vec<Watched>) {
+        let ended = tokio::task::spawn_blocking(move || {
+            watched.iter().all(|process| process.ends_within(Duration::from_secs(60)))
+        });
+        assert!(soon(ended).await.unwrap());
+    }
+
+    /// Runs a tool that hangs until its time-out, and sees all of it gone.
+    async fn hangs(name: &str, class: ToolClass, trap: &str, code_is: Code) {
+        let path = folder(name).join("pids");
+        let mut policy = once(class);
+        policy.time.attempt = Duration::from_secs(3);
+        let engine = engine(policy).await;
+        let calling = tokio::spawn(engine.call(call("command", "{}", Some("k")), sh(&hanging(&path, trap))));
+        let watched: Vec<Watched> = written(&path, 2).await.into_iter().map(Watched::new).collect();
+        let called = soon(calling).await.unwrap();
+        assert_eq!(code(&called), Some(code_is), "{name}: {called:?}");
+        all_end(watched).await;
+        assert_eq!(written(&path, 2).await.len(), 2, "{name} ran once");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_hangs_is_ended_at_its_time_out_with_what_it_started() {
+        tokio::join!(
+            hangs("hang-read", ToolClass::ReadOnly, "", Code::Timeout),
+            hangs("hang-write", ToolClass::Mutating, "", Code::OutcomeUnknown),
+            hangs("hang-deaf", ToolClass::Mutating, "trap '' TERM;", Code::OutcomeUnknown),
+        );
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_withdrawn_is_ended_with_what_it_started() {
+        for (name, class) in
+            [("withdrawn-read", ToolClass::ReadOnly), ("withdrawn-write", ToolClass::Mutating)]
+        {
+            let path = folder(name).join("pids");
+            let engine = engine(once(class)).await;
+            let calling = engine.call(call("command", "{}", Some("k")), sh(&hanging(&path, "")));
+            let cancel = calling.canceller();
+            let calling = tokio::spawn(calling);
+            let watched: Vec<Watched> = written(&path, 2).await.into_iter().map(Watched::new).collect();
+            cancel.cancel();
+            all_end(watched).await;
+            let called = soon(calling).await.unwrap();
+            assert!(matches!(code(&called), Some(Code::Cancelled | Code::OutcomeUnknown)), "{called:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_command_leaves_behind_is_ended_and_what_left_it_on_purpose_holds_nobody_up() {
+        let path = folder("left-behind").join("pids");
+        let script = format!(
+            "sleep 600 & echo $! >> {0}; setsid sh -c 'echo $$ >> {0}; exec sleep 600' & \
+             while [ \"$(wc -l < {0})\" -lt 2 ]; do sleep 0.01; done; echo started",
+            path.display()
+        );
+        let called = run(ToolClass::Mutating, &script, "{}").await;
+        assert_eq!((called.result.status, content(&called)), (Status::Success, "\"started\""));
+        let pids = written(&path, 2).await;
+        // The one that is still there is the one that left.
+        let there: Vec<Pid> =
+            pids.into_iter().filter(|pid| pidfd_open(*pid, PidfdFlags::empty()).is_ok()).collect();
+        assert_eq!(there.len(), 1);
+        kill_process(there[0], Signal::KILL).unwrap();
+    }
+}

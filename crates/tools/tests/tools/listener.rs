@@ -1,0 +1,161 @@
+//! A server that answers by hand, and keeps what it was asked.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+/// What became of a request.
+pub(crate) enum Reply {
+    /// This, as it is.
+    Raw(Vec<u8>),
+    /// This, and then the connection is closed.
+    Broken(Vec<u8>),
+    /// The connection is closed without a word.
+    Cut,
+    /// Nothing, until the other side goes away.
+    Hang,
+}
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) at: Instant,
+    pub(crate) line: String,
+    head: String,
+    pub(crate) body: String,
+}
+
+impl Request {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(':'));
+        lines.into_iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+    }
+}
+
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    requests: Arc<Mutex<Vec<Request>>>,
+    /// Connections that were left by the other side while a request on them hung.
+    left: Arc<Semaphore>,
+    arrived: Arc<Semaphore>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Server {
+    /// Answers each request by its number, from zero.
+    pub(crate) async fn start(reply: impl Fn(usize) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = Self {
+            address: listener.local_addr().unwrap(),
+            requests: Arc::default(),
+            left: Arc::new(Semaphore::new(0)),
+            arrived: Arc::new(Semaphore::new(0)),
+            connections: Arc::default(),
+        };
+        let connections = server.connections.clone();
+        let (requests, left, arrived) =
+            (server.requests.clone(), server.left.clone(), server.arrived.clone());
+        let reply = Arc::new(reply);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.fetch_add(1, Ordering::SeqCst);
+                let (requests, left, arrived) = (requests.clone(), left.clone(), arrived.clone());
+                tokio::spawn(serve(stream, requests, left, arrived, reply.clone()));
+            }
+        });
+        server
+    }
+
+    /// A tool `t` that asks this server, with this method, path and more settings.
+    pub(crate) fn tool(&self, method: &str, path: &str, more: &str) -> String {
+        format!("[http_tools.t]\nmethod = \"{method}\"\nurl = \"http://{}{path}\"\n{more}\n", self.address)
+    }
+
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    pub(crate) async fn asked(&self) {
+        self.arrived.acquire().await.unwrap().forget();
+    }
+
+    pub(crate) async fn left(&self) {
+        self.left.acquire().await.unwrap().forget();
+    }
+}
+
+/// An answer with a status, headers that each end with a line break, and a body.
+pub(crate) fn answer(status: &str, headers: &str, body: impl AsRef<[u8]>) -> Reply {
+    let body = body.as_ref();
+    let mut raw =
+        format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n", body.len()).into_bytes();
+    raw.extend_from_slice(body);
+    Reply::Raw(raw)
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    requests: Arc<Mutex<Vec<Request>>>,
+    left: Arc<Semaphore>,
+    arrived: Arc<Semaphore>,
+    reply: Arc<dyn Fn(usize) -> Reply + Send + Sync>,
+) {
+    let mut buffer = Vec::new();
+    while let Some(request) = request(&mut stream, &mut buffer).await {
+        let number = {
+            let mut requests = requests.lock().unwrap();
+            requests.push(request);
+            requests.len() - 1
+        };
+        arrived.add_permits(1);
+        match reply(number) {
+            Reply::Raw(raw) => {
+                if stream.write_all(&raw).await.is_err() {
+                    return;
+                }
+            }
+            Reply::Broken(raw) => {
+                let _ = stream.write_all(&raw).await;
+                return;
+            }
+            Reply::Cut => return,
+            Reply::Hang => {
+                while stream.read_buf(&mut buffer).await.is_ok_and(|read| read > 0) {}
+                left.add_permits(1);
+                return;
+            }
+        }
+    }
+}
+
+async fn request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Request> {
+    let end = loop {
+        if let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
+            break end;
+        }
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let text = String::from_utf8(buffer.drain(..end + 4).collect()).unwrap();
+    let (line, head) = text.split_once("\r\n").unwrap();
+    let mut request =
+        Request { at: Instant::now(), line: line.to_owned(), head: head.to_owned(), body: String::new() };
+    let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
+    while buffer.len() < length {
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    }
+    request.body = String::from_utf8(buffer.drain(..length).collect()).unwrap();
+    Some(request)
+}

@@ -1,0 +1,117 @@
+//! Tools on the whole path: a real engine, real listeners, real programs.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on says so by panicking"
+)]
+
+#[cfg(unix)]
+mod commands;
+mod http;
+mod listener;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_config::{Config, Flag, Sources};
+use steadfast_core::code::Code;
+use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+use steadfast_core::id::{Namespace, ToolName};
+use steadfast_core::policy::{Policy, Profile, ToolClass};
+use steadfast_executor::{Called, Engine};
+use steadfast_process::Leash;
+use steadfast_tools::{PlainTool, Toolbox};
+
+/// What must happen, and soon: also on a machine that does ten other things.
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("it happens in time")
+}
+
+async fn engine(policy: Policy) -> Engine {
+    Engine::builder().policies(Arc::new(policy)).start().await
+}
+
+fn standard(class: ToolClass) -> Policy {
+    Profile::Standard.policy(class)
+}
+
+/// One attempt and no more.
+fn once(class: ToolClass) -> Policy {
+    let mut policy = standard(class);
+    policy.retry.attempts = 1.try_into().unwrap();
+    policy
+}
+
+/// Tools from a file with this text.
+fn toolbox(text: &str) -> Toolbox {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let name = std::thread::current().name().unwrap_or("test").replace("::", "-");
+    let path = folder.join(format!("{name}.toml"));
+    std::fs::write(&path, text).unwrap();
+    let file = steadfast_config::ConfigFile { path, needed: steadfast_config::Needed::Always };
+    let environment = BTreeMap::from([("SECRET".to_owned(), SECRET.to_owned())]);
+    let sources = Sources { files: vec![file], environment, ..Sources::default() };
+    let config = Config::load(&sources).unwrap_or_else(|errors| panic!("{errors}"));
+    Toolbox::on_leash(&config, &Leash::of(env!("CARGO_BIN_EXE_steadfast-tools-leash"))).unwrap()
+}
+
+/// What `${SECRET}` stands for.
+const SECRET: &str = "hunter2 hunter2hunter2";
+
+fn tool(toolbox: &Toolbox, namespace: &str, name: &str) -> PlainTool {
+    toolbox
+        .find(&Namespace::new(namespace).unwrap(), &ToolName::new(name).unwrap())
+        .expect("it is configured")
+}
+
+/// A call of a tool named `t`, with a key if there is one.
+fn call(namespace: &str, params: &str, key: Option<&str>) -> CallEnvelope {
+    let key = key.map_or(String::new(), |key| format!(r#","idempotencyKey":"{key}""#));
+    let text = format!(
+        r#"{{"contractVersion":"1.1","requestId":"r","toolName":"t","toolNamespace":"{namespace}",
+            "target":{{"sessionKey":"s","actorId":"ann"}},
+            "payload":{{"version":"1.0","params":{params}{key}}}}}"#
+    );
+    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+}
+
+fn code(called: &Called) -> Option<Code> {
+    called.result.error.as_ref().map(|error| error.code)
+}
+
+fn message(called: &Called) -> &str {
+    called.result.error.as_ref().map_or("", |error| &error.message)
+}
+
+fn content(called: &Called) -> &str {
+    match &called.result.output {
+        Some(output) => output.content.as_str(),
+        None => panic!("no answer: {called:?}"),
+    }
+}
+
+#[test]
+fn a_toolbox_has_what_is_configured_and_nothing_else() {
+    let toolbox = toolbox(
+        "[http_tools.a]\nmethod = \"GET\"\nurl = \"http://API.example.com:81/x\"\n[command_tools.b]\ncommand = [\"x\"]\n",
+    );
+    let names: Vec<String> = toolbox.names().map(ToString::to_string).collect();
+    assert_eq!(names, ["http/a", "command/b"]);
+    assert_eq!(tool(&toolbox, "http", "a").domain().unwrap().as_str(), "api.example.com");
+    assert!(tool(&toolbox, "command", "b").domain().is_none());
+    for (namespace, name) in [("http", "b"), ("command", "a"), ("bank", "a")] {
+        let found = toolbox.find(&Namespace::new(namespace).unwrap(), &ToolName::new(name).unwrap());
+        assert!(found.is_none(), "{namespace}/{name}");
+    }
+    // Without commands, nobody needs a leash.
+    let flags = ["method", "url"].into_iter().zip(["GET", "http://h/"]);
+    let flags = flags.map(|(setting, value)| Flag {
+        name: "--set".to_owned(),
+        setting: format!("http_tools.a.{setting}"),
+        value: value.to_owned(),
+    });
+    let config = Config::load(&Sources { flags: flags.collect(), ..Sources::default() }).unwrap();
+    assert_eq!(Toolbox::of(&config).unwrap().names().count(), 1);
+}

@@ -129,7 +129,7 @@ pub struct Rules {
     pub cache_failures: CacheFailures,
     /// What equal arguments get after an unknown outcome.
     pub after_unknown: AfterUnknown,
-    /// Equal calls this close together are one dispatched twice.
+    /// Equal calls this close together are one dispatched twice. Zero: none are.
     pub double_dispatch: Duration,
     /// How long an undelivered answer waits for equal arguments.
     pub undelivered: Duration,
@@ -434,7 +434,9 @@ fn done_is_replayed(
                 (Some(theirs), Some(ours)) => theirs != ours,
                 (None, _) | (_, None) => false,
             };
-            let together = claim.arrived.since(record.arrived) <= claim.rules.double_dispatch;
+            let span = claim.rules.double_dispatch;
+            // Two calls can arrive in one millisecond: no span at all must not be one of none.
+            let together = !span.is_zero() && claim.arrived.since(record.arrived) <= span;
             (together && !differing_ids).then_some(ReplayReason::DoubleDispatch)
         }
     }

@@ -277,6 +277,22 @@ fn done_and_delivered_is_history_for_equal_arguments() {
 }
 
 #[test]
+fn without_a_span_for_it_two_calls_of_one_millisecond_are_two() {
+    let done = Record {
+        delivered: Some(NOW),
+        arrived: NOW,
+        ..record(Column::Equal, RecordState::Done(Some(output())))
+    };
+    let mut second = claim(Column::Equal);
+    assert_eq!(
+        name(&decide(Column::Equal, &second, Some(&done), LeaseSight::Time)),
+        "replay double dispatch"
+    );
+    second.rules.double_dispatch = Duration::ZERO;
+    assert_eq!(name(&decide(Column::Equal, &second, Some(&done), LeaseSight::Time)), "mine");
+}
+
+#[test]
 fn two_call_ids_that_differ_are_no_double_dispatch() {
     let done = Record {
         delivered: Some(NOW),

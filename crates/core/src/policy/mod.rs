@@ -263,7 +263,7 @@ pub struct DedupePolicy {
     pub volatile: Arc<[Box<str>]>,
     /// How long things are kept.
     pub keep: Lifetimes,
-    /// Identical keyless calls this close together are one dispatched twice.
+    /// Identical keyless calls this close together are one dispatched twice. Zero: none are.
     pub double_dispatch: Duration,
     /// How long an answer that was not delivered waits for a keyless resend.
     pub undelivered: Duration,

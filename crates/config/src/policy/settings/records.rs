@@ -107,7 +107,7 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
             dedupe.double_dispatch,
             span_or_zero(),
             "Identical calls without key this close together are one dispatched twice. Raising it \
-             swallows calls that were meant as two."
+             swallows calls that were meant as two; with 0s none are taken for one."
         ),
         setting!(
             Draft,

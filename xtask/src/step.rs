@@ -177,13 +177,37 @@ fn show_progress(name: &str, began: Instant, end: &mpsc::Receiver<()>) {
     let _ = write!(terminal, "\r{:60}\r", "");
 }
 
-/// What of an output helps: the names of tests that failed, and its end.
-fn telling_lines(output: &str) -> Vec<&str> {
+/// What of an output helps: the names of tests that failed and what each of them said, and its end.
+fn telling_lines(output: &str) -> Vec<String> {
     const TAIL: usize = 40;
     let lines: Vec<&str> = output.lines().collect();
     let (before, tail) = lines.split_at(lines.len().saturating_sub(TAIL));
     let failed = before.iter().filter(|line| line.starts_with("test ") && line.ends_with("FAILED"));
-    failed.chain(tail).copied().collect()
+    failed.copied().chain(said_by_failed_tests(before)).chain(tail.iter().copied()).map(cut).collect()
+}
+
+/// The beginning of each block that the test harness heads with the name of a failed test.
+fn said_by_failed_tests<'a>(lines: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
+    const BLOCK: usize = 30;
+    let heads = lines.iter().enumerate().filter(|(_, line)| is_head_of_failed_test(line));
+    heads.flat_map(|(at, _)| {
+        let ends = |line: &&str| *line == "failures:" || is_head_of_failed_test(line);
+        let block = lines.get(at + 1..).unwrap_or_default().iter().take_while(move |line| !ends(line));
+        lines.get(at).into_iter().chain(block.take(BLOCK)).copied()
+    })
+}
+
+fn is_head_of_failed_test(line: &str) -> bool {
+    line.starts_with("---- ") && line.ends_with(" ----")
+}
+
+/// A line that a person can read: whole messages stand in the log.
+fn cut(line: &str) -> String {
+    const WIDTH: usize = 400;
+    match line.char_indices().nth(WIDTH) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or(line)),
+        None => line.to_owned(),
+    }
 }
 
 fn log_file(name: &str) -> Result<PathBuf, Failure> {
@@ -225,9 +249,30 @@ mod tests {
             output.push_str(&format!("line {line}\n"));
         }
         let lines = telling_lines(&output);
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         assert_eq!(lines.first(), Some(&"test early::one ... FAILED"));
         assert_eq!(lines.get(1), Some(&"line 60"));
         assert_eq!(lines.last(), Some(&"line 99"));
+    }
+
+    #[test]
+    fn what_a_failed_test_said_is_told_wherever_it_stands() {
+        let mut output = String::from(
+            "test one ... FAILED\n\nfailures:\n\n---- one stdout ----\nleft: 1\nright: 2\n\n\
+             ---- two stdout ----\nno answer\n\nfailures:\n    one\n    two\n",
+        );
+        output.push_str(&"later\n".repeat(100));
+        let lines = telling_lines(&output);
+        let told: Vec<&str> = lines.iter().map(String::as_str).take_while(|line| *line != "later").collect();
+        let heads =
+            ["---- one stdout ----", "left: 1", "right: 2", "", "---- two stdout ----", "no answer", ""];
+        assert_eq!(told, [&["test one ... FAILED"][..], &heads[..]].concat());
+    }
+
+    #[test]
+    fn a_line_too_long_to_read_is_cut() {
+        let lines = telling_lines(&"é".repeat(1_000));
+        assert_eq!(lines, [format!("{}…", "é".repeat(400))]);
     }
 
     #[test]

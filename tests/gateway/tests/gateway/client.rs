@@ -63,7 +63,8 @@ impl Client {
         let (messages, incoming) = channel();
         let (path, headers) = ("/mcp".to_owned(), String::new());
         let (session, open, last_event) = (Arc::default(), Arc::default(), Arc::default());
-        let way = Way::Http(Http { address, path, headers, session, messages, open, last_event });
+        let went = Arc::default();
+        let way = Way::Http(Http { address, path, headers, session, messages, open, last_event, went });
         Self { child: None, way, incoming, next: 1, about: None, heard: Vec::new() }
     }
 
@@ -204,7 +205,16 @@ impl Client {
 
     /// The next message of any kind.
     pub(crate) fn next(&mut self) -> Value {
-        self.incoming.recv_timeout(PATIENCE).expect("an answer within the time")
+        let message = self.incoming.recv_timeout(PATIENCE);
+        message.unwrap_or_else(|_| panic!("no message within the time\n{}", self.how_it_went()))
+    }
+
+    /// What its connections have seen, for whoever must find out why there was no answer.
+    fn how_it_went(&self) -> String {
+        match &self.way {
+            Way::Line(_) => String::new(),
+            Way::Http(http) => http.went.lock().join("\n"),
+        }
     }
 
     pub(crate) fn call(&mut self, tool: &str, arguments: Value) -> Said {
@@ -299,6 +309,8 @@ struct Http {
     messages: Sender<Value>,
     open: Arc<Mutex<Vec<TcpStream>>>,
     last_event: Arc<Mutex<Option<String>>>,
+    /// What was sent on each connection, how it was answered, how the connection ended.
+    went: Arc<Mutex<Vec<String>>>,
 }
 
 #[derive(PartialEq)]
@@ -332,12 +344,27 @@ impl Http {
             body.len(),
         );
         // Whoever is refused early does not read to the end.
-        let _ = stream.write_all(&[head.as_bytes(), body].concat());
+        let sent = stream.write_all(&[head.as_bytes(), body].concat());
+        let beginning: String = String::from_utf8_lossy(body).chars().take(120).collect();
+        let number = {
+            let mut went = self.went.lock();
+            went.push(format!("{method} {beginning}: sent {sent:?}"));
+            went.len() - 1
+        };
         self.open.lock().push(stream.try_clone().unwrap());
         let (session, messages) = (self.session.clone(), self.messages.clone());
-        let last_event = self.last_event.clone();
+        let (last_event, went) = (self.last_event.clone(), self.went.clone());
         let reading = thread::spawn(move || {
-            for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            let mut lines = BufReader::new(stream).lines();
+            let ended = loop {
+                let line = match lines.next() {
+                    Some(Ok(line)) => line,
+                    Some(Err(problem)) => break problem.to_string(),
+                    None => break "closed".to_owned(),
+                };
+                if line.starts_with("HTTP/1.1 ") {
+                    went.lock()[number].push_str(&format!(", {line}"));
+                }
                 if let Some(id) = line.strip_prefix("mcp-session-id: ") {
                     *session.lock() = Some(id.to_owned());
                 }
@@ -349,7 +376,8 @@ impl Http {
                 if let Ok(message @ Value::Object(_)) = serde_json::from_str(text) {
                     let _ = messages.send(message);
                 }
-            }
+            };
+            went.lock()[number].push_str(&format!(", {ended}"));
         });
         if wait == Wait::ForTheEnd {
             reading.join().unwrap();

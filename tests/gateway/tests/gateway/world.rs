@@ -277,6 +277,21 @@ impl World {
     }
 }
 
+impl Drop for World {
+    /// Where a test fails, the folder is often gone before anybody can look into it.
+    fn drop(&mut self) {
+        const LAST: usize = 15;
+        if thread::panicking() {
+            let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+            let lines: Vec<_> = log.lines().collect();
+            eprintln!("{}, the end of its log:", self.way());
+            for line in lines.iter().skip(lines.len().saturating_sub(LAST)) {
+                eprintln!("{line}");
+            }
+        }
+    }
+}
+
 impl Running {
     fn start(ledger: &Path, era: Era) -> Self {
         let (address, child) = (free_address(), Arc::new(Mutex::new(None)));

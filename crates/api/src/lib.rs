@@ -6,6 +6,7 @@
 //! | `endpoint` | the rows that say what can be asked for, by whom, and what is answered |
 //! | `openapi` | the document that is made of them |
 //! | `access` | who may ask |
+//! | `events` | what happens, as it happens |
 //! | `look` | what there is to see, as one finds it over HTTP and with the command line |
 //! | `steer` | what a person changes while it runs |
 //! | `problem`, `answer` | how things are said |
@@ -13,6 +14,7 @@
 mod access;
 mod answer;
 mod endpoint;
+mod events;
 pub mod look;
 mod openapi;
 mod problem;
@@ -34,6 +36,7 @@ use steadfast_executor::{GuardView, Steered};
 use tower::ServiceExt as _;
 
 pub use access::{Access, AdminToken};
+pub use events::EventsAsked;
 pub use problem::{ProblemBody, Wrong};
 
 use crate::access::Who;
@@ -238,6 +241,16 @@ fn endpoints() -> Vec<Endpoint> {
         .asks::<look::HistoryAsked>()
         .gives::<look::History>("the newest that fit")
         .reads_the_store(),
+        Endpoint::new(
+            Method::GET,
+            "/v1/events",
+            "events",
+            "What happens, as it happens",
+            Who::Looker,
+            events::events,
+        )
+        .asks::<EventsAsked>()
+        .gives_text("server-sent events, until you hang up", events::KIND),
         Endpoint::new(
             Method::GET,
             "/v1/config",

@@ -27,6 +27,7 @@
 //! | --- | --- |
 //! | `mapping` | what is told of each fact |
 //! | `logs` | lines, and `tracing` events as lines |
+//! | `feed` | the same lines for readers that come and go |
 //! | `malformed` | which model made which malformed call |
 //! | `metrics` | the catalogue of metrics, the registry, the census of a store |
 //! | `spans`, `otlp` | spans from notices; pushing spans and metrics to a collector |
@@ -34,6 +35,7 @@
 //! | `words` | what things are called |
 
 mod calls;
+mod feed;
 mod labels;
 mod logs;
 mod malformed;
@@ -50,6 +52,7 @@ mod words;
 use std::fmt;
 use std::time::Duration;
 
+pub use feed::{Feed, FeedReader, Happened, Next};
 pub use logs::{Format, InvalidLevel, Level, LogLayer, Logs};
 pub use malformed::MalformedCalls;
 pub use metrics::{CATALOGUE, Census, Description, InvalidNamespace, Kind, Metrics, Namespace, reference};
@@ -82,6 +85,7 @@ impl Default for Options {
 /// Listens to engines and tells what happens.
 pub struct Telemetry {
     logs: Option<Logs>,
+    feed: Feed,
     metrics: Metrics,
     spans: Option<Spans>,
     otlp: Option<Otlp>,
@@ -96,6 +100,7 @@ impl Telemetry {
         let meter = otlp.as_ref().map(Otlp::meter);
         Ok(Self {
             logs: options.logs,
+            feed: Feed::default(),
             metrics: Metrics::new(&options.namespace, options.most_tools, meter.as_ref()),
             spans: otlp.as_ref().map(Otlp::spans),
             otlp,
@@ -107,6 +112,11 @@ impl Telemetry {
     /// What was counted.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// What happens, as it happens.
+    pub fn feed(&self) -> &Feed {
+        &self.feed
     }
 
     /// Writes and pushes what is left, within the limit. Blocks: call it where that does no harm.

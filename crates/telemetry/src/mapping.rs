@@ -381,7 +381,7 @@ impl Telemetry {
         event: &'static str,
         fields: &[(&'static str, Field<'_>)],
     ) {
-        if !self.logs.as_ref().is_some_and(|logs| logs.wants(level)) {
+        if !self.is_told(level) {
             return;
         }
         let (request, target) = (of.about.request, &of.about.envelope.target);
@@ -406,9 +406,21 @@ impl Telemetry {
         at: Timestamp,
         fields: &[&[(&'static str, Field<'_>)]],
     ) {
-        if let Some(logs) = &self.logs {
-            logs.write(level, event, at, fields);
+        if !self.is_told(level) {
+            return;
         }
+        let entry = logs::Entry::of(level, event, at, fields);
+        if self.feed.wants(level) {
+            self.feed.write(&entry);
+        }
+        if let Some(logs) = &self.logs {
+            logs.write_entry(entry);
+        }
+    }
+
+    /// Whether such a line is for anybody.
+    fn is_told(&self, level: Level) -> bool {
+        self.logs.as_ref().is_some_and(|logs| logs.wants(level)) || self.feed.wants(level)
     }
 }
 

@@ -6,6 +6,7 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+mod events;
 mod looking;
 mod steering;
 mod support;

@@ -38,7 +38,7 @@ impl<'a> Field<'a> {
 /// What a line will say. Whoever tells something waits for no more than the copy of it: secrets are looked for, and the
 /// line is written, by the thread that writes.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     at: Timestamp,
     level: Level,
     event: Kept,
@@ -55,8 +55,22 @@ enum Kept {
 }
 
 impl Entry {
+    /// A fact of ours, with these fields.
+    pub(crate) fn of(
+        level: Level,
+        event: &'static str,
+        at: Timestamp,
+        fields: &[&[(&'static str, Field<'_>)]],
+    ) -> Self {
+        let mut entry = Self::new(level, event, at);
+        for (name, field) in fields.iter().copied().flatten() {
+            entry.field(name, field);
+        }
+        entry
+    }
+
     /// A fact of ours.
-    pub(super) fn new(level: Level, event: &'static str, at: Timestamp) -> Self {
+    pub(crate) fn new(level: Level, event: &'static str, at: Timestamp) -> Self {
         Self { at, level, event: Kept::Word(event), fields: Vec::with_capacity(FIELDS) }
     }
 
@@ -65,7 +79,7 @@ impl Entry {
         Self { at, level, event: Kept::Text(beginning(event).into()), fields: Vec::new() }
     }
 
-    pub(super) fn field(&mut self, name: &'static str, field: &Field<'_>) {
+    pub(crate) fn field(&mut self, name: &'static str, field: &Field<'_>) {
         let kept = match *field {
             Field::Text(text) => Kept::Text(beginning(text).into()),
             Field::Own(text) => Kept::Own(text.into()),
@@ -76,8 +90,20 @@ impl Entry {
         self.fields.push((name, kept));
     }
 
+    pub(crate) fn level(&self) -> Level {
+        self.level
+    }
+
+    /// What a fact of ours is called.
+    pub(crate) fn name(&self) -> &'static str {
+        match &self.event {
+            Kept::Word(word) => word,
+            Kept::Text(_) | Kept::Own(_) | Kept::Number(_) | Kept::Flag(_) => "log",
+        }
+    }
+
     /// Adds the line.
-    pub(super) fn write(&self, format: Format, shown: &mut Shown, out: &mut String) {
+    pub(crate) fn write(&self, format: Format, shown: &mut Shown, out: &mut String) {
         match format {
             Format::Json => {
                 let _ = write!(
@@ -131,7 +157,7 @@ impl Kept {
 /// What may be shown of a text. The names of tools, servers and conversations come again and again, and to look for secrets
 /// in them costs more than the rest of a line.
 #[derive(Debug, Default)]
-pub(super) struct Shown {
+pub(crate) struct Shown {
     harmless: HashSet<Box<str>>,
 }
 

@@ -20,8 +20,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use steadfast_core::Timestamp;
 
 pub use layer::LogLayer;
-pub(crate) use line::Field;
-use line::{Entry, Shown};
+pub(crate) use line::{Entry, Field, Shown};
 pub(crate) use writer::Writer;
 
 /// How much is told.
@@ -152,14 +151,16 @@ impl Logs {
         at: Timestamp,
         fields: &[&[(&'static str, Field<'_>)]],
     ) {
-        if !self.wants(level) {
-            return;
+        if self.wants(level) {
+            self.writer.write(Entry::of(level, event, at, fields));
         }
-        let mut entry = Entry::new(level, event, at);
-        for (name, field) in fields.iter().copied().flatten() {
-            entry.field(name, field);
+    }
+
+    /// The same with a line that is there already.
+    pub(crate) fn write_entry(&self, entry: Entry) {
+        if self.wants(entry.level()) {
+            self.writer.write(entry);
         }
-        self.writer.write(entry);
     }
 }
 

@@ -1,0 +1,108 @@
+//! What happens, as it happens: server-sent events, one for each line that the log would have at its most talkative.
+//!
+//! Whoever was away says what it has seen last, and goes on behind it. What is not kept any more is told as missed.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State as Shared;
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use http::{HeaderMap, StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use steadfast::{Feed, FeedReader, Happened, Next};
+use tokio::time::timeout;
+
+use crate::answer::{Asked, whole};
+use crate::problem::Problem;
+use crate::{Answered, State};
+
+/// The media type of server-sent events.
+pub(crate) const KIND: &str = "text/event-stream";
+/// How long a connection may be silent: whoever stands between must not take it for dead.
+const SILENT: Duration = Duration::from_secs(15);
+
+/// Which events are wanted.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EventsAsked {
+    /// Those about calls of this tool: `namespace/tool`.
+    tool: Option<String>,
+    /// Those of this name.
+    event: Option<String>,
+    /// Those behind this one, as the header `Last-Event-ID` says it, for whoever cannot send one.
+    behind: Option<String>,
+}
+
+pub(crate) async fn events(
+    Shared(State(inner)): Shared<State>,
+    headers: HeaderMap,
+    Asked(asked): Asked<EventsAsked>,
+) -> Answered {
+    let feed = inner.steadfast.telemetry().feed();
+    let last = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default());
+    let behind = last.or(asked.behind.as_deref()).map(|id| number(feed, id)).transpose()?;
+    let wanted = Wanted { life: feed.life(), tool: asked.tool, event: asked.event };
+    // A first line at once: whoever connects knows that it is.
+    let beginning = Some(Bytes::from_static(b": here is what happens\n\n"));
+    let stream = unfold((feed.read(behind), wanted, beginning), async |(mut reader, wanted, beginning)| {
+        let piece = match beginning {
+            Some(beginning) => beginning,
+            None => next(&mut reader, &wanted).await,
+        };
+        Some((Ok::<_, Infallible>(piece), (reader, wanted, None)))
+    });
+    Ok(whole(StatusCode::OK, KIND, Body::from_stream(stream)))
+}
+
+/// The number of an event, or none that was where it is one of another life of this process.
+fn number(feed: &Feed, id: &str) -> Result<u64, Problem> {
+    let parts = id
+        .split_once('-')
+        .and_then(|(life, number)| Some((u64::from_str_radix(life, 16).ok()?, number.parse::<u64>().ok()?)));
+    match parts {
+        Some((life, number)) if life == feed.life() => Ok(number),
+        Some(_) => Ok(0),
+        None => Err(Problem::bad_request(format!(
+            "Last-Event-ID: `{id}` is the name of no event; send it as it came, or none to hear what happens from now on"
+        ))),
+    }
+}
+
+struct Wanted {
+    life: u64,
+    tool: Option<String>,
+    event: Option<String>,
+}
+
+/// The next piece of the stream. A connection on which nothing is to be told is kept alive.
+async fn next(reader: &mut FeedReader, wanted: &Wanted) -> Bytes {
+    loop {
+        match timeout(SILENT, reader.next()).await {
+            Ok(Next::Happened(line)) if wanted.has(&line) => {
+                let Happened { number, event, text } = &*line;
+                return format!("id: {:x}-{number}\nevent: {event}\ndata: {text}\n\n", wanted.life).into();
+            }
+            Ok(Next::Happened(_)) => {}
+            Ok(Next::Missed(missed)) => {
+                return format!("event: missed\ndata: {{\"missed\":{missed}}}\n\n").into();
+            }
+            Err(_) => return Bytes::from_static(b": nothing happens\n\n"),
+        }
+    }
+}
+
+impl Wanted {
+    fn has(&self, line: &Happened) -> bool {
+        let of_tool = |tool: &str| {
+            let fields: Value = serde_json::from_str(&line.text).unwrap_or_default();
+            let text = |name| fields.get(name).and_then(Value::as_str).unwrap_or_default();
+            tool.split_once('/') == Some((text("toolNamespace"), text("toolName")))
+        };
+        self.event.as_deref().is_none_or(|event| event == line.event)
+            && self.tool.as_deref().is_none_or(of_tool)
+    }
+}

@@ -1,0 +1,114 @@
+//! What happens, as it happens.
+
+use axum::response::Response;
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Empty};
+use serde_json::Value;
+use steadfast::{Answer, Attempt, Steadfast, call, output};
+use steadfast_api::Api;
+
+use crate::support::{api, get};
+
+/// A connection on which events come.
+struct Listening(Response);
+
+/// One event.
+#[derive(Debug)]
+struct Event {
+    id: String,
+    name: String,
+    data: Value,
+}
+
+async fn listen(api: &Api, path: &str, last: Option<&str>) -> Listening {
+    let mut request = Request::get(path).header("host", "127.0.0.1");
+    if let Some(last) = last {
+        request = request.header("last-event-id", last);
+    }
+    let response = api.respond(request.body(Empty::<Bytes>::new()).unwrap()).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    Listening(response)
+}
+
+impl Listening {
+    /// The next event. Each comes as a piece of its own.
+    async fn next(&mut self) -> Event {
+        loop {
+            let piece = self.0.body_mut().frame().await.unwrap().unwrap().into_data().unwrap();
+            let text = String::from_utf8(piece.to_vec()).unwrap();
+            assert!(text.ends_with("\n\n"), "{text:?}");
+            let field =
+                |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+            if let Some(name) = field("event") {
+                return Event {
+                    id: field("id").unwrap_or_default().to_owned(),
+                    name: name.to_owned(),
+                    data: serde_json::from_str(field("data").unwrap()).unwrap(),
+                };
+            }
+        }
+    }
+
+    /// The next of this name.
+    async fn named(&mut self, name: &str) -> Event {
+        loop {
+            let event = self.next().await;
+            if event.name == name {
+                return event;
+            }
+        }
+    }
+}
+
+async fn pay(steadfast: &Steadfast, tool: &str, session: &str) {
+    let tool = call("bank", tool).params(&[("to", "sk-live-4f9a8b7c6d5e4f3a2b1c")]).session(session);
+    steadfast.call(tool.envelope().unwrap(), async |_: Attempt| -> Answer { Ok(output("paid")) }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_listens_hears_of_a_call_as_it_happens() {
+    let (api, steadfast) = api().await;
+    let mut listening = listen(&api, "/v1/events", None).await;
+    pay(&steadfast, "pay", "s-7").await;
+    let started = listening.next().await;
+    assert_eq!((&*started.name, &started.data["sessionKey"]), ("tool_call_start", &"s-7".into()));
+    let ended = listening.named("tool_call_end").await;
+    assert_eq!(ended.data["requestId"], started.data["requestId"]);
+    assert_eq!(ended.data["event"], "tool_call_end", "what is told is what the log has");
+    assert!(!format!("{ended:?}").contains("sk-live"), "{ended:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_was_away_goes_on_behind_what_it_has_seen() {
+    let (api, steadfast) = api().await;
+    let mut listening = listen(&api, "/v1/events", None).await;
+    pay(&steadfast, "pay", "first").await;
+    let seen = listening.named("tool_call_end").await.id;
+    drop(listening);
+    pay(&steadfast, "pay", "second").await;
+    for mut again in [
+        listen(&api, "/v1/events", Some(&seen)).await,
+        listen(&api, &format!("/v1/events?behind={seen}"), None).await,
+    ] {
+        assert_eq!(again.named("tool_call_start").await.data["sessionKey"], "second");
+    }
+    let mut other_life = listen(&api, "/v1/events", Some("1-1")).await;
+    assert_eq!(other_life.named("tool_call_start").await.data["sessionKey"], "first", "all that is known");
+    let (status, wrong) = get(&api, "/v1/events?behind=yesterday").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(wrong["error"]["message"].as_str().unwrap().contains("`yesterday`"), "{wrong}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_can_be_those_of_one_tool_and_of_one_name() {
+    let (api, steadfast) = api().await;
+    let mut of_tool = listen(&api, "/v1/events?tool=bank/other", None).await;
+    let mut of_name = listen(&api, "/v1/events?event=tool_call_end", None).await;
+    pay(&steadfast, "pay", "first").await;
+    pay(&steadfast, "other", "second").await;
+    assert_eq!(of_tool.next().await.data["sessionKey"], "second");
+    let ends = [of_name.next().await, of_name.next().await].map(|event| event.data["sessionKey"].clone());
+    assert_eq!(ends, ["first", "second"]);
+}

@@ -1,0 +1,243 @@
+//! What happens, as it happens, for readers that come and go: the lines of the log, whatever its level, each with a number.
+//!
+//! Whoever was away for a moment goes on behind the last number that it has seen. Nothing is made while nobody reads, so
+//! that a call pays for it only while somebody looks.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::logs::{self, Entry, Format, Level, Shown};
+
+/// What happens. Cheap to clone; all clones are one.
+#[derive(Clone, Debug)]
+pub struct Feed(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kept: Mutex<Kept>,
+    /// The number of the last line.
+    last: watch::Sender<u64>,
+    /// Until when lines are made, in milliseconds since the beginning: every fact of every call looks here.
+    until: AtomicU64,
+    began: Instant,
+    /// Tells numbers of this feed from those of another.
+    life: u64,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The newest, of which the last has the last number.
+    lines: VecDeque<Arc<Happened>>,
+    shown: Shown,
+    readers: usize,
+}
+
+/// Something that happened.
+#[derive(Debug)]
+pub struct Happened {
+    /// One more than that of what happened before it.
+    pub number: u64,
+    /// What it is called, as in the log.
+    pub event: &'static str,
+    /// All that is told of it: a JSON object without line breaks, redacted.
+    pub text: Box<str>,
+}
+
+/// What a reader gets.
+#[derive(Clone, Debug)]
+pub enum Next {
+    /// The next that happened.
+    Happened(Arc<Happened>),
+    /// So many happened that are not kept any more. What is kept comes next.
+    Missed(u64),
+}
+
+/// How many are kept for readers that were away or are slow.
+const MOST: usize = 1024;
+/// How long a reader may be away without missing what happens meanwhile.
+const AWAY: Duration = Duration::from_secs(60);
+/// Nobody reads, and nobody did lately.
+const NEVER: u64 = 0;
+/// Somebody reads.
+const ALWAYS: u64 = u64::MAX;
+
+impl Default for Feed {
+    fn default() -> Self {
+        let (last, until, began) = (watch::Sender::new(0), AtomicU64::new(NEVER), Instant::now());
+        let life = logs::now().as_millis();
+        Self(Arc::new(Inner { kept: Mutex::default(), last, until, began, life }))
+    }
+}
+
+impl Feed {
+    /// Reads what happens behind this number, or from now on.
+    pub fn read(&self, behind: Option<u64>) -> FeedReader {
+        let last = {
+            let mut kept = self.0.kept.lock();
+            kept.readers += 1;
+            self.0.until.store(ALWAYS, Ordering::Relaxed);
+            *self.0.last.borrow()
+        };
+        // A number that never was is one of another life of this process: all that is known is new.
+        let behind = behind.map_or(last, |number| if number > last { 0 } else { number });
+        FeedReader { feed: self.clone(), behind, news: self.0.last.subscribe() }
+    }
+
+    /// Tells its numbers from those that another process gave.
+    pub fn life(&self) -> u64 {
+        self.0.life
+    }
+
+    /// Whether such a line is for anybody.
+    pub(crate) fn wants(&self, level: Level) -> bool {
+        let is_read = match self.0.until.load(Ordering::Relaxed) {
+            NEVER => false,
+            ALWAYS => true,
+            until => self.0.now() < until,
+        };
+        is_read && level <= Level::Debug
+    }
+
+    pub(crate) fn write(&self, entry: &Entry) {
+        let mut kept = self.0.kept.lock();
+        let mut text = String::new();
+        entry.write(Format::Json, &mut kept.shown, &mut text);
+        let number = *self.0.last.borrow() + 1;
+        if kept.lines.len() >= MOST {
+            kept.lines.pop_front();
+        }
+        let (event, text) = (entry.name(), text.trim_end().into());
+        kept.lines.push_back(Arc::new(Happened { number, event, text }));
+        // Under the lock, so that numbers come in order.
+        self.0.last.send_replace(number);
+    }
+}
+
+impl Inner {
+    fn now(&self) -> u64 {
+        steadfast_core::millis(self.began.elapsed())
+    }
+}
+
+/// Reads what happens. As long as there is one, everything is told.
+#[derive(Debug)]
+pub struct FeedReader {
+    feed: Feed,
+    behind: u64,
+    news: watch::Receiver<u64>,
+}
+
+impl FeedReader {
+    /// Waits for what happens next.
+    pub async fn next(&mut self) -> Next {
+        loop {
+            if let Some(next) = self.at_hand() {
+                return next;
+            }
+            if self.news.changed().await.is_err() {
+                // The feed that it keeps itself is gone: it never is.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    fn at_hand(&mut self) -> Option<Next> {
+        let last = *self.news.borrow_and_update();
+        if self.behind >= last {
+            return None;
+        }
+        let kept = self.feed.0.kept.lock();
+        let first = kept.lines.front().map_or(last + 1, |line| line.number);
+        if first > self.behind + 1 {
+            let missed = first - self.behind - 1;
+            self.behind += missed;
+            return Some(Next::Missed(missed));
+        }
+        let at = usize::try_from(self.behind + 1 - first).ok()?;
+        let line = kept.lines.get(at)?.clone();
+        self.behind = line.number;
+        Some(Next::Happened(line))
+    }
+}
+
+impl Drop for FeedReader {
+    fn drop(&mut self) {
+        let feed = &self.feed.0;
+        let mut kept = feed.kept.lock();
+        kept.readers -= 1;
+        if kept.readers == 0 {
+            feed.until.store(feed.now() + steadfast_core::millis(AWAY), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::Timestamp;
+
+    use super::*;
+    use crate::logs::Field;
+
+    fn tell(feed: &Feed, text: &str) {
+        let mut entry = Entry::new(Level::Debug, "told", Timestamp::from_millis(0));
+        entry.field("text", &Field::Text(text));
+        feed.write(&entry);
+    }
+
+    async fn read(reader: &mut FeedReader) -> String {
+        match reader.next().await {
+            Next::Happened(line) => format!("{} {} {}", line.number, line.event, line.text),
+            Next::Missed(number) => format!("missed {number}"),
+        }
+    }
+
+    #[test]
+    fn nothing_is_made_while_nobody_reads() {
+        let feed = Feed::default();
+        assert!(!feed.wants(Level::Error));
+        let reader = feed.read(None);
+        assert!(feed.wants(Level::Debug) && !feed.wants(Level::Trace));
+        drop(reader);
+        assert!(feed.wants(Level::Debug), "whoever was away for a moment misses nothing");
+        feed.0.until.fetch_sub(steadfast_core::millis(AWAY), Ordering::Relaxed);
+        assert!(!feed.wants(Level::Error));
+    }
+
+    #[tokio::test]
+    async fn a_reader_gets_what_happens_from_now_on_or_behind_what_it_has() {
+        let feed = Feed::default();
+        tell(&feed, "before");
+        let mut reader = feed.read(None);
+        tell(&feed, "a");
+        tell(&feed, "password=hunter2-and-more");
+        let line = |number, text| {
+            format!(
+                r#"{number} told {{"time":"1970-01-01T00:00:00.000Z","level":"debug","event":"told","text":"{text}"}}"#
+            )
+        };
+        assert_eq!(read(&mut reader).await, line(2, "a"));
+        assert_eq!(read(&mut reader).await, line(3, "password=[redacted]"));
+        assert_eq!(read(&mut feed.read(Some(1))).await, line(2, "a"));
+        assert_eq!(read(&mut feed.read(Some(99))).await, line(1, "before"), "a number of another life");
+        let waiting = tokio::spawn(async move { read(&mut reader).await });
+        tokio::task::yield_now().await;
+        tell(&feed, "b");
+        assert_eq!(waiting.await.unwrap(), line(4, "b"));
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_is_too_slow_is_told_what_it_missed() {
+        let feed = Feed::default();
+        let mut reader = feed.read(None);
+        for number in 0..MOST + 3 {
+            tell(&feed, &number.to_string());
+        }
+        assert_eq!(read(&mut reader).await, "missed 3");
+        assert!(read(&mut reader).await.starts_with("4 "));
+    }
+}

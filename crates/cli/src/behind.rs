@@ -86,7 +86,7 @@ pub(crate) fn of_config(server: &Server) -> Result<Configured, Failure> {
             (Sharing::PerSession { most: 1024 }, start)
         }
     };
-    Ok(Configured { name: server.name.clone(), prefix: None, sharing, start })
+    Ok(Configured::new(server.name.clone(), sharing, start))
 }
 
 /// The variables that are not settings and secrets of our own.
@@ -98,7 +98,7 @@ fn not_ours(
 
 /// A server of which each session has its own.
 fn alone(name: Namespace, start: Start) -> Configured {
-    Configured { name, prefix: None, sharing: Sharing::PerSession { most: MOST_SESSIONS }, start }
+    Configured::new(name, Sharing::PerSession { most: MOST_SESSIONS }, start)
 }
 
 /// A server that runs as a child of ours.

@@ -18,7 +18,7 @@ use steadfast_mcp::raw::RawJson;
 use crate::made::answer_of;
 use crate::news::News;
 use crate::outbox::Outbox;
-use crate::server::Server;
+use crate::server::{Hear, Server};
 use crate::servers::Behind;
 use crate::who::{Connection, Said};
 
@@ -145,7 +145,9 @@ impl Tool for Upstream {
     fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
         let wanted = match self {
             Self::At { server, outbox, request, news } => {
-                Ok((server.clone(), outbox.clone(), news.clone(), sent(request, &attempt)))
+                let pulse = attempt.clone();
+                let hear = news.clone().map(|news| news.hear(move || pulse.progress()));
+                Ok((server.clone(), outbox.clone(), hear, sent(request, &attempt)))
             }
             Self::Nowhere { why } => {
                 let refusal = Message::error_response(None, code::INVALID_PARAMS, why, None);
@@ -154,9 +156,9 @@ impl Tool for Upstream {
         };
         async move {
             match wanted {
-                Ok((server, outbox, news, sent)) => {
+                Ok((server, outbox, hear, sent)) => {
                     outbox.is_behind().await;
-                    run(server, sent, news, attempt).await
+                    run(server, sent, hear, attempt).await
                 }
                 Err(refused) => refused,
             }
@@ -165,7 +167,7 @@ impl Tool for Upstream {
 }
 
 /// A request as the server gets it: with the key, the number of the attempt and the time that is left.
-fn sent(request: &Message, attempt: &Attempt) -> Message {
+pub(crate) fn sent(request: &Message, attempt: &Attempt) -> Message {
     if attempt.modes.are_off() {
         return request.clone();
     }
@@ -182,10 +184,9 @@ fn sent(request: &Message, attempt: &Attempt) -> Message {
     sent.finish()
 }
 
-async fn run(server: Arc<Server>, sent: Message, news: Option<Arc<News>>, attempt: Attempt) -> Answer {
+/// Sends it, and waits for the answer as long as it is wanted.
+pub(crate) async fn run(server: Arc<Server>, sent: Message, hear: Option<Hear>, attempt: Attempt) -> Answer {
     server.handshake.spoke();
-    let pulse = attempt.clone();
-    let hear = news.map(|news| news.hear(move || pulse.progress()));
     let mut place = server.send(&sent, hear).await?;
     let answer = tokio::select! {
         answer = place.answer() => Some(answer),

@@ -24,6 +24,11 @@ impl Catalog {
         self.0.read().get(name).cloned()
     }
 
+    /// How many tools are known.
+    pub(crate) fn len(&self) -> usize {
+        self.0.read().len()
+    }
+
     /// A server listed its tools. The first page is the beginning of a new list.
     pub(crate) fn learn(&self, request: &Message, response: &Message) {
         let Some(list) = response.result().and_then(|result| raw::get(result, "tools")) else { return };

@@ -21,6 +21,8 @@
 //! | `who` | who is calling, and by what a call is known again |
 //! | `made` | the message that a client gets for what a call came to |
 //! | `catalog` | what is known of a server's tools |
+//! | `direct` | the tools of servers for callers that speak no MCP |
+//! | `look` | what there is to see of servers and sessions |
 //! | `listen` | clients over HTTP and their sessions |
 //! | `wrap` | a client on a line |
 //! | `memory` | sessions that outlive us |
@@ -33,9 +35,11 @@ mod call;
 mod catalog;
 mod client;
 mod configured;
+mod direct;
 mod joined;
 mod listen;
 mod local;
+mod look;
 mod made;
 mod memory;
 mod merge;
@@ -52,8 +56,10 @@ mod who;
 mod wrap;
 
 pub use configured::{Configured, Sharing, Start};
+pub use direct::{Direct, DirectTool};
 pub use listen::{Door, Listener};
 pub use local::{namespace_of, namespace_of_url};
+pub use look::{EndView, InstanceState, InstanceView, ServerView, SessionView};
 pub use pool::Pool;
 pub use reliability::Caller;
 pub use server::Backend;

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Reply};
 use crate::configured::{Configured, Sharing};
+use crate::look::SessionView;
 use crate::memory::{Agreements, Memory};
 use crate::pool::{Pool, Sharers};
 use crate::reliability;
@@ -102,6 +103,13 @@ impl Listener {
         let (sessions, sessionless) = (Mutex::default(), Mutex::default());
         let ended = AtomicU64::new(0);
         Arc::new(Self { door, sessions, sessionless, ended, stop: CancellationToken::new() })
+    }
+
+    /// The clients that are connected.
+    pub fn look(&self) -> Vec<SessionView> {
+        let mut attached: Vec<_> = self.sessions.lock().values().cloned().collect();
+        attached.extend(self.sessionless.lock().values().cloned());
+        attached.iter().map(|one| one.look(&self.door.name)).collect()
     }
 
     /// Ends sessions that are not used any more, until it is dropped.
@@ -394,6 +402,18 @@ impl Front for Listener {
 }
 
 impl Attached {
+    fn look(&self, door: &str) -> SessionView {
+        let connection = self.session.connection();
+        SessionView {
+            session: connection.session.as_ref().map(ToString::to_string),
+            door: door.to_owned(),
+            actor: connection.actor.to_string(),
+            silent_ms: steadfast_core::millis(self.heard.lock().elapsed()),
+            listens: self.streams.as_ref().is_some_and(|streams| streams.is_listening()),
+            waiting: self.session.waiting(),
+        }
+    }
+
     fn is_idle(&self) -> bool {
         self.is_silent_for(if self.session.has_begun() { IDLE } else { STILLBORN })
     }

@@ -9,7 +9,7 @@ use steadfast_core::id::{Digest, Namespace};
 use steadfast_mcp::http::front::Principal;
 
 use crate::configured::Configured;
-use crate::server::{Handshake, Server};
+use crate::server::Handshake;
 use crate::servers::Behind;
 use crate::shared::Shared;
 
@@ -33,8 +33,7 @@ impl Pool {
     pub(crate) fn get(&self, configured: &Configured, sharers: &Sharers) -> Behind {
         let mut all = self.0.lock();
         let shared = all.entry((configured.name.clone(), sharers.clone())).or_insert_with(|| {
-            let (server, keeping) =
-                Server::new(configured.name.clone(), (configured.start)(), Handshake::default());
+            let (server, keeping) = configured.make(Handshake::default());
             Shared::new(server, keeping)
         });
         // Known before anybody else can look for what is not used: whoever gets it joins it in a moment.

@@ -199,6 +199,15 @@ impl Session {
         tokio::time::sleep(LAST_ANSWERS).await;
     }
 
+    pub(crate) const fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// How many requests its client waits for.
+    pub(crate) fn waiting(&self) -> usize {
+        self.running.lock().len()
+    }
+
     /// Whether the client waits for anything. An answer that got lost is nothing that it waits for: it may never come back
     /// for it.
     pub(crate) fn is_busy(&self) -> bool {

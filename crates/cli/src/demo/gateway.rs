@@ -55,7 +55,7 @@ impl Gateway {
             .await?;
         let name = Namespace::new("bank").map_err(|error| Failure::World(error.to_string()))?;
         let start = behind::child(launch, leash, RestartPolicy::default());
-        let bank = Configured { name, prefix: None, sharing: Sharing::PerSession { most: 64 }, start };
+        let bank = Configured::new(name, Sharing::PerSession { most: 64 }, start);
         let doors = vec![(PATH.to_owned(), vec![bank])];
         let access = Access::of_everybody_here();
         let listened = Listened::open(&steadfast, address, &Hosts::default(), access, doors).await?;

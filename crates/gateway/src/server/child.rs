@@ -13,6 +13,8 @@ use steadfast_process::{End, Incarnation, IncarnationNumber, Incarnations, Sent,
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::look::{EndView, InstanceState, InstanceView};
+
 use super::{Ears, FromServer, HANDSHAKE, Life, Place, Recovery, Server, TOLD, gone};
 
 /// The way to a child.
@@ -34,12 +36,26 @@ impl From<IncarnationNumber> for Life {
     }
 }
 
+/// How much of what it wrote to stderr is shown.
+const LINES_SHOWN: usize = 20;
 /// How long the end of a server that closed its output is waited for, to tell what it died of.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 impl Child {
     pub(super) fn new(supervisor: Supervisor) -> Self {
         Self { supervisor, line: watch::Sender::new(None) }
+    }
+
+    /// How it stands, with so many tools.
+    pub(super) fn look(&self, tools: usize) -> InstanceView {
+        let status = self.supervisor.status().borrow().clone();
+        InstanceView {
+            state: InstanceState::from(&status.state),
+            restarts: status.restarts,
+            last_end: status.last_end.map(|last| EndView { at_ms: last.at, why: last.end.to_string() }),
+            stderr: self.supervisor.stderr().tail(LINES_SHOWN),
+            tools,
+        }
     }
 
     pub(super) async fn send(&self, server: &Server, request: &Message, ears: Ears) -> Result<Place, Fault> {

@@ -30,6 +30,7 @@ use self::pending::{Ears, Pending};
 pub(crate) use self::pending::{Hear, Place};
 use self::remote::Remote;
 use crate::catalog::Catalog;
+use crate::look::{InstanceState, InstanceView};
 
 /// How a server is reached.
 pub enum Backend {
@@ -115,6 +116,21 @@ impl Server {
         let (breaker, owner) = (SharedBreaker::new(Breaker::default()), OnceLock::new());
         let server = Arc::new(Self { name, handshake, catalog, breaker, bridge, pending, owner, way });
         (server, Keeping(incarnations))
+    }
+
+    /// How it stands.
+    pub(crate) fn look(&self) -> InstanceView {
+        let tools = self.catalog.len();
+        match &self.way {
+            Way::Child(child) => child.look(tools),
+            Way::Remote(_) => InstanceView {
+                state: InstanceState::Elsewhere,
+                restarts: 0,
+                last_end: None,
+                stderr: Vec::new(),
+                tools,
+            },
+        }
     }
 
     /// Keeps it, and tells its owner what it does by itself.

@@ -17,6 +17,8 @@ use crate::problem::Problem;
 pub(crate) enum Who {
     /// Whoever reaches us.
     Anyone,
+    /// Whoever may make calls.
+    Caller,
     /// Whoever may see what happens here.
     Looker,
     /// The person who runs this, and nobody else.
@@ -87,6 +89,7 @@ impl Who {
     pub(crate) fn admits(self, caller: &Caller) -> Result<(), Problem> {
         match (self, caller) {
             (Self::Anyone, _)
+            | (Self::Caller, Caller::Admin | Caller::Client(_) | Caller::Local)
             | (Self::Looker, Caller::Admin | Caller::Local)
             | (Self::Admin, Caller::Admin) => Ok(()),
             (Self::Admin, Caller::Client(_)) => {
@@ -94,6 +97,9 @@ impl Who {
             }
             (Self::Admin, Caller::Local | Caller::Stranger) => Err(Problem::unauthorized(
                 "send the admin token: `Authorization: Bearer …`; it lies in the folder of the state as `admin-token`",
+            )),
+            (Self::Caller, Caller::Stranger) => Err(Problem::unauthorized(
+                "send the token of a client: `Authorization: Bearer …`; it is what STEADFAST_TOKEN was set to",
             )),
             (Self::Looker, Caller::Client(_)) => Err(Problem::forbidden(
                 "the token of a client makes calls; to see what happens here takes the admin token",
@@ -145,6 +151,15 @@ mod tests {
         }
         let client = ask(&closed, Who::Looker, &[(AUTHORIZATION, "Bearer agent")]);
         assert_eq!(client, Err(StatusCode::FORBIDDEN), "an agent does not see what others do");
+    }
+
+    #[test]
+    fn sf_7_calling_needs_a_token_where_clients_have_one() {
+        let (open, closed) = (access(false), access(true));
+        assert_eq!(ask(&open, Who::Caller, &[]), Ok(()));
+        assert_eq!(ask(&closed, Who::Caller, &[]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(ask(&closed, Who::Caller, &[(AUTHORIZATION, "Bearer agent")]), Ok(()));
+        assert_eq!(ask(&closed, Who::Caller, &[(AUTHORIZATION, "Bearer person")]), Ok(()));
     }
 
     #[test]

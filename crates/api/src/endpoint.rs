@@ -1,10 +1,13 @@
 //! What can be asked for, one row for each: who may, what goes in, what comes out. The router and the OpenAPI document are
 //! both made of these rows, so that neither knows something that the other does not.
 
+use std::collections::BTreeSet;
+
 use axum::handler::Handler;
 use axum::routing::{MethodRouter, delete, get, post, put};
 use http::{Method, StatusCode};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
+use steadfast_core::code::Code;
 
 use crate::State;
 use crate::access::Who;
@@ -22,6 +25,8 @@ pub(crate) struct Endpoint {
     pub(crate) who: Who,
     /// The fields behind the `?`: an object.
     pub(crate) query: Option<Shape>,
+    /// Headers that it heeds, and what they mean.
+    pub(crate) headers: Vec<(&'static str, &'static str)>,
     /// What the body must be.
     pub(crate) takes: Option<Shape>,
     pub(crate) gives: Vec<Gives>,
@@ -77,12 +82,18 @@ impl Endpoint {
         if path.contains('{') {
             gives.push(wrong(StatusCode::NOT_FOUND, "there is no such thing"));
         }
-        Self { method, path, name, what, who, query: None, takes: None, gives, route }
+        Self { method, path, name, what, who, query: None, headers: Vec::new(), takes: None, gives, route }
     }
 
     /// The fields behind its `?`.
     pub(crate) fn asks<T: JsonSchema>(mut self) -> Self {
         self.query = Some(shape::<T>);
+        self
+    }
+
+    /// A header that it heeds.
+    pub(crate) fn heeds(mut self, header: &'static str, what: &'static str) -> Self {
+        self.headers.push((header, what));
         self
     }
 
@@ -99,9 +110,31 @@ impl Endpoint {
         self
     }
 
+    /// It cannot be done at all for now.
+    pub(crate) fn or_unavailable(mut self) -> Self {
+        self.gives.push(wrong(StatusCode::SERVICE_UNAVAILABLE, "it cannot be done for now"));
+        self
+    }
+
     /// The answer when all is well.
     pub(crate) fn gives<T: JsonSchema>(self, when: &'static str) -> Self {
         self.also(StatusCode::OK, when, Content::Json(shape::<T>))
+    }
+
+    /// What a call came to, with the status that goes with it.
+    pub(crate) fn gives_what_came_of_a_call<T: JsonSchema>(self) -> Self {
+        let statuses: BTreeSet<u16> = Code::ALL.iter().map(|code| code.http_status()).collect();
+        let statuses = statuses.into_iter().filter_map(|status| StatusCode::from_u16(status).ok());
+        statuses.fold(self.gives::<T>("the call succeeded, or its tool said no"), |endpoint, status| {
+            match status {
+                StatusCode::OK => endpoint,
+                status => endpoint.also(
+                    status,
+                    "the call did not succeed: `error.code` says why",
+                    Content::Json(shape::<T>),
+                ),
+            }
+        })
     }
 
     /// The same as text.

@@ -6,6 +6,9 @@
 //! | `endpoint` | the rows that say what can be asked for, by whom, and what is answered |
 //! | `openapi` | the document that is made of them |
 //! | `access` | who may ask |
+//! | `calls` | calls of tools, and of those that hosts run themselves |
+//! | `shelf` | where the tools are |
+//! | `reports` | what hosts say of tools that they ran without us |
 //! | `events` | what happens, as it happens |
 //! | `look` | what there is to see, as one finds it over HTTP and with the command line |
 //! | `steer` | what a person changes while it runs |
@@ -13,11 +16,14 @@
 
 mod access;
 mod answer;
+pub mod calls;
 mod endpoint;
 mod events;
 pub mod look;
 mod openapi;
 mod problem;
+pub mod reports;
+mod shelf;
 pub mod steer;
 
 use std::convert::Infallible;
@@ -32,15 +38,19 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde_json::Value;
 use steadfast::{Steadfast, Switches};
-use steadfast_executor::{GuardView, Steered};
+use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
+use steadfast_executor::{GuardView, Steered, ToolScore};
+use steadfast_mcp::delivery::Link;
 use tower::ServiceExt as _;
 
 pub use access::{Access, AdminToken};
 pub use events::EventsAsked;
 pub use problem::{ProblemBody, Wrong};
+pub use shelf::{Found, Run, Shelf, Shelves};
 
 use crate::access::Who;
 use crate::answer::{Asked, json, whole};
+use crate::calls::Seal;
 use crate::endpoint::Endpoint;
 use crate::problem::Problem;
 use crate::steer::Whose;
@@ -58,14 +68,22 @@ pub(crate) struct State(Arc<Inner>);
 struct Inner {
     steadfast: Steadfast,
     access: Access,
+    shelf: Arc<dyn Shelf>,
+    seal: Option<Seal>,
     document: Value,
 }
 
 impl Api {
-    /// The API of this engine for whoever has access.
+    /// The API of this engine for whoever has access, without tools to call.
     pub fn new(steadfast: Steadfast, access: Access) -> Self {
+        Self::with_tools(steadfast, access, Arc::new(Shelves::default()))
+    }
+
+    /// The same with these tools.
+    pub fn with_tools(steadfast: Steadfast, access: Access, shelf: Arc<dyn Shelf>) -> Self {
         let endpoints = endpoints();
-        let state = State(Arc::new(Inner { steadfast, access, document: openapi::document(&endpoints) }));
+        let document = openapi::document(&endpoints);
+        let state = State(Arc::new(Inner { steadfast, access, shelf, seal: Seal::new(), document }));
         let mut router = Router::new();
         for Endpoint { path, who, route, .. } in endpoints {
             let guard = from_fn_with_state((state.clone(), who), admit);
@@ -84,7 +102,8 @@ impl Api {
         Self { router }
     }
 
-    /// Answers a request.
+    /// Answers a request. Where its extensions have the [`Link`] of its connection, answers count as delivered when that
+    /// says so; otherwise when their bodies were taken.
     pub async fn respond<B>(&self, request: http::Request<B>) -> Response
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -98,17 +117,127 @@ impl Api {
     }
 }
 
-/// Lets in who may come in.
-async fn admit(Shared((state, who)): Shared<(State, Who)>, request: Request, next: Next) -> Response {
+/// Lets in who may come in, and notes who it is. Whoever sends something over a connection has what came over it before.
+async fn admit(Shared((state, who)): Shared<(State, Who)>, mut request: Request, next: Next) -> Response {
+    if let Some(link) = request.extensions().get::<Link>() {
+        link.heard_something();
+    }
     let caller = state.0.access.caller(request.uri(), request.headers());
-    match caller.and_then(|caller| who.admits(&caller)) {
-        Ok(()) => next.run(request).await,
+    match caller.and_then(|caller| who.admits(&caller).map(|()| caller)) {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
         Err(problem) => problem.into_response(),
     }
 }
 
 /// Everything that can be asked for.
 fn endpoints() -> Vec<Endpoint> {
+    let mut all = calls_and_reports();
+    all.extend(looking_and_steering());
+    all
+}
+
+/// What agents ask for.
+fn calls_and_reports() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(
+            Method::POST,
+            "/v1/calls",
+            "call",
+            "Runs a tool as often as it should be run",
+            Who::Caller,
+            calls::call,
+        )
+        .asks::<calls::CallAsked>()
+        .heeds("Idempotency-Key", KEY)
+        .heeds("Accept", "`text/event-stream` for events: `attempt`, `progress`, and at the end `result`")
+        .takes::<CallEnvelope>()
+        .gives_what_came_of_a_call::<ResultEnvelope>()
+        .gives_text("the call as events", "text/event-stream"),
+        Endpoint::new(
+            Method::POST,
+            "/v1/calls/begin",
+            "beginCall",
+            "Asks whether a tool of the host's may run",
+            Who::Caller,
+            calls::begin,
+        )
+        .asks::<calls::CallAsked>()
+        .heeds("Idempotency-Key", KEY)
+        .takes::<CallEnvelope>()
+        .gives_what_came_of_a_call::<calls::Next>()
+        .or_unavailable(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/calls/{id}/report",
+            "reportCall",
+            "Tells what came of an attempt",
+            Who::Caller,
+            calls::report,
+        )
+        .takes::<calls::HostReport>()
+        .gives_what_came_of_a_call::<calls::Next>()
+        .or_unavailable()
+        .or_conflict(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/calls/{id}/heartbeat",
+            "heartbeat",
+            "Shows that an attempt is still at work",
+            Who::Caller,
+            calls::heartbeat,
+        )
+        .takes::<calls::Beat>()
+        .gives::<calls::Beating>("it counts")
+        .or_conflict(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/calls/{id}/cancel",
+            "cancelCall",
+            "Withdraws a call",
+            Who::Caller,
+            calls::cancel,
+        )
+        .gives::<calls::Withdrawn>("it is withdrawn"),
+        Endpoint::new(
+            Method::POST,
+            "/v1/failures",
+            "reportFailure",
+            "Reports that a tool failed which the host ran without us",
+            Who::Caller,
+            reports::failure,
+        )
+        .asks::<Whose>()
+        .takes::<reports::FailureReport>()
+        .gives::<reports::Taken>("it counts"),
+        Endpoint::new(
+            Method::POST,
+            "/v1/successes",
+            "reportSuccess",
+            "Reports that such a tool worked",
+            Who::Caller,
+            reports::success,
+        )
+        .asks::<Whose>()
+        .takes::<reports::SuccessReport>()
+        .gives::<reports::Taken>("it counts"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/tools/{name}/score",
+            "score",
+            "How well a tool does, for an agent that has to choose one",
+            Who::Caller,
+            reports::score,
+        )
+        .asks::<Whose>()
+        .gives::<ToolScore>("how well it does"),
+    ]
+}
+
+/// What people ask for.
+fn looking_and_steering() -> Vec<Endpoint> {
     vec![
         Endpoint::new(
             Method::GET,
@@ -180,6 +309,30 @@ fn endpoints() -> Vec<Endpoint> {
         Endpoint::new(Method::GET, "/v1/guard", "guard", "Whom the guard stops, and why", Who::Looker, guard)
             .asks::<Whose>()
             .gives::<GuardView>("who is stopped, and what the guard last did"),
+        Endpoint::new(
+            Method::POST,
+            "/v1/guard/reset",
+            "resetGuard",
+            "Sets a conversation free that the guard stops",
+            Who::Admin,
+            steer::guard,
+        )
+        .asks::<Whose>()
+        .takes::<steer::Freeing>()
+        .gives::<steer::Freed>("it is free")
+        .reads_the_store(),
+        Endpoint::new(
+            Method::POST,
+            "/debug/tool-reliability",
+            "debugToolReliability",
+            "The same by one name: holds a breaker open, resets one, forgets records",
+            Who::Admin,
+            steer::debug,
+        )
+        .asks::<Whose>()
+        .takes::<steer::Debug>()
+        .gives::<steer::Debugged>("it is done")
+        .reads_the_store(),
         Endpoint::new(
             Method::GET,
             "/v1/tools",
@@ -293,6 +446,7 @@ fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
+const KEY: &str = "the same as `payload.idempotencyKey`: same key, same call";
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(crate) type Answered = Result<Response, Problem>;

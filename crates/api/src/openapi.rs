@@ -1,11 +1,13 @@
 //! The OpenAPI document, made of the rows and of the types.
 
+use std::collections::BTreeMap;
+
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::access::Who;
-use crate::endpoint::{Content, Endpoint};
+use crate::endpoint::{Content, Endpoint, Gives};
 
 /// OpenAPI 3.1: its schemas are JSON Schema.
 pub(crate) fn document(endpoints: &[Endpoint]) -> Value {
@@ -26,6 +28,9 @@ pub(crate) fn document(endpoints: &[Endpoint]) -> Value {
         if let Some(query) = endpoint.query {
             parameters.extend(fields(query(&mut generator), &mut generator));
         }
+        parameters.extend(endpoint.headers.iter().map(|(name, what)| {
+            json!({ "name": name, "in": "header", "required": false, "description": what, "schema": { "type": "string" } })
+        }));
         if !parameters.is_empty() {
             operation.insert("parameters".into(), parameters.into());
         }
@@ -33,18 +38,7 @@ pub(crate) fn document(endpoints: &[Endpoint]) -> Value {
             let content = json!({ "application/json": { "schema": takes(&mut generator) } });
             operation.insert("requestBody".into(), json!({ "required": true, "content": content }));
         }
-        let mut responses = Map::new();
-        for gives in &endpoint.gives {
-            let content = match gives.content {
-                Content::Json(shape) => json!({ "application/json": { "schema": shape(&mut generator) } }),
-                Content::Text(kind) => json!({ kind: { "schema": { "type": "string" } } }),
-            };
-            responses.insert(
-                gives.status.as_u16().to_string(),
-                json!({ "description": gives.when, "content": content }),
-            );
-        }
-        operation.insert("responses".into(), responses.into());
+        operation.insert("responses".into(), responses(&endpoint.gives, &mut generator));
         let path = paths.entry(endpoint.path).or_insert_with(|| json!({}));
         if let Some(path) = path.as_object_mut() {
             path.insert(endpoint.method.as_str().to_ascii_lowercase(), operation.into());
@@ -66,12 +60,42 @@ pub(crate) fn document(endpoints: &[Endpoint]) -> Value {
     })
 }
 
-/// Nothing, or a token. Whoever is on the same machine may look without one.
+/// Nothing, or a token. Whoever is on the same machine may call and look without one.
 fn security(who: Who) -> Value {
     match who {
         Who::Anyone => json!([]),
-        Who::Looker => json!([{}, { "token": [] }]),
+        Who::Caller | Who::Looker => json!([{}, { "token": [] }]),
         Who::Admin => json!([{ "token": [] }]),
+    }
+}
+
+/// The answers by status. Where one status can mean several things, or come in several forms, all are in it.
+fn responses(gives: &[Gives], generator: &mut SchemaGenerator) -> Value {
+    let mut responses: BTreeMap<u16, (Vec<&str>, BTreeMap<&str, Vec<Value>>)> = BTreeMap::new();
+    for gives in gives {
+        let (kind, schema) = match gives.content {
+            Content::Json(shape) => ("application/json", shape(generator).to_value()),
+            Content::Text(kind) => (kind, json!({ "type": "string" })),
+        };
+        let (when, content) = responses.entry(gives.status.as_u16()).or_default();
+        when.push(gives.when);
+        let schemas = content.entry(kind).or_default();
+        if !schemas.contains(&schema) {
+            schemas.push(schema);
+        }
+    }
+    let described = |(status, (when, content)): (u16, (Vec<&str>, BTreeMap<&str, Vec<Value>>))| {
+        let content: Map<_, _> =
+            content.into_iter().map(|(kind, schemas)| (kind.to_owned(), one_of(schemas))).collect();
+        (status.to_string(), json!({ "description": when.join("; or "), "content": content }))
+    };
+    responses.into_iter().map(described).collect::<Map<_, _>>().into()
+}
+
+fn one_of(mut schemas: Vec<Value>) -> Value {
+    match schemas.len() {
+        1 => json!({ "schema": schemas.remove(0) }),
+        _ => json!({ "schema": { "anyOf": schemas } }),
     }
 }
 

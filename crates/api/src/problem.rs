@@ -40,7 +40,12 @@ impl Problem {
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+        Self::bad("bad_request", message)
+    }
+
+    /// The request cannot be understood, and there is a word for why.
+    pub(crate) fn bad(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, message)
     }
 
     pub(crate) fn no_such(what: &str) -> Self {

@@ -9,13 +9,14 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use steadfast::approval::{Decided, Decision, Grantor, NotDecided, ParkedId};
-use steadfast::{AnswerError, Switches, parse_span};
+use steadfast::guard::Stopped;
+use steadfast::{AnswerError, Engine, Switches, parse_span};
 use steadfast_core::dedupe::Resolution;
 use steadfast_core::id::{Digest, SessionKey, TenantId};
 use steadfast_core::key::Key;
 use steadfast_core::policy::Mode;
 use steadfast_core::trust::Target;
-use steadfast_executor::{BreakerKey, By, Deed, Done, Steer, Surface};
+use steadfast_executor::{BreakerKey, By, Deed, Done, Steer, Steered, Surface};
 use steadfast_store::{Flush, Selection};
 
 use crate::answer::{Asked, json};
@@ -160,10 +161,20 @@ pub(crate) async fn breaker(
     Asked(whose): Asked<Whose>,
     Said(turn): Said<Turn>,
 ) -> Answered {
-    let engine = inner.steadfast.engine();
     let key: BreakerKey = key.parse().map_err(|why| {
         Problem::new(StatusCode::NOT_FOUND, "not_found", format!("there is no such breaker: {why}"))
     })?;
+    let steered = turned(inner.steadfast.engine(), whose.read()?.as_ref(), &key, turn, &by).await?;
+    Ok(json(StatusCode::OK, &steered))
+}
+
+async fn turned(
+    engine: &Engine,
+    tenant: Option<&TenantId>,
+    key: &BreakerKey,
+    turn: Turn,
+    by: &By,
+) -> Result<Steered, Problem> {
     let steer = match turn {
         Turn::Reset => Steer::Reset,
         Turn::Open { span: None } => Steer::Open { until: None },
@@ -173,8 +184,94 @@ pub(crate) async fn breaker(
             Steer::Open { until: Some(engine.now() + parse_span(&span).ok_or_else(wrong)?) }
         }
     };
-    let steered = engine.steer_breaker(whose.read()?.as_ref(), &key, steer, &by).await;
-    Ok(json(StatusCode::OK, &steered))
+    Ok(engine.steer_breaker(tenant, key, steer, by).await)
+}
+
+/// A conversation that is set free.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Freeing {
+    /// Which one; nothing for the calls that belong to none.
+    session: Option<SessionKey>,
+}
+
+/// What was stopped in a conversation and is not any more.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Freed {
+    /// Each as it stood.
+    pub freed: Vec<Stopped>,
+}
+
+pub(crate) async fn guard(
+    Shared(State(inner)): Shared<State>,
+    Admin(by): Admin,
+    Asked(whose): Asked<Whose>,
+    Said(Freeing { session }): Said<Freeing>,
+) -> Answered {
+    let tenant = whose.read()?;
+    let freed = inner.steadfast.engine().reset_guard(tenant.as_ref(), session.as_ref(), &by).await?;
+    Ok(json(StatusCode::OK, &Freed { freed }))
+}
+
+/// What is to be done about the reliability of tools.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Debug {
+    /// Refuse every call of a tool, for so long or until it is reset.
+    ForceOpen {
+        /// `namespace/tool`.
+        tool: String,
+        /// `30m`, `8h`.
+        #[serde(rename = "for")]
+        span: Option<String>,
+    },
+    /// Let the calls of a tool through again.
+    Reset {
+        /// `namespace/tool`.
+        tool: String,
+    },
+    /// Forget records: of a key, or the finished ones of a tool or conversation.
+    Flush {
+        /// This one, whatever became of it.
+        key: Option<String>,
+        /// The finished ones of this tool: `namespace/tool`.
+        tool: Option<String>,
+        /// The finished ones of this conversation.
+        session: Option<String>,
+    },
+}
+
+/// What was done.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Debugged {
+    /// How the breaker stands now.
+    Breaker(Box<Steered>),
+    /// How many records were forgotten.
+    Forgotten(u64),
+}
+
+pub(crate) async fn debug(
+    Shared(State(inner)): Shared<State>,
+    Admin(by): Admin,
+    Asked(whose): Asked<Whose>,
+    Said(debug): Said<Debug>,
+) -> Answered {
+    let engine = inner.steadfast.engine();
+    let breaker = async |tool: &str, tenant: Whose, turn| -> Result<Debugged, Problem> {
+        let key = BreakerKey::Tool(look::tool(tool).map_err(Problem::bad_request)?);
+        let steered = turned(engine, tenant.read()?.as_ref(), &key, turn, &by).await?;
+        Ok(Debugged::Breaker(Box::new(steered)))
+    };
+    let done = match debug {
+        Debug::ForceOpen { tool, span } => breaker(&tool, whose, Turn::Open { span }).await?,
+        Debug::Reset { tool } => breaker(&tool, whose, Turn::Reset).await?,
+        Debug::Flush { key, tool, session } => {
+            let which = Forgotten { key, tool, session, tenant: whose.tenant };
+            Debugged::Forgotten(engine.flush(&which.read()?, &by).await?)
+        }
+    };
+    Ok(json(StatusCode::OK, &done))
 }
 
 /// What was forgiven.
@@ -235,25 +332,33 @@ pub(crate) async fn flush(
     Admin(by): Admin,
     Asked(which): Asked<Forgotten>,
 ) -> Answered {
-    let bad = |why: String| Problem::bad_request(why);
-    let flush = match which {
-        Forgotten { key: Some(key), tool: None, session: None, tenant: None } => Flush::Key(read_key(&key)?),
-        Forgotten { key: None, tool: None, session: None, tenant: None } => {
-            return Err(bad("say which: key=, tool=, session= or tenant=".to_owned()));
-        }
-        Forgotten { key: None, tool, session, tenant } => Flush::Finished(Selection {
-            tool: tool.as_deref().map(look::tool).transpose().map_err(bad)?,
-            session: session
-                .map(SessionKey::new)
-                .transpose()
-                .map_err(|why| bad(format!("session: {why}")))?,
-            tenant: tenant.map(TenantId::new).transpose().map_err(|why| bad(format!("tenant: {why}")))?,
-            open: false,
-        }),
-        Forgotten { key: Some(_), .. } => return Err(bad("key= stands alone".to_owned())),
-    };
-    let forgotten = inner.steadfast.engine().flush(&flush, &by).await?;
+    let forgotten = inner.steadfast.engine().flush(&which.read()?, &by).await?;
     Ok(json(StatusCode::OK, &Removed { forgotten }))
+}
+
+impl Forgotten {
+    /// What is meant, or what is wrong with it.
+    fn read(self) -> Result<Flush, Problem> {
+        let bad = |why: String| Problem::bad_request(why);
+        match self {
+            Self { key: Some(key), tool: None, session: None, tenant: None } => {
+                Ok(Flush::Key(read_key(&key)?))
+            }
+            Self { key: None, tool: None, session: None, tenant: None } => {
+                Err(bad("say which: key=, tool=, session= or tenant=".to_owned()))
+            }
+            Self { key: None, tool, session, tenant } => Ok(Flush::Finished(Selection {
+                tool: tool.as_deref().map(look::tool).transpose().map_err(bad)?,
+                session: session
+                    .map(SessionKey::new)
+                    .transpose()
+                    .map_err(|why| bad(format!("session: {why}")))?,
+                tenant: tenant.map(TenantId::new).transpose().map_err(|why| bad(format!("tenant: {why}")))?,
+                open: false,
+            })),
+            Self { key: Some(_), .. } => Err(bad("key= stands alone".to_owned())),
+        }
+    }
 }
 
 /// What is known of a call whose outcome is not.

@@ -13,6 +13,7 @@ mod failure;
 mod import;
 mod listening;
 mod output;
+mod plain_tools;
 mod reset;
 mod resolve;
 mod serve;

@@ -11,10 +11,10 @@ use clap::Args;
 use http::Request;
 use http_body_util::Either;
 use steadfast::{Config, Steadfast};
-use steadfast_api::Api;
+use steadfast_api::{Api, Shelves};
 use steadfast_core::id::{ActorId, Digest};
 use steadfast_gateway::{Caller, Configured, Connection, Door, Listener, Pool};
-use steadfast_mcp::http::front::{Endpoint, Names, Principal, ServeLimits, Settings, Tokens, serve};
+use steadfast_mcp::http::front::{Endpoint, Names, Peer, Principal, ServeLimits, Settings, Tokens, serve};
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
 use tokio::task::JoinHandle;
@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin_token;
 use crate::failure::Failure;
+use crate::plain_tools::PlainTools;
 
 /// The names that clients know us by.
 #[derive(Args, Clone, Debug, Default)]
@@ -110,22 +111,28 @@ impl Listened {
             listeners.push(listener);
         }
         let tidying = listeners.iter().map(|listener| tokio::spawn(listener.clone().tidy())).collect();
-        let api = Api::new(
+        let tools = Shelves(vec![Arc::new(PlainTools::of(steadfast)?)]);
+        let api = Api::with_tools(
             steadfast.clone(),
             steadfast_api::Access {
                 names,
                 clients: access.local.is_none().then_some(access.tokens),
                 admin: admin_token::find_or_make(&steadfast.config()),
             },
+            Arc::new(tools),
         );
         let served = Arc::new((endpoints, api));
-        let service = move |request: Request<_>, peer| {
+        let service = move |mut request: Request<_>, peer: Peer| {
             let served = served.clone();
             async move {
                 let (endpoints, api) = &*served;
                 match endpoints.iter().find(|(path, _)| path == request.uri().path()) {
                     Some((_, endpoint)) => endpoint.respond(request, peer).await.map(Either::Left),
-                    None => api.respond(request).await.map(Either::Right),
+                    None => {
+                        // By it answers are known to have arrived.
+                        request.extensions_mut().insert(peer.link);
+                        api.respond(request).await.map(Either::Right)
+                    }
                 }
             }
         };

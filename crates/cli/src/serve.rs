@@ -55,9 +55,12 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     let steadfast =
         sources::open(options.chosen.sources_and(&options.mcp_config), options.store.as_ref()).await?;
     let config = steadfast.config();
-    let servers = servers(&config)?;
+    let servers: Vec<Configured> =
+        config.servers().values().map(behind::of_config).collect::<Result<_, _>>()?;
     let stop = stop::asked();
     if options.stdio {
+        // Plain tools are called over HTTP.
+        needed(!servers.is_empty())?;
         let (input, output) = streams::own();
         let wrapped = Wrapped {
             input,
@@ -68,6 +71,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
         };
         wrap(steadfast.engine(), wrapped, stop).await;
     } else {
+        needed(!servers.is_empty() || has_plain_tools(&config))?;
         let address = options.listen.unwrap_or_else(|| config.global().listen);
         let access = Access::to(address)?;
         let listened = Listened::open(&steadfast, address, &options.hosts, access, doors(&servers)).await?;
@@ -79,19 +83,24 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-fn servers(config: &Config) -> Result<Vec<Configured>, Failure> {
-    let servers: Vec<Configured> =
-        config.servers().values().map(behind::of_config).collect::<Result<_, _>>()?;
-    if servers.is_empty() {
-        return Err(Failure::Configuration(
+fn has_plain_tools(config: &Config) -> bool {
+    !config.http_tools().is_empty() || !config.command_tools().is_empty()
+}
+
+/// Refuses to stand in front of nothing.
+fn needed(is_something_behind_us: bool) -> Result<(), Failure> {
+    if is_something_behind_us {
+        Ok(())
+    } else {
+        Err(Failure::Configuration(
             "error: there is no server to stand in front of\n\
              write one into steadfast.toml:\n\n    \
              [servers.files]\n    command = [\"npx\", \"-y\", \"@modelcontextprotocol/server-filesystem\", \".\"]\n\n\
-             or give the file of a client: steadfast serve --mcp-config .mcp.json"
+             or give the file of a client: steadfast serve --mcp-config .mcp.json\n\n\
+             without --stdio, tools of [http_tools.NAME] and [command_tools.NAME] do as well"
                 .to_owned(),
-        ));
+        ))
     }
-    Ok(servers)
 }
 
 /// All servers behind one door. The tools of several say whose they are.
@@ -104,8 +113,11 @@ fn together(servers: &[Configured]) -> Vec<Configured> {
     servers.iter().map(named).collect()
 }
 
-/// A door for all, and one for each alone under its own names.
+/// A door for all, and one for each alone under its own names; none where there is no server.
 fn doors(servers: &[Configured]) -> Vec<(String, Vec<Configured>)> {
+    if servers.is_empty() {
+        return Vec::new();
+    }
     let alone = servers.iter().map(|server| (format!("{ALL}/{}", server.name), vec![server.clone()]));
     std::iter::once((ALL.to_owned(), together(servers))).chain(alone).collect()
 }
@@ -114,6 +126,7 @@ fn tell(listened: &Listened, servers: &[Configured]) {
     let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
     let all = listened.url(ALL);
     match &*names {
+        [] => output::remark(&format!("no server; tools are called at {}", listened.url("/v1/calls"))),
         [one] => output::remark(&format!("{one} is at {all}")),
         _ => {
             output::remark(&format!("{} servers are at {all}, and each alone:", names.len()));

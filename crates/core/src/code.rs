@@ -130,6 +130,29 @@ impl Code {
         }
     }
 
+    /// The HTTP status that goes with the code. The code in the body says it exactly; this is for programs that see
+    /// only statuses.
+    ///
+    /// What many of them repeat on their own (408, 429, 5xx) is said only where nothing ran, or where the policy finds a
+    /// repeat harmless: a call whose outcome is unknown has to be settled first, which is a conflict (409). That a tool
+    /// said no is an answer like any other (200).
+    pub const fn http_status(self) -> u16 {
+        match self {
+            Self::ToolError => 200,
+            Self::InvalidEnvelope | Self::UnsupportedVersion => 400,
+            Self::LoopDetected | Self::ToolErrorLimit | Self::ApprovalDenied | Self::ToolBlocked => 403,
+            Self::UnknownTool => 404,
+            Self::InFlight | Self::ApprovalRequired | Self::Cancelled | Self::OutcomeUnknown => 409,
+            Self::ResultNotKept => 410,
+            Self::InvalidArguments | Self::IdempotencyConflict => 422,
+            Self::DependencyFailed => 424,
+            Self::Overloaded => 429,
+            Self::RetryExhausted | Self::UpstreamUnavailable => 502,
+            Self::CircuitOpen | Self::StoreUnavailable => 503,
+            Self::Timeout | Self::StuckCall | Self::DeadlineExceeded => 504,
+        }
+    }
+
     /// Whether it is ours to say, and says nothing about what the tool would answer. Never stored, never given to
     /// a later duplicate.
     pub const fn is_refusal(self) -> bool {
@@ -172,5 +195,16 @@ mod tests {
             assert_eq!(serde_json::to_string(code).unwrap(), format!("\"{}\"", code.as_str()));
         }
         assert_eq!(Code::ALL.len(), 24);
+    }
+
+    #[test]
+    fn what_may_have_had_its_effect_and_must_not_be_repeated_has_no_status_that_programs_repeat() {
+        for code in [Code::OutcomeUnknown, Code::ResultNotKept, Code::Cancelled, Code::ToolError] {
+            assert!(code.http_status() < 500 && code.http_status() != 429, "{code}");
+        }
+        for code in Code::ALL {
+            let is_soon = matches!(code.http_status(), 429 | 503);
+            assert!(!is_soon || code.is_refusal(), "{code}: to be sent again soon, so it cannot have run");
+        }
     }
 }

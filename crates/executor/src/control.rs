@@ -9,6 +9,8 @@ use tokio::sync::Notify;
 pub(crate) struct Control {
     raised: AtomicU8,
     changed: Notify,
+    signs: AtomicU32,
+    shown: Notify,
 }
 
 /// Something that was said.
@@ -65,7 +67,22 @@ impl Control {
     }
 
     pub(crate) fn progress(&self) {
+        self.signs.fetch_add(1, Ordering::AcqRel);
+        self.shown.notify_waiters();
         self.raise(PROGRESS);
+    }
+
+    /// How many signs of life were shown, once there are others than so many. For whoever passes them on; the call itself
+    /// [hears](Self::heard) them.
+    pub(crate) async fn signs(&self, seen: u32) -> u32 {
+        loop {
+            let shown = self.shown.notified();
+            let signs = self.signs.load(Ordering::Acquire);
+            if signs != seen {
+                return signs;
+            }
+            shown.await;
+        }
     }
 
     /// Waits for the next signal and lowers it. A cancel counts before everything else.

@@ -300,6 +300,11 @@ impl Calling {
         Canceller { desk: self.desk.clone() }
     }
 
+    /// Something that hears the signs of life of its attempts.
+    pub fn signs_of_life(&self) -> SignsOfLife {
+        SignsOfLife { desk: self.desk.clone(), seen: 0 }
+    }
+
     /// Leaves the rest of the call to a task of its own.
     pub(crate) fn detach(&mut self) {
         if let Some(drive) = self.drive.take()
@@ -351,6 +356,20 @@ impl Canceller {
     /// Withdraws the call. It may have come too late.
     pub fn cancel(&self) {
         self.desk.control.cancel();
+    }
+}
+
+/// The signs of life that the attempts of a call show; those of a call that waits for another's run are not among them.
+#[derive(Debug)]
+pub struct SignsOfLife {
+    desk: Arc<Desk>,
+    seen: u32,
+}
+
+impl SignsOfLife {
+    /// Waits for the next one. Several in the meantime are one.
+    pub async fn next(&mut self) {
+        self.seen = self.desk.control.signs(self.seen).await;
     }
 }
 

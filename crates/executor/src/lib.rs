@@ -70,7 +70,7 @@ pub use audit::{AuditEntry, AuditPage, By, Deed, Done, Surface, Tenants};
 pub use breakers::{BreakerAbout, BreakerKey, BreakerView, InvalidBreakerKey, Reach, Steer, Steered};
 pub use clock::RuntimeClock;
 pub use deliveries::Arrival;
-pub use engine::{CallOptions, Called, Calling, Canceller, Drained, Engine, EngineBuilder};
+pub use engine::{CallOptions, Called, Calling, Canceller, Drained, Engine, EngineBuilder, SignsOfLife};
 pub use guards::{GuardView, StoppedSession, Trip};
 pub use history::CallFacts;
 pub use hooks::{HookFuture, Hooks, PATIENCE};

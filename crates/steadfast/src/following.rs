@@ -111,7 +111,8 @@ pub(crate) async fn follow(live: Arc<Live>, herald: Herald) {
     }
 }
 
-/// Whether a global setting counts from the next call on. Servers are followed by whoever runs them.
+/// Whether a setting counts from the next call on. Servers and tools are followed by whoever runs them.
 fn is_followed(setting: &str) -> bool {
-    setting == "profile" || setting.starts_with("servers.")
+    setting == "profile"
+        || ["servers.", "http_tools.", "command_tools."].iter().any(|part| setting.starts_with(part))
 }

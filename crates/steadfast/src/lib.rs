@@ -62,8 +62,9 @@ pub use steadfast_executor::{
     About, Answer, AnswerError, Arrival, Asked, Asker, Asking, Attempt, AuditEntry, AuditPage, Begun,
     BreakerAbout, BreakerKey, BreakerView, By, CallFacts, CallOptions, Called, Calling, Canceller, Counted,
     Deed, Done, Drained, Engine, EngineEvent, GuardView, HookFuture, Hooks, HostError, InvalidBreakerKey,
-    Listener, NotDone, Order, Outside, Pulse, Reach, RuntimeClock, Steer, Steered, StoppedSession, Surface,
-    Tenants, Ticket, Tool, ToolFault, ToolInfo, ToolScore, ToolView, Trip, TurnedAway,
+    Listener, NotDone, Order, Outside, Pulse, Reach, RuntimeClock, SignsOfLife, Steer, Steered,
+    StoppedSession, Surface, Tenants, Ticket, Tool, ToolFault, ToolInfo, ToolScore, ToolView, Trip,
+    TurnedAway,
 };
 pub use steadfast_store::{Flush, MemoryOptions, MemoryStore, Page, Selection, Store, StoreError};
 pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};

@@ -225,6 +225,7 @@ pub enum Scope {
 
 /// A change that people may want to know about, with the facts that a notification needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TrustChange {
     /// Whose: the text of the tool, signature or domain.
     pub subject: Arc<str>,

@@ -1,0 +1,308 @@
+//! Calls whose tool the host runs itself: it asks whether it may, runs it, and reports what came of it.
+
+use std::time::Duration;
+
+use axum::extract::{Extension, Path, Request, State as Shared};
+use axum::response::Response;
+use http::{HeaderValue, StatusCode};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use steadfast::{
+    Answer, Begun, Called, Engine, HostError, NotDone, Order, Pulse, Ticket, Timestamp, ToolFault,
+};
+use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
+use steadfast_core::envelope::ResultEnvelope;
+use steadfast_core::output::Output;
+use steadfast_mcp::delivery::Link;
+use tokio::sync::oneshot;
+
+use super::read::{self, Wanted};
+use super::said::{Letter, answered_with};
+use super::{Seal, patient};
+use crate::access::Caller;
+use crate::answer::json;
+use crate::problem::Problem;
+use crate::steer::{Said, body};
+use crate::{Answered, Inner, State};
+
+/// The most bytes of a report: more than any answer that is kept.
+const LONGEST_REPORT: usize = 16 << 20;
+
+/// What a host does next.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(tag = "next", rename_all = "snake_case", rename_all_fields = "camelCase")]
+pub enum Next {
+    /// It runs its tool, once, and reports what came of it.
+    Run {
+        /// The call, by which it is reported. Nobody else can.
+        id: String,
+        /// Which attempt, from 1.
+        attempt: u32,
+        /// When it counts as lost, unless it shows signs of life.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        deadline_at_ms: Option<Timestamp>,
+        /// Names the run, for upstreams that recognise duplicates: the same for every attempt.
+        run: String,
+    },
+    /// Nothing: this is the answer.
+    Answer {
+        /// What the call came to.
+        result: Box<ResultEnvelope>,
+    },
+}
+
+/// What came of an attempt: one of `output`, `failure` and `inputRequired`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HostReport {
+    /// The attempt that was ordered.
+    attempt: u32,
+    /// What the tool gave back.
+    output: Option<Output>,
+    /// How it failed.
+    failure: Option<Failed>,
+    /// What it wants to know before it does anything; the call is over and comes again with it.
+    input_required: Option<Output>,
+}
+
+/// How a tool failed.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Failed {
+    /// What was said.
+    message: String,
+    /// Where it comes from; if nobody says it, the tool itself.
+    source: Option<How>,
+    /// When the other side asked to be called again.
+    retry_after_ms: Option<u64>,
+    /// What the tool itself said, word for word.
+    output: Option<Output>,
+}
+
+/// Where a failure comes from.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum How {
+    /// The tool returned or threw it.
+    Tool {},
+    /// An HTTP answer that is no success.
+    Http {
+        /// Its status.
+        status: u16,
+    },
+    /// A JSON-RPC error.
+    JsonRpc {
+        /// Its code.
+        code: i64,
+    },
+    /// A result that says of itself that it is an error.
+    IsError {},
+    /// The connection.
+    Transport {
+        /// What broke.
+        error: Transport,
+        /// Whether any of the request may have reached the other side.
+        written: bool,
+    },
+    /// A WebSocket that was closed.
+    WebSocket {
+        /// Its close code.
+        code: u16,
+    },
+    /// A process that ended instead of answering.
+    Exit {
+        /// Its exit code.
+        code: Option<i32>,
+        /// The signal that ended it.
+        signal: Option<i32>,
+    },
+    /// The host's own clock.
+    Timeout {
+        /// After so long.
+        after_ms: u64,
+    },
+    /// An answer that cannot be one.
+    BadAnswer {},
+}
+
+/// A sign of life of this attempt.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Beat {
+    /// Which attempt.
+    attempt: u32,
+}
+
+/// What a host learns from a sign of life.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct Beating {
+    /// Whether the answer is still wanted; otherwise stop if that is safe, and report what came of it.
+    pub wanted: bool,
+}
+
+/// That a call is withdrawn.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct Withdrawn {
+    /// Always true. It may have come too late; the next heartbeat or report tells.
+    pub cancelled: bool,
+}
+
+/// `POST /v1/calls/begin`.
+pub(crate) async fn begin(Shared(State(inner)): Shared<State>, request: Request) -> Answered {
+    let engine = inner.steadfast.engine().clone();
+    let (wanted, envelope) = read::call(&engine, request).await?;
+    let asking = engine.clone();
+    let begun = waited_for(&engine, async move { Ok(asking.begin(envelope, patient()).await) }).await?;
+    next(&inner, begun, wanted)
+}
+
+/// `POST /v1/calls/{id}/report`.
+pub(crate) async fn report(
+    Shared(State(inner)): Shared<State>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Answered {
+    let engine = inner.steadfast.engine().clone();
+    let call = found(&inner, &id, &caller)?;
+    let link = request.extensions().get::<Link>().cloned();
+    let text = body(request.into_body(), LONGEST_REPORT).await?;
+    let unreadable = |error| Problem::bad_request(format!("the report cannot be read: {error}"));
+    let report: HostReport = serde_json::from_slice(&text).map_err(unreadable)?;
+    let attempt = report.attempt;
+    let answer = report.into_answer()?;
+    let telling = engine.clone();
+    let reporting = async move { telling.report(call, attempt, answer).await };
+    let begun = waited_for(&engine, reporting).await?;
+    let wanted = Wanted { caller, headers: http::HeaderMap::new(), link, key: None };
+    next(&inner, begun, wanted)
+}
+
+/// `POST /v1/calls/{id}/heartbeat`.
+pub(crate) async fn heartbeat(
+    Shared(State(inner)): Shared<State>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Said(Beat { attempt }): Said<Beat>,
+) -> Answered {
+    let pulse = inner.steadfast.engine().heartbeat(found(&inner, &id, &caller)?, attempt)?;
+    let wanted = match pulse {
+        Pulse::Wanted => true,
+        Pulse::Unwanted => false,
+    };
+    Ok(json(StatusCode::OK, &Beating { wanted }))
+}
+
+/// `POST /v1/calls/{id}/cancel`.
+pub(crate) async fn cancel(
+    Shared(State(inner)): Shared<State>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answered {
+    inner.steadfast.engine().cancel(found(&inner, &id, &caller)?)?;
+    Ok(json(StatusCode::OK, &Withdrawn { cancelled: true }))
+}
+
+/// The call of this name. That of another caller is as good as none.
+fn found(inner: &Inner, id: &str, caller: &Caller) -> Result<Ticket, Problem> {
+    let call = inner.seal.as_ref().and_then(|seal| seal.call(id, caller));
+    call.ok_or_else(|| HostError::NoSuchCall.into())
+}
+
+/// What the host does next. An order that its host does not hear of any more was never carried out: it is given back.
+async fn waited_for(
+    engine: &Engine,
+    asking: impl Future<Output = Result<Begun, HostError>> + Send + 'static,
+) -> Result<Begun, Problem> {
+    let (tell, told) = oneshot::channel();
+    let engine = engine.clone();
+    tokio::spawn(async move {
+        if let Err(Ok(Begun::Run(order))) = tell.send(asking.await) {
+            let gone = Source::Transport { error: Transport::ConnectionClosed, written: false };
+            let answer = Err(Fault::new(gone, "the host was gone before it was told to run").into());
+            // Nobody is left who would hear of it if this came too late.
+            let _ = engine.cancel(order.call);
+            let _ = engine.report(order.call, order.attempt, answer).await;
+        }
+    });
+    let lost = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the call was lost");
+    Ok(told.await.map_err(lost)??)
+}
+
+fn next(inner: &Inner, begun: Begun, wanted: Wanted) -> Answered {
+    match begun {
+        Begun::Run(order) => {
+            let seal = inner.seal.as_ref().ok_or_else(no_names)?;
+            Ok(ordered(seal, &order, &wanted.caller, wanted.key))
+        }
+        Begun::Answered(called) => {
+            let Called { result, arrival, .. } = *called;
+            let letter = Letter::new(inner.steadfast.engine(), wanted.link, arrival);
+            let next = Next::Answer { result: Box::new(result.clone()) };
+            Ok(answered_with(&result, &next, letter, wanted.key))
+        }
+    }
+}
+
+fn ordered(seal: &Seal, order: &Order, caller: &Caller, key: Option<HeaderValue>) -> Response {
+    let next = Next::Run {
+        id: seal.name(order.call, caller),
+        attempt: order.attempt,
+        deadline_at_ms: order.deadline,
+        run: order.run.0.to_string(),
+    };
+    let mut response = json(StatusCode::OK, &next);
+    if let Some(key) = key {
+        response.headers_mut().insert(read::IDEMPOTENCY_KEY, key);
+    }
+    response
+}
+
+fn no_names() -> Problem {
+    let why = "this machine has no randomness to give, and without it calls cannot be named";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why)
+}
+
+impl HostReport {
+    fn into_answer(self) -> Result<Answer, Problem> {
+        match (self.output, self.failure, self.input_required) {
+            (Some(output), None, None) => Ok(Ok(output)),
+            (None, Some(failed), None) => Ok(Err(NotDone::Failed(failed.into()))),
+            (None, None, Some(question)) => Ok(Err(NotDone::InputRequired(question))),
+            _ => Err(Problem::bad_request("say one of output, failure and inputRequired")),
+        }
+    }
+}
+
+impl From<Failed> for ToolFault {
+    fn from(failed: Failed) -> Self {
+        let source = failed.source.map_or(Source::Tool, Source::from);
+        let retry_after = failed.retry_after_ms.map(|ms| RetryAfter::Delay(Duration::from_millis(ms)));
+        Self { fault: Fault { retry_after, ..Fault::new(source, failed.message) }, output: failed.output }
+    }
+}
+
+impl From<How> for Source {
+    fn from(how: How) -> Self {
+        match how {
+            How::Tool {} => Self::Tool,
+            How::Http { status } => Self::Http { status },
+            How::JsonRpc { code } => Self::JsonRpc { code },
+            How::IsError {} => Self::IsError,
+            How::Transport { error, written } => Self::Transport { error, written },
+            How::WebSocket { code } => Self::WebSocket { code },
+            How::Exit { code, signal } => Self::Exit { code, signal },
+            How::Timeout { after_ms } => Self::Timeout { after: Duration::from_millis(after_ms) },
+            How::BadAnswer {} => Self::BadAnswer,
+        }
+    }
+}
+
+impl From<HostError> for Problem {
+    fn from(error: HostError) -> Self {
+        match error {
+            HostError::NotThisAttempt => Self::new(StatusCode::CONFLICT, "conflict", error.to_string()),
+            HostError::NoSuchCall | _ => Self::new(StatusCode::NOT_FOUND, "not_found", error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Calls over plain HTTP: an envelope comes in, we run the tool, and what it came to goes out.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `read` | from a request to an envelope that its caller may send |
+//! | `said` | from what a call came to, to status, headers and body |
+//! | `stream` | the same as events while the call is under way |
+//! | `host` | calls whose tool the host runs: `begin`, `report`, `heartbeat`, `cancel` |
+//! | `seal` | names for those calls that nobody guesses |
+
+mod host;
+mod read;
+mod said;
+mod seal;
+mod stream;
+
+pub use host::{Beat, Beating, Failed, HostReport, How, Next, Withdrawn};
+pub(crate) use host::{begin, cancel, heartbeat, report};
+pub use read::CallAsked;
+pub(crate) use read::bound_tenant;
+pub(crate) use seal::Seal;
+
+use axum::extract::{Request, State as Shared};
+use futures_util::FutureExt as _;
+use http::HeaderMap;
+use http::header::ACCEPT;
+use steadfast::path::Waits;
+use steadfast::{Attempt, CallOptions};
+use steadfast_core::classify::{Fault, Source};
+use steadfast_core::id::ToolRef;
+
+use crate::shelf::{Found, Run};
+use crate::{Answered, State};
+
+/// `POST /v1/calls`. Whoever goes away before the answer leaves the call to the engine, which decides what that means.
+pub(crate) async fn call(Shared(State(inner)): Shared<State>, request: Request) -> Answered {
+    let engine = inner.steadfast.engine();
+    let (wanted, mut envelope) = read::call(engine, request).await?;
+    let tool = envelope.tool();
+    let Found { run, domain } = inner.shelf.find(&tool).unwrap_or_else(|| nobody(&tool));
+    if envelope.target.domain.is_none() {
+        envelope.target.domain = domain;
+    }
+    if wants_events(&wanted.headers) {
+        return Ok(stream::answer(engine, envelope, run, wanted));
+    }
+    let called = engine.call_with(envelope, run, CallOptions::default()).await;
+    Ok(said::answer(engine, called, wanted))
+}
+
+/// Whether the client reads events.
+fn wants_events(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepted
+        .flat_map(|value| value.split(','))
+        .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == stream::EVENTS))
+}
+
+/// Stands for a tool that nobody has. The call goes the way of all calls, so that a model which asks for it again and again
+/// is stopped like any other that loops.
+fn nobody(tool: &ToolRef) -> Found {
+    let why = format!(
+        "Unknown tool: {tool}. Nobody here has it: tools of [http_tools.NAME] are `http/NAME`, those of [command_tools.NAME] are `command/NAME`, those of a server are `SERVER/NAME`"
+    );
+    let run: Run = Box::new(move |_: Attempt| {
+        let fault = Fault::new(Source::JsonRpc { code: METHOD_NOT_FOUND }, why.clone());
+        async move { Err(fault.into()) }.boxed()
+    });
+    Found { run, domain: None }
+}
+
+/// Which proves that nothing ran.
+const METHOD_NOT_FOUND: i64 = -32601;
+
+/// A call whose client hears of it meanwhile.
+fn patient() -> CallOptions {
+    CallOptions { waits: Waits::AsLongAsItTakes, ..CallOptions::default() }
+}

@@ -1,0 +1,129 @@
+//! From what a call came to, to status, headers and body; and whether that has arrived.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, StatusCode};
+use http_body::{Frame, SizeHint};
+use serde::Serialize;
+use steadfast::{Arrival, Called, Engine};
+use steadfast_core::code::Code;
+use steadfast_core::envelope::ResultEnvelope;
+use steadfast_mcp::delivery::{Arrived, GRACE, Link, Tracker};
+
+use super::read::{IDEMPOTENCY_KEY, Wanted};
+use crate::answer::json;
+
+/// The answer to a call.
+pub(super) fn answer(engine: &Engine, called: Called, wanted: Wanted) -> Response {
+    let Called { result, arrival, .. } = called;
+    answered_with(&result, &result, Letter::new(engine, wanted.link, arrival), wanted.key)
+}
+
+/// An answer that says in this body what a call came to.
+pub(super) fn answered_with(
+    result: &ResultEnvelope,
+    content: &impl Serialize,
+    letter: Letter,
+    key: Option<HeaderValue>,
+) -> Response {
+    let mut response = json(status(result), content).map(|body| Body::new(Sent { body, letter }));
+    let headers = response.headers_mut();
+    if let Some(key) = key {
+        headers.insert(IDEMPOTENCY_KEY, key);
+    }
+    if let Some(seconds) = retry_after(result) {
+        headers.insert(RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+/// The status that goes with what a call came to.
+fn status(result: &ResultEnvelope) -> StatusCode {
+    let status = result.error.as_ref().map(|error| error.code.http_status());
+    status.map_or(StatusCode::OK, |status| {
+        StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    })
+}
+
+/// In how many whole seconds it is worth trying again.
+fn retry_after(result: &ResultEnvelope) -> Option<u64> {
+    let error = result.error.as_ref()?;
+    match (error.retry_after_ms, error.code) {
+        (Some(ms), _) => Some(ms.div_ceil(1000)),
+        (None, Code::Overloaded | Code::StoreUnavailable) => Some(SOON),
+        // Somebody holds it open, and nobody knows for how long.
+        (None, Code::CircuitOpen) => Some(LATER),
+        (None, _) => None,
+    }
+}
+
+const SOON: u64 = 1;
+const LATER: u64 = 30;
+
+/// An answer on its way. Nobody has it before it was written; then its connection tells whether it arrived.
+pub(super) struct Letter {
+    engine: Engine,
+    link: Option<Link>,
+    arrival: Option<Arrival>,
+}
+
+impl Letter {
+    pub(super) fn new(engine: &Engine, link: Option<Link>, arrival: Option<Arrival>) -> Self {
+        Self { engine: engine.clone(), link, arrival }
+    }
+
+    /// What it tells of once it has arrived.
+    pub(super) fn carry(&mut self, arrival: Option<Arrival>) {
+        self.arrival = arrival;
+    }
+
+    /// All of it goes into the buffers of the connection now. Where nobody knows the connection, that has to do.
+    pub(super) fn handed_over(&mut self) {
+        let Some(arrival) = self.arrival.take() else { return };
+        let engine = self.engine.clone();
+        let arrived: Arrived = Box::new(move || engine.delivered(arrival));
+        match &self.link {
+            None => arrived(),
+            Some(link) => {
+                let (tracker, delivery) = Tracker::telling(None, Some(arrived));
+                link.handed(tracker);
+                tokio::spawn(delivery.settled_telling(GRACE));
+            }
+        }
+    }
+}
+
+/// A body that knows when it was handed over.
+struct Sent {
+    body: Body,
+    letter: Letter,
+}
+
+impl http_body::Body for Sent {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if polled.is_ready() && self.body.is_end_stream() {
+            self.letter.handed_over();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

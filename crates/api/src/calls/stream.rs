@@ -1,0 +1,173 @@
+//! A call as events while it is under way: its attempts, their signs of life, and at the end what it came to.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
+use http::StatusCode;
+use serde::Serialize;
+use steadfast::{Answer, Attempt, Called, Engine, SignsOfLife};
+use steadfast_core::envelope::CallEnvelope;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::patient;
+use super::read::{IDEMPOTENCY_KEY, Wanted};
+use super::said::Letter;
+use crate::answer::whole;
+use crate::shelf::Run;
+
+/// The media type.
+pub(crate) const EVENTS: &str = "text/event-stream";
+/// How often a line that says nothing keeps the connection alive.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Events that a slow client may be behind; it misses further ones, but never the result.
+const BEHIND: usize = 256;
+
+/// What is told of an attempt: `event: attempt`.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told {
+    /// Which one, from 1.
+    attempt: u32,
+    state: Stage,
+    /// How long it took, when it is over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    took_ms: Option<u64>,
+}
+
+/// How far an attempt is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Stage {
+    Begun,
+    Answered,
+    Failed,
+    /// It was ended: its time was over, or nobody wanted it any more.
+    Ended,
+}
+
+/// A sign of life: `event: progress`.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Progress {
+    elapsed_ms: u64,
+}
+
+/// The answer to a call as a stream of events. The status is said before anything is known, so it is always 200.
+pub(super) fn answer(engine: &Engine, envelope: CallEnvelope, run: Run, wanted: Wanted) -> Response {
+    let (tell, told) = mpsc::channel(BEHIND);
+    let watched = move |attempt: Attempt| {
+        let watch = Watch::begin(attempt.number, tell.clone());
+        let running = run(attempt);
+        async move {
+            let answer = running.await;
+            watch.over(&answer);
+            answer
+        }
+    };
+    let calling = engine.call_with(envelope, watched, patient());
+    let signs = calling.signs_of_life();
+    let following = Following {
+        // In a task of its own: a client that reads slowly must not hold up its call.
+        call: Some(Task(tokio::spawn(calling))),
+        told,
+        signs,
+        letter: Letter::new(engine, wanted.link, None),
+        began: Instant::now(),
+    };
+    let events = stream::unfold(following, |mut following| async move {
+        let event = following.next().await?;
+        Some((Ok::<_, Infallible>(event), following))
+    });
+    let mut response = whole(StatusCode::OK, EVENTS, Body::from_stream(events));
+    if let Some(key) = wanted.key {
+        response.headers_mut().insert(IDEMPOTENCY_KEY, key);
+    }
+    response
+}
+
+/// A call that is followed to its end.
+struct Following {
+    /// Nothing once the result was told.
+    call: Option<Task>,
+    told: mpsc::Receiver<Told>,
+    signs: SignsOfLife,
+    letter: Letter,
+    began: Instant,
+}
+
+/// The call. Whoever goes away drops it, and the engine decides what that means.
+struct Task(JoinHandle<Called>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Following {
+    async fn next(&mut self) -> Option<Bytes> {
+        let call = &mut self.call.as_mut()?.0;
+        tokio::select! {
+            biased;
+            Some(told) = self.told.recv() => Some(event("attempt", &told)),
+            called = call => {
+                self.call = None;
+                // A call that panicked has no answer, and its stream just ends.
+                let called = called.ok()?;
+                self.letter.carry(called.arrival);
+                self.letter.handed_over();
+                Some(event("result", &called.result))
+            }
+            () = self.signs.next() => {
+                let elapsed_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+                Some(event("progress", &Progress { elapsed_ms }))
+            }
+            () = tokio::time::sleep(KEEP_ALIVE) => Some(Bytes::from_static(b":\n\n")),
+        }
+    }
+}
+
+/// Tells of one attempt, however it ends.
+struct Watch {
+    attempt: u32,
+    began: Instant,
+    tell: mpsc::Sender<Told>,
+    end: Stage,
+}
+
+impl Watch {
+    fn begin(attempt: u32, tell: mpsc::Sender<Told>) -> Self {
+        let _ = tell.try_send(Told { attempt, state: Stage::Begun, took_ms: None });
+        Self { attempt, began: Instant::now(), tell, end: Stage::Ended }
+    }
+
+    fn over(mut self, answer: &Answer) {
+        self.end = if answer.is_ok() { Stage::Answered } else { Stage::Failed };
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let took_ms = u64::try_from(self.began.elapsed().as_millis()).ok();
+        let _ = self.tell.try_send(Told { attempt: self.attempt, state: self.end, took_ms });
+    }
+}
+
+/// One event. What a tool said may be written over several lines, and is so again.
+fn event(name: &str, content: &impl Serialize) -> Bytes {
+    let text = serde_json::to_string(content).unwrap_or_else(|_| "null".to_owned());
+    let mut event = format!("event: {name}\n");
+    for line in text.split(['\n', '\r']) {
+        event.push_str("data: ");
+        event.push_str(line);
+        event.push('\n');
+    }
+    event.push('\n');
+    event.into()
+}

@@ -1,0 +1,126 @@
+//! What hosts say of tools that they ran without us, and how well tools do.
+
+use axum::body::Body;
+use axum::extract::{Extension, Path, Request, State as Shared};
+use http::StatusCode;
+use schemars::JsonSchema;
+use serde::Serialize;
+use steadfast_core::classify::Severity;
+use steadfast_core::id::{Domain, ModelId, Namespace, ToolName};
+use steadfast_core::json::Limits;
+use steadfast_core::report::{ReportKind, ToolReport};
+use steadfast_core::trust::TrustChange;
+
+use crate::access::Caller;
+use crate::answer::{Asked, json};
+use crate::calls::bound_tenant;
+use crate::problem::Problem;
+use crate::steer::{Whose, body};
+use crate::{Answered, Inner, State, look};
+
+/// A tool failed.
+#[derive(JsonSchema)]
+#[expect(
+    dead_code,
+    reason = "described here and read by the core, which says everything that is wrong at once"
+)]
+pub struct FailureReport {
+    /// The tool.
+    tool_name: ToolName,
+    /// The group that it belongs to; without one its service, else `host`.
+    plugin_name: Option<Namespace>,
+    /// A text, an object with an `error`, or an exception with its `type` and `message`.
+    error: serde_json::Value,
+    /// How bad it is; otherwise that is found out.
+    severity: Option<Severity>,
+    /// The status of the HTTP answer, where there was one.
+    #[schemars(range(min = 100, max = 599))]
+    http_status: Option<u16>,
+    /// The host that it depends on; otherwise as its arguments say.
+    domain: Option<Domain>,
+    /// The server or service behind it.
+    service: Option<Domain>,
+    /// Its arguments: only what they depend on is kept.
+    arguments: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Whatever else there is to say; nothing of it is kept.
+    context: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Whether time can heal it; otherwise only a person.
+    recoverable: Option<bool>,
+    /// The model that asked for it.
+    model_id: Option<ModelId>,
+    /// How long it took.
+    duration_ms: Option<u64>,
+}
+
+/// A tool worked.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "as above")]
+pub struct SuccessReport {
+    /// The tool.
+    tool_name: ToolName,
+    /// The group that it belongs to; without one its service, else `host`.
+    plugin_name: Option<Namespace>,
+    /// The host that it depends on; otherwise as its arguments say.
+    domain: Option<Domain>,
+    /// The server or service behind it.
+    service: Option<Domain>,
+    /// Its arguments: only what they depend on is kept.
+    arguments: Option<serde_json::Map<String, serde_json::Value>>,
+    /// Whatever else there is to say; nothing of it is kept.
+    context: Option<serde_json::Map<String, serde_json::Value>>,
+    /// The model that asked for it.
+    model_id: Option<ModelId>,
+    /// How long it took.
+    duration_ms: Option<u64>,
+}
+
+/// What a report changed.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Taken {
+    /// Who is trusted more or less by it. Mostly nobody.
+    pub changes: Vec<TrustChange>,
+}
+
+/// `POST /v1/failures`.
+pub(crate) async fn failure(
+    Shared(State(inner)): Shared<State>,
+    Extension(caller): Extension<Caller>,
+    Asked(whose): Asked<Whose>,
+    request: Request,
+) -> Answered {
+    take(&inner, &caller, whose, request.into_body(), ReportKind::Failure).await
+}
+
+/// `POST /v1/successes`.
+pub(crate) async fn success(
+    Shared(State(inner)): Shared<State>,
+    Extension(caller): Extension<Caller>,
+    Asked(whose): Asked<Whose>,
+    request: Request,
+) -> Answered {
+    take(&inner, &caller, whose, request.into_body(), ReportKind::Success).await
+}
+
+async fn take(inner: &Inner, caller: &Caller, whose: Whose, content: Body, kind: ReportKind) -> Answered {
+    let tenant = bound_tenant(caller, whose.read()?)?;
+    let text = body(content, Limits::ENVELOPE.bytes).await?;
+    let report = ToolReport::parse(&text, kind).map_err(|why| Problem::bad_request(why.to_string()))?;
+    let changes = inner.steadfast.engine().take_report(tenant.as_ref(), &report);
+    Ok(json(StatusCode::OK, &Taken { changes }))
+}
+
+/// `GET /v1/tools/{name}/score`; the name is `namespace/tool`, as one part of the path with the slash encoded.
+pub(crate) async fn score(
+    Shared(State(inner)): Shared<State>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    Asked(whose): Asked<Whose>,
+) -> Answered {
+    let tenant = bound_tenant(&caller, whose.read()?)?;
+    let tool = look::tool(&name).map_err(|why| Problem::new(StatusCode::NOT_FOUND, "not_found", why))?;
+    let score = inner.steadfast.engine().score(tenant.as_ref(), &tool);
+    match score {
+        Some(score) => Ok(json(StatusCode::OK, &score)),
+        None => Err(Problem::no_such(&format!("score of {tool}: nothing that says anything was seen of it"))),
+    }
+}

@@ -1,0 +1,67 @@
+//! The tools of the configuration that are no servers, for calls over plain HTTP.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::FutureExt as _;
+use steadfast::{Attempt, Config, Steadfast, Tool as _};
+use steadfast_api::{Found, Run, Shelf};
+use steadfast_core::id::ToolRef;
+use steadfast_tools::Toolbox;
+
+use crate::failure::Failure;
+
+/// The tools of the configuration as it is now: one that is read again counts from the next call on.
+pub(crate) struct PlainTools {
+    steadfast: Steadfast,
+    made: Mutex<Made>,
+}
+
+/// Tools, and the configuration that they were made from.
+struct Made {
+    config: Arc<Config>,
+    tools: Arc<Toolbox>,
+}
+
+impl PlainTools {
+    /// Those of the configuration that is in use.
+    pub(crate) fn of(steadfast: &Steadfast) -> Result<Self, Failure> {
+        let config = steadfast.config();
+        let tools =
+            Toolbox::of(&config).map_err(|unusable| Failure::Configuration(format!("error: {unusable}")))?;
+        let made = Made { config, tools: Arc::new(tools) };
+        Ok(Self { steadfast: steadfast.clone(), made: Mutex::new(made) })
+    }
+
+    fn now(&self) -> Arc<Toolbox> {
+        let current = self.steadfast.config();
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&made.config, &current) {
+            if differ(&made.config, &current) {
+                match Toolbox::of(&current) {
+                    Ok(tools) => made.tools = Arc::new(tools),
+                    Err(unusable) => tracing::error!(
+                        event = "tools.kept",
+                        why = %unusable,
+                        "a tool of the new configuration cannot be used; the tools stay as they were"
+                    ),
+                }
+            }
+            // Looked at once, whatever came of it.
+            made.config = current;
+        }
+        made.tools.clone()
+    }
+}
+
+fn differ(before: &Config, after: &Config) -> bool {
+    before.http_tools() != after.http_tools() || before.command_tools() != after.command_tools()
+}
+
+impl Shelf for PlainTools {
+    fn find(&self, tool: &ToolRef) -> Option<Found> {
+        let tool = self.now().find(&tool.namespace, &tool.tool)?;
+        let domain = tool.domain().cloned();
+        let run: Run = Box::new(move |attempt: Attempt| tool.run(attempt).boxed());
+        Some(Found { run, domain })
+    }
+}

@@ -1,0 +1,163 @@
+//! `steadfast serve` with tools that are no servers: a real listener and a real command, called over HTTP.
+
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on says so by panicking")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// A folder with a configuration.
+struct Home(PathBuf);
+
+/// A gateway that runs.
+struct Serving {
+    child: Child,
+    address: String,
+}
+
+impl Home {
+    fn new(test: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("plain_tools_{test}"));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        // As a whole: the gateway looks at any moment.
+        fs::write(self.0.join("fresh"), text).unwrap();
+        fs::rename(self.0.join("fresh"), self.0.join(name)).unwrap();
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+        command.args(arguments).current_dir(&self.0).env_clear().env("HOME", &self.0).env("PATH", "/usr/bin:/bin");
+        command
+    }
+
+    fn serve(&self) -> Serving {
+        let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let told = lines.find(|line| line.contains("/v1/calls")).unwrap();
+        // What it says later must not fill the pipe.
+        thread::spawn(move || lines.for_each(drop));
+        let address = told.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+        Serving { child, address }
+    }
+}
+
+impl Serving {
+    fn call(&self, tool: &str, params: &Value, key: &str) -> (u16, Value) {
+        let (namespace, name) = tool.split_once('/').unwrap();
+        let body = json!({
+            "contractVersion": "1.1", "requestId": "r-1", "toolName": name, "toolNamespace": namespace,
+            "target": { "sessionKey": "s-1", "actorId": "ann" },
+            "payload": { "version": "1.0", "params": params, "idempotencyKey": key },
+        })
+        .to_string();
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let head = format!("POST /v1/calls HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all((head + &body).as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A service over HTTP that counts what it was asked, and answers the first time that it is busy.
+fn service() -> (String, Arc<AtomicU32>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = asked.clone();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map(Result::unwrap) {
+            let mut text = Vec::new();
+            let mut piece = [0; 4096];
+            while !String::from_utf8_lossy(&text).contains("rust") {
+                match stream.read(&mut piece).unwrap() {
+                    0 => break,
+                    read => text.extend_from_slice(&piece[..read]),
+                }
+            }
+            let number = count.fetch_add(1, Ordering::SeqCst) + 1;
+            let (status, body) = if number == 1 { ("503 Busy", "{}".to_owned()) } else { ("200 OK", json!({ "hits": number }).to_string()) };
+            let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+            let _ = stream.write_all((head + &body).as_bytes());
+        }
+    });
+    (address, asked)
+}
+
+#[test]
+fn http_tools_and_commands_are_called_without_any_server_and_follow_the_configuration() {
+    let home = Home::new("called");
+    let (address, asked) = service();
+    let script = home.0.join("convert");
+    fs::write(&script, "#!/bin/sh\necho ran >> ledger\ncat\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
+    let search = format!("[store]\nkind = \"memory\"\n[http_tools.search]\nmethod = \"POST\"\nurl = \"http://{address}/search\"\n");
+    home.write("steadfast.toml", &search);
+    let serving = home.serve();
+    let (status, body) = serving.call("http/search", &json!({ "q": "rust" }), "k");
+    assert_eq!((status, &body["attempts"]), (200, &json!(2)), "{body}");
+    assert_eq!(body["output"]["content"]["hits"], 2, "{body}");
+    let (_, again) = serving.call("http/search", &json!({ "q": "rust" }), "k");
+    assert_eq!((&again["fromCache"], asked.load(Ordering::SeqCst)), (&json!(true), 2));
+    let convert = json!({ "from": "m", "to": "km" });
+    assert_eq!(serving.call("command/convert", &convert, "before").0, 404);
+    home.write("steadfast.toml", &format!("{search}[command_tools.convert]\ncommand = [\"./convert\"]\n"));
+    let began = Instant::now();
+    let mut number = 0;
+    let (status, body) = loop {
+        number += 1;
+        // Each a call of its own, so that no guard finds a loop in them.
+        let params = json!({ "from": "m", "to": "km", "number": number });
+        let (status, body) = serving.call("command/convert", &params, &format!("after {number}"));
+        if status != 404 && status != 403 {
+            break (status, body);
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{body}");
+        thread::sleep(Duration::from_millis(100));
+    };
+    assert_eq!((status, &body["output"]["content"]["to"]), (200, &json!("km")), "{body}");
+    let ledger = || fs::read_to_string(home.0.join("ledger")).unwrap().lines().count();
+    assert_eq!(ledger(), 1);
+    let params = json!({ "from": "m", "to": "km", "number": number });
+    let (_, again) = serving.call("command/convert", &params, &format!("after {number}"));
+    assert_eq!((&again["fromCache"], ledger()), (&json!(true), 1), "{again}");
+}
+
+#[test]
+fn without_anything_behind_it_serve_says_what_to_write() {
+    let home = Home::new("nothing");
+    for (configuration, arguments) in [
+        ("", &["serve", "--listen", "127.0.0.1:0"][..]),
+        ("[command_tools.convert]\ncommand = [\"cat\"]\n", &["serve", "--stdio"]),
+    ] {
+        home.write("steadfast.toml", &format!("[store]\nkind = \"memory\"\n{configuration}"));
+        let output = home.command(arguments).stdin(Stdio::null()).output().unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{err}");
+        assert!(err.contains("there is no server to stand in front of") && err.contains("[http_tools.NAME]"), "{err}");
+    }
+}

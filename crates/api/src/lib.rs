@@ -40,6 +40,7 @@ use serde_json::Value;
 use steadfast::{Steadfast, Switches};
 use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
 use steadfast_executor::{GuardView, Steered, ToolScore};
+use steadfast_gateway::{Configured, Listener};
 use steadfast_mcp::delivery::Link;
 use tower::ServiceExt as _;
 
@@ -61,6 +62,24 @@ pub struct Api {
     router: Router,
 }
 
+/// What a gateway has besides its engine.
+#[derive(Clone)]
+pub struct Around {
+    /// What can be called.
+    pub tools: Arc<dyn Shelf>,
+    /// The servers that it stands in front of, each once.
+    pub servers: Vec<Configured>,
+    /// Where its clients come in.
+    pub listeners: Vec<Arc<Listener>>,
+}
+
+impl Default for Around {
+    /// Nothing.
+    fn default() -> Self {
+        Self { tools: Arc::new(Shelves::default()), servers: Vec::new(), listeners: Vec::new() }
+    }
+}
+
 /// What every answer is made from.
 #[derive(Clone)]
 pub(crate) struct State(Arc<Inner>);
@@ -68,7 +87,7 @@ pub(crate) struct State(Arc<Inner>);
 struct Inner {
     steadfast: Steadfast,
     access: Access,
-    shelf: Arc<dyn Shelf>,
+    around: Around,
     seal: Option<Seal>,
     document: Value,
 }
@@ -76,14 +95,19 @@ struct Inner {
 impl Api {
     /// The API of this engine for whoever has access, without tools to call.
     pub fn new(steadfast: Steadfast, access: Access) -> Self {
-        Self::with_tools(steadfast, access, Arc::new(Shelves::default()))
+        Self::within(steadfast, access, Around::default())
     }
 
     /// The same with these tools.
-    pub fn with_tools(steadfast: Steadfast, access: Access, shelf: Arc<dyn Shelf>) -> Self {
+    pub fn with_tools(steadfast: Steadfast, access: Access, tools: Arc<dyn Shelf>) -> Self {
+        Self::within(steadfast, access, Around { tools, ..Around::default() })
+    }
+
+    /// The same with all that a gateway has.
+    pub fn within(steadfast: Steadfast, access: Access, around: Around) -> Self {
         let endpoints = endpoints();
         let document = openapi::document(&endpoints);
-        let state = State(Arc::new(Inner { steadfast, access, shelf, seal: Seal::new(), document }));
+        let state = State(Arc::new(Inner { steadfast, access, around, seal: Seal::new(), document }));
         let mut router = Router::new();
         for Endpoint { path, who, route, .. } in endpoints {
             let guard = from_fn_with_state((state.clone(), who), admit);
@@ -396,6 +420,24 @@ fn looking_and_steering() -> Vec<Endpoint> {
         .reads_the_store(),
         Endpoint::new(
             Method::GET,
+            "/v1/servers",
+            "servers",
+            "The servers, their restarts and what they last wrote to stderr",
+            Who::Looker,
+            servers,
+        )
+        .gives::<look::Servers>("all of the configuration"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/sessions",
+            "sessions",
+            "The clients that are connected",
+            Who::Looker,
+            sessions,
+        )
+        .gives::<look::Sessions>("those first that spoke last"),
+        Endpoint::new(
+            Method::GET,
             "/v1/events",
             "events",
             "What happens, as it happens",
@@ -494,6 +536,14 @@ async fn history(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::
 
 async fn config(Shared(State(inner)): Shared<State>) -> Response {
     json(StatusCode::OK, &look::settings(&inner.steadfast.config()))
+}
+
+async fn servers(Shared(State(inner)): Shared<State>) -> Response {
+    json(StatusCode::OK, &look::servers(&inner.around))
+}
+
+async fn sessions(Shared(State(inner)): Shared<State>) -> Response {
+    json(StatusCode::OK, &look::sessions(&inner.around))
 }
 
 async fn metrics(Shared(State(inner)): Shared<State>) -> Response {

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use steadfast::{Answer, Attempt};
-use steadfast_core::id::{Domain, ToolRef};
+use steadfast::{Answer, Attempt, ToolInfo};
+use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::id::Domain;
 
 /// Runs one attempt of a tool.
 pub type Run = Box<dyn Fn(Attempt) -> BoxFuture<'static, Answer> + Send + Sync>;
@@ -15,12 +17,14 @@ pub struct Found {
     pub run: Run,
     /// What it depends on, where that is known; counts where the caller names nothing.
     pub domain: Option<Domain>,
+    /// What its server says of it.
+    pub info: Option<Arc<ToolInfo>>,
 }
 
 /// Has tools.
 pub trait Shelf: Send + Sync + 'static {
-    /// The tool of this name, as it is now.
-    fn find(&self, tool: &ToolRef) -> Option<Found>;
+    /// The tool that this call wants, as it is now.
+    fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>>;
 }
 
 /// Several shelves: the first that has a tool is asked for it. Without any, nobody has one.
@@ -28,7 +32,15 @@ pub trait Shelf: Send + Sync + 'static {
 pub struct Shelves(pub Vec<Arc<dyn Shelf>>);
 
 impl Shelf for Shelves {
-    fn find(&self, tool: &ToolRef) -> Option<Found> {
-        self.0.iter().find_map(|shelf| shelf.find(tool))
+    fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>> {
+        async {
+            for shelf in &self.0 {
+                if let Some(found) = shelf.find(envelope).await {
+                    return Some(found);
+                }
+            }
+            None
+        }
+        .boxed()
     }
 }

@@ -17,6 +17,7 @@ mod plain_tools;
 mod reset;
 mod resolve;
 mod serve;
+mod server_tools;
 mod sources;
 mod state;
 mod stop;

@@ -1,6 +1,7 @@
 //! Taking clients over HTTP: one address, a door for each path, and the API beside them.
 
 use std::env;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use std::time::Duration;
 use clap::Args;
 use http::Request;
 use http_body_util::Either;
-use steadfast::{Config, Steadfast};
-use steadfast_api::{Api, Shelves};
+use steadfast::{Config, Engine, Steadfast};
+use steadfast_api::{Api, Around, Shelves};
 use steadfast_core::id::{ActorId, Digest};
-use steadfast_gateway::{Caller, Configured, Connection, Door, Listener, Pool};
+use steadfast_gateway::{Caller, Configured, Connection, Direct, Door, Listener, Pool};
 use steadfast_mcp::http::front::{Endpoint, Names, Peer, Principal, ServeLimits, Settings, Tokens, serve};
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin_token;
 use crate::failure::Failure;
 use crate::plain_tools::PlainTools;
+use crate::server_tools::ServerTools;
 
 /// The names that clients know us by.
 #[derive(Args, Clone, Debug, Default)]
@@ -67,8 +69,10 @@ impl Access {
 
 /// An address at which clients are taken.
 pub(crate) struct Listened {
+    engine: Engine,
     address: SocketAddr,
     listeners: Vec<Arc<Listener>>,
+    direct: Arc<Direct>,
     tidying: Vec<JoinHandle<()>>,
     serving: JoinHandle<()>,
     stop: CancellationToken,
@@ -94,6 +98,9 @@ impl Listened {
             names.hosts.push(address.ip().to_string());
         }
         let pool = Arc::new(Pool::default());
+        // Behind several doors a server is still one.
+        let all = doors.iter().flat_map(|(_, servers)| servers);
+        let servers: BTreeMap<_, _> = all.map(|server| (server.name.clone(), server.clone())).collect();
         let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
         for (path, servers) in doors {
             let listener = Listener::new(Door {
@@ -110,16 +117,24 @@ impl Listened {
             endpoints.push((path, Endpoint::new(listener.clone(), settings)));
             listeners.push(listener);
         }
-        let tidying = listeners.iter().map(|listener| tokio::spawn(listener.clone().tidy())).collect();
-        let tools = Shelves(vec![Arc::new(PlainTools::of(steadfast)?)]);
-        let api = Api::with_tools(
+        let direct = Direct::new(servers.values().cloned());
+        let mut tidying: Vec<_> =
+            listeners.iter().map(|listener| tokio::spawn(listener.clone().tidy())).collect();
+        tidying.push(tokio::spawn(direct.clone().tidy()));
+        let tools =
+            Shelves(vec![Arc::new(PlainTools::of(steadfast)?), Arc::new(ServerTools(direct.clone()))]);
+        let api = Api::within(
             steadfast.clone(),
             steadfast_api::Access {
                 names,
                 clients: access.local.is_none().then_some(access.tokens),
                 admin: admin_token::find_or_make(&steadfast.config()),
             },
-            Arc::new(tools),
+            Around {
+                tools: Arc::new(tools),
+                servers: servers.into_values().collect(),
+                listeners: listeners.clone(),
+            },
         );
         let served = Arc::new((endpoints, api));
         let service = move |mut request: Request<_>, peer: Peer| {
@@ -139,7 +154,8 @@ impl Listened {
         let stop = CancellationToken::new();
         let serving = serve(listener, ServeLimits::default(), service, stop.clone());
         let serving = tokio::spawn(async move { _ = serving.await });
-        Ok(Self { address, listeners, tidying, serving, stop })
+        let engine = steadfast.engine().clone();
+        Ok(Self { engine, address, listeners, direct, tidying, serving, stop })
     }
 
     /// Where clients find the door at this path.
@@ -153,9 +169,11 @@ impl Listened {
         for tidying in &self.tidying {
             tidying.abort();
         }
+        self.engine.shutdown(drain).await;
         for listener in &self.listeners {
-            listener.close(drain).await;
+            listener.close(Duration::ZERO).await;
         }
+        self.direct.close().await;
         let _ = tokio::time::timeout(LAST_WORDS, self.serving).await;
     }
 }

@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, ready};
 use steadfast::{Attempt, Config, Steadfast, Tool as _};
 use steadfast_api::{Found, Run, Shelf};
-use steadfast_core::id::ToolRef;
+use steadfast_core::envelope::CallEnvelope;
 use steadfast_tools::Toolbox;
 
 use crate::failure::Failure;
@@ -58,10 +59,13 @@ fn differ(before: &Config, after: &Config) -> bool {
 }
 
 impl Shelf for PlainTools {
-    fn find(&self, tool: &ToolRef) -> Option<Found> {
-        let tool = self.now().find(&tool.namespace, &tool.tool)?;
-        let domain = tool.domain().cloned();
-        let run: Run = Box::new(move |attempt: Attempt| tool.run(attempt).boxed());
-        Some(Found { run, domain })
+    fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>> {
+        let tool = self.now().find(&envelope.tool_namespace, &envelope.tool_name);
+        let found = tool.map(|tool| {
+            let domain = tool.domain().cloned();
+            let run: Run = Box::new(move |attempt: Attempt| tool.run(attempt).boxed());
+            Found { run, domain, info: None }
+        });
+        ready(found).boxed()
     }
 }

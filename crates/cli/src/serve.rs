@@ -107,8 +107,9 @@ fn needed(is_something_behind_us: bool) -> Result<(), Failure> {
 fn together(servers: &[Configured]) -> Vec<Configured> {
     let several = servers.len() > 1;
     let named = |server: &Configured| {
-        let prefix = several.then(|| server.name.as_str().into());
-        Configured { prefix, ..server.clone() }
+        let mut named = server.clone();
+        named.prefix = several.then(|| server.name.as_str().into());
+        named
     };
     servers.iter().map(named).collect()
 }

@@ -37,14 +37,17 @@ pub(crate) async fn call(Shared(State(inner)): Shared<State>, request: Request) 
     let engine = inner.steadfast.engine();
     let (wanted, mut envelope) = read::call(engine, request).await?;
     let tool = envelope.tool();
-    let Found { run, domain } = inner.shelf.find(&tool).unwrap_or_else(|| nobody(&tool));
+    let found = inner.around.tools.find(&envelope).await;
+    let Found { run, domain, info } = found.unwrap_or_else(|| nobody(&tool));
     if envelope.target.domain.is_none() {
         envelope.target.domain = domain;
     }
     if wants_events(&wanted.headers) {
-        return Ok(stream::answer(engine, envelope, run, wanted));
+        let options = CallOptions { tool: info, ..patient() };
+        return Ok(stream::answer(engine, envelope, run, options, wanted));
     }
-    let called = engine.call_with(envelope, run, CallOptions::default()).await;
+    let options = CallOptions { tool: info, ..CallOptions::default() };
+    let called = engine.call_with(envelope, run, options).await;
     Ok(said::answer(engine, called, wanted))
 }
 
@@ -66,7 +69,7 @@ fn nobody(tool: &ToolRef) -> Found {
         let fault = Fault::new(Source::JsonRpc { code: METHOD_NOT_FOUND }, why.clone());
         async move { Err(fault.into()) }.boxed()
     });
-    Found { run, domain: None }
+    Found { run, domain: None, info: None }
 }
 
 /// Which proves that nothing ran.

@@ -9,13 +9,12 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::StatusCode;
 use serde::Serialize;
-use steadfast::{Answer, Attempt, Called, Engine, SignsOfLife};
+use steadfast::{Answer, Attempt, CallOptions, Called, Engine, SignsOfLife};
 use steadfast_core::envelope::CallEnvelope;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::patient;
 use super::read::{IDEMPOTENCY_KEY, Wanted};
 use super::said::Letter;
 use crate::answer::whole;
@@ -59,7 +58,13 @@ struct Progress {
 }
 
 /// The answer to a call as a stream of events. The status is said before anything is known, so it is always 200.
-pub(super) fn answer(engine: &Engine, envelope: CallEnvelope, run: Run, wanted: Wanted) -> Response {
+pub(super) fn answer(
+    engine: &Engine,
+    envelope: CallEnvelope,
+    run: Run,
+    options: CallOptions,
+    wanted: Wanted,
+) -> Response {
     let (tell, told) = mpsc::channel(BEHIND);
     let watched = move |attempt: Attempt| {
         let watch = Watch::begin(attempt.number, tell.clone());
@@ -70,7 +75,7 @@ pub(super) fn answer(engine: &Engine, envelope: CallEnvelope, run: Run, wanted: 
             answer
         }
     };
-    let calling = engine.call_with(envelope, watched, patient());
+    let calling = engine.call_with(envelope, watched, options);
     let signs = calling.signs_of_life();
     let following = Following {
         // In a task of its own: a client that reads slowly must not hold up its call.

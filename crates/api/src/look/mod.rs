@@ -1,10 +1,12 @@
 //! What there is to see. The HTTP API, the page and the command line all show these, so they cannot disagree.
 
+mod around;
 mod history;
 mod records;
 mod settings;
 mod status;
 
+pub use around::{Servers, Sessions, servers, sessions};
 pub use history::{History, HistoryAsked, HistoryWanted, history};
 pub use records::{RecordState, RecordView, Records, RecordsAsked, RecordsWanted, records};
 pub use settings::{Setting, Settings, settings};

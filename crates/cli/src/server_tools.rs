@@ -1,0 +1,24 @@
+//! The tools of servers, for calls over plain HTTP.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use steadfast::{Attempt, Tool as _};
+use steadfast_api::{Found, Run, Shelf};
+use steadfast_core::envelope::CallEnvelope;
+use steadfast_gateway::Direct;
+
+/// The tools of the servers that a gateway stands in front of.
+pub(crate) struct ServerTools(pub(crate) Arc<Direct>);
+
+impl Shelf for ServerTools {
+    fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>> {
+        async {
+            let (tool, info) = self.0.find(envelope).await?;
+            let run: Run = Box::new(move |attempt: Attempt| tool.run(attempt).boxed());
+            Some(Found { run, domain: None, info })
+        }
+        .boxed()
+    }
+}

@@ -18,6 +18,7 @@ mod faults;
 mod guard;
 mod hostile;
 mod matrix;
+mod plain;
 mod raw;
 mod real;
 mod serve;

@@ -87,7 +87,8 @@ async fn the_document_says_what_is_answered() {
     let paths = document["paths"].as_object().unwrap();
     assert!(paths.len() >= 10, "{:?}", paths.keys());
     for (path, operations) in paths.iter().filter(|(_, operations)| operations.get("get").is_some()) {
-        let (status, body) = ask(&api, Request::get(path).header("authorization", "Bearer person"), "").await;
+        let uri = path.replace("{name}", "bank%2Fpay");
+        let (status, body) = ask(&api, Request::get(&uri).header("authorization", "Bearer person"), "").await;
         assert_eq!(status, StatusCode::OK, "{path}");
         fits(&document, &operations["get"], status, &body);
     }

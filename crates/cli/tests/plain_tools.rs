@@ -1,7 +1,11 @@
 //! `steadfast serve` with tools that are no servers: a real listener and a real command, called over HTTP.
 
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on says so by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on says so by panicking"
+)]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -41,7 +45,12 @@ impl Home {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
-        command.args(arguments).current_dir(&self.0).env_clear().env("HOME", &self.0).env("PATH", "/usr/bin:/bin");
+        command
+            .args(arguments)
+            .current_dir(&self.0)
+            .env_clear()
+            .env("HOME", &self.0)
+            .env("PATH", "/usr/bin:/bin");
         command
     }
 
@@ -67,7 +76,10 @@ impl Serving {
         })
         .to_string();
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        let head = format!("POST /v1/calls HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "POST /v1/calls HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
         stream.write_all((head + &body).as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -100,8 +112,15 @@ fn service() -> (String, Arc<AtomicU32>) {
                 }
             }
             let number = count.fetch_add(1, Ordering::SeqCst) + 1;
-            let (status, body) = if number == 1 { ("503 Busy", "{}".to_owned()) } else { ("200 OK", json!({ "hits": number }).to_string()) };
-            let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+            let (status, body) = if number == 1 {
+                ("503 Busy", "{}".to_owned())
+            } else {
+                ("200 OK", json!({ "hits": number }).to_string())
+            };
+            let head = format!(
+                "HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
             let _ = stream.write_all((head + &body).as_bytes());
         }
     });
@@ -115,7 +134,9 @@ fn http_tools_and_commands_are_called_without_any_server_and_follow_the_configur
     let script = home.0.join("convert");
     fs::write(&script, "#!/bin/sh\necho ran >> ledger\ncat\n").unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
-    let search = format!("[store]\nkind = \"memory\"\n[http_tools.search]\nmethod = \"POST\"\nurl = \"http://{address}/search\"\n");
+    let search = format!(
+        "[store]\nkind = \"memory\"\n[http_tools.search]\nmethod = \"POST\"\nurl = \"http://{address}/search\"\n"
+    );
     home.write("steadfast.toml", &search);
     let serving = home.serve();
     let (status, body) = serving.call("http/search", &json!({ "q": "rust" }), "k");
@@ -158,6 +179,9 @@ fn without_anything_behind_it_serve_says_what_to_write() {
         let output = home.command(arguments).stdin(Stdio::null()).output().unwrap();
         let err = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{err}");
-        assert!(err.contains("there is no server to stand in front of") && err.contains("[http_tools.NAME]"), "{err}");
+        assert!(
+            err.contains("there is no server to stand in front of") && err.contains("[http_tools.NAME]"),
+            "{err}"
+        );
     }
 }

@@ -204,7 +204,7 @@ mod tests {
         }
         for code in Code::ALL {
             let is_soon = matches!(code.http_status(), 429 | 503);
-            assert!(!is_soon || code.is_refusal(), "{code}: to be sent again soon, so it cannot have run");
+            assert!(!is_soon || code.is_refusal(), "{code}: to be sent again soon, so we held it back");
         }
     }
 }

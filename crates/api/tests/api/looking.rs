@@ -91,7 +91,8 @@ async fn the_document_says_what_is_answered() {
         |operation: &Value| operation["responses"]["200"]["content"].get("text/event-stream").is_none();
     let is_asked = |operations: &Value| operations.get("get").is_some_and(ends);
     for (path, operations) in paths.iter().filter(|(_, operations)| is_asked(operations)) {
-        let (status, body) = ask(&api, Request::get(path).header("authorization", "Bearer person"), "").await;
+        let uri = path.replace("{name}", "bank%2Fpay");
+        let (status, body) = ask(&api, Request::get(&uri).header("authorization", "Bearer person"), "").await;
         assert_eq!(status, StatusCode::OK, "{path}");
         fits(&document, &operations["get"], status, &body);
     }

@@ -1,4 +1,4 @@
-//! The API as it is asked: what there is to see, and what a person changes.
+//! The API as it is asked: calls, what there is to see, and what a person changes.
 
 #![expect(
     clippy::unwrap_used,
@@ -6,7 +6,11 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+mod calling;
+mod connections;
 mod events;
+mod hosting;
 mod looking;
+mod reporting;
 mod steering;
 mod support;

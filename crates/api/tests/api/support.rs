@@ -1,12 +1,20 @@
 //! What the tests speak in.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, ready};
+use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use steadfast::classify::{Fault, Source};
-use steadfast::{Answer, Attempt, Sources, Steadfast, call, output};
-use steadfast_api::{Access, AdminToken, Api};
+use steadfast::envelope::CallEnvelope;
+use steadfast::id::Domain;
+use steadfast::{Answer, Attempt, Opening, RuntimeClock, Sources, Steadfast, call, output};
+use steadfast_api::{Access, AdminToken, Api, Found, Run, Shelf};
 
 /// The API of an engine that has seen some calls: two that worked, one of them twice, and three that cost a tool its trust.
 pub(crate) async fn api() -> (Api, Steadfast) {
@@ -61,4 +69,188 @@ pub(crate) fn fits(document: &Value, operation: &Value, status: StatusCode, body
     let validator = jsonschema::draft202012::new(&whole).unwrap();
     let wrong: Vec<_> = validator.iter_errors(body).map(|error| error.to_string()).collect();
     assert!(wrong.is_empty(), "{}: {wrong:?} in {body}", operation["operationId"]);
+}
+
+/// An API with tools of the test, on a clock that the test can advance.
+pub(crate) struct World {
+    pub(crate) api: Api,
+    pub(crate) steadfast: Steadfast,
+    pub(crate) tools: Arc<Bench>,
+    pub(crate) document: Value,
+}
+
+/// The tools of a test, and how often each was run.
+#[derive(Default)]
+pub(crate) struct Bench {
+    tools: Mutex<BTreeMap<String, (Made, Arc<AtomicU32>)>>,
+}
+
+type Made = Arc<dyn Fn(u32, Attempt) -> BoxFuture<'static, Answer> + Send + Sync>;
+
+impl World {
+    pub(crate) async fn new(settings: &[(&str, &str)]) -> Self {
+        Self::opened(Steadfast::opening(Sources::default()), settings, Access::default()).await
+    }
+
+    /// The same, opened and guarded in another way.
+    pub(crate) async fn opened(opening: Opening, settings: &[(&str, &str)], access: Access) -> Self {
+        let opening = opening.clock(Arc::new(RuntimeClock::new())).set("store.kind", "memory");
+        let opening = settings.iter().fold(opening, |opening, (name, value)| opening.set(name, value));
+        let steadfast = opening.open().await.unwrap();
+        let access = Access { admin: AdminToken::new("person"), ..access };
+        let tools = Arc::new(Bench::default());
+        let api = Api::with_tools(steadfast.clone(), access, tools.clone());
+        let (_, document) = get(&api, "/openapi.json").await;
+        Self { api, steadfast, tools, document }
+    }
+
+    /// A tool that is told which of its runs it is, from 1.
+    pub(crate) fn tool<F: Future<Output = Answer> + Send + 'static>(
+        &self,
+        name: &str,
+        run: impl Fn(u32, Attempt) -> F + Send + Sync + 'static,
+    ) {
+        let made: Made = Arc::new(move |number, attempt| run(number, attempt).boxed());
+        let mut tools = self.tools.tools.lock().unwrap();
+        // Another way to run it is still the same tool.
+        let runs = tools.get(name).map(|(_, runs)| runs.clone()).unwrap_or_default();
+        tools.insert(name.to_owned(), (made, runs));
+    }
+
+    /// A tool that works.
+    pub(crate) fn works(&self, name: &str) {
+        self.tool(name, async |number: u32, _| Ok(output(&format!("run {number}"))));
+    }
+
+    /// A tool that answers with this status as often as it is run.
+    pub(crate) fn fails(&self, name: &str, status: u16) {
+        self.tool(name, move |_, _| async move { Err(http_fault(status)) });
+    }
+
+    pub(crate) fn runs(&self, name: &str) -> u32 {
+        self.tools.tools.lock().unwrap().get(name).map_or(0, |(_, runs)| runs.load(Ordering::SeqCst))
+    }
+
+    /// Makes a call, and holds the answer against the document.
+    pub(crate) async fn call(&self, envelope: &Value) -> Said {
+        self.post("/v1/calls", &[], &envelope.to_string()).await
+    }
+
+    /// Posts this, and holds the answer against the document.
+    pub(crate) async fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Said {
+        self.send("post", path, headers, body).await
+    }
+
+    /// The same as the admin.
+    pub(crate) async fn steer(&self, method: &str, path: &str, body: &Value) -> Value {
+        let said = self.send(method, path, &[("authorization", "Bearer person")], &body.to_string()).await;
+        assert_eq!(said.status, StatusCode::OK, "{method} {path}: {}", said.body);
+        said.body
+    }
+
+    pub(crate) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Said {
+        let mut request = Request::builder().method(method.to_uppercase().as_str()).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let said = told(&self.api, request, body.to_owned().into_bytes()).await;
+        let operation = &self.document["paths"][template(path)][method];
+        match said.header("content-type").unwrap() {
+            "application/json" => fits(&self.document, operation, said.status, &said.body),
+            kind => {
+                assert!(operation["responses"][said.status.as_str()]["content"][kind].is_object(), "{kind}")
+            }
+        }
+        said
+    }
+}
+
+/// The path as the document has it.
+fn template(path: &str) -> String {
+    let parts: Vec<_> = path.split('?').next().unwrap().split('/').collect();
+    match &parts[..] {
+        ["", "v1", "calls", _, deed] => format!("/v1/calls/{{id}}/{deed}"),
+        ["", "v1", "tools", _, "score"] => "/v1/tools/{name}/score".to_owned(),
+        ["", "v1", "approvals", _] => "/v1/approvals/{id}".to_owned(),
+        ["", "v1", "breakers", _] => "/v1/breakers/{key}".to_owned(),
+        ["", "v1", "trust", _, "reset"] => "/v1/trust/{key}/reset".to_owned(),
+        parts => parts.join("/"),
+    }
+}
+
+impl Shelf for Bench {
+    fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>> {
+        let made = self.tools.lock().unwrap().get(&envelope.tool().to_string()).cloned();
+        let found = made.map(|(made, runs)| {
+            // Counted where the effect would be.
+            let run: Run = Box::new(move |attempt| made(runs.fetch_add(1, Ordering::SeqCst) + 1, attempt));
+            Found { run, domain: Domain::new("bench.example").ok(), info: None }
+        });
+        ready(found).boxed()
+    }
+}
+
+/// What came back.
+pub(crate) struct Said {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Value,
+}
+
+impl Said {
+    pub(crate) fn code(&self) -> &str {
+        self.body["error"]["code"].as_str().unwrap_or_default()
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// Asks on this machine, with whatever bytes.
+pub(crate) async fn told(api: &Api, request: http::request::Builder, body: Vec<u8>) -> Said {
+    let request = request.header("host", "127.0.0.1").body(Full::new(Bytes::from(body))).unwrap();
+    let response = api.respond(request).await;
+    let (status, headers) = (response.status(), response.headers().clone());
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let text = String::from_utf8(body.to_vec()).unwrap();
+    let body = match headers["content-type"].to_str().unwrap() {
+        "application/json" => serde_json::from_str(&text).unwrap(),
+        _ => text.into(),
+    };
+    Said { status, headers, body }
+}
+
+/// A call of a tool, with everything that has to be there.
+pub(crate) fn envelope(tool: &str, params: Value) -> Value {
+    let (namespace, name) = tool.split_once('/').unwrap();
+    json!({
+        "contractVersion": "1.1", "requestId": "r-1", "toolName": name, "toolNamespace": namespace,
+        "target": { "sessionKey": "s-1", "actorId": "ann" },
+        "payload": { "version": "1.0", "params": params },
+    })
+}
+
+/// The same under a key.
+pub(crate) fn keyed(tool: &str, params: Value, key: &str) -> Value {
+    let mut envelope = envelope(tool, params);
+    envelope["payload"]["idempotencyKey"] = key.into();
+    envelope
+}
+
+pub(crate) fn http_fault(status: u16) -> steadfast_executor::NotDone {
+    Fault::new(Source::Http { status }, "the tool's own words").into()
+}
+
+/// Lets everything that is ready go on, until nothing is.
+pub(crate) async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The same in another conversation.
+pub(crate) fn in_session(mut envelope: Value, session: &str) -> Value {
+    envelope["target"]["sessionKey"] = session.into();
+    envelope
 }

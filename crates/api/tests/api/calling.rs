@@ -1,0 +1,599 @@
+//! Calls over plain HTTP: the acceptance matrix as a client sees it, with tools that count their runs.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Request, StatusCode};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use steadfast::code::Code;
+use steadfast::envelope::CallEnvelope;
+use steadfast::{Answer, Attempt, HookFuture, Hooks, Logging, Sources, Steadfast, output};
+use steadfast_api::Access;
+use steadfast_mcp::http::front::{Principal, Tokens};
+use tokio::sync::Semaphore;
+
+use crate::support::{World, envelope, http_fault, in_session, keyed, settle, told};
+
+#[tokio::test(start_paused = true)]
+async fn tr_1_what_is_no_envelope_is_told_everything_that_is_wrong_and_leaves_nothing() {
+    let world = World::new(&[]).await;
+    world.works("bank/pay");
+    let mut wrong = keyed("bank/pay", json!({}), "k");
+    wrong["contractVersion"] = "9.9".into();
+    wrong.as_object_mut().unwrap().remove("toolName");
+    let said = world.call(&wrong).await;
+    assert_eq!((said.status, said.code()), (StatusCode::BAD_REQUEST, "unsupported_version"));
+    let message = said.body["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("contractVersion: expected") && message.contains("toolName: expected"),
+        "{message}"
+    );
+    let records = world.steer("get", "/v1/records", &Value::Null).await;
+    assert_eq!((world.runs("bank/pay"), &records["records"]), (0, &json!([])));
+    let said = world.call(&keyed("bank/pay", json!({}), "k")).await;
+    assert_eq!((said.status, &said.body["output"]["content"]), (StatusCode::OK, &json!("run 1")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_1_a_misspelt_field_is_a_mistake_where_the_caller_wants_to_hear_of_it() {
+    let world = World::new(&[]).await;
+    world.works("bank/pay");
+    let mut call = envelope("bank/pay", json!({}));
+    call["transprot"] = json!({});
+    assert_eq!(world.call(&call).await.status, StatusCode::OK);
+    let said = world.post("/v1/calls?strict=true", &[], &call.to_string()).await;
+    assert_eq!((said.status, said.code()), (StatusCode::BAD_REQUEST, "invalid_envelope"));
+    assert!(said.body["error"]["message"].as_str().unwrap().contains("transprot"));
+}
+
+/// A tool that says that it has begun, and ends when it is let.
+fn gated(world: &World, name: &str) -> (Arc<Semaphore>, Arc<Semaphore>) {
+    let (begun, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let gates = (begun.clone(), may_end.clone());
+    world.tool(name, move |number, _| {
+        let (begun, may_end) = gates.clone();
+        async move {
+            begun.add_permits(1);
+            may_end.acquire().await.unwrap().forget();
+            Ok(output(&format!("run {number}")))
+        }
+    });
+    (begun, may_end)
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
+    let world = World::new(&[]).await;
+    let (begun, may_end) = gated(&world, "bank/pay");
+    let call = keyed("bank/pay", json!({ "to": "bob" }), "k");
+    let mut hasty = call.clone();
+    hasty["transport"] = json!({ "dedupeMode": "bestEffort" });
+    let first = world.call(&call);
+    let others = async {
+        begun.acquire().await.unwrap().forget();
+        let (second, ()) = tokio::join!(world.call(&call), async {
+            settle().await;
+            let said = world.call(&hasty).await;
+            assert_eq!((said.status, said.code()), (StatusCode::CONFLICT, "in_flight"), "{}", said.body);
+            may_end.add_permits(1);
+        });
+        second
+    };
+    let (first, second) = tokio::join!(first, others);
+    assert_eq!(world.runs("bank/pay"), 1);
+    assert_eq!((first.status, second.status), (StatusCode::OK, StatusCode::OK));
+    assert_eq!(first.body["output"], second.body["output"]);
+    assert_eq!((&first.body["fromCache"], &second.body["fromCache"]), (&json!(false), &json!(true)));
+    assert_eq!(second.body["cache"]["matchedOn"], "inflight");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_2_without_dedupe_both_run() {
+    let world = World::new(&[]).await;
+    let (begun, may_end) = gated(&world, "bank/pay");
+    let mut call = envelope("bank/pay", json!({ "to": "bob" }));
+    call["transport"] = json!({ "dedupeMode": "disabled" });
+    tokio::join!(world.call(&call), world.call(&call), async {
+        begun.acquire_many(2).await.unwrap().forget();
+        may_end.add_permits(2);
+    });
+    assert_eq!(world.runs("bank/pay"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_key_back() {
+    let world = World::new(&[]).await;
+    world.works("bank/pay");
+    let call = envelope("bank/pay", json!({ "to": "bob" }));
+    let post = async |call: &Value, key| {
+        world.post("/v1/calls", &[("idempotency-key", key)], &call.to_string()).await
+    };
+    let first = post(&call, "invoice 42").await;
+    let second = post(&call, "invoice 42").await;
+    // In the envelope it is the same key.
+    let third = world.call(&keyed("bank/pay", json!({ "to": "bob" }), "invoice 42")).await;
+    for said in [&first, &second, &third] {
+        assert_eq!((said.status, said.header("idempotency-key")), (StatusCode::OK, Some("invoice 42")));
+        assert_eq!(said.body["output"]["content"], "run 1");
+    }
+    let cached = [&first, &second, &third].map(|said| said.body["fromCache"].as_bool().unwrap());
+    assert_eq!((cached, world.runs("bank/pay")), ([false, true, true], 1));
+    let another = post(&keyed("bank/pay", json!({ "to": "bob" }), "invoice 42"), "invoice 43").await;
+    assert_eq!(another.status, StatusCode::BAD_REQUEST, "{}", another.body);
+    assert!(!another.body.to_string().contains("invoice"), "keys are nobody's business: {}", another.body);
+    assert_eq!(post(&call, "x".repeat(300).as_str()).await.status, StatusCode::BAD_REQUEST);
+    assert_eq!(world.runs("bank/pay"), 1);
+    let keyless = world.call(&call).await;
+    assert_eq!((keyless.header("idempotency-key"), world.runs("bank/pay")), (None, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_4_the_same_key_with_other_parameters_is_a_conflict() {
+    let world = World::new(&[]).await;
+    world.works("bank/pay");
+    world.call(&keyed("bank/pay", json!({ "to": "bob" }), "k")).await;
+    let said = world.call(&keyed("bank/pay", json!({ "to": "eve" }), "k")).await;
+    assert_eq!((said.status, said.code()), (StatusCode::UNPROCESSABLE_ENTITY, "idempotency_conflict"));
+    assert_eq!(world.runs("bank/pay"), 1);
+    let again = world.call(&keyed("bank/pay", json!({ "to": "bob" }), "k")).await;
+    assert_eq!((again.status, &again.body["fromCache"]), (StatusCode::OK, &json!(true)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_5_transient_faults_are_retried_until_one_attempt_succeeds() {
+    let world = World::new(&[]).await;
+    world.tool("web/get", async |number: u32, _| -> Answer {
+        if number < 3 { Err(http_fault(503)) } else { Ok(output("there")) }
+    });
+    let said = world.call(&envelope("web/get", json!({}))).await;
+    assert_eq!((said.status, &said.body["attempts"]), (StatusCode::OK, &json!(3)), "{}", said.body);
+    assert_eq!(said.body["retriedBy"].as_array().unwrap().len(), 2);
+    let stable = world.call(&envelope("web/get", json!({}))).await;
+    assert_eq!(stable.body["attempts"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_6_a_terminal_error_is_tried_once() {
+    let world = World::new(&[]).await;
+    world.fails("web/get", 400);
+    let said = world.call(&envelope("web/get", json!({}))).await;
+    assert_eq!(
+        (&said.body["attempts"], &said.body["error"]["terminal"]),
+        (&json!(1), &json!(true)),
+        "{}",
+        said.body
+    );
+    assert_eq!((said.status, said.code()), (StatusCode::OK, "tool_error"));
+    assert_eq!(world.runs("web/get"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_7_a_tool_that_keeps_failing_is_tried_as_often_as_allowed() {
+    let world = World::new(&[]).await;
+    world.fails("web/get", 503);
+    let said = world.call(&envelope("web/get", json!({}))).await;
+    assert_eq!((said.status, said.code()), (StatusCode::BAD_GATEWAY, "retry_exhausted"), "{}", said.body);
+    assert_eq!((said.body["status"].as_str(), world.runs("web/get")), (Some("retry_exhausted"), 4));
+    let mut modest = envelope("web/get", json!({ "page": 2 }));
+    modest["transport"] = json!({ "retryBudget": { "maxAttempts": 1, "maxElapsedMs": 1000 } });
+    world.call(&modest).await;
+    assert_eq!(world.runs("web/get"), 5, "a caller may ask for less");
+}
+
+/// A tool of which five calls failed.
+async fn broken(settings: &[(&str, &str)]) -> World {
+    let mut all = vec![("tools.\"bank/pay\".retry.attempts", "1"), ("tools.\"bank/pay\".trust.mode", "off")];
+    all.extend(settings);
+    let world = World::new(&all).await;
+    world.fails("bank/pay", 503);
+    for amount in 0..5 {
+        // Of several conversations, so that the guard stops none.
+        let call = envelope("bank/pay", json!({ "amount": amount }));
+        world.call(&in_session(call, &format!("s-{amount}"))).await;
+    }
+    assert_eq!(world.runs("bank/pay"), 5);
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_8_an_open_breaker_refuses_at_once_and_says_when_to_come_back() {
+    let world = broken(&[]).await;
+    world.works("bank/pay");
+    let began = std::time::Instant::now();
+    let said = world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
+    assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+    assert_eq!(
+        (said.status, said.code()),
+        (StatusCode::SERVICE_UNAVAILABLE, "circuit_open"),
+        "{}",
+        said.body
+    );
+    assert_eq!(
+        (said.body["status"].as_str(), said.header("retry-after")),
+        (Some("circuit_open"), Some("30"))
+    );
+    assert_eq!((world.runs("bank/pay"), &said.body["attempts"]), (5, &json!(0)));
+    tokio::time::advance(Duration::from_millis(500)).await;
+    let said = world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
+    let (ms, seconds) = (&said.body["error"]["retryAfterMs"], said.header("retry-after"));
+    assert_eq!((ms, seconds), (&json!(29_500), Some("30")), "rounded up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_9_after_the_cool_down_two_good_probes_close_the_breaker() {
+    let world = broken(&[]).await;
+    world.works("bank/pay");
+    tokio::time::advance(Duration::from_secs(31)).await;
+    for expected in ["HALF_OPEN", "CLOSED"] {
+        let said = world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
+        assert_eq!(said.status, StatusCode::OK, "{}", said.body);
+        let seen = world.steer("get", "/v1/breakers", &Value::Null).await;
+        assert_eq!(seen["breakers"][0]["state"], expected, "{seen}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_10_a_failed_probe_opens_it_again_for_as_long() {
+    let world = broken(&[]).await;
+    tokio::time::advance(Duration::from_secs(31)).await;
+    world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
+    assert_eq!(world.runs("bank/pay"), 6, "the probe");
+    let said = world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
+    assert_eq!((said.status, said.header("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, Some("30")));
+    assert_eq!(world.runs("bank/pay"), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_11_an_open_breaker_ends_retries() {
+    let world = World::new(&[("tools.\"web/get\".trust.mode", "off")]).await;
+    world.fails("web/get", 503);
+    world.call(&envelope("web/get", json!({}))).await;
+    let said = world.call(&envelope("web/get", json!({ "page": 2 }))).await;
+    assert_eq!(world.runs("web/get"), 5, "the fifth opened it, and there was no sixth");
+    assert_eq!(
+        (said.status, said.code()),
+        (StatusCode::SERVICE_UNAVAILABLE, "circuit_open"),
+        "{}",
+        said.body
+    );
+    assert_eq!(said.body["status"], "retry_exhausted", "it had been tried");
+    for number in 0..20 {
+        let call = envelope("web/get", json!({ "page": 3 }));
+        let said = world.call(&in_session(call, &format!("s-{number}"))).await;
+        assert_eq!(said.status, StatusCode::SERVICE_UNAVAILABLE);
+    }
+    assert_eq!(world.runs("web/get"), 5);
+}
+
+#[derive(Default)]
+struct Counting {
+    before: AtomicU32,
+    after: AtomicU32,
+    short: AtomicU32,
+}
+
+impl Hooks for Counting {
+    fn before_attempt<'a>(&'a self, _: &'a CallEnvelope, _: u32) -> HookFuture<'a, ()> {
+        self.before.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async {})
+    }
+
+    fn after_attempt<'a>(&'a self, _: &'a CallEnvelope, _: u32, _: &'a Answer) -> HookFuture<'a, ()> {
+        self.after.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async {})
+    }
+
+    fn short_circuit<'a>(&'a self, _: &'a CallEnvelope, _: Option<Code>) -> HookFuture<'a, ()> {
+        self.short.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async {})
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_12_hooks_see_each_attempt_and_each_short_circuit_once() {
+    let hooks = Arc::new(Counting::default());
+    let opening = Steadfast::opening(Sources::default()).hooks(hooks.clone());
+    let world = World::opened(opening, &[], Access::default()).await;
+    world.tool("web/get", async |number: u32, _| -> Answer {
+        if number == 1 { Err(http_fault(503)) } else { Ok(output("there")) }
+    });
+    world.call(&keyed("web/get", json!({}), "k")).await;
+    world.call(&keyed("web/get", json!({}), "k")).await;
+    let seen = [&hooks.before, &hooks.after, &hooks.short].map(|count| count.load(Ordering::SeqCst));
+    assert_eq!(seen, [2, 2, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_13_transitions_are_in_the_metrics() {
+    let world = broken(&[]).await;
+    world.call(&envelope("bank/pay", json!({ "amount": 9 }))).await;
+    let metrics = world.steer("get", "/metrics", &Value::Null).await;
+    let metrics = metrics.as_str().unwrap();
+    let line = |parts: &[&str]| metrics.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+    assert!(
+        line(&["tool_circuit_breaker_transitions_total", "from_state=\"CLOSED\"", "to_state=\"OPEN\""]),
+        "{metrics}"
+    );
+    assert!(line(&["tool_calls_total", "status=\"circuit_open\""]), "{metrics}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tr_14_switched_off_calls_go_straight_through() {
+    let world = broken(&[]).await;
+    world.works("bank/pay");
+    world.steer("put", "/v1/switches", &json!({ "all": "off" })).await;
+    for run in 6..8 {
+        let said = world.call(&keyed("bank/pay", json!({ "amount": 1 }), "k")).await;
+        assert_eq!(
+            (said.status, &said.body["output"]["content"]),
+            (StatusCode::OK, &json!(format!("run {run}")))
+        );
+    }
+    world.steer("put", "/v1/switches", &json!({ "all": "enforce" })).await;
+    let said = world.call(&envelope("bank/pay", json!({}))).await;
+    assert_eq!(said.status, StatusCode::SERVICE_UNAVAILABLE, "the breaker is as it was");
+}
+
+/// Lines of the log.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sf_6_tr_15_secrets_in_parameters_keys_and_answers_are_told_to_nobody_else() {
+    const SECRETS: [&str; 3] =
+        ["sk-live-4f9a8b7c6d5e4f3a2b1c", "hunter2hunter2", "ghp_16C7e42F292c6912E7710c838347Ae178B4a"];
+    let lines = Lines::default();
+    let opening = Steadfast::opening(Sources::default()).logging(Logging::To(Box::new(lines.clone())));
+    let world = World::opened(opening, &[("log.level", "debug")], Access::default()).await;
+    world.tool("bank/pay", async |_, _| -> Answer { Ok(output(&format!("paid with {}", SECRETS[0]))) });
+    world.tool("bank/fails", async |_, _| -> Answer { Err(http_fault(400)) });
+    let params = json!({ "token": SECRETS[0], "password": SECRETS[1] });
+    for tool in ["bank/pay", "bank/fails", "bank/none"] {
+        world.call(&keyed(tool, params.clone(), SECRETS[2])).await;
+        world.call(&envelope(tool, params.clone())).await;
+    }
+    let mut wrong = keyed("bank/pay", params.clone(), SECRETS[2]);
+    wrong["payload"]["idempotencyKey"] = json!([SECRETS[2]]);
+    let refused = world.call(&wrong).await.body.to_string();
+    world.post("/v1/failures", &[], &json!({ "tool_name": "t", "error": SECRETS[0] }).to_string()).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut told = vec![refused, String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()];
+    for path in [
+        "/metrics",
+        "/v1/status",
+        "/v1/records",
+        "/v1/history",
+        "/v1/guard",
+        "/v1/trust",
+        "/v1/tools",
+        "/v1/audit",
+    ] {
+        told.push(world.steer("get", path, &Value::Null).await.to_string());
+    }
+    for (secret, place) in SECRETS.iter().flat_map(|secret| told.iter().map(move |place| (secret, place))) {
+        assert!(!place.contains(secret), "{secret} in {place}");
+    }
+    assert!(told[1].contains("tool_call_end"), "the log has the calls: {}", told[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_nobody_has_is_404_and_whoever_insists_is_stopped() {
+    let world = World::new(&[]).await;
+    let said = world.call(&envelope("bank/pai", json!({}))).await;
+    assert_eq!((said.status, said.code()), (StatusCode::NOT_FOUND, "unknown_tool"), "{}", said.body);
+    let message = said.body["error"]["message"].as_str().unwrap();
+    assert!(message.contains("bank/pai") && message.contains("http/NAME"), "{message}");
+    world.call(&envelope("bank/pai", json!({}))).await;
+    let said = world.call(&envelope("bank/pai", json!({}))).await;
+    assert_eq!((said.status, said.code()), (StatusCode::FORBIDDEN, "loop_detected"), "{}", said.body);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_takes_too_long_and_one_that_nobody_knows_of() {
+    let world = World::new(&[
+        ("tools.\"web/get\".retry.attempts", "1"),
+        ("tools.\"web/get\".class", "read_only"),
+        ("tools.\"bank/pay\".class", "mutating"),
+    ])
+    .await;
+    for tool in ["web/get", "bank/pay"] {
+        world.tool(tool, async |_, _| std::future::pending().await);
+    }
+    let said = world.call(&envelope("web/get", json!({}))).await;
+    assert_eq!((said.status, said.code()), (StatusCode::GATEWAY_TIMEOUT, "timeout"), "{}", said.body);
+    let said = world.call(&keyed("bank/pay", json!({}), "k")).await;
+    assert_eq!((said.status, said.code()), (StatusCode::CONFLICT, "outcome_unknown"), "{}", said.body);
+    assert_eq!(world.runs("bank/pay"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_says_no_has_answered() {
+    let world = World::new(&[]).await;
+    world.tool("web/get", async |_, _| -> Answer {
+        Err(steadfast::classify::Fault::new(steadfast::classify::Source::Tool, "no seats left").into())
+    });
+    let said = world.call(&envelope("web/get", json!({}))).await;
+    assert_eq!((said.status, said.code()), (StatusCode::OK, "tool_error"), "{}", said.body);
+    assert_eq!(said.body["status"], "error");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_tool_depends_on_counts_where_the_caller_names_nothing() {
+    let world = World::new(&[]).await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let seeing = seen.clone();
+    world.tool("web/get", move |_, attempt: Attempt| {
+        seeing.lock().unwrap().push(attempt.envelope.target.domain.clone().map(|domain| domain.to_string()));
+        async { Ok(output("there")) }
+    });
+    let mut named = envelope("web/get", json!({}));
+    world.call(&named).await;
+    named["target"]["domain"] = "other.example".into();
+    world.call(&named).await;
+    let seen: Vec<_> = seen.lock().unwrap().iter().flatten().cloned().collect();
+    assert_eq!(seen, ["bench.example", "other.example"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sf_5_hostile_bodies_are_refused_and_run_nothing() {
+    let world = World::new(&[]).await;
+    world.works("bank/pay");
+    let good = envelope("bank/pay", json!({})).to_string();
+    let deep =
+        good.replace("\"params\":{}", &format!("\"params\":{{\"a\":{}1{}}}", "[".repeat(80), "]".repeat(80)));
+    let twice = good.replace("\"params\":{}", "\"params\":{\"a\":1,\"a\":2}");
+    let huge = good.replace("\"params\":{}", &format!("\"params\":{{\"a\":\"{}\"}}", "x".repeat(2 << 20)));
+    let invalid = [good.as_bytes().split_at(20).0, b"\xff\xfe", good.as_bytes().split_at(20).1].concat();
+    for (body, expected) in [
+        (Vec::new(), 400),
+        (b"null".to_vec(), 400),
+        (b"[]".to_vec(), 400),
+        (good.as_bytes()[..good.len() / 2].to_vec(), 400),
+        (deep.into_bytes(), 400),
+        (twice.into_bytes(), 400),
+        (good.replace("\"requestId\":\"r-1\"", "\"requestId\":7").into_bytes(), 400),
+        (good.replace("\"ann\"", &format!("\"{}\"", "a".repeat(300))).into_bytes(), 400),
+        (good.replace("\"ann\"", "\"\\u0000\"").into_bytes(), 400),
+        (invalid, 400),
+        (huge.into_bytes(), 413),
+    ] {
+        for path in ["/v1/calls", "/v1/calls/begin", "/v1/failures", "/v1/successes"] {
+            let said = told(&world.api, Request::post(path), body.clone()).await;
+            let shown = String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned();
+            assert_eq!(said.status.as_u16(), expected, "{path} {shown}: {}", said.body);
+            assert!(!said.body["error"]["message"].as_str().unwrap().is_empty());
+        }
+    }
+    assert_eq!(world.runs("bank/pay"), 0);
+    let number = good.replace("\"params\":{}", "\"params\":{\"a\":123456789012345678901234567890e999}");
+    let said = told(&world.api, Request::post("/v1/calls"), number.into_bytes()).await;
+    assert!(said.status.as_u16() < 500, "{}", said.body);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sf_7_a_token_says_who_calls() {
+    let mut tokens = Tokens::default();
+    tokens.add("token of ann", Principal::new("ann"));
+    tokens.add("token of bob", Principal::new("bob"));
+    let access = Access { clients: Some(tokens), ..Access::default() };
+    let world = World::opened(Steadfast::opening(Sources::default()), &[], access).await;
+    world.works("bank/pay");
+    let ann = [("authorization", "Bearer token of ann")];
+    let bob = [("authorization", "Bearer token of bob")];
+    let call = keyed("bank/pay", json!({}), "k");
+    let post = async |headers: &[(&str, &str)], call: &Value| {
+        world.post("/v1/calls", headers, &call.to_string()).await
+    };
+    assert_eq!(post(&[], &call).await.status, StatusCode::UNAUTHORIZED);
+    assert_eq!(post(&[("authorization", "Bearer x")], &call).await.status, StatusCode::UNAUTHORIZED);
+    assert_eq!(
+        post(&[ann[0], ("origin", "https://evil.example")], &call).await.status,
+        StatusCode::FORBIDDEN
+    );
+    assert_eq!(post(&ann, &call).await.status, StatusCode::OK);
+    let said = post(&bob, &call).await;
+    assert_eq!((said.status, said.code()), (StatusCode::FORBIDDEN, "forbidden"));
+    assert!(said.body["error"]["message"].as_str().unwrap().contains("`bob`"), "{}", said.body);
+    let mut of_bob = call.clone();
+    of_bob["target"]["actorId"] = "bob".into();
+    let said = post(&bob, &of_bob).await;
+    assert_eq!(
+        (said.status, &said.body["output"]["content"]),
+        (StatusCode::OK, &json!("run 2")),
+        "keys are apart"
+    );
+    let mut of_tenant = call.clone();
+    of_tenant["target"]["tenantId"] = "acme".into();
+    assert_eq!(post(&ann, &of_tenant).await.status, StatusCode::FORBIDDEN);
+    let report = json!({ "tool_name": "t", "error": "x" }).to_string();
+    let said = world.post("/v1/failures?tenant=acme", &ann, &report).await;
+    assert_eq!(said.status, StatusCode::FORBIDDEN);
+    assert_eq!(world.post("/v1/failures", &ann, &report).await.status, StatusCode::OK);
+    assert_eq!(world.runs("bank/pay"), 2);
+    // The admin may speak for a tenant, whose records are apart.
+    let person = [("authorization", "Bearer person")];
+    assert_eq!(post(&person, &of_tenant).await.body["output"]["content"], "run 3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_streamed_with_its_attempts_its_signs_of_life_and_its_result() {
+    let world = World::new(&[]).await;
+    world.tool("web/get", async |number: u32, attempt: Attempt| -> Answer {
+        if number == 1 {
+            return Err(http_fault(503));
+        }
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        attempt.progress();
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        Ok(steadfast_core::output::Output {
+            content: steadfast_core::output::RawJson::from_trusted("{\n\"a\":1}"),
+            metadata: None,
+        })
+    });
+    let call = keyed("web/get", json!({}), "k").to_string();
+    let said =
+        world.post("/v1/calls", &[("accept", "application/json;q=0.1, text/event-stream")], &call).await;
+    assert_eq!((said.status, said.header("content-type")), (StatusCode::OK, Some("text/event-stream")));
+    assert_eq!(said.header("idempotency-key"), Some("k"));
+    let events = events(said.body.as_str().unwrap());
+    let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["attempt", "attempt", "attempt", "progress", "attempt", "result"], "{}", said.body);
+    let states: Vec<_> = events.iter().filter_map(|(_, data)| data["state"].as_str()).collect();
+    assert_eq!(states, ["begun", "failed", "begun", "answered"]);
+    assert!(said.body.as_str().unwrap().contains("\n:\n"), "something keeps the connection alive");
+    let (_, result) = events.last().unwrap();
+    assert_eq!((&result["status"], &result["output"]["content"]["a"]), (&json!("success"), &json!(1)));
+    let operation = &world.document["paths"]["/v1/calls"]["post"];
+    crate::support::fits(&world.document, operation, StatusCode::OK, result);
+}
+
+fn events(text: &str) -> Vec<(String, Value)> {
+    let event = |block: &str| {
+        let name = block.lines().find_map(|line| line.strip_prefix("event: "))?.to_owned();
+        let data: Vec<_> = block.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+        Some((name, serde_json::from_str(&data.join("\n")).unwrap()))
+    };
+    text.split("\n\n").filter_map(event).collect()
+}
+
+/// Whoever reads a stream and goes leaves a started call to the engine: it ends, and the answer is there for the next one.
+#[tokio::test(start_paused = true)]
+async fn who_leaves_a_stream_finds_the_answer_by_calling_again() {
+    let world = World::new(&[("tools.\"bank/pay\".class", "mutating")]).await;
+    let (begun, may_end) = gated(&world, "bank/pay");
+    let call = keyed("bank/pay", json!({}), "k");
+    let request =
+        Request::post("/v1/calls").header("host", "127.0.0.1").header("accept", "text/event-stream");
+    let response = world
+        .api
+        .respond(request.body(http_body_util::Full::new(bytes::Bytes::from(call.to_string()))).unwrap())
+        .await;
+    let mut body = response.into_body();
+    body.frame().await.unwrap().unwrap();
+    begun.acquire().await.unwrap().forget();
+    drop(body);
+    settle().await;
+    may_end.add_permits(1);
+    let said = world.call(&call).await;
+    assert_eq!(
+        (said.status, &said.body["output"]["content"]),
+        (StatusCode::OK, &json!("run 1")),
+        "{}",
+        said.body
+    );
+    assert_eq!(world.runs("bank/pay"), 1);
+}

@@ -1,0 +1,115 @@
+//! Calls over real connections: what becomes of answers whose client reads on, hangs up, or never reads.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use steadfast::output;
+use steadfast_mcp::http::front::{Peer, ServeLimits, serve};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::support::{World, keyed};
+
+/// Serves the API of this world at a free port, as `steadfast serve` does.
+async fn listen(world: &World) -> (SocketAddr, DropGuard) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (api, stop) = (world.api.clone(), CancellationToken::new());
+    let service = move |mut request: http::Request<_>, peer: Peer| {
+        let api = api.clone();
+        async move {
+            request.extensions_mut().insert(peer.link);
+            api.respond(request).await
+        }
+    };
+    tokio::spawn(serve(listener, ServeLimits::default(), service, stop.clone()));
+    (address, stop.drop_guard())
+}
+
+fn post(call: &Value) -> Vec<u8> {
+    let body = call.to_string();
+    format!("POST /v1/calls HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        .into_bytes()
+}
+
+/// Reads one answer, whose body has a length.
+async fn read(stream: &mut TcpStream) -> (u16, Value) {
+    let mut all = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&all).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.lines().find_map(|line| {
+                line.to_ascii_lowercase().strip_prefix("content-length: ").map(str::to_owned)
+            });
+            if body.len() == length.unwrap().parse::<usize>().unwrap() {
+                let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+                return (status, serde_json::from_str(body).unwrap());
+            }
+        }
+        assert_ne!(stream.read_buf(&mut all).await.unwrap(), 0, "it ended in the middle: {text}");
+    }
+}
+
+/// When the answer of the only record arrived, once it is known that it did; nothing if it is known that it did not.
+async fn delivered(world: &World) -> Value {
+    world.steer("get", "/v1/records", &Value::Null).await["records"][0]["deliveredAtMs"].clone()
+}
+
+/// Waits until something is so.
+async fn until(mut is_so: impl AsyncFnMut() -> bool) {
+    let waited = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), waited).await.unwrap();
+}
+
+async fn world() -> World {
+    World::new(&[("tools.\"bank/pay\".class", "mutating")]).await
+}
+
+#[tokio::test]
+async fn an_answer_is_delivered_when_its_connection_brings_the_next_request() {
+    let world = world().await;
+    world.works("bank/pay");
+    let (address, _stop) = listen(&world).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(&post(&keyed("bank/pay", json!({}), "k"))).await.unwrap();
+    assert_eq!(read(&mut stream).await.0, 200);
+    assert_eq!(delivered(&world).await, Value::Null, "nobody knows yet");
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").await.unwrap();
+    assert_eq!(read(&mut stream).await.0, 200);
+    until(async || delivered(&world).await.is_u64()).await;
+}
+
+#[tokio::test]
+async fn a_client_that_goes_before_the_answer_finds_it_by_calling_again() {
+    let world = world().await;
+    let (begun, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let gates = (begun.clone(), may_end.clone());
+    world.tool("bank/pay", move |number, _| {
+        let (begun, may_end) = gates.clone();
+        async move {
+            begun.add_permits(1);
+            may_end.acquire().await.unwrap().forget();
+            Ok(output(&format!("run {number}")))
+        }
+    });
+    let (address, _stop) = listen(&world).await;
+    let call = keyed("bank/pay", json!({}), "k");
+    let mut first = TcpStream::connect(address).await.unwrap();
+    first.write_all(&post(&call)).await.unwrap();
+    begun.acquire().await.unwrap().forget();
+    drop(first);
+    let mut second = TcpStream::connect(address).await.unwrap();
+    second.write_all(&post(&call)).await.unwrap();
+    may_end.add_permits(1);
+    let (status, body) = read(&mut second).await;
+    assert_eq!((status, &body["output"]["content"]), (200, &json!("run 1")), "{body}");
+    assert_eq!((world.runs("bank/pay"), begun.available_permits()), (1, 0));
+}

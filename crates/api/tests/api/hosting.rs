@@ -1,0 +1,143 @@
+//! Calls whose tool the host runs: it asks, runs, reports, shows signs of life, and withdraws.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use steadfast::envelope::CallEnvelope;
+use steadfast::{HookFuture, Hooks, Sources, Steadfast};
+use steadfast_api::Access;
+use steadfast_mcp::http::front::{Principal, Tokens};
+
+use crate::support::{Said, World, envelope, keyed, settle};
+
+async fn begin(world: &World, call: &Value) -> Said {
+    world.post("/v1/calls/begin", &[], &call.to_string()).await
+}
+
+/// The name of the call that a host was told to run.
+fn id(said: &Said) -> String {
+    assert_eq!((said.status, said.body["next"].as_str()), (StatusCode::OK, Some("run")), "{}", said.body);
+    said.body["id"].as_str().unwrap().to_owned()
+}
+
+async fn tell(world: &World, id: &str, deed: &str, body: Value) -> Said {
+    world.post(&format!("/v1/calls/{id}/{deed}"), &[], &body.to_string()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_runs_its_tool_and_a_duplicate_gets_its_answer() {
+    let world = World::new(&[]).await;
+    let call = keyed("host/pay", json!({ "to": "bob" }), "k");
+    let begun = begin(&world, &call).await;
+    assert_eq!((&begun.body["attempt"], begun.header("idempotency-key")), (&json!(1), Some("k")));
+    let done =
+        tell(&world, &id(&begun), "report", json!({ "attempt": 1, "output": { "content": { "paid": 7 } } }))
+            .await;
+    assert_eq!((done.status, &done.body["next"]), (StatusCode::OK, &json!("answer")), "{}", done.body);
+    assert_eq!(done.body["result"]["output"]["content"], json!({ "paid": 7 }));
+    let again = begin(&world, &call).await;
+    assert_eq!(
+        (again.status, &again.body["result"]["fromCache"]),
+        (StatusCode::OK, &json!(true)),
+        "{}",
+        again.body
+    );
+    let other = begin(&world, &keyed("host/pay", json!({ "to": "eve" }), "k")).await;
+    assert_eq!(other.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", other.body);
+    assert_eq!(other.body["result"]["error"]["code"], "idempotency_conflict");
+    let late = tell(&world, &id(&begun), "report", json!({ "attempt": 1, "output": { "content": 1 } })).await;
+    assert_eq!((late.status, late.code()), (StatusCode::NOT_FOUND, "not_found"), "it is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_attempt_is_ordered_again_and_its_report_comes_once() {
+    let world = World::new(&[]).await;
+    let begun = begin(&world, &envelope("host/get", json!({}))).await;
+    let id = id(&begun);
+    let failed = json!({ "attempt": 1, "failure": { "message": "busy", "source": { "kind": "http", "status": 503 } } });
+    let again = tell(&world, &id, "report", failed.clone()).await;
+    assert_eq!((&again.body["next"], &again.body["attempt"]), (&json!("run"), &json!(2)), "{}", again.body);
+    assert_eq!(again.body["run"], begun.body["run"], "it is the same run");
+    let late = tell(&world, &id, "report", failed).await;
+    assert_eq!((late.status, late.code()), (StatusCode::CONFLICT, "conflict"));
+    for wrong in [
+        json!({ "attempt": 2 }),
+        json!({ "attempt": 2, "output": { "content": 1 }, "failure": { "message": "x" } }),
+    ] {
+        assert_eq!(tell(&world, &id, "report", wrong).await.status, StatusCode::BAD_REQUEST);
+    }
+    let done = tell(&world, &id, "report", json!({ "attempt": 2, "output": { "content": "there" } })).await;
+    assert_eq!((done.status, &done.body["result"]["attempts"]), (StatusCode::OK, &json!(2)), "{}", done.body);
+}
+
+#[tokio::test(start_paused = true)]
+async fn signs_of_life_keep_an_attempt_and_a_withdrawn_one_hears_of_it() {
+    let world = World::new(&[("tools.\"host/pay\".class", "mutating")]).await;
+    let id = id(&begin(&world, &envelope("host/pay", json!({}))).await);
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let beat = tell(&world, &id, "heartbeat", json!({ "attempt": 1 })).await;
+        assert_eq!((beat.status, &beat.body), (StatusCode::OK, &json!({ "wanted": true })), "{}", beat.body);
+    }
+    assert_eq!(tell(&world, &id, "heartbeat", json!({ "attempt": 2 })).await.status, StatusCode::CONFLICT);
+    let cancelled = tell(&world, &id, "cancel", Value::Null).await;
+    assert_eq!((cancelled.status, &cancelled.body), (StatusCode::OK, &json!({ "cancelled": true })));
+    settle().await;
+    let beat = tell(&world, &id, "heartbeat", json!({ "attempt": 1 })).await;
+    assert_eq!(beat.body, json!({ "wanted": false }));
+    let done = tell(&world, &id, "report", json!({ "attempt": 1, "output": { "content": 1 } })).await;
+    assert_eq!(done.body["next"], "answer", "{}", done.body);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sf_7_the_calls_of_others_are_not_there() {
+    let mut tokens = Tokens::default();
+    tokens.add("token of ann", Principal::new("ann"));
+    tokens.add("token of bob", Principal::new("bob"));
+    let access = Access { clients: Some(tokens), ..Access::default() };
+    let world = World::opened(Steadfast::opening(Sources::default()), &[], access).await;
+    let (ann, bob) = ([("authorization", "Bearer token of ann")], [("authorization", "Bearer token of bob")]);
+    let call = envelope("host/pay", json!({})).to_string();
+    let id = id(&world.post("/v1/calls/begin", &ann, &call).await);
+    let person = [("authorization", "Bearer person")];
+    let count = id.split('-').next().unwrap();
+    let report = json!({ "attempt": 1, "output": { "content": "forged" } }).to_string();
+    for (headers, id) in
+        [(&bob, &*id), (&person, &*id), (&ann, count), (&ann, "1-00000000000000000000000000000000")]
+    {
+        for (deed, body) in [("report", &*report), ("heartbeat", r#"{"attempt":1}"#), ("cancel", "")] {
+            let said = world.post(&format!("/v1/calls/{id}/{deed}"), headers, body).await;
+            assert_eq!((said.status, said.code()), (StatusCode::NOT_FOUND, "not_found"), "{deed}");
+        }
+    }
+    let said = world.post(&format!("/v1/calls/{id}/report"), &ann, &report).await;
+    assert_eq!((said.status, &said.body["next"]), (StatusCode::OK, &json!("answer")));
+}
+
+/// Holds up every attempt for a moment.
+struct Slow;
+
+impl Hooks for Slow {
+    fn before_attempt<'a>(&'a self, _: &'a CallEnvelope, _: u32) -> HookFuture<'a, ()> {
+        Box::pin(tokio::time::sleep(Duration::from_millis(500)))
+    }
+}
+
+/// An order that its host never heard of is given back: the same call runs when it comes again.
+#[tokio::test(start_paused = true)]
+async fn who_goes_before_the_order_has_not_run_anything() {
+    let opening = Steadfast::opening(Sources::default()).hooks(Arc::new(Slow));
+    let world = World::opened(opening, &[("tools.\"host/pay\".class", "mutating")], Access::default()).await;
+    let call = keyed("host/pay", json!({}), "k");
+    tokio::select! {
+        _ = begin(&world, &call) => unreachable!("it is held up"),
+        () = tokio::time::sleep(Duration::from_millis(100)) => {}
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let began = tokio::time::Instant::now();
+    let again = begin(&world, &call).await;
+    assert_eq!((again.status, &again.body["next"]), (StatusCode::OK, &json!("run")), "{}", again.body);
+    assert!(began.elapsed() < Duration::from_secs(1), "nobody waits for the first: {:?}", began.elapsed());
+}

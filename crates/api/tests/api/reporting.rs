@@ -1,0 +1,159 @@
+//! What hosts report, how trust changes by it, and how a person answers.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::support::{World, envelope, in_session, keyed};
+
+async fn report(world: &World, path: &str, body: &Value) -> Value {
+    let said = world.post(path, &[], &body.to_string()).await;
+    assert_eq!(said.status, StatusCode::OK, "{}", said.body);
+    said.body["changes"].clone()
+}
+
+async fn fails(world: &World, more: Value) -> Value {
+    let mut body = json!({ "tool_name": "search", "plugin_name": "web", "error": "it broke", "severity": "server_error" });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    report(world, "/v1/failures", &body).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_8_rp_9_reports_cost_a_tool_its_trust_and_earn_it_back() {
+    let world = World::new(&[]).await;
+    for _ in 0..2 {
+        assert_eq!(fails(&world, json!({})).await, json!([]));
+    }
+    let changes = fails(&world, json!({ "duration_ms": 12 })).await;
+    let change = &changes[0];
+    assert_eq!((&change["from"], &change["to"]), (&json!("trusted"), &json!("escalated")), "{changes}");
+    assert_eq!(
+        (&change["tool"], &change["failures"]),
+        (&json!({ "namespace": "web", "tool": "search" }), &json!(3))
+    );
+    assert!(
+        change["notify"] == true && change["until"].is_u64() && change["reason"].is_string(),
+        "{changes}"
+    );
+    tokio::time::advance(Duration::from_secs(31 * 60)).await;
+    let worked = json!({ "tool_name": "search", "plugin_name": "web" });
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        all.extend(report(&world, "/v1/successes", &worked).await.as_array().unwrap().clone());
+    }
+    let last = all.last().unwrap();
+    assert_eq!((&last["to"], &last["notify"]), (&json!("trusted"), &json!(true)), "{all:?}");
+    let score = world.send("get", "/v1/tools/web%2Fsearch/score", &[], "").await;
+    assert_eq!((score.status, &score.body["trust"]), (StatusCode::OK, &json!("trusted")), "{}", score.body);
+    for path in ["/v1/tools/web%2Fnone/score", "/v1/tools/none/score"] {
+        assert_eq!(world.send("get", path, &[], "").await.status, StatusCode::NOT_FOUND);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_9_a_report_says_how_bad_it_is_whom_it_hits_and_whether_time_heals_it() {
+    let world = World::new(&[]).await;
+    let changes = fails(&world, json!({ "severity": "security", "recoverable": false, "domain": "api.example.com", "service": "atlassian", "context": { "turn": 3 } })).await;
+    assert_eq!((&changes[0]["to"], &changes[0]["until"]), (&json!("blocked"), &Value::Null), "{changes}");
+    tokio::time::advance(Duration::from_secs(24 * 3600)).await;
+    let said = world.call(&envelope("web/search", json!({}))).await;
+    assert_eq!((said.status, said.code()), (StatusCode::FORBIDDEN, "tool_blocked"), "{}", said.body);
+    let said = world.post("/v1/failures", &[], r#"{"toolName":"t","severity":"bad"}"#).await;
+    assert_eq!(said.status, StatusCode::BAD_REQUEST);
+    let message = said.body["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains(r#""toolName" is spelled "tool_name""#) && message.contains("severity: expected"),
+        "{message}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_7_rp_13_an_escalated_tool_asks_with_its_reasons_and_is_forgiven() {
+    let world = World::new(&[]).await;
+    world.works("web/search");
+    for _ in 0..3 {
+        fails(&world, json!({})).await;
+    }
+    let call = envelope("web/search", json!({ "q": "rust" }));
+    let said = world.call(&call).await;
+    assert_eq!((said.status, said.code()), (StatusCode::CONFLICT, "approval_required"), "{}", said.body);
+    assert_eq!(world.runs("web/search"), 0);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let waiting = world.steer("get", "/v1/approvals", &Value::Null).await;
+    let (id, prompt) = (&waiting["approvals"][0]["id"], &waiting["approvals"][0]["prompt"]);
+    for fact in
+        ["reason", "failures", "window", "recovery_hint", "summary", "warnings", "level", "format_hint"]
+    {
+        assert!(!prompt[fact].is_null(), "{fact} in {prompt}");
+    }
+    world.steer("post", &format!("/v1/approvals/{id}"), &json!({ "decision": "once" })).await;
+    assert_eq!(world.call(&call).await.status, StatusCode::OK, "approved");
+    assert_eq!(world.call(&call).await.status, StatusCode::CONFLICT, "once");
+    let seen = world.steer("get", "/v1/trust", &Value::Null).await;
+    assert!(seen["trust"].as_array().unwrap().iter().any(|state| state["state"] == "escalated"), "{seen}");
+    world.steer("post", "/v1/trust/web%2Fsearch/reset", &Value::Null).await;
+    assert_eq!(world.call(&call).await.status, StatusCode::OK, "forgiven");
+    assert_eq!(world.runs("web/search"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_that_the_guard_stops_is_set_free() {
+    let world = World::new(&[]).await;
+    let call = envelope("web/none", json!({}));
+    for _ in 0..3 {
+        world.call(&call).await;
+    }
+    assert_eq!(world.call(&call).await.code(), "loop_detected");
+    let freed = world.steer("post", "/v1/guard/reset", &json!({ "session": "s-1" })).await;
+    assert_eq!(freed["freed"].as_array().unwrap().len(), 1, "{freed}");
+    assert_eq!(world.call(&call).await.code(), "unknown_tool");
+    assert_eq!(
+        world.steer("post", "/v1/guard/reset", &json!({ "session": "other" })).await,
+        json!({ "freed": [] })
+    );
+    let audit = world.steer("get", "/v1/audit", &Value::Null).await;
+    let deeds: Vec<_> = audit["audit"].as_array().unwrap().iter().map(|entry| &entry["deed"]).collect();
+    assert_eq!(deeds, ["guard_reset", "guard_reset"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_seeds_own_name_holds_a_breaker_open_resets_it_and_forgets() {
+    let world = World::new(&[]).await;
+    world.works("bank/pay");
+    let call = keyed("bank/pay", json!({}), "k");
+    let debug = async |body: Value| world.steer("post", "/debug/tool-reliability", &body).await;
+    let seen = debug(json!({ "action": "force_open", "tool": "bank/pay", "for": "90s" })).await;
+    assert_eq!(seen["breaker"]["breaker"]["state"], "FORCED_OPEN", "{seen}");
+    let said = world.call(&in_session(call.clone(), "s-2")).await;
+    assert_eq!(
+        (said.status, said.header("retry-after")),
+        (StatusCode::SERVICE_UNAVAILABLE, Some("90")),
+        "{}",
+        said.body
+    );
+    debug(json!({ "action": "force_open", "tool": "bank/pay" })).await;
+    let said = world.call(&in_session(call.clone(), "s-3")).await;
+    assert_eq!(
+        (said.code(), said.header("retry-after")),
+        ("circuit_open", Some("30")),
+        "until somebody resets it"
+    );
+    debug(json!({ "action": "reset", "tool": "bank/pay" })).await;
+    assert_eq!(world.call(&call).await.status, StatusCode::OK);
+    assert_eq!(debug(json!({ "action": "flush", "tool": "bank/pay" })).await, json!({ "forgotten": 1 }));
+    assert_eq!(world.call(&call).await.body["fromCache"], false);
+    assert_eq!(world.runs("bank/pay"), 2);
+    for wrong in [
+        json!({ "action": "dance" }),
+        json!({ "action": "reset", "tool": "pay" }),
+        json!({ "action": "flush" }),
+    ] {
+        let said = world
+            .post("/debug/tool-reliability", &[("authorization", "Bearer person")], &wrong.to_string())
+            .await;
+        assert_eq!(said.status, StatusCode::BAD_REQUEST, "{}", said.body);
+    }
+    let said = world.post("/debug/tool-reliability", &[], r#"{"action":"reset","tool":"bank/pay"}"#).await;
+    assert_eq!(said.status, StatusCode::UNAUTHORIZED);
+}

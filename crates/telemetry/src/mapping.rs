@@ -245,13 +245,18 @@ impl Telemetry {
                 );
             }
             Notice::WouldHave(shadowed) => {
-                let code = match shadowed {
-                    Shadowed::Refused(code) => Some(code.as_str()),
-                    Shadowed::Duplicate | Shadowed::Asked | Shadowed::Retried | Shadowed::Remarked(_) => None,
+                let (code, layer) = match shadowed {
+                    Shadowed::Refused(code) | Shadowed::Told(code) => (Some(code.as_str()), None),
+                    Shadowed::Remarked(layer) => (None, Some(layer.as_str())),
+                    Shadowed::Duplicate | Shadowed::Asked | Shadowed::Retried | Shadowed::Cut => (None, None),
                 };
                 let would = words::shadowed(*shadowed);
                 self.event(of, open, "tool_call_shadow", vec![own("would", would)]);
-                let fields = [("would", Field::Own(would)), ("errorCode", Field::own(code))];
+                let fields = [
+                    ("would", Field::Own(would)),
+                    ("errorCode", Field::own(code)),
+                    ("layer", Field::own(layer)),
+                ];
                 self.log(of, open, Level::Info, "tool_call_shadow", &fields);
             }
             // Told by `finished`, which follows at once and has the whole result.

@@ -144,6 +144,8 @@ pub(crate) const fn shadowed(shadowed: Shadowed) -> &'static str {
         Shadowed::Refused(_) => "refused",
         Shadowed::Asked => "asked",
         Shadowed::Retried => "retried",
+        Shadowed::Cut => "cut",
+        Shadowed::Told(_) => "told",
         Shadowed::Remarked(_) => "remarked",
     }
 }

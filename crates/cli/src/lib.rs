@@ -20,6 +20,7 @@ mod sources;
 mod state;
 mod stop;
 mod streams;
+mod watched;
 mod wrap;
 
 use std::process::ExitCode;

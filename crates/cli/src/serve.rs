@@ -15,6 +15,7 @@ use crate::output;
 use crate::sources::{self, Chosen};
 use crate::stop;
 use crate::streams;
+use crate::watched::watched;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -55,7 +56,8 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     let steadfast =
         sources::open(options.chosen.sources_and(&options.mcp_config), options.store.as_ref()).await?;
     let config = steadfast.config();
-    let servers = servers(&config)?;
+    let servers: Vec<Configured> =
+        servers(&config)?.into_iter().map(|server| watched(server, steadfast.telemetry())).collect();
     let stop = stop::asked();
     if options.stdio {
         let (input, output) = streams::own();

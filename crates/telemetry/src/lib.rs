@@ -25,7 +25,8 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `mapping` | what is told of each fact |
+//! | `mapping` | what is told of each fact about a call |
+//! | `outside` | what is told of facts that no call brought |
 //! | `logs` | lines, and `tracing` events as lines |
 //! | `malformed` | which model made which malformed call |
 //! | `metrics` | the catalogue of metrics, the registry, the census of a store |
@@ -40,6 +41,7 @@ mod malformed;
 mod mapping;
 mod metrics;
 mod otlp;
+mod outside;
 mod seldom;
 mod spans;
 mod standing;

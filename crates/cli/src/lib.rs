@@ -12,6 +12,8 @@ mod demo;
 mod failure;
 mod import;
 mod listening;
+#[cfg(test)]
+mod operating;
 mod output;
 mod reset;
 mod resolve;

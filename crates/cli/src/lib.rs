@@ -12,6 +12,8 @@ mod demo;
 mod failure;
 mod import;
 mod listening;
+#[cfg(test)]
+mod operating;
 mod output;
 mod plain_tools;
 mod reset;
@@ -22,6 +24,7 @@ mod sources;
 mod state;
 mod stop;
 mod streams;
+mod watched;
 mod wrap;
 
 use std::process::ExitCode;

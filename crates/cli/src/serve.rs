@@ -15,6 +15,7 @@ use crate::output;
 use crate::sources::{self, Chosen};
 use crate::stop;
 use crate::streams;
+use crate::watched::watched;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -57,6 +58,8 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     let config = steadfast.config();
     let servers: Vec<Configured> =
         config.servers().values().map(behind::of_config).collect::<Result<_, _>>()?;
+    let servers: Vec<_> =
+        servers.into_iter().map(|server| watched(server, steadfast.telemetry())).collect();
     let stop = stop::asked();
     if options.stdio {
         // Plain tools are called over HTTP.

@@ -16,6 +16,7 @@ use crate::output;
 use crate::sources::{self, Chosen};
 use crate::stop;
 use crate::streams;
+use crate::watched::watched;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -59,6 +60,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 async fn carry(options: &Options) -> Result<(), Failure> {
     let server = server(options)?;
     let steadfast = sources::open(sources(options, &server)?, options.store.as_ref()).await?;
+    let server = watched(server, steadfast.telemetry());
     let stop = stop::asked();
     match options.listen {
         Some(address) => {

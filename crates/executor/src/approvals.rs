@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use steadfast_core::approval::{Approvals, Decided, Decision, Grantor, NotDecided, Parked, ParkedId};
 use steadfast_core::id::TenantId;
@@ -11,7 +12,9 @@ use steadfast_core::output::Output;
 use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, StoreError, Trouble, Written};
 
 use crate::audit::{By, Deed, Done};
+use crate::cells::Tenant;
 use crate::engine::{Engine, Inner};
+use crate::telling::Outside;
 
 /// Why a person's answer could not be taken.
 #[derive(Debug)]
@@ -152,7 +155,7 @@ impl Inner {
                 self.telling.store_failed(self.store.kind(), &error);
                 let cell = self.machines.tenants.get(tenant);
                 let result = change(&mut cell.judged.lock().approvals);
-                cell.approvals_changed.notify_waiters();
+                self.approvals_changed(&cell);
                 result
             }
         }
@@ -167,6 +170,20 @@ impl Inner {
     fn adopt_approvals(&self, tenant: &Option<TenantId>, approvals: Approvals) {
         let cell = self.machines.tenants.get(tenant);
         cell.judged.lock().approvals = approvals;
+        self.approvals_changed(&cell);
+    }
+
+    /// Tells those who wait for an answer, and those who count them.
+    fn approvals_changed(&self, cell: &Tenant) {
+        let at = self.clock.now();
+        let (before, now) = {
+            let judged = cell.judged.lock();
+            let now = judged.approvals.parked(at).count();
+            (cell.waiting.swap(now, Ordering::Relaxed), now)
+        };
+        if before != now {
+            self.telling.outside(&Outside::Waiting { before, now });
+        }
         cell.approvals_changed.notify_waiters();
     }
 }

@@ -191,15 +191,6 @@ impl Inner {
             before: done.before.map(shown),
             after: done.after.map(shown),
         };
-        tracing::info!(
-            event = "audit",
-            by = %entry.by,
-            deed = ?entry.deed,
-            on = entry.on,
-            before = entry.before,
-            after = entry.after,
-            "something was changed by hand"
-        );
         self.telling.outside(&Outside::ByHand(&entry));
         let written = match serde_json::to_string(&entry) {
             Ok(body) => {

@@ -5,7 +5,7 @@
 
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use steadfast_core::Timestamp;
@@ -118,6 +118,8 @@ pub(crate) struct Tenant {
     pub(crate) judged: Mutex<Judged>,
     /// Somebody asked, or answered.
     pub(crate) approvals_changed: Notify,
+    /// How many requests were last said to wait.
+    pub(crate) waiting: AtomicUsize,
     /// How well its tools and models do.
     pub(crate) scores: Mutex<Statistics>,
 }
@@ -192,6 +194,7 @@ impl Machines {
                     approvals: Approvals::default(),
                 }),
                 approvals_changed: Notify::new(),
+                waiting: AtomicUsize::new(0),
                 scores: Mutex::default(),
             }),
         }

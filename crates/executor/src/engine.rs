@@ -253,7 +253,7 @@ async fn drive(
     };
     let asker = options.asker;
     if let (ArgumentCheck::Assist, false, Some(tool)) =
-        (policy.arguments, policy.modes.are_off(), options.tool)
+        (policy.arguments, policy.modes.leave_alone(), options.tool)
     {
         desk.assist_with(Assistance { envelope: envelope.clone(), tool });
     }

@@ -91,6 +91,13 @@ pub enum Outside<'a> {
         /// How.
         change: &'a TrustChange,
     },
+    /// Other requests wait for a person's answer than before.
+    Waiting {
+        /// How many did.
+        before: usize,
+        /// How many do.
+        now: usize,
+    },
     /// A person changed something; the same as in the audit.
     ByHand(&'a AuditEntry),
 }

@@ -365,6 +365,7 @@ impl Listener for Heard {
         self.0.lock().push(match fact {
             Outside::Breaker { change, .. } => format!("breaker {:?}", change.to),
             Outside::Trust { change, .. } => format!("trust {}", change.to),
+            Outside::Waiting { .. } => return,
             Outside::ByHand(entry) => format!("{:?} by {}", entry.deed, entry.by),
         });
     }

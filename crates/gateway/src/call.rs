@@ -168,7 +168,7 @@ impl Tool for Upstream {
 
 /// A request as the server gets it: with the key, the number of the attempt and the time that is left.
 pub(crate) fn sent(request: &Message, attempt: &Attempt) -> Message {
-    if attempt.modes.are_off() {
+    if attempt.modes.leave_alone() {
         return request.clone();
     }
     let mut sent = request

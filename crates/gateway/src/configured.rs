@@ -45,6 +45,12 @@ impl Configured {
         Self { name, prefix: None, sharing, start, made: Arc::default() }
     }
 
+    /// The same, with something done at each start.
+    pub fn started_by(mut self, change: impl FnOnce(Start) -> Start) -> Self {
+        self.start = change(self.start);
+        self
+    }
+
     /// One for whoever asks, which was told this before.
     pub(crate) fn alone(&self, handshake: Handshake) -> (Behind, Option<Keeping>) {
         let (server, keeping) = self.make(handshake);

@@ -655,7 +655,7 @@ impl Session {
 
 /// Whether we leave alone whatever comes in this envelope.
 fn is_off(engine: &Engine, envelope: &CallEnvelope) -> bool {
-    engine.policy_of(envelope).is_ok_and(|policy| policy.modes.are_off())
+    engine.policy_of(envelope).is_ok_and(|policy| policy.modes.leave_alone())
 }
 
 /// As the SDKs say it.

@@ -250,8 +250,6 @@ impl Opening {
             engine = engine.hooks(hooks);
         }
         let engine = engine.start().await;
-        // Requests that were parked before this start wait too.
-        telemetry.metrics().set_approvals_pending(engine.approvals(None).len());
         let (herald, ended) = (Herald::new(), CancellationToken::new());
         let following = ended.clone().run_until_cancelled_owned(follow(live.clone(), herald.clone()));
         tokio::spawn(following);

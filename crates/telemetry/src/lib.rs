@@ -25,7 +25,8 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `mapping` | what is told of each fact |
+//! | `mapping` | what is told of each fact about a call |
+//! | `outside` | what is told of facts that no call brought |
 //! | `logs` | lines, and `tracing` events as lines |
 //! | `feed` | the same lines for readers that come and go |
 //! | `malformed` | which model made which malformed call |
@@ -42,6 +43,7 @@ mod malformed;
 mod mapping;
 mod metrics;
 mod otlp;
+mod outside;
 mod seldom;
 mod spans;
 mod standing;

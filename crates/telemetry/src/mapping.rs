@@ -10,7 +10,7 @@ use steadfast_core::policy::{Policy, Silence};
 use steadfast_core::retry::Stop;
 use steadfast_core::trust::{Scope, TrustChange};
 use steadfast_core::{Timestamp, breaker, millis};
-use steadfast_executor::{About, Listener, TurnedAway};
+use steadfast_executor::{About, Listener, Outside, TurnedAway};
 use steadfast_store::{News, StoreError};
 
 use crate::Telemetry;
@@ -60,6 +60,10 @@ impl Listener for Telemetry {
 
     fn traceparent(&self, about: &About<'_>, attempt: u32) -> Option<String> {
         self.calls.with(about.request, |open| open.spans.as_ref()?.traceparent(attempt))
+    }
+
+    fn outside(&self, fact: &Outside<'_>) {
+        self.tell_outside(fact);
     }
 
     fn store_failed(&self, store: &str, error: &StoreError) {
@@ -139,13 +143,12 @@ impl Telemetry {
                 trace(open, "tool_call_conflict", at, vec![]);
                 self.log(of, open, Level::Error, "tool_call_conflict", &[]);
             }
+            // How many wait is told by whoever keeps them, here and of other processes.
             Notice::ApprovalAsked => {
-                on.approvals_pending.shift([], 1);
                 self.turn_to(open, Doing::AwaitingApproval, at);
                 self.log(of, open, Level::Warn, "tool_call_approval_asked", &[]);
             }
             Notice::ApprovalEnded { granted } => {
-                on.approvals_pending.shift([], -1);
                 end_child(open, at);
                 self.event(of, open, "tool_call_approval_ended", vec![own("granted", *granted)]);
                 self.log(
@@ -245,13 +248,18 @@ impl Telemetry {
                 );
             }
             Notice::WouldHave(shadowed) => {
-                let code = match shadowed {
-                    Shadowed::Refused(code) => Some(code.as_str()),
-                    Shadowed::Duplicate | Shadowed::Asked | Shadowed::Retried | Shadowed::Remarked(_) => None,
+                let (code, layer) = match shadowed {
+                    Shadowed::Refused(code) | Shadowed::Told(code) => (Some(code.as_str()), None),
+                    Shadowed::Remarked(layer) => (None, Some(layer.as_str())),
+                    Shadowed::Duplicate | Shadowed::Asked | Shadowed::Retried | Shadowed::Cut => (None, None),
                 };
                 let would = words::shadowed(*shadowed);
                 self.event(of, open, "tool_call_shadow", vec![own("would", would)]);
-                let fields = [("would", Field::Own(would)), ("errorCode", Field::own(code))];
+                let fields = [
+                    ("would", Field::Own(would)),
+                    ("errorCode", Field::own(code)),
+                    ("layer", Field::own(layer)),
+                ];
                 self.log(of, open, Level::Info, "tool_call_shadow", &fields);
             }
             // Told by `finished`, which follows at once and has the whole result.
@@ -299,6 +307,12 @@ impl Telemetry {
         }
     }
 
+    pub(crate) fn count_breaker(&self, tool: &Tool, transition: &breaker::Transition) {
+        let (from, to) = (words::breaker_state(transition.from), words::breaker_state(transition.to));
+        let labels = [tool.label.clone(), from.into(), to.into()];
+        self.metrics.on.tool_circuit_breaker_transitions.add(labels);
+    }
+
     fn breaker_changed(
         &self,
         of: &Telling<'_>,
@@ -307,8 +321,7 @@ impl Telemetry {
         transition: &breaker::Transition,
     ) {
         let (from, to) = (words::breaker_state(transition.from), words::breaker_state(transition.to));
-        let label = of.tool.label.clone();
-        self.metrics.on.tool_circuit_breaker_transitions.add([label, from.into(), to.into()]);
+        self.count_breaker(of.tool, transition);
         match scope {
             BreakerScope::Tool => {
                 let request = of.about.request;

@@ -8,6 +8,7 @@ use steadfast_core::dedupe::ReplayReason;
 use steadfast_core::policy::{KeyScope, Policy, ToolClass};
 use steadfast_core::retry::Stop;
 use steadfast_core::trust::TrustState;
+use steadfast_executor::Deed;
 use steadfast_store::Trouble;
 
 pub(crate) const fn status(status: Status) -> &'static str {
@@ -138,12 +139,28 @@ pub(crate) const fn cut(cut: Cut) -> &'static str {
     }
 }
 
+pub(crate) const fn deed(deed: Deed) -> &'static str {
+    match deed {
+        Deed::Approved => "approved",
+        Deed::Denied => "denied",
+        Deed::BreakerForcedOpen => "breaker_forced_open",
+        Deed::BreakerReset => "breaker_reset",
+        Deed::TrustReset => "trust_reset",
+        Deed::GuardReset => "guard_reset",
+        Deed::Flushed => "flushed",
+        Deed::Resolved => "resolved",
+        Deed::Switched => "switched",
+    }
+}
+
 pub(crate) const fn shadowed(shadowed: Shadowed) -> &'static str {
     match shadowed {
         Shadowed::Duplicate => "duplicate",
         Shadowed::Refused(_) => "refused",
         Shadowed::Asked => "asked",
         Shadowed::Retried => "retried",
+        Shadowed::Cut => "cut",
+        Shadowed::Told(_) => "told",
         Shadowed::Remarked(_) => "remarked",
     }
 }

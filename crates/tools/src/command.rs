@@ -109,7 +109,7 @@ impl Parts {
     fn launch_of(&self, attempt: &Attempt) -> Launch {
         let mut launch = self.launch.clone();
         // Where nothing acts on the call, nothing is added to it.
-        if !attempt.modes.are_off() {
+        if !attempt.modes.leave_alone() {
             launch.environment = launch
                 .environment
                 .with("TOOL_IDEMPOTENCY_KEY", attempt.idempotency_key())

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::step::Recorded;
 use super::{
-    Attempt, BreakerScope, Call, CallResult, Caller, Cut, FailedAttempt, Notice, Others, Outcome, Refusal,
-    Retried, Run, Shadowed, Shared, State, Step, StoreSight, Tickets, Upstream, Waits, say,
+    Attempt, BreakerScope, Call, CallResult, Caller, Cut, FailedAttempt, Notice, Others, Outcome, Places,
+    Refusal, Retried, Run, Shadowed, Shared, State, Step, StoreSight, Tickets, Upstream, Waits, say,
 };
 use crate::Timestamp;
 use crate::breaker::{Breaker, Held, Ticket, Transition, Verdict};
@@ -30,9 +30,12 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         // A claim may have taken its time: the deadline limits the start of the first attempt as well.
-        let late = self.request.limits.deadline.is_some_and(|deadline| deadline <= now);
-        if self.attempts == 0 && late && !self.policy.modes.are_off() {
-            return self.refuse(shared, Refusal::us(say::deadline_passed()), now, notices);
+        if self.attempts == 0 && self.is_late(now) {
+            let late = Refusal::us(say::deadline_passed());
+            if let Some(refusal) = self.enforced(self.policy.modes.furthest(), Some(late)) {
+                return self.refuse(shared, refusal, now, notices);
+            }
+            self.tell_withheld(shared, now, notices);
         }
         let tickets = match self.admit(shared, now, notices) {
             Ok(tickets) => tickets,
@@ -73,7 +76,7 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        let late = self.request.limits.deadline.is_some_and(|deadline| deadline <= now)
+        let late = self.is_late(now)
             || self.schedule.as_ref().is_some_and(|schedule| schedule.may_start(now).is_err())
             || (self.record().is_some() && now >= self.lease_until);
         let ours = match self.store {
@@ -95,8 +98,10 @@ impl Call {
     /// Gives back what was taken for an attempt that is not made.
     pub(super) fn step_back(&self, shared: &mut Shared<'_>, mut tickets: Tickets, notices: &mut Vec<Notice>) {
         tickets.release(shared, notices);
-        shared.limiter.withdraw();
-        shared.dependency_limiter.withdraw();
+        if tickets.places == Places::Taken {
+            shared.limiter.withdraw();
+            shared.dependency_limiter.withdraw();
+        }
     }
 
     /// Everybody agrees: the attempt is made.
@@ -121,11 +126,15 @@ impl Call {
         let first = *self.first_attempt.get_or_insert(now);
         self.attempts += 1;
         notices.push(Notice::AttemptStarted { attempt: self.attempts, at: now });
-        let run = self.record.as_ref().map_or(&self.request.run, |record| &record.run).clone();
-        let watchdog = (!self.policy.modes.are_off()).then(|| self.watchdog(first, now));
-        let deadline = self.request.limits.deadline.filter(|_| !self.policy.modes.are_off());
+        // A shadow record lends the run of a vanished holder to nobody.
+        let record = self.record.as_ref().filter(|_| self.dedupe() == Mode::Enforce);
+        let run = record.map_or(&self.request.run, |record| &record.run).clone();
+        let rest = self.policy.modes.furthest();
+        let watchdog = (rest != Mode::Off).then(|| self.watchdog(first, now));
+        let deadline = self.request.limits.deadline.filter(|_| rest != Mode::Off);
         let attempt = Attempt { number: self.attempts, started: now, watchdog, deadline, tickets, cut: None };
-        let latest = attempt.watchdog.map(|watchdog| watchdog.due()).into_iter().chain(deadline).min();
+        let limits = attempt.watchdog.map(|watchdog| watchdog.due()).into_iter().chain(deadline);
+        let latest = limits.min().filter(|_| rest == Mode::Enforce);
         self.state = State::Attempting(attempt);
         Step::Run(Run { attempt: self.attempts, deadline: latest, run })
     }
@@ -144,23 +153,39 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Result<Tickets, Box<Refusal>> {
-        if self.policy.modes.are_off() {
+        let rest = self.policy.modes.furthest();
+        if rest == Mode::Off {
             return Ok(Tickets::default());
         }
-        if let Err(overloaded) = shared.limiter.enter(&self.policy.limits, now) {
-            return Err(Box::new(Refusal::us(say::overloaded(&self.request, overloaded, now))));
-        }
-        if let Err(overloaded) = shared.dependency_limiter.enter(&self.policy.dependency_limits, now) {
-            shared.limiter.withdraw();
-            let refusal = say::dependency_overloaded(&self.request, overloaded, now);
-            return Err(Box::new(Refusal::us(refusal)));
-        }
+        let places = match self.take_places(shared, now) {
+            Ok(()) => Places::Taken,
+            Err(overloaded) => match self.enforced(rest, Some(Refusal::us(overloaded))) {
+                Some(refusal) => return Err(Box::new(refusal)),
+                None => {
+                    self.tell_withheld(shared, now, notices);
+                    Places::NotAsked
+                }
+            },
+        };
         let admitted = self.admit_breakers(shared, now, notices);
-        if admitted.is_err() {
+        if admitted.is_err() && places == Places::Taken {
             shared.limiter.withdraw();
             shared.dependency_limiter.withdraw();
         }
-        admitted
+        admitted.map(|tickets| Tickets { places, ..tickets })
+    }
+
+    /// A place among the calls of the tool, and one among those of what it depends on.
+    fn take_places(&self, shared: &mut Shared<'_>, now: Timestamp) -> Result<(), Failure> {
+        let request = &self.request;
+        shared
+            .limiter
+            .enter(&self.policy.limits, now)
+            .map_err(|overloaded| say::overloaded(request, overloaded, now))?;
+        shared.dependency_limiter.enter(&self.policy.dependency_limits, now).map_err(|overloaded| {
+            shared.limiter.withdraw();
+            say::dependency_overloaded(request, overloaded, now)
+        })
     }
 
     fn admit_breakers(
@@ -193,9 +218,12 @@ impl Call {
         let Some(refused) = refused else { return Ok(tickets) };
         tickets.release(shared, notices);
         let refusal = self.circuit_open(refused, now);
-        match self.enforced(self.policy.modes.breaker, Some(refusal), notices) {
+        match self.enforced(self.policy.modes.breaker, Some(refusal)) {
             Some(refusal) => Err(Box::new(refusal)),
-            None => Ok(Tickets::default()),
+            None => {
+                self.tell_withheld(shared, now, notices);
+                Ok(Tickets::default())
+            }
         }
     }
 
@@ -221,10 +249,15 @@ impl Call {
         self.retry_safe || self.record.is_none() || self.dedupe() != Mode::Enforce
     }
 
-    /// When the caller is told that the call is still running. Only where calling again finds the answer.
+    /// When the caller is told that the call is still running. Only where calling again finds the answer. In shadow,
+    /// when that would have been told.
     fn answer_by(&self) -> Option<Timestamp> {
-        let found_again = self.record.is_some() && self.dedupe() == Mode::Enforce;
-        self.patience().filter(|_| found_again).map(|span| self.arrived + span)
+        let found_again = match self.dedupe() {
+            Mode::Off => false,
+            Mode::Shadow => !self.shadow_told,
+            Mode::Enforce => true,
+        };
+        self.patience().filter(|_| found_again && self.record.is_some()).map(|span| self.arrived + span)
     }
 
     /// How long a caller waits who is not known to wait longer.
@@ -281,6 +314,11 @@ impl Call {
             watchdog::Verdict::Fine { .. } => None,
         };
         match cut {
+            Some(_) if self.policy.modes.leave_alone() => {
+                self.shadow(Shadowed::Cut, notices);
+                attempt.watchdog = None;
+                self.stay(State::Attempting(attempt))
+            }
             Some(cut) if self.may_be_cut() || cut == Cut::TooLong => {
                 notices.push(Notice::AttemptCut { cut });
                 attempt.cut = Some(cut);
@@ -305,6 +343,10 @@ impl Call {
                 self.answer_early(State::Attempting(attempt), result, upstream, notices)
             }
             None if waiting && self.answer_by().is_some_and(|answer_by| answer_by <= now) => {
+                if self.dedupe() == Mode::Shadow {
+                    self.shadow(Shadowed::Told(Code::InFlight), notices);
+                    return self.stay(State::Attempting(attempt));
+                }
                 let result = self.failed(say::in_flight(), now);
                 self.answer_early(State::Attempting(attempt), result, Upstream::LeaveAlone, notices)
             }
@@ -363,7 +405,7 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         let took = now.since(attempt.started);
-        if !self.policy.modes.are_off() {
+        if attempt.tickets.places == Places::Taken {
             shared.limiter.leave();
             shared.dependency_limiter.leave();
         }
@@ -493,6 +535,9 @@ impl Call {
             let result = self.failed(say::cancelled(), now);
             return self.release(result, Vec::new(), now, notices);
         }
+        if self.may_have_run(&classified) && self.policy.modes.furthest() == Mode::Shadow {
+            self.shadow(Shadowed::Told(Code::OutcomeUnknown), notices);
+        }
         let may_repeat = (proved_not_run || self.retry_safe) && self.caller != Caller::GaveUp;
         let helps = classified.nature == Nature::Transient && may_repeat;
         let stop = if helps
@@ -533,13 +578,16 @@ impl Call {
         }
         let policy = &self.policy.retry;
         let schedule = self.schedule.as_mut().ok_or(StopReason::NotAsked)?;
-        let until = schedule
-            .next(policy, attempt.started, classified.retry_after, now)
-            .map_err(StopReason::Schedule)?;
+        let next = schedule.next(policy, attempt.started, classified.retry_after, now);
         if self.policy.modes.retry == Mode::Shadow {
-            self.shadow(Shadowed::Retried, notices);
+            match next.map_err(|stop| self.told_as(stop, classified).0) {
+                Ok(_) => self.shadow(Shadowed::Retried, notices),
+                Err(code) if code != classified.code => self.shadow(Shadowed::Told(code), notices),
+                Err(_) => {}
+            }
             return Err(StopReason::NotAsked);
         }
+        let until = next.map_err(StopReason::Schedule)?;
         if self.policy.modes.breaker == Mode::Enforce {
             let breakers = [Some(&*shared.breaker), shared.dependency.as_deref()];
             // What is open now and still will be then needs no wait to be refused.
@@ -578,8 +626,8 @@ impl Call {
         now: Timestamp,
     ) -> Failure {
         let transient = classified.nature == Nature::Transient;
-        // Where everything is off, the tool's own words are passed on as they are.
-        if classified.reach == Reach::Unknown && !self.retry_safe && !self.policy.modes.are_off() {
+        // Where nothing acts, the tool's own words are passed on as they are.
+        if self.may_have_run(classified) && !self.policy.modes.leave_alone() {
             return Failure {
                 output,
                 ..say::outcome_unknown(&self.policy).with_rule(classified.rule.clone())
@@ -594,16 +642,10 @@ impl Call {
             None | Some(StopReason::NotAsked) if stuck => (Code::StuckCall, classified.rule.clone()),
             None | Some(StopReason::NotAsked) => (classified.code, classified.rule.clone()),
             Some(StopReason::Breaker(refused)) => (Code::CircuitOpen, Cow::Borrowed(refused.by.rule())),
-            Some(StopReason::Schedule(Stop::Deadline)) => (Code::DeadlineExceeded, Cow::Borrowed("deadline")),
-            Some(StopReason::Schedule(Stop::Budget)) => (Code::RetryExhausted, Cow::Borrowed("retry_budget")),
-            Some(StopReason::Schedule(_)) if stuck => (Code::StuckCall, classified.rule.clone()),
-            // Who allowed one attempt only gets its own failure, not the news that there was no second one.
-            Some(StopReason::Schedule(Stop::Attempts)) if self.attempts == 1 => {
-                (classified.code, classified.rule.clone())
+            Some(StopReason::Schedule(Stop::Attempts | Stop::TotalTime | Stop::RetryAfter(_))) if stuck => {
+                (Code::StuckCall, classified.rule.clone())
             }
-            Some(StopReason::Schedule(Stop::Attempts | Stop::TotalTime | Stop::RetryAfter(_))) => {
-                (Code::RetryExhausted, classified.rule.clone())
-            }
+            Some(StopReason::Schedule(stop)) => self.told_as(stop, classified),
         };
         let retry_after = match stop {
             Some(StopReason::Schedule(Stop::RetryAfter(wait))) => Some(wait),
@@ -619,6 +661,24 @@ impl Call {
             verify: None,
             retry_after,
             output,
+        }
+    }
+
+    /// Whether it may have had its effect, and must not be tried again for that.
+    fn may_have_run(&self, classified: &Classified) -> bool {
+        classified.reach == Reach::Unknown && !self.retry_safe
+    }
+
+    /// Under which code a failure is told after which there is no further try, and by which rule.
+    fn told_as(&self, stop: Stop, classified: &Classified) -> (Code, Cow<'static, str>) {
+        match stop {
+            Stop::Deadline => (Code::DeadlineExceeded, Cow::Borrowed("deadline")),
+            Stop::Budget => (Code::RetryExhausted, Cow::Borrowed("retry_budget")),
+            // Who allowed one attempt only gets its own failure, not the news that there was no second one.
+            Stop::Attempts if self.attempts == 1 => (classified.code, classified.rule.clone()),
+            Stop::Attempts | Stop::TotalTime | Stop::RetryAfter(_) => {
+                (Code::RetryExhausted, classified.rule.clone())
+            }
         }
     }
 

@@ -18,6 +18,7 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         if self.dedupe() == Mode::Off {
+            self.tell_withheld(shared, now, notices);
             return self.ask_or_go(shared, now, notices);
         }
         self.claims += 1;
@@ -76,8 +77,23 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        if self.dedupe() == Mode::Shadow && !matches!(verdict, ClaimVerdict::Mine(_)) {
-            self.shadow(Shadowed::Duplicate, notices);
+        // What was found before goes before whatever speaks against a run.
+        match &verdict {
+            ClaimVerdict::Mine(_) | ClaimVerdict::Nothing | ClaimVerdict::Full | ClaimVerdict::Closed => {
+                self.tell_withheld(shared, now, notices);
+            }
+            ClaimVerdict::Follow(_)
+            | ClaimVerdict::Busy
+            | ClaimVerdict::Replay(_)
+            | ClaimVerdict::Unknown(_)
+            | ClaimVerdict::Conflict => {}
+        }
+        self.enter(shared, now);
+        if self.dedupe() == Mode::Shadow
+            && let Some(shadowed) = instead_of_a_run(&verdict)
+        {
+            self.withheld = None;
+            self.shadow(shadowed, notices);
             return self.ask_or_go(shared, now, notices);
         }
         match verdict {
@@ -131,7 +147,13 @@ impl Call {
             self.lease_from(now);
             return self.claim_step(Intent::Take { started: false }, role);
         }
-        let goes_on = self.dedupe() == Mode::Shadow || self.goes_on_without_store();
+        self.tell_withheld(shared, now, notices);
+        self.enter(shared, now);
+        let would_go_on = self.goes_on_without_store();
+        if self.dedupe() == Mode::Shadow && !would_go_on {
+            self.shadow(Shadowed::Refused(Code::StoreUnavailable), notices);
+        }
+        let goes_on = self.dedupe() == Mode::Shadow || would_go_on;
         notices.push(Notice::StoreFailed { goes_on });
         if goes_on {
             // What the store would have written, so that the answer can be saved when it is back.
@@ -194,7 +216,7 @@ impl Call {
             Wake::Time | Wake::Changed => {
                 let role = Role::Waiter { followed: record };
                 // What spoke against a run may still do so. The answer that was waited for is taken all the same.
-                let refusal = if self.held_back { self.refusal(shared, now, notices) } else { None };
+                let refusal = if self.held_back { self.refusal(shared, now) } else { None };
                 match refusal {
                     Some(refusal) => {
                         self.state = State::Looking { refusal };
@@ -227,5 +249,19 @@ impl Call {
     /// A claim goes out now. Should it be ours, its lease may have begun at once, however long the answer takes.
     fn lease_from(&mut self, now: Timestamp) {
         self.lease_until = now + self.policy.dedupe.keep.lease;
+    }
+}
+
+/// What a claim would have led to instead of a run, if it were not in shadow.
+fn instead_of_a_run(verdict: &ClaimVerdict) -> Option<Shadowed> {
+    match verdict {
+        ClaimVerdict::Mine(_) => None,
+        ClaimVerdict::Follow(_) | ClaimVerdict::Replay(_) | ClaimVerdict::Unknown(_) => {
+            Some(Shadowed::Duplicate)
+        }
+        ClaimVerdict::Busy => Some(Shadowed::Refused(Code::InFlight)),
+        ClaimVerdict::Conflict => Some(Shadowed::Refused(Code::IdempotencyConflict)),
+        ClaimVerdict::Full => Some(Shadowed::Refused(Code::Overloaded)),
+        ClaimVerdict::Closed | ClaimVerdict::Nothing => Some(Shadowed::Refused(Code::StoreUnavailable)),
     }
 }

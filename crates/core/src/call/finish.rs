@@ -27,6 +27,7 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
+        self.tell_withheld(shared, now, notices);
         notices.push(Notice::CallBlocked { code: refusal.failure.code });
         let mut kept = Vec::new();
         let mut result = CallResult { breaker: refusal.breaker, ..self.failed(refusal.failure, now) };
@@ -188,7 +189,8 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> CallResult {
-        if std::mem::replace(&mut self.judged, true) || self.policy.modes.guard == Mode::Off {
+        let judged = std::mem::replace(&mut self.judged, true) || self.refused_in_shadow;
+        if judged || self.policy.modes.guard == Mode::Off {
             return result;
         }
         self.enter(shared, now);

@@ -63,6 +63,7 @@ use crate::dedupe::{
     Role, StartVerdict, decide_claim,
 };
 use crate::guard::{GuardedCall, LoopGuard};
+use crate::id::TurnId;
 use crate::key::Key;
 use crate::limit::Limiter;
 use crate::output::Output;
@@ -121,6 +122,8 @@ pub struct Call {
     policy: Arc<Policy>,
     seed: u64,
     arrived: Timestamp,
+    /// The turn, as far as the guard knows.
+    turn: Option<TurnId>,
     retry_safe: bool,
     /// Claims made so far; numbers the owner tokens.
     claims: u32,
@@ -148,8 +151,19 @@ pub struct Call {
     scored: Option<stats::Outcome>,
     /// Whether something spoke against a run when the call came; it is asked again before a run.
     held_back: bool,
+    /// What shadow mode found against a run, until it is known whether there is one to speak against.
+    withheld: Option<Withheld>,
+    /// Whether the guard, in shadow, has counted a refusal in place of this call.
+    refused_in_shadow: bool,
     shadow_told: bool,
     state: State,
+}
+
+/// A refusal that shadow mode does not carry out.
+#[derive(Clone, Copy, Debug)]
+struct Withheld {
+    code: Code,
+    by_guard: bool,
 }
 
 /// How things stand between the call and the store.
@@ -205,11 +219,20 @@ struct Attempt {
     cut: Option<Cut>,
 }
 
-/// What the breakers gave out for an attempt.
+/// What breakers and limiters gave out for an attempt.
 #[derive(Debug, Default)]
 struct Tickets {
     tool: Option<Ticket>,
     dependency: Option<Ticket>,
+    places: Places,
+}
+
+/// Whether an attempt has a place among those that run at once, to be given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Places {
+    #[default]
+    NotAsked,
+    Taken,
 }
 
 /// A refusal in the making.
@@ -254,8 +277,14 @@ impl Call {
     ) -> (Self, Step) {
         notices.push(Notice::CallStarted { at: now });
         // Decided once: a call does not change its turn because another one came.
-        if request.turn.is_none() && policy.modes.guard != Mode::Off {
-            request.turn = request.trace.take().filter(|trace| shared.guard.is_turn(trace));
+        let turn = match request.turn.clone() {
+            None if policy.modes.guard != Mode::Off => {
+                request.trace.take().filter(|trace| shared.guard.is_turn(trace))
+            }
+            known => known,
+        };
+        if !policy.modes.leave_alone() {
+            request.turn.clone_from(&turn);
         }
         let retry_safe = request.is_retry_safe(&policy);
         let mut call = Self {
@@ -263,6 +292,7 @@ impl Call {
             policy,
             seed,
             arrived: now,
+            turn,
             retry_safe,
             claims: 0,
             spent: None,
@@ -280,17 +310,21 @@ impl Call {
             judged: false,
             scored: None,
             held_back: false,
+            withheld: None,
+            refused_in_shadow: false,
             shadow_told: false,
             state: State::Finished,
         };
-        let step = match call.refusal(shared, now, notices) {
+        let step = match call.refusal(shared, now) {
             Some(refusal) if call.dedupe() == Mode::Enforce => {
                 call.state = State::Looking { refusal };
                 call.claim_step(Intent::Look, Role::Fresh)
             }
             Some(refusal) => call.refuse(shared, *refusal, now, notices),
             None => {
-                call.enter(shared, now);
+                if !call.withheld.is_some_and(|withheld| withheld.by_guard) {
+                    call.enter(shared, now);
+                }
                 call.claim_or_go(shared, Role::Fresh, now, notices)
             }
         };
@@ -357,6 +391,9 @@ impl Call {
             (State::Starting, Event::Started(StartVerdict::Lost)) => Ok(self.look_again(now)),
             // In shadow the record is nobody's protection.
             (State::Starting, Event::StoreFailed(_)) if self.dedupe() == Mode::Shadow => {
+                if !self.goes_on_without_store() {
+                    self.shadow(Shadowed::Refused(Code::StoreUnavailable), notices);
+                }
                 Ok(self.attempt(shared, now, notices))
             }
             (State::Starting, Event::StoreFailed(_)) if self.goes_on_without_store() => {
@@ -530,58 +567,72 @@ impl Call {
 
     // ---- 1. refusals that need no wait ----
 
-    fn refusal(
-        &mut self,
-        shared: &mut Shared<'_>,
-        now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Option<Box<Refusal>> {
-        if self.policy.modes.are_off() {
+    fn refusal(&mut self, shared: &mut Shared<'_>, now: Timestamp) -> Option<Box<Refusal>> {
+        let rest = self.policy.modes.furthest();
+        if rest == Mode::Off {
             return None;
         }
-        if self.request.limits.deadline.is_some_and(|deadline| deadline <= now) {
-            return Some(Box::new(Refusal::us(say::deadline_passed())));
+        let late = self.is_late(now).then(|| Refusal::us(say::deadline_passed()));
+        if let Some(refusal) = self.enforced(rest, late) {
+            return Some(Box::new(refusal));
         }
-        if let (ArgumentCheck::Enforce, Some(problem)) =
-            (self.policy.arguments, &self.request.invalid_arguments)
-        {
-            return Some(Box::new(Refusal::us(say::invalid_arguments(problem))));
+        let invalid = match (self.policy.arguments, &self.request.invalid_arguments) {
+            (ArgumentCheck::Enforce, Some(problem)) => Some(Refusal::us(say::invalid_arguments(problem))),
+            (ArgumentCheck::Enforce | ArgumentCheck::Assist | ArgumentCheck::Off, _) => None,
+        };
+        if let Some(refusal) = self.enforced(rest, invalid) {
+            return Some(Box::new(refusal));
         }
         let guard = shared.guard.would_refuse(&self.policy.guard, self.guarded(), now).map(|refused| {
             Refusal { failure: say::guard(&refused), breaker: None, by: RefusedBy::Guard(refused.layer) }
         });
-        if let Some(refusal) = self.enforced(self.policy.modes.guard, guard, notices) {
+        if let Some(refusal) = self.enforced(self.policy.modes.guard, guard) {
             return Some(Box::new(refusal));
         }
         let breakers = [Some(&*shared.breaker), shared.dependency.as_deref()];
         let refused =
             breakers.into_iter().flatten().find_map(|breaker| breaker.check(&self.policy.breaker, now).err());
         let breaker = refused.map(|refused| self.circuit_open(refused, now));
-        if let Some(refusal) = self.enforced(self.policy.modes.breaker, breaker, notices) {
+        if let Some(refusal) = self.enforced(self.policy.modes.breaker, breaker) {
             return Some(Box::new(refusal));
         }
         let trust = match self.need(shared, now) {
             Need::Refuse(refusal) => Some(*refusal),
             Need::Nobody | Need::Spend(_) | Need::Ask(_) => None,
         };
-        self.enforced(self.policy.modes.trust, trust, notices).map(Box::new)
+        self.enforced(self.policy.modes.trust, trust).map(Box::new)
     }
 
-    /// A decision under its mode: carried out, only told, or not made at all.
-    fn enforced(
-        &mut self,
-        mode: Mode,
-        refusal: Option<Refusal>,
-        notices: &mut Vec<Notice>,
-    ) -> Option<Refusal> {
+    fn is_late(&self, now: Timestamp) -> bool {
+        self.request.limits.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// A decision under its mode: carried out, [told in time](Self::tell_withheld), or not made at all.
+    fn enforced(&mut self, mode: Mode, refusal: Option<Refusal>) -> Option<Refusal> {
         let refusal = refusal?;
         match mode {
             Mode::Enforce => Some(refusal),
             Mode::Shadow => {
-                self.shadow(Shadowed::Refused(refusal.failure.code), notices);
+                let by_guard = matches!(refusal.by, RefusedBy::Guard(_));
+                self.withheld.get_or_insert(Withheld { code: refusal.failure.code, by_guard });
                 None
             }
             Mode::Off => None,
+        }
+    }
+
+    /// Nothing but the tool would have answered, so that a refusal would have counted. A guard in shadow goes on as if it
+    /// had been heard: it counts its refusal, and not what the tool says all the same.
+    fn tell_withheld(&mut self, shared: &mut Shared<'_>, now: Timestamp, notices: &mut Vec<Notice>) {
+        let Some(withheld) = self.withheld.take() else { return };
+        self.shadow(Shadowed::Refused(withheld.code), notices);
+        if withheld.by_guard && !self.refused_in_shadow {
+            if std::mem::take(&mut self.entered) {
+                shared.guard.abandon(&self.policy.guard, self.guarded(), now);
+            }
+            // What it says is for nobody.
+            let _ = shared.guard.check(&self.policy.guard, self.guarded(), now);
+            self.refused_in_shadow = true;
         }
     }
 
@@ -646,7 +697,10 @@ impl Call {
 
     /// The guard learns that the call is under way.
     fn enter(&mut self, shared: &mut Shared<'_>, now: Timestamp) {
-        if self.policy.modes.guard != Mode::Off && !std::mem::replace(&mut self.entered, true) {
+        if self.policy.modes.guard != Mode::Off
+            && !self.refused_in_shadow
+            && !std::mem::replace(&mut self.entered, true)
+        {
             shared.guard.begin(&self.policy.guard, self.guarded(), now);
         }
     }
@@ -654,11 +708,7 @@ impl Call {
     // ---- small views ----
 
     fn guarded(&self) -> GuardedCall<'_> {
-        GuardedCall {
-            tool: &self.request.tool,
-            arguments: self.request.digest,
-            turn: self.request.turn.as_ref(),
-        }
+        GuardedCall { tool: &self.request.tool, arguments: self.request.digest, turn: self.turn.as_ref() }
     }
 
     fn subject(&self) -> Subject<'_> {

@@ -157,6 +157,10 @@ pub enum Shadowed {
     Asked,
     /// It would have been tried again.
     Retried,
+    /// Its caller would not have been kept waiting any longer.
+    Cut,
+    /// It failed, and that would have been told as this.
+    Told(Code),
     /// The model would have been told something beside the answer.
     Remarked(Layer),
 }

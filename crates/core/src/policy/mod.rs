@@ -77,9 +77,20 @@ pub struct Modes {
 }
 
 impl Modes {
-    /// Whether nothing acts at all, time limits included.
+    /// Whether nothing decides at all, time limits included.
     pub fn are_off(&self) -> bool {
-        *self == Self::all(Mode::Off)
+        self.furthest() == Mode::Off
+    }
+
+    /// How far everything may go that no mechanism is named for: limits of time and of number, the check of arguments,
+    /// what is sent along to the tool. As far as the mechanism that goes furthest.
+    pub fn furthest(&self) -> Mode {
+        self.dedupe.max(self.retry).max(self.breaker).max(self.guard).max(self.trust)
+    }
+
+    /// Whether every call goes to its tool, and every answer to its caller, as it came: nothing does what it decides.
+    pub fn leave_alone(&self) -> bool {
+        self.furthest() != Mode::Enforce
     }
 
     /// The same mode for all of them.

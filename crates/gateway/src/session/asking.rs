@@ -198,7 +198,7 @@ impl Session {
             Ok(policy) => policy,
             Err(error) => return own_error(id, code::INTERNAL_ERROR, &error.to_string()),
         };
-        let is_off = policy.modes.are_off();
+        let is_off = policy.modes.leave_alone();
         let tries = if is_harmless(method) && !is_off { TRIES } else { 1 };
         let limit = if is_off { Duration::MAX } else { patience(method) };
         let (mut tried, mut may_forget) = (1, !is_off);

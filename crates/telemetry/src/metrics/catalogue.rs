@@ -85,7 +85,13 @@ instruments! {
     tool_events "_total": Counter["tool", "event"] =
         "Facts about calls that no other metric counts, by the name they have in the log";
     approvals_pending "": Gauge[] =
-        "Calls that wait for a person";
+        "Requests that wait for a person's answer, also of calls that were refused meanwhile";
+    by_hand "_total": Counter["deed"] =
+        "Changes that people made while it ran (approved, denied, breaker_forced_open, breaker_reset, trust_reset, guard_reset, flushed, resolved, switched)";
+    server_processes "": Gauge["server", "state"] =
+        "Processes of a server that we start, by how they stand (idle, starting, up, ending, backing_off, down)";
+    server_restarts "_total": Counter["server"] =
+        "Times that a process of the server was started again after it had died";
     store_failures "_total": Counter["store", "trouble"] =
         "Store operations that failed";
     store_events "_total": Counter["store", "event"] =

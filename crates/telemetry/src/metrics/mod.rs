@@ -90,9 +90,25 @@ impl Metrics {
         text
     }
 
-    /// How many requests wait for a person in all, parked ones included. Notices move it from there on.
-    pub fn set_approvals_pending(&self, pending: usize) {
-        self.on.approvals_pending.set([], whole(pending as u64));
+    /// A process of a server stands differently than before, in a word for each; without a word there is none. It was
+    /// started again so often since.
+    pub fn server_changed(
+        &self,
+        server: &str,
+        from: Option<&'static str>,
+        to: Option<&'static str>,
+        restarts: u64,
+    ) {
+        let server = self.names.get(server);
+        for (state, by) in [(from, -1), (to, 1)] {
+            if let Some(state) = state {
+                self.on.server_processes.shift([server.clone(), state.into()], by);
+            }
+        }
+        self.on.server_restarts.show([server.clone()]);
+        for _ in 0..restarts {
+            self.on.server_restarts.add([server.clone()]);
+        }
     }
 
     /// Shows what is in the store.
@@ -147,6 +163,7 @@ impl Metrics {
             self.trust_state(tool, TrustState::Trusted);
             // Alerts look at how much these grow, and the first time counts.
             self.on.tool_idempotency_conflicts.show([label()]);
+            self.on.tool_events.show([label(), "tool_call_outcome_unknown".into()]);
             for [from, to] in
                 [["CLOSED", "OPEN"], ["OPEN", "HALF_OPEN"], ["HALF_OPEN", "OPEN"], ["HALF_OPEN", "CLOSED"]]
             {

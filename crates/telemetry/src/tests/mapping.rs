@@ -14,7 +14,7 @@ use steadfast_core::guard::Layer;
 use steadfast_core::policy::{Silence, ToolClass};
 use steadfast_core::retry::Stop;
 use steadfast_core::trust::{Scope, TrustChange, TrustState};
-use steadfast_executor::{About, Attempt, Listener, TurnedAway};
+use steadfast_executor::{About, Attempt, AuditEntry, By, Deed, Listener, Outside, Surface, TurnedAway};
 use steadfast_store::{MemoryOptions, MemoryStore, News, StoreError, Trouble};
 
 use super::*;
@@ -78,12 +78,8 @@ fn every_notice() -> Vec<(Notice, Option<&'static str>, Option<&'static str>)> {
             Some("tool_call_conflict"),
             Some("tool_idempotency_conflicts_total{tool=\"bank/pay\"} 1"),
         ),
-        (Notice::ApprovalAsked, Some("tool_call_approval_asked"), Some("approvals_pending{} 1")),
-        (
-            Notice::ApprovalEnded { granted: true },
-            Some("tool_call_approval_ended"),
-            Some("approvals_pending{} 0"),
-        ),
+        (Notice::ApprovalAsked, Some("tool_call_approval_asked"), None),
+        (Notice::ApprovalEnded { granted: true }, Some("tool_call_approval_ended"), None),
         (Notice::AttemptStarted { attempt: 1, at: AT }, Some("tool_call_attempt_start"), None),
         (
             Notice::AttemptEnded { attempt: 1, took, failure: Some(failure) },
@@ -248,6 +244,8 @@ async fn tr_13_every_metric_of_the_catalogue_is_shown_with_its_labels() {
     }
     heard.telemetry.store_failed("redis", &StoreError::not_done(Trouble::Full, "full"));
     heard.telemetry.store_news("redis", &News::Emptied);
+    heard.telemetry.outside(&Outside::ByHand(&entry(Deed::Flushed)));
+    heard.telemetry.metrics().server_changed("files", None, Some("up"), 1);
     heard.telemetry.metrics().show(&Census::take(&*store, 10).await.unwrap());
 
     let metrics = heard.metrics();
@@ -337,4 +335,47 @@ fn tr_13_calls_that_are_turned_away_are_counted_every_time_and_told() {
     let malformed = ErrorBody { code: Code::InvalidEnvelope, ..full };
     heard.telemetry.turned_away(&TurnedAway { envelope: None, error: &malformed, at: AT });
     assert_eq!(heard.told("tool_call_malformed")[0]["errorCode"], "invalid_envelope");
+}
+
+fn entry(deed: Deed) -> AuditEntry {
+    let by = By::new("ann", Surface::Cli);
+    let on = "bank/pay, password=hunter2hunter2".to_owned();
+    AuditEntry { format: 1, at: AT, by, deed, tenant: None, on, before: None, after: Some("0".to_owned()) }
+}
+
+#[test]
+fn what_people_change_by_hand_is_counted_and_told() {
+    let heard = Heard::new();
+    for deed in [Deed::Approved, Deed::Switched, Deed::Switched] {
+        heard.telemetry.outside(&Outside::ByHand(&entry(deed)));
+    }
+    heard.assert_counted("steadfast_by_hand_total{deed=\"approved\"} 1");
+    heard.assert_counted("steadfast_by_hand_total{deed=\"switched\"} 2");
+    let told = heard.told("audit");
+    assert_eq!((told.len(), &told[0]["by"], &told[0]["deed"]), (3, &"ann (cli)".into(), &"approved".into()));
+    assert!(!heard.text().contains("hunter2"), "{told:?}");
+}
+
+#[test]
+fn requests_that_wait_are_counted_as_they_come_and_go() {
+    let heard = Heard::new();
+    for (before, now) in [(0, 2), (2, 1), (0, 4), (1, 0)] {
+        heard.telemetry.outside(&Outside::Waiting { before, now });
+    }
+    heard.assert_counted("steadfast_approvals_pending{} 4");
+}
+
+#[test]
+fn processes_of_a_server_are_counted_by_how_they_stand() {
+    let heard = Heard::new();
+    let metrics = heard.telemetry.metrics();
+    metrics.server_changed("files", None, Some("starting"), 0);
+    heard.assert_counted("steadfast_server_restarts_total{server=\"files\"} 0");
+    metrics.server_changed("files", None, Some("up"), 0);
+    metrics.server_changed("files", Some("starting"), Some("up"), 2);
+    heard.assert_counted("steadfast_server_processes{server=\"files\",state=\"starting\"} 0");
+    heard.assert_counted("steadfast_server_processes{server=\"files\",state=\"up\"} 2");
+    heard.assert_counted("steadfast_server_restarts_total{server=\"files\"} 2");
+    metrics.server_changed("files", Some("up"), None, 0);
+    heard.assert_counted("steadfast_server_processes{server=\"files\",state=\"up\"} 1");
 }

@@ -1,8 +1,20 @@
 //! The files for whoever runs it speak of metrics that exist.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
 
-use crate::{CATALOGUE, Kind};
+use serde_json::Value;
+use steadfast_core::approval::{Decision, Grantor};
+use steadfast_core::id::ToolName;
+use steadfast_core::policy::{Mode, Modes, Silence};
+use steadfast_core::report::{ReportKind, ToolReport};
+use steadfast_executor::{Attempt, BreakerKey, By, Listener as _, Steer, Surface};
+use steadfast_store::{MemoryOptions, MemoryStore, News, StoreError, Trouble};
+
+use super::*;
+use crate::{CATALOGUE, Census, Kind};
 
 const ALERTS: &str = include_str!("../../../../docs/operating/alerts.yml");
 const ALERT_TESTS: &str = include_str!("../../../../docs/operating/alerts.test.yml");
@@ -29,6 +41,266 @@ fn names() -> BTreeSet<String> {
         }
     }
     names
+}
+
+/// What is asked of Prometheus: by whom, the expression, and the labels that a legend shows.
+struct Asked {
+    by: String,
+    expression: String,
+    shown: Vec<String>,
+}
+
+fn asked() -> Vec<Asked> {
+    rules().into_iter().chain(dashboard()).collect()
+}
+
+/// The expressions of the alerts. The file is ours, and YAML only as far as promtool says: a block is what is indented deeper.
+fn rules() -> Vec<Asked> {
+    let mut all = Vec::new();
+    let mut lines = ALERTS.lines().peekable();
+    let mut alert = "";
+    while let Some(line) = lines.next() {
+        if let Some(name) = line.trim().strip_prefix("- alert: ") {
+            alert = name;
+        }
+        let Some(first) = line.trim().strip_prefix("expr: ") else { continue };
+        let mut expression = first.trim_start_matches('|').to_owned();
+        while let Some(more) = lines.next_if(|line| line.starts_with("          ")) {
+            expression.push('\n');
+            expression.push_str(more);
+        }
+        all.push(Asked { by: alert.to_owned(), expression, shown: Vec::new() });
+    }
+    all
+}
+
+fn dashboard() -> Vec<Asked> {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| {
+        let targets = panel["targets"].as_array().into_iter().flatten();
+        targets.map(|target| (panel["title"].as_str().unwrap(), &target["expr"], &target["legendFormat"]))
+    });
+    let notes = dashboard["annotations"]["list"].as_array().unwrap().iter();
+    let notes = notes.filter(|note| note.get("expr").is_some());
+    let notes = notes.map(|note| (note["name"].as_str().unwrap(), &note["expr"], &note["titleFormat"]));
+    let asked = |(by, expression, legend): (&str, &Value, &Value)| {
+        let legend = legend.as_str().unwrap();
+        let shown = legend.split("{{").skip(1).map(|rest| rest.split("}}").next().unwrap().to_owned());
+        let expression =
+            expression.as_str().unwrap().replace("$__rate_interval", "5m").replace("$tool", ".*");
+        Asked { by: by.to_owned(), expression, shown: shown.collect() }
+    };
+    targets.chain(notes).map(asked).collect()
+}
+
+/// The metrics that an expression names, each with what it asks of labels: name, operator, value.
+fn selectors(expression: &str) -> Vec<(&str, Vec<(&str, &str, &str)>)> {
+    let mut found = Vec::new();
+    let mut rest = expression;
+    while let Some(at) = rest.find("steadfast_") {
+        rest = &rest[at..];
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
+        let (name, after) = rest.split_at(end);
+        let asked = after.strip_prefix('{').map_or("", |inside| &inside[..inside.find('}').unwrap()]);
+        let matchers = asked.split("\",").filter(|matcher| !matcher.is_empty()).map(|matcher| {
+            let (name, value) = matcher.trim_end_matches('"').split_once('"').unwrap();
+            let label = name.trim_end_matches(['=', '~', '!']);
+            (label, &name[label.len()..], value)
+        });
+        found.push((name, matchers.collect()));
+        rest = after;
+    }
+    found
+}
+
+/// The labels that an expression groups or matches by.
+fn groups(expression: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    for word in ["by (", "on ("] {
+        for group in expression.split(word).skip(1) {
+            found.extend(group.split(')').next().unwrap().split(',').map(str::trim));
+        }
+    }
+    found
+}
+
+/// What an engine has counted to which everything has happened that can happen, one line of it each. Its store and the
+/// servers of its gateway are well, so that theirs are told by hand.
+async fn lived() -> String {
+    let heard = Heard::new();
+    let fault = |status| {
+        move |_: Attempt| std::future::ready::<Answer>(Err(Fault::new(Source::Http { status }, "no").into()))
+    };
+    let called = |tool: &str, amount: u32, key: Option<&str>| {
+        let mut call = pay(amount, key.unwrap_or("none"));
+        call.tool_name = ToolName::new(tool).unwrap();
+        if key.is_none() {
+            call.payload.idempotency_key = None;
+        }
+        call
+    };
+    let by = By::new("ann", Surface::Library);
+
+    let mut policy = standard(ToolClass::Idempotent);
+    policy.modes.guard = Mode::Off;
+    let clock: Arc<RuntimeClock> = Arc::new(RuntimeClock::new());
+    let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let builder = Engine::builder().clock(clock.clone()).store(store.clone()).policies(Arc::new(policy));
+    let engine = builder.listener(heard.telemetry.clone()).start().await;
+    let well = async |_: Attempt| paid();
+    engine.call(called("pay", 1, Some("a")), well).await;
+    engine.call(called("pay", 1, Some("a")), well).await;
+    engine.call(called("pay", 2, Some("a")), well).await;
+    // Fails until its breaker opens, and again when it is tried; that costs it its trust, and a person is asked.
+    for amount in 0..4 {
+        engine.call(called("pay", amount, None), fault(503)).await;
+        tokio::time::advance(Duration::from_secs(31)).await;
+    }
+    let key = BreakerKey::Tool(pay(1, "k").tool());
+    engine.steer_breaker(None, &key, Steer::Reset, &by).await;
+    engine.call(called("pay", 9, None), well).await;
+    while engine.approvals(None).is_empty() {
+        tokio::task::yield_now().await;
+    }
+    heard.assert_counted("steadfast_approvals_pending{} 1");
+    let (id, _) = engine.approvals(None).pop().unwrap();
+    engine.decide(None, id, Decision::Once, Grantor::Operator, &by).await.unwrap();
+    heard.assert_counted("steadfast_approvals_pending{} 0");
+    heard.assert_counted("steadfast_by_hand_total{deed=\"approved\"} 1");
+    engine.steer_breaker(None, &key, Steer::Open { until: None }, &by).await;
+    heard.assert_counted("steadfast_tool_circuit_breaker_state{tool=\"bank/pay\",state=\"FORCED_OPEN\"} 1");
+    let report = br#"{"tool_name":"pay","plugin_name":"bank","error":"x","severity":"security"}"#;
+    engine.take_report(None, &ToolReport::parse(report, ReportKind::Failure).unwrap());
+    heard.telemetry.metrics().show(&Census::take(&*store, 100).await.unwrap());
+    engine.shutdown(Duration::ZERO).await;
+    engine.call(called("pay", 1, None), well).await;
+
+    let mut policy = standard(ToolClass::Mutating);
+    policy.modes.trust = Mode::Off;
+    let engine = heard.engine(policy.clone()).await;
+    engine.call(called("send", 1, Some("lost")), async |_: Attempt| reset()).await;
+    for _ in 0..3 {
+        engine.call(called("send", 2, None), fault(404)).await;
+    }
+    policy.class = ToolClass::ReadOnly;
+    policy.time.silence = Silence::Stuck;
+    heard
+        .engine(policy.clone())
+        .await
+        .call(called("get", 1, None), async |_: Attempt| std::future::pending().await)
+        .await;
+    policy.modes = Modes::all(Mode::Shadow);
+    let engine = heard.engine(policy).await;
+    for _ in 0..2 {
+        engine.call(called("get", 1, Some("twice")), well).await;
+    }
+
+    heard.telemetry.store_failed("redis", &StoreError::not_done(Trouble::Unreachable, "gone"));
+    heard.telemetry.store_news("redis", &News::Emptied);
+    for state in ["up", "backing_off", "down"] {
+        heard.telemetry.metrics().server_changed("files", None, Some(state), 1);
+    }
+    heard.metrics()
+}
+
+/// The series of each name, each as its labels.
+fn series(metrics: &str) -> BTreeMap<&str, Vec<BTreeMap<&str, &str>>> {
+    let mut all = BTreeMap::<_, Vec<_>>::new();
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+        let (name, rest) = line.split_once('{').unwrap();
+        let (labels, _) = rest.rsplit_once('}').unwrap();
+        let labels = labels.split("\",").filter(|label| !label.is_empty());
+        let labels = labels.map(|label| label.trim_end_matches('"').split_once("=\"").unwrap());
+        all.entry(name).or_default().push(labels.collect());
+    }
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn alerts_and_dashboard_ask_for_series_that_an_engine_has() {
+    let metrics = lived().await;
+    let series = series(&metrics);
+    let asked = asked();
+    assert!(asked.len() > 40, "{}", asked.len());
+    for Asked { by, expression, shown } in &asked {
+        let selectors = selectors(expression);
+        let mut known: BTreeSet<&str> = BTreeSet::new();
+        for (name, matchers) in &selectors {
+            let Some(found) = series.get(name) else { panic!("{by}: nobody counts {name}\n{metrics}") };
+            known.extend(found.iter().flat_map(|labels| labels.keys().copied()));
+            for (label, operator, value) in matchers {
+                let values: BTreeSet<&str> =
+                    found.iter().filter_map(|labels| labels.get(label).copied()).collect();
+                assert!(!values.is_empty(), "{by}: {name} has no label {label}");
+                let wanted = value.split('|').filter(|value| *value != ".*");
+                for value in wanted {
+                    assert!(
+                        values.contains(value),
+                        "{by}: {name} has no {label}{operator}{value:?}, only {values:?}"
+                    );
+                }
+            }
+        }
+        for label in groups(expression).into_iter().chain(shown.iter().map(String::as_str)) {
+            assert!(known.contains(label), "{by}: no metric of it has a label {label}");
+        }
+    }
+}
+
+#[test]
+fn expressions_of_the_dashboard_are_some_that_prometheus_reads() {
+    let rule = |(number, asked): (usize, &Asked)| {
+        format!(
+            "      - record: dashboard:expression:{number}\n        expr: {}\n",
+            serde_json::json!(asked.expression)
+        )
+    };
+    let rules: String = dashboard().iter().enumerate().map(rule).collect();
+    let file = std::env::temp_dir().join(format!("steadfast-dashboard-{}.yml", std::process::id()));
+    std::fs::write(&file, format!("groups:\n  - name: dashboard\n    rules:\n{rules}")).unwrap();
+    let (said, works) = promtool(&["check", "rules", &file.display().to_string()], "");
+    std::fs::remove_file(&file).unwrap();
+    assert!(works, "{said}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn promtool_has_one_remark_on_the_metrics() {
+    let metrics = lived().await;
+    // It reads the older text format, in which the name of a counter ends as its samples do.
+    let counters: BTreeSet<&str> =
+        metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+    let older = |line: &str| {
+        let Some((word, name, rest)) = line.strip_prefix("# ").and_then(|line| {
+            let (word, rest) = line.split_once(' ')?;
+            let (name, rest) = rest.split_once(' ')?;
+            Some((word, name, rest))
+        }) else {
+            return line.to_owned();
+        };
+        let total = if counters.contains(name) { "_total" } else { "" };
+        format!("# {word} {name}{total} {rest}")
+    };
+    let older: Vec<String> = metrics.lines().map(older).collect();
+    let (said, _) = promtool(&["check", "metrics"], &format!("{}\n", older.join("\n")));
+    let accepted = "steadfast_tool_call_duration_ms metric names should not contain abbreviated units";
+    assert_eq!(said.trim(), accepted, "the seed names it so");
+}
+
+/// What promtool says, and whether it is content.
+fn promtool(arguments: &[&str], input: &str) -> (String, bool) {
+    let started = std::process::Command::new("promtool")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut promtool =
+        started.expect("promtool is missing: `cargo xtask check` installs it, or Debian's prometheus");
+    promtool.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let ended = promtool.wait_with_output().unwrap();
+    let said = [ended.stdout, ended.stderr].concat();
+    (String::from_utf8(said).unwrap(), ended.status.success())
 }
 
 fn used(text: &str) -> BTreeSet<&str> {
@@ -59,11 +331,44 @@ fn every_alert_is_tested() {
 }
 
 #[test]
-fn the_dashboard_is_json() {
-    let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).unwrap();
+fn the_dashboard_can_be_imported_and_read() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    assert_eq!((&dashboard["uid"], &dashboard["id"]), (&"steadfast".into(), &Value::Null));
+    assert!(dashboard["schemaVersion"].as_u64().is_some_and(|version| version >= 39));
+    let source = serde_json::json!({ "type": "prometheus", "uid": "${datasource}" });
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    let named = |name: &str| variables.iter().find(|variable| variable["name"] == name).unwrap();
+    assert_eq!((&named("datasource")["type"], &named("tool")["datasource"]), (&"datasource".into(), &source));
+
     let panels = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
     assert_eq!(ids.len(), panels.len());
+    let mut taken = BTreeSet::new();
+    for panel in panels {
+        let title = panel["title"].as_str().unwrap();
+        let [x, y, w, h] = ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());
+        assert!(w > 0 && h > 0 && x + w <= 24, "{title} is wider than the page");
+        for place in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
+            assert!(taken.insert(place), "{title} lies over another panel");
+        }
+        if panel["type"] == "row" {
+            continue;
+        }
+        assert_eq!(panel["datasource"], source, "{title}");
+        assert!(panel["description"].as_str().is_some_and(|text| text.len() > 10), "{title}");
+        let defaults = &panel["fieldConfig"]["defaults"];
+        assert!(defaults["unit"].is_string() && defaults["thresholds"]["steps"].is_array(), "{title}");
+        for link in panel["links"].as_array().unwrap() {
+            let alert = link["url"].as_str().unwrap().strip_prefix("${runbook}#").unwrap();
+            assert!(
+                ALERTS.to_lowercase().contains(&format!("- alert: {alert}\n")),
+                "{title}: there is no {alert}"
+            );
+        }
+    }
+    let linked =
+        panels.iter().filter(|panel| panel["links"].as_array().is_some_and(|links| !links.is_empty()));
+    assert!(linked.count() >= 15);
 }
 
 #[test]

@@ -117,7 +117,7 @@ impl Parts {
         let filled = fill(self.method, &self.url, attempt.params());
         let Filled { target, body } = filled.map_err(request::Unfit::fault)?;
         let mut headers = self.headers.clone();
-        if !attempt.modes.are_off() {
+        if !attempt.modes.leave_alone() {
             headers.insert(IDEMPOTENCY_KEY, encode_value(attempt.idempotency_key()));
         }
         if let Some(trace) = attempt.traceparent.as_deref().and_then(|text| HeaderValue::from_str(text).ok())

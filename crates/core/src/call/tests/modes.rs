@@ -212,3 +212,57 @@ fn what_the_guard_in_shadow_would_have_added_is_told() {
         assert_eq!(trips, tripped, "{mode:?}: the guard acted");
     }
 }
+
+#[test]
+fn dedupe_in_shadow_tells_what_a_claim_would_have_led_to() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.modes = Modes::all(Mode::Shadow);
+    let mut world = World::new();
+    world.store.faults = [Some(StoreFault::NotDone); 3].into();
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
+    assert_eq!(would_have(&world), [Shadowed::Refused(Code::StoreUnavailable)]);
+
+    let mut world = World::new();
+    world.drive(from_envelope(&keyed("k"), &policy), &policy, &at_once(paid()));
+    let mut other = from_envelope(&keyed("k"), &policy);
+    other.digest = crate::id::Digest::of(b"other arguments");
+    world.drive(other, &policy, &at_once(paid()));
+    assert_eq!(would_have(&world), [Shadowed::Refused(Code::IdempotencyConflict)]);
+}
+
+#[test]
+fn in_shadow_a_trace_is_a_turn_for_the_guard_alone() {
+    for (mode, shown) in [(Mode::Shadow, None), (Mode::Enforce, Some("t"))] {
+        let mut policy = policy(ToolClass::Idempotent);
+        policy.modes = Modes::all(mode);
+        let mut world = World::new();
+        for (number, expected) in [None, shown].into_iter().enumerate() {
+            let mut request = request(&policy);
+            request.trace = Some(crate::id::TurnId::new("t").unwrap());
+            let (call, _) = world.begin(request, &policy);
+            let turn = call.request().turn.as_ref().map(|turn| turn.as_str());
+            assert_eq!(turn, expected, "{mode:?}: call {number}");
+        }
+    }
+}
+
+#[test]
+fn in_shadow_nothing_is_ended_and_nothing_is_held_back_for_want_of_a_place() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.modes = Modes::all(Mode::Shadow);
+    policy.limits.concurrency = std::num::NonZeroU32::new(1);
+    let mut world = World::new();
+    let (mut first, step) = world.begin(from_envelope(&keyed("k"), &policy), &policy);
+    assert!(matches!(&step, Step::Run(run) if run.deadline.is_none()), "{step:?}");
+    let (mut second, step) = world.begin(from_envelope(&keyed("l"), &policy), &policy);
+    assert_eq!(name_of(&step), "Run");
+    assert_eq!(would_have(&world), [Shadowed::Refused(Code::Overloaded)]);
+    world.pass(policy.time.attempt);
+    assert_eq!(world.on(&mut first, Event::Woke(Wake::Time)), Step::Stay);
+    assert_eq!(would_have(&world), [Shadowed::Refused(Code::Overloaded), Shadowed::Cut]);
+    assert_eq!(first.wake_at(), None, "it is told once");
+    for call in [&mut first, &mut second] {
+        assert_eq!(name_of(&world.on(call, Event::Ran(paid()))), "Finish");
+    }
+    assert_eq!(world.limiter.inside(), 0, "only places that were taken are given back");
+}

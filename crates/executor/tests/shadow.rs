@@ -1,0 +1,456 @@
+//! Shadow mode answers as if nothing were there, and tells of each call the first thing that enforcing would have done.
+//!
+//! A stream of calls is run three times, each time by a new engine: off, in shadow, and enforced. Shadow's answers are those
+//! of off, byte for byte, whatever the stream. What it tells is compared with what enforcing did on streams where one
+//! decision does not change the next: duplicates, the guard, the first opening of a breaker.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use steadfast_core::Timestamp;
+use steadfast_core::call::{Notice, Shadowed};
+use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
+use steadfast_core::code::Code;
+use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+use steadfast_core::guard::Layer;
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::{Mode, Modes, Policy, Profile, ToolClass};
+use steadfast_executor::{About, Answer, Attempt, Engine, Listener};
+use steadfast_store::Clock;
+use tokio::time::Instant;
+
+/// One call of a stream.
+#[derive(Clone, Debug)]
+struct Given {
+    /// Milliseconds since the call before it came.
+    after: u64,
+    arguments: u32,
+    key: Option<u32>,
+    turn: Option<u32>,
+    best_effort: bool,
+    /// Milliseconds from its arrival to its deadline.
+    deadline: Option<u64>,
+    /// Milliseconds that the tool takes.
+    takes: u64,
+    fares: Fares,
+}
+
+/// How the tool fares with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fares {
+    Well,
+    /// It says no, and always will.
+    Refused,
+    /// The model has made a mistake.
+    Malformed,
+    /// It is down; nobody knows how far the call got.
+    Down,
+    /// It is busy, and was not bothered.
+    Busy,
+    /// It is busy for an hour.
+    BusyForLong,
+    /// The connection broke when the call was on its way.
+    Lost,
+}
+
+impl Fares {
+    fn answer(self, arguments: u32) -> Answer {
+        let fault = |source| Fault::new(source, format!("no luck with {arguments}"));
+        let busy = |wait| Fault {
+            retry_after: Some(RetryAfter::Delay(wait)),
+            ..fault(Source::Http { status: 429 })
+        };
+        Err(match self {
+            Self::Well => {
+                let content = RawJson::from_trusted(format!("{{\"did\":{arguments}}}"));
+                return Ok(Output { content, metadata: None });
+            }
+            Self::Refused => fault(Source::Http { status: 404 }),
+            Self::Malformed => fault(Source::JsonRpc { code: -32602 }),
+            Self::Down => fault(Source::Http { status: 503 }),
+            Self::Busy => busy(Duration::from_millis(1)),
+            Self::BusyForLong => busy(Duration::from_secs(3600)),
+            Self::Lost => fault(Source::Transport { error: Transport::ConnectionReset, written: true }),
+        }
+        .into())
+    }
+}
+
+/// What became of a stream: for each call its answer, what the tool saw of it, and the notices about it.
+#[derive(Debug, Default)]
+struct Seen {
+    answers: Vec<String>,
+    asked: Vec<(String, u32, Option<Timestamp>)>,
+    notices: BTreeMap<String, Vec<Notice>>,
+}
+
+impl Seen {
+    /// What shadow mode told of each call.
+    fn told(&self) -> Vec<Vec<Shadowed>> {
+        let told = |notice: &Notice| match notice {
+            Notice::WouldHave(shadowed) => Some(*shadowed),
+            _ => None,
+        };
+        self.each(|notices| notices.iter().filter_map(told).collect())
+    }
+
+    /// The first thing that was done to each call that off would not have done.
+    fn done(&self) -> Vec<Vec<Shadowed>> {
+        self.each(|notices| first_done(notices).into_iter().collect())
+    }
+
+    fn each<T>(&self, of: impl Fn(&[Notice]) -> T) -> Vec<T> {
+        (0..self.answers.len()).map(|number| of(&self.notices[&format!("r{number}")])).collect()
+    }
+}
+
+fn first_done(notices: &[Notice]) -> Option<Shadowed> {
+    let mut ran = false;
+    notices.iter().find_map(|notice| match notice {
+        Notice::AttemptStarted { .. } => {
+            ran = true;
+            None
+        }
+        Notice::Following | Notice::Replayed { .. } => Some(Shadowed::Duplicate),
+        // It learnt of a run that was another's.
+        Notice::OutcomeUnknown if !ran => Some(Shadowed::Duplicate),
+        Notice::OutcomeUnknown => Some(Shadowed::Told(Code::OutcomeUnknown)),
+        Notice::CallBlocked { code } => Some(Shadowed::Refused(*code)),
+        Notice::ApprovalAsked => Some(Shadowed::Asked),
+        Notice::RetryScheduled { .. } => Some(Shadowed::Retried),
+        Notice::AttemptCut { .. } => Some(Shadowed::Cut),
+        Notice::GuardTripped { layer } => Some(Shadowed::Remarked(*layer)),
+        _ => None,
+    })
+}
+
+struct Ear(Arc<Mutex<Seen>>);
+
+impl Listener for Ear {
+    fn notice(&self, about: &About<'_>, notice: &Notice) {
+        let id = about.request.id.as_str().to_owned();
+        self.0.lock().notices.entry(id).or_default().push(notice.clone());
+    }
+}
+
+/// Begins at the same moment in every run, and goes with the timers.
+#[derive(Debug)]
+struct Same(Instant);
+
+const START: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+impl Clock for Same {
+    fn now(&self) -> Timestamp {
+        START + self.0.elapsed()
+    }
+}
+
+fn envelope(number: usize, given: &Given, at: Timestamp) -> CallEnvelope {
+    let mut call = serde_json::json!({
+        "contractVersion": "1.1", "requestId": format!("r{number}"), "toolName": "pay", "toolNamespace": "bank",
+        "target": { "sessionKey": "s", "actorId": "ann" },
+        "payload": { "version": "1.0", "params": { "amount": given.arguments } },
+    });
+    if let Some(key) = given.key {
+        call["payload"]["idempotencyKey"] = format!("key-{key}").into();
+        call["transport"] =
+            serde_json::json!({ "dedupeMode": if given.best_effort { "bestEffort" } else { "enforced" } });
+    }
+    if let Some(turn) = given.turn {
+        call["target"]["turnId"] = format!("turn-{turn}").into();
+    }
+    if let Some(span) = given.deadline {
+        call["control"] =
+            serde_json::json!({ "deadlineAtMs": (at + Duration::from_millis(span)).as_millis() });
+    }
+    CallEnvelope::parse(call.to_string().as_bytes(), UnknownFields::Refuse).unwrap()
+}
+
+fn run(stream: &[Given], policy: Policy) -> Seen {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let clock = Arc::new(Same(Instant::now()));
+        let engine = Engine::builder()
+            .clock(clock.clone())
+            .policies(Arc::new(policy))
+            .listener(Arc::new(Ear(seen.clone())))
+            .start()
+            .await;
+        let mut calls = Vec::new();
+        for (number, given) in stream.iter().enumerate() {
+            tokio::time::sleep(Duration::from_millis(given.after)).await;
+            let call = envelope(number, given, clock.now());
+            let (given, seen) = (given.clone(), seen.clone());
+            let tool = move |attempt: Attempt| {
+                let asked =
+                    (attempt.envelope.request_id.as_str().to_owned(), attempt.number, attempt.deadline);
+                seen.lock().asked.push(asked);
+                let given = given.clone();
+                async move {
+                    tokio::time::sleep(Duration::from_millis(given.takes)).await;
+                    given.fares.answer(given.arguments)
+                }
+            };
+            calls.push(tokio::spawn(engine.call(call, tool)));
+        }
+        for call in calls {
+            let called = call.await.unwrap();
+            let answer = format!("{} {:?}", serde_json::to_string(&called.result).unwrap(), called.remarks);
+            seen.lock().answers.push(answer);
+        }
+        drop(engine);
+        std::mem::take(&mut *seen.lock())
+    })
+}
+
+/// Runs a stream with these modes off, in shadow and enforced; gives what shadow told and what enforcing did.
+fn compare(
+    stream: &[Given],
+    policy: &Policy,
+    modes: impl Fn(Mode) -> Modes,
+) -> (Vec<Vec<Shadowed>>, Vec<Vec<Shadowed>>) {
+    let with = |mode| run(stream, Policy { modes: modes(mode), ..policy.clone() });
+    let shadow = with(Mode::Shadow);
+    assert_as_off(&with(Mode::Off), &shadow);
+    let enforced = with(Mode::Enforce);
+    assert_eq!(enforced.told(), vec![vec![]; stream.len()], "who acts has nothing to wish for");
+    (shadow.told(), enforced.done())
+}
+
+fn assert_as_off(off: &Seen, shadow: &Seen) {
+    assert_eq!(shadow.answers, off.answers);
+    assert_eq!(shadow.asked, off.asked, "the tool sees no difference either");
+    assert_eq!(off.told(), vec![vec![]; off.answers.len()]);
+    assert!(shadow.told().iter().all(|told| told.len() <= 1), "{:?}", shadow.told());
+}
+
+fn plain(class: ToolClass) -> Policy {
+    let mut policy = Profile::Standard.policy(class);
+    policy.retry.attempts = 1.try_into().unwrap();
+    policy
+}
+
+/// A call without a key, at once.
+fn call(arguments: u32, fares: Fares) -> Given {
+    Given { after: 1, arguments, key: None, turn: None, best_effort: false, deadline: None, takes: 0, fares }
+}
+
+fn only_dedupe(mode: Mode) -> Modes {
+    Modes { dedupe: mode, ..Modes::all(Mode::Off) }
+}
+
+fn without_judges(mode: Mode) -> Modes {
+    Modes { guard: Mode::Off, trust: Mode::Off, ..Modes::all(mode) }
+}
+
+/// What the tool makes of a key is the same each time, as a duplicate assumes.
+fn duplicates() -> impl Strategy<Value = (ToolClass, Vec<Given>)> {
+    let fares = [Fares::Well, Fares::Refused, Fares::Lost, Fares::Busy];
+    (class(), vec(0..200_u64, fares.len())).prop_flat_map(move |(class, takes)| {
+        let one = (
+            0..fares.len() as u32,
+            prop_oneof![8 => 1..150_u64, 1 => Just(400_000_u64)],
+            prop::bool::weighted(0.1),
+            prop::bool::weighted(0.2),
+        );
+        let given = move |(key, after, other, best_effort): (u32, u64, bool, bool)| {
+            let fares = fares[key as usize];
+            // Who follows a run that leaves nothing runs in its turn, later than shadow would have it: nobody follows one.
+            let leaves_nothing = match fares {
+                Fares::Busy => true,
+                Fares::Lost => class != ToolClass::Mutating,
+                _ => false,
+            };
+            Given {
+                after,
+                arguments: if other { key + 100 } else { key },
+                key: Some(key),
+                best_effort,
+                takes: if leaves_nothing { 0 } else { takes[key as usize] },
+                ..call(key, fares)
+            }
+        };
+        (Just(class), vec(one.prop_map(given), 1..24))
+    })
+}
+
+/// Calls of a model that may loop, one after the other.
+fn loops() -> impl Strategy<Value = Vec<Given>> {
+    let fares = [Fares::Well, Fares::Refused, Fares::Malformed, Fares::Refused, Fares::Well];
+    let after =
+        prop_oneof![6 => 1..1000_u64, 1 => Just(61_000_u64), 1 => Just(95_000_u64), 1 => Just(125_000_u64)];
+    let one = (0..fares.len() as u32, after, prop::option::weighted(0.5, 0..2_u32));
+    let given =
+        move |(arguments, after, turn)| Given { after, turn, ..call(arguments, fares[arguments as usize]) };
+    vec(one.prop_map(given), 1..32)
+}
+
+/// Calls of a tool that may fall ill, within less than the time that its breaker stays open.
+fn falling_ill() -> impl Strategy<Value = Vec<Given>> {
+    let fares = select(vec![Fares::Down, Fares::Down, Fares::Down, Fares::Well, Fares::Refused]);
+    let one = (fares, 1..600_u64, 0..900_u64);
+    vec(one, 1..40).prop_map(|stream| {
+        let numbered = (0..).zip(stream);
+        numbered
+            .map(|(number, (fares, after, takes))| Given { after, takes, ..call(number, fares) })
+            .collect()
+    })
+}
+
+/// Anything.
+fn wild() -> impl Strategy<Value = Vec<Given>> {
+    let fares = select(vec![
+        Fares::Well,
+        Fares::Refused,
+        Fares::Malformed,
+        Fares::Down,
+        Fares::Busy,
+        Fares::BusyForLong,
+        Fares::Lost,
+    ]);
+    let takes = prop_oneof![6 => 0..500_u64, 1 => Just(45_000_u64)];
+    let one = (
+        prop_oneof![6 => 0..500_u64, 1 => Just(40_000_u64)],
+        0..4_u32,
+        prop::option::weighted(0.6, 0..3_u32),
+        prop::option::weighted(0.3, 0..2_u32),
+        prop::bool::weighted(0.2),
+        prop::option::weighted(0.2, select(vec![0_u64, 100, 20_000])),
+        takes,
+        fares,
+    );
+    let given = |(after, arguments, key, turn, best_effort, deadline, takes, fares)| Given {
+        after,
+        arguments,
+        key,
+        turn,
+        best_effort,
+        deadline,
+        takes,
+        fares,
+    };
+    vec(one.prop_map(given), 1..32)
+}
+
+fn class() -> impl Strategy<Value = ToolClass> {
+    select(vec![ToolClass::ReadOnly, ToolClass::Idempotent, ToolClass::Mutating, ToolClass::Unknown])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn shadow_changes_no_answer(stream in wild(), class in class()) {
+        let mut policy = Profile::Standard.policy(class);
+        policy.limits.concurrency = 2.try_into().ok();
+        let with = |mode| run(&stream, Policy { modes: Modes::all(mode), ..policy.clone() });
+        assert_as_off(&with(Mode::Off), &with(Mode::Shadow));
+    }
+
+    #[test]
+    fn shadow_tells_the_duplicates_that_enforcing_answers((class, stream) in duplicates()) {
+        let (told, done) = compare(&stream, &plain(class), only_dedupe);
+        prop_assert_eq!(told, done);
+    }
+
+    #[test]
+    fn shadow_tells_what_an_enforcing_guard_says_and_refuses(stream in loops()) {
+        let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), Modes::all);
+        prop_assert_eq!(told, done);
+    }
+
+    #[test]
+    fn shadow_tells_what_a_breaker_refuses_when_it_first_opens(stream in falling_ill()) {
+        let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), without_judges);
+        prop_assert_eq!(told, done);
+    }
+}
+
+#[test]
+fn each_kind_of_decision_occurs_in_these_streams() {
+    let keyed = |key, arguments, fares| Given { key: Some(key), ..call(arguments, fares) };
+    let mut busy = keyed(1, 1, Fares::Well);
+    busy.takes = 100;
+    let stream = [
+        busy.clone(),
+        busy.clone(),
+        Given { best_effort: true, ..busy },
+        keyed(1, 2, Fares::Well),
+        keyed(3, 3, Fares::Lost),
+    ];
+    let duplicate = vec![Shadowed::Duplicate];
+    let refused = |code| vec![Shadowed::Refused(code)];
+    let expected = [
+        vec![],
+        duplicate,
+        refused(Code::InFlight),
+        refused(Code::IdempotencyConflict),
+        vec![Shadowed::Told(Code::OutcomeUnknown)],
+    ];
+    let (told, done) = compare(&stream, &plain(ToolClass::Mutating), only_dedupe);
+    assert_eq!((&told[..], &done[..]), (&expected[..], &expected[..]));
+
+    let stream = vec![call(1, Fares::Refused); 4];
+    let expected = [
+        vec![],
+        vec![Shadowed::Remarked(Layer::Loop)],
+        refused(Code::LoopDetected),
+        refused(Code::LoopDetected),
+    ];
+    let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), Modes::all);
+    assert_eq!((&told[..], &done[..]), (&expected[..], &expected[..]));
+
+    let stream: Vec<Given> = (0..7).map(|number| call(number, Fares::Down)).collect();
+    let open = refused(Code::CircuitOpen);
+    let expected = [vec![], vec![], vec![], vec![], vec![], open.clone(), open];
+    let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), without_judges);
+    assert_eq!((&told[..], &done[..]), (&expected[..], &expected[..]));
+}
+
+/// What speaks against a run says nothing about a call that would not have run: enforcing looks for its answer first.
+#[test]
+fn a_duplicate_is_told_before_an_open_breaker() {
+    let keyed = |key, fares| Given { key: Some(key), ..call(key, fares) };
+    let mut stream = vec![keyed(99, Fares::Well)];
+    stream.extend((0..5).map(|number| keyed(number, Fares::Down)));
+    stream.extend([keyed(99, Fares::Well), keyed(7, Fares::Well)]);
+    let (told, done) = compare(&stream, &plain(ToolClass::Idempotent), without_judges);
+    assert_eq!(told[6..], [vec![Shadowed::Duplicate], vec![Shadowed::Refused(Code::CircuitOpen)]]);
+    assert_eq!(told, done);
+}
+
+/// Enforcing, the rest of a call's life would differ; what is told is how it begins to.
+#[test]
+fn limits_that_no_mechanism_has_are_told_and_not_kept() {
+    let mut policy = Profile::Standard.policy(ToolClass::Idempotent);
+    policy.limits.concurrency = 1.try_into().ok();
+    let slow = |takes, deadline| Given { takes, deadline, ..call(1, Fares::Well) };
+    for (stream, expected) in [
+        (vec![slow(1, Some(0))], Shadowed::Refused(Code::DeadlineExceeded)),
+        (vec![slow(500, Some(100))], Shadowed::Cut),
+        (vec![slow(45_000, None)], Shadowed::Cut),
+        (vec![slow(500, None), slow(1, None)], Shadowed::Refused(Code::Overloaded)),
+        (vec![call(1, Fares::Down)], Shadowed::Retried),
+        (vec![call(1, Fares::BusyForLong)], Shadowed::Told(Code::RetryExhausted)),
+    ] {
+        let with = |mode| run(&stream, Policy { modes: Modes::all(mode), ..policy.clone() });
+        let shadow = with(Mode::Shadow);
+        assert_as_off(&with(Mode::Off), &shadow);
+        assert_eq!(shadow.told().last().unwrap(), &[expected], "{stream:?}");
+        let done = with(Mode::Enforce).done();
+        match expected {
+            // It is a failure like any other, told differently.
+            Shadowed::Told(_) => assert_eq!(done.last().unwrap(), &[]),
+            expected => assert_eq!(done.last().unwrap(), &[expected], "{stream:?}"),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What is logged and counted of facts that no call brought: what people change by hand, reports of hosts, requests that
+//! wait.
+
+use steadfast_core::trust::{Scope, TrustChange};
+use steadfast_core::{Timestamp, breaker};
+use steadfast_executor::{AuditEntry, BreakerKey, Outside};
+
+use crate::Telemetry;
+use crate::logs::{Field, Level};
+use crate::words;
+
+impl Telemetry {
+    pub(crate) fn tell_outside(&self, fact: &Outside<'_>) {
+        match fact {
+            Outside::Breaker { tenant, key, change } => {
+                if let BreakerKey::Tool(name) = key {
+                    let tool = self.metrics.tool(name);
+                    self.count_breaker(&tool, change);
+                    let now = tool.standing.breaker(name, *tenant, change.to);
+                    self.metrics.breaker_state(&tool, now);
+                }
+                self.log_breaker(key, change);
+            }
+            Outside::Trust { change, .. } => {
+                if let Some(name) = &change.tool {
+                    let tool = self.metrics.tool(name);
+                    let (from, to) = (words::trust_state(change.from), words::trust_state(change.to));
+                    self.metrics.on.tool_trust_transitions.add([tool.label.clone(), from.into(), to.into()]);
+                    match change.scope {
+                        Scope::Tool | Scope::Signature => {
+                            let now = tool.standing.trust(&change.subject, change.to);
+                            self.metrics.trust_state(&tool, now);
+                        }
+                        Scope::Domain => {}
+                    }
+                }
+                self.log_trust(change);
+            }
+            Outside::Waiting { before, now } => {
+                self.metrics.on.approvals_pending.shift([], count(*now) - count(*before));
+            }
+            Outside::ByHand(entry) => self.tell_by_hand(entry),
+        }
+    }
+
+    fn tell_by_hand(&self, entry: &AuditEntry) {
+        let deed = words::deed(entry.deed);
+        self.metrics.on.by_hand.add([deed.into()]);
+        let by = entry.by.to_string();
+        let fields = [
+            ("by", Field::Text(&by)),
+            ("deed", Field::Own(deed)),
+            ("on", Field::Text(&entry.on)),
+            ("before", Field::text(entry.before.as_deref())),
+            ("after", Field::text(entry.after.as_deref())),
+        ];
+        // Whoever reads the log at night wants to see what was done about it.
+        self.line(Level::Warn, "audit", entry.at, &fields);
+    }
+
+    fn log_breaker(&self, key: &BreakerKey, change: &breaker::Transition) {
+        let (tool, dependency) = match key {
+            BreakerKey::Tool(tool) => (Some(tool), None),
+            BreakerKey::Dependency(name) => (None, Some(&**name)),
+        };
+        let fields = [
+            ("toolName", Field::text(tool.map(|tool| tool.tool.as_str()))),
+            ("toolNamespace", Field::text(tool.map(|tool| tool.namespace.as_str()))),
+            ("dependency", Field::text(dependency)),
+            ("fromState", Field::Own(words::breaker_state(change.from))),
+            ("breakerState", Field::Own(words::breaker_state(change.to))),
+            ("reason", Field::Own(words::breaker_reason(change.reason))),
+        ];
+        self.line(Level::Warn, "tool_call_circuit_state", change.at, &fields);
+    }
+
+    fn log_trust(&self, change: &TrustChange) {
+        let tool = change.tool.as_ref();
+        let level = if change.to > change.from { Level::Warn } else { Level::Info };
+        let fields = [
+            ("toolName", Field::text(tool.map(|tool| tool.tool.as_str()))),
+            ("toolNamespace", Field::text(tool.map(|tool| tool.namespace.as_str()))),
+            ("fromState", Field::Own(words::trust_state(change.from))),
+            ("trustState", Field::Own(words::trust_state(change.to))),
+            ("subject", Field::Text(&change.subject)),
+            ("reason", Field::Text(&change.reason)),
+            ("failures", Field::Number(change.failures.into())),
+        ];
+        self.line(level, "tool_call_trust_state", change.at, &fields);
+    }
+
+    fn line(&self, level: Level, event: &'static str, at: Timestamp, fields: &[(&'static str, Field<'_>)]) {
+        if let Some(logs) = &self.logs
+            && logs.wants(level)
+        {
+            logs.write(level, event, at, &[fields]);
+        }
+    }
+}
+
+fn count(requests: usize) -> i64 {
+    i64::try_from(requests).unwrap_or(i64::MAX)
+}

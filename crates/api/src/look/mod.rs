@@ -1,11 +1,13 @@
 //! What there is to see. The HTTP API, the page and the command line all show these, so they cannot disagree.
 
 mod history;
+mod recent;
 mod records;
 mod settings;
 mod status;
 
 pub use history::{History, HistoryAsked, HistoryWanted, history};
+pub use recent::{Running, Story, running, series, story};
 pub use records::{RecordState, RecordView, Records, RecordsAsked, RecordsWanted, records};
 pub use settings::{Setting, Settings, settings};
 pub use status::{Counts, Finding, Level, Status, StoreSeen, Verdict, reach, status};

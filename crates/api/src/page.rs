@@ -81,10 +81,13 @@ mod tests {
     fn all_that_the_page_asks_for_is_there_and_is_asked_for() {
         let document = include_str!("page/index.html");
         let scripts = FILES.iter().filter(|(_, kind, _)| *kind == SCRIPT).map(|(.., text)| *text);
-        let mut asked: Vec<String> = named(document, "src=\"").chain(named(document, "href=\"/")).map(|path| {
-            if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
-        }).collect();
-        asked.extend(scripts.flat_map(|text| named(text, "from \"./").map(|file| format!("/page/{file}")).collect::<Vec<_>>()));
+        let mut asked: Vec<String> = named(document, "src=\"")
+            .chain(named(document, "href=\"/"))
+            .map(|path| if path.starts_with('/') { path.to_owned() } else { format!("/{path}") })
+            .collect();
+        asked.extend(scripts.flat_map(|text| {
+            named(text, "from \"./").map(|file| format!("/page/{file}")).collect::<Vec<_>>()
+        }));
         for path in &asked {
             assert!(FILES.iter().any(|(file, ..)| file == path), "{path} is not served");
         }
@@ -97,11 +100,23 @@ mod tests {
     fn sf_7_no_string_becomes_markup_or_a_script_and_nobody_else_is_named() {
         let texts = FILES.iter().map(|&(file, _, text)| (file, text));
         for (file, text) in texts.chain([("/", include_str!("page/index.html"))]) {
-            for word in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "srcdoc", "javascript:"] {
+            for word in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "new Function",
+                "srcdoc",
+                "javascript:",
+            ] {
                 assert!(!text.contains(word), "{file} has {word}");
             }
             let elsewhere = text.replace("http://www.w3.org/2000/svg", "");
-            assert!(!elsewhere.contains("http://") && !elsewhere.contains("https://"), "{file} names an address");
+            assert!(
+                !elsewhere.contains("http://") && !elsewhere.contains("https://"),
+                "{file} names an address"
+            );
         }
     }
 }

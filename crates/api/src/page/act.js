@@ -52,14 +52,14 @@ export function unlock(why) {
       place.close();
     });
     const place = dialog("Admin token", form);
-    place.addEventListener(
-      "close",
-      () => {
-        resolve(given);
-        after();
-      },
-      { once: true },
-    );
+    const closed = () => {
+      // A dialog that was closed a moment ago is told of only now.
+      if (place.open && place.contains(form)) return;
+      place.removeEventListener("close", closed);
+      resolve(given);
+      after();
+    };
+    place.addEventListener("close", closed);
     field.focus();
   });
 }

@@ -10,7 +10,8 @@ const WITH_EVENTS = 10_000;
 const GATHER = 250;
 const AGAIN = 3000;
 
-// Calls `refresh` whenever something may have changed, never twice at once, and `says` with how it is kept current.
+// Calls `refresh` whenever something may have changed, never twice at once; it answers "seen", "locked" or "lost". Calls `says`
+// with how the page is kept current.
 export function keep(refresh, says) {
   let stream = "unknown";
   let busy = false;
@@ -25,10 +26,11 @@ export function keep(refresh, says) {
       return;
     }
     busy = true;
-    const reached = await refresh();
+    const came = await refresh();
     busy = false;
-    says(reached ? (stream === "open" ? "live" : "asking") : "lost");
-    const next = wanted ? GATHER : reached && stream === "open" ? WITH_EVENTS : EVERY;
+    const told = came === "seen" && stream === "open";
+    says(came === "seen" ? (told ? "live" : "asking") : came);
+    const next = wanted ? GATHER : told ? WITH_EVENTS : EVERY;
     wanted = false;
     clearTimeout(timer);
     timer = setTimeout(ask, next);

@@ -18,7 +18,7 @@ import { setClock, tick } from "./words.js";
 const seen = { servers: [] };
 let heavyAt = 0;
 let hasServers = true;
-let gate = null;
+let isAsking = false;
 
 // What is long is asked for less often, unless it is known to have changed.
 const HEAVY_EVERY = 5000;
@@ -43,11 +43,15 @@ async function refresh() {
       Object.assign(seen, { breakers: breakers.breakers, tools: tools.tools, servers });
     }
     draw();
-    return true;
+    return "seen";
   } catch (error) {
-    if (error instanceof Refused && (error.status === 401 || error.status === 403)) void ask(error);
-    else if (!(error instanceof TypeError)) console.error(error);
-    return false;
+    if (error instanceof Refused && (error.status === 401 || error.status === 403)) {
+      void ask(error);
+      return "locked";
+    }
+    // That nobody answers is said; everything else is a mistake of ours.
+    if (!(error instanceof TypeError) && !(error instanceof Refused)) console.error(error);
+    return "lost";
   }
 }
 
@@ -64,13 +68,13 @@ async function serverList() {
   return (await get("/v1/config")).servers.map((name) => ({ name }));
 }
 
-// Where strangers may not look the page asks for the token, once at a time.
-function ask(error) {
+// Where strangers may not look the page asks for the token, and not again if that is not wanted.
+async function ask(error) {
   if (error.status === 401) token.clear();
-  gate ??= unlock(error.status === 401 ? "To see what happens here takes the admin token." : error.message).finally(() => {
-    gate = null;
-  });
-  return gate;
+  drawToken();
+  if (isAsking) return;
+  isAsking = true;
+  isAsking = !(await unlock(error.status === 401 ? "To see what happens here takes the admin token." : error.message));
 }
 
 function draw() {
@@ -93,16 +97,27 @@ function drawBar() {
   put(document.getElementById("nav"), places, () =>
     places.map(([id, title, number]) => h("a", { href: `#${id}`, "data-hand": id }, title, number > 0 && h("span", { class: "badge" }, String(number)))),
   );
+  drawToken();
+}
+
+function drawToken() {
   const locked = !token.get();
   put(document.getElementById("token"), locked, () => [locked ? "Unlock" : "Lock"]);
   document.getElementById("token").title = locked ? "Give the admin token, to change something" : "Forget the admin token";
 }
 
-const LIVE = { live: ["● live", "Told of everything as it happens"], asking: ["● live", "Asked for every second or two"], lost: ["○ no answer", "The gateway does not answer; what you see is old"] };
+const LIVE = {
+  live: ["●", "live", "Told of everything as it happens"],
+  asking: ["●", "live", "Asked for every second or two"],
+  locked: ["○", "locked", "To look takes the admin token"],
+  lost: ["○", "no answer", "The gateway does not answer; what you see is old"],
+};
 
 function says(how) {
   const place = document.getElementById("live");
-  [place.textContent, place.title] = LIVE[how];
+  const [sign, words, title] = LIVE[how];
+  place.replaceChildren(sign, h("span", { class: sign === "●" && "word" }, ` ${words}`));
+  place.title = title;
   place.classList.toggle("bad", how === "lost");
   document.body.classList.toggle("stale", how === "lost");
 }
@@ -115,7 +130,8 @@ function theme(next) {
   localStorage.setItem(place, which);
   document.documentElement.dataset.theme = which;
   const button = document.getElementById("theme");
-  button.textContent = { auto: "◑ auto", light: "○ light", dark: "● dark" }[which];
+  button.replaceChildren({ auto: "◑", light: "○", dark: "●" }[which], h("span", { class: "word" }, ` ${which}`));
+  button.setAttribute("aria-label", `Colours: ${which}`);
   button.title = "Light, dark, or as the system has it (t)";
 }
 const nextTheme = () => theme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);

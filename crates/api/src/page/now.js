@@ -70,7 +70,7 @@ export function drawMode({ status }) {
       "ul",
       { class: "switches" },
       SWITCHES.map(([name, word]) =>
-        h("li", {}, h("label", { for: `switch-${name}` }, word), state(switches[name]), chooser(name, word, switches[name])),
+        h("li", {}, h("label", { for: `switch-${name}` }, word), chooser(name, word, switches[name]), switches[name] !== "enforce" && state(switches[name])),
       ),
     ),
   ]);

@@ -128,8 +128,13 @@ impl Recent {
 
     fn find(&self, fits: impl Fn(&Seen) -> bool) -> Vec<CallTrace> {
         let kept = self.0.lock();
-        let found: Vec<_> =
-            kept.calls.iter().rev().filter(|seen| fits(seen)).map(|seen| (seen.about.clone(), seen.facts.clone())).collect();
+        let found: Vec<_> = kept
+            .calls
+            .iter()
+            .rev()
+            .filter(|seen| fits(seen))
+            .map(|seen| (seen.about.clone(), seen.facts.clone()))
+            .collect();
         // Looking for secrets takes its time, and calls wait for nobody who looks.
         drop(kept);
         found.into_iter().map(|(about, facts)| told(about, &facts)).collect()

@@ -129,7 +129,9 @@ mod tests {
     #[test]
     fn an_hour_is_kept_and_no_more() {
         let mut minutes = Minutes::default();
-        let at = |minute: u64| Timestamp::from_millis(1_700_000_000_000 / MINUTE_MS * MINUTE_MS + minute * MINUTE_MS);
+        let at = |minute: u64| {
+            Timestamp::from_millis(1_700_000_000_000 / MINUTE_MS * MINUTE_MS + minute * MINUTE_MS)
+        };
         let one = Tally::of(None, 1, false);
         minutes.add(at(0), &one);
         minutes.add(at(0), &one);

@@ -69,7 +69,9 @@ fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
         Notice::Following => plain("following", Waiting, "the same call is running: wait for its answer"),
         Notice::Replayed { reason } => {
             let (text, rule) = match reason {
-                ReplayReason::SameKey => ("the same key: the earlier answer is given again", "dedupe.same_key"),
+                ReplayReason::SameKey => {
+                    ("the same key: the earlier answer is given again", "dedupe.same_key")
+                }
                 ReplayReason::Undelivered => {
                     ("the answer to the same call never arrived: it is given again", "dedupe.undelivered")
                 }
@@ -115,20 +117,27 @@ fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
         Notice::RetryStopped { stop } => {
             let (text, rule) = match stop {
                 Stop::Attempts => ("no more tries: all attempts are used".to_owned(), "retry.attempts"),
-                Stop::TotalTime => ("no more tries: the time for all of them is over".to_owned(), "retry.total_time"),
-                Stop::Deadline => ("no more tries: the caller's deadline comes first".to_owned(), "retry.deadline"),
+                Stop::TotalTime => {
+                    ("no more tries: the time for all of them is over".to_owned(), "retry.total_time")
+                }
+                Stop::Deadline => {
+                    ("no more tries: the caller's deadline comes first".to_owned(), "retry.deadline")
+                }
                 Stop::RetryAfter(wanted) => {
                     (format!("no more tries: the other side asks for {}", span(*wanted)), "retry.retry_after")
                 }
-                Stop::Budget => {
-                    ("no more tries: the retries of this server have used up their share".to_owned(), "retry.budget")
-                }
+                Stop::Budget => (
+                    "no more tries: the retries of this server have used up their share".to_owned(),
+                    "retry.budget",
+                ),
             };
             Some(("retry_stopped", Bad, text, Some(rule)))
         }
         Notice::AttemptCut { cut } => {
             let text = match cut {
-                Cut::Silent(silence) => format!("the attempt is ended: no sign of life for {}", span(*silence)),
+                Cut::Silent(silence) => {
+                    format!("the attempt is ended: no sign of life for {}", span(*silence))
+                }
                 Cut::TooLong => "the attempt is ended: the call takes too long".to_owned(),
                 Cut::Deadline => "the attempt is ended: the caller's deadline has come".to_owned(),
                 Cut::Cancelled => "the attempt is ended: the caller withdrew it".to_owned(),
@@ -162,16 +171,26 @@ fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
             };
             Some(("guard_tripped", Bad, text.to_owned(), Some(layer.as_str())))
         }
-        Notice::FenceLost => plain("fence_lost", Bad, "the record is another's by now; the answer was not recorded"),
-        Notice::StoreFailed { goes_on: true } => plain("store_failed", Bad, "the store failed; the call goes on without it"),
-        Notice::StoreFailed { goes_on: false } => plain("store_failed", Bad, "the store failed, and without it the call is not safe"),
+        Notice::FenceLost => {
+            plain("fence_lost", Bad, "the record is another's by now; the answer was not recorded")
+        }
+        Notice::StoreFailed { goes_on: true } => {
+            plain("store_failed", Bad, "the store failed; the call goes on without it")
+        }
+        Notice::StoreFailed { goes_on: false } => {
+            plain("store_failed", Bad, "the store failed, and without it the call is not safe")
+        }
         Notice::WouldHave(shadowed) => {
             let text = match shadowed {
                 Shadowed::Duplicate => "only watching: it would have been answered without a run".to_owned(),
-                Shadowed::Refused(code) => format!("only watching: it would have been refused as {}", code.as_str()),
+                Shadowed::Refused(code) => {
+                    format!("only watching: it would have been refused as {}", code.as_str())
+                }
                 Shadowed::Asked => "only watching: a person would have been asked".to_owned(),
                 Shadowed::Retried => "only watching: it would have been tried again".to_owned(),
-                Shadowed::Remarked(layer) => format!("only watching: the guard would have spoken ({})", layer.as_str()),
+                Shadowed::Remarked(layer) => {
+                    format!("only watching: the guard would have spoken ({})", layer.as_str())
+                }
             };
             Some(("would_have", Waiting, text, None))
         }
@@ -236,9 +255,13 @@ mod tests {
             severity: Severity::Transient,
             rule: Cow::Borrowed("http.503"),
         };
-        let ended = Notice::AttemptEnded { attempt: 2, took: Duration::from_millis(1500), failure: Some(failure) };
+        let ended =
+            Notice::AttemptEnded { attempt: 2, took: Duration::from_millis(1500), failure: Some(failure) };
         let step = of(Timestamp::from_millis(5), &ended).unwrap();
-        assert_eq!(step.text, "attempt 2 failed after 1.5 s: trying again may help; the other side refused it");
+        assert_eq!(
+            step.text,
+            "attempt 2 failed after 1.5 s: trying again may help; the other side refused it"
+        );
         assert_eq!((step.rule.as_deref(), step.tone), (Some("http.503"), Tone::Bad));
     }
 }

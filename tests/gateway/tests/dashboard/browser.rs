@@ -72,7 +72,10 @@ pub(crate) struct Page {
 impl Page {
     /// The page of the gateway at this address, for a visitor with an ordinary screen in the light.
     pub(crate) fn open(address: SocketAddr) -> Self {
-        Self::open_as(address, json!({ "colorScheme": "light", "viewport": { "width": 1200, "height": 900 } }))
+        Self::open_as(
+            address,
+            json!({ "colorScheme": "light", "viewport": { "width": 1200, "height": 900 } }),
+        )
     }
 
     /// The same for this kind of visitor.

@@ -7,7 +7,10 @@ use crate::{Gateway, TOKEN};
 
 /// The answer of an endpoint, as everybody gets it.
 fn asked(page: &Page, path: &str) -> Value {
-    page.run(&format!("return await page.evaluate(async (path) => (await fetch(path)).json(), {})", json!(path)))
+    page.run(&format!(
+        "return await page.evaluate(async (path) => (await fetch(path)).json(), {})",
+        json!(path)
+    ))
 }
 
 #[test]
@@ -21,7 +24,7 @@ fn a_quiet_gateway_says_that_all_is_well_and_what_will_be_where() {
         titles,
         json!([
             "Waiting for your answer",
-            "Breakers",
+            "Breakersthe last hour: low is closed, half is probing, full refuses",
             "Calls",
             "Tools and trust",
             "Guard",
@@ -73,7 +76,13 @@ fn calls_are_there_as_they_happen_and_one_can_be_opened() {
     page.run("await page.fill('#search', 'look'); await page.selectOption('#calls select', 'retried')");
     page.sees("#calls .line", "1 of 4");
     page.clicks("#calls tbody", "Open bank/look");
-    for word in ["attempt 1 failed", "trying again may help", "attempt 2 follows in", "attempt 3 answered", "3 attempts"] {
+    for word in [
+        "attempt 1 failed",
+        "trying again may help",
+        "attempt 2 follows in",
+        "attempt 3 answered",
+        "3 attempts",
+    ] {
         page.sees("#dialog .story", word);
     }
     let rules = page.run("return await page.locator('#dialog .steps code').allInnerTexts()");
@@ -98,7 +107,8 @@ fn the_page_and_the_status_say_the_same() {
     assert_eq!(status["verdict"], "attention");
     let shown = page.run("return await page.locator('.findings .state').allInnerTexts()");
     let shown: Vec<_> = shown.as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
-    let told: Vec<_> = status["findings"].as_array().unwrap().iter().map(|one| one["what"].as_str().unwrap()).collect();
+    let told: Vec<_> =
+        status["findings"].as_array().unwrap().iter().map(|one| one["what"].as_str().unwrap()).collect();
     assert_eq!(shown.len(), told.len());
     for (shown, told) in shown.iter().zip(told) {
         assert!(shown.ends_with(told), "{shown}: {told}");
@@ -137,16 +147,22 @@ fn it_can_be_read_on_a_phone() {
         gateway.client.call("look", json!({ "id": format!("{id}") }));
     }
     gateway.client.call("look", json!({ "id": "bad", "fault": "400" }));
-    gateway.client.call("pay", json!({ "id": "a-rather-long-name-of-an-invoice-that-somebody-wants-to-be-paid-today" }));
+    gateway.client.call(
+        "pay",
+        json!({ "id": "a-rather-long-name-of-an-invoice-that-somebody-wants-to-be-paid-today" }),
+    );
     for width in [360, 320] {
-        let phone = json!({ "viewport": { "width": width, "height": 740 }, "isMobile": true, "hasTouch": true });
+        let phone =
+            json!({ "viewport": { "width": width, "height": 740 }, "isMobile": true, "hasTouch": true });
         let page = Page::open_as(gateway.address(), phone);
         page.sees("#approvals", "Approve once");
         page.sees("#calls", "bank/look");
         page.fits_the_screen();
         let rows = page.run("return await page.evaluate(() => getComputedStyle(document.querySelector('#calls tbody tr')).display)");
-        assert_eq!(rows, "grid", "rows are cards");
-        page.run("await page.locator('#calls').getByRole('button', { name: 'Open bank/look' }).first().tap()");
+        assert_eq!(rows, "flex", "rows are cards");
+        page.run(
+            "await page.locator('#calls').getByRole('button', { name: 'Open bank/look' }).first().tap()",
+        );
         page.sees("#dialog", "Step by step");
         page.fits_the_screen();
         page.close();

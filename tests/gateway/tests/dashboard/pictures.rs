@@ -18,7 +18,8 @@ approval = \"always\"
 breaker.consecutive = 3
 retry.attempts = 1
 ";
-const TOOLS: [&str; 6] = ["search_orders", "read_ledger", "send_invoice", "convert", "create_customer", "fetch_rates"];
+const TOOLS: [&str; 6] =
+    ["search_orders", "read_ledger", "send_invoice", "convert", "create_customer", "fetch_rates"];
 
 /// A gateway in the middle of its work: one thing waits, one is broken, one model loops.
 fn busy() -> Gateway {
@@ -42,7 +43,11 @@ fn busy() -> Gateway {
         client.call_keyed("pay", json!({ "id": "INV-2026-0117" }), "INV-2026-0117");
     }
     client.call("look", json!({ "id": "rates of today", "fault": "503", "times": 2 }));
-    call(client, "send_invoice", json!({ "id": "INV-2026-0118", "to": "ada@example.com", "amount": "1,240.00 EUR", "lines": ["consulting, 8 h", "travel"] }));
+    call(
+        client,
+        "send_invoice",
+        json!({ "id": "INV-2026-0118", "to": "ada@example.com", "amount": "1,240.00 EUR", "lines": ["consulting, 8 h", "travel"] }),
+    );
     gateway
 }
 

@@ -6,7 +6,8 @@ use crate::browser::Page;
 use crate::world::wait;
 use crate::{Gateway, TOKEN};
 
-const ASK: &str = "[tools.\"bank/pay\"]\napproval = \"always\"\nguard.mode = \"off\"\ndedupe.double_dispatch = \"0s\"\n";
+const ASK: &str =
+    "[tools.\"bank/pay\"]\napproval = \"always\"\nguard.mode = \"off\"\ndedupe.double_dispatch = \"0s\"\n";
 
 #[test]
 fn a_call_that_waits_is_approved_with_one_click_and_the_token_is_asked_for_once() {
@@ -68,8 +69,10 @@ fn a_breaker_is_forced_open_and_reset() {
 
 #[test]
 fn rp_13_a_tool_that_lost_trust_is_forgiven() {
-    let mut gateway =
-        Gateway::new("forgive", "[trust]\ncount = 1\nseverities = [\"crash\"]\n[tools.\"bank/pay\"]\nbreaker.mode = \"off\"\n");
+    let mut gateway = Gateway::new(
+        "forgive",
+        "[trust]\ncount = 1\nseverities = [\"crash\"]\n[tools.\"bank/pay\"]\nbreaker.mode = \"off\"\n",
+    );
     gateway.client.call("pay", json!({ "id": "a", "fault": "die_after" }));
     let page = Page::open(gateway.address());
     page.sees("#trust .lost", "bank/pay");

@@ -67,10 +67,18 @@ fn sf_6_strings_that_mean_harm_are_shown_and_do_nothing() {
         let page = Page::open_as(gateway.address(), visitor);
         page.sees("#approvals .card .sent", "</pre><script>alert(6)</script>");
         page.sees("#guard .trip .sent", "onerror=alert(7)");
-        for name in ["<img src=x onerror=alert(1)>", "<script>alert(2)</script>", "__proto__", "\\u202edesrever", &long] {
+        for name in [
+            "<img src=x onerror=alert(1)>",
+            "<script>alert(2)</script>",
+            "__proto__",
+            "\\u202edesrever",
+            &long,
+        ] {
             page.sees("#trust tbody", name);
         }
-        page.run("await page.locator('#calls').getByRole('button', { name: 'Open bank/<img' }).first().click()");
+        page.run(
+            "await page.locator('#calls').getByRole('button', { name: 'Open bank/<img' }).first().click()",
+        );
         page.sees("#dialog h2", "<img src=x onerror=alert(1)>");
         page.fits_the_screen();
         page.presses("Escape");

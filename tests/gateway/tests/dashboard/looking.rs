@@ -24,7 +24,7 @@ fn a_quiet_gateway_says_that_all_is_well_and_what_will_be_where() {
         titles,
         json!([
             "Waiting for your answer",
-            "Breakersthe last hour: low is closed, half is probing, full refuses",
+            "Breakers the last hour: low is closed, half is probing, full refuses",
             "Calls",
             "Tools and trust",
             "Guard",

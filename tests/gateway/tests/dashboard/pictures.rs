@@ -12,10 +12,13 @@ use crate::browser::Page;
 use crate::{Client, Gateway, TOKEN};
 
 const CONFIG: &str = "
+[guard]
+per_turn = 50
 [tools.\"bank/send_invoice\"]
 approval = \"always\"
 [tools.\"bank/convert\"]
 breaker.consecutive = 3
+breaker.cooldown = \"10m\"
 retry.attempts = 1
 ";
 const TOOLS: [&str; 6] =

@@ -57,12 +57,12 @@ fn sf_6_strings_that_mean_harm_are_shown_and_do_nothing() {
     let config = "[tools.\"bank/pay\"]\napproval = \"always\"\n";
     let mut gateway = Gateway::with_tools("hostile", config, &tools);
     let harm = "</pre><script>alert(6)</script><img src=x onerror=alert(7)>";
+    gateway.client.call("pay", json!({ "id": harm, "note": long.repeat(20) }));
     for name in names {
         gateway.client.call(name, json!({ "id": harm }));
         gateway.client.call(name, json!({ "harm": harm }));
         gateway.client.call(name, json!({ "harm": harm }));
     }
-    gateway.client.call("pay", json!({ "id": harm, "note": long.repeat(20) }));
     for visitor in [json!({}), json!({ "viewport": { "width": 360, "height": 740 } })] {
         let page = Page::open_as(gateway.address(), visitor);
         page.sees("#approvals .card .sent", "</pre><script>alert(6)</script>");

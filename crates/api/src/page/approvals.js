@@ -42,7 +42,7 @@ function card(request) {
       h("span", { class: "quiet" }, "asked ", when(request.asked_at), request.askers > 1 ? `, ${count(request.askers, "time")}` : "", ", dropped ", when(request.expires)),
     ),
     h("p", {}, shown(prompt.summary)),
-    prompt.reason && !prompt.summary.includes(prompt.reason) && h("p", { class: "quiet" }, shown(prompt.reason)),
+    prompt.reason && ![prompt.summary, ...prompt.warnings].some((line) => line.includes(prompt.reason)) && h("p", { class: "quiet" }, shown(prompt.reason)),
     prompt.warnings.filter((warning) => warning !== prompt.summary).map((warning) => h("p", { class: "warning" }, shown(warning))),
     request.shown !== undefined && h("pre", { class: "sent", tabindex: "0", "aria-label": "What it was called with" }, shown(request.shown)),
     h(

@@ -11,7 +11,7 @@ export function drawServers({ servers }) {
   const [rows, empty] = body.children;
   list(rows, servers, (server) => `${server.name}\n${server.session ?? ""}\n${server.pid ?? ""}`, row);
   empty.hidden = servers.length > 0;
-  empty.textContent = "No server is configured. Those behind this gateway appear here, with their restarts and what they last said.";
+  empty.textContent = "Nothing is known of servers yet. Those behind this gateway appear here, with their restarts and what they last said.";
 }
 
 function row(server) {

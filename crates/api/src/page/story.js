@@ -82,7 +82,7 @@ function details(facts, trace) {
   const about = { ...facts, ...trace };
   const rows = [
     ["came", when(about.arrivedAtMs)],
-    ["running it twice", CLASSES[about.class] ?? about.class],
+    ["kind of tool", CLASSES[about.class] ?? about.class],
     ["conversation", about.session && name(about.session)],
     ["actor", facts?.actor && name(facts.actor)],
     ["tenant", about.tenant && name(about.tenant)],

@@ -61,7 +61,7 @@ function row(tool) {
   const works = score ? h("span", { title: `${count(score.samples, "call")}; with 95 % confidence between ${percent(score.low)} and ${percent(score.high)}` }, percent(score.successRate)) : "–";
   return parts.rows.row(
     {},
-    h("span", {}, name(toolName(tool.tool)), h("span", { class: "quiet" }, CLASSES[tool.class] ?? tool.class), tool.breaker !== "CLOSED" && state(tool.breaker, `breaker ${tool.breaker === "HALF_OPEN" ? "probing" : "open"}`)),
+    h("span", {}, name(toolName(tool.tool)), tool.class !== "unknown" && h("span", { class: "quiet" }, CLASSES[tool.class]), tool.breaker !== "CLOSED" && state(tool.breaker, `breaker ${tool.breaker === "HALF_OPEN" ? "probing" : "open"}`)),
     state(tool.trust.toLowerCase()),
     digits(tool.calls),
     digits(tool.failures),

@@ -55,7 +55,7 @@ export const REASONS = {
   reset: "reset by hand",
 };
 
-export const CLASSES = { read_only: "reads", idempotent: "repeatable", mutating: "changes things", unknown: "unknown" };
+export const CLASSES = { read_only: "only reads", idempotent: "may run twice", mutating: "changes things", unknown: "may change things" };
 
 export const toolName = (tool) => `${tool.namespace}/${tool.tool}`;
 

@@ -85,6 +85,13 @@ pub(crate) const PYTHON: Need = Need {
     install: Install::Debian("python3-venv"),
 };
 
+/// The tests of the page look at it with a real browser.
+pub(crate) const CHROMIUM: Need = Need {
+    name: "chromium",
+    probe: (&["chromium", "--version"], "Chromium"),
+    install: Install::Debian("chromium"),
+};
+
 impl Need {
     /// Whether it is there, in the version that we want.
     pub(crate) fn is_met(&self) -> bool {
@@ -168,8 +175,8 @@ mod tests {
 
     const NONE: Rights = Rights { has_rustup: false, is_debian_root: false };
     const ALL: Rights = Rights { has_rustup: true, is_debian_root: true };
-    const EVERY_NEED: [Need; 9] =
-        [RUSTFMT, CLIPPY, CARGO_DENY, CARGO_FUZZ, CXX, PROMTOOL, REDIS, NPM, PYTHON];
+    const EVERY_NEED: [Need; 10] =
+        [RUSTFMT, CLIPPY, CARGO_DENY, CARGO_FUZZ, CXX, PROMTOOL, REDIS, NPM, PYTHON, CHROMIUM];
 
     #[test]
     fn with_all_rights_everything_can_be_installed() {

@@ -1,4 +1,4 @@
-//! Servers and clients from npm and PyPI, which the gateway is tested with.
+//! Servers and clients from npm and PyPI, which the gateway is tested with, and the browser for its page.
 //!
 //! `tests/gateway/real` pins them, with all that they need. They are installed below `target`, where the tests look for
 //! them, and not again as long as the pins are the same and what was installed still runs.
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, thread};
 
 use crate::invocation::Invocation;
-use crate::machine::{NPM, PYTHON};
+use crate::machine::{CHROMIUM, NPM, PYTHON};
 use crate::{Failure, step, workspace};
 
 /// `cargo xtask setup`.
@@ -23,7 +23,12 @@ pub(crate) fn run() -> Result<(), Failure> {
         let python = python.install();
         let node = node.join().unwrap_or_else(|_| Err("installing from npm came to no end".to_owned()));
         node.and(python)
-    })
+    })?;
+    // Last, because only the tests of the page need it.
+    match step::set_up([&CHROMIUM])?.into_values().next() {
+        Some(advice) => Err(advice),
+        None => Ok(()),
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::invocation::Invocation;
-use crate::machine::{NPM, PYTHON, REDIS};
+use crate::machine::{CHROMIUM, NPM, PYTHON, REDIS};
 use crate::step::{self, Counts, Step};
 use crate::{Failure, check, simulation};
 
@@ -29,6 +29,12 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         name: "servers and clients to test with",
         run: Invocation::xtask(&["setup"]),
         needs: &[&NPM, &PYTHON],
+        counts: Counts::Itself,
+    });
+    steps.push(Step {
+        name: "a browser to test with",
+        run: Invocation::of("chromium", &["--version"]),
+        needs: &[&CHROMIUM],
         counts: Counts::Itself,
     });
     let tests = Invocation::cargo(&["test", "--workspace", "--no-fail-fast"]);

@@ -11,6 +11,7 @@
 //! | `reports` | what hosts say of tools that they ran without us |
 //! | `events` | what happens, as it happens |
 //! | `look` | what there is to see, as one finds it over HTTP and with the command line |
+//! | `page` | the page for the person who runs it, which shows and steers by the same answers |
 //! | `steer` | what a person changes while it runs |
 //! | `problem`, `answer` | how things are said |
 
@@ -21,6 +22,7 @@ mod endpoint;
 mod events;
 pub mod look;
 mod openapi;
+mod page;
 mod problem;
 pub mod reports;
 mod shelf;
@@ -31,7 +33,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State as Shared};
+use axum::extract::{Path, Request, State as Shared};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
@@ -39,7 +41,7 @@ use http::{Method, StatusCode};
 use serde_json::Value;
 use steadfast::{Steadfast, Switches};
 use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
-use steadfast_executor::{GuardView, Steered, ToolScore};
+use steadfast_executor::{GuardView, Series, Steered, ToolScore};
 use steadfast_gateway::{Configured, Listener};
 use steadfast_mcp::delivery::Link;
 use tower::ServiceExt as _;
@@ -113,7 +115,9 @@ impl Api {
             let guard = from_fn_with_state((state.clone(), who), admit);
             router = router.route(path, route.layer(guard));
         }
+        let guard = from_fn_with_state((state.clone(), Who::Anyone), admit);
         let router = router
+            .merge(page::routes().layer(guard))
             .fallback(async || Problem::no_such("page of this name"))
             .method_not_allowed_fallback(async || {
                 Problem::new(
@@ -448,6 +452,27 @@ fn looking_and_steering() -> Vec<Endpoint> {
         .gives_text("server-sent events, until you hang up", events::KIND),
         Endpoint::new(
             Method::GET,
+            "/v1/history/{id}",
+            "story",
+            "What happened to the calls under one request, step by step",
+            Who::Looker,
+            story,
+        )
+        .gives::<look::Story>("what became of them, and how")
+        .reads_the_store(),
+        Endpoint::new(Method::GET, "/v1/running", "running", "Calls that run now", Who::Looker, running)
+            .gives::<look::Running>("the newest first, as far as they have come"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/series",
+            "series",
+            "What became of calls, minute by minute",
+            Who::Looker,
+            series,
+        )
+        .gives::<Series>("the last hour, and all since the start"),
+        Endpoint::new(
+            Method::GET,
             "/v1/config",
             "config",
             "The settings, and where each comes from",
@@ -532,6 +557,21 @@ async fn records(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::
 async fn history(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::HistoryAsked>) -> Answered {
     let wanted = asked.read().map_err(Problem::bad_request)?;
     Ok(json(StatusCode::OK, &look::history(&**inner.steadfast.store(), &wanted).await?))
+}
+
+async fn story(Shared(State(inner)): Shared<State>, Path(id): Path<String>) -> Answered {
+    match look::story(&inner.steadfast, &id).await? {
+        Some(story) => Ok(json(StatusCode::OK, &story)),
+        None => Err(Problem::no_such("call under this request")),
+    }
+}
+
+async fn running(Shared(State(inner)): Shared<State>) -> Response {
+    json(StatusCode::OK, &look::running(&inner.steadfast))
+}
+
+async fn series(Shared(State(inner)): Shared<State>) -> Response {
+    json(StatusCode::OK, &look::series(&inner.steadfast))
 }
 
 async fn config(Shared(State(inner)): Shared<State>) -> Response {

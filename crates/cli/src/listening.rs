@@ -1,7 +1,7 @@
 //! Taking clients over HTTP: one address, a door for each path, and the API beside them.
 
-use std::env;
 use std::collections::BTreeMap;
+use std::env;
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::sync::Arc;

@@ -58,8 +58,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     let config = steadfast.config();
     let servers: Vec<Configured> =
         config.servers().values().map(behind::of_config).collect::<Result<_, _>>()?;
-    let servers: Vec<_> =
-        servers.into_iter().map(|server| watched(server, steadfast.telemetry())).collect();
+    let servers: Vec<_> = servers.into_iter().map(|server| watched(server, steadfast.telemetry())).collect();
     let stop = stop::asked();
     if options.stdio {
         // Plain tools are called over HTTP.

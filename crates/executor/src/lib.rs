@@ -32,6 +32,7 @@
 //! | `persist`, `trust_file` | what the machines know, kept |
 //! | `history` | what became of calls |
 //! | `telling` | facts for whoever listens |
+//! | `recent` | the last calls step by step, and the last hour in numbers |
 //! | `breakers`, `guards`, `standing`, `seen`, `records` | what people see, and the hand that steers it |
 //! | `reports` | what hosts say about tools that they ran themselves |
 //! | `audit` | what was changed by hand |
@@ -56,6 +57,7 @@ mod keep;
 mod pauses;
 mod persist;
 mod policies;
+mod recent;
 mod records;
 mod reports;
 mod seen;
@@ -77,6 +79,7 @@ pub use hooks::{HookFuture, Hooks, PATIENCE};
 pub use host::{Begun, HostError, Order, Pulse, Ticket};
 pub use info::ToolInfo;
 pub use policies::Policies;
+pub use recent::{CallEnd, CallStep, CallTrace, Minute, Recent, Series, Tally, Tone};
 pub use seen::{Counted, ToolScore, ToolView};
 pub use standing::is_named;
 pub use telling::{About, EngineEvent, Listener, Outside, TurnedAway};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use steadfast_config::{Config, ConfigErrors, Flag, Live, Reload, Sources, Start, Switches};
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_executor::{Calling, Drained, Engine, Hooks, Listener, Tool};
+use steadfast_executor::{Calling, Drained, Engine, Hooks, Listener, Recent, Tool};
 use steadfast_store::{Clock, Store, StoreError, SystemClock};
 use steadfast_store_sqlite::OnDamage;
 use steadfast_telemetry::{Census, Logs, Options, OtlpError, Telemetry};
@@ -30,6 +30,7 @@ pub struct Steadfast {
     live: Arc<Live>,
     herald: Herald,
     telemetry: Arc<Telemetry>,
+    recent: Arc<Recent>,
     set_aside: Option<PathBuf>,
     /// When the records of the store were last counted.
     counted: Arc<Mutex<Option<Instant>>>,
@@ -125,6 +126,11 @@ impl Steadfast {
     /// What is told of calls.
     pub fn telemetry(&self) -> &Arc<Telemetry> {
         &self.telemetry
+    }
+
+    /// The last calls of this process step by step, and its last hour in numbers.
+    pub fn recent(&self) -> &Recent {
+        &self.recent
     }
 
     /// The metrics as Prometheus reads them. What the store holds is counted at most once a minute.
@@ -234,12 +240,14 @@ impl Opening {
         let (namespace, most_tools) = plan.metrics.clone();
         let options = Options { namespace, most_tools, logs, otlp: plan.otlp() };
         let telemetry = Arc::new(Telemetry::start(options).map_err(OpenError::Otlp)?);
+        let recent = Arc::<Recent>::default();
         let mut engine = plan
             .prepare(Engine::builder())
             .clock(self.clock)
             .store(store.clone())
             .policies(Configured(live.clone()))
-            .listener(telemetry.clone());
+            .listener(telemetry.clone())
+            .listener(recent.clone());
         if let Some(malformed) = plan.malformed_calls()? {
             engine = engine.listener(Arc::new(malformed));
         }
@@ -255,7 +263,7 @@ impl Opening {
         tokio::spawn(following);
         let life = Arc::new(ended.drop_guard());
         let counted = Arc::default();
-        Ok(Steadfast { engine, store, live, herald, telemetry, set_aside, counted, _life: life })
+        Ok(Steadfast { engine, store, live, herald, telemetry, recent, set_aside, counted, _life: life })
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn answer(ledger: &str, message: &Value, out: &Out) -> Option<Value> 
                 "cacheScope": "private",
             })
         }
-        "tools/list" => json!({ "tools": tools(), "ttlMs": 0, "cacheScope": "private" }),
+        "tools/list" => json!({ "tools": tools(ledger), "ttlMs": 0, "cacheScope": "private" }),
         "tools/call" if params["name"] == "ask" => ask(ledger, params),
         "tools/call" => called(ledger, &message["id"], params, out)?,
         other => return error(-32601, &format!("no method {other}"), json!({ "a": 1 })),

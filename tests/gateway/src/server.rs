@@ -12,7 +12,7 @@
 //!
 //! Files beside the ledger change what it does as long as they are there: with `LEDGER.slow` it lists nothing, with
 //! `LEDGER.pages` its list has a second page that cannot be had, with `LEDGER.deaf` it takes no notification over HTTP;
-//! `LEDGER.handshake` has the status with which whoever introduces itself over HTTP is refused.
+//! `LEDGER.names` has the names of more tools, a line each; `LEDGER.handshake` has the status with which whoever introduces itself over HTTP is refused.
 
 #![expect(
     clippy::unwrap_used,
@@ -110,8 +110,8 @@ fn received(ledger: &str, message: &Value, out: &Out) {
         Some("tools/list") => {
             wait_for(ledger, "slow");
             match (has(ledger, "pages"), &params["cursor"]) {
-                (false, _) => json!({ "tools": tools() }),
-                (true, Value::Null) => json!({ "tools": tools(), "nextCursor": "2" }),
+                (false, _) => json!({ "tools": tools(ledger) }),
+                (true, Value::Null) => json!({ "tools": tools(ledger), "nextCursor": "2" }),
                 (true, _) => return fail(id, -32603, out),
             }
         }
@@ -171,7 +171,7 @@ fn wait_for(ledger: &str, what: &str) {
     }
 }
 
-fn tools() -> Value {
+fn tools(ledger: &str) -> Value {
     let tool = |name: &str, annotations: Value| {
         let schema =
             json!({ "type": "object", "properties": { "id": { "type": "string" } }, "required": ["id"] });
@@ -183,7 +183,14 @@ fn tools() -> Value {
     ];
     // Of these nobody knows what running them twice would do.
     let others = TOOLS.iter().skip(known.len()).map(|name| tool(name, json!({})));
-    known.iter().cloned().chain(others).collect()
+    let more = names(ledger);
+    let more = more.lines().map(|name| tool(name, json!({})));
+    known.iter().cloned().chain(others).chain(more).collect()
+}
+
+/// The names of more tools than there are by themselves.
+fn names(ledger: &str) -> String {
+    fs::read_to_string(format!("{ledger}.names")).unwrap_or_default()
 }
 
 const TOOLS: [&str; 6] = ["pay", "look", "draw", "fold", "send", "sort"];
@@ -235,7 +242,7 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
         "tell" => return Some(tell(out)),
         _ => {}
     }
-    if !TOOLS.contains(&tool) {
+    if !TOOLS.contains(&tool) && !names(ledger).lines().any(|name| name == tool) {
         return Some(failed(&format!("Unknown tool: {tool}")));
     }
     let Some(name) = arguments["id"].as_str() else {

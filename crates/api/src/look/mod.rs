@@ -2,12 +2,14 @@
 
 mod around;
 mod history;
+mod recent;
 mod records;
 mod settings;
 mod status;
 
 pub use around::{Servers, Sessions, servers, sessions};
 pub use history::{History, HistoryAsked, HistoryWanted, history};
+pub use recent::{Running, Story, running, series, story};
 pub use records::{RecordState, RecordView, Records, RecordsAsked, RecordsWanted, records};
 pub use settings::{Setting, Settings, settings};
 pub use status::{Counts, Finding, Level, Status, StoreSeen, Verdict, reach, status};

@@ -2,6 +2,8 @@
 
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
+use steadfast::classify::{Fault, Source};
+use steadfast::{Answer, Attempt, call};
 
 use crate::support::{api, ask, fits, get};
 
@@ -57,6 +59,68 @@ async fn the_history_is_found_by_tool_session_and_status() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn sf_6_one_call_is_told_step_by_step_with_the_rules_that_decided_and_without_secrets() {
+    let (api, steadfast) = api().await;
+    let (_, seen) = get(&api, "/v1/history?tool=bank/fails&limit=1").await;
+    let id = seen["calls"][0]["requestId"].as_str().unwrap().to_owned();
+    let (status, story) = get(&api, &format!("/v1/history/{id}")).await;
+    assert_eq!(status, StatusCode::OK, "{story}");
+    let (_, document) = get(&api, "/openapi.json").await;
+    fits(&document, &document["paths"]["/v1/history/{id}"]["get"], status, &story);
+    let trace = &story["traces"][0];
+    assert_eq!(
+        (&trace["arrivedAtMs"], &trace["ended"]["rule"]),
+        (&story["calls"][0]["arrivedAtMs"], &seen["calls"][0]["rule"])
+    );
+    let kinds: Vec<_> =
+        trace["steps"].as_array().unwrap().iter().map(|step| step["kind"].as_str().unwrap()).collect();
+    assert!(kinds.starts_with(&["started", "attempt_started", "attempt_ended"]), "{kinds:?}");
+    assert!(trace["steps"][2]["rule"].is_string(), "{trace}");
+    // What a tool says may have anything in it.
+    let leaks = async |_: Attempt| -> Answer {
+        Err(Fault::new(Source::Http { status: 400 }, "no such key: sk-live-4f9a8b7c6d5e4f3a2b1c").into())
+    };
+    let leaked = call("bank", "leaks").session("s-3").envelope().unwrap();
+    let id = leaked.request_id.to_string();
+    steadfast.call(leaked, leaks).await;
+    let story = get(&api, &format!("/v1/history/{id}")).await.1.to_string();
+    assert!(story.contains("no such key") && !story.contains("sk-live"), "{story}");
+    assert_eq!(get(&api, "/v1/history/nobody").await.0, StatusCode::NOT_FOUND);
+    assert_eq!(get(&api, "/v1/running").await.1, json!({ "calls": [] }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_hour_is_told_in_numbers() {
+    let (api, _steadfast) = api().await;
+    let (_, series) = get(&api, "/v1/series").await;
+    let minutes = series["minutes"].as_array().unwrap();
+    assert_eq!(minutes.len(), 60);
+    let sum = |field: &str| minutes.iter().map(|minute| minute[field].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("calls"), sum("successes"), sum("failures"), sum("duplicates")), (6, 3, 3, 1));
+    assert_eq!(series["sinceStart"]["calls"], 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sf_7_the_page_is_for_everybody_and_allows_nothing_but_its_own() {
+    let (api, _steadfast) = api().await;
+    for (path, kind) in
+        [("/", "text/html"), ("/page/main.js", "text/javascript"), ("/page/page.css", "text/css")]
+    {
+        let request = Request::get(path).header("host", "127.0.0.1").body(String::new()).unwrap();
+        let response = api.respond(request).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        let headers = response.headers();
+        assert!(headers["content-type"].to_str().unwrap().starts_with(kind));
+        assert_eq!(headers["cache-control"], "no-store");
+        let policy = headers["content-security-policy"].to_str().unwrap();
+        assert!(policy.contains("default-src 'none'; script-src 'self'; style-src 'self'"), "{policy}");
+        assert!(!policy.contains("unsafe"), "{policy}");
+    }
+    let elsewhere = Request::get("/").header("host", "evil.example").body(String::new()).unwrap();
+    assert_eq!(api.respond(elsewhere).await.status(), StatusCode::FORBIDDEN, "under no name but ours");
+}
+
+#[tokio::test(start_paused = true)]
 async fn sf_5_what_cannot_be_understood_says_why() {
     let (api, _steadfast) = api().await;
     for (path, word) in [
@@ -93,7 +157,8 @@ async fn the_document_says_what_is_answered() {
     for (path, operations) in paths.iter().filter(|(_, operations)| is_asked(operations)) {
         let uri = path.replace("{name}", "bank%2Fpay");
         let (status, body) = ask(&api, Request::get(&uri).header("authorization", "Bearer person"), "").await;
-        assert_eq!(status, StatusCode::OK, "{path}");
+        let wanted = if uri.contains('{') { StatusCode::NOT_FOUND } else { StatusCode::OK };
+        assert_eq!(status, wanted, "{path}");
         fits(&document, &operations["get"], status, &body);
     }
 }

@@ -73,7 +73,12 @@ fn gr_8_a_server_killed_between_two_calls_over_http_is_there_for_the_next() {
     assert_ne!(world.server(), server);
     let restarts = || -> u64 {
         let seen = get(&client, "/v1/servers");
-        seen["servers"][0]["instances"].as_array().unwrap().iter().filter_map(|one| one["restarts"].as_u64()).sum()
+        seen["servers"][0]["instances"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|one| one["restarts"].as_u64())
+            .sum()
     };
     assert_eq!(restarts(), 1);
 }

@@ -1,0 +1,65 @@
+// What a person does. Every deed needs the admin token; it is asked for once.
+
+import { Refused, isAdmin, token } from "./api.js";
+import { dialog, h, tell } from "./dom.js";
+
+let after = () => {};
+export const afterEveryDeed = (then) => {
+  after = then;
+};
+
+// Does it, and says what came of it.
+export async function act(deed, done) {
+  if (!token.get() && !(await unlock("To change something takes the admin token."))) return;
+  try {
+    const answer = await deed();
+    tell(typeof done === "function" ? done(answer) : done, "good");
+  } catch (error) {
+    if (error instanceof Refused && error.status === 401) {
+      token.clear();
+      if (await unlock("The gateway does not know this token any more.")) return act(deed, done);
+      return;
+    }
+    tell(`Not done: ${error.message}`, "bad");
+  }
+  after();
+}
+
+// Asks for the token until it is right, or the person gives up.
+export function unlock(why) {
+  return new Promise((resolve) => {
+    const wrong = h("p", { class: "bad", role: "alert", hidden: true }, "This is not the admin token.");
+    const field = h("input", { type: "password", id: "admin-token", autocomplete: "off", spellcheck: "false", required: true, "aria-label": "Admin token" });
+    const form = h(
+      "form",
+      { class: "ask" },
+      h("p", {}, why),
+      h("p", { class: "quiet" }, "It lies in the state folder as ", h("code", {}, "admin-token"), ", or is what STEADFAST_ADMIN_TOKEN says. This tab forgets it when it is closed."),
+      h("p", { class: "line" }, field, h("button", { type: "submit", class: "strong" }, "Unlock")),
+      wrong,
+    );
+    let given = false;
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      const text = field.value.trim();
+      if (!(await isAdmin(text).catch(() => false))) {
+        wrong.hidden = false;
+        field.select();
+        return;
+      }
+      token.set(text);
+      given = true;
+      place.close();
+    });
+    const place = dialog("Admin token", form);
+    const closed = () => {
+      // A dialog that was closed a moment ago is told of only now.
+      if (place.open && place.contains(form)) return;
+      place.removeEventListener("close", closed);
+      resolve(given);
+      after();
+    };
+    place.addEventListener("close", closed);
+    field.focus();
+  });
+}

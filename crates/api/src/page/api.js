@@ -1,0 +1,42 @@
+// Asks the gateway. The token is kept for this tab and sent to nobody but us.
+
+const PLACE = "steadfast-admin-token";
+
+export const token = {
+  get: () => sessionStorage.getItem(PLACE),
+  set: (text) => sessionStorage.setItem(PLACE, text),
+  clear: () => sessionStorage.removeItem(PLACE),
+};
+
+export class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export function request(path, options = {}) {
+  const headers = { ...options.headers };
+  if (token.get()) headers.authorization = `Bearer ${token.get()}`;
+  return fetch(path, { ...options, headers, cache: "no-store", redirect: "error" });
+}
+
+async function read(response) {
+  const body = await response.json().catch(() => null);
+  if (response.ok) return body;
+  throw new Refused(response.status, body?.error?.message ?? `the gateway answers ${response.status}`);
+}
+
+export const get = async (path) => read(await request(path));
+
+const send = (method) => async (path, body) =>
+  read(await request(path, { method, headers: { "content-type": "application/json", "x-operator": "dashboard" }, body: JSON.stringify(body ?? {}) }));
+
+export const post = send("POST");
+export const put = send("PUT");
+
+// Whether this token lets its bearer steer.
+export async function isAdmin(text) {
+  const response = await fetch("/v1/audit?limit=1", { headers: { authorization: `Bearer ${text}` }, cache: "no-store" });
+  return response.status !== 401 && response.status !== 403;
+}

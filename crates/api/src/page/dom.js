@@ -1,0 +1,158 @@
+// Makes and keeps elements. Text goes in as text and nothing else: no string ever becomes markup here.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+// An element: `h("p", { class: "quiet", onclick: f }, "text", child)`.
+export function h(tag, attributes, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+// The same for a drawing.
+export function s(tag, attributes, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+// A name that others chose: it cannot turn the line around, and breaks where it must.
+export function name(text, attributes) {
+  return h("bdi", { class: "name", ...attributes }, shown(text));
+}
+
+// Signs that cannot be seen are shown as what they are.
+export function shown(text) {
+  return String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (sign) =>
+    `\\u${sign.codePointAt(0).toString(16).padStart(4, "0")}`,
+  );
+}
+
+const kept = new WeakMap();
+
+// Shows these items in this order. Only what has changed is made anew, so that what one has in hand stays: the
+// focus, what is open, the place on the page.
+export function list(parent, items, key, make) {
+  const before = kept.get(parent) ?? new Map();
+  const after = new Map();
+  let at = parent.firstChild;
+  for (const item of items) {
+    const id = key(item);
+    if (after.has(id)) continue;
+    const print = JSON.stringify(item);
+    let entry = before.get(id);
+    if (entry?.print !== print) {
+      const element = make(item);
+      if (entry) {
+        if (at === entry.element) at = element;
+        swap(entry.element, element);
+      }
+      entry = { print, element };
+    }
+    after.set(id, entry);
+    if (entry.element === at) at = at.nextSibling;
+    else parent.insertBefore(entry.element, at);
+  }
+  for (const [id, entry] of before) if (!after.has(id)) entry.element.remove();
+  kept.set(parent, after);
+}
+
+// Puts one element in the place of another, with what a person had in hand.
+function swap(old, fresh) {
+  const held = old.contains(document.activeElement) ? document.activeElement : null;
+  const handle = held?.dataset?.hand;
+  for (const open of old.querySelectorAll("details[open][data-hand]")) {
+    const same = fresh.querySelector(`details[data-hand="${CSS.escape(open.dataset.hand)}"]`);
+    if (same) same.open = true;
+  }
+  old.replaceWith(fresh);
+  if (!held) return;
+  const next = held === old ? fresh : handle && fresh.querySelector(`[data-hand="${CSS.escape(handle)}"]`);
+  (next || fresh).focus({ preventScroll: true });
+}
+
+// Changes the contents only where they differ from before.
+export function put(parent, state, make) {
+  const print = JSON.stringify(state);
+  if (kept.get(parent) === print) return;
+  kept.set(parent, print);
+  const fresh = h(parent.tagName, {});
+  fresh.append(...[make()].flat(Infinity).filter(Boolean));
+  const held = parent.contains(document.activeElement) ? document.activeElement.dataset.hand : null;
+  parent.replaceChildren(...fresh.childNodes);
+  if (held) parent.querySelector(`[data-hand="${CSS.escape(held)}"]`)?.focus({ preventScroll: true });
+}
+
+// A dialog: it has the focus until it is closed, and gives it back.
+export function dialog(title, ...children) {
+  const place = document.getElementById("dialog");
+  const close = h("button", { type: "button", class: "plain close", "aria-label": "Close", onclick: () => place.close() }, "×");
+  place.replaceChildren(h("header", {}, h("h2", { id: "dialog-title" }, title), close), ...children.flat());
+  if (!place.open) place.showModal();
+  return place;
+}
+
+// A word or two about what was just done.
+export function tell(text, tone = "plain") {
+  const place = document.getElementById("told");
+  const note = h("p", { class: `note ${tone}` }, text);
+  place.replaceChildren(note);
+  setTimeout(() => note.remove(), 6000);
+}
+
+// A button that cannot be pressed twice while it works.
+export function button(label, act, attributes) {
+  const element = h("button", { type: "button", ...attributes }, label);
+  element.addEventListener("click", async () => {
+    element.disabled = true;
+    try {
+      await act();
+    } finally {
+      element.disabled = false;
+    }
+  });
+  return element;
+}
+
+// A table whose rows become cards on a narrow screen: each cell knows what its column is called.
+export function table(columns, caption) {
+  const body = h("tbody", {});
+  const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.class }, column.title)));
+  const element = h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, head), body);
+  const row = (attributes, ...cells) =>
+    h("tr", { tabindex: "-1", "data-row": true, ...attributes }, cells.map((cell, at) => h("td", { class: columns[at].class, "data-title": columns[at].title }, cell)));
+  return { element, body, row };
+}
+
+// A page of a long list, with the buttons that turn it.
+export function pager(size, redraw) {
+  let page = 0;
+  const place = h("p", { class: "pager" });
+  return {
+    place,
+    first() {
+      page = 0;
+    },
+    cut(items, what) {
+      const pages = Math.max(1, Math.ceil(items.length / size));
+      page = Math.min(page, pages - 1);
+      const turn = (by) => () => {
+        page += by;
+        redraw();
+      };
+      place.hidden = pages === 1;
+      put(place, [page, pages, items.length], () => [
+        h("button", { type: "button", class: "plain", "data-hand": "back", disabled: page === 0, onclick: turn(-1) }, "‹ back"),
+        h("span", { class: "quiet" }, `${page * size + 1}–${Math.min(items.length, (page + 1) * size)} of ${items.length} ${what}`),
+        h("button", { type: "button", class: "plain", "data-hand": "on", disabled: page === pages - 1, onclick: turn(1) }, "on ›"),
+      ]);
+      return items.slice(page * size, (page + 1) * size);
+    },
+  };
+}

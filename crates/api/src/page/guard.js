@@ -1,0 +1,53 @@
+// The guard: who is stopped, and what the model had sent when it acted.
+
+import { h, list, name, pager, shown } from "./dom.js";
+import { LAYERS, count, state, toolName, when } from "./words.js";
+
+let last;
+const pages = pager(10, () => draw());
+
+export function drawGuard({ guard }) {
+  last = guard;
+  draw();
+}
+
+function draw() {
+  const body = document.querySelector("#guard .body");
+  if (!body.firstChild) {
+    body.append(h("ul", { class: "lost" }), h("div", { class: "trips" }), h("p", { class: "empty" }, "The guard has not acted. When a model repeats a call that cannot work, what it sent is shown here."), pages.place);
+  }
+  const [stopped, trips, empty] = body.children;
+  list(stopped, last.stopped, (one) => JSON.stringify(one), stop);
+  stopped.hidden = last.stopped.length === 0;
+  const newest = [...last.trips].reverse();
+  list(trips, pages.cut(newest, "trips"), (trip) => `${trip.session} ${toolName(trip.tool)} ${trip.digest}`, row);
+  empty.hidden = newest.length + last.stopped.length > 0;
+}
+
+function stop(one) {
+  return h(
+    "li",
+    { tabindex: "-1", "data-row": true },
+    h("div", { class: "who" }, state("refused", "stopped"), one.tool ? name(toolName(one.tool)) : "the whole turn", one.session && h("span", { class: "quiet" }, "in ", name(one.session))),
+    h("div", { class: "why quiet" }, `${LAYERS[one.layer] ?? one.layer}, ${count(one.count, "time")}, since `, when(one.since), one.until ? [" · one try ", when(one.until)] : " · until the next turn"),
+  );
+}
+
+function row(trip) {
+  return h(
+    "article",
+    { class: "trip", tabindex: "-1", "data-row": true },
+    h(
+      "header",
+      {},
+      name(toolName(trip.tool)),
+      state(trip.refused ? "refused" : "attention", trip.refused ? "refused" : "told so"),
+      h("span", { class: "quiet" }, trip.layers.map((layer) => LAYERS[layer] ?? layer).join(", ")),
+      h("span", { class: "quiet" }, trip.times > 1 && `${count(trip.times, "time")}, last `, when(trip.lastAtMs)),
+      (trip.session || trip.model) && h("span", { class: "quiet" }, trip.model && [name(trip.model), " "], trip.session && ["in ", name(trip.session)]),
+    ),
+    h("div", { class: "pair" }, part("the model sent", trip.arguments), part("it was told", trip.error)),
+  );
+}
+
+const part = (title, text) => h("figure", {}, h("figcaption", { class: "quiet" }, title), h("pre", { class: "sent", tabindex: "0", "aria-label": title }, shown(text)));

@@ -1,0 +1,76 @@
+// Keeps the page current: by events where the gateway has them, otherwise by asking again and again.
+//
+// An event only says that it is worth asking: what is shown always comes from the same answers. A page that nobody sees
+// asks for nothing.
+
+import { request } from "./api.js";
+
+const EVERY = 1500;
+const WITH_EVENTS = 10_000;
+const GATHER = 250;
+const AGAIN = 3000;
+
+// Calls `refresh` whenever something may have changed, never twice at once; it answers "seen", "locked" or "lost". Calls `says`
+// with how the page is kept current.
+export function keep(refresh, says) {
+  let stream = "unknown";
+  let busy = false;
+  let wanted = false;
+  let timer;
+
+  async function ask() {
+    clearTimeout(timer);
+    if (document.hidden) return;
+    if (busy) {
+      wanted = true;
+      return;
+    }
+    busy = true;
+    const came = await refresh();
+    busy = false;
+    const told = came === "seen" && stream === "open";
+    says(came === "seen" ? (told ? "live" : "asking") : came);
+    const next = wanted ? GATHER : told ? WITH_EVENTS : EVERY;
+    wanted = false;
+    clearTimeout(timer);
+    timer = setTimeout(ask, next);
+  }
+
+  function soon() {
+    if (busy) {
+      wanted = true;
+      return;
+    }
+    clearTimeout(timer);
+    timer = setTimeout(ask, GATHER);
+  }
+
+  async function listen() {
+    if (stream === "open" || stream === "none" || document.hidden) return;
+    try {
+      const response = await request("/v1/events", { headers: { accept: "text/event-stream" } });
+      // There are no events here, or not for us: that does not change while the page is open.
+      if (response.status === 404) stream = "none";
+      if (!response.ok || !response.body) return void (await response.body?.cancel());
+      stream = "open";
+      const reader = response.body.getReader();
+      for (;;) {
+        const { done } = await reader.read();
+        if (done) break;
+        soon();
+      }
+    } catch {
+      // It is tried again below; until then we ask.
+    } finally {
+      if (stream === "open") stream = "unknown";
+      if (stream !== "none") setTimeout(listen, AGAIN);
+    }
+  }
+
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) void ask();
+  });
+  void ask();
+  void listen();
+  return { ask, soon };
+}

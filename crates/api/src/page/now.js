@@ -1,0 +1,100 @@
+// Is anything wrong now: the verdict, what it rests on, and what to do about it. At the end: the store and the modes.
+
+import { act } from "./act.js";
+import { put as send } from "./api.js";
+import { h, put } from "./dom.js";
+import { digits, state } from "./words.js";
+
+const SWITCHES = [
+  ["all", "everything"],
+  ["dedupe", "duplicates"],
+  ["retry", "retries"],
+  ["breaker", "breakers"],
+  ["guard", "guard"],
+  ["trust", "trust"],
+];
+const WEAKEST = ["enforce", "shadow", "off"];
+
+// The mode in one word: that of all, or the weakest of those that are lowered.
+export function mode(switches) {
+  const modes = SWITCHES.map(([name]) => switches[name]);
+  return switches.all === "enforce" && new Set(modes).size > 1 ? "partly" : WEAKEST[WEAKEST.indexOf(switches.all)];
+}
+
+function modeWord(switches) {
+  const which = mode(switches);
+  return which === "partly" ? state("shadow", "partly lowered") : state(which);
+}
+
+const HEADLINES = { fine: "All is well.", attention: "Something needs a look.", trouble: "Something is wrong." };
+
+export function drawNow({ status, series }) {
+  document.title = { fine: "● Steadfast", attention: "▲ Steadfast", trouble: "■ Steadfast" }[status.verdict];
+  put(document.getElementById("verdict"), status.verdict, () => state(status.verdict));
+  document.getElementById("verdict").className = "";
+  const { findings, verdict, store, switches, counts, version } = status;
+  const hour = series.minutes.reduce((sum, minute) => sum + minute.calls, 0);
+  put(document.getElementById("now"), [findings, verdict, store, switches, counts, hour, version], () => [
+    h("h1", { class: verdict }, HEADLINES[verdict]),
+    findings.length > 0 &&
+      h(
+        "ul",
+        { class: "findings" },
+        findings.map((finding) => h("li", {}, state(finding.level, finding.what), h("span", { class: "quiet" }, finding.todo))),
+      ),
+    h(
+      "dl",
+      { class: "facts" },
+      fact("running now", digits(counts.openCalls)),
+      fact("calls in the last hour", digits(hour)),
+      fact("mode", modeWord(switches)),
+      fact("store", store.trouble ? state("trouble", `${store.kind} does not answer`) : state("fine", `${store.kind} answers`)),
+      fact("version", version),
+    ),
+  ]);
+}
+
+const fact = (what, value) => h("div", {}, h("dt", {}, what), h("dd", {}, value));
+
+export function drawMode({ status }) {
+  const { store, switches } = status;
+  put(document.querySelector("#mode .body"), [store, switches], () => [
+    h(
+      "p",
+      {},
+      store.trouble ? state("trouble", `the ${store.kind} store does not answer`) : state("fine", `the ${store.kind} store answers`),
+      store.trouble && h("span", { class: "quiet block" }, store.trouble),
+    ),
+    h("p", { class: "quiet" }, "Enforcing is normal. Only watching decides and tells, and changes nothing. Off lets calls straight through. Turned here it holds until the gateway is started again."),
+    h(
+      "ul",
+      { class: "switches" },
+      SWITCHES.map(([name, word]) =>
+        h("li", {}, h("label", { for: `switch-${name}` }, word), chooser(name, word, switches[name]), switches[name] !== "enforce" && state(switches[name])),
+      ),
+    ),
+  ]);
+}
+
+function chooser(name, word, current) {
+  const modes = [
+    ["enforce", "enforcing"],
+    ["shadow", "only watching"],
+    ["off", "off"],
+  ];
+  const select = h(
+    "select",
+    { id: `switch-${name}`, "data-hand": name },
+    modes.map(([mode, said]) => h("option", { value: mode, selected: mode === current }, said)),
+  );
+  select.addEventListener("change", () => {
+    const wanted = select.value;
+    select.value = current;
+    void act(
+      () => send("/v1/switches", { [name]: wanted }),
+      `${word}: ${modes.find(([mode]) => mode === wanted)[1]}`,
+    );
+  });
+  return select;
+}
+

@@ -1,0 +1,99 @@
+// One call opened: what happened at each step, and which rule decided.
+
+import { get } from "./api.js";
+import { dialog, h, name, shown } from "./dom.js";
+import { CLASSES, count, span, state, toolName, when } from "./words.js";
+
+const SIGNS = { good: "●", waiting: "◌", bad: "■", plain: "·" };
+
+export async function open(id, at) {
+  let story;
+  try {
+    story = await get(`/v1/history/${encodeURIComponent(id)}`);
+  } catch (error) {
+    dialog("Call", h("p", {}, `It cannot be shown: ${error.message}`));
+    return;
+  }
+  const facts = story.calls.find((call) => call.arrivedAtMs === at);
+  const trace = story.traces.find((one) => one.arrivedAtMs === at);
+  const about = trace ?? facts;
+  if (!about) return void dialog("Call", h("p", {}, "It is no longer remembered."));
+  dialog(
+    name(toolName(about.tool)),
+    h("div", { class: "story" }, outcome(facts, trace), h("h3", {}, "Step by step"), trace ? steps(trace) : attempts(facts), h("h3", {}, "About it"), details(facts, trace)),
+  );
+}
+
+function outcome(facts, trace) {
+  const end = trace?.ended;
+  const status = end?.status ?? facts?.status ?? "running";
+  const [code, rule] = [end?.code ?? facts?.code, end?.rule ?? facts?.rule];
+  const tried = end?.attempts ?? facts?.attempts.length ?? 0;
+  const took = end?.tookMs ?? facts?.tookMs;
+  return [
+    h(
+      "p",
+      { class: "outcome" },
+      state(status),
+      took !== undefined && h("span", {}, `after ${span(took)}`),
+      h("span", {}, tried === 0 ? "without a run" : count(tried, "attempt")),
+      (end?.replayed ?? facts?.replayed) && h("span", { class: "tag" }, "replayed"),
+      code && h("code", { class: "code" }, code),
+      rule && h("span", { class: "rule" }, "decided by ", h("code", {}, shown(rule))),
+    ),
+    end?.message && h("pre", { class: "sent", tabindex: "0", "aria-label": "What the caller was told" }, shown(end.message)),
+  ];
+}
+
+function steps(trace) {
+  const line = (step) =>
+    h(
+      "li",
+      { class: step.tone },
+      h("span", { class: "offset" }, `+${span(Math.max(0, step.atMs - trace.arrivedAtMs))}`),
+      h("span", { class: "sign", "aria-hidden": "true" }, SIGNS[step.tone] ?? "·"),
+      h("span", { class: "what" }, shown(step.text), step.rule && [" ", h("code", { class: "code" }, shown(step.rule))]),
+    );
+  return [h("ol", { class: "steps" }, trace.steps.map(line)), trace.leftOut > 0 && h("p", { class: "quiet" }, `${count(trace.leftOut, "more step")}, not kept`)];
+}
+
+// Where the steps are not kept any more, or another process made the call: what the history knows.
+function attempts(facts) {
+  const line = (attempt, at) =>
+    h(
+      "li",
+      { class: attempt.rule ? "bad" : "good" },
+      h("span", { class: "offset" }, `+${span(Math.max(0, attempt.startedAtMs - facts.arrivedAtMs))}`),
+      h("span", { class: "sign", "aria-hidden": "true" }, attempt.rule ? "■" : "●"),
+      h(
+        "span",
+        { class: "what" },
+        `attempt ${at + 1} ${attempt.rule ? "failed" : "answered"} after ${span(attempt.finishedAtMs - attempt.startedAtMs)}`,
+        attempt.rule && [attempt.retriable ? ": trying again may help " : ": trying again would not help ", h("code", { class: "code" }, shown(attempt.rule))],
+      ),
+    );
+  return [
+    facts.attempts.length > 0 ? h("ol", { class: "steps" }, facts.attempts.map(line)) : h("p", {}, facts.replayed ? "An earlier answer was given; the tool did not run." : "It did not run."),
+    h("p", { class: "quiet" }, "Only the attempts are known: another process made this call, or it is one of those before the last thousand."),
+  ];
+}
+
+function details(facts, trace) {
+  const about = { ...facts, ...trace };
+  const rows = [
+    ["came", when(about.arrivedAtMs)],
+    ["kind of tool", CLASSES[about.class] ?? about.class],
+    ["conversation", about.session && name(about.session)],
+    ["actor", facts?.actor && name(facts.actor)],
+    ["tenant", about.tenant && name(about.tenant)],
+    ["model", about.model && name(about.model)],
+    ["judged as", facts?.signature && name(facts.signature)],
+    ["dangerous shape", facts?.danger && shown(facts.danger)],
+    ["arguments", facts?.invalidArguments && shown(facts.invalidArguments)],
+    ["arguments' digest", facts?.digest && h("code", {}, String(facts.digest).slice(0, 16))],
+    ["key", facts?.key && h("code", {}, facts.key)],
+    ["recorded", facts?.recorded === undefined ? null : facts.recorded ? "yes" : "no, although it should be"],
+    ["request", h("code", {}, shown(about.requestId))],
+  ];
+  return h("dl", { class: "details" }, rows.filter(([, value]) => value).map(([what, value]) => [h("dt", {}, what), h("dd", {}, value)]));
+}

@@ -1,0 +1,100 @@
+// What things are called and how numbers and times are written.
+
+import { h } from "./dom.js";
+
+// States have a shape and a word beside their colour.
+const STATES = {
+  fine: ["●", "good", "all is well"],
+  attention: ["▲", "wait", "needs a look"],
+  trouble: ["■", "bad", "in trouble"],
+  success: ["●", "good", "success"],
+  error: ["■", "bad", "failed"],
+  retriable_error: ["■", "bad", "failed"],
+  retry_exhausted: ["■", "bad", "gave up"],
+  circuit_open: ["◧", "bad", "breaker open"],
+  timeout: ["■", "bad", "timed out"],
+  running: ["◌", "wait", "running"],
+  refused: ["◧", "bad", "refused"],
+  CLOSED: ["●", "good", "closed"],
+  OPEN: ["■", "bad", "open"],
+  HALF_OPEN: ["◐", "wait", "probing"],
+  FORCED_OPEN: ["▣", "bad", "forced open"],
+  trusted: ["●", "good", "trusted"],
+  recovering: ["◐", "wait", "recovering"],
+  escalated: ["▲", "wait", "asks first"],
+  blocked: ["■", "bad", "blocked"],
+  enforce: ["●", "good", "enforcing"],
+  shadow: ["◐", "wait", "only watching"],
+  off: ["○", "bad", "off"],
+};
+
+export function state(which, word) {
+  const [sign, tone, usual] = STATES[which] ?? ["○", "plain", String(which)];
+  return h("span", { class: `state ${tone}` }, h("span", { class: "sign", "aria-hidden": "true" }, sign), word ?? usual);
+}
+
+export const tone = (which) => (STATES[which] ?? ["", "plain"])[1];
+
+export const LAYERS = {
+  non_retryable: "not worth a retry",
+  loop: "the same failing call again",
+  turn_limit: "too many failures in a turn",
+  ping_pong: "back and forth between failing calls",
+  repeated_success: "the same success again",
+};
+
+export const REASONS = {
+  consecutive: "failures in a row",
+  rate: "too many failures",
+  slow: "too slow",
+  cooled_down: "cool-down over",
+  probe_failed: "a probe failed",
+  probes_succeeded: "probes worked",
+  probes_answered: "probes were answered",
+  forced: "forced by hand",
+  reset: "reset by hand",
+};
+
+export const CLASSES = { read_only: "only reads", idempotent: "may run twice", mutating: "changes things", unknown: "may change things" };
+
+export const toolName = (tool) => `${tool.namespace}/${tool.tool}`;
+
+export const count = (number, one, more = `${one}s`) => `${number} ${number === 1 ? one : more}`;
+
+const number = new Intl.NumberFormat("en-GB");
+export const digits = (value) => number.format(value);
+
+export function span(ms) {
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
+  if (ms < 3_600_000) return `${Math.round(ms / 60_000)} min`;
+  if (ms < 172_800_000) return `${Math.round(ms / 3_600_000)} h`;
+  return `${Math.round(ms / 86_400_000)} d`;
+}
+
+// The clock of the gateway, which is the one that all times are of.
+let ahead = 0;
+export const setClock = (serverNow) => {
+  ahead = serverNow - Date.now();
+};
+export const now = () => Date.now() + ahead;
+
+function relative(at) {
+  const distance = now() - at;
+  if (Math.abs(distance) < 1500) return "now";
+  return distance > 0 ? `${span(distance)} ago` : `in ${span(-distance)}`;
+}
+
+// A moment: how long ago, with the moment itself behind it.
+export function when(at) {
+  const element = h("time", { "data-at": at, datetime: new Date(at).toISOString(), title: new Date(at).toLocaleString() });
+  element.textContent = relative(at);
+  return element;
+}
+
+export function tick() {
+  for (const element of document.querySelectorAll("time[data-at]")) {
+    const text = relative(Number(element.dataset.at));
+    if (element.textContent !== text) element.textContent = text;
+  }
+}

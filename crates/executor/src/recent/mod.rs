@@ -1,0 +1,228 @@
+//! The last calls of this process, step by step, and what became of calls minute by minute: for people who look.
+//!
+//! Nothing is decided by it, nothing of it is stored, and none of what calls were given or gave is in it. Facts are kept as
+//! they come, which costs a call one short lock for each; words are made of them, and secrets looked for, when
+//! somebody asks.
+
+mod series;
+mod step;
+
+use std::collections::{HashMap, VecDeque};
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use steadfast_core::call::{CallResult, Notice, Provenance};
+use steadfast_core::code::{Code, Status};
+use steadfast_core::id::{ModelId, RequestId, SessionKey, TenantId, ToolRef};
+use steadfast_core::policy::ToolClass;
+use steadfast_core::{Timestamp, millis, redact};
+
+pub use series::{Minute, Series, Tally};
+pub use step::{CallStep, Tone};
+
+use crate::telling::{About, Listener, TurnedAway};
+use series::Minutes;
+
+/// One call of this process, as far as it has come.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct CallTrace {
+    /// Its number in this process.
+    pub call: u64,
+    /// The request.
+    pub request_id: RequestId,
+    /// The tool.
+    pub tool: ToolRef,
+    /// What running it twice would do.
+    pub class: ToolClass,
+    /// Whose data it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<TenantId>,
+    /// The conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionKey>,
+    /// The model, if the host told it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelId>,
+    /// When it came.
+    pub arrived_at_ms: Timestamp,
+    /// What happened, in order.
+    pub steps: Vec<CallStep>,
+    /// Steps for which there was no place.
+    pub left_out: u32,
+    /// How it ended; nothing while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<CallEnd>,
+}
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct CallEnd {
+    /// When.
+    pub at_ms: Timestamp,
+    /// After how long.
+    pub took_ms: u64,
+    /// In one word.
+    pub status: Status,
+    /// The code of its failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+    /// The rule that decided its failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// What its caller was told: redacted, and cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Attempts that were made for it.
+    pub attempts: u32,
+    /// Whether it got an earlier answer.
+    pub replayed: bool,
+}
+
+/// The last calls and the last hour. Listens; may be asked at any time.
+#[derive(Debug, Default)]
+pub struct Recent(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    calls: VecDeque<Seen>,
+    /// How many calls were here before the first of them.
+    gone: u64,
+    /// Where each call lies, counted from the first that ever was.
+    places: HashMap<u64, u64>,
+    minutes: Minutes,
+}
+
+/// A call, with facts for words.
+#[derive(Debug)]
+struct Seen {
+    about: CallTrace,
+    facts: Vec<(Timestamp, Notice)>,
+}
+
+/// The most calls, and the most facts of each.
+const MOST: usize = 1000;
+const MOST_FACTS: usize = 64;
+/// Bytes of what a caller was told, as it is kept and as it is shown.
+const KEPT_MESSAGE: usize = 4096;
+const SHOWN_MESSAGE: usize = 1024;
+
+impl Recent {
+    /// The calls under this request, the newest first.
+    pub fn of_request(&self, request: &str) -> Vec<CallTrace> {
+        self.find(|seen| seen.about.request_id.as_str() == request)
+    }
+
+    /// The calls that run, the newest first.
+    pub fn running(&self) -> Vec<CallTrace> {
+        self.find(|seen| seen.about.ended.is_none())
+    }
+
+    /// The last hour, minute by minute, and everything since the start.
+    pub fn series(&self, now: Timestamp) -> Series {
+        self.0.lock().minutes.series(now)
+    }
+
+    fn find(&self, fits: impl Fn(&Seen) -> bool) -> Vec<CallTrace> {
+        let kept = self.0.lock();
+        let found: Vec<_> = kept
+            .calls
+            .iter()
+            .rev()
+            .filter(|seen| fits(seen))
+            .map(|seen| (seen.about.clone(), seen.facts.clone()))
+            .collect();
+        // Looking for secrets takes its time, and calls wait for nobody who looks.
+        drop(kept);
+        found.into_iter().map(|(about, facts)| told(about, &facts)).collect()
+    }
+}
+
+fn told(mut trace: CallTrace, facts: &[(Timestamp, Notice)]) -> CallTrace {
+    trace.steps = facts.iter().filter_map(|(at, notice)| step::of(*at, notice)).collect();
+    if let Some(message) = trace.ended.as_mut().and_then(|ended| ended.message.as_mut()) {
+        *message = redact::excerpt(message, SHOWN_MESSAGE);
+    }
+    trace
+}
+
+impl Kept {
+    fn find(&mut self, call: u64) -> Option<&mut Seen> {
+        let place = self.places.get(&call)?.checked_sub(self.gone)?;
+        self.calls.get_mut(usize::try_from(place).ok()?)
+    }
+
+    fn begin(&mut self, about: &About<'_>, at: Timestamp) {
+        if self.calls.len() >= MOST
+            && let Some(oldest) = self.calls.pop_front()
+        {
+            self.places.remove(&oldest.about.call);
+            self.gone += 1;
+        }
+        let request = about.request;
+        self.places.insert(request.number, self.gone + self.calls.len() as u64);
+        let about = CallTrace {
+            call: request.number,
+            request_id: request.id.clone(),
+            tool: request.tool.clone(),
+            class: about.policy.class,
+            tenant: request.tenant.clone(),
+            session: request.session.clone(),
+            model: request.model.clone(),
+            arrived_at_ms: at,
+            steps: Vec::new(),
+            left_out: 0,
+            ended: None,
+        };
+        self.calls.push_back(Seen { about, facts: Vec::new() });
+    }
+}
+
+impl Listener for Recent {
+    fn notice(&self, about: &About<'_>, notice: &Notice) {
+        let mut kept = self.0.lock();
+        if let Notice::CallStarted { at } = notice {
+            kept.begin(about, *at);
+        }
+        let Some(seen) = kept.find(about.request.number) else { return };
+        if seen.facts.len() < MOST_FACTS {
+            seen.facts.push((about.at, notice.clone()));
+        } else {
+            seen.about.left_out = seen.about.left_out.saturating_add(1);
+        }
+    }
+
+    fn finished(&self, about: &About<'_>, result: &CallResult) {
+        let failure = result.ended.as_ref().err();
+        let code = failure.map(|failure| failure.code);
+        let replayed = matches!(result.provenance, Provenance::Replayed { .. });
+        let ended = CallEnd {
+            at_ms: about.at,
+            took_ms: millis(result.took),
+            status: result.status(),
+            code,
+            rule: failure.and_then(|failure| failure.rule.as_ref().map(ToString::to_string)),
+            message: failure.map(|failure| kept_message(failure.message.as_ref())),
+            attempts: result.attempts,
+            replayed,
+        };
+        let tally = Tally::of(code, result.attempts, replayed);
+        let mut kept = self.0.lock();
+        kept.minutes.add(about.at, &tally);
+        if let Some(seen) = kept.find(about.request.number) {
+            seen.about.ended = Some(ended);
+        }
+    }
+
+    fn turned_away(&self, away: &TurnedAway<'_>) {
+        self.0.lock().minutes.add(away.at, &Tally::of(Some(away.error.code), 0, false));
+    }
+}
+
+/// What is long is cut at once, and where a secret could be cut in two it is looked for first.
+fn kept_message(message: &str) -> String {
+    if message.len() <= KEPT_MESSAGE { message.to_owned() } else { redact::excerpt(message, SHOWN_MESSAGE) }
+}

@@ -1,0 +1,166 @@
+//! What became of calls, minute by minute.
+
+use serde::Serialize;
+use steadfast_core::Timestamp;
+use steadfast_core::code::Code;
+
+/// How calls went: the last hour, and all since this process began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Series {
+    /// Every minute of the last hour, the newest last; one in which nothing happened is there too.
+    pub minutes: Vec<Minute>,
+    /// All of them since the start of this process.
+    pub since_start: Tally,
+}
+
+/// One minute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Minute {
+    /// When it began.
+    pub at_ms: Timestamp,
+    /// What became of the calls that ended in it.
+    #[serde(flatten)]
+    pub tally: Tally,
+}
+
+/// What became of calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Tally {
+    /// Calls that ended.
+    pub calls: u64,
+    /// Those that worked.
+    pub successes: u64,
+    /// Those that ran and failed, or got such an answer again.
+    pub failures: u64,
+    /// Those that were refused without a run.
+    pub refused: u64,
+    /// Runs that were not made because the same call had run or was running.
+    pub duplicates: u64,
+    /// Calls that worked because they were tried again.
+    pub saved: u64,
+    /// Calls that the guard stopped.
+    pub guard_stops: u64,
+}
+
+impl Tally {
+    /// That of one call.
+    pub(super) fn of(code: Option<Code>, attempts: u32, replayed: bool) -> Self {
+        let ran = attempts > 0 || replayed;
+        let is = |what: bool| u64::from(what);
+        Self {
+            calls: 1,
+            successes: is(code.is_none()),
+            failures: is(code.is_some() && ran),
+            refused: is(code.is_some() && !ran),
+            duplicates: is(replayed || code == Some(Code::InFlight)),
+            saved: is(code.is_none() && attempts > 1),
+            guard_stops: is(!ran && matches!(code, Some(Code::LoopDetected | Code::ToolErrorLimit))),
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.successes += other.successes;
+        self.failures += other.failures;
+        self.refused += other.refused;
+        self.duplicates += other.duplicates;
+        self.saved += other.saved;
+        self.guard_stops += other.guard_stops;
+    }
+}
+
+/// The minutes of an hour, each in its own place.
+#[derive(Debug)]
+pub(super) struct Minutes {
+    places: [Minute; HOUR],
+    since_start: Tally,
+}
+
+const HOUR: usize = 60;
+const MINUTE_MS: u64 = 60_000;
+
+impl Default for Minutes {
+    fn default() -> Self {
+        Self { places: [Minute::default(); HOUR], since_start: Tally::default() }
+    }
+}
+
+impl Minutes {
+    pub(super) fn add(&mut self, at: Timestamp, tally: &Tally) {
+        self.since_start.add(tally);
+        let number = at.as_millis() / MINUTE_MS;
+        let began = Timestamp::from_millis(number * MINUTE_MS);
+        let Some(place) = self.places.get_mut(place_of(number)) else { return };
+        if place.at_ms < began {
+            *place = Minute { at_ms: began, tally: Tally::default() };
+        }
+        // A clock that was set back does not bring an old minute back.
+        if place.at_ms == began {
+            place.tally.add(tally);
+        }
+    }
+
+    pub(super) fn series(&self, now: Timestamp) -> Series {
+        let last = now.as_millis() / MINUTE_MS;
+        let minutes = (0..HOUR as u64).rev().map(|back| {
+            let number = last.saturating_sub(back);
+            let at_ms = Timestamp::from_millis(number * MINUTE_MS);
+            let kept = self.places.get(place_of(number)).filter(|minute| minute.at_ms == at_ms);
+            kept.copied().unwrap_or(Minute { at_ms, tally: Tally::default() })
+        });
+        Series { minutes: minutes.collect(), since_start: self.since_start }
+    }
+}
+
+fn place_of(minute: u64) -> usize {
+    usize::try_from(minute % HOUR as u64).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_hour_is_kept_and_no_more() {
+        let mut minutes = Minutes::default();
+        let at = |minute: u64| {
+            Timestamp::from_millis(1_700_000_000_000 / MINUTE_MS * MINUTE_MS + minute * MINUTE_MS)
+        };
+        let one = Tally::of(None, 1, false);
+        minutes.add(at(0), &one);
+        minutes.add(at(0), &one);
+        minutes.add(at(59), &one);
+        let series = minutes.series(at(59));
+        let calls: Vec<_> = series.minutes.iter().map(|minute| minute.tally.calls).collect();
+        assert_eq!((calls.len(), calls[0], calls[59]), (HOUR, 2, 1));
+        // The place of the first minute is taken by one an hour later.
+        minutes.add(at(60), &one);
+        let series = minutes.series(at(60));
+        let total: u64 = series.minutes.iter().map(|minute| minute.tally.calls).sum();
+        assert_eq!((total, series.since_start.calls), (2, 4));
+        assert!(series.minutes.is_sorted_by_key(|minute| minute.at_ms));
+    }
+
+    #[test]
+    fn what_a_call_counts_as() {
+        let count = |code, attempts, replayed| {
+            let Tally { successes, failures, refused, duplicates, saved, guard_stops, .. } =
+                Tally::of(code, attempts, replayed);
+            [successes, failures, refused, duplicates, saved, guard_stops]
+        };
+        assert_eq!(count(None, 1, false), [1, 0, 0, 0, 0, 0]);
+        assert_eq!(count(None, 3, false), [1, 0, 0, 0, 1, 0]);
+        assert_eq!(count(None, 0, true), [1, 0, 0, 1, 0, 0]);
+        assert_eq!(count(Some(Code::InFlight), 0, false), [0, 0, 1, 1, 0, 0]);
+        assert_eq!(count(Some(Code::LoopDetected), 0, false), [0, 0, 1, 0, 0, 1]);
+        // The failure that makes a loop plain is a failure: it ran.
+        assert_eq!(count(Some(Code::LoopDetected), 1, false), [0, 1, 0, 0, 0, 0]);
+        assert_eq!(count(Some(Code::CircuitOpen), 0, false), [0, 0, 1, 0, 0, 0]);
+    }
+}

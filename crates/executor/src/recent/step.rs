@@ -1,0 +1,267 @@
+//! A fact about a call in words. One `match` says for each notice what people read.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::Serialize;
+use steadfast_core::breaker::{Reason, State, Transition};
+use steadfast_core::call::{BreakerScope, Cut, Notice, Shadowed};
+use steadfast_core::classify::{Nature, Reach};
+use steadfast_core::dedupe::ReplayReason;
+use steadfast_core::guard::Layer;
+use steadfast_core::retry::Stop;
+use steadfast_core::trust::TrustState;
+use steadfast_core::{Timestamp, millis, redact};
+
+/// One step of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct CallStep {
+    /// When.
+    pub at_ms: Timestamp,
+    /// What it is called, for programs.
+    pub kind: &'static str,
+    /// What happened, for people.
+    pub text: String,
+    /// The rule that decided, where one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// Whether it is good news.
+    pub tone: Tone,
+}
+
+/// How a step is to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Tone {
+    /// It just happened.
+    Plain,
+    /// Something was won: an answer, a duplicate that did not run.
+    Good,
+    /// It takes time or a person.
+    Waiting,
+    /// Something failed or was refused.
+    Bad,
+}
+
+/// The step that this fact is; nothing if people need not know.
+pub(super) fn of(at: Timestamp, notice: &Notice) -> Option<CallStep> {
+    let (kind, tone, text, rule) = words(at, notice)?;
+    let clean = |text: &str| redact::excerpt(text, LONGEST);
+    Some(CallStep { at_ms: at, kind, text: clean(&text), rule: rule.map(clean), tone })
+}
+
+/// Bytes of one text.
+const LONGEST: usize = 512;
+
+type Words<'n> = (&'static str, Tone, String, Option<&'n str>);
+
+fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
+    use Tone::{Bad, Good, Plain, Waiting};
+    let plain = |kind, tone, text: &str| Some((kind, tone, text.to_owned(), None));
+    match notice {
+        Notice::CallStarted { .. } => plain("started", Plain, "the call came"),
+        Notice::CallBlocked { code } => {
+            Some(("blocked", Bad, format!("refused without a run: {}", code.as_str()), Some(code.as_str())))
+        }
+        Notice::Following => plain("following", Waiting, "the same call is running: wait for its answer"),
+        Notice::Replayed { reason } => {
+            let (text, rule) = match reason {
+                ReplayReason::SameKey => {
+                    ("the same key: the earlier answer is given again", "dedupe.same_key")
+                }
+                ReplayReason::Undelivered => {
+                    ("the answer to the same call never arrived: it is given again", "dedupe.undelivered")
+                }
+                ReplayReason::DoubleDispatch => {
+                    ("the same call twice within moments: one run, one answer", "dedupe.double_dispatch")
+                }
+                ReplayReason::Waited => ("the answer of the run that was waited for", "dedupe.waited"),
+            };
+            Some(("replayed", Good, text.to_owned(), Some(rule)))
+        }
+        Notice::TookOver => plain("took_over", Plain, "took over from a process that is gone"),
+        Notice::KeyConflict => plain("key_conflict", Bad, "the key was used before for another call"),
+        Notice::ApprovalAsked => plain("approval_asked", Waiting, "a person is asked"),
+        Notice::ApprovalEnded { granted: true } => plain("approval_ended", Good, "approved"),
+        Notice::ApprovalEnded { granted: false } => {
+            plain("approval_ended", Bad, "not approved: denied, withdrawn, or nobody answered")
+        }
+        Notice::AttemptStarted { attempt, .. } => {
+            Some(("attempt_started", Plain, format!("attempt {attempt} starts"), None))
+        }
+        Notice::AttemptEnded { attempt, took, failure: None } => {
+            Some(("attempt_ended", Good, format!("attempt {attempt} answered after {}", span(*took)), None))
+        }
+        Notice::AttemptEnded { attempt, took, failure: Some(failed) } => {
+            let nature = match failed.nature {
+                Nature::Transient => "trying again may help",
+                Nature::Permanent => "trying again would not help",
+            };
+            let reach = match failed.reach {
+                Reach::NotSent => "it was never sent",
+                Reach::Refused => "the other side refused it",
+                Reach::Unknown => "nobody knows whether it had its effect",
+                Reach::Answered => "the tool answered",
+            };
+            let text = format!("attempt {attempt} failed after {}: {nature}; {reach}", span(*took));
+            Some(("attempt_ended", Bad, text, Some(&failed.rule)))
+        }
+        Notice::InputRequired => plain("input_required", Waiting, "the tool asks for input first"),
+        Notice::RetryScheduled { attempt, at: next } => {
+            let text = format!("attempt {attempt} follows in {}", span(next.since(at)));
+            Some(("retry_scheduled", Waiting, text, None))
+        }
+        Notice::RetryStopped { stop } => {
+            let (text, rule) = match stop {
+                Stop::Attempts => ("no more tries: all attempts are used".to_owned(), "retry.attempts"),
+                Stop::TotalTime => {
+                    ("no more tries: the time for all of them is over".to_owned(), "retry.total_time")
+                }
+                Stop::Deadline => {
+                    ("no more tries: the caller's deadline comes first".to_owned(), "retry.deadline")
+                }
+                Stop::RetryAfter(wanted) => {
+                    (format!("no more tries: the other side asks for {}", span(*wanted)), "retry.retry_after")
+                }
+                Stop::Budget => (
+                    "no more tries: the retries of this server have used up their share".to_owned(),
+                    "retry.budget",
+                ),
+            };
+            Some(("retry_stopped", Bad, text, Some(rule)))
+        }
+        Notice::AttemptCut { cut } => {
+            let text = match cut {
+                Cut::Silent(silence) => {
+                    format!("the attempt is ended: no sign of life for {}", span(*silence))
+                }
+                Cut::TooLong => "the attempt is ended: the call takes too long".to_owned(),
+                Cut::Deadline => "the attempt is ended: the caller's deadline has come".to_owned(),
+                Cut::Cancelled => "the attempt is ended: the caller withdrew it".to_owned(),
+            };
+            Some(("attempt_cut", Bad, text, None))
+        }
+        Notice::AnsweredEarly { code } => {
+            let text = format!("the caller is answered while the attempt goes on: {}", code.as_str());
+            Some(("answered_early", Waiting, text, Some(code.as_str())))
+        }
+        Notice::OutcomeUnknown => plain("outcome_unknown", Bad, "nobody knows whether it had its effect"),
+        Notice::BreakerChanged { scope, transition } => {
+            let (text, tone) = breaker(*scope, transition);
+            Some(("breaker_changed", tone, text, Some(reason(transition.reason))))
+        }
+        Notice::ProbeMoved { .. } | Notice::CallFinished { .. } => None,
+        Notice::TrustChanged(change) => {
+            let tone = if change.to > change.from { Bad } else { Good };
+            let word = |state: TrustState| state.to_string().to_lowercase();
+            let text =
+                format!("trust in {}: {} instead of {}", change.subject, word(change.to), word(change.from));
+            Some(("trust_changed", tone, text, Some(&change.reason)))
+        }
+        Notice::GuardTripped { layer } => {
+            let text = match layer {
+                Layer::NonRetryable => "the model is told that trying again will not help",
+                Layer::Loop => "the model repeats a call that fails the same way",
+                Layer::TurnLimit => "too many failures in this turn",
+                Layer::PingPong => "the model goes back and forth between two calls that fail",
+                Layer::RepeatedSuccess => "the model repeats a call that worked",
+            };
+            Some(("guard_tripped", Bad, text.to_owned(), Some(layer.as_str())))
+        }
+        Notice::FenceLost => {
+            plain("fence_lost", Bad, "the record is another's by now; the answer was not recorded")
+        }
+        Notice::StoreFailed { goes_on: true } => {
+            plain("store_failed", Bad, "the store failed; the call goes on without it")
+        }
+        Notice::StoreFailed { goes_on: false } => {
+            plain("store_failed", Bad, "the store failed, and without it the call is not safe")
+        }
+        Notice::WouldHave(shadowed) => {
+            let text = match shadowed {
+                Shadowed::Duplicate => "only watching: it would have been answered without a run".to_owned(),
+                Shadowed::Refused(code) => {
+                    format!("only watching: it would have been refused as {}", code.as_str())
+                }
+                Shadowed::Asked => "only watching: a person would have been asked".to_owned(),
+                Shadowed::Retried => "only watching: it would have been tried again".to_owned(),
+                Shadowed::Remarked(layer) => {
+                    format!("only watching: the guard would have spoken ({})", layer.as_str())
+                }
+            };
+            Some(("would_have", Waiting, text, None))
+        }
+    }
+}
+
+fn breaker(scope: BreakerScope, transition: &Transition) -> (String, Tone) {
+    let whose = match scope {
+        BreakerScope::Tool => "the breaker of the tool",
+        BreakerScope::Dependency => "the breaker of what it depends on",
+    };
+    let (how, tone) = match transition.to {
+        State::Closed => ("closes: calls pass again", Tone::Good),
+        State::Open => ("opens: the tool is left alone", Tone::Bad),
+        State::HalfOpen => ("lets one call through to find out", Tone::Waiting),
+        State::ForcedOpen => ("is forced open", Tone::Bad),
+    };
+    (format!("{whose} {how}"), tone)
+}
+
+const fn reason(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Consecutive => "breaker.consecutive",
+        Reason::Rate => "breaker.rate",
+        Reason::Slow => "breaker.slow",
+        Reason::CooledDown => "breaker.cooled_down",
+        Reason::ProbeFailed => "breaker.probe_failed",
+        Reason::ProbesSucceeded => "breaker.probes_succeeded",
+        Reason::ProbesAnswered => "breaker.probes_answered",
+        Reason::Forced => "breaker.forced",
+        Reason::Reset => "breaker.reset",
+    }
+}
+
+/// A span of time as people say it.
+fn span(span: Duration) -> String {
+    let ms = millis(span);
+    let mut text = String::new();
+    let written = match ms {
+        0..1000 => write!(text, "{ms} ms"),
+        1000..60_000 => write!(text, "{:.1} s", span.as_secs_f64()),
+        _ => write!(text, "{} min", ms / 60_000),
+    };
+    debug_assert!(written.is_ok(), "a text takes every word");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use steadfast_core::call::FailedAttempt;
+    use steadfast_core::classify::Severity;
+
+    use super::*;
+
+    #[test]
+    fn a_step_says_what_happened_and_which_rule_decided() {
+        let failure = FailedAttempt {
+            nature: Nature::Transient,
+            reach: Reach::Refused,
+            severity: Severity::Transient,
+            rule: Cow::Borrowed("http.503"),
+        };
+        let ended =
+            Notice::AttemptEnded { attempt: 2, took: Duration::from_millis(1500), failure: Some(failure) };
+        let step = of(Timestamp::from_millis(5), &ended).unwrap();
+        assert_eq!(
+            step.text,
+            "attempt 2 failed after 1.5 s: trying again may help; the other side refused it"
+        );
+        assert_eq!((step.rule.as_deref(), step.tone), (Some("http.503"), Tone::Bad));
+    }
+}

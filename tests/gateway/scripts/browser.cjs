@@ -1,0 +1,79 @@
+// One Chromium for all tests of the page. Each line that comes in is something to do in one of its pages, each line that
+// goes out is what came of it:
+//
+//   {"id": 1, "page": "a", "open": "http://…", "context": {…}}     a page of its own, as this kind of visitor
+//   {"id": 2, "page": "a", "code": "return await page.title()"}     code with `page`, `context` and `wait` at hand
+//   {"id": 3, "page": "a", "close": true}                           answers with everything that should not have happened
+//
+// It ends when nobody writes to it any more.
+
+const { chromium } = require("playwright-core");
+const readline = require("node:readline");
+
+const AsyncFunction = (async () => {}).constructor;
+const FLAGS = [
+  "--no-sandbox",
+  "--disable-gpu",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+];
+
+// Its profile is new and empty each time, and gone with it.
+const browser = chromium.launch({ executablePath: process.argv[2], headless: true, args: FLAGS });
+const pages = new Map();
+
+async function open({ open: url, context: look }) {
+  const context = await (await browser).newContext({ serviceWorkers: "block", reducedMotion: "reduce", ...look });
+  const page = await context.newPage();
+  const complaints = [];
+  page.setDefaultTimeout(20_000);
+  page.on("pageerror", (error) => complaints.push(`an error in a script: ${error.message}`));
+  page.on("dialog", async (dialog) => {
+    complaints.push(`a script that is not ours ran: ${dialog.message()}`);
+    await dialog.dismiss();
+  });
+  page.on("console", (message) => {
+    // What is not there, or not for us, is found out by asking.
+    if (message.type() === "error" && !message.text().startsWith("Failed to load resource")) complaints.push(message.text());
+  });
+  page.on("request", (request) => {
+    if (new URL(request.url()).origin !== new URL(url).origin) complaints.push(`asked somebody else: ${request.url()}`);
+  });
+  await page.goto(url);
+  return { context, page, complaints };
+}
+
+// Waits until this is true of the page.
+const waiting = (page) => (is, argument) => page.waitForFunction(is, argument);
+
+async function carry(line) {
+  if (line.open) {
+    pages.set(line.page, await open(line));
+    return null;
+  }
+  const { context, page, complaints } = pages.get(line.page);
+  if (line.close) {
+    await context.close();
+    pages.delete(line.page);
+    return complaints;
+  }
+  const value = await new AsyncFunction("page", "context", "wait", line.code)(page, context, waiting(page));
+  return value ?? null;
+}
+
+const lines = readline.createInterface({ input: process.stdin });
+lines.on("line", async (text) => {
+  const line = JSON.parse(text);
+  try {
+    process.stdout.write(`${JSON.stringify({ id: line.id, value: await carry(line) })}\n`);
+  } catch (error) {
+    process.stdout.write(`${JSON.stringify({ id: line.id, error: String(error.stack ?? error) })}\n`);
+  }
+});
+lines.on("close", async () => {
+  await (await browser).close();
+  process.exit();
+});

@@ -1,0 +1,232 @@
+//! What there is to see, as it happens.
+
+use serde_json::{Value, json};
+
+use crate::browser::Page;
+use crate::{Gateway, TOKEN};
+
+/// The answer of an endpoint, as everybody gets it.
+fn asked(page: &Page, path: &str) -> Value {
+    page.run(&format!(
+        "return await page.evaluate(async (path) => (await fetch(path)).json(), {})",
+        json!(path)
+    ))
+}
+
+#[test]
+fn a_quiet_gateway_says_that_all_is_well_and_what_will_be_where() {
+    let gateway = Gateway::new("quiet", "");
+    let page = Page::open(gateway.address());
+    page.sees("#now h1", "All is well.");
+    page.sees("#verdict", "all is well");
+    let titles = page.run("return await page.locator('main h2').allInnerTexts()");
+    assert_eq!(
+        titles,
+        json!([
+            "Waiting for your answer",
+            "Breakers the last hour: low is closed, half is probing, full refuses",
+            "Calls",
+            "Tools and trust",
+            "Guard",
+            "The last hour",
+            "Servers",
+            "Store and mode"
+        ])
+    );
+    for (section, word) in [
+        ("#approvals", "Nothing waits"),
+        ("#breakers", "No tool was called yet"),
+        ("#calls", "No calls yet"),
+        ("#trust", "No tool was called yet"),
+        ("#guard", "The guard has not acted"),
+        ("#numbers", "Duplicates prevented"),
+        ("#mode", "the sqlite store answers"),
+        ("#now", "enforcing"),
+    ] {
+        page.sees(section, word);
+    }
+    page.fits_the_screen();
+    page.close();
+}
+
+#[test]
+fn calls_are_there_as_they_happen_and_one_can_be_opened() {
+    let mut gateway = Gateway::new("live", "");
+    let page = Page::open(gateway.address());
+    page.sees("#calls", "No calls yet");
+    let client = &mut gateway.client;
+    // It is seen while it runs.
+    let running = client.send_call("look", json!({ "id": "slow", "fault": "slow", "size": 6000 }));
+    page.sees("#calls tr.running", "bank/look");
+    page.sees("#calls tr.running", "attempt 1 starts");
+    client.answer(running);
+    page.sees("#calls tbody", "success");
+    page.sees_no_more("#calls tbody", "running");
+    // One that is tried again, and one that is a duplicate.
+    client.call("look", json!({ "id": "again", "fault": "503", "times": 2 }));
+    page.sees("#calls tbody", "saved by a retry");
+    client.call_keyed("pay", json!({ "id": "twice" }), "k");
+    client.call_keyed("pay", json!({ "id": "twice" }), "k");
+    page.sees("#calls tbody", "replayed");
+    page.sees("#numbers", "Duplicates prevented");
+    page.run("await wait(() => [...document.querySelectorAll('#numbers strong')].map((one) => one.innerText).join() === '1,1,0,4')");
+    // What is searched for is found, and what is not is gone.
+    page.run("await page.fill('#search', 'pay')");
+    page.sees("#calls .line", "2 of 4");
+    page.run("await page.fill('#search', 'look'); await page.selectOption('#calls select', 'retried')");
+    page.sees("#calls .line", "1 of 4");
+    page.clicks("#calls tbody", "Open bank/look");
+    for word in [
+        "attempt 1 failed",
+        "trying again may help",
+        "attempt 2 follows in",
+        "attempt 3 answered",
+        "3 attempts",
+    ] {
+        page.sees("#dialog .story", word);
+    }
+    let rules = page.run("return await page.locator('#dialog .steps code').allInnerTexts()");
+    assert_eq!(rules.as_array().unwrap().len(), 2, "each failure names the rule that judged it: {rules}");
+    page.presses("Escape");
+    page.run("await page.selectOption('#calls select', 'replayed'); await page.fill('#search', '')");
+    page.sees("#calls .line", "1 of 4");
+    page.clicks("#calls tbody", "Open bank/pay");
+    page.sees("#dialog .steps", "the same key: the earlier answer is given again");
+    page.sees("#dialog .outcome", "without a run");
+    page.presses("Escape");
+    page.close();
+}
+
+#[test]
+fn the_page_and_the_status_say_the_same() {
+    let mut gateway = Gateway::new("agrees", "[tools.\"bank/pay\"]\napproval = \"always\"\n");
+    let page = Page::open(gateway.address());
+    gateway.client.call("pay", json!({ "id": "a" }));
+    page.sees("#now", "1 call waits for approval");
+    let status = asked(&page, "/v1/status");
+    assert_eq!(status["verdict"], "attention");
+    let shown = page.run("return await page.locator('.findings .state').allInnerTexts()");
+    let shown: Vec<_> = shown.as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    let told: Vec<_> =
+        status["findings"].as_array().unwrap().iter().map(|one| one["what"].as_str().unwrap()).collect();
+    assert_eq!(shown.len(), told.len());
+    for (shown, told) in shown.iter().zip(told) {
+        assert!(shown.ends_with(told), "{shown}: {told}");
+    }
+    page.close();
+}
+
+#[test]
+fn it_is_dark_in_the_dark_and_as_its_reader_wants_it() {
+    let gateway = Gateway::new("dark", "");
+    let light = |page: &Page| {
+        let colour = page.run(
+            "return await page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0])",
+        );
+        colour.as_u64().unwrap() > 128
+    };
+    let page = Page::open_as(gateway.address(), json!({ "colorScheme": "dark" }));
+    page.sees("#now h1", "All is well.");
+    assert!(!light(&page));
+    page.run("await page.emulateMedia({ colorScheme: 'light' })");
+    assert!(light(&page));
+    page.presses("t");
+    page.presses("t");
+    page.sees("#theme", "dark");
+    assert!(!light(&page));
+    page.run("await page.reload()");
+    page.sees("#now h1", "All is well.");
+    assert!(!light(&page), "it is remembered");
+    page.close();
+}
+
+#[test]
+fn it_can_be_read_on_a_phone() {
+    let mut gateway = Gateway::new("phone", "[tools.\"bank/pay\"]\napproval = \"always\"\n");
+    for id in 0..3 {
+        gateway.client.call("look", json!({ "id": format!("{id}") }));
+    }
+    gateway.client.call("look", json!({ "id": "bad", "fault": "400" }));
+    gateway.client.call(
+        "pay",
+        json!({ "id": "a-rather-long-name-of-an-invoice-that-somebody-wants-to-be-paid-today" }),
+    );
+    for width in [360, 320] {
+        let phone =
+            json!({ "viewport": { "width": width, "height": 740 }, "isMobile": true, "hasTouch": true });
+        let page = Page::open_as(gateway.address(), phone);
+        page.sees("#approvals", "Approve once");
+        page.sees("#calls", "bank/look");
+        page.fits_the_screen();
+        let rows = page.run("return await page.evaluate(() => getComputedStyle(document.querySelector('#calls tbody tr')).display)");
+        assert_eq!(rows, "flex", "rows are cards");
+        page.run(
+            "await page.locator('#calls').getByRole('button', { name: 'Open bank/look' }).first().tap()",
+        );
+        page.sees("#dialog", "Step by step");
+        page.fits_the_screen();
+        page.close();
+    }
+}
+
+#[test]
+fn everything_is_reached_by_keys() {
+    let mut gateway = Gateway::new("keys", "");
+    gateway.client.call("look", json!({ "id": "a" }));
+    gateway.client.call("look", json!({ "id": "b" }));
+    let page = Page::open(gateway.address());
+    page.sees("#calls", "bank/look");
+    // The first thing that is reached leads past the bar.
+    page.presses("Tab");
+    assert_eq!(page.run("return await page.evaluate(() => document.activeElement.className)"), "skip");
+    page.presses("Enter");
+    page.presses("/");
+    assert_eq!(page.run("return await page.evaluate(() => document.activeElement.id)"), "search");
+    // Who writes is not interrupted by keys that mean something elsewhere.
+    page.run("await page.keyboard.type('look jk?')");
+    assert_eq!(page.run("return await page.inputValue('#search')"), "look jk?");
+    page.run("await page.fill('#search', '')");
+    page.sees("#calls tbody", "bank/look");
+    page.presses("Escape");
+    page.run("await page.evaluate(() => document.querySelector('#calls tbody tr').focus())");
+    page.presses("j");
+    page.presses("k");
+    page.presses("Enter");
+    page.sees("#dialog[open]", "Step by step");
+    page.presses("Escape");
+    page.run("await wait(() => !document.getElementById('dialog').open)");
+    page.presses("?");
+    page.sees("#dialog[open]", "search the calls");
+    page.presses("Escape");
+    page.close();
+}
+
+#[test]
+fn sf_7_where_strangers_may_not_look_the_page_asks_for_the_token() {
+    let world = crate::World::of("dashboard_closed", "", crate::By::Http, crate::By::Stdio);
+    let address = crate::world::free_address();
+    let mut command = world.wrap(&["--listen", &address.to_string()]);
+    command.env("STEADFAST_TOKEN", "of-the-agents").env("STEADFAST_ADMIN_TOKEN", TOKEN);
+    let _gateway = crate::Client::over_http(command, address);
+    let page = Page::open(address);
+    page.sees("#dialog[open]", "To see what happens here takes the admin token.");
+    page.gives_token("of-the-agents");
+    page.sees("#dialog[open]", "This is not the admin token.");
+    page.gives_token(TOKEN);
+    page.sees("#now h1", "All is well.");
+    // Another tab knows nothing of it.
+    let other = Page::open(address);
+    other.sees("#dialog[open]", "admin token");
+    other.close();
+    page.close();
+}
+
+#[test]
+fn a_gateway_that_is_gone_is_said_to_be() {
+    let gateway = Gateway::new("gone", "");
+    let page = Page::open(gateway.address());
+    page.sees("#live", "live");
+    drop(gateway);
+    page.sees("#live", "no answer");
+    page.close();
+}

@@ -1,0 +1,56 @@
+//! The page for the person who runs it, in a real browser, in front of the real program.
+#![cfg(unix)]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test that cannot go on says so by panicking"
+)]
+
+mod browser;
+#[expect(dead_code, reason = "a part of what the tests of the gateway use")]
+#[path = "../gateway/client.rs"]
+mod client;
+mod looking;
+mod pictures;
+mod steering;
+mod strange;
+#[expect(dead_code, reason = "a part of what the tests of the gateway use")]
+#[path = "../gateway/world.rs"]
+mod world;
+
+use std::fs;
+use std::net::SocketAddr;
+
+use crate::client::Client;
+use crate::world::{By, World};
+
+/// The admin token of every gateway here.
+pub(crate) const TOKEN: &str = "the-person-who-runs-this";
+
+/// A gateway with the test server behind it, and one client.
+pub(crate) struct Gateway {
+    pub(crate) world: World,
+    pub(crate) client: Client,
+}
+
+impl Gateway {
+    pub(crate) fn new(test: &str, config: &str) -> Self {
+        Self::with_tools(test, config, &[])
+    }
+
+    /// One whose server has these tools beside its own.
+    pub(crate) fn with_tools(test: &str, config: &str, tools: &[String]) -> Self {
+        let world = World::of(&format!("dashboard_{test}"), config, By::Http, By::Stdio);
+        fs::write(world.folder().join("ledger.names"), tools.join("\n")).unwrap();
+        let client = world.client_of("bank", |command| {
+            command.env("STEADFAST_ADMIN_TOKEN", TOKEN);
+        });
+        Self { world, client }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.client.address()
+    }
+}

@@ -1,0 +1,130 @@
+//! The pictures of the documentation. They are made when `STEADFAST_SCREENSHOTS` names the folder for them:
+//!
+//! ```sh
+//! STEADFAST_SCREENSHOTS=$PWD/docs/images cargo test -p steadfast-gateway-tests --test dashboard pictures
+//! ```
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::browser::Page;
+use crate::{Client, Gateway, TOKEN};
+
+const CONFIG: &str = "
+[guard]
+per_turn = 50
+[tools.\"bank/send_invoice\"]
+approval = \"always\"
+[tools.\"bank/convert\"]
+breaker.consecutive = 3
+breaker.cooldown = \"10m\"
+retry.attempts = 1
+";
+const TOOLS: [&str; 6] =
+    ["search_orders", "read_ledger", "send_invoice", "convert", "create_customer", "fetch_rates"];
+
+/// A gateway in the middle of its work: one thing waits, one is broken, one model loops.
+fn busy() -> Gateway {
+    let tools: Vec<String> = TOOLS.iter().map(|&tool| tool.to_owned()).collect();
+    let mut gateway = Gateway::with_tools("pictures", CONFIG, &tools);
+    let call = |client: &mut Client, tool: &str, arguments: Value| {
+        client.call_with(tool, arguments, json!({ "dev.steadfast/session": "nightly-invoices" }));
+    };
+    let client = &mut gateway.client;
+    for number in 0..3 {
+        call(client, "search_orders", json!({ "id": format!("customer {number}") }));
+        call(client, "read_ledger", json!({ "id": format!("2026-{number:02}") }));
+    }
+    for number in 0..4 {
+        call(client, "convert", json!({ "id": format!("EUR {number}"), "fault": "503" }));
+    }
+    for _ in 0..3 {
+        call(client, "create_customer", json!({ "name": "Ada Lovelace", "city": "London" }));
+    }
+    for _ in 0..3 {
+        client.call_keyed("pay", json!({ "id": "INV-2026-0117" }), "INV-2026-0117");
+    }
+    client.call("look", json!({ "id": "rates of today", "fault": "503", "times": 2 }));
+    call(
+        client,
+        "send_invoice",
+        json!({ "id": "INV-2026-0118", "to": "ada@example.com", "amount": "1,240.00 EUR", "lines": ["consulting, 8 h", "travel"] }),
+    );
+    gateway
+}
+
+/// Nobody waits an hour for a picture: the minutes before this one are made up, and so is what the breaker did in them.
+fn an_hour_ago(page: &Page) {
+    let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
+    page.run(&format!(
+        "const now = {now};
+        await page.route('**/v1/series', async (route) => {{
+            const series = await (await route.fetch()).json();
+            series.minutes.slice(0, 58).forEach((minute, at) => {{
+                const wave = Math.round(9 + 6 * Math.sin(at / 7) + 3 * Math.sin(at * 1.7));
+                const outage = at > 30 && at < 37;
+                Object.assign(minute, {{
+                    successes: outage ? Math.round(wave / 2) : wave,
+                    failures: outage ? 3 : at % 11 === 0 ? 1 : 0,
+                    refused: outage ? 4 : 0,
+                    duplicates: at % 4 === 1 ? 1 + (at % 3) : 0,
+                    saved: outage ? 2 : at % 9 === 4 ? 1 : 0,
+                    guardStops: at === 21 || at === 22 ? 2 : 0,
+                }});
+                minute.calls = minute.successes + minute.failures + minute.refused;
+                for (const [name, value] of Object.entries(minute)) if (name !== 'atMs') series.sinceStart[name] += value;
+            }});
+            await route.fulfill({{ json: series }});
+        }});
+        await page.route('**/v1/breakers', async (route) => {{
+            const breakers = await (await route.fetch()).json();
+            const open = breakers.breakers.find((breaker) => breaker.key === 'tool:bank:convert');
+            const change = (from, to, reason, minutes) => ({{ from, to, reason, at: now - minutes * 60000 }});
+            open?.changes.unshift(
+                change('CLOSED', 'OPEN', 'rate', 29),
+                change('OPEN', 'HALF_OPEN', 'cooled_down', 26),
+                change('HALF_OPEN', 'OPEN', 'probe_failed', 25),
+                change('OPEN', 'HALF_OPEN', 'cooled_down', 22),
+                change('HALF_OPEN', 'CLOSED', 'probes_succeeded', 20),
+            );
+            await route.fulfill({{ json: breakers }});
+        }});
+        await page.reload();"
+    ));
+}
+
+#[test]
+fn pictures_of_a_busy_night() {
+    let gateway = busy();
+    let desk = |scheme: &str| json!({ "colorScheme": scheme, "viewport": { "width": 1160, "height": 900 } });
+    for (scheme, name, whole) in
+        [("light", "dashboard-light.png", true), ("dark", "dashboard-dark.png", false)]
+    {
+        let page = Page::open_as(gateway.address(), desk(scheme));
+        an_hour_ago(&page);
+        page.sees("#now", "1 tool keeps failing and is left alone");
+        page.sees("#approvals", "INV-2026-0118");
+        page.sees("#breakers", "bank/convert");
+        page.sees("#guard", "Ada Lovelace");
+        page.pictured(name, &json!({ "fullPage": whole }));
+        page.close();
+    }
+    let page = Page::open_as(gateway.address(), desk("light"));
+    an_hour_ago(&page);
+    page.run("await page.fill('#search', 'look')");
+    page.clicks("#calls tbody", "Open bank/look");
+    page.sees("#dialog .story", "attempt 3 answered");
+    page.run("await page.locator('#dialog').evaluate((dialog) => dialog.querySelector('.close').blur())");
+    page.pictured("dashboard-call.png", &json!({}));
+    page.close();
+    let phone = json!({ "colorScheme": "light", "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
+    let page = Page::open_as(gateway.address(), phone);
+    an_hour_ago(&page);
+    page.clicks("header", "Unlock");
+    page.gives_token(TOKEN);
+    page.sees("#calls", "bank/");
+    page.fits_the_screen();
+    page.pictured("dashboard-narrow.png", &json!({}));
+    page.close();
+}

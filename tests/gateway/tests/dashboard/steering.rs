@@ -1,0 +1,120 @@
+//! What a person does on the page, and what it does to calls.
+
+use serde_json::json;
+
+use crate::browser::Page;
+use crate::world::wait;
+use crate::{Gateway, TOKEN};
+
+const ASK: &str =
+    "[tools.\"bank/pay\"]\napproval = \"always\"\nguard.mode = \"off\"\ndedupe.double_dispatch = \"0s\"\n";
+
+#[test]
+fn a_call_that_waits_is_approved_with_one_click_and_the_token_is_asked_for_once() {
+    let mut gateway = Gateway::new("approve", ASK);
+    let page = Page::open(gateway.address());
+    page.sees("#approvals", "Nothing waits");
+    let refused = gateway.client.call("pay", json!({ "id": "invoice-1", "password": "hunter2-hunter2" }));
+    assert!(refused.is_error, "{refused:?}");
+    // It is there by itself, and those who cannot see it are told.
+    page.sees("#approvals .card", "invoice-1");
+    page.run("await wait(() => document.getElementById('heard').textContent.includes('bank/pay'))");
+    let text = page.run("return await page.content()");
+    assert!(!text.as_str().unwrap().contains("hunter2"), "secrets are not shown");
+    page.clicks("#approvals", "Approve once");
+    page.sees("#dialog[open]", "To change something takes the admin token.");
+    page.gives_token("guessed");
+    page.sees("#dialog[open]", "This is not the admin token.");
+    assert!(gateway.client.call("pay", json!({ "id": "invoice-1", "password": "hunter2-hunter2" })).is_error);
+    page.gives_token(TOKEN);
+    page.sees("#told", "approved once");
+    page.sees("#approvals", "Nothing waits");
+    let done = gateway.client.call("pay", json!({ "id": "invoice-1", "password": "hunter2-hunter2" }));
+    assert_eq!((done.text.as_str(), done.is_error), ("pay invoice-1, run 1", false));
+    // The next one by keys, and without another word about the token.
+    gateway.client.call("pay", json!({ "id": "invoice-2" }));
+    page.sees("#approvals .card", "invoice-2");
+    page.run("await page.evaluate(() => document.activeElement.blur())");
+    page.presses("j");
+    page.presses("d");
+    page.sees("#told", "denied");
+    page.sees("#approvals", "Nothing waits");
+    assert_eq!(gateway.world.count("pay invoice-2"), 0);
+    page.close();
+}
+
+#[test]
+fn a_breaker_is_forced_open_and_reset() {
+    let mut gateway = Gateway::new("force", "");
+    gateway.client.call("look", json!({ "id": "a" }));
+    let page = Page::open(gateway.address());
+    page.sees("#breakers", "All breakers are closed");
+    page.clicks("#breakers", "Show 1 quiet breaker");
+    page.clicks("#breakers", "Force bank/look open");
+    page.clicks("#dialog", "for 30 minutes");
+    page.gives_token(TOKEN);
+    page.sees("#breakers li", "forced open");
+    page.sees("#now", "1 breaker is forced open");
+    let refused = gateway.client.call("look", json!({ "id": "b" }));
+    assert!(refused.is_error && gateway.world.count("look b") == 0, "{refused:?}");
+    page.sees("#calls tbody", "circuit_open");
+    let strip = page.run("return await page.locator('#breakers svg').getAttribute('aria-label')");
+    assert!(strip.as_str().unwrap().contains("forced open for"), "{strip}");
+    page.clicks("#breakers", "Reset bank/look");
+    page.sees("#breakers li", "closed");
+    page.sees("#now h1", "All is well.");
+    assert!(!gateway.client.call("look", json!({ "id": "b" })).is_error);
+    page.close();
+}
+
+#[test]
+fn rp_13_a_tool_that_lost_trust_is_forgiven() {
+    let mut gateway = Gateway::new(
+        "forgive",
+        "[trust]\ncount = 1\nseverities = [\"crash\"]\n[tools.\"bank/pay\"]\nbreaker.mode = \"off\"\n",
+    );
+    gateway.client.call("pay", json!({ "id": "a", "fault": "die_after" }));
+    let page = Page::open(gateway.address());
+    page.sees("#trust .lost", "bank/pay");
+    page.sees("#trust tbody", "asks first");
+    page.clicks("#trust .lost", "Forgive bank/pay");
+    page.gives_token(TOKEN);
+    page.sees("#trust tbody", "trusted");
+    page.sees_no_more("#trust .body", "asks first");
+    page.close();
+}
+
+#[test]
+fn what_the_guard_stopped_is_shown_with_what_the_model_sent() {
+    let mut gateway = Gateway::new("guard", "");
+    let page = Page::open(gateway.address());
+    for _ in 0..3 {
+        gateway.client.call("look", json!({ "colour": "red" }));
+    }
+    page.sees("#guard .trip", "bank/look");
+    page.sees("#guard .trip .sent", "\"colour\"");
+    page.sees("#guard", "the same failing call again");
+    page.run("await wait(() => Number(document.querySelectorAll('#numbers strong')[2].innerText) > 0)");
+    page.close();
+}
+
+#[test]
+fn modes_are_turned_and_said() {
+    let mut gateway = Gateway::new("modes", "");
+    let page = Page::open(gateway.address());
+    page.sees("#mode", "enforcing");
+    page.run("await page.selectOption('#switch-all', 'off')");
+    page.gives_token(TOKEN);
+    page.sees("#told", "everything: off");
+    page.sees("#now", "switched: everything off");
+    page.sees("#now .facts", "off");
+    let client = &mut gateway.client;
+    for _ in 0..2 {
+        client.call_keyed("pay", json!({ "id": "a" }), "k");
+    }
+    assert_eq!(gateway.world.count("pay a"), 2, "nothing stands between any more");
+    page.run("await page.selectOption('#switch-all', 'enforce')");
+    page.sees("#now h1", "All is well.");
+    wait(|| !client.call_keyed("pay", json!({ "id": "b" }), "k2").is_error, || "a call".to_owned());
+    page.close();
+}

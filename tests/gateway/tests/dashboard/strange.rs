@@ -1,0 +1,119 @@
+//! A great deal of everything, and strings of people who mean no good.
+
+use serde_json::json;
+
+use crate::Gateway;
+use crate::browser::Page;
+
+#[test]
+fn a_thousand_tools_are_no_burden() {
+    let tools: Vec<String> = (0..1000).map(|number| format!("tool_{number:04}")).collect();
+    let mut gateway = Gateway::with_tools("thousand", "[guard]\nmode = \"off\"\n", &tools);
+    for tool in &tools {
+        gateway.client.call(tool, json!({ "id": "a" }));
+    }
+    let page = Page::open(gateway.address());
+    page.sees("#trust .pager", "1–25 of 1000 tools");
+    page.clicks("#breakers", "Show 1000 quiet breakers");
+    page.sees("#breakers .pager", "of 1000 breakers");
+    let elements = page.run("return await page.evaluate(() => document.querySelectorAll('*').length)");
+    assert!(elements.as_u64().unwrap() < 4000, "{elements}");
+    // What a person types is answered before they have typed the next sign.
+    let took = page.run(
+        "return await page.evaluate(async () => {
+            const filter = document.querySelector('#trust input');
+            const began = performance.now();
+            filter.value = 'tool_0777';
+            filter.dispatchEvent(new Event('input'));
+            await new Promise((drawn) => requestAnimationFrame(drawn));
+            return performance.now() - began;
+        })",
+    );
+    page.sees("#trust tbody", "bank/tool_0777");
+    assert_eq!(page.run("return await page.locator('#trust tbody tr').count()"), 1);
+    assert!(took.as_f64().unwrap() < 1000.0, "{took} ms");
+    page.run("await page.fill('#search', 'tool_0003')");
+    page.sees("#calls tbody", "bank/tool_0003");
+    page.fits_the_screen();
+    page.close();
+}
+
+#[test]
+fn sf_6_strings_that_mean_harm_are_shown_and_do_nothing() {
+    let long = "x".repeat(200);
+    let names = [
+        "<img src=x onerror=alert(1)>",
+        "<script>alert(2)</script>",
+        "\"><svg onload=alert(3)>",
+        "javascript:alert(4)",
+        "{{constructor.constructor('alert(5)')()}}",
+        "\u{202e}desrever",
+        "zalgo\u{0317}\u{0316}\u{0348}\u{035a}\u{0354}",
+        "__proto__",
+        "constructor",
+        &long,
+    ];
+    let tools: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+    let config = "[tools.\"bank/pay\"]\napproval = \"always\"\n";
+    let mut gateway = Gateway::with_tools("hostile", config, &tools);
+    let harm = "</pre><script>alert(6)</script><img src=x onerror=alert(7)>";
+    gateway.client.call("pay", json!({ "id": harm, "note": long.repeat(20) }));
+    for name in names {
+        gateway.client.call(name, json!({ "id": harm }));
+        gateway.client.call(name, json!({ "harm": harm }));
+        gateway.client.call(name, json!({ "harm": harm }));
+    }
+    for visitor in [json!({}), json!({ "viewport": { "width": 360, "height": 740 } })] {
+        let page = Page::open_as(gateway.address(), visitor);
+        page.sees("#approvals .card .sent", "</pre><script>alert(6)</script>");
+        page.sees("#guard .trip .sent", "onerror=alert(7)");
+        for name in [
+            "<img src=x onerror=alert(1)>",
+            "<script>alert(2)</script>",
+            "__proto__",
+            "\\u202edesrever",
+            &long,
+        ] {
+            page.sees("#trust tbody", name);
+        }
+        page.run(
+            "await page.locator('#calls').getByRole('button', { name: 'Open bank/<img' }).first().click()",
+        );
+        page.sees("#dialog h2", "<img src=x onerror=alert(1)>");
+        page.fits_the_screen();
+        page.presses("Escape");
+        // Nothing of it became an element.
+        let made = page.run("return await page.locator('main img, main script, main svg[onload], [onerror], dialog img').count()");
+        assert_eq!(made, 0);
+        page.fits_the_screen();
+        page.close();
+    }
+}
+
+#[test]
+fn sf_7_the_page_can_run_and_reach_nothing_but_its_own() {
+    let gateway = Gateway::new("policy", "");
+    let page = Page::open(gateway.address());
+    page.sees("#now h1", "All is well.");
+    let refused = page.run(
+        "return await page.evaluate(async () => {
+            const refused = [];
+            document.addEventListener('securitypolicyviolation', (event) => refused.push(event.effectiveDirective));
+            const script = document.createElement('script');
+            script.textContent = 'window.harm = 1';
+            document.head.append(script);
+            const image = document.createElement('img');
+            image.src = 'http://127.0.0.2:9/x.png';
+            document.body.append(image);
+            await fetch('http://127.0.0.2:9/').catch(() => {});
+            document.body.setAttribute('onclick', 'window.harm = 2');
+            document.body.click();
+            await new Promise((later) => setTimeout(later, 50));
+            return [window.harm ?? null, [...new Set(refused)].sort()];
+        })",
+    );
+    assert_eq!(refused[0], json!(null));
+    for directive in ["connect-src", "img-src", "script-src-attr", "script-src-elem"] {
+        assert!(refused[1].as_array().unwrap().contains(&json!(directive)), "{refused}");
+    }
+}

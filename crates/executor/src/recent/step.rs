@@ -188,6 +188,10 @@ fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
                 }
                 Shadowed::Asked => "only watching: a person would have been asked".to_owned(),
                 Shadowed::Retried => "only watching: it would have been tried again".to_owned(),
+                Shadowed::Cut => "only watching: nobody would have waited for it any longer".to_owned(),
+                Shadowed::Told(code) => {
+                    format!("only watching: its failure would have been told as {}", code.as_str())
+                }
                 Shadowed::Remarked(layer) => {
                     format!("only watching: the guard would have spoken ({})", layer.as_str())
                 }

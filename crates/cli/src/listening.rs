@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use http::Request;
 use http_body_util::Either;
-use steadfast::{Config, Steadfast};
+use steadfast::{Config, Plan, Steadfast};
 use steadfast_api::Api;
 use steadfast_core::id::{ActorId, Digest};
 use steadfast_gateway::{Caller, Configured, Connection, Door, Listener, Pool};
@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin_token;
 use crate::failure::Failure;
+use crate::gateways::{self, Announcement};
 
 /// The names that clients know us by.
 #[derive(Args, Clone, Debug, Default)]
@@ -71,6 +72,7 @@ pub(crate) struct Listened {
     tidying: Vec<JoinHandle<()>>,
     serving: JoinHandle<()>,
     stop: CancellationToken,
+    _announced: Option<Announcement>,
 }
 
 /// How long the last answers may take on their way.
@@ -132,7 +134,8 @@ impl Listened {
         let stop = CancellationToken::new();
         let serving = serve(listener, ServeLimits::default(), service, stop.clone());
         let serving = tokio::spawn(async move { _ = serving.await });
-        Ok(Self { address, listeners, tidying, serving, stop })
+        let announced = announce(&steadfast.config(), address);
+        Ok(Self { address, listeners, tidying, serving, stop, _announced: announced })
     }
 
     /// Where clients find the door at this path.
@@ -151,6 +154,12 @@ impl Listened {
         }
         let _ = tokio::time::timeout(LAST_WORDS, self.serving).await;
     }
+}
+
+/// Lets the other commands know, where it is known where state is kept.
+fn announce(config: &Config, address: SocketAddr) -> Option<Announcement> {
+    let store = Plan::of(config).ok()?.store();
+    gateways::announce(&gateways::folder(config)?, address, &store)
 }
 
 /// As whom clients use the tools of our own, if they see them. A token lets a client in, and with it the model that uses it:

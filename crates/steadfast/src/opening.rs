@@ -42,6 +42,7 @@ pub struct Opening {
     sources: Sources,
     logging: Logging,
     owns_process: bool,
+    only_looks: bool,
     on_damage: OnDamage,
     hooks: Option<Arc<dyn Hooks>>,
     listeners: Vec<Arc<dyn Listener>>,
@@ -72,6 +73,7 @@ impl Steadfast {
             sources,
             logging: Logging::Nowhere,
             owns_process: false,
+            only_looks: false,
             on_damage: OnDamage::Refuse,
             hooks: None,
             listeners: Vec::new(),
@@ -196,6 +198,13 @@ impl Opening {
         self
     }
 
+    /// No calls will be made: this only looks after what others left. Nothing is pushed to a collector, which would take it
+    /// for one more gateway, and no file is opened for calls that nobody makes.
+    pub fn only_looks(mut self) -> Self {
+        self.only_looks = true;
+        self
+    }
+
     /// What to do with a state file that is damaged or not ours. Without it: opening fails and says what to do.
     pub fn on_damage(mut self, on_damage: OnDamage) -> Self {
         self.on_damage = on_damage;
@@ -232,7 +241,7 @@ impl Opening {
             );
         }
         let (namespace, most_tools) = plan.metrics.clone();
-        let options = Options { namespace, most_tools, logs, otlp: plan.otlp() };
+        let options = Options { namespace, most_tools, logs, otlp: plan.otlp().filter(|_| !self.only_looks) };
         let telemetry = Arc::new(Telemetry::start(options).map_err(OpenError::Otlp)?);
         let mut engine = plan
             .prepare(Engine::builder())
@@ -240,7 +249,9 @@ impl Opening {
             .store(store.clone())
             .policies(Configured(live.clone()))
             .listener(telemetry.clone());
-        if let Some(malformed) = plan.malformed_calls()? {
+        if !self.only_looks
+            && let Some(malformed) = plan.malformed_calls()?
+        {
             engine = engine.listener(Arc::new(malformed));
         }
         for listener in self.listeners {

@@ -93,7 +93,9 @@ pub(crate) fn approve(options: &Approve) -> Result<(), Failure> {
     let said = match &options.span {
         Some(span) => format!("approved: calls of {such} for {span}"),
         None if options.session && request.get("session").is_none_or(Value::is_null) => {
-            format!("approved: one call of {tool}; it belongs to no conversation that more could be allowed for")
+            format!(
+                "approved: one call of {tool}; it belongs to no conversation that more could be allowed for"
+            )
         }
         None if options.session => format!("approved: calls of {such} in the same conversation"),
         None => format!("approved: one call of {tool} with exactly these arguments"),

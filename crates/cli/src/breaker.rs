@@ -77,19 +77,29 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
                 None => json!({ "to": "open" }),
             };
             let steered = steer(&open.ways, &open.whose, &open.key, turn)?;
-            tell(&open.ways, &steered, &match &open.span {
-                Some(span) => format!("open for {span}: calls are refused, and then one is let through to find out"),
-                None => "open: calls are refused until `steadfast breaker reset`".to_owned(),
-            });
+            tell(
+                &open.ways,
+                &steered,
+                &match &open.span {
+                    Some(span) => {
+                        format!("open for {span}: calls are refused, and then one is let through to find out")
+                    }
+                    None => "open: calls are refused until `steadfast breaker reset`".to_owned(),
+                },
+            );
             Ok(())
         }
         Some(Deed::Reset(reset)) => {
             let steered = steer(&reset.ways, &reset.whose, &reset.key, json!({ "to": "reset" }))?;
             let forced = seen::text(&steered, "/breaker/forced/by") == "configuration";
-            tell(&reset.ways, &steered, match forced {
-                true => "reset, but the configuration keeps it open",
-                false => "closed: calls pass",
-            });
+            tell(
+                &reset.ways,
+                &steered,
+                match forced {
+                    true => "reset, but the configuration keeps it open",
+                    false => "closed: calls pass",
+                },
+            );
             Ok(())
         }
     }
@@ -145,7 +155,9 @@ async fn named(reach: &Reach, tenant: Option<&str>, written: &str) -> Result<Str
     let is_known_tool = tools.iter().any(|tool| tool == written);
     match (key, meant) {
         (Some(key), _) if is_known_tool => Ok(key),
-        (None, Some(meant)) => Err(Failure::Usage(format!("there is no breaker `{written}`: did you mean `{meant}`?"))),
+        (None, Some(meant)) => {
+            Err(Failure::Usage(format!("there is no breaker `{written}`: did you mean `{meant}`?")))
+        }
         (Some(key), Some(meant)) if whole.is_none() => Err(Failure::Usage(format!(
             "nothing is known of `{written}`: did you mean `{meant}`? If it is right, write `{key}`"
         ))),

@@ -35,7 +35,11 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
             None => None,
             Some(digits) => {
                 let record = find(reach, digits, Only::All).await?;
-                let none = || Failure::World(format!("there is no call `{digits}`: `--tool`, `--session` and `--tenant` forget many at once"));
+                let none = || {
+                    Failure::World(format!(
+                        "there is no call `{digits}`: `--tool`, `--session` and `--tenant` forget many at once"
+                    ))
+                };
                 Some(seen::text(&record.ok_or_else(none)?, "/key"))
             }
         };

@@ -7,17 +7,20 @@
 mod admin_token;
 mod approvals;
 mod behind;
+mod bench;
 mod breaker;
 mod check;
 mod completions;
 mod config;
 mod demo;
+mod doctor;
 mod failure;
 mod flush;
 mod gateways;
 mod import;
 mod listening;
 mod output;
+mod peer;
 mod reach;
 mod reset;
 mod resolve;
@@ -28,6 +31,7 @@ mod state;
 mod status;
 mod stop;
 mod streams;
+mod tail;
 mod wrap;
 
 use std::process::ExitCode;
@@ -86,6 +90,12 @@ enum Command {
     Resolve(resolve::Options),
     /// Forgets calls, so that they run when they come again.
     Flush(flush::Options),
+    /// Shows what happens, as it happens.
+    Tail(tail::Options),
+    /// Looks at everything that one trips over: configuration, state, servers, clients.
+    Doctor(doctor::Options),
+    /// Measures your own server, alone and behind us.
+    Bench(bench::Options),
     /// Looks into the configuration.
     #[command(subcommand)]
     Config(config::Config),
@@ -115,6 +125,9 @@ pub fn main() -> ExitCode {
         Command::Status(options) => status::run(&options),
         Command::Breaker(options) => breaker::run(&options),
         Command::Flush(options) => flush::run(&options),
+        Command::Tail(options) => tail::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Reset(options) => reset::run(&options),
         Command::Resolve(options) => resolve::run(&options),

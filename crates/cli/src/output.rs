@@ -158,7 +158,8 @@ impl Table {
     /// The lines, each begun with so many spaces.
     pub(crate) fn draw(&self, paint: Paint, indent: usize) -> String {
         let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|(_, text)| text.chars().count());
+            let cells =
+                self.rows.iter().filter_map(|row| row.get(column)).map(|(_, text)| text.chars().count());
             let head = self.head.get(column).map_or(0, |head| head.len());
             cells.max().unwrap_or(0).max(head)
         };
@@ -176,7 +177,9 @@ impl Table {
             line.trim_end().to_owned()
         };
         let mut lines = vec![line(&mut self.head.iter().map(|head| (Look::Dim, *head)))];
-        lines.extend(self.rows.iter().map(|row| line(&mut row.iter().map(|(look, text)| (*look, text.as_str())))));
+        lines.extend(
+            self.rows.iter().map(|row| line(&mut row.iter().map(|(look, text)| (*look, text.as_str())))),
+        );
         lines.join("\n")
     }
 }

@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -52,7 +53,7 @@ pub(crate) enum Need {
 pub(crate) struct Reach {
     way: Way,
     /// Others that run on the same state, or say so.
-    pub(crate) others: Vec<Gateway>,
+    pub(crate) others: Vec<Arc<Gateway>>,
     /// The store, in words.
     pub(crate) store: String,
     /// There is no state yet, and none was made.
@@ -60,7 +61,7 @@ pub(crate) struct Reach {
 }
 
 enum Way {
-    Gateway(Gateway),
+    Gateway(Arc<Gateway>),
     Store(Box<Held>),
 }
 
@@ -123,11 +124,7 @@ pub(crate) fn encoded(text: &str) -> String {
 #[derive(Debug)]
 pub(crate) enum Refused {
     /// It was, with this.
-    Answer {
-        status: StatusCode,
-        code: String,
-        message: String,
-    },
+    Answer { status: StatusCode, message: String },
     /// Nobody answered.
     Silence(String),
 }
@@ -141,8 +138,8 @@ impl Refused {
 impl From<Refused> for Failure {
     fn from(refused: Refused) -> Self {
         match refused {
-            Refused::Answer { status: StatusCode::BAD_REQUEST, message, .. } => Self::Usage(message),
-            Refused::Answer { status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, message, .. } => {
+            Refused::Answer { status: StatusCode::BAD_REQUEST, message } => Self::Usage(message),
+            Refused::Answer { status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, message } => {
                 Self::World(format!(
                     "{message}\nset {} to the token of that gateway, or go straight to the store with `--gateway none`",
                     admin_token::VARIABLE
@@ -176,8 +173,14 @@ impl Reach {
             Some("none") => Self::hold(ways, &config, need).await,
             Some(named) => {
                 let gateway = Gateway::named(named, &config, running)?;
-                let store = gateway.announced.as_ref().map_or("its own", |announced| &announced.store).to_owned();
-                Ok(Self { way: Way::Gateway(gateway), others: Vec::new(), store, is_untouched: false })
+                let store =
+                    gateway.announced.as_ref().map_or("its own", |announced| &announced.store).to_owned();
+                Ok(Self {
+                    way: Way::Gateway(Arc::new(gateway)),
+                    others: Vec::new(),
+                    store,
+                    is_untouched: false,
+                })
             }
             None => Self::of_running(ways, &config, need, running).await,
         }
@@ -194,7 +197,7 @@ impl Reach {
         for announced in running {
             let gateway = Gateway::announced(announced, token.clone())?;
             match output::during(&format!("asking the gateway at {}", gateway.name), gateway.greet()).await {
-                true => answering.push(gateway),
+                true => answering.push(Arc::new(gateway)),
                 false => output::remark(&format!(
                     "note: a gateway should run at {} and does not answer",
                     gateway.name
@@ -228,7 +231,8 @@ impl Reach {
             ));
         }
         let settings = &config.global().store;
-        let is_there = settings.kind != StoreKind::Sqlite || settings.path.as_deref().is_none_or(Path::exists);
+        let is_there =
+            settings.kind != StoreKind::Sqlite || settings.path.as_deref().is_none_or(Path::exists);
         let is_untouched = !is_there && need == Need::WhatIsThere;
         let mut opening = Steadfast::opening(ways.chosen.sources()).logging(Logging::Nowhere).only_looks();
         if is_untouched {
@@ -246,7 +250,7 @@ impl Reach {
     }
 
     /// The gateway that is asked, if one is.
-    pub(crate) fn gateway(&self) -> Option<&Gateway> {
+    pub(crate) fn gateway(&self) -> Option<&Arc<Gateway>> {
         match &self.way {
             Way::Gateway(gateway) => Some(gateway),
             Way::Store(_) => None,
@@ -292,7 +296,8 @@ impl Gateway {
         });
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
         let is_here = host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-        let token = if announced.is_some() || is_here { admin_token::find(config) } else { admin_token::given() };
+        let token =
+            if announced.is_some() || is_here { admin_token::find(config) } else { admin_token::given() };
         Ok(Self { announced, name: authority, origin: origin(&url)?, token })
     }
 
@@ -329,7 +334,8 @@ impl Gateway {
         let under_way = UnderWay::default();
         let waiting = tokio::time::timeout(PATIENCE, self.origin.send(asked, &under_way));
         let replied = output::during(&format!("asking the gateway at {}", self.name), waiting).await;
-        let silent = |why: String| Refused::Silence(format!("the gateway at {} does not answer: {why}", self.name));
+        let silent =
+            |why: String| Refused::Silence(format!("the gateway at {} does not answer: {why}", self.name));
         match replied {
             Err(_) => Err(silent(format!("nothing for {} seconds", PATIENCE.as_secs()))),
             Ok(Err(failure)) => Err(silent(failure.fault().message)),
@@ -409,9 +415,9 @@ fn read(status: StatusCode, body: &[u8]) -> Result<Value, Refused> {
         (true, Err(error)) => Err(Refused::Silence(format!("the answer cannot be read: {error}"))),
         (false, value) => {
             let said = value.ok();
-            let said = |name: &str| Some(said.as_ref()?.get("error")?.get(name)?.as_str()?.to_owned());
-            let message = said("message").unwrap_or_else(|| format!("the answer has the status {status}"));
-            Err(Refused::Answer { status, code: said("code").unwrap_or_default(), message })
+            let said = || Some(said.as_ref()?.pointer("/error/message")?.as_str()?.to_owned());
+            let message = said().unwrap_or_else(|| format!("the answer has the status {status}"));
+            Err(Refused::Answer { status, message })
         }
     }
 }
@@ -421,9 +427,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn sf_7_the_token_of_this_machine_is_given_to_nobody_elsewhere() {
+        let folder = std::env::temp_dir().join(format!("steadfast-reach-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("admin-token"), "secret-of-this-machine").unwrap();
+        let path = folder.join("state.db").display().to_string();
+        let flag = steadfast::Flag { name: "test".to_owned(), setting: "store.path".to_owned(), value: path };
+        let sources = steadfast::Sources { flags: vec![flag], ..steadfast::Sources::default() };
+        let config = Config::load(&sources).unwrap();
+        let token = |named: &str| Gateway::named(named, &config, Vec::new()).unwrap().token.is_some();
+        assert!(token("127.0.0.1:8080") && token("localhost:8080") && token("http://[::1]:8080"));
+        assert!(
+            !token("192.0.2.1:8080") && !token("https://gateway.example") && !token("localhost.example:80")
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
     fn what_is_asked_for_stays_in_its_place() {
         let ask = Ask::get("/v1/records").with("tool", Some("a/b&c=d ü")).with("session", None);
         assert_eq!(ask.target, "/v1/records?tool=a%2Fb%26c%3Dd%20%C3%BC");
-        assert_eq!(ask.with("open", Some("true")).target, "/v1/records?tool=a%2Fb%26c%3Dd%20%C3%BC&open=true");
+        assert_eq!(
+            ask.with("open", Some("true")).target,
+            "/v1/records?tool=a%2Fb%26c%3Dd%20%C3%BC&open=true"
+        );
     }
 }

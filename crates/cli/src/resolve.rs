@@ -83,7 +83,8 @@ pub(crate) async fn find(reach: &Reach, digits: &str, only: Only) -> Result<Opti
         ask = ask.with("after", Some(&before));
     }
     let page = reach.ask(ask).await?;
-    let mut found = seen::list(&page, "/records").iter().filter(|one| seen::text(one, "/key").starts_with(&given));
+    let mut found =
+        seen::list(&page, "/records").iter().filter(|one| seen::text(one, "/key").starts_with(&given));
     match (found.next(), found.next()) {
         (Some(_), Some(_)) => {
             Err(Failure::Usage(format!("more than one call begins with `{digits}`: give more of its digits")))
@@ -123,7 +124,8 @@ mod tests {
 
     #[test]
     fn the_key_before_is_the_one_before() {
-        for (digits, start) in [("a1", "a0ff"), ("a", "9fff"), ("10", "0fff"), ("9b0", "9aff"), ("f", "efff")] {
+        for (digits, start) in [("a1", "a0ff"), ("a", "9fff"), ("10", "0fff"), ("9b0", "9aff"), ("f", "efff")]
+        {
             let before = before(digits).unwrap();
             assert!(before.starts_with(start) && before.len() == WHOLE, "{digits}: {before}");
             assert!(before.as_str() < digits);

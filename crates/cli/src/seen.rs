@@ -36,7 +36,8 @@ pub(crate) fn tool(value: &Value) -> String {
 /// How long ago that was; nothing if it never was.
 pub(crate) fn ago(value: &Value, place: &str, now: u64) -> String {
     let at = value.pointer(place).and_then(Value::as_u64);
-    at.map(|at| format!("{} ago", output::span(Duration::from_millis(now.saturating_sub(at))))).unwrap_or_default()
+    at.map(|at| format!("{} ago", output::span(Duration::from_millis(now.saturating_sub(at)))))
+        .unwrap_or_default()
 }
 
 /// How long it is until then.

@@ -105,11 +105,12 @@ async fn watch(options: &Options) -> Result<(), Failure> {
                 let (drawn, json) = (seen.draw(Paint::of_stdout()), seen.status.clone());
                 seen.status["atMs"] = Value::Null;
                 let now = seen.status.to_string();
-                let heard = now == last || if options.ways.json {
-                    output::say_json_line(&json)
-                } else {
-                    output::say_line(&format!("{drawn}\n"))
-                };
+                let heard = now == last
+                    || if options.ways.json {
+                        output::say_json_line(&json)
+                    } else {
+                        output::say_line(&format!("{drawn}\n"))
+                    };
                 last = now;
                 if !heard {
                     break Ok(());
@@ -178,7 +179,7 @@ async fn look(reach: &Reach) -> Result<Seen, Failure> {
         breakers: of(&["openBreakers", "forcedBreakers"], "/v1/breakers").await?,
         trust: of(&["escalated", "recovering", "blocked"], "/v1/trust").await?,
         guard: of(&["stoppedSessions"], "/v1/guard").await?,
-        asked: reach.gateway().into_iter().chain(&reach.others).map(introduced).collect(),
+        asked: reach.gateway().into_iter().chain(&reach.others).map(|gateway| introduced(gateway)).collect(),
         store: reach.store.clone(),
         is_untouched: reach.is_untouched,
         others,
@@ -206,7 +207,10 @@ impl Seen {
     fn verdict(&self) -> &str {
         let all = std::iter::once(&self.status).chain(self.others.iter().map(|(_, status)| status));
         let verdicts = all.filter_map(|status| status.get("verdict")?.as_str());
-        verdicts.max_by_key(|verdict| ["fine", "attention"].iter().position(|known| known == verdict).unwrap_or(9))
+        verdicts
+            .max_by_key(|verdict| {
+                ["fine", "attention"].iter().position(|known| known == verdict).unwrap_or(9)
+            })
             .unwrap_or("trouble")
     }
 
@@ -249,7 +253,8 @@ impl Seen {
             let look = if text(finding, "/level") == "trouble" { Look::Bad } else { Look::Warn };
             let at = name.map(|name| format!("at {name}: ")).unwrap_or_default();
             let todo = paint.paint(Look::Dim, &format!("→ {}", text(finding, "/todo")));
-            lines.push(format!("  {}  {todo}", paint.paint(look, &format!("{at}{}", text(finding, "/what")))));
+            lines
+                .push(format!("  {}  {todo}", paint.paint(look, &format!("{at}{}", text(finding, "/what")))));
         }
         if !all.is_empty() {
             lines.push(String::new());

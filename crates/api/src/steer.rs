@@ -55,6 +55,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Admin {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        // Whoever asks within this process says itself who it is; no request from outside can bring that.
+        if let Some(by) = parts.extensions.get::<By>() {
+            return Ok(Self(by.clone()));
+        }
         let name = named(&parts.headers).unwrap_or("admin");
         Ok(Self(By::new(name, Surface::Http)))
     }
@@ -275,8 +279,10 @@ pub(crate) async fn debug(
 }
 
 /// What was forgiven.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Forgiven {
+    /// The tools that were meant; none are named where everything was.
+    pub tools: Vec<String>,
     /// How many tools, signatures and domains are trusted again.
     pub changes: usize,
 }
@@ -290,8 +296,8 @@ pub(crate) async fn trust(
 ) -> Answered {
     let engine = inner.steadfast.engine();
     let tenant = whose.read()?;
-    let changes = if key == "*" {
-        engine.reset_trust(tenant.as_ref(), Target::All, &by).await?
+    let (tools, changes) = if key == "*" {
+        (Vec::new(), engine.reset_trust(tenant.as_ref(), Target::All, &by).await?)
     } else {
         let known = engine.tools_with_a_past(tenant.as_ref(), &key);
         if known.is_empty() {
@@ -301,9 +307,9 @@ pub(crate) async fn trust(
         for tool in &known {
             changes.extend(engine.reset_trust(tenant.as_ref(), Target::Tool(tool), &by).await?);
         }
-        changes
+        (known.iter().map(ToString::to_string).collect(), changes)
     };
-    Ok(json(StatusCode::OK, &Forgiven { changes: changes.len() }))
+    Ok(json(StatusCode::OK, &Forgiven { tools, changes: changes.len() }))
 }
 
 /// Which records are forgotten.

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use steadfast::Config;
+use steadfast::redact::Redacted;
 use steadfast_api::AdminToken;
 
 /// The variable that replaces the file.
-const VARIABLE: &str = "STEADFAST_ADMIN_TOKEN";
+pub(crate) const VARIABLE: &str = "STEADFAST_ADMIN_TOKEN";
 const FILE: &str = "admin-token";
 
 /// The token, made if there is none yet. Without a place to keep it there is none, and nobody can steer.
@@ -32,6 +33,17 @@ pub(crate) fn find_or_make(config: &Config) -> Option<AdminToken> {
             None
         }
     }
+}
+
+/// The token, if there is one: from here, and from where it lies. Makes none.
+pub(crate) fn find(config: &Config) -> Option<Redacted<String>> {
+    let lying = || fs::read_to_string(place(config)?).ok();
+    given().or_else(|| lying().map(|token| Redacted::new(token.trim().to_owned())))
+}
+
+/// The one that the environment gives.
+pub(crate) fn given() -> Option<Redacted<String>> {
+    env::var(VARIABLE).ok().filter(|token| !token.is_empty()).map(Redacted::new)
 }
 
 /// Where it lies.
@@ -74,7 +86,7 @@ fn read_or_make(file: &Path) -> io::Result<String> {
     }
 }
 
-fn private_folder() -> DirBuilder {
+pub(crate) fn private_folder() -> DirBuilder {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
@@ -82,7 +94,7 @@ fn private_folder() -> DirBuilder {
     builder
 }
 
-fn private_file() -> OpenOptions {
+pub(crate) fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use steadfast::id::Namespace;
+use steadfast::redact::Redacted;
 use steadfast::{Isolation, Reached, Server};
 use steadfast_core::restart::RestartPolicy;
 use steadfast_gateway::{Backend, Configured, Sharing, Start, namespace_of, namespace_of_url};
@@ -21,18 +22,23 @@ const MOST_SESSIONS: usize = 64;
 /// A server that is started by this command. Everything that we were given is meant for it, but for what is meant for us: that
 /// may be the token by which clients come in, or the secret of the store.
 pub(crate) fn of_command(command: &[OsString], name: Option<Namespace>) -> Result<Configured, Failure> {
+    let launch = launch_of_command(command)?;
+    let name = name.unwrap_or_else(|| namespace_of(&launch));
+    Ok(alone(name, child(launch, leash()?, RestartPolicy::default())))
+}
+
+/// How the server of this command is started.
+pub(crate) fn launch_of_command(command: &[OsString]) -> Result<Launch, Failure> {
     let (program, args) = command
         .split_first()
         .ok_or_else(|| Failure::Usage("say which server: steadfast wrap -- COMMAND ARGUMENTS".to_owned()))?;
-    let launch = Launch {
+    Ok(Launch {
         program: program.clone(),
         args: args.to_vec(),
         folder: None,
         environment: Environment::inherited_and(not_ours(env::vars_os()), &BTreeMap::new()),
         patience: Patience::default(),
-    };
-    let name = name.unwrap_or_else(|| namespace_of(&launch));
-    Ok(alone(name, child(launch, leash()?, RestartPolicy::default())))
+    })
 }
 
 /// A server that runs already. Headers are written as `NAME: VALUE`.
@@ -48,17 +54,8 @@ pub(crate) fn of_url(url: &str, headers: &[String], name: Option<Namespace>) -> 
 pub(crate) fn of_config(server: &Server) -> Result<Configured, Failure> {
     let wrong = |why: String| Failure::Configuration(format!("error: [servers.{}]: {why}", server.name));
     let (sharing, start): (_, Start) = match &server.reach {
-        Reached::Command { command, env: given, cwd, isolation } => {
-            let (program, args) =
-                command.split_first().ok_or_else(|| wrong("the command is empty".to_owned()))?;
-            let given = given.iter().map(|(name, value)| (name.clone(), value.expose().clone())).collect();
-            let launch = Launch {
-                program: program.into(),
-                args: args.iter().map(OsString::from).collect(),
-                folder: cwd.clone(),
-                environment: Environment::allowed_and(env::vars_os(), &given),
-                patience: Patience::default(),
-            };
+        Reached::Command { isolation, .. } => {
+            let launch = launch_of_config(server).ok_or_else(|| wrong("the command is empty".to_owned()))?;
             let policy = RestartPolicy {
                 crashes: server.crashes,
                 window: server.crash_window,
@@ -75,18 +72,37 @@ pub(crate) fn of_config(server: &Server) -> Result<Configured, Failure> {
         Reached::Url { url, headers } => {
             let remote = back::Server::new(url.expose(), back::Settings::default())
                 .map_err(|error| wrong(error.to_string()))?;
-            let mut sent = HeaderMap::new();
-            for (name, value) in headers {
-                let (name, value) =
-                    header(name, value.expose()).map_err(|why| wrong(format!("header {name}: {why}")))?;
-                sent.append(name, value);
-            }
+            let sent = sent(headers).map_err(wrong)?;
             let start: Start = Arc::new(move || Backend::Remote(remote.clone(), sent.clone()));
             // A session of its own costs such a server little, and is what it knows.
             (Sharing::PerSession { most: 1024 }, start)
         }
     };
     Ok(Configured::new(server.name.clone(), sharing, start))
+}
+
+/// How a server of the configuration is started, if it is one that is.
+pub(crate) fn launch_of_config(server: &Server) -> Option<Launch> {
+    let Reached::Command { command, env: given, cwd, .. } = &server.reach else { return None };
+    let (program, args) = command.split_first()?;
+    let given = given.iter().map(|(name, value)| (name.clone(), value.expose().clone())).collect();
+    Some(Launch {
+        program: program.into(),
+        args: args.iter().map(OsString::from).collect(),
+        folder: cwd.clone(),
+        environment: Environment::allowed_and(env::vars_os(), &given),
+        patience: Patience::default(),
+    })
+}
+
+/// The headers that a server of the configuration is sent, or what is wrong with them.
+pub(crate) fn sent(headers: &BTreeMap<String, Redacted<String>>) -> Result<HeaderMap, String> {
+    let mut sent = HeaderMap::new();
+    for (name, value) in headers {
+        let (name, value) = header(name, value.expose()).map_err(|why| format!("header {name}: {why}"))?;
+        sent.append(name, value);
+    }
+    Ok(sent)
 }
 
 /// The variables that are not settings and secrets of our own.
@@ -110,12 +126,12 @@ pub(crate) fn child(launch: Launch, leash: Leash, policy: RestartPolicy) -> Star
     })
 }
 
-fn leash() -> Result<Leash, Failure> {
+pub(crate) fn leash() -> Result<Leash, Failure> {
     Leash::of_this_program()
         .map_err(|error| Failure::World(format!("this program cannot find itself: {error}")))
 }
 
-fn given(headers: &[String]) -> Result<HeaderMap, Failure> {
+pub(crate) fn given(headers: &[String]) -> Result<HeaderMap, Failure> {
     let mut all = HeaderMap::new();
     for text in headers {
         // The value may be a secret, and without a colon it may be all there is: what is wrong is said without it.

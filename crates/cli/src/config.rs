@@ -6,7 +6,7 @@ use steadfast::classify::{Aims, signature};
 use steadfast::id::{Domain, Namespace, ToolName, ToolRef};
 use steadfast::json::{Document, Limits};
 use steadfast::policy::Annotations;
-use steadfast::{Explained, Explanation};
+use steadfast::{Explained, Explanation, nearest};
 
 use crate::failure::Failure;
 use crate::output;
@@ -26,6 +26,9 @@ pub(crate) struct Options {
     /// The arguments of a call: they may name a host that a rule is about.
     #[arg(long, value_name = "JSON")]
     arguments: Option<String>,
+    /// Only this setting, or those that begin so: `retry.attempts`, `breaker`.
+    #[arg(long, value_name = "NAME")]
+    setting: Option<String>,
     #[command(flatten)]
     chosen: Chosen,
     /// Says it as JSON.
@@ -39,12 +42,37 @@ pub(crate) fn explain(options: &Options) -> Result<(), Failure> {
     // A server is a domain too, and needs no arguments to be known.
     let domain = domain(&tool, options.arguments.as_deref().unwrap_or("{}"))?;
     let config = options.chosen.load()?;
-    let explanation = config.explain(&tool, Annotations::default(), Some(&domain));
+    let mut explanation = config.explain(&tool, Annotations::default(), Some(&domain));
+    if let Some(wanted) = &options.setting {
+        narrow(&mut explanation, wanted)?;
+    }
+    let servers: Vec<_> = config.servers().keys().map(ToString::to_string).collect();
+    let server = tool.namespace.as_str();
+    if !servers.iter().any(|known| known == server)
+        && let Some(meant) = nearest(server, servers.iter().map(String::as_str))
+    {
+        output::remark(&format!("note: no server is called `{server}`; did you mean `{meant}`?"));
+    }
     if options.json {
         output::say_json(&to_json(&explanation));
     } else {
         output::say(&explanation.to_string());
     }
+    Ok(())
+}
+
+/// Leaves what is asked for.
+fn narrow(explanation: &mut Explanation, wanted: &str) -> Result<(), Failure> {
+    let fits = |one: &Explained| {
+        let rest = one.setting.strip_prefix(wanted);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    if !explanation.settings.iter().any(fits) {
+        let known = explanation.settings.iter().map(|one| &*one.setting);
+        let meant = nearest(wanted, known).map(|meant| format!(": did you mean `{meant}`?"));
+        return Err(Failure::Usage(format!("no setting is called `{wanted}`{}", meant.unwrap_or_default())));
+    }
+    explanation.settings.retain(fits);
     Ok(())
 }
 

@@ -1,35 +1,50 @@
 //! `steadfast`: the command line.
 //!
-//! One file or folder per command; what they share is `sources` (where the configuration comes from), `output` (how things
-//! are said) and `failure` (how things go wrong, and the exit code that tells it).
+//! One file or folder per command; what they share is `sources` (where the configuration comes from), `reach` (whom to ask: a
+//! gateway that runs, or the store), `seen` (what was answered, as tables), `output` (how things are said) and `failure` (how
+//! things go wrong, and the exit code that tells it).
 
 mod admin_token;
 mod approvals;
 mod behind;
+mod bench;
+mod breaker;
 mod check;
+mod completions;
 mod config;
 mod demo;
+mod doctor;
 mod failure;
+mod flush;
+mod gateways;
 mod import;
 mod listening;
 #[cfg(test)]
 mod operating;
 mod output;
+mod peer;
 mod plain_tools;
+mod reach;
 mod reset;
 mod resolve;
+mod seen;
 mod serve;
 mod server_tools;
 mod sources;
 mod state;
+mod status;
 mod stop;
 mod streams;
+mod tail;
 mod watched;
 mod wrap;
 
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand};
+use steadfast::Timestamp;
+use steadfast_core::millis;
 
 use crate::failure::Failure;
 
@@ -41,8 +56,13 @@ struct Cli {
     command: Command,
 }
 
-const EXIT_CODES: &str =
-    "Exit codes: 0 good, 1 it failed, 2 the command line or the configuration is not right.";
+const EXIT_CODES: &str = "Exit codes: 0 good, 1 it failed, 2 the command line or the configuration is not right; status and \
+                          doctor: 3 somebody should look, 4 something is wrong.";
+
+/// What time it is.
+fn now() -> Timestamp {
+    Timestamp::from_millis(millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
+}
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -59,19 +79,33 @@ enum Command {
     Import(import::Options),
     /// Reads the configuration and says everything that is wrong with it; opens nothing.
     Check(check::Options),
+    /// Says whether anything is wrong, and what needs an answer.
+    Status(status::Options),
     /// Shows the calls that wait for a person's approval.
     Approvals(approvals::List),
     /// Lets a call run that waits for approval, or the next such call.
     Approve(approvals::Approve),
     /// Refuses a call that waits for approval.
     Deny(approvals::Deny),
+    /// Shows which tools are left alone because they fail, and opens or resets their breakers.
+    Breaker(breaker::Options),
     /// Forgives a tool what counts against it, so that it is trusted again.
     Reset(reset::Options),
     /// Says of a call whose outcome is unknown whether it ran.
     Resolve(resolve::Options),
+    /// Forgets calls, so that they run when they come again.
+    Flush(flush::Options),
+    /// Shows what happens, as it happens.
+    Tail(tail::Options),
+    /// Looks at everything that one trips over: configuration, state, servers, clients.
+    Doctor(doctor::Options),
+    /// Measures your own server, alone and behind us.
+    Bench(bench::Options),
     /// Looks into the configuration.
     #[command(subcommand)]
     Config(config::Config),
+    /// Writes what a shell needs to complete our command lines.
+    Completions(completions::Options),
 }
 
 /// Does what the command line says. To be called before anything else.
@@ -93,6 +127,13 @@ pub fn main() -> ExitCode {
         Command::Approvals(options) => approvals::list(&options),
         Command::Approve(options) => approvals::approve(&options),
         Command::Deny(options) => approvals::deny(&options),
+        Command::Status(options) => status::run(&options),
+        Command::Breaker(options) => breaker::run(&options),
+        Command::Flush(options) => flush::run(&options),
+        Command::Tail(options) => tail::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Bench(options) => bench::run(&options),
+        Command::Completions(options) => completions::run(&options),
         Command::Reset(options) => reset::run(&options),
         Command::Resolve(options) => resolve::run(&options),
         Command::Config(config::Config::Explain(options)) => config::explain(&options),

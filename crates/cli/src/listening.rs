@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use http::Request;
 use http_body_util::Either;
-use steadfast::{Config, Engine, Steadfast};
+use steadfast::{Config, Engine, Plan, Steadfast};
 use steadfast_api::{Api, Around, Shelves};
 use steadfast_core::id::{ActorId, Digest};
 use steadfast_gateway::{Caller, Configured, Connection, Direct, Door, Listener, Pool};
@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin_token;
 use crate::failure::Failure;
+use crate::gateways::{self, Announcement};
 use crate::plain_tools::PlainTools;
 use crate::server_tools::ServerTools;
 
@@ -76,6 +77,7 @@ pub(crate) struct Listened {
     tidying: Vec<JoinHandle<()>>,
     serving: JoinHandle<()>,
     stop: CancellationToken,
+    _announced: Option<Announcement>,
 }
 
 /// How long the last answers may take on their way.
@@ -155,7 +157,8 @@ impl Listened {
         let serving = serve(listener, ServeLimits::default(), service, stop.clone());
         let serving = tokio::spawn(async move { _ = serving.await });
         let engine = steadfast.engine().clone();
-        Ok(Self { engine, address, listeners, direct, tidying, serving, stop })
+        let announced = announce(&steadfast.config(), address);
+        Ok(Self { engine, address, listeners, direct, tidying, serving, stop, _announced: announced })
     }
 
     /// Where clients find the door at this path.
@@ -176,6 +179,12 @@ impl Listened {
         self.direct.close().await;
         let _ = tokio::time::timeout(LAST_WORDS, self.serving).await;
     }
+}
+
+/// Lets the other commands know, where it is known where state is kept.
+fn announce(config: &Config, address: SocketAddr) -> Option<Announcement> {
+    let store = Plan::of(config).ok()?.store();
+    gateways::announce(&gateways::folder(config)?, address, &store)
 }
 
 /// As whom clients use the tools of our own, if they see them. A token lets a client in, and with it the model that uses it:

@@ -2,6 +2,8 @@
 //! plain where it goes elsewhere.
 
 use std::io::{self, IsTerminal, Write};
+use std::pin::pin;
+use std::time::{Duration, Instant};
 
 /// Data: what the command was asked for. That nobody reads it any more is no failure.
 pub(crate) fn say(text: &str) {
@@ -13,29 +15,269 @@ pub(crate) fn say_json(value: &serde_json::Value) {
     say(&format!("{value:#}"));
 }
 
+/// One of many, as JSON on a line of its own. Whether somebody still reads.
+pub(crate) fn say_json_line(value: &serde_json::Value) -> bool {
+    say_line(&value.to_string())
+}
+
+/// A line of something that goes on. Whether somebody still reads.
+pub(crate) fn say_line(text: &str) -> bool {
+    let mut out = io::stdout();
+    writeln!(out, "{text}").and_then(|()| out.flush()).is_ok()
+}
+
 /// Talk: what a person should know.
 pub(crate) fn remark(text: &str) {
-    let _ = writeln!(io::stderr(), "{}", painted(text, &io::stderr()));
+    let _ = writeln!(io::stderr(), "{}", marked(text, Paint::of(&io::stderr())));
 }
 
 /// The text with its marks in colour, where somebody sees it.
-fn painted(text: &str, stream: &impl IsTerminal) -> String {
-    let wanted = stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    if !wanted {
-        return text.to_owned();
-    }
+fn marked(text: &str, paint: Paint) -> String {
     let line = |line: &str| -> String {
-        for (mark, colour) in [("error:", "1;31"), ("note:", "1;33")] {
+        for (mark, look) in [("error:", Look::Bad), ("note:", Look::Warn)] {
             if let Some(rest) = line.strip_prefix(mark) {
-                return format!("\x1b[{colour}m{mark}\x1b[0m{rest}");
+                return format!("{}{rest}", paint.paint(look, mark));
             }
         }
         let margin = line.trim_start();
-        if margin.starts_with("-->") || margin.starts_with('|') {
-            format!("\x1b[2m{line}\x1b[0m")
-        } else {
-            line.to_owned()
-        }
+        let is_excerpt = margin.starts_with("-->") || margin.starts_with('|');
+        paint.paint(if is_excerpt { Look::Dim } else { Look::Plain }, line)
     };
     text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// How a piece of text looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    Plain,
+    Bold,
+    Dim,
+    Good,
+    Warn,
+    Bad,
+}
+
+/// Whether there are colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Paint(bool);
+
+impl Paint {
+    /// As it fits the standard output.
+    pub(crate) fn of_stdout() -> Self {
+        Self::of(&io::stdout())
+    }
+
+    fn of(stream: &impl IsTerminal) -> Self {
+        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self(is_lively(stream) && !unwanted)
+    }
+
+    pub(crate) fn paint(self, look: Look, text: &str) -> String {
+        let code = match look {
+            Look::Plain => return text.to_owned(),
+            Look::Bold => "1",
+            Look::Dim => "2",
+            Look::Good => "32",
+            Look::Warn => "1;33",
+            Look::Bad => "1;31",
+        };
+        if self.0 && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// Whether a person sees the stream, on a terminal that can go back in its line.
+pub(crate) fn is_lively(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Columns and lines of the terminal that the standard output is, if it is one.
+pub(crate) fn size() -> Option<(usize, usize)> {
+    #[cfg(unix)]
+    {
+        let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+        (size.ws_col > 0 && size.ws_row > 0).then(|| (size.ws_col.into(), size.ws_row.into()))
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+/// Text that others chose, without anything that would break a line, colour it, or turn its direction.
+pub(crate) fn clean(text: &str) -> String {
+    let harmless = |letter: char| {
+        let hidden = matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+        if letter.is_control() || hidden { ' ' } else { letter }
+    };
+    text.chars().map(harmless).collect()
+}
+
+/// As much as fits so many columns.
+pub(crate) fn short(text: &str, widest: usize) -> String {
+    let line = clean(text);
+    match line.char_indices().nth(widest) {
+        Some(_) => {
+            let kept: String = line.chars().take(widest.saturating_sub(1)).collect();
+            format!("{}…", kept.trim_end())
+        }
+        None => line,
+    }
+}
+
+/// How long that is, as short as a table wants it.
+pub(crate) fn span(span: Duration) -> String {
+    match span.as_secs() {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds @ 60..3600 => format!("{}m", seconds / 60),
+        seconds @ 3600..172_800 => format!("{}h", seconds / 3600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Rows under a head. A cell is cut where it is wider than anybody reads, the last one where the terminal ends.
+pub(crate) struct Table {
+    head: Vec<&'static str>,
+    rows: Vec<Vec<(Look, String)>>,
+}
+
+/// The widest that a cell of free text gets.
+const WIDEST: usize = 60;
+const GAP: usize = 2;
+
+impl Table {
+    pub(crate) fn new(head: &[&'static str]) -> Self {
+        Self { head: head.to_vec(), rows: Vec::new() }
+    }
+
+    pub(crate) fn row<const N: usize>(&mut self, cells: [(Look, String); N]) {
+        self.rows.push(cells.into_iter().map(|(look, text)| (look, short(&text, WIDEST))).collect());
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The lines, each begun with so many spaces.
+    pub(crate) fn draw(&self, paint: Paint, indent: usize) -> String {
+        let width = |column: usize| {
+            let cells =
+                self.rows.iter().filter_map(|row| row.get(column)).map(|(_, text)| text.chars().count());
+            let head = self.head.get(column).map_or(0, |head| head.len());
+            cells.max().unwrap_or(0).max(head)
+        };
+        let widths: Vec<_> = (0..self.head.len()).map(width).collect();
+        let room = size().map_or(usize::MAX, |(columns, _)| columns);
+        let line = |cells: &mut dyn Iterator<Item = (Look, &str)>| {
+            let (mut line, mut used) = (" ".repeat(indent), indent);
+            for ((look, text), width) in cells.zip(&widths) {
+                let text = short(text, room.saturating_sub(used).max(1));
+                let fill = width.saturating_sub(text.chars().count()) + GAP;
+                line.push_str(&paint.paint(look, &text));
+                line.push_str(&" ".repeat(fill));
+                used += width + GAP;
+            }
+            line.trim_end().to_owned()
+        };
+        let mut lines = vec![line(&mut self.head.iter().map(|head| (Look::Dim, *head)))];
+        lines.extend(
+            self.rows.iter().map(|row| line(&mut row.iter().map(|(look, text)| (*look, text.as_str())))),
+        );
+        lines.join("\n")
+    }
+}
+
+/// Waits for something; if that takes long, a person at a terminal sees what is waited for.
+pub(crate) async fn during<T>(what: &str, doing: impl Future<Output = T>) -> T {
+    let mut doing = pin!(doing);
+    let (began, mut line) = (Instant::now(), Transient::new());
+    for turn in 0_usize.. {
+        tokio::select! {
+            biased;
+            done = &mut doing => return done,
+            () = tokio::time::sleep(TICK) => {}
+        }
+        if began.elapsed() >= LONG {
+            let sign = SPINNER.get(turn % SPINNER.len()).unwrap_or(&' ');
+            line.show(&format!("{sign} {what} {:.0}s", began.elapsed().as_secs_f32()));
+        }
+    }
+    doing.await
+}
+
+/// When something has taken long.
+const LONG: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(100);
+const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
+
+/// How far something is that is known to have an end. Shows nothing in its first second.
+pub(crate) struct Progress {
+    line: Transient,
+    began: Instant,
+    drawn: Option<Instant>,
+    total: usize,
+}
+
+impl Progress {
+    pub(crate) fn of(total: usize) -> Self {
+        Self { line: Transient::new(), began: Instant::now(), drawn: None, total: total.max(1) }
+    }
+
+    pub(crate) fn at(&mut self, done: usize, what: &str) {
+        let fresh = self.drawn.is_some_and(|drawn| drawn.elapsed() < TICK);
+        if self.began.elapsed() < LONG || fresh {
+            return;
+        }
+        self.drawn = Some(Instant::now());
+        let full = (done * BAR / self.total).min(BAR);
+        let (bar, rest) = ("━".repeat(full), "─".repeat(BAR - full));
+        self.line.show(&format!("{bar}{rest} {done}/{} {what}", self.total));
+    }
+}
+
+const BAR: usize = 30;
+
+/// A line on the terminal that is gone when it is not needed any more.
+struct Transient {
+    is_seen: bool,
+    shown: bool,
+}
+
+impl Transient {
+    fn new() -> Self {
+        Self { is_seen: is_lively(&io::stderr()), shown: false }
+    }
+
+    fn show(&mut self, text: &str) {
+        if self.is_seen {
+            self.shown = true;
+            let _ = write!(io::stderr(), "\r\x1b[K{text}").and_then(|()| io::stderr().flush());
+        }
+    }
+}
+
+impl Drop for Transient {
+    fn drop(&mut self) {
+        if self.shown {
+            let _ = write!(io::stderr(), "\r\x1b[K").and_then(|()| io::stderr().flush());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sf_5_what_others_named_cannot_colour_or_turn_a_line() {
+        assert_eq!(clean("a\x1b[31mb\nc\u{202e}d"), "a [31mb c d");
+        assert_eq!(short("abcdef", 4), "abc…");
+        assert_eq!(short("abcd", 4), "abcd");
+    }
+
+    #[test]
+    fn a_table_has_its_columns_under_each_other() {
+        let mut table = Table::new(&["ID", "TOOL"]);
+        table.row([(Look::Plain, "1".to_owned()), (Look::Bad, "bank/pay".to_owned())]);
+        table.row([(Look::Plain, "1234".to_owned()), (Look::Plain, String::new())]);
+        assert_eq!(table.draw(Paint(false), 1), " ID    TOOL\n 1     bank/pay\n 1234");
+        assert!(table.draw(Paint(true), 1).contains("\x1b[1;31mbank/pay\x1b[0m"));
+    }
 }

@@ -1,45 +1,56 @@
 //! `steadfast reset`: a tool is forgiven what counts against it.
 
-use std::time::Duration;
-
 use clap::Args;
-use serde_json::json;
-use steadfast_core::trust::Target;
+use http::StatusCode;
+use serde_json::{Value, json};
 
+use crate::approvals::Whose;
 use crate::failure::Failure;
 use crate::output;
-use crate::sources::Chosen;
-use crate::state::{by_operator, engine, runtime};
+use crate::reach::{self, Ask, Need, Ways, encoded};
+use crate::seen;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    chosen: Chosen,
+    ways: Ways,
+    #[command(flatten)]
+    whose: Whose,
     /// The tool, as SERVER/TOOL or its name alone.
-    tool: String,
-    /// Says it as JSON.
-    #[arg(long)]
-    json: bool,
+    #[arg(required_unless_present = "all")]
+    tool: Option<String>,
+    /// Forgives everything.
+    #[arg(long, conflicts_with = "tool")]
+    all: bool,
 }
 
 /// `steadfast reset`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let tools: Vec<String> = runtime()?.block_on(async {
-        let engine = engine(&options.chosen).await?;
-        let tools = engine.tools_with_a_past(None, &options.tool);
-        for tool in &tools {
-            let reset = engine.reset_trust(None, Target::Tool(tool), &by_operator()).await;
-            reset.map_err(|error| Failure::World(format!("{tool} could not be reset: {error}")))?;
+    let tenant = options.whose.tenant.as_deref();
+    let wanted = options.tool.as_deref().filter(|_| !options.all).unwrap_or("*");
+    let path = format!("/v1/trust/{}/reset", encoded(wanted));
+    let (forgiven, meant) = reach::with(&options.ways, Need::WhatIsThere, async |reach| {
+        match reach.ask(Ask::post(&path, None).with("tenant", tenant)).await {
+            Ok(forgiven) => Ok((forgiven, None)),
+            Err(refused) if refused.is(StatusCode::NOT_FOUND) => {
+                let known = seen::known_tools(reach, tenant).await?;
+                Ok((json!({ "tools": [], "changes": 0 }), seen::meant(wanted, &known).map(str::to_owned)))
+            }
+            Err(refused) => Err(refused.into()),
         }
-        engine.shutdown(Duration::ZERO).await;
-        Ok::<_, Failure>(tools.iter().map(ToString::to_string).collect())
     })?;
-    if options.json {
-        output::say_json(&json!({ "reset": tools }));
+    let tools: Vec<_> = seen::list(&forgiven, "/tools").iter().filter_map(Value::as_str).collect();
+    if options.ways.json {
+        output::say_json(&json!({ "reset": tools, "changes": seen::number(&forgiven, "/changes") }));
+    } else if options.all {
+        output::say("forgiven: everything");
     } else if tools.is_empty() {
-        output::say(&format!("nothing counts against {}", options.tool));
+        output::say(&format!("nothing counts against {wanted}"));
     } else {
-        output::say(&format!("forgiven: {}", tools.join(", ")));
+        output::say(&format!("forgiven: {}", output::clean(&tools.join(", "))));
+    }
+    if let Some(meant) = meant {
+        output::remark(&format!("note: did you mean `{meant}`?"));
     }
     Ok(())
 }

@@ -1,19 +1,18 @@
 //! `steadfast resolve`: somebody found out whether a call ran.
 
 use clap::Args;
-use serde_json::json;
-use steadfast::{Engine, Page, Selection};
-use steadfast_core::dedupe::{Record, RecordState, Resolution};
+use http::StatusCode;
+use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::output;
-use crate::sources::Chosen;
-use crate::state::{by_operator, engine, runtime};
+use crate::reach::{self, Ask, Need, Reach, Ways};
+use crate::seen;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(flatten)]
-    chosen: Chosen,
+    ways: Ways,
     /// The call, as the answer names it that says that its outcome is unknown: twelve digits, or as many as are needed.
     #[arg(value_name = "KEY")]
     key: String,
@@ -23,82 +22,115 @@ pub(crate) struct Options {
     /// It did not run: the next such call does.
     #[arg(long)]
     did_not_run: bool,
-    /// Says it as JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 /// `steadfast resolve`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
-    let resolution = if options.ran { Resolution::Ran } else { Resolution::DidNotRun };
-    let record = runtime()?.block_on(settle(options, resolution))?;
-    if options.json {
-        output::say_json(&json!({
-            "key": record.key.fingerprint(),
-            "tool": record.tool.to_string(),
-            "ran": resolution == Resolution::Ran,
-        }));
-        return Ok(());
+    let record = reach::with(&options.ways, Need::WhatIsThere, async |reach| {
+        let record = find(reach, &options.key, Only::Open).await?.ok_or_else(|| settled(&options.key))?;
+        let tool = record.get("tool").map(seen::tool).unwrap_or_default();
+        if seen::text(&record, "/state") != "unknown" {
+            return Err(Failure::World(format!(
+                "the call of {tool} is still under way: wait until it has ended"
+            )));
+        }
+        let path = format!("/v1/records/{}/resolve", seen::text(&record, "/key"));
+        match reach.ask(Ask::post(&path, Some(json!({ "ran": options.ran })))).await {
+            Ok(_) => Ok(record),
+            Err(refused) if refused.is(StatusCode::NOT_FOUND) => Err(settled(&options.key)),
+            Err(refused) => Err(refused.into()),
+        }
+    })?;
+    let tool = record.get("tool").map(seen::tool).unwrap_or_default();
+    if options.ways.json {
+        let key = seen::text(&record, "/key");
+        let name = key.get(..NAME).unwrap_or_default();
+        output::say_json(&json!({ "key": name, "tool": tool, "ran": options.ran }));
+    } else if options.ran {
+        output::say(&format!("settled: the call of {tool} ran; it is not run again, and its result is lost"));
+    } else {
+        output::say(&format!("settled: the call of {tool} did not run; the next such call does"));
     }
-    output::say(&match resolution {
-        Resolution::Ran => {
-            format!("settled: the call of {} ran; it is not run again, and its result is lost", record.tool)
-        }
-        Resolution::DidNotRun => {
-            format!("settled: the call of {} did not run; the next such call does", record.tool)
-        }
-    });
     Ok(())
 }
 
-async fn settle(options: &Options, resolution: Resolution) -> Result<Record, Failure> {
-    let engine = engine(&options.chosen).await?;
-    let record = find(&engine, &options.key).await?;
-    match engine.resolve(record.key, resolution, &by_operator()).await {
-        Ok(true) => Ok(record),
-        Ok(false) => Err(unknown_no_more(&options.key)),
-        Err(error) => Err(Failure::World(format!("the store did not take it: {error}"))),
-    }
+/// The digits by which answers name a call, and those of a whole key.
+const NAME: usize = 12;
+const WHOLE: usize = 64;
+
+/// Among which records one is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Only {
+    /// Those that run, or of which nobody knows whether they ran.
+    Open,
+    All,
 }
 
-/// The record that is meant, if there is one and only one.
-async fn find(engine: &Engine, key: &str) -> Result<Record, Failure> {
-    let given = key.to_ascii_lowercase();
-    if given.is_empty() || !given.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+/// The record whose key begins with these digits, if there is one and only one.
+pub(crate) async fn find(reach: &Reach, digits: &str, only: Only) -> Result<Option<Value>, Failure> {
+    let given = digits.to_ascii_lowercase();
+    if given.is_empty() || given.len() > WHOLE || !given.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(Failure::Usage(format!(
-            "`{key}` is no name of a call: copy the twelve digits of the answer that says `outcome_unknown`"
+            "`{digits}` is no name of a call: copy the twelve digits of the answer that says `outcome_unknown`"
         )));
     }
-    let selection = Selection { open: true, ..Selection::default() };
-    let (mut after, mut found) = (None, Vec::new());
-    loop {
-        let page = engine.records(&selection, Page { after, limit: PAGE }).await;
-        let page = page.map_err(|error| Failure::World(format!("the store cannot be read: {error}")))?;
-        after = page.last().map(|record| record.key);
-        let is_last = page.len() < PAGE;
-        found.extend(page.into_iter().filter(|record| record.key.0.to_hex().starts_with(&given)));
-        if is_last {
-            break;
-        }
+    // Records come in the order of their keys: those that begin so are next to each other.
+    let mut ask = Ask::get("/v1/records").with("limit", Some("2"));
+    if only == Only::Open {
+        ask = ask.with("open", Some("true"));
     }
-    match (found.pop(), found.is_empty()) {
-        (Some(record), true) if matches!(record.state, RecordState::Unknown) => Ok(record),
-        (Some(record), true) => Err(Failure::World(format!(
-            "the call of {} is still under way: wait until it has ended",
-            record.tool
-        ))),
-        (Some(_), false) => {
-            Err(Failure::Usage(format!("more than one call begins with `{key}`: give more of its digits")))
+    if let Some(before) = before(&given) {
+        ask = ask.with("after", Some(&before));
+    }
+    let page = reach.ask(ask).await?;
+    let mut found =
+        seen::list(&page, "/records").iter().filter(|one| seen::text(one, "/key").starts_with(&given));
+    match (found.next(), found.next()) {
+        (Some(_), Some(_)) => {
+            Err(Failure::Usage(format!("more than one call begins with `{digits}`: give more of its digits")))
         }
-        (None, _) => Err(unknown_no_more(key)),
+        (one, _) => Ok(one.cloned()),
     }
 }
 
-fn unknown_no_more(key: &str) -> Failure {
+/// The key right before all that begin with these digits; nothing if there is none.
+fn before(digits: &str) -> Option<String> {
+    let mut key: Vec<u8> = format!("{digits:0<WHOLE$}").into_bytes();
+    for digit in key.iter_mut().rev() {
+        match *digit {
+            b'0' => *digit = b'f',
+            b'a' => {
+                *digit = b'9';
+                return String::from_utf8(key).ok();
+            }
+            _ => {
+                *digit -= 1;
+                return String::from_utf8(key).ok();
+            }
+        }
+    }
+    None
+}
+
+fn settled(key: &str) -> Failure {
     Failure::World(format!(
         "there is no call `{key}` whose outcome is unknown: it was settled, it was answered late, or it is in another store (`steadfast check` says which one is used here)"
     ))
 }
 
-/// How many records are read at once.
-const PAGE: usize = 1000;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_before_is_the_one_before() {
+        for (digits, start) in [("a1", "a0ff"), ("a", "9fff"), ("10", "0fff"), ("9b0", "9aff"), ("f", "efff")]
+        {
+            let before = before(digits).unwrap();
+            assert!(before.starts_with(start) && before.len() == WHOLE, "{digits}: {before}");
+            assert!(before.as_str() < digits);
+        }
+        assert_eq!(before("000"), None);
+        assert_eq!(before(&format!("{:0>63}1", "")), Some("0".repeat(64)));
+    }
+}

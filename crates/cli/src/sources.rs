@@ -42,6 +42,11 @@ impl Chosen {
         sources
     }
 
+    /// The files that were named.
+    pub(crate) fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
     /// The same, and what clients keep as `mcpServers`: in these files, or in a text that stands there itself. No file that
     /// anybody has begins with a brace.
     pub(crate) fn sources_and(&self, of_clients: &[OsString]) -> Sources {

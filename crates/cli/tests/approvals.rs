@@ -98,7 +98,7 @@ async fn rp_7_what_waits_is_listed_for_people_and_for_programs_without_secrets()
     engine.shutdown(Duration::ZERO).await;
     let waiting = home.waiting();
     assert_eq!(waiting.len(), 2, "{waiting:?}");
-    assert_eq!((&waiting[0]["tool"], &waiting[0]["calls"]), (&"bank/pay".into(), &1.into()));
+    assert_eq!((&waiting[0]["tool"]["tool"], &waiting[0]["askers"]), (&"pay".into(), &1.into()));
     let (out, err, _) = home.run(&["approvals"]);
     let lines: Vec<_> = out.lines().collect();
     assert_eq!(lines.len(), 3, "{out}");

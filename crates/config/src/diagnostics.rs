@@ -154,7 +154,7 @@ fn write_lines(
 }
 
 /// The name that was probably meant.
-pub(crate) fn nearest<'n>(written: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+pub fn nearest<'n>(written: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let folded = |name: &str| name.to_lowercase().replace('-', "_");
     let written = folded(written);
     let mut best: Option<(f64, &str)> = None;

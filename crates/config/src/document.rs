@@ -213,7 +213,7 @@ pub(crate) fn of_environment(environment: &BTreeMap<String, String>, notes: &mut
             let path: Vec<&str> = path.split('.').collect();
             // Variables come in the order of their names, so that STEADFAST_… replaces JAATO_….
             table.insert(&path, node);
-        } else if let Some(own) = name.strip_prefix(OURS).filter(|_| name != CONFIG_VARIABLE) {
+        } else if let Some(own) = name.strip_prefix(OURS).filter(|_| !is_no_setting(name)) {
             let known = known.iter().filter_map(|(variable, _)| variable.strip_prefix(OURS));
             let meant = nearest(own, known).map(|name| format!("; did you mean {OURS}{name}?"));
             let meant = meant.unwrap_or_default();
@@ -223,8 +223,20 @@ pub(crate) fn of_environment(environment: &BTreeMap<String, String>, notes: &mut
     table
 }
 
+fn is_no_setting(name: &str) -> bool {
+    name == CONFIG_VARIABLE || SECRET_VARIABLES.iter().any(|(secret, _)| *secret == name)
+}
+
 /// What the names of our variables begin with.
 const OURS: &str = "STEADFAST_";
+/// Those that are ours and are secrets instead of settings.
+pub(crate) const SECRET_VARIABLES: [(&str, &str); 2] = [
+    ("STEADFAST_TOKEN", "the token that clients of a gateway must send"),
+    (
+        "STEADFAST_ADMIN_TOKEN",
+        "the token of whoever looks after a gateway, instead of the one beside the state file",
+    ),
+];
 const JAATO_WINDOW: &str = "JAATO_RELIABILITY_WINDOW";
 
 /// The variables of others that set one of our settings.

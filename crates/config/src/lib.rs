@@ -52,7 +52,7 @@ mod template;
 mod tool;
 
 pub use config::{Config, DEFAULTS, Shown};
-pub use diagnostics::{ConfigErrors, Problem};
+pub use diagnostics::{ConfigErrors, Problem, nearest};
 pub use global::{
     GatewaySettings, Global, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings,
     OtlpSettings, StoreKind, StoreSettings, TrustStateSettings,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 use steadfast_core::policy::{Profile, ToolClass};
 
 use crate::config::Config;
-use crate::document::FOREIGN_VARIABLES;
+use crate::document::{FOREIGN_VARIABLES, SECRET_VARIABLES};
 use crate::global;
 use crate::policy::{self, Draft, classes};
 use crate::server::{self, ServerDraft};
@@ -287,6 +287,9 @@ fn server_default(setting: &Setting<ServerDraft>) -> String {
 fn variables(page: &mut String) {
     page.push_str(ENVIRONMENT);
     let _ = writeln!(page, "| `{CONFIG_VARIABLE}` | a file to read instead of the project's |");
+    for (variable, meaning) in SECRET_VARIABLES {
+        let _ = writeln!(page, "| `{variable}` | {meaning} |");
+    }
     for (name, path, about) in FOREIGN_VARIABLES {
         let _ = writeln!(page, "| `{name}` | `{path}`: {about} |");
     }

@@ -51,7 +51,7 @@ pub use plan::Plan;
 
 pub use steadfast_config::{
     Config, ConfigErrors, ConfigFile, Explained, Explanation, Flag, GivenText, Isolation, Needed, Problem,
-    Reached, Reload, Server, Sources, Start, StoreKind, Switches, WrittenAt, parse_span,
+    Reached, Reload, Server, Sources, Start, StoreKind, Switches, WrittenAt, nearest, parse_span,
 };
 pub use steadfast_core::key::DedupeMode;
 pub use steadfast_core::{

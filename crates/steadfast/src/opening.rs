@@ -43,6 +43,7 @@ pub struct Opening {
     sources: Sources,
     logging: Logging,
     owns_process: bool,
+    only_looks: bool,
     on_damage: OnDamage,
     hooks: Option<Arc<dyn Hooks>>,
     listeners: Vec<Arc<dyn Listener>>,
@@ -73,6 +74,7 @@ impl Steadfast {
             sources,
             logging: Logging::Nowhere,
             owns_process: false,
+            only_looks: false,
             on_damage: OnDamage::Refuse,
             hooks: None,
             listeners: Vec::new(),
@@ -202,6 +204,13 @@ impl Opening {
         self
     }
 
+    /// No calls will be made: this only looks after what others left. Nothing is pushed to a collector, which would take it
+    /// for one more gateway, and no file is opened for calls that nobody makes.
+    pub fn only_looks(mut self) -> Self {
+        self.only_looks = true;
+        self
+    }
+
     /// What to do with a state file that is damaged or not ours. Without it: opening fails and says what to do.
     pub fn on_damage(mut self, on_damage: OnDamage) -> Self {
         self.on_damage = on_damage;
@@ -238,7 +247,7 @@ impl Opening {
             );
         }
         let (namespace, most_tools) = plan.metrics.clone();
-        let options = Options { namespace, most_tools, logs, otlp: plan.otlp() };
+        let options = Options { namespace, most_tools, logs, otlp: plan.otlp().filter(|_| !self.only_looks) };
         let telemetry = Arc::new(Telemetry::start(options).map_err(OpenError::Otlp)?);
         let recent = Arc::<Recent>::default();
         let mut engine = plan
@@ -248,7 +257,9 @@ impl Opening {
             .policies(Configured(live.clone()))
             .listener(telemetry.clone())
             .listener(recent.clone());
-        if let Some(malformed) = plan.malformed_calls()? {
+        if !self.only_looks
+            && let Some(malformed) = plan.malformed_calls()?
+        {
             engine = engine.listener(Arc::new(malformed));
         }
         for listener in self.listeners {

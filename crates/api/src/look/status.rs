@@ -163,7 +163,7 @@ fn findings(counts: &Counts, store: &StoreSeen, switches: &Switches) -> Vec<Find
             Level::Trouble,
             "tool keeps failing and is left alone",
             "tools keep failing and are left alone",
-            "/v1/breakers shows which; a probe finds out when they are back",
+            "`steadfast breaker` shows which; a probe finds out when they are back",
         ),
         (counts.blocked, Level::Trouble, "tool is blocked", "tools are blocked", "steadfast reset TOOL"),
         (
@@ -185,7 +185,7 @@ fn findings(counts: &Counts, store: &StoreSeen, switches: &Switches) -> Vec<Find
             Level::Attention,
             "breaker is forced open",
             "breakers are forced open",
-            "reset it when its calls may run again",
+            "`steadfast breaker reset KEY` when its calls may run again",
         ),
         (
             counts.stopped_sessions,

@@ -152,15 +152,50 @@ fn handle(place: &Place, original: &Original, deed: Deed, program: &Us) -> Resul
     backup.map(|backup| Done { servers, backup }).map_err(|Trouble(why)| why)
 }
 
+/// How the servers of a client go.
+pub(crate) struct Survey {
+    pub(crate) client: &'static str,
+    pub(crate) path: PathBuf,
+    /// How many go past us, and how many through us; or why that cannot be said.
+    pub(crate) servers: Result<(usize, usize), String>,
+}
+
+/// Looks at the clients of this machine, and changes nothing.
+pub(crate) fn survey() -> Vec<Survey> {
+    let Ok(program) = Us::find() else { return Vec::new() };
+    let mut seen = BTreeSet::new();
+    let mut surveyed = Vec::new();
+    for place in places::known() {
+        let outcome = match files::read(&place.path) {
+            Ok(None) => continue,
+            Ok(Some(original)) if !seen.insert(original.real().to_owned()) => continue,
+            Ok(Some(original)) => handle(&place, &original, Deed::Show, &program),
+            Err(Trouble(why)) => Err(why),
+        };
+        let count = |done: Done| {
+            let ours =
+                done.servers.iter().filter(|server| matches!(server.verdict, Verdict::AsWished)).count();
+            (done.servers.len() - ours, ours)
+        };
+        // Many programs have such a file without a server in it.
+        let servers = outcome.map(count);
+        if servers != Ok((0, 0)) {
+            let client = place.client.map_or("client", Client::title);
+            surveyed.push(Survey { client, path: place.path, servers });
+        }
+    }
+    surveyed
+}
+
 /// This program, as others can start it.
-struct Us {
-    path: String,
+pub(crate) struct Us {
+    pub(crate) path: String,
     /// Whether its name alone leads to it.
-    in_path: bool,
+    pub(crate) in_path: bool,
 }
 
 impl Us {
-    fn find() -> Result<Self, Failure> {
+    pub(crate) fn find() -> Result<Self, Failure> {
         let cannot = |why: String| Failure::World(format!("this program cannot find itself: {why}"));
         let own = env::current_exe().map_err(|error| cannot(error.to_string()))?;
         let search = env::var_os("PATH").unwrap_or_default();

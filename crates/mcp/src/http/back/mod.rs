@@ -26,7 +26,7 @@ use steadfast_core::classify::RetryAfter;
 use self::connect::Address;
 pub use self::connect::BadUrl;
 pub use self::failure::Failure;
-pub use self::plain::{Asked, Origin, Replied, UnderWay};
+pub use self::plain::{Asked, EventFlow, Origin, Replied, UnderWay};
 pub use self::pool::PoolLimits;
 use self::pool::{Pool, Used};
 pub use self::stream::{EventStream, Received};

@@ -7,14 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use http::header::HOST;
+use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 
 use super::connect::{Address, BadUrl};
 use super::failure::Failure;
-use super::pool::Pool;
+use super::pool::{Pool, Used};
 use super::{MOST_OF_AN_ERROR, Read, Settings, TIME_FOR_AN_ERROR, kept, read};
+use crate::sse::{Event, Item, Parser};
 
 /// Scheme, host and port that requests go to. Copies share its connections.
 #[derive(Clone, Debug)]
@@ -76,26 +78,12 @@ impl Origin {
     /// Sends a request and reads its answer. Dropping the future closes the connection; `under_way` says what may have been
     /// sent until then.
     pub async fn send(&self, asked: Asked, under_way: &UnderWay) -> Result<Replied, Failure> {
-        let Asked { method, target, headers, body } = asked;
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = method;
-        *request.uri_mut() = target;
-        *request.headers_mut() = headers;
-        request.headers_mut().insert(HOST, self.host.clone());
+        let request = self.request(asked);
         let (response, used) = self.pool.send_noting(request, under_way).await?;
         let (parts, body) = response.into_parts();
         let (status, headers) = (parts.status, parts.headers);
         if !status.is_success() {
-            // What the status says is enough to go on with; its words are not waited for long.
-            let said = tokio::time::timeout(TIME_FOR_AN_ERROR, read(body, MOST_OF_AN_ERROR)).await;
-            let body = match said {
-                Ok(Ok(Read::Whole(said))) => {
-                    used.done(kept(&headers));
-                    said
-                }
-                Ok(Ok(Read::TooLong) | Err(_)) | Err(_) => Bytes::new(),
-            };
-            return Ok(Replied { status, headers, body });
+            return Ok(unsuccessful(status, headers, body, used).await);
         }
         match read(body, self.longest).await? {
             Read::Whole(body) => {
@@ -107,5 +95,75 @@ impl Origin {
                 Err(Failure::BadAnswer { text })
             }
         }
+    }
+    /// Sends a request whose answer is a stream of server-sent events; any other answer is given as it is.
+    pub async fn follow(&self, asked: Asked) -> Result<Result<EventFlow, Replied>, Failure> {
+        let (response, used) = self.pool.send(self.request(asked)).await?;
+        let (parts, body) = response.into_parts();
+        let (status, headers) = (parts.status, parts.headers);
+        let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if status.is_success() && kind.starts_with("text/event-stream") {
+            return Ok(Ok(EventFlow { body, parser: Parser::new(self.longest), _used: used }));
+        }
+        Ok(Err(unsuccessful(status, headers, body, used).await))
+    }
+
+    fn request(&self, asked: Asked) -> Request<Full<Bytes>> {
+        let Asked { method, target, headers, body } = asked;
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = target;
+        *request.headers_mut() = headers;
+        request.headers_mut().insert(HOST, self.host.clone());
+        request
+    }
+}
+
+/// An answer that is not what was asked for. What the status says is enough to go on with; its words are not waited for long.
+async fn unsuccessful(status: StatusCode, headers: HeaderMap, body: Incoming, used: Used) -> Replied {
+    let said = tokio::time::timeout(TIME_FOR_AN_ERROR, read(body, MOST_OF_AN_ERROR)).await;
+    let body = match said {
+        Ok(Ok(Read::Whole(said))) => {
+            used.done(kept(&headers));
+            said
+        }
+        Ok(Ok(Read::TooLong) | Err(_)) | Err(_) => Bytes::new(),
+    };
+    Replied { status, headers, body }
+}
+
+/// Events as they come, of whatever kind. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct EventFlow {
+    body: Incoming,
+    parser: Parser,
+    _used: Used,
+}
+
+impl EventFlow {
+    /// The next event; `None` when the server has ended the stream. One that is too long is passed over.
+    ///
+    /// Nothing is lost if the future is dropped before it is done.
+    pub async fn next(&mut self) -> Option<Result<Event, Failure>> {
+        loop {
+            match self.parser.next_item() {
+                Some(Item::Event(event)) => return Some(Ok(event)),
+                Some(Item::TooLong) => continue,
+                None => {}
+            }
+            match self.body.frame().await? {
+                Ok(frame) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.parser.push(&data);
+                    }
+                }
+                Err(error) => return Some(Err(Failure::lost(&error))),
+            }
+        }
+    }
+
+    /// The id of the last event that had one.
+    pub fn last_id(&self) -> Option<&str> {
+        self.parser.last_id()
     }
 }

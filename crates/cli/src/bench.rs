@@ -1,0 +1,342 @@
+//! `steadfast bench`: what it costs to stand in front of your own server.
+//!
+//! The server is started twice, once alone and once behind `steadfast wrap`, and both are asked in turn, so that whatever else the
+//! machine does meets both. The gateway keeps its state in a file, as it does in life, but in a folder of its own that is gone
+//! afterwards: nothing of this is in your history.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use http::HeaderMap;
+use serde_json::{Value, json};
+use steadfast::{Reached, nearest};
+use steadfast_process::{Environment, Launch, Patience};
+
+use crate::admin_token::private_folder;
+use crate::behind;
+use crate::failure::Failure;
+use crate::output::{self, Look, Paint, Progress, Table};
+use crate::peer::{Peer, Where};
+use crate::sources::Chosen;
+use crate::state::runtime;
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// A server of the configuration, by its name.
+    #[arg(value_name = "SERVER", conflicts_with_all = ["url", "command"], required_unless_present_any = ["url", "command"])]
+    server: Option<String>,
+    /// Where the server is, if it speaks streamable HTTP.
+    #[arg(long, value_name = "URL", conflicts_with = "command")]
+    url: Option<String>,
+    /// A header that every message to the URL carries, as `NAME: VALUE`; `${VARIABLE}` is taken from the environment.
+    #[arg(long = "header", value_name = "HEADER", requires = "url")]
+    headers: Vec<String>,
+    /// Also calls this tool, twice as often as there are rounds. Whatever it does is done so often: only tools that read.
+    #[arg(long, value_name = "NAME")]
+    tool: Option<String>,
+    /// The arguments of the calls.
+    #[arg(long, value_name = "JSON", requires = "tool", default_value = "{}")]
+    arguments: String,
+    /// How often each is asked.
+    #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rounds: u32,
+    /// Says it as JSON.
+    #[arg(long)]
+    json: bool,
+    /// The command of the server, and its arguments.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One kind of question, and how long each answer took.
+struct Asked {
+    name: &'static str,
+    params: Value,
+    bare: Vec<Duration>,
+    guarded: Vec<Duration>,
+}
+
+/// `steadfast bench`.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let room = Room::make()?;
+    let (bare, guarded) = both(options, &room)?;
+    let mut asked = vec![asked("ping", json!({})), asked("tools/list", json!({}))];
+    if let Some(tool) = &options.tool {
+        let arguments: Value = serde_json::from_str(&options.arguments)
+            .map_err(|error| Failure::Usage(format!("--arguments is no JSON: {error}")))?;
+        asked.push(self::asked("tools/call", json!({ "name": tool, "arguments": arguments })));
+    }
+    let rounds = usize::try_from(options.rounds).unwrap_or(usize::MAX);
+    let name = runtime()?.block_on(measure(options, &bare, &guarded, rounds, &mut asked))?;
+    if options.json {
+        output::say_json(&to_json(&name, rounds, &asked));
+    } else {
+        output::say(&drawn(&name, rounds, &asked));
+    }
+    Ok(())
+}
+
+fn asked(name: &'static str, params: Value) -> Asked {
+    Asked { name, params, bare: Vec::new(), guarded: Vec::new() }
+}
+
+async fn measure(
+    options: &Options,
+    bare: &Where,
+    guarded: &Where,
+    rounds: usize,
+    asked: &mut [Asked],
+) -> Result<String, Failure> {
+    let wrong = |who: &'static str| move |why: String| Failure::World(format!("the server {who}: {why}"));
+    let mut bare =
+        output::during("starting the server", Peer::meet(bare, PATIENCE)).await.map_err(wrong("alone"))?;
+    let met = output::during("starting it behind us", Peer::meet(guarded, PATIENCE)).await;
+    let mut guarded = match met {
+        Ok(guarded) => guarded,
+        Err(why) => {
+            bare.leave().await;
+            return Err(wrong("behind us")(why));
+        }
+    };
+    let name = if bare.name.is_empty() { "the server".to_owned() } else { bare.name.clone() };
+    let done = rounds_of(options, &mut bare, &mut guarded, rounds, asked).await;
+    bare.leave().await;
+    guarded.leave().await;
+    done.map(|()| name)
+}
+
+async fn rounds_of(
+    options: &Options,
+    bare: &mut Peer,
+    guarded: &mut Peer,
+    rounds: usize,
+    asked: &mut [Asked],
+) -> Result<(), Failure> {
+    if let Some(tool) = &options.tool {
+        let listed = bare.request("tools/list", json!({}), PATIENCE).await.map_err(Failure::World)?;
+        let tools = listed.get("tools").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let names: Vec<_> = tools.iter().filter_map(|tool| tool.get("name")?.as_str()).collect();
+        if !names.contains(&tool.as_str()) {
+            let meant =
+                nearest(tool, names.iter().copied()).map(|meant| format!(": did you mean `{meant}`?"));
+            return Err(Failure::Usage(format!(
+                "the server has no tool `{tool}`{}",
+                meant.unwrap_or_default()
+            )));
+        }
+    }
+    let warm_up = (rounds / 10).clamp(1, 50);
+    let mut progress = Progress::of(rounds + warm_up);
+    for round in 0..rounds + warm_up {
+        progress.at(round, "rounds");
+        for one in asked.iter_mut() {
+            let (mut alone, mut behind) = (Duration::ZERO, Duration::ZERO);
+            // Whoever comes first finds the machine as the other left it, so they take turns at that too.
+            for turn in [round % 2, (round + 1) % 2] {
+                let (peer, taken) =
+                    if turn == 0 { (&mut *bare, &mut alone) } else { (&mut *guarded, &mut behind) };
+                let began = Instant::now();
+                peer.request(one.name, one.params.clone(), PATIENCE).await.map_err(Failure::World)?;
+                *taken = began.elapsed();
+            }
+            if round >= warm_up {
+                one.bare.push(alone);
+                one.guarded.push(behind);
+            }
+        }
+    }
+    for one in asked {
+        one.bare.sort();
+        one.guarded.sort();
+    }
+    Ok(())
+}
+
+/// The server alone, and behind us.
+fn both(options: &Options, room: &Room) -> Result<(Where, Where), Failure> {
+    let own = env::current_exe()
+        .map_err(|error| Failure::World(format!("this program cannot find itself: {error}")))?;
+    let mut wrap: Vec<OsString> = vec!["wrap".into()];
+    for file in options.chosen.files() {
+        wrap.extend(["--config".into(), file.into()]);
+    }
+    let (bare, launch) = match (&options.server, &options.url) {
+        (Some(name), _) => {
+            let config = options.chosen.load()?;
+            let server =
+                config.servers().values().find(|server| server.name.as_str() == name).ok_or_else(|| {
+                    let names: Vec<_> = config.servers().keys().map(ToString::to_string).collect();
+                    let meant = nearest(name, names.iter().map(String::as_str))
+                        .map(|meant| format!(": did you mean `{meant}`?"));
+                    Failure::Usage(format!(
+                        "the configuration has no server `{name}`{}",
+                        meant.unwrap_or_default()
+                    ))
+                })?;
+            wrap.extend(["--name".into(), name.into()]);
+            match &server.reach {
+                Reached::Url { url, headers } => {
+                    let sent = behind::sent(headers).map_err(Failure::Configuration)?;
+                    let environment = url_behind(&mut wrap, url.expose(), &sent);
+                    (Where::Url(url.expose().clone(), sent), plain(environment))
+                }
+                Reached::Command { .. } => {
+                    let launch = behind::launch_of_config(server).ok_or_else(|| {
+                        Failure::Configuration(format!("error: [servers.{name}]: the command is empty"))
+                    })?;
+                    wrap.push("--".into());
+                    wrap.push(launch.program.clone());
+                    wrap.extend(launch.args.iter().cloned());
+                    (Where::Started(Box::new(launch.clone()), behind::leash()?), launch)
+                }
+            }
+        }
+        (None, Some(url)) => {
+            let sent = behind::given(&options.headers)?;
+            let environment = url_behind(&mut wrap, url, &sent);
+            (Where::Url(url.clone(), sent), plain(environment))
+        }
+        (None, None) => {
+            let launch = behind::launch_of_command(&options.command)?;
+            wrap.push("--".into());
+            wrap.extend(options.command.iter().cloned());
+            (Where::Started(Box::new(launch.clone()), behind::leash()?), launch)
+        }
+    };
+    let environment = launch
+        .environment
+        .with("STEADFAST_STORE_KIND", "sqlite")
+        .with("STEADFAST_STORE_PATH", &room.0.join("state.db").to_string_lossy());
+    let guarded = Launch {
+        program: own.into(),
+        args: wrap,
+        folder: launch.folder,
+        environment,
+        patience: Patience::default(),
+    };
+    Ok((bare, Where::Started(Box::new(guarded), behind::leash()?)))
+}
+
+/// What `wrap` is told of a server at a URL. The values of headers may be secret: they go through the environment.
+fn url_behind(wrap: &mut Vec<OsString>, url: &str, headers: &HeaderMap) -> Vec<(String, String)> {
+    wrap.extend(["--url".into(), url.into()]);
+    let mut variables = Vec::new();
+    for (number, (name, value)) in headers.iter().enumerate() {
+        let variable = format!("BENCH_HEADER_{number}");
+        wrap.extend(["--header".into(), format!("{name}: ${{{variable}}}").into()]);
+        variables.push((variable, value.to_str().unwrap_or_default().to_owned()));
+    }
+    variables
+}
+
+fn plain(variables: Vec<(String, String)>) -> Launch {
+    let given = variables.into_iter().collect();
+    Launch {
+        program: OsString::new(),
+        args: Vec::new(),
+        folder: None,
+        environment: Environment::inherited_and(env::vars_os(), &given),
+        patience: Patience::default(),
+    }
+}
+
+/// A folder for the state, gone with this.
+struct Room(PathBuf);
+
+impl Room {
+    fn make() -> Result<Self, Failure> {
+        let folder = env::temp_dir().join(format!("steadfast-bench-{}", std::process::id()));
+        let made = private_folder().create(&folder);
+        made.map_err(|error| Failure::World(format!("{} cannot be made: {error}", folder.display())))?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(Path::new(&self.0));
+    }
+}
+
+const PERCENTILES: [(&str, usize); 3] = [("p50", 50), ("p95", 95), ("p99", 99)];
+
+/// The time within which so many of a hundred answers came.
+fn percentile(sorted: &[Duration], of_hundred: usize) -> Duration {
+    let place = (sorted.len() * of_hundred).div_ceil(100).saturating_sub(1);
+    sorted.get(place).or(sorted.last()).copied().unwrap_or_default()
+}
+
+fn drawn(name: &str, rounds: usize, asked: &[Asked]) -> String {
+    let paint = Paint::of_stdout();
+    let mut table = Table::new(&["ASKED", "", "ALONE", "BEHIND US", "DIFFERENCE"]);
+    for one in asked {
+        for (row, (percent, of_hundred)) in PERCENTILES.into_iter().enumerate() {
+            let (bare, guarded) = (percentile(&one.bare, of_hundred), percentile(&one.guarded, of_hundred));
+            table.row([
+                (Look::Bold, if row == 0 { one.name.to_owned() } else { String::new() }),
+                (Look::Dim, percent.to_owned()),
+                (Look::Plain, format!("{:>9}", shown(bare))),
+                (Look::Plain, format!("{:>9}", shown(guarded))),
+                (Look::Warn, difference(bare, guarded)),
+            ]);
+        }
+    }
+    format!("{}: {rounds} rounds, each asked in turn\n\n{}", output::clean(name), table.draw(paint, 0))
+}
+
+fn shown(time: Duration) -> String {
+    match time.as_micros() {
+        micros @ 0..10_000 => format!("{micros} µs"),
+        micros => format!(
+            "{:.1} ms",
+            Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).as_secs_f64() * 1000.0
+        ),
+    }
+}
+
+fn difference(bare: Duration, guarded: Duration) -> String {
+    match guarded.checked_sub(bare) {
+        Some(more) => format!("{:>9}", format!("+{}", shown(more))),
+        None => format!("{:>9}", format!("-{}", shown(bare.saturating_sub(guarded)))),
+    }
+}
+
+fn to_json(name: &str, rounds: usize, asked: &[Asked]) -> Value {
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let of = |times: &[Duration]| -> Value {
+        PERCENTILES
+            .iter()
+            .map(|(name, of)| ((*name).to_owned(), micros(percentile(times, *of)).into()))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    let asked: Vec<_> = asked
+        .iter()
+        .map(|one| json!({ "asked": one.name, "bareMicros": of(&one.bare), "guardedMicros": of(&one.guarded) }))
+        .collect();
+    json!({ "server": name, "rounds": rounds, "measured": asked })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_an_answer_that_was_measured() {
+        let times: Vec<_> = (1..=200).map(Duration::from_millis).collect();
+        let of = |percent| percentile(&times, percent).as_millis();
+        assert_eq!((of(50), of(95), of(99)), (100, 190, 198));
+        assert_eq!(percentile(&times[..1], 99).as_millis(), 1);
+        assert_eq!(percentile(&[], 50), Duration::ZERO);
+        assert_eq!(difference(Duration::from_micros(30), Duration::from_micros(10)).trim(), "-20 µs");
+    }
+}

@@ -1,0 +1,183 @@
+//! `steadfast breaker`: which tools are left alone, and the hand that opens or resets a breaker.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use steadfast::id::{Namespace, ToolName, ToolRef};
+use steadfast::{BreakerKey, nearest};
+
+use crate::approvals::{Whose, length};
+use crate::failure::Failure;
+use crate::output::{self, Paint};
+use crate::reach::{self, Ask, Need, Reach, Ways, encoded};
+use crate::{now, seen};
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    deed: Option<Deed>,
+    #[command(flatten)]
+    list: List,
+}
+
+#[derive(Debug, Subcommand)]
+enum Deed {
+    /// Shows how breakers stand; so it is without any of the three.
+    List(List),
+    /// Leaves a tool alone: its calls are refused until the time is over, or until it is reset.
+    Open(Open),
+    /// Lets calls through again, and forgets what was counted.
+    Reset(Reset),
+}
+
+#[derive(Args, Debug)]
+struct List {
+    #[command(flatten)]
+    ways: Ways,
+    #[command(flatten)]
+    whose: Whose,
+}
+
+#[derive(Args, Debug)]
+struct Open {
+    #[command(flatten)]
+    ways: Ways,
+    #[command(flatten)]
+    whose: Whose,
+    /// The breaker: SERVER/TOOL, or a key as the list has it.
+    #[arg(value_name = "KEY")]
+    key: String,
+    /// For so long: `30m`, `8h`. Then one call is let through to find out.
+    #[arg(long = "for", value_name = "DURATION")]
+    span: Option<String>,
+}
+
+#[derive(Args, Debug)]
+struct Reset {
+    #[command(flatten)]
+    ways: Ways,
+    #[command(flatten)]
+    whose: Whose,
+    /// The breaker: SERVER/TOOL, or a key as the list has it.
+    #[arg(value_name = "KEY")]
+    key: String,
+}
+
+/// `steadfast breaker`.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    match &options.deed {
+        None => list(&options.list),
+        Some(Deed::List(list_options)) => list(list_options),
+        Some(Deed::Open(open)) => {
+            if let Some(span) = &open.span {
+                length(span, "breaker")?;
+            }
+            let turn = match &open.span {
+                Some(span) => json!({ "to": "open", "for": span }),
+                None => json!({ "to": "open" }),
+            };
+            let steered = steer(&open.ways, &open.whose, &open.key, turn)?;
+            tell(
+                &open.ways,
+                &steered,
+                &match &open.span {
+                    Some(span) => {
+                        format!("open for {span}: calls are refused, and then one is let through to find out")
+                    }
+                    None => "open: calls are refused until `steadfast breaker reset`".to_owned(),
+                },
+            );
+            Ok(())
+        }
+        Some(Deed::Reset(reset)) => {
+            let steered = steer(&reset.ways, &reset.whose, &reset.key, json!({ "to": "reset" }))?;
+            let forced = seen::text(&steered, "/breaker/forced/by") == "configuration";
+            tell(
+                &reset.ways,
+                &steered,
+                match forced {
+                    true => "reset, but the configuration keeps it open",
+                    false => "closed: calls pass",
+                },
+            );
+            Ok(())
+        }
+    }
+}
+
+fn list(options: &List) -> Result<(), Failure> {
+    let ask = Ask::get("/v1/breakers").with("tenant", options.whose.tenant.as_deref());
+    let breakers = reach::with(&options.ways, Need::WhatIsThere, async |reach| Ok(reach.ask(ask).await?))?;
+    if options.ways.json {
+        output::say_json(&breakers);
+        return Ok(());
+    }
+    let table = seen::breakers(&breakers, now().as_millis(), |_| true);
+    if table.is_empty() {
+        output::say("nothing has been called yet, so there is no breaker");
+    } else {
+        output::say(&table.draw(Paint::of_stdout(), 0));
+    }
+    Ok(())
+}
+
+/// Turns a breaker; gives what became of it.
+fn steer(ways: &Ways, whose: &Whose, written: &str, turn: Value) -> Result<Value, Failure> {
+    let tenant = whose.tenant.as_deref();
+    reach::with(ways, Need::WhatComes, async |reach| {
+        let key = named(reach, tenant, written).await?;
+        let path = format!("/v1/breakers/{}", encoded(&key));
+        Ok(reach.ask(Ask::post(&path, Some(turn)).with("tenant", tenant)).await?)
+    })
+}
+
+/// The breaker that is meant. What nobody knows may be a tool that was not called yet; what looks like one that is known is
+/// more likely a slip.
+async fn named(reach: &Reach, tenant: Option<&str>, written: &str) -> Result<String, Failure> {
+    let breakers = reach.ask(Ask::get("/v1/breakers").with("tenant", tenant)).await?;
+    let keys: Vec<_> = seen::list(&breakers, "/breakers").iter().map(|one| seen::text(one, "/key")).collect();
+    if keys.iter().any(|key| key == written) {
+        return Ok(written.to_owned());
+    }
+    let whole = written.parse::<BreakerKey>().ok().map(|key| key.to_string());
+    let as_tool = || {
+        let (namespace, tool) = written.split_once('/')?;
+        let (namespace, tool) = (Namespace::new(namespace).ok()?, ToolName::new(tool).ok()?);
+        Some(BreakerKey::Tool(ToolRef { namespace, tool }).to_string())
+    };
+    let key = whole.clone().or_else(as_tool);
+    if let Some(key) = key.as_ref().filter(|key| keys.contains(key)) {
+        return Ok(key.clone());
+    }
+    let tools = seen::known_tools(reach, tenant).await?;
+    let meant = seen::meant(written, &tools).map(str::to_owned);
+    let meant = meant.or_else(|| nearest(written, keys.iter().map(String::as_str)).map(str::to_owned));
+    let is_known_tool = tools.iter().any(|tool| tool == written);
+    match (key, meant) {
+        (Some(key), _) if is_known_tool => Ok(key),
+        (None, Some(meant)) => {
+            Err(Failure::Usage(format!("there is no breaker `{written}`: did you mean `{meant}`?")))
+        }
+        (Some(key), Some(meant)) if whole.is_none() => Err(Failure::Usage(format!(
+            "nothing is known of `{written}`: did you mean `{meant}`? If it is right, write `{key}`"
+        ))),
+        (None, None) => Err(Failure::Usage(format!(
+            "`{written}` names no breaker: write SERVER/TOOL, or a key as `steadfast breaker` lists it"
+        ))),
+        (Some(key), _) => {
+            output::remark(&format!("note: nothing is known of {written} yet"));
+            Ok(key)
+        }
+    }
+}
+
+fn tell(ways: &Ways, steered: &Value, said: &str) {
+    if ways.json {
+        output::say_json(steered);
+    } else {
+        output::say(&format!("{} is {said}", seen::text(steered, "/breaker/key")));
+        if seen::text(steered, "/reach") == "only_here" {
+            output::remark("note: the store did not take it; others hear of it when it is back");
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! `steadfast doctor`: everything that one trips over, looked at before one does.
+//!
+//! Each check says how it is in one line, and where it is not well what to do about it. Nothing is changed: no state file is
+//! made, and servers are started only to be greeted.
+
+use std::fs;
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use serde_json::{Value, json};
+use steadfast::{Config, OnDamage, Plan, Reached, Server, StoreKind};
+
+use crate::admin_token;
+use crate::behind;
+use crate::failure::Failure;
+use crate::gateways;
+use crate::import;
+use crate::output::{self, Look, Paint};
+use crate::peer::{Peer, Where};
+use crate::sources::Chosen;
+use crate::state::runtime;
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// Starts and asks no server.
+    #[arg(long)]
+    no_servers: bool,
+    /// Says it as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Ok,
+    /// It works, and somebody should know.
+    Warn,
+    Bad,
+}
+
+/// What one check found.
+struct Check {
+    name: String,
+    level: Level,
+    what: String,
+    /// What to do; nothing where all is well.
+    todo: Option<String>,
+}
+
+#[derive(Default)]
+struct Findings(Vec<Check>);
+
+impl Findings {
+    fn ok(&mut self, name: &str, what: impl Into<String>) {
+        self.0.push(Check { name: name.to_owned(), level: Level::Ok, what: what.into(), todo: None });
+    }
+
+    fn warn(&mut self, name: &str, what: impl Into<String>, todo: impl Into<String>) {
+        let (what, todo) = (what.into(), Some(todo.into()));
+        self.0.push(Check { name: name.to_owned(), level: Level::Warn, what, todo });
+    }
+
+    fn bad(&mut self, name: &str, what: impl Into<String>, todo: impl Into<String>) {
+        let (what, todo) = (what.into(), Some(todo.into()));
+        self.0.push(Check { name: name.to_owned(), level: Level::Bad, what, todo });
+    }
+}
+
+/// `steadfast doctor`.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let found = runtime()?.block_on(examine(options));
+    let worst = found.0.iter().map(|check| check.level).max().unwrap_or(Level::Ok);
+    if options.json {
+        let checks: Vec<_> = found.0.iter().map(Check::to_json).collect();
+        output::say_json(&json!({ "ok": worst != Level::Bad, "checks": checks }));
+    } else {
+        tell(&found, worst);
+    }
+    match worst {
+        Level::Ok => Ok(()),
+        Level::Warn => Err(Failure::Told(3)),
+        Level::Bad => Err(Failure::Told(4)),
+    }
+}
+
+fn tell(found: &Findings, worst: Level) {
+    let paint = Paint::of_stdout();
+    let width = found.0.iter().map(|check| check.name.chars().count()).max().unwrap_or_default();
+    for check in &found.0 {
+        let (look, sign) = match check.level {
+            Level::Ok => (Look::Good, "ok  "),
+            Level::Warn => (Look::Warn, "warn"),
+            Level::Bad => (Look::Bad, "bad "),
+        };
+        let (name, what) = (output::clean(&check.name), output::clean(&check.what));
+        output::say(&format!("{}  {name:width$}  {what}", paint.paint(look, sign)));
+        if let Some(todo) = &check.todo {
+            let before = " ".repeat(width + 8);
+            output::say(&paint.paint(Look::Dim, &format!("{before}→ {}", output::clean(todo))));
+        }
+    }
+    let count = |level| found.0.iter().filter(|check| check.level == level).count();
+    output::say(&match worst {
+        Level::Ok => format!("\n{}", paint.paint(Look::Good, "everything is as it should be")),
+        Level::Warn | Level::Bad => {
+            format!("\n{} to put right, {} to know", count(Level::Bad), count(Level::Warn))
+        }
+    });
+}
+
+impl Check {
+    fn to_json(&self) -> Value {
+        let level = match self.level {
+            Level::Ok => "ok",
+            Level::Warn => "warn",
+            Level::Bad => "bad",
+        };
+        json!({ "name": self.name, "level": level, "what": self.what, "todo": self.todo })
+    }
+}
+
+async fn examine(options: &Options) -> Findings {
+    let mut found = Findings::default();
+    version(&mut found);
+    clock(&mut found);
+    let Some(config) = configuration(&options.chosen, &mut found) else { return found };
+    state_folder(&config, &mut found);
+    store(&config, &mut found).await;
+    gateways_that_run(&config, &mut found);
+    access(&config, &mut found);
+    if config.servers().is_empty() {
+        found.ok("servers", "none are configured; `steadfast wrap -- COMMAND` needs none");
+    }
+    if !options.no_servers {
+        for server in config.servers().values() {
+            greet(server, &mut found).await;
+        }
+    }
+    clients(&mut found);
+    found
+}
+
+fn version(found: &mut Findings) {
+    let own = env!("CARGO_PKG_VERSION");
+    match import::Us::find() {
+        Ok(us) if us.in_path => found.ok("program", format!("steadfast {own}, found by its name")),
+        Ok(us) => match first_in_path() {
+            Some(other) => found.warn(
+                "program",
+                format!("steadfast {own} is {}, but the name leads to {}", us.path, other.display()),
+                "clients that start `steadfast` get the other one: put this one's folder first in PATH",
+            ),
+            None => found.ok("program", format!("steadfast {own} at {}; its folder is not in PATH", us.path)),
+        },
+        Err(_) => {
+            found.warn("program", format!("steadfast {own} cannot find itself"), "start it by its whole path")
+        }
+    }
+}
+
+fn first_in_path() -> Option<PathBuf> {
+    let search = std::env::var_os("PATH")?;
+    std::env::split_paths(&search).map(|folder| folder.join("steadfast")).find(|path| path.is_file())
+}
+
+/// A clock before this was not set yet: 2025.
+const EARLIEST: u64 = 1_735_689_600;
+
+fn clock(found: &mut Findings) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    if now < EARLIEST {
+        found.bad(
+            "clock",
+            "this machine's clock stands before 2025",
+            "set it: records would be forgotten too late",
+        );
+    } else {
+        found.ok("clock", crate::now().to_string());
+    }
+}
+
+fn configuration(chosen: &Chosen, found: &mut Findings) -> Option<Config> {
+    let sources = chosen.sources();
+    let config = match Config::load(&sources) {
+        Ok(config) => config,
+        Err(errors) => {
+            let first =
+                errors.problems().first().map(|problem| problem.what().to_owned()).unwrap_or_default();
+            let count = errors.problems().len();
+            found.bad(
+                "configuration",
+                format!("{count} mistakes, the first: {first}"),
+                "`steadfast check` shows each with its line",
+            );
+            return None;
+        }
+    };
+    let there = sources.files.iter().filter(|file| file.path.exists());
+    let files: Vec<_> = there.map(|file| file.path.display().to_string()).collect();
+    match (files.as_slice(), config.notes()) {
+        ([], []) => found.ok("configuration", "no file; everything is at its default"),
+        (files, []) => found.ok("configuration", files.join(", ")),
+        (_, [first, ..]) => found.warn("configuration", first.clone(), "`steadfast check` shows all notes"),
+    }
+    if let Err(error) = Plan::of(&config) {
+        found.bad("configuration", error.to_string(), "change that setting");
+        return None;
+    }
+    Some(config)
+}
+
+fn state_folder(config: &Config, found: &mut Findings) {
+    let Some(file) = &config.global().store.path else {
+        return found.warn(
+            "state folder",
+            "it is not known where state could be kept",
+            "set HOME or `store.path`",
+        );
+    };
+    let Some(folder) = file.parent() else { return };
+    let Some(there) = folder.ancestors().find(|place| place.is_dir()) else { return };
+    let shown = folder.display();
+    if let Err(error) = is_writable(there) {
+        return found.bad(
+            "state folder",
+            format!("{} cannot be written: {error}", there.display()),
+            "make it writable for yourself, or set `store.path` to another place",
+        );
+    }
+    if there != folder {
+        found.ok("state folder", format!("{shown} will be made"));
+    } else if is_open_to_others(file) {
+        found.warn(
+            "state folder",
+            format!("{} can be read by others on this machine", file.display()),
+            format!("chmod 600 {}", file.display()),
+        );
+    } else {
+        found.ok("state folder", shown.to_string());
+    }
+    match free_space(there) {
+        Some(free) if free < LITTLE => {
+            found.bad(
+                "disk",
+                format!("only {} MiB are free", free >> 20),
+                "make room: a full disk stops the store",
+            );
+        }
+        Some(free) if free < SCARCE => {
+            found.warn("disk", format!("only {} MiB are free", free >> 20), "make room soon")
+        }
+        Some(free) => found.ok("disk", format!("{} GiB are free", free >> 30)),
+        None => {}
+    }
+}
+
+/// Bytes that are too few for a store, and few.
+const LITTLE: u64 = 64 << 20;
+const SCARCE: u64 = 1 << 30;
+
+fn is_writable(folder: &Path) -> io::Result<()> {
+    let probe = folder.join(format!(".steadfast-doctor-{}", std::process::id()));
+    admin_token::private_file().open(&probe)?;
+    fs::remove_file(&probe)
+}
+
+#[cfg(unix)]
+fn is_open_to_others(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o077 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_open_to_others(_: &Path) -> bool {
+    false
+}
+
+#[cfg(unix)]
+fn free_space(folder: &Path) -> Option<u64> {
+    let space = rustix::fs::statvfs(folder).ok()?;
+    Some(space.f_bavail.saturating_mul(space.f_frsize))
+}
+
+#[cfg(not(unix))]
+fn free_space(_: &Path) -> Option<u64> {
+    None
+}
+
+async fn store(config: &Config, found: &mut Findings) {
+    let settings = &config.global().store;
+    let Ok(plan) = Plan::of(config) else { return };
+    let words = plan.store();
+    match (settings.kind, settings.path.as_deref()) {
+        (StoreKind::Memory, _) => {
+            return found.warn(
+                "store",
+                words,
+                "calls are forgotten when the process ends: set `store.kind` to \"sqlite\" to remember them",
+            );
+        }
+        (StoreKind::Sqlite, Some(path)) if !path.exists() => {
+            return found.ok("store", format!("{words} (made at the first start)"));
+        }
+        (StoreKind::Sqlite | StoreKind::Redis, _) => {}
+    }
+    let began = Instant::now();
+    match output::during("opening the store", plan.try_store(OnDamage::Refuse)).await {
+        Ok(_) => found.ok("store", format!("{words}, opened in {}", took(began))),
+        Err(error) => {
+            found.bad("store", error.to_string(), "until then calls that must not run twice are refused")
+        }
+    }
+}
+
+fn gateways_that_run(config: &Config, found: &mut Findings) {
+    let Some(folder) = gateways::folder(config) else { return };
+    let left = gateways::left_behind(&folder);
+    let running = gateways::running(&folder);
+    for gateway in &running {
+        let said = format!("{} (pid {})", gateway.address, gateway.process.pid);
+        if gateway.version == env!("CARGO_PKG_VERSION") {
+            found.ok("gateway", said);
+        } else {
+            found.warn(
+                "gateway",
+                format!(
+                    "{said} is of version {}, this program of {}",
+                    gateway.version,
+                    env!("CARGO_PKG_VERSION")
+                ),
+                "start it again to have both the same",
+            );
+        }
+    }
+    if running.is_empty() {
+        found.ok("gateway", "none listens here now");
+    }
+    if left > 0 {
+        found.warn(
+            "gateway",
+            format!("{left} ended without saying so"),
+            format!("look into their logs; what they left is in {}", folder.display()),
+        );
+    }
+}
+
+fn access(config: &Config, found: &mut Findings) {
+    match admin_token::place(config) {
+        _ if admin_token::given().is_some() => {
+            found.ok("admin token", format!("given by {}", admin_token::VARIABLE))
+        }
+        Some(place) if is_open_to_others(&place) => found.bad(
+            "admin token",
+            format!("{} can be read by others on this machine", place.display()),
+            format!("chmod 600 {}", place.display()),
+        ),
+        Some(place) if place.exists() => found.ok("admin token", place.display().to_string()),
+        Some(_) => found.ok("admin token", "made when a gateway first listens"),
+        None => found.warn(
+            "admin token",
+            "there is no place to keep one",
+            format!("set {}", admin_token::VARIABLE),
+        ),
+    }
+    let listen = config.global().listen;
+    let has_token = std::env::var_os("STEADFAST_TOKEN").is_some_and(|token| !token.is_empty());
+    let is_ours = gateways::folder(config).is_some_and(|folder| {
+        gateways::running(&folder).iter().any(|one| one.address.port() == listen.port())
+    });
+    if !listen.ip().is_loopback() && !has_token {
+        found.bad(
+            "listener",
+            format!("{listen} can be reached from other machines, and no token is set"),
+            "set STEADFAST_TOKEN, or listen on 127.0.0.1; `steadfast serve` will not start so",
+        );
+    } else if is_ours {
+        found.ok("listener", format!("{listen}, in use by a gateway of ours"));
+    } else {
+        match TcpListener::bind(listen) {
+            Ok(_) => found.ok("listener", format!("{listen} is free")),
+            Err(error) => found.warn(
+                "listener",
+                format!("{listen} cannot be used: {error}"),
+                "`steadfast serve --listen 127.0.0.1:0` takes a free one; `listen` sets another",
+            ),
+        }
+    }
+}
+
+/// How long a server may take to greet: some are fetched first.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn greet(server: &Server, found: &mut Findings) {
+    let name = format!("server {}", server.name);
+    let reached = match &server.reach {
+        Reached::Command { .. } => behind::launch_of_config(server)
+            .ok_or_else(|| "the command is empty".to_owned())
+            .and_then(|launch| {
+                Ok(Where::Started(
+                    Box::new(launch),
+                    behind::leash().map_err(|_| "this program cannot find itself".to_owned())?,
+                ))
+            }),
+        Reached::Url { url, headers } => {
+            behind::sent(headers).map(|sent| Where::Url(url.expose().clone(), sent))
+        }
+    };
+    let began = Instant::now();
+    let met = async {
+        let mut peer = Peer::meet(&reached?, PATIENCE).await?;
+        let greeted = began.elapsed();
+        let tools = peer.request("tools/list", json!({}), PATIENCE).await;
+        let called = peer.name.clone();
+        peer.leave().await;
+        let tools = tools?.get("tools").and_then(Value::as_array).map_or(0, Vec::len);
+        Ok::<_, String>((called, tools, greeted))
+    };
+    match output::during(&format!("greeting {}", server.name), met).await {
+        Ok((called, tools, greeted)) => {
+            found.ok(&name, format!("{called} answers after {} ms, {tools} tools", greeted.as_millis()));
+        }
+        Err(why) => {
+            found.bad(&name, why, "try its command or URL alone; `[servers]` of the configuration has it")
+        }
+    }
+}
+
+fn clients(found: &mut Findings) {
+    let surveyed = import::survey();
+    if surveyed.is_empty() {
+        return found.ok("clients", "no configuration of a known client was found");
+    }
+    for survey in surveyed {
+        let name = survey.client;
+        match survey.servers {
+            Err(why) => found.warn(name, format!("{}: {why}", survey.path.display()), "correct it there"),
+            Ok((0, ours)) => {
+                found.ok(name, format!("{}: {ours} servers, all through us", survey.path.display()))
+            }
+            Ok((direct, ours)) => found.ok(
+                name,
+                format!(
+                    "{}: {ours} servers through us, {direct} not (`steadfast import` shows them)",
+                    survey.path.display()
+                ),
+            ),
+        }
+    }
+}
+
+fn took(began: Instant) -> String {
+    format!("{} ms", began.elapsed().as_millis())
+}

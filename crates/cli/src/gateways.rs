@@ -1,0 +1,194 @@
+//! Which gateways run on this state: each that listens lays a small file beside it, in which the other commands find it.
+//!
+//! A file says nothing secret, and proves nothing. Whoever is to be given the admin token must be the process that wrote
+//! it: another one may have been given its port since.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use steadfast::Config;
+use steadfast_core::dedupe::{LeaseSight, Process};
+use steadfast_store::{Neighbours, Sight as _, this_process};
+
+use crate::admin_token::{private_file, private_folder};
+use crate::now;
+
+const FOLDER: &str = "gateways";
+
+/// A gateway as its file tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Announced {
+    /// Where it can be asked.
+    pub(crate) address: SocketAddr,
+    pub(crate) process: Process,
+    pub(crate) started_at_ms: u64,
+    pub(crate) version: String,
+    /// Its store, in words: those that share one know the same.
+    pub(crate) store: String,
+}
+
+/// Takes the file away with it.
+#[derive(Debug)]
+pub(crate) struct Announcement(PathBuf);
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Where the files are. Nothing where it is not known where state is kept.
+pub(crate) fn folder(config: &Config) -> Option<PathBuf> {
+    Some(config.global().store.path.as_ref()?.parent()?.join(FOLDER))
+}
+
+/// Tells the other commands that this process listens there. That it cannot be told is no reason not to.
+pub(crate) fn announce(folder: &Path, address: SocketAddr, store: &str) -> Option<Announcement> {
+    let own = Announced {
+        address,
+        process: this_process(),
+        started_at_ms: now().as_millis(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        store: store.to_owned(),
+    };
+    match write(folder, &own) {
+        Ok(file) => Some(Announcement(file)),
+        Err(error) => {
+            tracing::warn!(
+                event = "gateway.unannounced",
+                folder = %folder.display(),
+                why = %error,
+                "the other commands will not find this gateway; give them its address with --gateway"
+            );
+            None
+        }
+    }
+}
+
+fn write(folder: &Path, own: &Announced) -> io::Result<PathBuf> {
+    private_folder().create(folder)?;
+    let name = format!("{}-{}", own.process.pid, own.address.port());
+    let (file, fresh) = (folder.join(format!("{name}.json")), folder.join(format!("{name}.new")));
+    // Left by one that had our number and died.
+    let _ = fs::remove_file(&fresh);
+    private_file().open(&fresh)?.write_all(own.to_json().to_string().as_bytes())?;
+    fs::rename(&fresh, &file)?;
+    Ok(file)
+}
+
+/// Those that run, the youngest first. Files of those that are gone are taken away.
+pub(crate) fn running(folder: &Path) -> Vec<Announced> {
+    let neighbours = Neighbours::of(this_process());
+    let mut running = Vec::new();
+    for (file, announced) in files(folder) {
+        match announced.as_ref().map(|announced| neighbours.sight(&announced.process)) {
+            Some(LeaseSight::Alive) => running.extend(announced),
+            // Where processes cannot be told apart, whoever answers is believed.
+            Some(LeaseSight::Time) if !cfg!(target_os = "linux") => running.extend(announced),
+            // Before this machine was started again, or in a container: nobody here can say.
+            Some(LeaseSight::Time) | None => {}
+            Some(LeaseSight::Gone) => {
+                let _ = fs::remove_file(file);
+            }
+        }
+    }
+    running.sort_by_key(|announced| std::cmp::Reverse((announced.started_at_ms, announced.process.pid)));
+    running
+}
+
+/// How many files are there of gateways that do not run any more, or of which that cannot be said.
+pub(crate) fn left_behind(folder: &Path) -> usize {
+    let neighbours = Neighbours::of(this_process());
+    let gone = |announced: &Option<Announced>| {
+        announced.as_ref().is_none_or(|announced| neighbours.sight(&announced.process) != LeaseSight::Alive)
+    };
+    files(folder).iter().filter(|(_, announced)| gone(announced)).count()
+}
+
+fn files(folder: &Path) -> Vec<(PathBuf, Option<Announced>)> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let files = files.filter(|file| file.extension().is_some_and(|extension| extension == "json"));
+    files
+        .map(|file| {
+            let text = fs::read_to_string(&file).ok();
+            let announced = text.and_then(|text| Announced::read(&serde_json::from_str(&text).ok()?));
+            (file, announced)
+        })
+        .collect()
+}
+
+impl Announced {
+    fn to_json(&self) -> Value {
+        json!({
+            "address": self.address.to_string(),
+            "pid": self.process.pid,
+            "boot": &*self.process.boot,
+            "started": self.process.started,
+            "startedAtMs": self.started_at_ms,
+            "version": self.version,
+            "store": self.store,
+        })
+    }
+
+    fn read(value: &Value) -> Option<Self> {
+        let text = |name: &str| value.get(name)?.as_str();
+        let number = |name: &str| value.get(name)?.as_u64();
+        Some(Self {
+            address: text("address")?.parse().ok()?,
+            process: Process {
+                boot: text("boot")?.into(),
+                pid: u32::try_from(number("pid")?).ok()?,
+                started: number("started")?,
+            },
+            started_at_ms: number("startedAtMs")?,
+            version: text("version")?.to_owned(),
+            store: text("store")?.to_owned(),
+        })
+    }
+
+    /// Where it is asked from this machine.
+    pub(crate) fn near(&self) -> SocketAddr {
+        let ip = match self.address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ip => ip,
+        };
+        SocketAddr::new(ip, self.address.port())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn sf_7_a_file_is_believed_while_its_process_lives_and_no_longer() {
+        let folder = std::env::temp_dir().join(format!("steadfast-gateways-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        let address = "0.0.0.0:4711".parse().unwrap();
+        let announcement = announce(&folder, address, "sqlite file a").unwrap();
+        let found = running(&folder);
+        assert_eq!((found.len(), found[0].near()), (1, "127.0.0.1:4711".parse().unwrap()), "{found:?}");
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let mode = fs::metadata(&announcement.0).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600);
+        }
+        // Another process with our number, from before.
+        let mut gone = found[0].clone();
+        (gone.process.started, gone.address) = (gone.process.started + 1, "127.0.0.1:4712".parse().unwrap());
+        let left = write(&folder, &gone).unwrap();
+        fs::write(folder.join("odd.json"), "[]").unwrap();
+        assert_eq!(left_behind(&folder), 2);
+        assert_eq!(running(&folder), found);
+        assert!(!left.exists(), "what is gone is taken away");
+        drop(announcement);
+        assert_eq!(running(&folder), []);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,198 @@
+//! What the API tells, as lines for people: read where it is needed, so that a newer gateway may tell more.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use steadfast::nearest;
+
+use crate::failure::Failure;
+use crate::output::{self, Look, Table};
+use crate::reach::{Ask, Reach};
+
+/// The text at this place, without anything that would break a line; nothing if there is none.
+pub(crate) fn text(value: &Value, place: &str) -> String {
+    value.pointer(place).and_then(Value::as_str).map(output::clean).unwrap_or_default()
+}
+
+/// The number at this place.
+pub(crate) fn number(value: &Value, place: &str) -> u64 {
+    value.pointer(place).and_then(Value::as_u64).unwrap_or_default()
+}
+
+/// The list at this place.
+pub(crate) fn list<'v>(value: &'v Value, place: &str) -> &'v [Value] {
+    value.pointer(place).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// A tool as people write it.
+pub(crate) fn tool(value: &Value) -> String {
+    let part = |place: &str| text(value, place);
+    match (part("/namespace"), part("/tool")) {
+        (namespace, tool) if tool.is_empty() => namespace,
+        (namespace, tool) => format!("{namespace}/{tool}"),
+    }
+}
+
+/// How long ago that was; nothing if it never was.
+pub(crate) fn ago(value: &Value, place: &str, now: u64) -> String {
+    let at = value.pointer(place).and_then(Value::as_u64);
+    at.map(|at| format!("{} ago", output::span(Duration::from_millis(now.saturating_sub(at)))))
+        .unwrap_or_default()
+}
+
+/// How long it is until then.
+pub(crate) fn until(value: &Value, place: &str, now: u64) -> Option<String> {
+    let at = value.pointer(place)?.as_u64()?;
+    Some(match at.checked_sub(now) {
+        Some(left) if left > 0 => format!("in {}", output::span(Duration::from_millis(left))),
+        Some(_) | None => "now".to_owned(),
+    })
+}
+
+fn plain(text: impl Into<String>) -> (Look, String) {
+    (Look::Plain, text.into())
+}
+
+/// Requests that wait for a person.
+pub(crate) fn approvals(seen: &Value, now: u64) -> Table {
+    let mut table = Table::new(&["ID", "TOOL", "ASKED", "CALLS", "WHY", "ARGUMENTS"]);
+    for one in list(seen, "/approvals") {
+        let is_blocked = one.get("blocked").and_then(Value::as_bool).unwrap_or_default();
+        let reason = text(one, "/prompt/reason");
+        let why = if is_blocked { (Look::Bad, format!("blocked: {reason}")) } else { plain(reason) };
+        table.row([
+            (Look::Bold, number(one, "/id").to_string()),
+            plain(one.get("tool").map(tool).unwrap_or_default()),
+            plain(ago(one, "/last_asked", now)),
+            plain(number(one, "/askers").to_string()),
+            why,
+            (Look::Dim, text(one, "/shown")),
+        ]);
+    }
+    table
+}
+
+/// Breakers, those first that let nothing through.
+pub(crate) fn breakers(seen: &Value, now: u64, which: impl Fn(&Value) -> bool) -> Table {
+    let mut table = Table::new(&["KEY", "STATE", "SINCE", "FAILED", "WHY", "NEXT PROBE"]);
+    let mut chosen: Vec<_> = list(seen, "/breakers").iter().filter(|breaker| which(breaker)).collect();
+    chosen.sort_by_key(|breaker| !is_open(breaker));
+    for breaker in chosen {
+        let state = text(breaker, "/state");
+        let look = match &*state {
+            "CLOSED" => Look::Good,
+            "HALF_OPEN" => Look::Warn,
+            _ => Look::Bad,
+        };
+        let watched = if text(breaker, "/mode") == "enforce" { "" } else { " (not obeyed)" };
+        let (failed, good) = (number(breaker, "/failures"), number(breaker, "/successes"));
+        table.row([
+            (Look::Bold, text(breaker, "/key")),
+            (look, format!("{}{watched}", state.to_lowercase().replace('_', " "))),
+            plain(ago(breaker, "/since", now)),
+            plain(if failed + good > 0 { format!("{failed} of {}", failed + good) } else { String::new() }),
+            plain(why_open(breaker, now)),
+            plain(until(breaker, "/nextProbeAt", now).unwrap_or_default()),
+        ]);
+    }
+    table
+}
+
+/// Whether calls are refused, or only let through one by one.
+pub(crate) fn is_open(breaker: &Value) -> bool {
+    text(breaker, "/state") != "CLOSED"
+}
+
+fn why_open(breaker: &Value, now: u64) -> String {
+    match (&*text(breaker, "/forced/by"), until(breaker, "/forced/until", now)) {
+        ("hand", Some(end)) => return format!("by hand, ends {end}"),
+        ("hand", None) => return "by hand, until it is reset".to_owned(),
+        ("configuration", _) => return "by the configuration".to_owned(),
+        _ => {}
+    }
+    if !is_open(breaker) {
+        return String::new();
+    }
+    match &*text(breaker, "/openedBy") {
+        "consecutive" => format!("{} failures in a row", number(breaker, "/inARow").max(1)),
+        "rate" => "too many calls fail".to_owned(),
+        "slow" => "answers are too slow".to_owned(),
+        "probe_failed" => "the probe failed".to_owned(),
+        other => other.replace('_', " "),
+    }
+}
+
+/// Whoever is not simply trusted.
+pub(crate) fn trust(seen: &Value, now: u64) -> Table {
+    let mut table = Table::new(&["WHO", "STATE", "SINCE", "WHY"]);
+    for one in list(seen, "/trust") {
+        let state = text(one, "/state");
+        let look = match &*state {
+            "blocked" => Look::Bad,
+            "escalated" => Look::Warn,
+            _ => Look::Plain,
+        };
+        let who = match (text(one, "/plugin_name"), text(one, "/tool_name"), text(one, "/signature")) {
+            (_, tool, _) if tool.is_empty() => text(one, "/domain"),
+            (namespace, tool, signature) if signature.is_empty() => format!("{namespace}/{tool}"),
+            (_, _, signature) => signature,
+        };
+        let since = ["/recovery_started", "/escalated_at", "/last_failure"].map(|place| ago(one, place, now));
+        let since = since.into_iter().find(|since| !since.is_empty()).unwrap_or_default();
+        table.row([(Look::Bold, who), (look, state), plain(since), plain(text(one, "/escalation_reason"))]);
+    }
+    table
+}
+
+/// Whom the guard stops.
+pub(crate) fn stopped(seen: &Value, now: u64) -> Table {
+    let mut table = Table::new(&["CONVERSATION", "TOOL", "WHY", "SINCE", "ENDS"]);
+    for one in list(seen, "/stopped") {
+        let why = match &*text(one, "/layer") {
+            "loop" => format!("failed {} times the same way", number(one, "/count")),
+            "turn_limit" => format!("{} failures in one turn", number(one, "/count")),
+            "repeated_success" => format!("the same success {} times", number(one, "/count")),
+            other => other.replace('_', " "),
+        };
+        let session = text(one, "/session");
+        table.row([
+            (Look::Bold, if session.is_empty() { "(none)".to_owned() } else { session }),
+            plain(one.get("tool").map_or_else(|| "all".to_owned(), tool)),
+            (Look::Warn, why),
+            plain(ago(one, "/since", now)),
+            plain(until(one, "/until", now).unwrap_or_else(|| "with the turn".to_owned())),
+        ]);
+    }
+    table
+}
+
+/// The tools that anything is known of.
+pub(crate) async fn known_tools(reach: &Reach, tenant: Option<&str>) -> Result<Vec<String>, Failure> {
+    let tools = reach.ask(Ask::get("/v1/tools").with("tenant", tenant)).await?;
+    let trust = reach.ask(Ask::get("/v1/trust").with("tenant", tenant)).await?;
+    let of_trust = list(&trust, "/trust").iter().filter_map(|one| {
+        let (namespace, tool) = (text(one, "/plugin_name"), text(one, "/tool_name"));
+        (!tool.is_empty()).then(|| format!("{namespace}/{tool}"))
+    });
+    let mut known: Vec<_> =
+        list(&tools, "/tools").iter().filter_map(|one| one.get("tool")).map(tool).chain(of_trust).collect();
+    known.sort();
+    known.dedup();
+    Ok(known)
+}
+
+/// The name that was probably meant, by its whole or by what stands behind the server.
+pub(crate) fn meant<'n>(written: &str, known: &'n [String]) -> Option<&'n str> {
+    if known.iter().any(|name| name == written) {
+        return None;
+    }
+    if written.contains('/') {
+        return nearest(written, known.iter().map(String::as_str));
+    }
+    let short = |name: &'n String| name.split_once('/').map_or(name.as_str(), |(_, tool)| tool);
+    if known.iter().any(|name| short(name) == written) {
+        return None;
+    }
+    let found = nearest(written, known.iter().map(short))?;
+    known.iter().find(|name| short(name) == found).map(String::as_str)
+}

@@ -1,0 +1,306 @@
+//! `steadfast status`: is anything wrong, and what needs an answer?
+//!
+//! Everything shown here is what `GET /v1/status` and its neighbours say, so the page and this cannot disagree. Several gateways
+//! that share a store know the same of it; what is only of one process (calls that run, conversations that are stopped) is
+//! asked of each.
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::failure::Failure;
+use crate::output::{self, Look, Paint, Table};
+use crate::reach::{Ask, Gateway, Need, Reach, Ways};
+use crate::seen::{self, list, number, text};
+use crate::state::runtime;
+use crate::{now, stop};
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    ways: Ways,
+    /// Shows it again every second, until Ctrl-C; where the output is no terminal, whenever something changed.
+    #[arg(long)]
+    watch: bool,
+}
+
+/// What was seen in one look.
+struct Seen {
+    /// What is shown as JSON.
+    status: Value,
+    /// The same of the other gateways, with their names.
+    others: Vec<(String, Value)>,
+    approvals: Value,
+    breakers: Value,
+    trust: Value,
+    guard: Value,
+    /// Who was asked, in words.
+    asked: Vec<String>,
+    store: String,
+    is_untouched: bool,
+}
+
+/// The exit codes of what was seen.
+const ATTENTION: u8 = 3;
+const TROUBLE: u8 = 4;
+
+/// `steadfast status`.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    runtime()?.block_on(async {
+        if options.watch {
+            return watch(options).await;
+        }
+        let reach = Reach::find(&options.ways, Need::WhatIsThere).await?;
+        let seen = look(&reach).await;
+        reach.close().await;
+        let seen = seen?;
+        if options.ways.json {
+            output::say_json(&seen.status);
+            if !seen.others.is_empty() {
+                let names: Vec<_> = seen.others.iter().map(|(name, _)| name.as_str()).collect();
+                output::remark(&format!(
+                    "note: other gateways run too, ask them with --gateway: {}",
+                    names.join(", ")
+                ));
+            }
+        } else {
+            output::say(&seen.draw(Paint::of_stdout()));
+        }
+        match seen.verdict() {
+            "fine" => Ok(()),
+            "attention" => Err(Failure::Told(ATTENTION)),
+            _ => Err(Failure::Told(TROUBLE)),
+        }
+    })
+}
+
+/// How often it is looked.
+const EVERY: Duration = Duration::from_secs(1);
+
+async fn watch(options: &Options) -> Result<(), Failure> {
+    let stop = stop::asked();
+    let is_lively = output::is_lively(&io::stdout()) && !options.ways.json;
+    let screen = is_lively.then(Screen::open);
+    let mut last = String::new();
+    let mut reach: Option<Reach> = None;
+    let ended = loop {
+        // Gateways come and go while somebody watches.
+        let found = match reach.take() {
+            Some(reach) if reach.gateway().is_none() && !reach.is_untouched => Ok(reach),
+            _ => Reach::find(&options.ways, Need::WhatIsThere).await,
+        };
+        let seen = match found {
+            Ok(found) => {
+                let seen = look(&found).await;
+                reach = Some(found);
+                seen
+            }
+            Err(failure) => Err(failure),
+        };
+        match (seen, &screen) {
+            (Ok(seen), Some(screen)) => screen.show(&seen.draw(Paint::of_stdout())),
+            (Ok(mut seen), None) => {
+                let (drawn, json) = (seen.draw(Paint::of_stdout()), seen.status.clone());
+                seen.status["atMs"] = Value::Null;
+                let now = seen.status.to_string();
+                let heard = now == last
+                    || if options.ways.json {
+                        output::say_json_line(&json)
+                    } else {
+                        output::say_line(&format!("{drawn}\n"))
+                    };
+                last = now;
+                if !heard {
+                    break Ok(());
+                }
+            }
+            (Err(Failure::World(why)), Some(screen)) => screen.show(&why),
+            (Err(failure), _) => break Err(failure),
+        }
+        tokio::select! {
+            () = stop.cancelled() => break Ok(()),
+            () = tokio::time::sleep(EVERY) => {}
+        }
+    };
+    if let Some(reach) = reach {
+        reach.close().await;
+    }
+    ended
+}
+
+/// The whole terminal, given back as it was.
+struct Screen;
+
+impl Screen {
+    fn open() -> Self {
+        let _ = write!(io::stdout(), "\x1b[?1049h\x1b[?25l");
+        Self
+    }
+
+    fn show(&self, text: &str) {
+        let lines = output::size().map_or(usize::MAX, |(_, lines)| lines.saturating_sub(1));
+        let mut frame = "\x1b[H".to_owned();
+        for line in text.lines().take(lines) {
+            frame.push_str(line);
+            frame.push_str("\x1b[K\r\n");
+        }
+        frame.push_str("\x1b[J");
+        let mut out = io::stdout();
+        let _ = out.write_all(frame.as_bytes()).and_then(|()| out.flush());
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let mut out = io::stdout();
+        let _ = write!(out, "\x1b[?25h\x1b[?1049l").and_then(|()| out.flush());
+    }
+}
+
+async fn look(reach: &Reach) -> Result<Seen, Failure> {
+    let mut status = reach.ask(Ask::get("/v1/status")).await?;
+    if reach.is_untouched {
+        status["store"]["kind"] = "sqlite".into();
+    }
+    let mut others = Vec::new();
+    for other in &reach.others {
+        if let Ok(status) = other.ask(Ask::get("/v1/status")).await {
+            others.push((other.name.clone(), status));
+        }
+    }
+    let of = async |counts: &[&str], path: &str| -> Result<Value, Failure> {
+        let any = counts.iter().any(|count| number(&status, &format!("/counts/{count}")) > 0);
+        if any { Ok(reach.ask(Ask::get(path)).await?) } else { Ok(Value::Null) }
+    };
+    Ok(Seen {
+        approvals: of(&["approvals"], "/v1/approvals").await?,
+        breakers: of(&["openBreakers", "forcedBreakers"], "/v1/breakers").await?,
+        trust: of(&["escalated", "recovering", "blocked"], "/v1/trust").await?,
+        guard: of(&["stoppedSessions"], "/v1/guard").await?,
+        asked: reach.gateway().into_iter().chain(&reach.others).map(|gateway| introduced(gateway)).collect(),
+        store: reach.store.clone(),
+        is_untouched: reach.is_untouched,
+        others,
+        status,
+    })
+}
+
+fn introduced(gateway: &Gateway) -> String {
+    match &gateway.announced {
+        None => gateway.name.clone(),
+        Some(announced) => {
+            let up = Duration::from_millis(now().as_millis().saturating_sub(announced.started_at_ms));
+            let other = if announced.version == env!("CARGO_PKG_VERSION") {
+                String::new()
+            } else {
+                format!(", version {}", output::clean(&announced.version))
+            };
+            format!("{} (pid {}, up {}{other})", gateway.name, announced.process.pid, output::span(up))
+        }
+    }
+}
+
+impl Seen {
+    /// The worst of all.
+    fn verdict(&self) -> &str {
+        let all = std::iter::once(&self.status).chain(self.others.iter().map(|(_, status)| status));
+        let verdicts = all.filter_map(|status| status.get("verdict")?.as_str());
+        verdicts
+            .max_by_key(|verdict| {
+                ["fine", "attention"].iter().position(|known| known == verdict).unwrap_or(9)
+            })
+            .unwrap_or("trouble")
+    }
+
+    fn draw(&self, paint: Paint) -> String {
+        let mut lines = vec![self.headline(paint), String::new()];
+        self.findings(paint, &mut lines);
+        let at = number(&self.status, "/atMs");
+        for (title, table) in [
+            ("needs an answer", seen::approvals(&self.approvals, at)),
+            ("left alone", seen::breakers(&self.breakers, at, seen::is_open)),
+            ("not trusted", seen::trust(&self.trust, at)),
+            ("stopped", seen::stopped(&self.guard, at)),
+        ] {
+            section(paint, title, &table, &mut lines);
+        }
+        self.surroundings(paint, &mut lines);
+        lines.join("\n")
+    }
+
+    fn headline(&self, paint: Paint) -> String {
+        let (look, sign, said) = match self.verdict() {
+            "fine" if self.is_untouched => (Look::Good, "●", "nothing has run here yet"),
+            "fine" => (Look::Good, "●", "all is well"),
+            "attention" => (Look::Warn, "▲", "somebody should look"),
+            _ => (Look::Bad, "✖", "calls fail"),
+        };
+        let version = paint.paint(Look::Dim, &format!("steadfast {}", text(&self.status, "/version")));
+        format!("{} {}  {version}", paint.paint(look, sign), paint.paint(look, said))
+    }
+
+    fn findings(&self, paint: Paint, lines: &mut Vec<String>) {
+        let own = list(&self.status, "/findings");
+        let mut all: Vec<(Option<&str>, &Value)> = own.iter().map(|finding| (None, finding)).collect();
+        for (name, status) in &self.others {
+            // What is shared was said already.
+            let new = list(status, "/findings").iter().filter(|finding| !own.contains(finding));
+            all.extend(new.map(|finding| (Some(name.as_str()), finding)));
+        }
+        for (name, finding) in &all {
+            let look = if text(finding, "/level") == "trouble" { Look::Bad } else { Look::Warn };
+            let at = name.map(|name| format!("at {name}: ")).unwrap_or_default();
+            let todo = paint.paint(Look::Dim, &format!("→ {}", text(finding, "/todo")));
+            lines
+                .push(format!("  {}  {todo}", paint.paint(look, &format!("{at}{}", text(finding, "/what")))));
+        }
+        if !all.is_empty() {
+            lines.push(String::new());
+        }
+    }
+
+    fn surroundings(&self, paint: Paint, lines: &mut Vec<String>) {
+        let mut fact = |name: &str, value: &str| {
+            lines.push(format!("  {}  {value}", paint.paint(Look::Dim, &format!("{name:8}"))));
+        };
+        match &*self.asked {
+            [] => fact("gateway", "none listens here; this is what the store knows"),
+            asked => asked.iter().for_each(|gateway| fact("gateway", gateway)),
+        }
+        let missing = if self.is_untouched { " (not there yet)" } else { "" };
+        fact("store", &format!("{}{missing}", output::clean(&self.store)));
+        fact("mode", &mode(&self.status));
+        if !self.asked.is_empty() {
+            let all = std::iter::once(&self.status).chain(self.others.iter().map(|(_, status)| status));
+            let calls: u64 = all.map(|status| number(status, "/counts/openCalls")).sum();
+            fact("calls", &format!("{calls} under way"));
+        }
+    }
+}
+
+fn section(paint: Paint, title: &str, table: &Table, lines: &mut Vec<String>) {
+    if !table.is_empty() {
+        lines.push(format!("  {}", paint.paint(Look::Bold, title)));
+        lines.push(table.draw(paint, 4));
+        lines.push(String::new());
+    }
+}
+
+/// What the switches leave.
+fn mode(status: &Value) -> String {
+    let of = |name: &str| text(status, &format!("/switches/{name}"));
+    let all = match &*of("all") {
+        "off" => return "off: everything passes untouched".to_owned(),
+        "shadow" => "shadow: decides and changes nothing",
+        _ => "enforcing",
+    };
+    let word = |mode: &str| if mode == "off" { "off" } else { "shadow" };
+    let lowered: Vec<_> = ["dedupe", "retry", "breaker", "guard", "trust"]
+        .into_iter()
+        .filter(|name| of(name) != "enforce")
+        .map(|name| format!("{name} {}", word(&of(name))))
+        .collect();
+    if lowered.is_empty() { all.to_owned() } else { format!("{all}, but {}", lowered.join(", ")) }
+}

@@ -140,6 +140,9 @@ impl<'o> Told<'o> {
                 output::remark(&format!("note: {tool} was not called yet; did you mean `{meant}`?"));
             }
         }
+        if calls.is_empty() && self.options.once && !self.options.ways.json {
+            output::remark("nothing was called yet");
+        }
         for (place, call) in calls.iter().enumerate().rev() {
             self.is_new(&of_history(call));
             if place < wanted {

@@ -352,6 +352,7 @@ async fn rp_7_requests_are_answered_through_a_gateway() {
     let engine = home.engine(asks()).await;
     pay(&engine, "ann").await;
     pay(&engine, "bob").await;
+    engine.shutdown(Duration::ZERO).await;
     let gateway = home.gateway(&[]);
     let ids: Vec<_> = home.json(&["approvals"])["approvals"]
         .as_array()

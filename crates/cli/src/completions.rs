@@ -1,6 +1,6 @@
 //! `steadfast completions`: what a shell needs to complete our command lines.
 
-use clap::{Args, CommandFactory as _};
+use clap::{Args, Command, CommandFactory as _};
 use clap_complete::Shell;
 
 use crate::failure::Failure;
@@ -15,8 +15,12 @@ pub(crate) struct Options {
 
 /// `steadfast completions`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let whole = crate::Cli::command();
+    // What help does not show is not for people to type.
+    let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let mut command = Command::new("steadfast").version(env!("CARGO_PKG_VERSION")).subcommands(shown);
     let mut script = Vec::new();
-    clap_complete::generate(options.shell, &mut crate::Cli::command(), "steadfast", &mut script);
+    clap_complete::generate(options.shell, &mut command, "steadfast", &mut script);
     output::say(&String::from_utf8_lossy(&script));
     Ok(())
 }

@@ -68,7 +68,7 @@ fn narrow(explanation: &mut Explanation, wanted: &str) -> Result<(), Failure> {
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     if !explanation.settings.iter().any(fits) {
-        let known = explanation.settings.iter().map(|one| &*one.setting);
+        let known = explanation.settings.iter().map(|one| one.setting);
         let meant = nearest(wanted, known).map(|meant| format!(": did you mean `{meant}`?"));
         return Err(Failure::Usage(format!("no setting is called `{wanted}`{}", meant.unwrap_or_default())));
     }

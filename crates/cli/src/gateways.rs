@@ -155,7 +155,7 @@ impl Announced {
         let ip = match self.address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
             IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-            ip => ip,
+            ip @ (IpAddr::V4(_) | IpAddr::V6(_)) => ip,
         };
         SocketAddr::new(ip, self.address.port())
     }

@@ -164,6 +164,12 @@ pub(crate) fn with<T>(
     })
 }
 
+/// Whether a gateway would be asked now that was not there before.
+pub(crate) fn somebody_listens(ways: &Ways) -> bool {
+    let folder = ways.chosen.load().ok().as_ref().and_then(gateways::folder);
+    ways.gateway.is_none() && folder.is_some_and(|folder| !gateways::running(&folder).is_empty())
+}
+
 impl Reach {
     /// The gateway that was named, the youngest of those that run, or the store.
     pub(crate) async fn find(ways: &Ways, need: Need) -> Result<Self, Failure> {
@@ -255,6 +261,11 @@ impl Reach {
             Way::Gateway(gateway) => Some(gateway),
             Way::Store(_) => None,
         }
+    }
+
+    /// Whether it is the store that is asked, and there is one.
+    pub(crate) fn is_store(&self) -> bool {
+        self.gateway().is_none() && !self.is_untouched
     }
 
     /// Asks, and gives the answer.

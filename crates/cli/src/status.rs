@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::output::{self, Look, Paint, Table};
-use crate::reach::{Ask, Gateway, Need, Reach, Ways};
+use crate::reach::{self, Ask, Gateway, Need, Reach, Ways};
 use crate::seen::{self, list, number, text};
 use crate::state::runtime;
 use crate::{now, stop};
@@ -88,8 +88,13 @@ async fn watch(options: &Options) -> Result<(), Failure> {
     let ended = loop {
         // Gateways come and go while somebody watches.
         let found = match reach.take() {
-            Some(reach) if reach.gateway().is_none() && !reach.is_untouched => Ok(reach),
-            _ => Reach::find(&options.ways, Need::WhatIsThere).await,
+            Some(held) if held.is_store() && !reach::somebody_listens(&options.ways) => Ok(held),
+            old => {
+                if let Some(old) = old {
+                    old.close().await;
+                }
+                Reach::find(&options.ways, Need::WhatIsThere).await
+            }
         };
         let seen = match found {
             Ok(found) => {
@@ -103,7 +108,10 @@ async fn watch(options: &Options) -> Result<(), Failure> {
             (Ok(seen), Some(screen)) => screen.show(&seen.draw(Paint::of_stdout())),
             (Ok(mut seen), None) => {
                 let (drawn, json) = (seen.draw(Paint::of_stdout()), seen.status.clone());
-                seen.status["atMs"] = Value::Null;
+                // The time alone is no change.
+                if let Some(at) = seen.status.pointer_mut("/atMs") {
+                    *at = Value::Null;
+                }
                 let now = seen.status.to_string();
                 let heard = now == last
                     || if options.ways.json {
@@ -161,8 +169,8 @@ impl Drop for Screen {
 
 async fn look(reach: &Reach) -> Result<Seen, Failure> {
     let mut status = reach.ask(Ask::get("/v1/status")).await?;
-    if reach.is_untouched {
-        status["store"]["kind"] = "sqlite".into();
+    if let (true, Some(kind)) = (reach.is_untouched, status.pointer_mut("/store/kind")) {
+        *kind = "sqlite".into();
     }
     let mut others = Vec::new();
     for other in &reach.others {

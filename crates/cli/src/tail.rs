@@ -114,17 +114,55 @@ async fn listen(gateway: Arc<Gateway>, tool: Option<String>, sender: mpsc::Sende
 /// How long a gateway is left alone that does not tell.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What was told, so that nothing is told twice.
+/// What is told.
 struct Told<'o> {
     options: &'o Options,
     paint: Paint,
-    /// Calls by what both sources say of them, and when they were told.
-    calls: BTreeMap<(String, u64, String), u64>,
+    known: Known,
+}
+
+/// Which calls were told, so that none is told twice.
+#[derive(Default)]
+struct Known {
+    /// Those that the history had, by their moment too: a client may use a request's name again.
+    of_history: BTreeMap<(Name, u64), u64>,
+    /// How many more the history had than gateways told of, for each name that both have; and when that was.
+    balance: BTreeMap<Name, (i64, u64)>,
+}
+
+/// What both sources say of a call: its request, how long it took, and how it ended.
+type Name = (String, u64, String);
+
+impl Known {
+    /// Whether the history has never shown this call before.
+    fn is_new(&mut self, name: &Name, arrived: u64, now: u64) -> bool {
+        self.of_history.insert((name.clone(), arrived), now).is_none()
+    }
+
+    /// Whether a call that the history shows for the first time is to be told.
+    fn tell_of_history(&mut self, name: Name, now: u64) -> bool {
+        let (more, at) = self.balance.entry(name).or_default();
+        (*more, *at) = (*more + 1, now);
+        *more > 0
+    }
+
+    /// Whether a call that a gateway tells of is to be told.
+    fn tell_of_gateway(&mut self, name: Name, now: u64) -> bool {
+        let (more, at) = self.balance.entry(name).or_default();
+        (*more, *at) = (*more - 1, now);
+        *more < 0
+    }
+
+    /// Forgets what neither will show again.
+    fn tidy(&mut self, now: u64) {
+        self.of_history.retain(|_, at| *at + 2 * BACK > now);
+        self.balance.retain(|_, (_, at)| *at + 2 * BACK > now);
+    }
 }
 
 impl<'o> Told<'o> {
     fn new(options: &'o Options) -> Self {
-        Self { options, paint: Paint::of_stdout(), calls: BTreeMap::new() }
+        Self { options, paint: Paint::of_stdout(), known: Known::default() }
     }
 
     /// The last calls that are over.
@@ -140,8 +178,11 @@ impl<'o> Told<'o> {
                 output::remark(&format!("note: {tool} was not called yet; did you mean `{meant}`?"));
             }
         }
+        if calls.is_empty() && self.options.once && !self.options.ways.json {
+            output::remark("nothing was called yet");
+        }
         for (place, call) in calls.iter().enumerate().rev() {
-            self.is_new(&of_history(call));
+            self.known.is_new(&of_history(call), number(call, "/arrivedAtMs"), now().as_millis());
             if place < wanted {
                 self.say_call(call);
             }
@@ -152,7 +193,7 @@ impl<'o> Told<'o> {
     /// Calls of the history that nobody told of. Whether somebody still reads.
     async fn catch_up(&mut self, reach: &Reach) -> Result<bool, Failure> {
         let now = now().as_millis();
-        self.calls.retain(|_, at| *at + 2 * BACK > now);
+        self.known.tidy(now);
         let (since, most) = (now.saturating_sub(BACK).to_string(), MOST.to_string());
         let ask = Ask::get("/v1/history")
             .with("tool", self.options.tool.as_deref())
@@ -164,7 +205,10 @@ impl<'o> Told<'o> {
             Err(_) => return Ok(true),
         };
         for call in seen::list(&history, "/calls").iter().rev() {
-            if self.is_new(&of_history(call)) && !self.say_call(call) {
+            let name = of_history(call);
+            let is_told = self.known.is_new(&name, number(call, "/arrivedAtMs"), now)
+                && self.known.tell_of_history(name, now);
+            if is_told && !self.say_call(call) {
                 return Ok(false);
             }
         }
@@ -175,7 +219,7 @@ impl<'o> Told<'o> {
     fn event(&mut self, event: &Value) -> bool {
         let kind = text(event, "/event");
         let is_end = kind == "tool_call_end";
-        if is_end && !self.is_new(&of_event(event)) {
+        if is_end && !self.known.tell_of_gateway(of_event(event), now().as_millis()) {
             return true;
         }
         if !self.options.all && !is_end && !WORTH_TELLING.contains(&&*kind) {
@@ -185,10 +229,6 @@ impl<'o> Told<'o> {
             true => output::say_json_line(event),
             false => output::say_line(&if is_end { self.end(event) } else { self.change(&kind, event) }),
         }
-    }
-
-    fn is_new(&mut self, call: &(String, u64, String)) -> bool {
-        self.calls.insert(call.clone(), now().as_millis()).is_none()
     }
 
     /// A call as the history has it.
@@ -286,12 +326,11 @@ impl How {
     }
 }
 
-/// What both sources say of a call.
-fn of_history(call: &Value) -> (String, u64, String) {
+fn of_history(call: &Value) -> Name {
     (text(call, "/requestId"), number(call, "/tookMs"), text(call, "/status"))
 }
 
-fn of_event(event: &Value) -> (String, u64, String) {
+fn of_event(event: &Value) -> Name {
     (text(event, "/requestId"), number(event, "/elapsedMs"), text(event, "/status"))
 }
 
@@ -356,3 +395,22 @@ const KNOWN: [&str; 11] = [
     "traceId",
     "target",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_told_once_whoever_tells_of_it_first() {
+        let mut known = Known::default();
+        let name = || ("r-1".to_owned(), 0, "success".to_owned());
+        assert!(known.tell_of_gateway(name(), 0), "the gateway is quicker");
+        assert!(known.is_new(&name(), 1, 0) && !known.tell_of_history(name(), 0));
+        assert!(!known.is_new(&name(), 1, 0), "the history shows it again and again");
+        assert!(known.is_new(&name(), 2, 0) && known.tell_of_history(name(), 0), "the history is quicker");
+        assert!(!known.tell_of_gateway(name(), 0));
+        assert!(known.tell_of_gateway(name(), 0), "another call of the same name");
+        known.tidy(2 * BACK);
+        assert!(known.is_new(&name(), 1, 0) && known.tell_of_history(name(), 0), "nothing is kept for ever");
+    }
+}

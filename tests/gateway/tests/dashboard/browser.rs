@@ -37,6 +37,7 @@ impl Browser {
         // The browser that is started by it lives as long as its input does, which ends with this process.
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
+        let input = Mutex::new(child.stdin.take().unwrap());
         thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 let answer: Value = serde_json::from_str(&line).unwrap();
@@ -44,8 +45,9 @@ impl Browser {
                     let _ = waiting.send(answer);
                 }
             }
+            child.wait()
         });
-        Self { input: Mutex::new(child.stdin.take().unwrap()), waiting: &WAITING }
+        Self { input, waiting: &WAITING }
     }
 
     fn ask(&self, mut line: Value) -> Result<Value, String> {

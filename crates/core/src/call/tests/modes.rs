@@ -225,7 +225,7 @@ fn dedupe_in_shadow_tells_what_a_claim_would_have_led_to() {
     let mut world = World::new();
     world.drive(from_envelope(&keyed("k"), &policy), &policy, &at_once(paid()));
     let mut other = from_envelope(&keyed("k"), &policy);
-    other.digest = crate::id::Digest::of(b"other arguments");
+    other.digest = Digest::of(b"other arguments");
     world.drive(other, &policy, &at_once(paid()));
     assert_eq!(would_have(&world), [Shadowed::Refused(Code::IdempotencyConflict)]);
 }
@@ -238,7 +238,7 @@ fn in_shadow_a_trace_is_a_turn_for_the_guard_alone() {
         let mut world = World::new();
         for (number, expected) in [None, shown].into_iter().enumerate() {
             let mut request = request(&policy);
-            request.trace = Some(crate::id::TurnId::new("t").unwrap());
+            request.trace = Some(TurnId::new("t").unwrap());
             let (call, _) = world.begin(request, &policy);
             let turn = call.request().turn.as_ref().map(|turn| turn.as_str());
             assert_eq!(turn, expected, "{mode:?}: call {number}");

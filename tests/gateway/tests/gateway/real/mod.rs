@@ -7,6 +7,7 @@ mod clients;
 mod eras;
 mod everything;
 mod files;
+mod generated;
 mod http;
 mod line;
 mod parity;

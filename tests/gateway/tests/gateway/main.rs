@@ -17,6 +17,7 @@ mod ends;
 mod faults;
 mod guard;
 mod hostile;
+mod load;
 mod matrix;
 mod plain;
 mod raw;

@@ -122,7 +122,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited(exit) => write!(f, "it {exit}"),
-            Self::Condemned { why, .. } => write!(f, "it was ended: {why}"),
+            Self::Condemned { why, exit } => write!(f, "it was ended: {why}; it {exit}"),
             Self::NotStarted { why } => f.write_str(why),
         }
     }

@@ -1,4 +1,4 @@
-// Keeps the page current: by events where the gateway has them, otherwise by asking again and again.
+// Keeps the page current: by events, and while there are none by asking again and again.
 //
 // An event only says that it is worth asking: what is shown always comes from the same answers. A page that nobody sees
 // asks for nothing.
@@ -13,7 +13,7 @@ const AGAIN = 3000;
 // Calls `refresh` whenever something may have changed, never twice at once; it answers "seen", "locked" or "lost". Calls `says`
 // with how the page is kept current.
 export function keep(refresh, says) {
-  let stream = "unknown";
+  let isTold = false;
   let busy = false;
   let wanted = false;
   let timer;
@@ -28,7 +28,7 @@ export function keep(refresh, says) {
     busy = true;
     const came = await refresh();
     busy = false;
-    const told = came === "seen" && stream === "open";
+    const told = came === "seen" && isTold;
     says(came === "seen" ? (told ? "live" : "asking") : came);
     const next = wanted ? GATHER : told ? WITH_EVENTS : EVERY;
     wanted = false;
@@ -46,13 +46,10 @@ export function keep(refresh, says) {
   }
 
   async function listen() {
-    if (stream === "open" || stream === "none" || document.hidden) return;
     try {
       const response = await request("/v1/events", { headers: { accept: "text/event-stream" } });
-      // There are no events here, or not for us: that does not change while the page is open.
-      if (response.status === 404) stream = "none";
       if (!response.ok || !response.body) return void (await response.body?.cancel());
-      stream = "open";
+      isTold = true;
       const reader = response.body.getReader();
       for (;;) {
         const { done } = await reader.read();
@@ -62,8 +59,8 @@ export function keep(refresh, says) {
     } catch {
       // It is tried again below; until then we ask.
     } finally {
-      if (stream === "open") stream = "unknown";
-      if (stream !== "none") setTimeout(listen, AGAIN);
+      isTold = false;
+      setTimeout(listen, AGAIN);
     }
   }
 

@@ -17,7 +17,6 @@ import { setClock, tick } from "./words.js";
 
 const seen = { servers: [] };
 let heavyAt = 0;
-let hasServers = true;
 let isAsking = false;
 
 // What is long is asked for less often, unless it is known to have changed.
@@ -25,7 +24,7 @@ const HEAVY_EVERY = 5000;
 
 async function refresh() {
   try {
-    const [status, approvals, running, history, series, guard, trust] = await Promise.all([
+    const [status, approvals, running, history, series, guard, trust, servers] = await Promise.all([
       get("/v1/status"),
       get("/v1/approvals"),
       get("/v1/running"),
@@ -33,14 +32,15 @@ async function refresh() {
       get("/v1/series"),
       get("/v1/guard"),
       get("/v1/trust"),
+      get("/v1/servers"),
     ]);
     const changed = JSON.stringify(status.counts) !== JSON.stringify(seen.status?.counts);
-    Object.assign(seen, { status, guard, series, approvals: approvals.approvals, running: running.calls, history: history.calls, trust: trust.trust });
+    Object.assign(seen, { status, guard, series, approvals: approvals.approvals, running: running.calls, history: history.calls, trust: trust.trust, servers: servers.servers });
     setClock(status.atMs);
     if (changed || Date.now() - heavyAt > HEAVY_EVERY) {
       heavyAt = Date.now();
-      const [breakers, tools, servers] = await Promise.all([get("/v1/breakers"), get("/v1/tools"), serverList()]);
-      Object.assign(seen, { breakers: breakers.breakers, tools: tools.tools, servers });
+      const [breakers, tools] = await Promise.all([get("/v1/breakers"), get("/v1/tools")]);
+      Object.assign(seen, { breakers: breakers.breakers, tools: tools.tools });
     }
     draw();
     return "seen";
@@ -53,19 +53,6 @@ async function refresh() {
     if (!(error instanceof TypeError) && !(error instanceof Refused)) console.error(error);
     return "lost";
   }
-}
-
-// A gateway that does not tell of its servers still has their names.
-async function serverList() {
-  if (hasServers) {
-    try {
-      return (await get("/v1/servers")).servers;
-    } catch (error) {
-      if (!(error instanceof Refused && error.status === 404)) throw error;
-      hasServers = false;
-    }
-  }
-  return (await get("/v1/config")).servers.map((name) => ({ name }));
 }
 
 // Where strangers may not look the page asks for the token, and not again if that is not wanted.

@@ -3,30 +3,41 @@
 import { h, list, name, shown } from "./dom.js";
 import { count, state, when } from "./words.js";
 
-const LIVES = { running: "fine", ready: "fine", connected: "fine", starting: "attention", restarting: "attention", idle: "off", stopped: "off", failed: "trouble", dead: "trouble" };
+// Each state of a process with the look of it and its words, the worst first.
+const LIVES = {
+  down: ["trouble", "left alone"],
+  backing_off: ["attention", "died, starts again"],
+  starting: ["attention", "starting"],
+  ending: ["attention", "ending"],
+  up: ["fine", "running"],
+  elsewhere: ["fine", "elsewhere"],
+  idle: ["idle", "not running"],
+  closed: ["idle", "not running"],
+};
+const WORST_FIRST = Object.keys(LIVES);
+const worst = (instances) => WORST_FIRST.find((life) => instances.some((instance) => instance.state === life)) ?? "idle";
 
 export function drawServers({ servers }) {
   const body = document.querySelector("#servers .body");
   if (!body.firstChild) body.append(h("ul", { class: "servers" }), h("p", { class: "empty" }));
   const [rows, empty] = body.children;
-  list(rows, servers, (server) => `${server.name}\n${server.session ?? ""}\n${server.pid ?? ""}`, row);
+  list(rows, servers, (server) => server.name, row);
   empty.hidden = servers.length > 0;
-  empty.textContent = "Nothing is known of servers yet. Those behind this gateway appear here, with their restarts and what they last said.";
+  empty.textContent = "No server is behind this gateway. Those of the configuration appear here, with their restarts and what they last said.";
 }
 
-function row(server) {
-  const said = Array.isArray(server.stderr) ? server.stderr.join("\n") : server.stderr;
-  const facts = [
-    server.restarts !== undefined && count(server.restarts, "restart"),
-    server.sinceMs && ["since ", when(server.sinceMs)],
-    server.pid && `process ${server.pid}`,
-    server.sessions !== undefined && count(server.sessions, "session"),
-  ].filter(Boolean);
+function row({ name: server, instances }) {
+  const [which, word] = LIVES[worst(instances)];
+  const restarts = instances.reduce((sum, instance) => sum + instance.restarts, 0);
+  const tools = Math.max(0, ...instances.map((instance) => instance.tools));
+  const facts = [instances.length > 1 && `${instances.length} processes`, count(restarts, "restart"), tools > 0 && count(tools, "tool")];
   return h(
     "li",
     { tabindex: "-1", "data-row": true },
-    h("div", { class: "who" }, server.state && state(LIVES[server.state] ?? "attention", server.state), name(server.name), h("span", { class: "quiet" }, facts.flatMap((fact, at) => (at ? [" · ", fact] : [fact])))),
-    server.why && h("p", { class: "warning" }, shown(server.why)),
-    said && h("details", { "data-hand": "stderr" }, h("summary", {}, "its last words"), h("pre", { class: "sent", tabindex: "0" }, shown(said))),
+    h("div", { class: "who" }, state(which, word), name(server), h("span", { class: "quiet" }, facts.filter(Boolean).join(" · "))),
+    instances.map(({ lastEnd, stderr }, at) => [
+      lastEnd && h("p", { class: "warning" }, shown(lastEnd.why), " ", when(lastEnd.atMs)),
+      stderr.length > 0 && h("details", { "data-hand": `stderr ${at}` }, h("summary", {}, "its last words"), h("pre", { class: "sent", tabindex: "0" }, shown(stderr.join("\n")))),
+    ]),
   );
 }

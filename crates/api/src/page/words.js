@@ -26,6 +26,7 @@ const STATES = {
   enforce: ["●", "good", "enforcing"],
   shadow: ["◐", "wait", "only watching"],
   off: ["○", "bad", "off"],
+  idle: ["○", "plain", "not running"],
 };
 
 export function state(which, word) {

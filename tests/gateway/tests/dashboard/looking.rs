@@ -40,6 +40,7 @@ fn a_quiet_gateway_says_that_all_is_well_and_what_will_be_where() {
         ("#trust", "No tool was called yet"),
         ("#guard", "The guard has not acted"),
         ("#numbers", "Duplicates prevented"),
+        ("#servers", "running"),
         ("#mode", "the sqlite store answers"),
         ("#now", "enforcing"),
     ] {
@@ -228,5 +229,27 @@ fn a_gateway_that_is_gone_is_said_to_be() {
     page.sees("#live", "live");
     drop(gateway);
     page.sees("#live", "no answer");
+    page.close();
+}
+
+#[test]
+fn a_server_that_died_is_seen_with_its_restarts_and_what_it_died_of() {
+    let mut gateway = Gateway::new("died", "");
+    let page = Page::open(gateway.address());
+    page.sees("#servers", "0 restarts");
+    gateway.client.call("pay", json!({ "id": "a", "fault": "die_after" }));
+    gateway.client.call("look", json!({ "id": "b" }));
+    page.sees("#servers", "1 restart");
+    page.sees("#servers .warning", "exit code 4");
+    page.close();
+}
+
+#[test]
+fn the_page_is_told_of_what_happens_and_does_not_have_to_ask() {
+    let mut gateway = Gateway::new("told", "");
+    let page = Page::open(gateway.address());
+    page.sees("#live", "live");
+    gateway.client.call("look", json!({ "id": "a" }));
+    page.sees("#calls", "bank/look");
     page.close();
 }

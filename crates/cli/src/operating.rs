@@ -1,11 +1,5 @@
 //! What the pages for operators tell people to do can be done: the endpoints, commands, metrics and files are there.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test that cannot go on says so by panicking"
-)]
-
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -53,7 +53,6 @@ fn word(state: &State) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 mod tests {
     use steadfast::{Sources, Steadfast};
     use steadfast_core::Timestamp;

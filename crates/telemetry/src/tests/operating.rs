@@ -94,8 +94,11 @@ fn dashboard() -> Vec<Asked> {
     targets.chain(notes).map(asked).collect()
 }
 
-/// The metrics that an expression names, each with what it asks of labels: name, operator, value.
-fn selectors(expression: &str) -> Vec<(&str, Vec<(&str, &str, &str)>)> {
+/// What is asked of a label: its name, the operator, the value.
+type Matcher<'a> = (&'a str, &'a str, &'a str);
+
+/// The metrics that an expression names, each with what it asks of its labels.
+fn selectors(expression: &str) -> Vec<(&str, Vec<Matcher<'_>>)> {
     let mut found = Vec::new();
     let mut rest = expression;
     while let Some(at) = rest.find("steadfast_") {

@@ -71,31 +71,44 @@ fn security(who: Who) -> Value {
 
 /// The answers by status. Where one status can mean several things, or come in several forms, all are in it.
 fn responses(gives: &[Gives], generator: &mut SchemaGenerator) -> Value {
-    let mut responses: BTreeMap<u16, (Vec<&str>, BTreeMap<&str, Vec<Value>>)> = BTreeMap::new();
+    let mut responses: BTreeMap<u16, Meant> = BTreeMap::new();
     for gives in gives {
         let (kind, schema) = match gives.content {
             Content::Json(shape) => ("application/json", shape(generator).to_value()),
             Content::Text(kind) => (kind, json!({ "type": "string" })),
         };
-        let (when, content) = responses.entry(gives.status.as_u16()).or_default();
-        when.push(gives.when);
-        let schemas = content.entry(kind).or_default();
+        let meant = responses.entry(gives.status.as_u16()).or_default();
+        meant.when.push(gives.when);
+        let schemas = meant.content.entry(kind).or_default();
         if !schemas.contains(&schema) {
             schemas.push(schema);
         }
     }
-    let described = |(status, (when, content)): (u16, (Vec<&str>, BTreeMap<&str, Vec<Value>>))| {
-        let content: Map<_, _> =
-            content.into_iter().map(|(kind, schemas)| (kind.to_owned(), one_of(schemas))).collect();
-        (status.to_string(), json!({ "description": when.join("; or "), "content": content }))
-    };
-    responses.into_iter().map(described).collect::<Map<_, _>>().into()
+    responses
+        .into_iter()
+        .map(|(status, meant)| (status.to_string(), meant.described()))
+        .collect::<Map<_, _>>()
+        .into()
 }
 
-fn one_of(mut schemas: Vec<Value>) -> Value {
-    match schemas.len() {
-        1 => json!({ "schema": schemas.remove(0) }),
-        _ => json!({ "schema": { "anyOf": schemas } }),
+/// What one status can mean.
+#[derive(Default)]
+struct Meant {
+    when: Vec<&'static str>,
+    /// The schemas of each media type.
+    content: BTreeMap<&'static str, Vec<Value>>,
+}
+
+impl Meant {
+    fn described(self) -> Value {
+        let schema = |mut schemas: Vec<Value>| match schemas.len() {
+            1 => schemas.remove(0),
+            _ => json!({ "anyOf": schemas }),
+        };
+        let content = self.content.into_iter();
+        let content: Map<_, _> =
+            content.map(|(kind, schemas)| (kind.to_owned(), json!({ "schema": schema(schemas) }))).collect();
+        json!({ "description": self.when.join("; or "), "content": content })
     }
 }
 

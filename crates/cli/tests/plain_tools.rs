@@ -71,7 +71,8 @@ impl Serving {
         let (namespace, name) = tool.split_once('/').unwrap();
         let body = json!({
             "contractVersion": "1.1", "requestId": "r-1", "toolName": name, "toolNamespace": namespace,
-            "target": { "sessionKey": "s-1", "actorId": "ann" },
+            // Each key in a conversation of its own, so that the guard stops none.
+            "target": { "sessionKey": key, "actorId": "ann" },
             "payload": { "version": "1.0", "params": params, "idempotencyKey": key },
         })
         .to_string();
@@ -135,7 +136,8 @@ fn http_tools_and_commands_are_called_without_any_server_and_follow_the_configur
     fs::write(&script, "#!/bin/sh\necho ran >> ledger\ncat\n").unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
     let search = format!(
-        "[store]\nkind = \"memory\"\n[http_tools.search]\nmethod = \"POST\"\nurl = \"http://{address}/search\"\n"
+        "[store]\nkind = \"memory\"\n[tools.\"http/search\"]\nclass = \"read_only\"\n\
+         [http_tools.search]\nmethod = \"POST\"\nurl = \"http://{address}/search\"\n"
     );
     home.write("steadfast.toml", &search);
     let serving = home.serve();
@@ -151,10 +153,9 @@ fn http_tools_and_commands_are_called_without_any_server_and_follow_the_configur
     let mut number = 0;
     let (status, body) = loop {
         number += 1;
-        // Each a call of its own, so that no guard finds a loop in them.
         let params = json!({ "from": "m", "to": "km", "number": number });
         let (status, body) = serving.call("command/convert", &params, &format!("after {number}"));
-        if status != 404 && status != 403 {
+        if status != 404 {
             break (status, body);
         }
         assert!(began.elapsed() < Duration::from_secs(60), "{body}");

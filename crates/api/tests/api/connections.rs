@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use steadfast::output;
+use steadfast_mcp::delivery::GRACE;
 use steadfast_mcp::http::front::{Peer, ServeLimits, serve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -81,10 +82,12 @@ async fn an_answer_is_delivered_when_its_connection_brings_the_next_request() {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&post(&keyed("bank/pay", json!({}), "k"))).await.unwrap();
     assert_eq!(read(&mut stream).await.0, 200);
+    let began = Instant::now();
     assert_eq!(delivered(&world).await, Value::Null, "nobody knows yet");
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").await.unwrap();
     assert_eq!(read(&mut stream).await.0, 200);
     until(async || delivered(&world).await.is_u64()).await;
+    assert!(began.elapsed() < GRACE, "by the request, and not by time");
 }
 
 #[tokio::test]

@@ -74,7 +74,6 @@ pub(crate) fn fits(document: &Value, operation: &Value, status: StatusCode, body
 /// An API with tools of the test, on a clock that the test can advance.
 pub(crate) struct World {
     pub(crate) api: Api,
-    pub(crate) steadfast: Steadfast,
     pub(crate) tools: Arc<Bench>,
     pub(crate) document: Value,
 }
@@ -99,9 +98,9 @@ impl World {
         let steadfast = opening.open().await.unwrap();
         let access = Access { admin: AdminToken::new("person"), ..access };
         let tools = Arc::new(Bench::default());
-        let api = Api::with_tools(steadfast.clone(), access, tools.clone());
+        let api = Api::with_tools(steadfast, access, tools.clone());
         let (_, document) = get(&api, "/openapi.json").await;
-        Self { api, steadfast, tools, document }
+        Self { api, tools, document }
     }
 
     /// A tool that is told which of its runs it is, from 1.

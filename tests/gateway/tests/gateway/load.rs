@@ -66,8 +66,7 @@ impl Till {
             payer.read_exact(&mut vec![0; length]).ok()?;
             let invoice = path.strip_prefix("/pay/")?.to_owned();
             *self.0.lock().entry(invoice).or_default() += 1;
-            let answer =
-                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 13\r\n\r\n{\"paid\":true}";
+            let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 13\r\n\r\n{\"paid\":true}";
             payer.get_mut().write_all(answer.as_bytes()).ok()?;
         }
     }
@@ -94,7 +93,8 @@ fn pays(caller: usize, gateway: SocketAddr, until: Instant) -> BTreeMap<String, 
             "target": { "sessionKey": format!("s-{caller}"), "actorId": "ann" },
             "payload": { "version": "1.0", "params": { "invoice": invoice }, "idempotencyKey": invoice },
         });
-        let request = Request::to(gateway).line("POST /v1/calls HTTP/1.1").header("accept", "application/json");
+        let request =
+            Request::to(gateway).line("POST /v1/calls HTTP/1.1").header("accept", "application/json");
         let request = request.body(envelope.to_string());
         for _ in 0..if number % 5 == 0 { 2 } else { 1 } {
             let said: Value = serde_json::from_slice(&connection.ask(&request)).unwrap();
@@ -126,7 +126,9 @@ fn steers(gateway: SocketAddr, config: &Path, stop: &AtomicBool) -> usize {
             3 => ask("POST /v1/breakers/tool:http:pay", json!({ "to": "open", "for": "50ms" })),
             4 => ask("PUT /v1/switches", json!({ "retry": "off", "trust": "shadow" })),
             5 => ask("POST /v1/breakers/tool:http:pay", json!({ "to": "reset" })),
-            6 => ask("PUT /v1/switches", json!({ "retry": "enforce", "trust": "enforce", "guard": "enforce" })),
+            6 => {
+                ask("PUT /v1/switches", json!({ "retry": "enforce", "trust": "enforce", "guard": "enforce" }))
+            }
             _ => {
                 // Read again while calls are under way. As a whole: half a file is another matter.
                 let text = fs::read_to_string(config).unwrap();
@@ -160,7 +162,10 @@ fn tr_1_two_hundred_at_a_time_lose_nothing_while_somebody_turns_everything() {
     fs::write(&config, tool).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
     command.args(["serve", "--listen", &gateway.to_string()]).current_dir(&folder).env("HOME", &folder);
-    command.env_remove("XDG_STATE_HOME").env("STEADFAST_ADMIN_TOKEN", "person").env("STEADFAST_LOG_LEVEL", "warn");
+    command
+        .env_remove("XDG_STATE_HOME")
+        .env("STEADFAST_ADMIN_TOKEN", "person")
+        .env("STEADFAST_LOG_LEVEL", "warn");
     command.stderr(fs::File::create(folder.join("log")).unwrap()).stdin(Stdio::null());
     let _gateway = Client::over_http(command, gateway);
 

@@ -6,6 +6,7 @@
 //! which is only so on the loopback interface, whoever is on this machine may look; steering needs the admin token even
 //! there, because agents run on this machine too.
 
+use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Uri};
 use steadfast_mcp::http::front::{Names, Principal, Tokens, bearer};
 use subtle::ConstantTimeEq as _;
@@ -71,6 +72,9 @@ impl Access {
     /// Who asks; refused where a page or a name is not ours, and where a token is given that is nobody's.
     pub(crate) fn caller(&self, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
         self.names.admit(uri, headers).map_err(|why| Problem::new(why.status, "forbidden", why.text))?;
+        if !is_of_our_page(headers) {
+            return Err(Problem::forbidden("asked from a page that is not ours"));
+        }
         let Some(given) = bearer(headers) else {
             return Ok(if self.clients.is_none() { Caller::Local } else { Caller::Stranger });
         };
@@ -82,6 +86,15 @@ impl Access {
             None => Err(Problem::unauthorized("this token is not known here")),
         }
     }
+}
+
+/// Whether it was asked by a program, or by the page that we show ourselves. Pages of other programs on this machine pass where
+/// MCP clients are taken, which send what no page can send without asking first; here a page could call a tool blindly.
+fn is_of_our_page(headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(ORIGIN) else { return true };
+    let authority = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, rest)| rest);
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    matches!((authority, host), (Some(authority), Some(host)) if authority.eq_ignore_ascii_case(host))
 }
 
 impl Who {
@@ -113,7 +126,7 @@ impl Who {
 
 #[cfg(test)]
 mod tests {
-    use http::header::{AUTHORIZATION, HOST, ORIGIN};
+    use http::header::AUTHORIZATION;
     use http::{HeaderName, StatusCode};
 
     use super::*;
@@ -180,7 +193,11 @@ mod tests {
         let evil = [(ORIGIN, "https://evil.example"), (AUTHORIZATION, "Bearer person")];
         assert_eq!(ask(&access, Who::Anyone, &evil), Err(StatusCode::FORBIDDEN));
         assert_eq!(ask(&access, Who::Anyone, &[(HOST, "evil.example")]), Err(StatusCode::FORBIDDEN));
-        assert_eq!(ask(&access, Who::Anyone, &[(ORIGIN, "http://localhost:8080")]), Ok(()));
+        assert_eq!(ask(&access, Who::Anyone, &[(ORIGIN, "http://127.0.0.1:8080")]), Ok(()), "our own page");
+        for other in ["http://127.0.0.1:3000", "http://localhost:8080", "null"] {
+            let page = ask(&access, Who::Caller, &[(ORIGIN, other)]);
+            assert_eq!(page, Err(StatusCode::FORBIDDEN), "the page of another program here: {other}");
+        }
     }
 
     #[test]

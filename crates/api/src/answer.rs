@@ -1,15 +1,10 @@
-//! How answers are written, and how what was asked is read.
+//! How answers are written.
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Query};
 use axum::response::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-
-use crate::problem::Problem;
 
 /// An answer in JSON. What is told here changes all the time, so nobody may keep it.
 pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
@@ -32,17 +27,4 @@ pub(crate) fn whole(status: StatusCode, kind: &'static str, body: impl Into<Body
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     response
-}
-
-/// What stands behind the `?`, read as this.
-pub(crate) struct Asked<T>(pub(crate) T);
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let Query(asked) = Query::<T>::try_from_uri(&parts.uri)
-            .map_err(|why| Problem::bad_request(format!("the query cannot be read: {}", why.body_text())))?;
-        Ok(Self(asked))
-    }
 }

@@ -14,9 +14,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use steadfast::{Feed, FeedReader, Happened, Next};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
-use crate::answer::{Asked, whole};
+use crate::answer::whole;
+use crate::asked::Asked;
 use crate::problem::Problem;
 use crate::{Answered, State};
 
@@ -80,8 +81,9 @@ struct Wanted {
 
 /// The next piece of the stream. A connection on which nothing is to be told is kept alive.
 async fn next(reader: &mut FeedReader, wanted: &Wanted) -> Bytes {
+    let silent = Instant::now() + SILENT;
     loop {
-        match timeout(SILENT, reader.next()).await {
+        match timeout_at(silent, reader.next()).await {
             Ok(Next::Happened(line)) if wanted.has(&line) => {
                 let Happened { number, event, text } = &*line;
                 return format!("id: {:x}-{number}\nevent: {event}\ndata: {text}\n\n", wanted.life).into();

@@ -13,10 +13,12 @@
 //! | `look` | what there is to see, as one finds it over HTTP and with the command line |
 //! | `page` | the page for the person who runs it, which shows and steers by the same answers |
 //! | `steer` | what a person changes while it runs |
+//! | `asked` | how what was asked is read |
 //! | `problem`, `answer` | how things are said |
 
 mod access;
 mod answer;
+mod asked;
 pub mod calls;
 mod endpoint;
 mod events;
@@ -33,7 +35,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Request, State as Shared};
+use axum::extract::{Request, State as Shared};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
@@ -52,7 +54,8 @@ pub use problem::{ProblemBody, Wrong};
 pub use shelf::{Found, Run, Shelf, Shelves};
 
 use crate::access::Who;
-use crate::answer::{Asked, json, whole};
+use crate::answer::{json, whole};
+use crate::asked::{Asked, Named};
 use crate::calls::Seal;
 use crate::endpoint::Endpoint;
 use crate::problem::Problem;
@@ -559,7 +562,7 @@ async fn history(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::
     Ok(json(StatusCode::OK, &look::history(&**inner.steadfast.store(), &wanted).await?))
 }
 
-async fn story(Shared(State(inner)): Shared<State>, Path(id): Path<String>) -> Answered {
+async fn story(Shared(State(inner)): Shared<State>, Named(id): Named) -> Answered {
     match look::story(&inner.steadfast, &id).await? {
         Some(story) => Ok(json(StatusCode::OK, &story)),
         None => Err(Problem::no_such("call under this request")),

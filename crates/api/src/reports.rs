@@ -1,7 +1,7 @@
 //! What hosts say of tools that they ran without us, and how well tools do.
 
 use axum::body::Body;
-use axum::extract::{Extension, Path, Request, State as Shared};
+use axum::extract::{Extension, Request, State as Shared};
 use http::StatusCode;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -12,10 +12,11 @@ use steadfast_core::report::{ReportKind, ToolReport};
 use steadfast_core::trust::TrustChange;
 
 use crate::access::Caller;
-use crate::answer::{Asked, json};
+use crate::answer::json;
+use crate::asked::{Asked, Named, body};
 use crate::calls::bound_tenant;
 use crate::problem::Problem;
-use crate::steer::{Whose, body};
+use crate::steer::Whose;
 use crate::{Answered, Inner, State, look};
 
 /// A tool failed.
@@ -113,7 +114,7 @@ async fn take(inner: &Inner, caller: &Caller, whose: Whose, content: Body, kind:
 pub(crate) async fn score(
     Shared(State(inner)): Shared<State>,
     Extension(caller): Extension<Caller>,
-    Path(name): Path<String>,
+    Named(name): Named,
     Asked(whose): Asked<Whose>,
 ) -> Answered {
     let tenant = bound_tenant(&caller, whose.read()?)?;

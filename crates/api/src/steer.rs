@@ -1,12 +1,10 @@
 //! What a person changes while it runs. Every change is in the audit, with who made it.
 
-use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::{FromRequest, FromRequestParts, Path, Request, State as Shared};
+use axum::extract::{FromRequestParts, State as Shared};
 use axum::response::Response;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use schemars::JsonSchema;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use steadfast::approval::{Decided, Decision, Grantor, NotDecided, ParkedId};
 use steadfast::guard::Stopped;
@@ -19,34 +17,11 @@ use steadfast_core::trust::Target;
 use steadfast_executor::{BreakerKey, By, Deed, Done, Steer, Steered, Surface};
 use steadfast_store::{Flush, Selection};
 
-use crate::answer::{Asked, json};
+use crate::answer::json;
+use crate::asked::{Asked, Named, Said};
 use crate::look;
 use crate::problem::Problem;
 use crate::{Answered, State};
-
-/// The most bytes of what is said here.
-const LONGEST: usize = 64 << 10;
-
-/// A body in JSON, read as this.
-pub(crate) struct Said<T>(pub(crate) T);
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
-        let text = body(request.into_body(), LONGEST).await?;
-        let said = serde_json::from_slice(&text);
-        Ok(Self(said.map_err(|error| Problem::bad_request(format!("the body cannot be read: {error}")))?))
-    }
-}
-
-/// The whole of a body, if it is not too long.
-pub(crate) async fn body(body: Body, longest: usize) -> Result<Bytes, Problem> {
-    to_bytes(body, longest).await.map_err(|_| {
-        let message = format!("the body is longer than {longest} bytes, or it was cut off");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
-    })
-}
 
 /// Who steers: whoever has the admin token, by the name that they give.
 pub(crate) struct Admin(By);
@@ -112,7 +87,7 @@ pub struct Answering {
 pub(crate) async fn approve(
     Shared(State(inner)): Shared<State>,
     Admin(by): Admin,
-    Path(id): Path<String>,
+    Named(id): Named,
     Asked(whose): Asked<Whose>,
     Said(answer): Said<Answer>,
 ) -> Answered {
@@ -161,7 +136,7 @@ pub enum Turn {
 pub(crate) async fn breaker(
     Shared(State(inner)): Shared<State>,
     Admin(by): Admin,
-    Path(key): Path<String>,
+    Named(key): Named,
     Asked(whose): Asked<Whose>,
     Said(turn): Said<Turn>,
 ) -> Answered {
@@ -291,7 +266,7 @@ pub struct Forgiven {
 pub(crate) async fn trust(
     Shared(State(inner)): Shared<State>,
     Admin(by): Admin,
-    Path(key): Path<String>,
+    Named(key): Named,
     Asked(whose): Asked<Whose>,
 ) -> Answered {
     let engine = inner.steadfast.engine();
@@ -385,7 +360,7 @@ pub struct Settled {
 pub(crate) async fn resolve(
     Shared(State(inner)): Shared<State>,
     Admin(by): Admin,
-    Path(key): Path<String>,
+    Named(key): Named,
     Said(Settle { ran }): Said<Settle>,
 ) -> Answered {
     let key = read_key(&key).map_err(|_| Problem::no_such("record under this key"))?;

@@ -142,14 +142,18 @@ impl Code {
             Self::InvalidEnvelope | Self::UnsupportedVersion => 400,
             Self::LoopDetected | Self::ToolErrorLimit | Self::ApprovalDenied | Self::ToolBlocked => 403,
             Self::UnknownTool => 404,
-            Self::InFlight | Self::ApprovalRequired | Self::Cancelled | Self::OutcomeUnknown => 409,
+            Self::InFlight
+            | Self::ApprovalRequired
+            | Self::Cancelled
+            | Self::OutcomeUnknown
+            | Self::StuckCall => 409,
             Self::ResultNotKept => 410,
             Self::InvalidArguments | Self::IdempotencyConflict => 422,
             Self::DependencyFailed => 424,
             Self::Overloaded => 429,
             Self::RetryExhausted | Self::UpstreamUnavailable => 502,
             Self::CircuitOpen | Self::StoreUnavailable => 503,
-            Self::Timeout | Self::StuckCall | Self::DeadlineExceeded => 504,
+            Self::Timeout | Self::DeadlineExceeded => 504,
         }
     }
 
@@ -199,7 +203,9 @@ mod tests {
 
     #[test]
     fn what_may_have_had_its_effect_and_must_not_be_repeated_has_no_status_that_programs_repeat() {
-        for code in [Code::OutcomeUnknown, Code::ResultNotKept, Code::Cancelled, Code::ToolError] {
+        for code in
+            [Code::OutcomeUnknown, Code::StuckCall, Code::ResultNotKept, Code::Cancelled, Code::ToolError]
+        {
             assert!(code.http_status() < 500 && code.http_status() != 429, "{code}");
         }
         for code in Code::ALL {

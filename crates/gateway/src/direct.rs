@@ -1,9 +1,11 @@
 //! The tools of servers for callers that speak no MCP, such as those of the HTTP API: to the servers, we are the client.
 //!
-//! Every caller has servers of its own, as every MCP client has; they end when it has wanted nothing of them for a while.
+//! Every caller has servers of its own, as every MCP client has; they end when it has wanted nothing of them for a while, or
+//! when another caller needs the room.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::call::{run, sent};
-use crate::configured::Configured;
+use crate::configured::{Configured, Sharing};
 use crate::pieces::json;
 use crate::server::{FromServer, HANDSHAKE, Handshake, Life, Owner, Server, gone, initialized};
 
@@ -43,19 +45,28 @@ struct Line {
     server: Arc<Server>,
     /// Whether it was greeted. Held while it is, so that it is greeted once.
     greeted: tokio::sync::Mutex<bool>,
-    /// Whether it may have other tools by now than it has listed.
-    is_stale: AtomicBool,
+    /// How often its tools may have become others than it had listed.
+    changes: AtomicU64,
+    /// At which of those changes they were listed last. Held while they are.
+    listed: tokio::sync::Mutex<Option<u64>>,
+    /// When it last failed to say what it has.
+    failed: Mutex<Option<Instant>>,
     calls: AtomicUsize,
     used: Mutex<Instant>,
     kept: Mutex<Option<AbortHandle>>,
 }
 
-/// A tool of a server.
+/// A tool of a server; of none where there is no room for one more.
 #[derive(Clone)]
-pub struct DirectTool(Arc<Line>);
+pub struct DirectTool(Option<Arc<Using>>);
 
-/// How long a call waits for what its server has to say of its tools before it goes on without.
+/// How long a call waits for what its server has to say of its tools before it goes on without. The server is known then
+/// neither to have the tool nor not to, and the tool is taken for one that changes things.
 const LISTED: Duration = Duration::from_secs(10);
+/// How long it is not waited for again after that.
+const LATELY: Duration = Duration::from_secs(30);
+/// The most callers that have a process of a server at a time where the configuration does not say how many.
+const MOST_CALLERS: usize = 64;
 /// The most pages of a list that are read.
 const MOST_PAGES: usize = 64;
 /// A server that nobody used for so long is ended.
@@ -73,16 +84,23 @@ impl Direct {
     /// The tool that a call wants, and what its server says of it. None if there is no such server, or if it is known not
     /// to have such a tool.
     pub async fn find(&self, envelope: &CallEnvelope) -> Option<(DirectTool, Option<Arc<ToolInfo>>)> {
-        let line = self.line(envelope)?;
-        let using = line.used();
-        // One that is not there has its call all the same: how often it is tried and what is said then is for the engine.
-        let listed = timeout(LISTED, line.ready()).await;
-        drop(using);
-        let tool = line.server.catalog.tool(envelope.tool_name.as_str());
-        if tool.is_none() && matches!(listed, Ok(Ok(()))) {
-            return None;
+        let (line, in_the_way) = self.line(envelope)?;
+        if let Some(in_the_way) = in_the_way {
+            in_the_way.stop().await;
         }
-        Some((DirectTool(line), tool))
+        let Some(line) = line else { return Some((DirectTool(None), None)) };
+        let info = || line.server.catalog.tool(envelope.tool_name.as_str());
+        // A call that is not to run at all must not wait for its server: what is known already is enough, and one that did not
+        // say what it has a moment ago is not waited for again.
+        let is_listed = match info() {
+            None if !line.failed_lately() => line.is_listed().await,
+            Some(_) | None => false,
+        };
+        match info() {
+            None if is_listed => None,
+            // One that is not there has its call all the same: how often it is tried and what is said then is for the engine.
+            info => Some((DirectTool(Some(Arc::new(line))), info)),
+        }
     }
 
     /// Ends servers that are not used any more, until it is dropped.
@@ -103,15 +121,35 @@ impl Direct {
         join_all(all.iter().map(|line| line.stop())).await;
     }
 
-    fn line(&self, envelope: &CallEnvelope) -> Option<Arc<Line>> {
+    /// The line of the caller to the server that it wants, where there is such a server. A new one may take the place of one
+    /// that is not in use and is to be stopped then; where all are, there is none.
+    fn line(&self, envelope: &CallEnvelope) -> Option<(Option<Using>, Option<Arc<Line>>)> {
         let configured = self.servers.get(&envelope.tool_namespace)?;
         let target = &envelope.target;
         let whose = Whose { tenant: target.tenant_id.clone(), actor: target.actor_id.clone() };
+        let key = (configured.name.clone(), whose);
         let mut lines = self.lines.lock();
-        let line = lines.entry((configured.name.clone(), whose)).or_insert_with(|| Line::new(configured));
-        // Known before anybody can look for what is not used.
-        *line.used.lock() = Instant::now();
-        Some(line.clone())
+        if let Some(line) = lines.get(&key) {
+            return Some((Some(line.used()), None));
+        }
+        let most = match configured.sharing {
+            Sharing::Shared => MOST_CALLERS,
+            Sharing::PerSession { most } => most,
+        };
+        let of_server = lines.iter().filter(|((server, _), _)| *server == configured.name);
+        let mut in_the_way = None;
+        if of_server.clone().count() >= most {
+            let idle = of_server.filter(|(_, line)| line.calls.load(Ordering::Acquire) == 0);
+            let Some(oldest) = idle.min_by_key(|(_, line)| *line.used.lock()).map(|(key, _)| key.clone())
+            else {
+                return Some((None, None));
+            };
+            in_the_way = lines.remove(&oldest);
+        }
+        let line = Line::new(configured);
+        let using = line.used();
+        lines.insert(key, line);
+        Some((Some(using), in_the_way))
     }
 }
 
@@ -121,7 +159,9 @@ impl Line {
         let line = Arc::new(Self {
             server: server.clone(),
             greeted: tokio::sync::Mutex::new(false),
-            is_stale: AtomicBool::new(true),
+            changes: AtomicU64::new(0),
+            listed: tokio::sync::Mutex::new(None),
+            failed: Mutex::default(),
             calls: AtomicUsize::new(0),
             used: Mutex::new(Instant::now()),
             kept: Mutex::default(),
@@ -131,8 +171,32 @@ impl Line {
         line
     }
 
+    /// Waits a while for what it has to say of its tools. Says whether it has.
+    async fn is_listed(&self) -> bool {
+        let is_listed = matches!(timeout(LISTED, self.ready()).await, Ok(Ok(())));
+        *self.failed.lock() = (!is_listed).then(Instant::now);
+        is_listed
+    }
+
+    fn failed_lately(&self) -> bool {
+        self.failed.lock().is_some_and(|failed| failed.elapsed() < LATELY)
+    }
+
     /// Waits until it knows us, and we know its tools.
     async fn ready(&self) -> Result<(), Fault> {
+        self.greeted().await?;
+        let mut listed = self.listed.lock().await;
+        let changes = self.changes.load(Ordering::Acquire);
+        if *listed != Some(changes) {
+            self.list().await?;
+            // Whoever gives up before this leaves the list to the next.
+            *listed = Some(changes);
+        }
+        Ok(())
+    }
+
+    /// Waits until it knows us.
+    async fn greeted(&self) -> Result<(), Fault> {
         let mut greeted = self.greeted.lock().await;
         if !*greeted {
             match timeout(HANDSHAKE, self.greet()).await {
@@ -140,13 +204,6 @@ impl Line {
                 Err(_) => return Err(gone("the server did not answer the handshake in time")),
             }
             *greeted = true;
-        }
-        if self.is_stale.swap(false, Ordering::AcqRel) {
-            let listed = self.list().await;
-            if listed.is_err() {
-                self.is_stale.store(true, Ordering::Release);
-            }
-            listed?;
         }
         Ok(())
     }
@@ -173,7 +230,14 @@ impl Line {
         for _ in 0..MOST_PAGES {
             let params = cursor.as_ref().map(|cursor| json(&format!(r#"{{"cursor":{}}}"#, cursor.as_str())));
             let request = Message::request(&Id::number(0), "tools/list", params.as_ref());
-            let answer = self.server.send(&request, None).await?.answer().await?;
+            let answered = async { self.server.send(&request, None).await?.answer().await };
+            let answer = match timeout(LISTED, answered).await {
+                Ok(answer) => answer?,
+                Err(_) => return Err(gone("the server did not list its tools in time")),
+            };
+            if answer.result().is_none() {
+                return Err(gone(&answer.error_text().unwrap_or_default()));
+            }
             self.server.catalog.learn(&request, &answer);
             match answer.result().and_then(|result| raw::get(result, "nextCursor")) {
                 Some(next) if next.starts_with('"') => cursor = Some(json(next)),
@@ -181,6 +245,12 @@ impl Line {
             }
         }
         Ok(())
+    }
+
+    /// It may have other tools by now. They are asked for beside everything else: it is not heard before this has come back.
+    fn has_others(self: Arc<Self>) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        tokio::spawn(async move { self.is_listed().await });
     }
 
     /// It is in use as long as this is kept.
@@ -199,10 +269,25 @@ impl Line {
             kept.abort();
         }
     }
+
+    /// We said that we can do nothing for a server.
+    async fn refuse(&self, life: Life, question: Option<Id>) {
+        let why = "the caller of this tool is a program that cannot be asked anything";
+        let refusal = Message::error_response(question.as_ref(), code::METHOD_NOT_FOUND, why, None);
+        self.server.answer(life, &refusal).await;
+    }
 }
 
-/// Keeps a server from being ended for want of use.
+/// Keeps a server from being ended for want of use, from when a call looks for it to the end of the call.
 struct Using(Arc<Line>);
+
+impl Deref for Using {
+    type Target = Line;
+
+    fn deref(&self) -> &Line {
+        &self.0
+    }
+}
 
 impl Drop for Using {
     fn drop(&mut self) {
@@ -213,10 +298,16 @@ impl Drop for Using {
 
 impl Tool for DirectTool {
     fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
-        let line = self.0.clone();
+        let using = self.0.clone();
         async move {
-            let _using = line.used();
-            line.ready().await?;
+            let Some(line) = using else {
+                return Err(gone("as many callers as may use this server at a time; try again later").into());
+            };
+            // What is not sent yet is not sent any more when nobody wants it.
+            tokio::select! {
+                ready = line.greeted() => ready?,
+                () = attempt.cancelled() => return Err(gone("it was withdrawn before the server was ready").into()),
+            }
             let params = format!(
                 r#"{{"name":{},"arguments":{},"_meta":{{"progressToken":0}}}}"#,
                 RawJson::string(attempt.envelope.tool_name.as_str()).as_str(),
@@ -243,11 +334,9 @@ impl Owner for Hearing {
             let Some(line) = self.0.upgrade() else { return };
             match event {
                 FromServer::Told(told) if told.method() == Some("notifications/tools/list_changed") => {
-                    line.is_stale.store(true, Ordering::Release);
+                    line.has_others();
                 }
-                FromServer::Recovered(recovery) if recovery.tools_changed => {
-                    line.is_stale.store(true, Ordering::Release);
-                }
+                FromServer::Recovered(recovery) if recovery.tools_changed => line.has_others(),
                 FromServer::Asked(life, question) => line.refuse(life, question.id()).await,
                 FromServer::Told(_) | FromServer::Died(_) | FromServer::Recovered(_) => {}
             }
@@ -256,11 +345,41 @@ impl Owner for Hearing {
     }
 }
 
-impl Line {
-    /// We said that we can do nothing for a server.
-    async fn refuse(&self, life: Life, question: Option<Id>) {
-        let why = "the caller of this tool is a program that cannot be asked anything";
-        let refusal = Message::error_response(question.as_ref(), code::METHOD_NOT_FOUND, why, None);
-        self.server.answer(life, &refusal).await;
+#[cfg(test)]
+mod tests {
+    use steadfast_core::id::ToolName;
+
+    use super::*;
+    use crate::call::envelope_of;
+    use crate::who::Connection;
+
+    fn call_of(actor: &str) -> CallEnvelope {
+        let connection = Connection { actor: ActorId::new(actor).unwrap(), session: None };
+        envelope_of(&Namespace::new("bank").unwrap(), ToolName::new("pay").unwrap(), &connection)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_so_many_callers_have_a_server_and_whoever_does_not_use_it_makes_room() {
+        let direct = Direct::new([Configured::nowhere(Sharing::PerSession { most: 1 })]);
+        let find = async |actor: &str| direct.find(&call_of(actor)).await.unwrap().0;
+        let anns = find("ann").await;
+        assert!(anns.0.is_some() && find("bob").await.0.is_none());
+        // Her own call finds her own.
+        assert!(find("ann").await.0.is_some());
+        drop(anns);
+        assert!(find("bob").await.0.is_some());
+        assert_eq!(direct.lines.lock().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_say_what_it_has_is_called_all_the_same_and_waited_for_once() {
+        let direct = Direct::new([Configured::nowhere(Sharing::Shared)]);
+        let (tool, info) = direct.find(&call_of("ann")).await.unwrap();
+        assert!(tool.0.as_ref().is_some_and(|line| line.failed_lately()) && info.is_none());
+        let began = Instant::now();
+        assert!(direct.find(&call_of("ann")).await.is_some());
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        let elsewhere = CallEnvelope { tool_namespace: Namespace::new("mail").unwrap(), ..call_of("ann") };
+        assert!(direct.find(&elsewhere).await.is_none(), "there is no such server");
     }
 }

@@ -80,7 +80,13 @@ impl Feed {
         let last = {
             let mut kept = self.0.kept.lock();
             kept.readers += 1;
-            self.0.until.store(ALWAYS, Ordering::Relaxed);
+            let until = self.0.until.swap(ALWAYS, Ordering::Relaxed);
+            let was_away = until != NEVER && until != ALWAYS && self.0.now() >= until;
+            if was_away {
+                // Something may have happened that nobody made a line of: a number that is nobody's says so.
+                kept.lines.clear();
+                self.0.last.send_modify(|last| *last += 1);
+            }
             *self.0.last.borrow()
         };
         // A number that never was is one of another life of this process: all that is known is new.
@@ -206,6 +212,17 @@ mod tests {
         assert!(feed.wants(Level::Debug), "whoever was away for a moment misses nothing");
         feed.0.until.fetch_sub(steadfast_core::millis(AWAY), Ordering::Relaxed);
         assert!(!feed.wants(Level::Error));
+    }
+
+    #[tokio::test]
+    async fn whoever_was_away_for_too_long_is_told_that_something_may_be_missing() {
+        let feed = Feed::default();
+        let mut reader = feed.read(None);
+        tell(&feed, "a");
+        read(&mut reader).await;
+        drop(reader);
+        feed.0.until.fetch_sub(steadfast_core::millis(AWAY), Ordering::Relaxed);
+        assert_eq!(read(&mut feed.read(Some(1))).await, "missed 1");
     }
 
     #[tokio::test]

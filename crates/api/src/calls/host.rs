@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::extract::{Extension, Path, Request, State as Shared};
+use axum::extract::{Extension, Request, State as Shared};
 use axum::response::Response;
 use http::{HeaderValue, StatusCode};
 use schemars::JsonSchema;
@@ -21,8 +21,8 @@ use super::said::{Letter, answered_with};
 use super::{Seal, patient};
 use crate::access::Caller;
 use crate::answer::json;
+use crate::asked::{Named, Said, body};
 use crate::problem::Problem;
-use crate::steer::{Said, body};
 use crate::{Answered, Inner, State};
 
 /// The most bytes of a report: more than any answer that is kept.
@@ -160,7 +160,7 @@ pub(crate) async fn begin(Shared(State(inner)): Shared<State>, request: Request)
 pub(crate) async fn report(
     Shared(State(inner)): Shared<State>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    Named(id): Named,
     request: Request,
 ) -> Answered {
     let engine = inner.steadfast.engine().clone();
@@ -182,7 +182,7 @@ pub(crate) async fn report(
 pub(crate) async fn heartbeat(
     Shared(State(inner)): Shared<State>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    Named(id): Named,
     Said(Beat { attempt }): Said<Beat>,
 ) -> Answered {
     let pulse = inner.steadfast.engine().heartbeat(found(&inner, &id, &caller)?, attempt)?;
@@ -197,7 +197,7 @@ pub(crate) async fn heartbeat(
 pub(crate) async fn cancel(
     Shared(State(inner)): Shared<State>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    Named(id): Named,
 ) -> Answered {
     inner.steadfast.engine().cancel(found(&inner, &id, &caller)?)?;
     Ok(json(StatusCode::OK, &Withdrawn { cancelled: true }))

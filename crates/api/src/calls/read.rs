@@ -11,9 +11,8 @@ use steadfast_core::json::Limits;
 use steadfast_mcp::delivery::Link;
 
 use crate::access::Caller;
-use crate::answer::Asked;
+use crate::asked::{Asked, body};
 use crate::problem::Problem;
-use crate::steer::body;
 
 /// The header that carries the caller's key, both ways.
 pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";

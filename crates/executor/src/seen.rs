@@ -1,6 +1,6 @@
 //! Tools as people and agents see them: what became of their calls, how well they do, how they stand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 use serde::Serialize;
@@ -75,6 +75,13 @@ pub struct ToolScore {
 }
 
 impl Engine {
+    /// The tenants of which anything is known, and first of all whoever is of none.
+    pub fn tenants(&self) -> Vec<Option<TenantId>> {
+        let known = self.inner.machines.tenants.all().into_iter().map(|(tenant, _)| tenant);
+        let all: BTreeSet<_> = known.chain([None]).collect();
+        all.into_iter().collect()
+    }
+
     /// The tools that this process, or the newest part of the history, has seen; in the order of their names.
     pub async fn tools(&self, tenant: Option<&TenantId>) -> Vec<ToolView> {
         let inner = &self.inner;

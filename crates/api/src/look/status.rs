@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast::{Steadfast, Store, StoreError, Switches};
+use steadfast::{Engine, Steadfast, Store, StoreError, Switches};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
-use steadfast_core::id::Digest;
+use steadfast_core::id::{Digest, TenantId};
 use steadfast_core::key::Key;
 use steadfast_core::policy::Mode;
 use steadfast_core::trust::TrustState;
@@ -97,34 +97,23 @@ pub struct Counts {
     pub stopped_sessions: usize,
 }
 
-/// How everything stands.
+/// How everything stands, for all tenants together.
 pub async fn status(steadfast: &Steadfast) -> Status {
     let engine = steadfast.engine();
     let store = &**steadfast.store();
-    let (trust, breakers) = (engine.trust(None), engine.breakers(None).await);
-    let count = |state| trust.iter().filter(|stored| stored.state == state).count();
-    let counts = Counts {
-        open_calls: engine.open_calls(),
-        approvals: engine.approvals(None).len(),
-        escalated: count(TrustState::Escalated),
-        recovering: count(TrustState::Recovering),
-        blocked: count(TrustState::Blocked),
-        open_breakers: breakers.iter().filter(|breaker| breaker.view.state != State::Closed).count(),
-        forced_breakers: breakers.iter().filter(|breaker| breaker.view.forced.is_some()).count(),
-        stopped_sessions: engine
-            .guard(None)
-            .stopped
-            .into_iter()
-            .map(|stopped| stopped.session)
-            .collect::<BTreeSet<_>>()
-            .len(),
-    };
+    let (mut counts, mut findings) =
+        (Counts { open_calls: engine.open_calls(), ..Counts::default() }, Vec::new());
+    for tenant in engine.tenants() {
+        let own = Counts::of(engine, tenant.as_ref()).await;
+        findings.extend(own.findings(tenant.as_ref()));
+        counts.add(&own);
+    }
     let seen = StoreSeen {
         kind: store.kind().to_owned(),
         trouble: reach(store).await.err().map(|error| error.to_string()),
     };
     let switches = steadfast.config().switches();
-    let mut findings = findings(&counts, &seen, &switches);
+    findings.extend(store_and_switches(&seen, &switches));
     findings.sort_by_key(|finding| finding.level);
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -145,7 +134,93 @@ pub async fn reach(store: &dyn Store) -> Result<(), StoreError> {
     store.record(Key(Digest::of(b"is anybody there"))).await.map(drop)
 }
 
-fn findings(counts: &Counts, store: &StoreSeen, switches: &Switches) -> Vec<Finding> {
+impl Counts {
+    /// Those of one tenant.
+    async fn of(engine: &Engine, tenant: Option<&TenantId>) -> Self {
+        let (trust, breakers) = (engine.trust(tenant), engine.breakers(tenant).await);
+        let count = |state| trust.iter().filter(|stored| stored.state == state).count();
+        let stopped = engine.guard(tenant).stopped.into_iter().map(|stopped| stopped.session);
+        Self {
+            open_calls: 0,
+            approvals: engine.approvals(tenant).len(),
+            escalated: count(TrustState::Escalated),
+            recovering: count(TrustState::Recovering),
+            blocked: count(TrustState::Blocked),
+            open_breakers: breakers.iter().filter(|breaker| breaker.view.state != State::Closed).count(),
+            forced_breakers: breakers.iter().filter(|breaker| breaker.view.forced.is_some()).count(),
+            stopped_sessions: stopped.collect::<BTreeSet<_>>().len(),
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.open_calls += other.open_calls;
+        self.approvals += other.approvals;
+        self.escalated += other.escalated;
+        self.recovering += other.recovering;
+        self.blocked += other.blocked;
+        self.open_breakers += other.open_breakers;
+        self.forced_breakers += other.forced_breakers;
+        self.stopped_sessions += other.stopped_sessions;
+    }
+
+    /// What is wrong by these numbers.
+    fn findings(&self, tenant: Option<&TenantId>) -> Vec<Finding> {
+        let whose = tenant.map_or_else(String::new, |tenant| format!("tenant {tenant}: "));
+        let mut found = Vec::new();
+        let failing = self.open_breakers.saturating_sub(self.forced_breakers);
+        for (count, level, one, more, todo) in [
+            (
+                failing,
+                Level::Trouble,
+                "tool keeps failing and is left alone",
+                "tools keep failing and are left alone",
+                "`steadfast breaker` shows which; a probe finds out when they are back",
+            ),
+            (self.blocked, Level::Trouble, "tool is blocked", "tools are blocked", "steadfast reset TOOL"),
+            (
+                self.approvals,
+                Level::Attention,
+                "call waits for approval",
+                "calls wait for approval",
+                "steadfast approvals",
+            ),
+            (
+                self.escalated,
+                Level::Attention,
+                "tool has lost trust",
+                "tools have lost trust",
+                "its calls ask first; steadfast reset TOOL forgives",
+            ),
+            (
+                self.forced_breakers,
+                Level::Attention,
+                "breaker is forced open",
+                "breakers are forced open",
+                "`steadfast breaker reset KEY` when its calls may run again",
+            ),
+            (
+                self.stopped_sessions,
+                Level::Attention,
+                "conversation loops and is stopped",
+                "conversations loop and are stopped",
+                "look at what the model sent: /v1/guard",
+            ),
+        ] {
+            match count {
+                0 => {}
+                1 => found.push(Finding { level, what: format!("{whose}1 {one}"), todo: todo.to_owned() }),
+                _ => found.push(Finding {
+                    level,
+                    what: format!("{whose}{count} {more}"),
+                    todo: todo.to_owned(),
+                }),
+            }
+        }
+        found
+    }
+}
+
+fn store_and_switches(store: &StoreSeen, switches: &Switches) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut find =
         |level, what: String, todo: &str| found.push(Finding { level, what, todo: todo.to_owned() });
@@ -155,51 +230,6 @@ fn findings(counts: &Counts, store: &StoreSeen, switches: &Switches) -> Vec<Find
             format!("the {} store does not answer: {trouble}", store.kind),
             "calls that must not run twice are refused until it does",
         );
-    }
-    let failing = counts.open_breakers.saturating_sub(counts.forced_breakers);
-    for (count, level, one, more, todo) in [
-        (
-            failing,
-            Level::Trouble,
-            "tool keeps failing and is left alone",
-            "tools keep failing and are left alone",
-            "`steadfast breaker` shows which; a probe finds out when they are back",
-        ),
-        (counts.blocked, Level::Trouble, "tool is blocked", "tools are blocked", "steadfast reset TOOL"),
-        (
-            counts.approvals,
-            Level::Attention,
-            "call waits for approval",
-            "calls wait for approval",
-            "steadfast approvals",
-        ),
-        (
-            counts.escalated,
-            Level::Attention,
-            "tool has lost trust",
-            "tools have lost trust",
-            "its calls ask first; steadfast reset TOOL forgives",
-        ),
-        (
-            counts.forced_breakers,
-            Level::Attention,
-            "breaker is forced open",
-            "breakers are forced open",
-            "`steadfast breaker reset KEY` when its calls may run again",
-        ),
-        (
-            counts.stopped_sessions,
-            Level::Attention,
-            "conversation loops and is stopped",
-            "conversations loop and are stopped",
-            "look at what the model sent: /v1/guard",
-        ),
-    ] {
-        match count {
-            0 => {}
-            1 => find(level, format!("1 {one}"), todo),
-            _ => find(level, format!("{count} {more}"), todo),
-        }
     }
     let lowered: Vec<_> = [
         ("everything", switches.all),

@@ -3,6 +3,7 @@
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 use steadfast::classify::{Fault, Source};
+use steadfast::id::TenantId;
 use steadfast::{Answer, Attempt, call};
 
 use crate::support::{api, ask, fits, get};
@@ -15,6 +16,21 @@ async fn the_status_says_what_is_wrong_and_what_to_do() {
     assert_eq!((&seen["verdict"], &seen["counts"]["escalated"]), (&json!("attention"), &json!(1)), "{seen}");
     assert!(seen["findings"][0]["todo"].as_str().unwrap().contains("steadfast reset"), "{seen}");
     assert_eq!(seen["store"], json!({ "kind": "memory" }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_trouble_of_a_tenant_is_seen_beside_that_of_nobody() {
+    let (api, steadfast) = api().await;
+    let fails = async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+    for amount in 0..3 {
+        let mut envelope = call("bank", "fails").params(&[("amount", amount)]).envelope().unwrap();
+        envelope.target.tenant_id = Some(TenantId::new("acme").unwrap());
+        steadfast.call(envelope, fails).await;
+    }
+    let (_, seen) = get(&api, "/v1/status").await;
+    assert_eq!(seen["counts"]["escalated"], 2, "{seen}");
+    let said = seen["findings"].to_string();
+    assert!(said.contains("tenant acme: 1 tool has lost trust"), "{said}");
 }
 
 #[tokio::test(start_paused = true)]

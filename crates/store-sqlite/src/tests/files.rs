@@ -236,9 +236,11 @@ fn what_may_only_be_read_is_an_error_that_says_what_to_do() {
             }
             command.uid(NOBODY).gid(NOBODY);
         }
-        let mut child = command.spawn().unwrap();
-        let said = heard(&mut child).next().expect(case);
-        child.wait().unwrap();
+        let words = folder.path.join("stderr");
+        let mut child = command.stderr(fs::File::create(&words).unwrap()).spawn().unwrap();
+        let said = heard(&mut child).next();
+        let ended = child.wait().unwrap();
+        let said = said.unwrap_or_else(|| panic!("{case}: {ended}, {}", fs::read_to_string(&words).unwrap()));
         assert!(said.contains("`store.path`") && said.contains("writable for this user"), "{case}: {said}");
         let after: Vec<_> = fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(after, before, "{case}: nothing was made or taken away");

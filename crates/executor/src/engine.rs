@@ -503,7 +503,8 @@ impl Inner {
         }
     }
 
-    /// Removes from the stores what is past its lifetime, for as long as the engine lives.
+    /// Removes from the stores what is past its lifetime, and counts what is left of requests, for as long as the engine
+    /// lives.
     async fn sweep(&self) {
         let mut pause = SWEEP;
         loop {
@@ -516,6 +517,7 @@ impl Inner {
                     Err(error) => self.store_trouble(&**store, &error),
                 }
             }
+            self.recount_waiting();
         }
     }
 

@@ -32,10 +32,9 @@ impl Call {
         // A claim may have taken its time: the deadline limits the start of the first attempt as well.
         if self.attempts == 0 && self.is_late(now) {
             let late = Refusal::us(say::deadline_passed());
-            if let Some(refusal) = self.enforced(self.policy.modes.furthest(), Some(late)) {
+            if let Some(refusal) = self.or_told(self.policy.modes.furthest(), late, notices) {
                 return self.refuse(shared, refusal, now, notices);
             }
-            self.tell_withheld(shared, now, notices);
         }
         let tickets = match self.admit(shared, now, notices) {
             Ok(tickets) => tickets,
@@ -159,12 +158,9 @@ impl Call {
         }
         let places = match self.take_places(shared, now) {
             Ok(()) => Places::Taken,
-            Err(overloaded) => match self.enforced(rest, Some(Refusal::us(overloaded))) {
+            Err(overloaded) => match self.or_told(rest, Refusal::us(overloaded), notices) {
                 Some(refusal) => return Err(Box::new(refusal)),
-                None => {
-                    self.tell_withheld(shared, now, notices);
-                    Places::NotAsked
-                }
+                None => Places::NotAsked,
             },
         };
         let admitted = self.admit_breakers(shared, now, notices);
@@ -218,12 +214,9 @@ impl Call {
         let Some(refused) = refused else { return Ok(tickets) };
         tickets.release(shared, notices);
         let refusal = self.circuit_open(refused, now);
-        match self.enforced(self.policy.modes.breaker, Some(refusal)) {
+        match self.or_told(self.policy.modes.breaker, refusal, notices) {
             Some(refusal) => Err(Box::new(refusal)),
-            None => {
-                self.tell_withheld(shared, now, notices);
-                Ok(Tickets::default())
-            }
+            None => Ok(Tickets::default()),
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::step::Recorded;
 use super::{
     Attempt, BreakerScope, Call, CallResult, Caller, Cut, FailedAttempt, Notice, Others, Outcome, Places,
-    Refusal, Retried, Run, Shadowed, Shared, State, Step, StoreSight, Tickets, Upstream, Waits, say,
+    Refusal, Retried, Run, RunBy, Shadowed, Shared, State, Step, StoreSight, Tickets, Upstream, Waits, say,
 };
 use crate::Timestamp;
 use crate::breaker::{Breaker, Held, Ticket, Transition, Verdict};
@@ -229,7 +229,21 @@ impl Call {
         }
         let waiting = self.caller == Caller::Waiting;
         let answer_by = self.answer_by().filter(|_| waiting);
-        [Some(watchdog.due()), attempt.deadline.filter(|_| waiting), answer_by].into_iter().flatten().min()
+        let limits = [attempt.deadline.filter(|_| waiting), answer_by];
+        let due = limits.into_iter().flatten().fold(watchdog.due(), Timestamp::min);
+        if self.shadow_told { self.ended_from(&watchdog).map(|from| from.max(due)) } else { Some(due) }
+    }
+
+    /// From when on an attempt may be ended whose time is up. As long as somebody waits for the answer, shadow mode ends
+    /// nothing. A host that waits for its own report says by its silence that it is gone, once the call has had all its time.
+    fn ended_from(&self, watchdog: &Watchdog) -> Option<Timestamp> {
+        if self.caller != Caller::Waiting || !self.policy.modes.leave_alone() {
+            return Some(Timestamp::ZERO);
+        }
+        match self.request.run_by {
+            RunBy::Driver => None,
+            RunBy::Host => Some(watchdog.total_at().max(watchdog.silent_at())),
+        }
     }
 
     /// Nobody waits, and it must not be ended on our side: only its record waits for the answer.
@@ -307,9 +321,8 @@ impl Call {
             watchdog::Verdict::Fine { .. } => None,
         };
         match cut {
-            Some(_) if self.policy.modes.leave_alone() => {
+            Some(_) if self.ended_from(&watchdog).is_none_or(|from| now < from) => {
                 self.shadow(Shadowed::Cut, notices);
-                attempt.watchdog = None;
                 self.stay(State::Attempting(attempt))
             }
             Some(cut) if self.may_be_cut() || cut == Cut::TooLong => {

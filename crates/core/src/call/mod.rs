@@ -47,7 +47,7 @@ use std::sync::Arc;
 
 pub use intake::Intake;
 pub use notice::{BreakerScope, FailedAttempt, Notice, Shadowed};
-pub use request::{CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, SentKey, Waits};
+pub use request::{CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, RunBy, SentKey, Waits};
 pub use step::{
     Approval, Ask, CallResult, Cut, Event, Kept, Others, Outcome, Provenance, Recorded, Retried, Run, Stage,
     Step, StoreFault, Upstream, Wake,

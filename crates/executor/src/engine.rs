@@ -13,7 +13,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::Channel;
-use steadfast_core::call::{Call, CallId, CallResult, EqualCalls, Intake, KeysOf, Notice, Request, RunBy, Waits};
+use steadfast_core::call::{
+    Call, CallId, CallResult, EqualCalls, Intake, KeysOf, Notice, Request, RunBy, Waits,
+};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{Owner, Process, RunId};
 use steadfast_core::envelope::{

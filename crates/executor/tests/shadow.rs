@@ -297,11 +297,8 @@ fn loops() -> impl Strategy<Value = Vec<Given>> {
     let fails = (select(vec![Fares::Refused, Fares::Malformed]), vec((1..1000_u64, turn()), 1..30));
     (works, fails).prop_map(|(works, (fares, mut fails))| {
         fails.sort_by_key(|(_, turn)| *turn);
-        let works = works.into_iter().map(|(number, after, turn)| Given {
-            after,
-            turn,
-            ..call(number, Fares::Well)
-        });
+        let works =
+            works.into_iter().map(|(number, after, turn)| Given { after, turn, ..call(number, Fares::Well) });
         works.chain(fails.into_iter().map(|(after, turn)| Given { after, turn, ..call(9, fares) })).collect()
     })
 }

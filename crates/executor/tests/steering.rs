@@ -380,6 +380,8 @@ async fn a_request_that_nobody_answered_in_time_is_not_counted_as_waiting() {
     let builder = Engine::builder().clock(Arc::new(RuntimeClock::new())).listener(heard.clone());
     let engine = builder.policies(Arc::new(policy)).start().await;
     assert_eq!(code(&pay(&engine).await), Some(Code::ApprovalRequired));
+    // The request is kept after the answer was given.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(*heard.0.lock(), ["0 waited, 1 wait"]);
     tokio::time::sleep(expires + Duration::from_secs(60)).await;
     assert_eq!(*heard.0.lock(), ["0 waited, 1 wait", "1 waited, 0 wait"]);

@@ -48,7 +48,12 @@ impl Watchdog {
 
     /// When it will be stuck or too long, if nothing happens before.
     pub fn due(&self) -> Timestamp {
-        (self.last_sign + self.idle).min(self.end)
+        self.silent_at().min(self.end)
+    }
+
+    /// When it will have been silent for too long, if nothing happens before.
+    pub fn silent_at(&self) -> Timestamp {
+        self.last_sign + self.idle
     }
 
     /// When it ends in any case.
@@ -58,10 +63,9 @@ impl Watchdog {
 
     /// How it stands. Of two limits that are both over, the one that was over first is named.
     pub fn verdict(&self, now: Timestamp) -> Verdict {
-        let stuck_at = self.last_sign + self.idle;
         if now < self.due() {
             Verdict::Fine { next_check: self.due() }
-        } else if stuck_at < self.end {
+        } else if self.silent_at() < self.end {
             Verdict::Stuck
         } else {
             Verdict::TotalLimit

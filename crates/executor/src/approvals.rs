@@ -175,6 +175,18 @@ impl Inner {
 
     /// Tells those who wait for an answer, and those who count them.
     fn approvals_changed(&self, cell: &Tenant) {
+        self.count_waiting(cell);
+        cell.approvals_changed.notify_waiters();
+    }
+
+    /// A request that expires does so by itself: nobody changes anything then.
+    pub(crate) fn recount_waiting(&self) {
+        for (_, cell) in self.machines.tenants.all() {
+            self.count_waiting(&cell);
+        }
+    }
+
+    fn count_waiting(&self, cell: &Tenant) {
         let at = self.clock.now();
         let (before, now) = {
             let judged = cell.judged.lock();
@@ -184,7 +196,6 @@ impl Inner {
         if before != now {
             self.telling.outside(&Outside::Waiting { before, now });
         }
-        cell.approvals_changed.notify_waiters();
     }
 }
 

@@ -13,7 +13,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::Channel;
-use steadfast_core::call::{Call, CallId, CallResult, EqualCalls, Intake, KeysOf, Notice, Request, Waits};
+use steadfast_core::call::{
+    Call, CallId, CallResult, EqualCalls, Intake, KeysOf, Notice, Request, RunBy, Waits,
+};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{Owner, Process, RunId};
 use steadfast_core::envelope::{
@@ -172,7 +174,7 @@ impl Engine {
 
     /// The same, with what the surface knows beside the envelope.
     pub fn call_with(&self, envelope: CallEnvelope, tool: impl Tool, options: CallOptions) -> Calling {
-        self.dispatch(Arc::new(envelope), Arc::new(tool), options)
+        self.dispatch(Arc::new(envelope), Arc::new(tool), options, RunBy::Driver)
     }
 
     /// The answer of this call has reached its caller. Equal calls without a key are new calls from now on.
@@ -222,13 +224,14 @@ impl Engine {
         envelope: Arc<CallEnvelope>,
         tool: Arc<dyn AnyTool>,
         options: CallOptions,
+        run_by: RunBy,
     ) -> Calling {
         let desk = Arc::new(Desk::default());
         let Some(place) = Gate::enter(&self.inner) else {
             desk.give(self.inner.turned_away(&envelope, self.inner.gate.refusal()));
             return Calling { drive: None, desk };
         };
-        let drive = drive(self.inner.clone(), place, envelope, tool, desk.clone(), options);
+        let drive = drive(self.inner.clone(), place, envelope, tool, desk.clone(), options, run_by);
         Calling { drive: Some(Box::pin(drive)), desk }
     }
 }
@@ -241,6 +244,7 @@ async fn drive(
     tool: Arc<dyn AnyTool>,
     desk: Arc<Desk>,
     options: CallOptions,
+    run_by: RunBy,
 ) {
     let hook_key = match envelope.payload.idempotency_key {
         None => inner.hooks.key(&envelope).await,
@@ -251,6 +255,8 @@ async fn drive(
         Ok(taken) => taken,
         Err(error) => return desk.give(inner.turned_away(&envelope, ErrorBody::from(&error))),
     };
+    request.run_by = run_by;
+    desk.left_alone.store(policy.modes.leave_alone(), Ordering::Release);
     let asker = options.asker;
     if let (ArgumentCheck::Assist, false, Some(tool)) =
         (policy.arguments, policy.modes.leave_alone(), options.tool)
@@ -293,6 +299,12 @@ impl Calling {
     /// Withdraws the call. It still has to be awaited: it may have come too late.
     pub fn cancel(&self) {
         self.desk.control.cancel();
+    }
+
+    /// Whether nothing of ours acts on the call, by the policy that it began with. Until it has begun nobody knows, and it
+    /// is not said.
+    pub fn is_left_alone(&self) -> bool {
+        self.desk.left_alone.load(Ordering::Acquire)
     }
 
     /// Something that can withdraw the call from elsewhere.
@@ -381,6 +393,7 @@ pub(crate) struct Desk {
     answer: Mutex<Option<Called>>,
     given: AtomicBool,
     pub(crate) answered: Notify,
+    left_alone: AtomicBool,
     assistance: OnceLock<Assistance>,
 }
 
@@ -503,7 +516,8 @@ impl Inner {
         }
     }
 
-    /// Removes from the stores what is past its lifetime, for as long as the engine lives.
+    /// Removes from the stores what is past its lifetime, and counts what is left of requests, for as long as the engine
+    /// lives.
     async fn sweep(&self) {
         let mut pause = SWEEP;
         loop {
@@ -516,6 +530,7 @@ impl Inner {
                     Err(error) => self.store_trouble(&**store, &error),
                 }
             }
+            self.recount_waiting();
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
+use steadfast_core::call::RunBy;
 use steadfast_core::dedupe::RunId;
 use steadfast_core::envelope::CallEnvelope;
 use tokio::sync::{Notify, oneshot};
@@ -116,7 +117,7 @@ impl Engine {
     pub async fn begin(&self, envelope: CallEnvelope, options: CallOptions) -> Begun {
         let host = HostTool::default();
         let slot = host.call.clone();
-        let mut calling = self.dispatch(Arc::new(envelope), Arc::new(host), options);
+        let mut calling = self.dispatch(Arc::new(envelope), Arc::new(host), options, RunBy::Host);
         let call = Arc::new(HostCall {
             desk: calling.desk.clone(),
             ordered: Mutex::default(),

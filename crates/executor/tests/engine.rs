@@ -16,7 +16,7 @@ use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::code::{Code, Status};
 use steadfast_core::envelope::{CallEnvelope, UnknownFields};
 use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{AskWhen, Mode, Policy, Profile, ToolClass};
+use steadfast_core::policy::{AskWhen, Mode, Modes, Policy, Profile, ToolClass};
 use steadfast_executor::{
     About, Answer, Attempt, Begun, By, CallFacts, CallOptions, Called, Drained, Engine, HookFuture, Hooks,
     HostError, Listener, Pulse, RuntimeClock, Surface, Tool, TrustFile,
@@ -296,6 +296,50 @@ async fn a_host_that_never_reports_does_not_hold_its_call_open_for_ever() {
     tokio::time::sleep(timeout).await;
     assert_eq!(engine.open_calls(), 0);
     assert_eq!(engine.report(order.call, 1, ok()).await.unwrap_err(), HostError::NotThisAttempt);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_shadow_a_host_that_never_reports_is_given_up_when_the_time_of_its_call_is_over() {
+    let mut policy = standard(ToolClass::ReadOnly);
+    policy.modes = Modes::all(Mode::Shadow);
+    let (timeout, total) = (policy.time.attempt, policy.time.total);
+    let engine = engine(policy).await;
+    let Begun::Run(order) = engine.begin(pay(1, None), CallOptions::default()).await else { panic!() };
+    tokio::time::sleep(total - timeout / 2).await;
+    assert_eq!(engine.heartbeat(order.call, 1), Ok(Pulse::Wanted));
+    tokio::time::sleep(timeout * 3 / 4).await;
+    assert_eq!(engine.open_calls(), 1, "a host that shows signs of life is left alone");
+    tokio::time::sleep(timeout).await;
+    assert_eq!(engine.open_calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_shadow_a_tool_that_hangs_is_ended_once_its_caller_is_gone() {
+    let mut policy = standard(ToolClass::Mutating);
+    policy.modes = Modes::all(Mode::Shadow);
+    let time = policy.time.total * 2;
+    let engine = engine(policy).await;
+    let tool = Gated::new();
+    let caller = tokio::spawn(engine.call(pay(1, Some("k")), tool.clone()));
+    tokio::time::sleep(time).await;
+    assert_eq!((tool.runs(), engine.open_calls()), (1, 1), "somebody waits for the answer");
+    caller.abort();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(engine.open_calls(), 0);
+}
+
+/// What the policies say of later calls does not matter to it.
+#[tokio::test(start_paused = true)]
+async fn a_call_says_whether_it_is_left_alone() {
+    for (mode, expected) in [(Mode::Off, true), (Mode::Shadow, true), (Mode::Enforce, false)] {
+        let mut policy = standard(ToolClass::ReadOnly);
+        policy.modes = Modes::all(mode);
+        let engine = engine(policy).await;
+        let mut calling = engine.call(pay(1, None), Gated::new());
+        assert!(!calling.is_left_alone(), "{mode:?}: nobody has looked at it yet");
+        let _ = tokio::time::timeout(Duration::from_millis(1), &mut calling).await;
+        assert_eq!(calling.is_left_alone(), expected, "{mode:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

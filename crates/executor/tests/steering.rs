@@ -365,10 +365,26 @@ impl Listener for Heard {
         self.0.lock().push(match fact {
             Outside::Breaker { change, .. } => format!("breaker {:?}", change.to),
             Outside::Trust { change, .. } => format!("trust {}", change.to),
-            Outside::Waiting { .. } => return,
+            Outside::Waiting { before, now } => format!("{before} waited, {now} wait"),
             Outside::ByHand(entry) => format!("{:?} by {}", entry.deed, entry.by),
         });
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_nobody_answered_in_time_is_not_counted_as_waiting() {
+    let heard = Arc::new(Heard::default());
+    let mut policy = policy();
+    policy.approval.when = AskWhen::Always;
+    let expires = policy.approval.parked;
+    let builder = Engine::builder().clock(Arc::new(RuntimeClock::new())).listener(heard.clone());
+    let engine = builder.policies(Arc::new(policy)).start().await;
+    assert_eq!(code(&pay(&engine).await), Some(Code::ApprovalRequired));
+    // The request is kept after the answer was given.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(*heard.0.lock(), ["0 waited, 1 wait"]);
+    tokio::time::sleep(expires + Duration::from_secs(60)).await;
+    assert_eq!(*heard.0.lock(), ["0 waited, 1 wait", "1 waited, 0 wait"]);
 }
 
 fn reported(text: &Value, kind: ReportKind) -> ToolReport {

@@ -19,7 +19,6 @@ use futures_util::future::{BoxFuture, join_all};
 use http::HeaderMap;
 use parking_lot::Mutex;
 use steadfast_core::call::{KeysOf, Waits};
-use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Namespace, ToolName};
 use steadfast_executor::{CallOptions, Called, Canceller, Engine};
 use steadfast_mcp::delivery::{Arrived, Delivery, GRACE};
@@ -35,7 +34,7 @@ use self::missed::Missed;
 pub(crate) use self::missed::Returned;
 use self::wishes::Wishes;
 use crate::approval::{self, Conversation, Elicitation, Questions};
-use crate::call::{Upstream, envelope, envelope_of, named_so_far, next_request};
+use crate::call::{Upstream, envelope, named_so_far, next_request};
 use crate::client::{Client, Reply, Voice};
 use crate::made;
 use crate::memory::Memory;
@@ -487,10 +486,6 @@ impl Session {
             trace: said.trace.clone(),
         };
         let namespace = server.as_ref().map_or_else(nobody, |server| server.name.clone());
-        let is_off = {
-            let (namespace, name, from) = (namespace.clone(), name.clone(), from.clone());
-            move |engine: &Engine| is_off(engine, &envelope_of(&namespace, name, &from))
-        };
         // Only a client with streams can come back for an answer that it did not get.
         let own_id = matches!(self.client, Client::Streams(_)).then_some(&id);
         let envelope = envelope(next_request(own_id), &namespace, name, arguments, said, from);
@@ -510,6 +505,8 @@ impl Session {
                 }
             };
             let called = tokio::select! {
+                // The call itself first: it has begun when the others are asked.
+                biased;
                 called = &mut calling => called,
                 never = keeping => match never {},
                 () = voice.withdrawn() => {
@@ -517,8 +514,8 @@ impl Session {
                     calling.await
                 }
                 () = session.is_left() => {
-                    // Of a call that we leave alone nothing is kept, and nothing of ours would ever end it.
-                    if is_off(&session.engine) {
+                    // Of a call that we leave alone nothing is kept, and nothing of ours ends it while somebody waits for it.
+                    if calling.is_left_alone() {
                         session.end(number);
                         return;
                     }
@@ -651,11 +648,6 @@ impl Session {
             }
         }
     }
-}
-
-/// Whether we leave alone whatever comes in this envelope.
-fn is_off(engine: &Engine, envelope: &CallEnvelope) -> bool {
-    engine.policy_of(envelope).is_ok_and(|policy| policy.modes.leave_alone())
 }
 
 /// As the SDKs say it.

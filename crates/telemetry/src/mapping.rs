@@ -412,7 +412,7 @@ impl Telemetry {
         self.write(level, event, of.about.at, &[&whose, fields]);
     }
 
-    fn write(
+    pub(crate) fn write(
         &self,
         level: Level,
         event: &'static str,

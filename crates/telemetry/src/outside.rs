@@ -1,8 +1,8 @@
 //! What is logged and counted of facts that no call brought: what people change by hand, reports of hosts, requests that
 //! wait.
 
+use steadfast_core::breaker;
 use steadfast_core::trust::{Scope, TrustChange};
-use steadfast_core::{Timestamp, breaker};
 use steadfast_executor::{AuditEntry, BreakerKey, Outside};
 
 use crate::Telemetry;
@@ -55,7 +55,7 @@ impl Telemetry {
             ("after", Field::text(entry.after.as_deref())),
         ];
         // Whoever reads the log at night wants to see what was done about it.
-        self.line(Level::Warn, "audit", entry.at, &fields);
+        self.write(Level::Warn, "audit", entry.at, &[&fields]);
     }
 
     fn log_breaker(&self, key: &BreakerKey, change: &breaker::Transition) {
@@ -71,7 +71,7 @@ impl Telemetry {
             ("breakerState", Field::Own(words::breaker_state(change.to))),
             ("reason", Field::Own(words::breaker_reason(change.reason))),
         ];
-        self.line(Level::Warn, "tool_call_circuit_state", change.at, &fields);
+        self.write(Level::Warn, "tool_call_circuit_state", change.at, &[&fields]);
     }
 
     fn log_trust(&self, change: &TrustChange) {
@@ -86,15 +86,7 @@ impl Telemetry {
             ("reason", Field::Text(&change.reason)),
             ("failures", Field::Number(change.failures.into())),
         ];
-        self.line(level, "tool_call_trust_state", change.at, &fields);
-    }
-
-    fn line(&self, level: Level, event: &'static str, at: Timestamp, fields: &[(&'static str, Field<'_>)]) {
-        if let Some(logs) = &self.logs
-            && logs.wants(level)
-        {
-            logs.write(level, event, at, &[fields]);
-        }
+        self.write(level, "tool_call_trust_state", change.at, &[&fields]);
     }
 }
 

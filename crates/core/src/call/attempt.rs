@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::step::Recorded;
 use super::{
     Attempt, BreakerScope, Call, CallResult, Caller, Cut, FailedAttempt, Notice, Others, Outcome, Places,
-    Refusal, Retried, Run, Shadowed, Shared, State, Step, StoreSight, Tickets, Upstream, Waits, say,
+    Refusal, Retried, Run, RunBy, Shadowed, Shared, State, Step, StoreSight, Tickets, Upstream, Waits, say,
 };
 use crate::Timestamp;
 use crate::breaker::{Breaker, Held, Ticket, Transition, Verdict};
@@ -32,10 +32,9 @@ impl Call {
         // A claim may have taken its time: the deadline limits the start of the first attempt as well.
         if self.attempts == 0 && self.is_late(now) {
             let late = Refusal::us(say::deadline_passed());
-            if let Some(refusal) = self.enforced(self.policy.modes.furthest(), Some(late)) {
+            if let Some(refusal) = self.or_told(self.policy.modes.furthest(), late, notices) {
                 return self.refuse(shared, refusal, now, notices);
             }
-            self.tell_withheld(shared, now, notices);
         }
         let tickets = match self.admit(shared, now, notices) {
             Ok(tickets) => tickets,
@@ -159,12 +158,9 @@ impl Call {
         }
         let places = match self.take_places(shared, now) {
             Ok(()) => Places::Taken,
-            Err(overloaded) => match self.enforced(rest, Some(Refusal::us(overloaded))) {
+            Err(overloaded) => match self.or_told(rest, Refusal::us(overloaded), notices) {
                 Some(refusal) => return Err(Box::new(refusal)),
-                None => {
-                    self.tell_withheld(shared, now, notices);
-                    Places::NotAsked
-                }
+                None => Places::NotAsked,
             },
         };
         let admitted = self.admit_breakers(shared, now, notices);
@@ -218,12 +214,9 @@ impl Call {
         let Some(refused) = refused else { return Ok(tickets) };
         tickets.release(shared, notices);
         let refusal = self.circuit_open(refused, now);
-        match self.enforced(self.policy.modes.breaker, Some(refusal)) {
+        match self.or_told(self.policy.modes.breaker, refusal, notices) {
             Some(refusal) => Err(Box::new(refusal)),
-            None => {
-                self.tell_withheld(shared, now, notices);
-                Ok(Tickets::default())
-            }
+            None => Ok(Tickets::default()),
         }
     }
 
@@ -236,7 +229,21 @@ impl Call {
         }
         let waiting = self.caller == Caller::Waiting;
         let answer_by = self.answer_by().filter(|_| waiting);
-        [Some(watchdog.due()), attempt.deadline.filter(|_| waiting), answer_by].into_iter().flatten().min()
+        let limits = [attempt.deadline.filter(|_| waiting), answer_by];
+        let due = limits.into_iter().flatten().fold(watchdog.due(), Timestamp::min);
+        if self.shadow_told { self.ended_from(&watchdog).map(|from| from.max(due)) } else { Some(due) }
+    }
+
+    /// From when on an attempt may be ended whose time is up. As long as somebody waits for the answer, shadow mode ends
+    /// nothing. A host that waits for its own report says by its silence that it is gone, once the call has had all its time.
+    fn ended_from(&self, watchdog: &Watchdog) -> Option<Timestamp> {
+        if self.caller != Caller::Waiting || !self.policy.modes.leave_alone() {
+            return Some(Timestamp::ZERO);
+        }
+        match self.request.run_by {
+            RunBy::Driver => None,
+            RunBy::Host => Some(watchdog.total_at().max(watchdog.silent_at())),
+        }
     }
 
     /// Nobody waits, and it must not be ended on our side: only its record waits for the answer.
@@ -314,9 +321,8 @@ impl Call {
             watchdog::Verdict::Fine { .. } => None,
         };
         match cut {
-            Some(_) if self.policy.modes.leave_alone() => {
+            Some(_) if self.ended_from(&watchdog).is_none_or(|from| now < from) => {
                 self.shadow(Shadowed::Cut, notices);
-                attempt.watchdog = None;
                 self.stay(State::Attempting(attempt))
             }
             Some(cut) if self.may_be_cut() || cut == Cut::TooLong => {

@@ -18,7 +18,7 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         if self.dedupe() == Mode::Off {
-            self.tell_withheld(shared, now, notices);
+            self.tell_withheld(notices);
             return self.ask_or_go(shared, now, notices);
         }
         self.claims += 1;
@@ -80,7 +80,7 @@ impl Call {
         // What was found before goes before whatever speaks against a run.
         match &verdict {
             ClaimVerdict::Mine(_) | ClaimVerdict::Nothing | ClaimVerdict::Full | ClaimVerdict::Closed => {
-                self.tell_withheld(shared, now, notices);
+                self.tell_withheld(notices);
             }
             ClaimVerdict::Follow(_)
             | ClaimVerdict::Busy
@@ -88,7 +88,6 @@ impl Call {
             | ClaimVerdict::Unknown(_)
             | ClaimVerdict::Conflict => {}
         }
-        self.enter(shared, now);
         if self.dedupe() == Mode::Shadow
             && let Some(shadowed) = instead_of_a_run(&verdict)
         {
@@ -147,8 +146,7 @@ impl Call {
             self.lease_from(now);
             return self.claim_step(Intent::Take { started: false }, role);
         }
-        self.tell_withheld(shared, now, notices);
-        self.enter(shared, now);
+        self.tell_withheld(notices);
         let would_go_on = self.goes_on_without_store();
         if self.dedupe() == Mode::Shadow && !would_go_on {
             self.shadow(Shadowed::Refused(Code::StoreUnavailable), notices);
@@ -216,8 +214,10 @@ impl Call {
             Wake::Time | Wake::Changed => {
                 let role = Role::Waiter { followed: record };
                 // What spoke against a run may still do so. The answer that was waited for is taken all the same.
-                let refusal = if self.held_back { self.refusal(shared, now) } else { None };
-                match refusal {
+                let is_asked = self.withheld.take().is_some() || self.held_back;
+                let refusal = if is_asked { self.refusal(shared, now) } else { None };
+                // What only shadow mode asked for is only told.
+                match refusal.filter(|_| self.held_back) {
                     Some(refusal) => {
                         self.state = State::Looking { refusal };
                         self.claim_step(Intent::Look, role)

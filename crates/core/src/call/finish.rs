@@ -27,7 +27,7 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        self.tell_withheld(shared, now, notices);
+        self.tell_withheld(notices);
         notices.push(Notice::CallBlocked { code: refusal.failure.code });
         let mut kept = Vec::new();
         let mut result = CallResult { breaker: refusal.breaker, ..self.failed(refusal.failure, now) };
@@ -164,10 +164,12 @@ impl Call {
 
     /// The call ends without an answer that says anything about the tool: its caller withdrew it.
     pub(super) fn abandon(&mut self, shared: &mut Shared<'_>, now: Timestamp, notices: &mut Vec<Notice>) {
-        if !self.entered || std::mem::replace(&mut self.judged, true) {
+        if std::mem::replace(&mut self.judged, true) {
             return;
         }
-        shared.guard.abandon(&self.policy.guard, self.guarded(), now);
+        if self.entered {
+            shared.guard.abandon(&self.policy.guard, self.guarded(), now);
+        }
         if self.attempts > 0 && self.policy.modes.trust != Mode::Off {
             self.record_danger(shared, now, notices);
         }
@@ -189,8 +191,7 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> CallResult {
-        let judged = std::mem::replace(&mut self.judged, true) || self.refused_in_shadow;
-        if judged || self.policy.modes.guard == Mode::Off {
+        if std::mem::replace(&mut self.judged, true) || self.policy.modes.guard == Mode::Off {
             return result;
         }
         self.enter(shared, now);

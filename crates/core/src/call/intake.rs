@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::request::{CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, SentKey, Waits};
+use super::request::{CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, RunBy, SentKey, Waits};
 use crate::approval::Channel;
 use crate::classify::{Aims, danger, signature};
 use crate::dedupe::{Address, Process, RunId};
@@ -101,6 +101,7 @@ impl Request {
             invalid_arguments: invalid_arguments(policy, intake.input_schema, params),
             limits: envelope.caller_limits(),
             waits: intake.waits,
+            run_by: RunBy::Driver,
             hints: Hints {
                 expected_retry_safe: envelope.payload.call_hints.expected_retry_safe.unwrap_or(false),
                 safety_critical: envelope.payload.call_hints.safety_critical,

@@ -47,7 +47,7 @@ use std::sync::Arc;
 
 pub use intake::Intake;
 pub use notice::{BreakerScope, FailedAttempt, Notice, Shadowed};
-pub use request::{CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, SentKey, Waits};
+pub use request::{CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, RunBy, SentKey, Waits};
 pub use step::{
     Approval, Ask, CallResult, Cut, Event, Kept, Others, Outcome, Provenance, Recorded, Retried, Run, Stage,
     Step, StoreFault, Upstream, Wake,
@@ -151,19 +151,10 @@ pub struct Call {
     scored: Option<stats::Outcome>,
     /// Whether something spoke against a run when the call came; it is asked again before a run.
     held_back: bool,
-    /// What shadow mode found against a run, until it is known whether there is one to speak against.
-    withheld: Option<Withheld>,
-    /// Whether the guard, in shadow, has counted a refusal in place of this call.
-    refused_in_shadow: bool,
+    /// The refusal that shadow mode did not carry out, until it is known whether there is a run to speak against.
+    withheld: Option<Code>,
     shadow_told: bool,
     state: State,
-}
-
-/// A refusal that shadow mode does not carry out.
-#[derive(Clone, Copy, Debug)]
-struct Withheld {
-    code: Code,
-    by_guard: bool,
 }
 
 /// How things stand between the call and the store.
@@ -311,7 +302,6 @@ impl Call {
             scored: None,
             held_back: false,
             withheld: None,
-            refused_in_shadow: false,
             shadow_told: false,
             state: State::Finished,
         };
@@ -322,9 +312,7 @@ impl Call {
             }
             Some(refusal) => call.refuse(shared, *refusal, now, notices),
             None => {
-                if !call.withheld.is_some_and(|withheld| withheld.by_guard) {
-                    call.enter(shared, now);
-                }
+                call.enter(shared, now);
                 call.claim_or_go(shared, Role::Fresh, now, notices)
             }
         };
@@ -573,66 +561,70 @@ impl Call {
             return None;
         }
         let late = self.is_late(now).then(|| Refusal::us(say::deadline_passed()));
-        if let Some(refusal) = self.enforced(rest, late) {
+        if let Some(refusal) = self.or_withheld(rest, late) {
             return Some(Box::new(refusal));
         }
         let invalid = match (self.policy.arguments, &self.request.invalid_arguments) {
             (ArgumentCheck::Enforce, Some(problem)) => Some(Refusal::us(say::invalid_arguments(problem))),
             (ArgumentCheck::Enforce | ArgumentCheck::Assist | ArgumentCheck::Off, _) => None,
         };
-        if let Some(refusal) = self.enforced(rest, invalid) {
+        if let Some(refusal) = self.or_withheld(rest, invalid) {
             return Some(Box::new(refusal));
         }
         let guard = shared.guard.would_refuse(&self.policy.guard, self.guarded(), now).map(|refused| {
             Refusal { failure: say::guard(&refused), breaker: None, by: RefusedBy::Guard(refused.layer) }
         });
-        if let Some(refusal) = self.enforced(self.policy.modes.guard, guard) {
+        if let Some(refusal) = self.or_withheld(self.policy.modes.guard, guard) {
             return Some(Box::new(refusal));
         }
         let breakers = [Some(&*shared.breaker), shared.dependency.as_deref()];
         let refused =
             breakers.into_iter().flatten().find_map(|breaker| breaker.check(&self.policy.breaker, now).err());
         let breaker = refused.map(|refused| self.circuit_open(refused, now));
-        if let Some(refusal) = self.enforced(self.policy.modes.breaker, breaker) {
+        if let Some(refusal) = self.or_withheld(self.policy.modes.breaker, breaker) {
             return Some(Box::new(refusal));
         }
         let trust = match self.need(shared, now) {
             Need::Refuse(refusal) => Some(*refusal),
             Need::Nobody | Need::Spend(_) | Need::Ask(_) => None,
         };
-        self.enforced(self.policy.modes.trust, trust).map(Box::new)
+        self.or_withheld(self.policy.modes.trust, trust).map(Box::new)
     }
 
     fn is_late(&self, now: Timestamp) -> bool {
         self.request.limits.deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// A decision under its mode: carried out, [told in time](Self::tell_withheld), or not made at all.
-    fn enforced(&mut self, mode: Mode, refusal: Option<Refusal>) -> Option<Refusal> {
+    /// A refusal under its mode: carried out, told [once it is known](Self::tell_withheld) that there is a run, or not made
+    /// at all.
+    fn or_withheld(&mut self, mode: Mode, refusal: Option<Refusal>) -> Option<Refusal> {
         let refusal = refusal?;
         match mode {
             Mode::Enforce => Some(refusal),
             Mode::Shadow => {
-                let by_guard = matches!(refusal.by, RefusedBy::Guard(_));
-                self.withheld.get_or_insert(Withheld { code: refusal.failure.code, by_guard });
+                self.withheld.get_or_insert(refusal.failure.code);
                 None
             }
             Mode::Off => None,
         }
     }
 
-    /// Nothing but the tool would have answered, so that a refusal would have counted. A guard in shadow goes on as if it
-    /// had been heard: it counts its refusal, and not what the tool says all the same.
-    fn tell_withheld(&mut self, shared: &mut Shared<'_>, now: Timestamp, notices: &mut Vec<Notice>) {
-        let Some(withheld) = self.withheld.take() else { return };
-        self.shadow(Shadowed::Refused(withheld.code), notices);
-        if withheld.by_guard && !self.refused_in_shadow {
-            if std::mem::take(&mut self.entered) {
-                shared.guard.abandon(&self.policy.guard, self.guarded(), now);
+    /// Nothing but the tool would have answered, so that a refusal would have counted.
+    fn tell_withheld(&mut self, notices: &mut Vec<Notice>) {
+        if let Some(code) = self.withheld.take() {
+            self.shadow(Shadowed::Refused(code), notices);
+        }
+    }
+
+    /// A refusal of a run that is about to begin, under its mode: carried out, told, or not made at all.
+    fn or_told(&mut self, mode: Mode, refusal: Refusal, notices: &mut Vec<Notice>) -> Option<Refusal> {
+        match mode {
+            Mode::Enforce => Some(refusal),
+            Mode::Shadow => {
+                self.shadow(Shadowed::Refused(refusal.failure.code), notices);
+                None
             }
-            // What it says is for nobody.
-            let _ = shared.guard.check(&self.policy.guard, self.guarded(), now);
-            self.refused_in_shadow = true;
+            Mode::Off => None,
         }
     }
 
@@ -697,10 +689,7 @@ impl Call {
 
     /// The guard learns that the call is under way.
     fn enter(&mut self, shared: &mut Shared<'_>, now: Timestamp) {
-        if self.policy.modes.guard != Mode::Off
-            && !self.refused_in_shadow
-            && !std::mem::replace(&mut self.entered, true)
-        {
+        if self.policy.modes.guard != Mode::Off && !std::mem::replace(&mut self.entered, true) {
             shared.guard.begin(&self.policy.guard, self.guarded(), now);
         }
     }

@@ -61,6 +61,8 @@ pub struct Request {
     pub limits: CallerLimits,
     /// How long the caller is known to wait.
     pub waits: Waits,
+    /// Who runs the tool.
+    pub run_by: RunBy,
     /// What the caller says about the call.
     pub hints: Hints,
     /// Whether anybody can be asked.
@@ -99,6 +101,16 @@ pub enum Waits {
     NotForLong,
     /// As long as it takes: it hears signs of life.
     AsLongAsItTakes,
+}
+
+/// Who runs the tool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RunBy {
+    /// Whoever drives the call, which its caller can leave.
+    #[default]
+    Driver,
+    /// The caller itself, which then reports. One that is gone can only be told by its silence.
+    Host,
 }
 
 /// Within what the same key that a caller gives is the same call.

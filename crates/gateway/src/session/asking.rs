@@ -198,10 +198,10 @@ impl Session {
             Ok(policy) => policy,
             Err(error) => return own_error(id, code::INTERNAL_ERROR, &error.to_string()),
         };
-        let is_off = policy.modes.leave_alone();
-        let tries = if is_harmless(method) && !is_off { TRIES } else { 1 };
-        let limit = if is_off { Duration::MAX } else { patience(method) };
-        let (mut tried, mut may_forget) = (1, !is_off);
+        let left_alone = policy.modes.leave_alone();
+        let tries = if is_harmless(method) && !left_alone { TRIES } else { 1 };
+        let limit = if left_alone { Duration::MAX } else { patience(method) };
+        let (mut tried, mut may_forget) = (1, !left_alone);
         loop {
             let judged = match self.judging(server, &policy, method) {
                 Ok(judged) => judged,

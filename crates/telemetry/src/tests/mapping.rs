@@ -18,7 +18,7 @@ use steadfast_executor::{About, Attempt, AuditEntry, By, Deed, Listener, Outside
 use steadfast_store::{MemoryOptions, MemoryStore, News, StoreError, Trouble};
 
 use super::*;
-use crate::{CATALOGUE, Census};
+use crate::{CATALOGUE, Census, Next};
 
 const AT: Timestamp = Timestamp::from_millis(1_000_000);
 
@@ -354,6 +354,15 @@ fn what_people_change_by_hand_is_counted_and_told() {
     let told = heard.told("audit");
     assert_eq!((told.len(), &told[0]["by"], &told[0]["deed"]), (3, &"ann (cli)".into(), &"approved".into()));
     assert!(!heard.text().contains("hunter2"), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_reads_the_feed_hears_what_people_change_by_hand() {
+    let heard = Heard::new();
+    let mut reader = heard.telemetry.feed().read(None);
+    heard.telemetry.outside(&Outside::ByHand(&entry(Deed::Switched)));
+    let next = tokio::time::timeout(Duration::from_secs(1), reader.next()).await;
+    assert!(matches!(&next, Ok(Next::Happened(line)) if line.event == "audit"), "{next:?}");
 }
 
 #[test]

@@ -326,8 +326,14 @@ fn an_unknown_outcome_is_told_again_until_it_arrived() {
 
 #[test]
 fn a_dangerous_command_blocks_its_tool_although_it_was_cancelled() {
-    for class in [ToolClass::Idempotent, ToolClass::Mutating] {
-        let policy = policy(class);
+    for (class, guard) in [
+        (ToolClass::Idempotent, Mode::Enforce),
+        (ToolClass::Mutating, Mode::Enforce),
+        (ToolClass::Idempotent, Mode::Shadow),
+        (ToolClass::Idempotent, Mode::Off),
+    ] {
+        let mut policy = policy(class);
+        policy.modes.guard = guard;
         let envelope = envelope_with(
             &json!({ "payload": { "idempotencyKey": "k", "params": { "command": "rm -rf /" } } }),
         );
@@ -337,6 +343,6 @@ fn a_dangerous_command_blocks_its_tool_although_it_was_cancelled() {
         world.on(&mut call, Event::Cancelled(Others::None));
         finished(world.on(&mut call, Event::Ran(timed_out())));
         let (_, step) = world.begin(from_envelope(&keyed("other"), &policy), &policy);
-        assert_eq!(code(&finished(step)), Some(Code::ToolBlocked), "{class:?}");
+        assert_eq!(code(&finished(step)), Some(Code::ToolBlocked), "{class:?}, guard {guard:?}");
     }
 }

@@ -266,3 +266,72 @@ fn in_shadow_nothing_is_ended_and_nothing_is_held_back_for_want_of_a_place() {
     }
     assert_eq!(world.limiter.inside(), 0, "only places that were taken are given back");
 }
+
+#[test]
+fn in_shadow_a_call_that_nobody_waits_for_any_more_is_ended_as_enforcing_does() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.modes = Modes::all(Mode::Shadow);
+    for told_first in [true, false] {
+        let mut world = World::new();
+        let (mut call, _) = world.begin(request(&policy), &policy);
+        if told_first {
+            assert_eq!(world.wake(&mut call), Step::Stay, "somebody waits");
+            assert_eq!((call.wake_at(), would_have(&world)), (None, vec![Shadowed::Cut]));
+        }
+        world.on(&mut call, Event::Disconnected(Others::None));
+        assert_eq!(world.wake(&mut call), Step::Cut(Cut::Silent(policy.time.attempt)), "{told_first}");
+        finished(world.on(&mut call, Event::Ran(timed_out())));
+        assert_eq!(world.limiter.inside(), 0, "{told_first}: its place is free");
+    }
+}
+
+#[test]
+fn the_guard_in_shadow_counts_what_the_tool_said_and_not_what_it_would_have_refused() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.modes = Modes { guard: Mode::Shadow, ..Modes::all(Mode::Off) };
+    let mut world = World::new();
+    looping(&mut world, &request(&policy), &policy);
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
+    assert_eq!(would_have(&world), [Shadowed::Refused(Code::LoopDetected)]);
+    policy.modes.guard = Mode::Enforce;
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok(), "it has worked since");
+}
+
+#[test]
+fn what_spoke_against_a_run_is_asked_again_after_a_wait_before_it_is_told() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.modes.guard = Mode::Shadow;
+    policy.retry.attempts = std::num::NonZeroU32::MIN;
+    for still_loops in [true, false] {
+        let mut world = World::new();
+        let (mut first, _) = world.begin(request(&policy), &policy);
+        looping(&mut world, &request(&policy), &policy);
+        let (mut second, step) = world.begin(request(&policy), &policy);
+        assert_eq!(name_of(&step), "Follow");
+        world.on(&mut first, Event::Ran(not_sent()));
+        world.notices.clear();
+        if !still_loops {
+            world.guard.reset();
+        }
+        assert_eq!(name_of(&world.on(&mut second, Event::Woke(Wake::Changed))), "Run");
+        let told = still_loops.then_some(Shadowed::Refused(Code::LoopDetected));
+        assert_eq!(would_have(&world), told.into_iter().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn in_shadow_a_host_that_is_silent_when_its_call_has_had_all_its_time_is_given_up() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.modes = Modes::all(Mode::Shadow);
+    let mut world = World::new();
+    let hosted = Request { run_by: RunBy::Host, ..request(&policy) };
+    let (mut call, _) = world.begin(hosted, &policy);
+    assert_eq!(world.wake(&mut call), Step::Stay);
+    assert_eq!(would_have(&world), [Shadowed::Cut]);
+    assert_eq!(call.wake_at(), Some(START + policy.time.total));
+    world.now = START + policy.time.total;
+    world.on(&mut call, Event::Progressed);
+    assert_eq!(world.on(&mut call, Event::Woke(Wake::Time)), Step::Stay, "it lives");
+    assert_eq!(call.wake_at(), Some(world.now + policy.time.attempt));
+    assert_eq!(world.wake(&mut call), Step::Cut(Cut::TooLong));
+}

@@ -117,7 +117,7 @@ pub(crate) fn distrusted(folder: &Path) -> Vec<String> {
 fn sight(neighbours: &Neighbours, process: &Process) -> LeaseSight {
     match neighbours.sight(process) {
         LeaseSight::Time if !cfg!(target_os = "linux") => sight_of_number(process.pid),
-        known => known,
+        known @ (LeaseSight::Alive | LeaseSight::Gone | LeaseSight::Time) => known,
     }
 }
 

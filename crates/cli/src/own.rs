@@ -6,9 +6,12 @@ use std::path::Path;
 
 /// What is in a file of ours. One that is not is refused, with what to do about it.
 pub(crate) fn read(file: &Path) -> io::Result<String> {
-    let why = |error: io::Error| match error.kind() {
-        ErrorKind::NotFound => error,
-        kind => io::Error::new(kind, format!("{} is not believed: {error}", file.display())),
+    let why = |error: io::Error| {
+        let kind = error.kind();
+        if kind == ErrorKind::NotFound {
+            return error;
+        }
+        io::Error::new(kind, format!("{} is not believed: {error}", file.display()))
     };
     let mut text = String::new();
     open(file).and_then(|mut opened| opened.read_to_string(&mut text)).map_err(why)?;

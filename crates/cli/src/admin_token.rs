@@ -12,14 +12,16 @@ use steadfast::Config;
 use steadfast::redact::Redacted;
 use steadfast_api::AdminToken;
 
+use crate::{output, own};
+
 /// The variable that replaces the file.
 pub(crate) const VARIABLE: &str = "STEADFAST_ADMIN_TOKEN";
 const FILE: &str = "admin-token";
 
 /// The token, made if there is none yet. Without a place to keep it there is none, and nobody can steer.
 pub(crate) fn find_or_make(config: &Config) -> Option<AdminToken> {
-    if let Some(token) = env::var(VARIABLE).ok().as_deref().and_then(AdminToken::new) {
-        return Some(token);
+    if let Some(token) = given() {
+        return AdminToken::new(token.expose());
     }
     let file = place(config)?;
     match read_or_make(&file) {
@@ -37,13 +39,25 @@ pub(crate) fn find_or_make(config: &Config) -> Option<AdminToken> {
 
 /// The token, if there is one: from here, and from where it lies. Makes none.
 pub(crate) fn find(config: &Config) -> Option<Redacted<String>> {
-    let lying = || fs::read_to_string(place(config)?).ok();
-    given().or_else(|| lying().map(|token| Redacted::new(token.trim().to_owned())))
+    given().or_else(|| match own::read(&place(config)?) {
+        Ok(token) => not_empty(&token),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => {
+            output::remark(&format!("note: there is no admin token to show: {error}"));
+            None
+        }
+    })
 }
 
 /// The one that the environment gives.
 pub(crate) fn given() -> Option<Redacted<String>> {
-    env::var(VARIABLE).ok().filter(|token| !token.is_empty()).map(Redacted::new)
+    env::var(VARIABLE).ok().and_then(|token| not_empty(&token))
+}
+
+/// A token as it is sent: blanks at its ends get lost on the way.
+fn not_empty(token: &str) -> Option<Redacted<String>> {
+    let token = token.trim();
+    (!token.is_empty()).then(|| Redacted::new(token.to_owned()))
 }
 
 /// Where it lies.
@@ -52,7 +66,7 @@ pub(crate) fn place(config: &Config) -> Option<PathBuf> {
 }
 
 fn read_or_make(file: &Path) -> io::Result<String> {
-    match fs::read_to_string(file) {
+    match own::read(file) {
         Ok(token) if !token.trim().is_empty() => return Ok(token.trim().to_owned()),
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         Ok(_) | Err(_) => {}
@@ -75,7 +89,7 @@ fn read_or_make(file: &Path) -> io::Result<String> {
     match placed {
         Ok(()) => Ok(token),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let token = fs::read_to_string(file)?.trim().to_owned();
+            let token = own::read(file)?.trim().to_owned();
             if token.is_empty() {
                 Err(io::Error::other(format!("{} is empty", file.display())))
             } else {

@@ -23,6 +23,7 @@ use crate::output::{self, Look, Paint, Progress, Table};
 use crate::peer::{Peer, Where};
 use crate::sources::Chosen;
 use crate::state::runtime;
+use crate::stop;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -54,6 +55,9 @@ pub(crate) struct Options {
     command: Vec<OsString>,
 }
 
+/// The exit code where somebody did not want to wait.
+const INTERRUPTED: u8 = 130;
+
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -76,7 +80,14 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         asked.push(self::asked("tools/call", json!({ "name": tool, "arguments": arguments })));
     }
     let rounds = usize::try_from(options.rounds).unwrap_or(usize::MAX);
-    let name = runtime()?.block_on(measure(options, &bare, &guarded, rounds, &mut asked))?;
+    let name = runtime()?.block_on(async {
+        let stop = stop::asked();
+        tokio::select! {
+            measured = measure(options, &bare, &guarded, rounds, &mut asked) => measured,
+            // Nothing is left behind then either.
+            () = stop.cancelled() => Err(Failure::Told(INTERRUPTED)),
+        }
+    })?;
     if options.json {
         output::say_json(&to_json(&name, rounds, &asked));
     } else {
@@ -254,8 +265,13 @@ struct Room(PathBuf);
 
 impl Room {
     fn make() -> Result<Self, Failure> {
-        let folder = env::temp_dir().join(format!("steadfast-bench-{}", std::process::id()));
-        let made = private_folder().create(&folder);
+        // Others write there too: the folder must be ours, so it is new, and nobody can have guessed it.
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes)
+            .map_err(|error| Failure::World(format!("this machine draws no random numbers: {error}")))?;
+        let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let folder = env::temp_dir().join(format!("steadfast-bench-{name}"));
+        let made = private_folder().recursive(false).create(&folder);
         made.map_err(|error| Failure::World(format!("{} cannot be made: {error}", folder.display())))?;
         Ok(Self(folder))
     }
@@ -329,6 +345,18 @@ fn to_json(name: &str, rounds: usize, asked: &[Asked]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_room_is_new_and_gone_afterwards() {
+        let guessed = env::temp_dir().join(format!("steadfast-bench-{}", std::process::id()));
+        fs::create_dir_all(&guessed).unwrap();
+        let (one, two) = (Room::make().unwrap(), Room::make().unwrap());
+        let places = [one.0.clone(), two.0.clone()];
+        assert!(places[0] != places[1] && !places.contains(&guessed), "{places:?}");
+        drop((one, two));
+        assert!(!places.iter().any(|place| place.exists()) && guessed.exists());
+        fs::remove_dir_all(&guessed).unwrap();
+    }
 
     #[test]
     fn a_percentile_is_an_answer_that_was_measured() {

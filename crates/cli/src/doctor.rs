@@ -4,7 +4,7 @@
 //! made, and servers are started only to be greeted.
 
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,6 +19,7 @@ use crate::failure::Failure;
 use crate::gateways;
 use crate::import;
 use crate::output::{self, Look, Paint};
+use crate::own;
 use crate::peer::{Peer, Where};
 use crate::sources::Chosen;
 use crate::state::runtime;
@@ -341,6 +342,9 @@ fn gateways_that_run(config: &Config, found: &mut Findings) {
     if running.is_empty() {
         found.ok("gateway", "none listens here now");
     }
+    for why in gateways::distrusted(&folder) {
+        found.bad("gateway", why, "until then the other commands do not find it");
+    }
     if left > 0 {
         found.warn(
             "gateway",
@@ -355,13 +359,15 @@ fn access(config: &Config, found: &mut Findings) {
         _ if admin_token::given().is_some() => {
             found.ok("admin token", format!("given by {}", admin_token::VARIABLE))
         }
-        Some(place) if is_open_to_others(&place) => found.bad(
-            "admin token",
-            format!("{} can be read by others on this machine", place.display()),
-            format!("chmod 600 {}", place.display()),
-        ),
-        Some(place) if place.exists() => found.ok("admin token", place.display().to_string()),
-        Some(_) => found.ok("admin token", "made when a gateway first listens"),
+        Some(place) => match own::read(&place) {
+            Ok(_) => found.ok("admin token", place.display().to_string()),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                found.ok("admin token", "made when a gateway first listens")
+            }
+            Err(error) => {
+                found.bad("admin token", error.to_string(), "until then nobody can steer a gateway")
+            }
+        },
         None => found.warn(
             "admin token",
             "there is no place to keep one",

@@ -4,7 +4,7 @@
 //! it: another one may have been given its port since.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use steadfast_core::dedupe::{LeaseSight, Process};
 use steadfast_store::{Neighbours, Sight as _, this_process};
 
 use crate::admin_token::{private_file, private_folder};
-use crate::now;
+use crate::{now, own};
 
 const FOLDER: &str = "gateways";
 
@@ -84,13 +84,12 @@ pub(crate) fn running(folder: &Path) -> Vec<Announced> {
     let neighbours = Neighbours::of(this_process());
     let mut running = Vec::new();
     for (file, announced) in files(folder) {
-        match announced.as_ref().map(|announced| neighbours.sight(&announced.process)) {
-            Some(LeaseSight::Alive) => running.extend(announced),
-            // Where processes cannot be told apart, whoever answers is believed.
-            Some(LeaseSight::Time) if !cfg!(target_os = "linux") => running.extend(announced),
+        let Ok(Some(announced)) = announced else { continue };
+        match sight(&neighbours, &announced.process) {
+            LeaseSight::Alive => running.push(announced),
             // Before this machine was started again, or in a container: nobody here can say.
-            Some(LeaseSight::Time) | None => {}
-            Some(LeaseSight::Gone) => {
+            LeaseSight::Time => {}
+            LeaseSight::Gone => {
                 let _ = fs::remove_file(file);
             }
         }
@@ -102,20 +101,52 @@ pub(crate) fn running(folder: &Path) -> Vec<Announced> {
 /// How many files are there of gateways that do not run any more, or of which that cannot be said.
 pub(crate) fn left_behind(folder: &Path) -> usize {
     let neighbours = Neighbours::of(this_process());
-    let gone = |announced: &Option<Announced>| {
-        announced.as_ref().is_none_or(|announced| neighbours.sight(&announced.process) != LeaseSight::Alive)
-    };
-    files(folder).iter().filter(|(_, announced)| gone(announced)).count()
+    let gone = |announced: &Announced| sight(&neighbours, &announced.process) != LeaseSight::Alive;
+    let read = files(folder).into_iter().filter_map(|(_, announced)| announced.ok());
+    read.filter(|announced| announced.as_ref().is_none_or(gone)).count()
 }
 
-fn files(folder: &Path) -> Vec<(PathBuf, Option<Announced>)> {
+/// Why files are not believed that say a gateway runs.
+pub(crate) fn distrusted(folder: &Path) -> Vec<String> {
+    let refused = files(folder).into_iter().filter_map(|(_, announced)| announced.err());
+    // It may have been taken away meanwhile.
+    refused.filter(|error| error.kind() != ErrorKind::NotFound).map(|error| error.to_string()).collect()
+}
+
+/// Whether a process lives. Where it cannot be told from the next of its number, the number alone has to do.
+fn sight(neighbours: &Neighbours, process: &Process) -> LeaseSight {
+    match neighbours.sight(process) {
+        LeaseSight::Time if !cfg!(target_os = "linux") => sight_of_number(process.pid),
+        known @ (LeaseSight::Alive | LeaseSight::Gone | LeaseSight::Time) => known,
+    }
+}
+
+#[cfg(unix)]
+fn sight_of_number(pid: u32) -> LeaseSight {
+    use rustix::io::Errno;
+    use rustix::process::{Pid, test_kill_process};
+    match i32::try_from(pid).ok().and_then(Pid::from_raw).map(test_kill_process) {
+        Some(Ok(())) => LeaseSight::Alive,
+        Some(Err(Errno::SRCH)) | None => LeaseSight::Gone,
+        // Of another user, who did not write our file.
+        Some(Err(_)) => LeaseSight::Time,
+    }
+}
+
+/// Nothing can be said, so nobody is given the token for it.
+#[cfg(not(unix))]
+fn sight_of_number(_: u32) -> LeaseSight {
+    LeaseSight::Time
+}
+
+/// All that are there: what they say, nothing if that means nothing, or why they are not believed.
+fn files(folder: &Path) -> Vec<(PathBuf, io::Result<Option<Announced>>)> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let files = files.filter(|file| file.extension().is_some_and(|extension| extension == "json"));
     files
         .map(|file| {
-            let text = fs::read_to_string(&file).ok();
-            let announced = text.and_then(|text| Announced::read(&serde_json::from_str(&text).ok()?));
+            let announced = own::read(&file).map(|text| Announced::read(&serde_json::from_str(&text).ok()?));
             (file, announced)
         })
         .collect()
@@ -184,11 +215,22 @@ mod tests {
         (gone.process.started, gone.address) = (gone.process.started + 1, "127.0.0.1:4712".parse().unwrap());
         let left = write(&folder, &gone).unwrap();
         fs::write(folder.join("odd.json"), "[]").unwrap();
-        assert_eq!(left_behind(&folder), 2);
+        assert_eq!((left_behind(&folder), distrusted(&folder).len()), (1, 1));
         assert_eq!(running(&folder), found);
         assert!(!left.exists(), "what is gone is taken away");
         drop(announcement);
         assert_eq!(running(&folder), []);
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn sf_7_where_only_the_number_of_a_process_is_known_it_must_be_of_one_that_lives() {
+        assert_eq!(sight_of_number(std::process::id()), LeaseSight::Alive);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        assert_eq!(sight_of_number(pid), LeaseSight::Gone);
+        assert_eq!(sight_of_number(0), LeaseSight::Gone, "that would be all of us");
     }
 }

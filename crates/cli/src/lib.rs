@@ -22,6 +22,7 @@ mod listening;
 #[cfg(test)]
 mod operating;
 mod output;
+mod own;
 mod peer;
 mod plain_tools;
 mod reach;

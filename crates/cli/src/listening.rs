@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZero;
+use std::process;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use http::Request;
 use http_body_util::Either;
-use steadfast::{Config, Engine, Plan, Steadfast};
+use steadfast::{Config, Engine, Plan, Steadfast, StoreKind};
 use steadfast_api::{Api, Around, Shelves};
 use steadfast_core::id::{ActorId, Digest};
 use steadfast_gateway::{Caller, Configured, Connection, Direct, Door, Listener, Pool};
@@ -77,7 +78,7 @@ pub(crate) struct Listened {
     tidying: Vec<JoinHandle<()>>,
     serving: JoinHandle<()>,
     stop: CancellationToken,
-    _announced: Option<Announcement>,
+    announced: Option<Announcement>,
 }
 
 /// How long the last answers may take on their way.
@@ -95,10 +96,7 @@ impl Listened {
         let cannot = |error| Failure::World(format!("cannot listen on {address}: {error}"));
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
-        let mut names = Names { hosts: hosts.hosts.clone(), ..Names::default() };
-        if !address.ip().is_unspecified() {
-            names.hosts.push(address.ip().to_string());
-        }
+        let names = names(hosts, address);
         let pool = Arc::new(Pool::default());
         // Behind several doors a server is still one.
         let all = doors.iter().flat_map(|(_, servers)| servers);
@@ -158,7 +156,7 @@ impl Listened {
         let serving = tokio::spawn(async move { _ = serving.await });
         let engine = steadfast.engine().clone();
         let announced = announce(&steadfast.config(), address);
-        Ok(Self { engine, address, listeners, direct, tidying, serving, stop, _announced: announced })
+        Ok(Self { engine, address, listeners, direct, tidying, serving, stop, announced })
     }
 
     /// Where clients find the door at this path.
@@ -168,6 +166,8 @@ impl Listened {
 
     /// Ends every session, after what is under way has had so long.
     pub(crate) async fn close(self, drain: Duration) {
+        // The port is given up at once, and whoever has it next must not be taken for us.
+        drop(self.announced);
         self.stop.cancel();
         for tidying in &self.tidying {
             tidying.abort();
@@ -181,10 +181,27 @@ impl Listened {
     }
 }
 
+/// The names that we answer to, as clients write them.
+fn names(hosts: &Hosts, address: SocketAddr) -> Names {
+    let written = |host: &String| match host.parse() {
+        Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
+        Ok(IpAddr::V4(_)) | Err(_) => host.clone(),
+    };
+    let own = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
+    Names { hosts: hosts.hosts.iter().chain(&own).map(written).collect(), ..Names::default() }
+}
+
 /// Lets the other commands know, where it is known where state is kept.
 fn announce(config: &Config, address: SocketAddr) -> Option<Announcement> {
-    let store = Plan::of(config).ok()?.store();
-    gateways::announce(&gateways::folder(config)?, address, &store)
+    let plan = Plan::of(config).ok()?;
+    let settings = &config.global().store;
+    // The memory of one process is not that of another, and one server has room for many.
+    let own = match settings.kind {
+        StoreKind::Memory => format!(" (pid {})", process::id()),
+        StoreKind::Redis => format!(", keys {}", settings.prefix),
+        StoreKind::Sqlite => String::new(),
+    };
+    gateways::announce(&gateways::folder(config)?, address, &format!("{}{own}", plan.store()))
 }
 
 /// As whom clients use the tools of our own, if they see them. A token lets a client in, and with it the model that uses it:
@@ -212,4 +229,72 @@ fn built(builder: &mut runtime::Builder) -> Result<Runtime, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::World(format!("no threads can be started: {error}")))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use http::{HeaderMap, Uri};
+    use serde_json::json;
+    use steadfast::{Answer, Attempt, Sources, call, output};
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    #[test]
+    fn clients_may_ask_for_the_address_by_which_they_reach_us() {
+        let hosts = Hosts { hosts: vec!["gateway.example".to_owned(), "2001:db8::7".to_owned()] };
+        for (address, host, is_ours) in [
+            ("[2001:db8::5]:8080", "[2001:db8::5]:8080", true),
+            ("[2001:db8::5]:8080", "[2001:db8::6]:8080", false),
+            ("192.0.2.5:8080", "192.0.2.5:8080", true),
+            ("[::]:8080", "[2001:db8::7]:8080", true),
+            ("[::]:8080", "gateway.example", true),
+            ("[::]:8080", "[::]:8080", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(http::header::HOST, host.parse().unwrap());
+            let admitted =
+                names(&hosts, address.parse().unwrap()).admit(&Uri::from_static("/"), &headers).is_ok();
+            assert_eq!(admitted, is_ours, "{host} at {address}");
+        }
+    }
+
+    #[tokio::test]
+    async fn sf_7_a_gateway_that_gives_up_its_port_is_announced_no_longer() {
+        let folder = env::temp_dir().join(format!("steadfast-listening-{}", process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        let opening = Steadfast::opening(Sources::default())
+            .set("store.kind", "memory")
+            .set("store.path", folder.join("state.db").to_str().unwrap());
+        let steadfast = opening.open().await.unwrap();
+        let address = "127.0.0.1:0".parse().unwrap();
+        let (hosts, access) = (Hosts::default(), Access::of_everybody_here());
+        let listened = Listened::open(&steadfast, address, &hosts, access, Vec::new()).await.unwrap();
+        let announced = || gateways::running(&folder.join("gateways")).len();
+        assert_eq!(announced(), 1);
+        let (begun, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (began, ends) = (begun.clone(), end.clone());
+        let slow = move |_: Attempt| {
+            let (begun, end) = (begun.clone(), end.clone());
+            async move {
+                begun.notify_one();
+                end.notified().await;
+                Answer::Ok(output("paid"))
+            }
+        };
+        let wanted = call("bank", "pay").params(&json!({})).envelope().unwrap();
+        let calling = tokio::spawn(steadfast.engine().call(wanted, slow));
+        began.notified().await;
+        let mut closing = pin!(listened.close(Duration::from_secs(60)));
+        let first = closing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!((first, announced()), (Poll::Pending, 0), "what is under way is waited for");
+        ends.notify_one();
+        closing.await;
+        calling.await.unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -3,7 +3,6 @@
 //! Both are asked the same in the same words, those of the HTTP API. Without a gateway the API is opened here, on the store, for
 //! the time of one command. So there is one way to ask, and `--json` says what everybody else is told.
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +53,8 @@ pub(crate) struct Reach {
     way: Way,
     /// Others that run on the same state, or say so.
     pub(crate) others: Vec<Arc<Gateway>>,
+    /// Others that run here and do not even greet.
+    pub(crate) silent: Vec<Gateway>,
     /// The store, in words.
     pub(crate) store: String,
     /// There is no state yet, and none was made.
@@ -133,6 +134,12 @@ impl Refused {
     pub(crate) fn is(&self, wanted: StatusCode) -> bool {
         matches!(self, Self::Answer { status, .. } if *status == wanted)
     }
+
+    pub(crate) fn message(&self) -> &str {
+        match self {
+            Self::Answer { message, .. } | Self::Silence(message) => message,
+        }
+    }
 }
 
 impl From<Refused> for Failure {
@@ -174,7 +181,11 @@ impl Reach {
     /// The gateway that was named, the youngest of those that run, or the store.
     pub(crate) async fn find(ways: &Ways, need: Need) -> Result<Self, Failure> {
         let config = ways.chosen.load()?;
-        let running = gateways::folder(&config).map(|folder| gateways::running(&folder)).unwrap_or_default();
+        let folder = gateways::folder(&config);
+        let running = folder.as_deref().map(gateways::running).unwrap_or_default();
+        for why in folder.as_deref().map(gateways::distrusted).unwrap_or_default() {
+            output::remark(&format!("note: a gateway may run here: {why}"));
+        }
         match ways.gateway.as_deref() {
             Some("none") => Self::hold(ways, &config, need).await,
             Some(named) => {
@@ -184,6 +195,7 @@ impl Reach {
                 Ok(Self {
                     way: Way::Gateway(Arc::new(gateway)),
                     others: Vec::new(),
+                    silent: Vec::new(),
                     store,
                     is_untouched: false,
                 })
@@ -199,19 +211,26 @@ impl Reach {
         running: Vec<Announced>,
     ) -> Result<Self, Failure> {
         let token = admin_token::find(config);
-        let mut answering = Vec::new();
+        let (mut answering, mut silent) = (Vec::new(), Vec::new());
         for announced in running {
             let gateway = Gateway::announced(announced, token.clone())?;
             match output::during(&format!("asking the gateway at {}", gateway.name), gateway.greet()).await {
                 true => answering.push(Arc::new(gateway)),
-                false => output::remark(&format!(
-                    "note: a gateway should run at {} and does not answer",
-                    gateway.name
-                )),
+                false => {
+                    output::remark(&format!(
+                        "note: a gateway should run at {} and does not answer",
+                        gateway.name
+                    ));
+                    silent.push(gateway);
+                }
             }
         }
         let mut answering = answering.into_iter();
-        let Some(first) = answering.next() else { return Self::hold(ways, config, need).await };
+        let Some(first) = answering.next() else {
+            // Nothing is made for what will not be done.
+            let need = if silent.is_empty() { need } else { Need::WhatIsThere };
+            return Ok(Self { silent, ..Self::hold(ways, config, need).await? });
+        };
         let others: Vec<_> = answering.collect();
         let store = first.store().to_owned();
         if others.iter().any(|other| other.store() != store) {
@@ -224,7 +243,7 @@ impl Reach {
                 names.join(", ")
             )));
         }
-        Ok(Self { way: Way::Gateway(first), others, store, is_untouched: false })
+        Ok(Self { way: Way::Gateway(first), others, silent, store, is_untouched: false })
     }
 
     /// The store itself.
@@ -252,7 +271,8 @@ impl Reach {
         let access = Access { admin: AdminToken::new(&token), ..Access::default() };
         let api = Api::new(steadfast.clone(), access);
         let held = Box::new(Held { steadfast, api, token });
-        Ok(Self { way: Way::Store(held), others: Vec::new(), store: plan.store(), is_untouched })
+        let (others, silent) = (Vec::new(), Vec::new());
+        Ok(Self { way: Way::Store(held), others, silent, store: plan.store(), is_untouched })
     }
 
     /// The gateway that is asked, if one is.
@@ -270,10 +290,23 @@ impl Reach {
 
     /// Asks, and gives the answer.
     pub(crate) async fn ask(&self, ask: Ask) -> Result<Value, Refused> {
+        if let Some(passed_over) = self.passed_over().filter(|_| ask.method != Method::GET) {
+            return Err(Refused::Silence(format!(
+                "nothing was changed: a gateway runs at {} and does not answer; try again, name the one to ask with \
+                 `--gateway ADDRESS`, or go straight to the store with `--gateway none`",
+                passed_over.name
+            )));
+        }
         match &self.way {
             Way::Gateway(gateway) => gateway.ask(ask).await,
             Way::Store(held) => output::during("reading the store", held.ask(ask)).await,
         }
+    }
+
+    /// One that may be the one that was meant, and does not answer.
+    fn passed_over(&self) -> Option<&Gateway> {
+        let is_another = |gateway: &&Gateway| self.gateway().is_none() || gateway.store() != self.store;
+        self.silent.iter().find(is_another)
     }
 
     /// Writes what is left to write.
@@ -295,7 +328,8 @@ impl Gateway {
         Ok(Self { announced: Some(announced), name, origin, token })
     }
 
-    /// The one that was named. The token that lies here is for those that run here; elsewhere it is nobody's business.
+    /// The one that was named. The token that lies here is for those that are known to run here: anybody may have the port
+    /// of another, or pass on what comes to it.
     fn named(named: &str, config: &Config, running: Vec<Announced>) -> Result<Self, Failure> {
         let url = if named.contains("://") { named.to_owned() } else { format!("http://{named}") };
         let uri: Uri = url.parse().map_err(|_| {
@@ -303,13 +337,22 @@ impl Gateway {
         })?;
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
         let announced = running.into_iter().find(|announced| {
-            announced.near().to_string() == authority || announced.address.to_string() == authority
+            let (near, address) = (announced.near(), announced.address);
+            let by_name = near.ip().is_loopback().then(|| format!("localhost:{}", near.port()));
+            let is_named = [Some(near.to_string()), Some(address.to_string()), by_name]
+                .contains(&Some(authority.to_ascii_lowercase()));
+            uri.scheme_str() == Some("http") && is_named
         });
-        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-        let is_here = host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-        let token =
-            if announced.is_some() || is_here { admin_token::find(config) } else { admin_token::given() };
-        Ok(Self { announced, name: authority, origin: origin(&url)?, token })
+        match announced {
+            // At the address that it says itself: a name may lead to another.
+            Some(announced) => Self::announced(announced, admin_token::find(config)),
+            None => Ok(Self {
+                announced: None,
+                name: authority,
+                origin: origin(&url)?,
+                token: admin_token::given(),
+            }),
+        }
     }
 
     pub(crate) fn store(&self) -> &str {
@@ -440,17 +483,46 @@ mod tests {
     #[test]
     fn sf_7_the_token_of_this_machine_is_given_to_nobody_elsewhere() {
         let folder = std::env::temp_dir().join(format!("steadfast-reach-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("admin-token"), "secret-of-this-machine").unwrap();
+        let mut file = admin_token::private_file().open(folder.join("admin-token")).unwrap();
+        std::io::Write::write_all(&mut file, b"secret-of-this-machine").unwrap();
         let path = folder.join("state.db").display().to_string();
         let flag = steadfast::Flag { name: "test".to_owned(), setting: "store.path".to_owned(), value: path };
         let sources = steadfast::Sources { flags: vec![flag], ..steadfast::Sources::default() };
         let config = Config::load(&sources).unwrap();
-        let token = |named: &str| Gateway::named(named, &config, Vec::new()).unwrap().token.is_some();
-        assert!(token("127.0.0.1:8080") && token("localhost:8080") && token("http://[::1]:8080"));
-        assert!(
-            !token("192.0.2.1:8080") && !token("https://gateway.example") && !token("localhost.example:80")
-        );
+        let announced = ["127.0.0.1:8080", "0.0.0.0:8081", "[::1]:8082"].map(|address| Announced {
+            address: address.parse().unwrap(),
+            process: steadfast_store::this_process(),
+            started_at_ms: 0,
+            version: String::new(),
+            store: String::new(),
+        });
+        let named = |named: &str| Gateway::named(named, &config, announced.to_vec()).unwrap();
+        for (ours, asked) in [
+            ("127.0.0.1:8080", "127.0.0.1:8080"),
+            ("localhost:8080", "127.0.0.1:8080"),
+            ("http://127.0.0.1:8081", "127.0.0.1:8081"),
+            ("0.0.0.0:8081", "127.0.0.1:8081"),
+            ("http://[::1]:8082", "[::1]:8082"),
+            ("LOCALHOST:8082", "[::1]:8082"),
+        ] {
+            let gateway = named(ours);
+            assert_eq!((gateway.token.is_some(), &*gateway.name), (true, asked), "{ours}");
+        }
+        for strange in [
+            "127.0.0.1:8083",
+            "localhost:8083",
+            "http://[::1]:8080",
+            "https://127.0.0.1:8080",
+            "http://somebody@127.0.0.1:8080",
+            "192.0.2.1:8080",
+            "https://gateway.example",
+            "localhost.example:8080",
+        ] {
+            let is_sent = Gateway::named(strange, &config, announced.to_vec());
+            assert!(!is_sent.is_ok_and(|gateway| gateway.token.is_some()), "{strange}");
+        }
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

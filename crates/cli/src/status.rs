@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::output::{self, Look, Paint, Table};
@@ -124,7 +124,14 @@ async fn watch(options: &Options) -> Result<(), Failure> {
                     break Ok(());
                 }
             }
+            // It may come back.
             (Err(Failure::World(why)), Some(screen)) => screen.show(&why),
+            (Err(Failure::World(why)), None) => {
+                if why != last {
+                    output::remark(&format!("error: {why}"));
+                }
+                last = why;
+            }
             (Err(failure), _) => break Err(failure),
         }
         tokio::select! {
@@ -174,10 +181,10 @@ async fn look(reach: &Reach) -> Result<Seen, Failure> {
     }
     let mut others = Vec::new();
     for other in &reach.others {
-        if let Ok(status) = other.ask(Ask::get("/v1/status")).await {
-            others.push((other.name.clone(), status));
-        }
+        let status = other.ask(Ask::get("/v1/status")).await;
+        others.push((other.name.clone(), status.unwrap_or_else(|refused| mute(refused.message()))));
     }
+    others.extend(reach.silent.iter().map(|silent| (silent.name.clone(), mute("it does not answer at all"))));
     let of = async |counts: &[&str], path: &str| -> Result<Value, Failure> {
         let any = counts.iter().any(|count| number(&status, &format!("/counts/{count}")) > 0);
         if any { Ok(reach.ask(Ask::get(path)).await?) } else { Ok(Value::Null) }
@@ -192,6 +199,18 @@ async fn look(reach: &Reach) -> Result<Seen, Failure> {
         is_untouched: reach.is_untouched,
         others,
         status,
+    })
+}
+
+/// The status of a gateway that runs and does not say it.
+fn mute(why: &str) -> Value {
+    json!({
+        "verdict": "trouble",
+        "findings": [{
+            "level": "trouble",
+            "what": format!("runs and does not say how it is: {}", output::clean(why)),
+            "todo": "look into its log, and start it again",
+        }],
     })
 }
 

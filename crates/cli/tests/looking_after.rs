@@ -8,10 +8,11 @@
 )]
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -99,7 +100,45 @@ impl Home {
         let mut arguments = vec!["wrap", "--listen", "127.0.0.1:0", "--name", "bank"];
         arguments.extend(more);
         arguments.extend(["--", env!("CARGO_BIN_EXE_steadfast"), "demo-bank", "ledger"]);
-        let mut command = self.command(&arguments);
+        Gateway::started(&mut self.command(&arguments))
+    }
+
+    /// Says in a file beside the state that a gateway is at this address: this process, which lives.
+    #[cfg(target_os = "linux")]
+    fn announce(&self, address: SocketAddr, store: &str) {
+        let own = steadfast_store::this_process();
+        let said = json!({
+            "address": address.to_string(),
+            "pid": own.pid,
+            "boot": &*own.boot,
+            "started": own.started,
+            "startedAtMs": 0,
+            "version": env!("CARGO_PKG_VERSION"),
+            "store": store,
+        });
+        self.private(&format!("state/gateways/{}-{}.json", own.pid, address.port()), &said.to_string());
+    }
+
+    /// A file of ours for us alone.
+    #[cfg(unix)]
+    fn private(&self, name: &str, text: &str) {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let file = self.0.join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        options.open(file).unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    #[cfg(unix)]
+    fn allow(&self, name: &str, mode: u32) {
+        use std::os::unix::fs::PermissionsExt as _;
+        fs::set_permissions(self.0.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+}
+
+impl Gateway {
+    fn started(command: &mut Command) -> Self {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -110,6 +149,47 @@ impl Home {
         // Somebody must read what it says.
         std::thread::spawn(move || lines.for_each(drop));
         Gateway { child, address }
+    }
+}
+
+/// Somebody at a free port who answers as told, and remembers what they were sent.
+struct Stranger {
+    address: SocketAddr,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Stranger {
+    /// Answers the path, and the how manieth it is.
+    fn answering(answer: impl Fn(usize, &str) -> (u16, Value) + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, heard) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<String>>>::default());
+        let hears = heard.clone();
+        std::thread::spawn(move || {
+            for (number, stream) in listener.incoming().enumerate() {
+                let mut stream = BufReader::new(stream.unwrap());
+                let mut head = String::new();
+                while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).is_ok_and(|read| read > 0) {}
+                let head = head.to_lowercase();
+                let length = head
+                    .split("content-length: ")
+                    .nth(1)
+                    .map_or(0, |rest| rest.split("\r\n").next().unwrap().parse().unwrap());
+                stream.read_exact(&mut vec![0; length]).unwrap();
+                let (status, body) = answer(number, head.split(' ').nth(1).unwrap_or_default());
+                hears.lock().unwrap().push(head);
+                let body = body.to_string();
+                let said = format!(
+                    "HTTP/1.1 {status} so\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                    body.len()
+                );
+                let _ = stream.get_mut().write_all(said.as_bytes());
+            }
+        });
+        Self { address, heard }
+    }
+
+    fn heard(&self, text: &str) -> bool {
+        self.heard.lock().unwrap().iter().any(|head| head.contains(text))
     }
 }
 
@@ -543,7 +623,12 @@ fn every_shell_can_complete_our_commands() {
 fn a_server_is_measured_alone_and_behind_us_and_leaves_nothing() {
     let home = Home::new("bench");
     let bank = ["--", env!("CARGO_BIN_EXE_steadfast"), "demo-bank", "ledger"];
-    let run = |more: &[&str]| home.run(&[&["bench", "--rounds", "5"][..], more, &bank].concat());
+    let temporary = home.0.join("temporary");
+    fs::create_dir(&temporary).unwrap();
+    let run = |more: &[&str]| {
+        let mut command = home.command(&[&["bench", "--rounds", "5"][..], more, &bank].concat());
+        home.ran(command.env("TMPDIR", &temporary))
+    };
     let (out, err, code) = run(&["--json"]);
     assert_eq!((err.as_str(), code), ("", 0), "{out}");
     let measured: Value = serde_json::from_str(&out).unwrap();
@@ -561,6 +646,223 @@ fn a_server_is_measured_alone_and_behind_us_and_leaves_nothing() {
     let (_, err, code) = run(&["--tool", "balanec"]);
     assert!(code == 2 && err.contains("did you mean `balance`"), "{err}");
     assert!(!home.0.join("state").exists(), "the measurement is in the history");
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0, "a folder is left behind");
     let (_, err, code) = home.run(&["bench", "--", "no-such-program"]);
     assert!(code == 1 && err.contains("no-such-program"), "{err}");
+}
+
+#[tokio::test]
+async fn rp_7_gateways_that_keep_their_state_in_memory_share_nothing() {
+    let home = Home::new("apart");
+    let (one, two) = (home.gateway(&["--store", "memory"]), home.gateway(&["--store", "memory"]));
+    let (out, err, code) = home.run(&["approve", "1"]);
+    assert_eq!(code, 2, "{out}{err}");
+    assert!(err.contains("--gateway") && err.contains(&one.address) && err.contains(&two.address), "{err}");
+    let (_, err, code) = home.run(&["approve", "1", "--gateway", &one.address]);
+    assert!(code == 1 && err.contains("steadfast approvals"), "{err}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn sf_7_the_token_of_this_machine_is_sent_to_gateways_that_are_announced_only() {
+    let home = Home::new("stranger");
+    let token = "0123456789abcdef-of-this-machine";
+    home.private("state/admin-token", token);
+    let stranger = Stranger::answering(|_, _| (200, json!({})));
+    let address = stranger.address.to_string();
+    let open = ["breaker", "open", "tool:bank:pay", "--gateway"];
+    for named in [address.clone(), format!("localhost:{}", stranger.address.port())] {
+        home.run(&[&open[..], &[&named]].concat());
+        assert!(stranger.heard("/v1/breakers") && !stranger.heard(token), "{named}");
+    }
+    let mut given = home.command(&[&open[..], &[&address]].concat());
+    home.ran(given.env("STEADFAST_ADMIN_TOKEN", "given-by-hand"));
+    assert!(stranger.heard("bearer given-by-hand") && !stranger.heard(token));
+    home.announce(stranger.address, "sqlite file elsewhere");
+    home.run(&[&open[..], &[&format!("localhost:{}", stranger.address.port())]].concat());
+    assert!(stranger.heard(token), "one that is announced is asked with it");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn sf_7_what_others_could_have_written_is_not_believed() {
+    let home = Home::new("distrust");
+    let gateway = home.gateway(&[]);
+    let open = || home.run(&["breaker", "open", "tool:bank:pay"]);
+    let (token, kept) = (home.0.join("state/admin-token"), home.0.join("state/kept"));
+    for mode in [0o640, 0o602] {
+        home.allow("state/admin-token", mode);
+        let (out, err, code) = open();
+        assert!(
+            code == 1 && err.contains("admin-token") && err.contains("chmod 600"),
+            "{mode:o}: {out}{err}"
+        );
+        let (_, err, code) = home.run(&["status"]);
+        assert!(code == 0 && err.contains("chmod 600"), "looking needs none: {err}");
+    }
+    home.allow("state/admin-token", 0o600);
+    fs::rename(&token, &kept).unwrap();
+    std::os::unix::fs::symlink(&kept, &token).unwrap();
+    let (out, err, code) = open();
+    assert!(code == 1 && err.contains("admin-token"), "{out}{err}");
+    fs::rename(&kept, &token).unwrap();
+    assert_eq!(open().2, 0);
+    let file = fs::read_dir(home.0.join("state/gateways")).unwrap().next().unwrap().unwrap().file_name();
+    let file = format!("state/gateways/{}", file.to_str().unwrap());
+    home.allow(&file, 0o666);
+    let (out, err, code) = home.run(&["status"]);
+    assert!(code == 3 && out.contains("none listens here") && err.contains(&file), "{code} {out}{err}");
+    home.allow(&file, 0o600);
+    assert!(home.run(&["status"]).0.contains(&gateway.address));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_gateway_that_greets_and_does_not_answer_is_trouble() {
+    for status in [401, 500] {
+        let home = Home::new(&format!("mute_{status}"));
+        let gateway = home.gateway(&[]);
+        let file = fs::read_dir(home.0.join("state/gateways")).unwrap().next().unwrap().unwrap().path();
+        let said: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        let mute = Stranger::answering(move |_, path| match path {
+            "/healthz" => (200, json!({})),
+            _ => (status, json!({})),
+        });
+        home.announce(mute.address, said["store"].as_str().unwrap());
+        let (out, err, code) = home.run(&["status"]);
+        assert!(code == 4 && out.contains(&format!("at {}: ", mute.address)), "{code} {out}{err}");
+        assert!(out.contains(&gateway.address), "{out}");
+        assert_eq!(home.run(&["status", "--json"]).2, 4);
+    }
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn nothing_is_changed_behind_the_back_of_a_gateway_that_is_silent() {
+    let home = Home::new("silent");
+    let engine = home.engine(asks()).await;
+    pay(&engine, "ann").await;
+    engine.shutdown(Duration::ZERO).await;
+    let id = home.json(&["approvals"])["approvals"][0]["id"].to_string();
+    let silent = Stranger::answering(|_, _| (503, json!({})));
+    home.announce(silent.address, "sqlite file elsewhere");
+    for change in [
+        &["breaker", "open", "tool:bank:pay"][..],
+        &["breaker", "reset", "tool:bank:pay"],
+        &["approve", &id],
+        &["deny", &id],
+        &["reset", "bank/pay"],
+        &["flush", "--tool", "bank/pay"],
+    ] {
+        let (out, err, code) = home.run(change);
+        assert!(code == 1 && err.contains("--gateway none"), "{change:?}: {code} {out}{err}");
+        assert!(err.contains(&silent.address.to_string()), "{err}");
+    }
+    let (out, err, code) = home.run(&["status"]);
+    assert!(code == 4 && out.contains("1 call waits for approval"), "{code} {out}");
+    assert!(
+        out.contains(&format!("at {}: ", silent.address)) && err.contains("does not answer"),
+        "{out}{err}"
+    );
+    assert_eq!(home.run(&["approve", &id, "--gateway", "none"]).2, 0);
+    assert_eq!(home.json(&["breaker", "--gateway", "none"])["breakers"], json!([]));
+}
+
+#[test]
+fn sf_7_blanks_around_the_token_of_the_environment_do_not_count() {
+    let home = Home::new("blanks");
+    let bank = ["--", env!("CARGO_BIN_EXE_steadfast"), "demo-bank", "ledger"];
+    let mut command =
+        home.command(&[&["wrap", "--listen", "127.0.0.1:0", "--name", "bank"][..], &bank].concat());
+    let _gateway = Gateway::started(command.env("STEADFAST_ADMIN_TOKEN", "  a-token-of-ours\n"));
+    for given in ["a-token-of-ours", " a-token-of-ours\n"] {
+        let mut open = home.command(&["breaker", "open", "tool:bank:pay"]);
+        let (out, err, code) = home.ran(open.env("STEADFAST_ADMIN_TOKEN", given));
+        assert_eq!(code, 0, "{given:?}: {out}{err}");
+    }
+    let mut none = home.command(&["breaker", "open", "tool:bank:pay"]);
+    let (_, err, code) = home.ran(none.env("STEADFAST_ADMIN_TOKEN", " "));
+    assert!(code == 1 && err.contains("STEADFAST_ADMIN_TOKEN"), "blanks are no token: {err}");
+}
+
+#[test]
+fn a_status_that_is_watched_goes_on_when_an_answer_is_missing() {
+    let home = Home::new("watch_on");
+    let stranger = Stranger::answering(|number, _| match number {
+        0 | 1 => (500, json!({})),
+        _ => (200, json!({ "verdict": "fine" })),
+    });
+    let address = stranger.address.to_string();
+    let mut command = home.command(&["status", "--watch", "--json", "--gateway", &address]);
+    let mut watching = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let line = BufReader::new(watching.stdout.take().unwrap()).lines().next();
+    let ended = watching.try_wait().unwrap();
+    watching.kill().unwrap();
+    let mut said = String::new();
+    watching.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    watching.wait().unwrap();
+    let seen: Value = serde_json::from_str(&line.expect("it ended").unwrap()).unwrap();
+    assert!(seen["verdict"] == "fine" && ended.is_none(), "{seen}");
+    assert_eq!(said.matches("500").count(), 1, "what did not change is said once: {said}");
+}
+
+/// What is in arguments and keys here that nobody may see: by its name, and by its shape.
+const SECRETS: [&str; 4] =
+    [SECRET, "ghp_0123456789abcdefghijABCDEFGHIJ012345", "AKIAIOSFODNN7EXAMPLE", "eyJhbGciOiJIUzI1NiJ9"];
+
+#[tokio::test]
+async fn tr_15_no_command_says_a_secret_of_a_call_and_everything_else_is_said() {
+    let home = Home::new("secrets");
+    let arguments = json!({
+        "to": "ann",
+        "password": SECRETS[0],
+        "note": format!("take {} or {}", SECRETS[1], SECRETS[2]),
+        "more": [{ "header": format!("Bearer {}.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl", SECRETS[3]) }],
+    });
+    let engine = home.engine(asks()).await;
+    let wanted = call("bank", "pay").params(&arguments).session("s-1").key(SECRETS[1]);
+    engine.call(wanted.envelope().unwrap(), async |_: Attempt| -> Answer { Ok(output("paid")) }).await;
+    engine.shutdown(Duration::ZERO).await;
+    let engine = home.engine(plain()).await;
+    for number in 0..12 {
+        let mut arguments = arguments.clone();
+        arguments["n"] = number.into();
+        let wanted = call("bank", "fails").params(&arguments).session("s-1").envelope().unwrap();
+        let fails = async |_: Attempt| -> Answer {
+            let why = format!("no: {} and {}", SECRETS[1], SECRETS[2]);
+            Err(Fault::new(Source::Http { status: 500 }, why.as_str()).into())
+        };
+        engine.call(wanted, fails).await;
+    }
+    engine.shutdown(Duration::ZERO).await;
+    let mut all = String::new();
+    for listens in [false, true] {
+        let gateway = listens.then(|| home.gateway(&[]));
+        for command in [
+            &["status"][..],
+            &["approvals"],
+            &["breaker"],
+            &["tail", "--once"],
+            &["tail", "--once", "--all"],
+            &["doctor", "--no-servers"],
+            &["config", "explain", "bank/pay"],
+            &["approve", "999"],
+            &["flush", "--key", "0123456789ab"],
+        ] {
+            for form in [&[][..], &["--json"]] {
+                let (out, err, _) = home.run(&[command, form].concat());
+                for secret in SECRETS {
+                    assert!(
+                        !out.contains(secret) && !err.contains(secret),
+                        "{command:?}: {secret}: {out}{err}"
+                    );
+                }
+                all.push_str(&out);
+            }
+        }
+        drop(gateway);
+    }
+    for said in ["bank/pay", "bank/fails", r#"\"to\":\"ann\""#, "[redacted]", "tool:bank:fails"] {
+        assert!(all.contains(said), "{said} is hidden too: {all}");
+    }
 }

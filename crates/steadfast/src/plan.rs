@@ -76,6 +76,9 @@ impl Plan {
         match &self.store {
             StorePlan::Memory => "memory of this process".to_owned(),
             StorePlan::Sqlite(path) => format!("sqlite file {}", path.display()),
+            StorePlan::Redis(options) if options.database != 0 => {
+                format!("redis at {}, database {}", options.place, options.database)
+            }
             StorePlan::Redis(options) => format!("redis at {}", options.place),
         }
     }

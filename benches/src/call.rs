@@ -12,7 +12,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::approval::{Approvals, Channel};
 use steadfast_core::breaker::{Breaker, Verdict};
 use steadfast_core::call::{
-    Call, CallResult, Duplicates, Event, Hints, Notice, Outcome, Request, SentKey, Shared, Step, Waits,
+    Call, CallResult, Duplicates, Event, Hints, Notice, Outcome, Request, RunBy, SentKey, Shared, Step, Waits,
 };
 use steadfast_core::classify::danger::dangerous;
 use steadfast_core::classify::signature::{domain, signature};
@@ -349,6 +349,7 @@ impl Desk {
             invalid_arguments: None,
             limits: CallerLimits::default(),
             waits: Waits::NotForLong,
+            run_by: RunBy::Driver,
             hints: Hints::default(),
             channel: Channel::Headless,
         })

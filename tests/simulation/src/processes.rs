@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use steadfast_core::approval::Channel;
-use steadfast_core::call::{CallResult, Duplicates, Event, Hints, Request, SentKey, Step, StoreFault, Waits};
+use steadfast_core::call::{
+    CallResult, Duplicates, Event, Hints, Request, RunBy, SentKey, Step, StoreFault, Waits,
+};
 use steadfast_core::dedupe::{
     Address, ClaimVerdict, Owner, Receipt, RecordState, Role, RunId, Save, SaveVerdict,
 };
@@ -77,6 +79,7 @@ impl World {
             invalid_arguments: None,
             limits: CallerLimits::default(),
             waits: Waits::NotForLong,
+            run_by: RunBy::Driver,
             hints: Hints::default(),
             channel: Channel::Interactive,
         }

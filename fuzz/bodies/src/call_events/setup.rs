@@ -7,7 +7,7 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{Channel, GrantId, Spend};
 use steadfast_core::call::{
-    Approval, Duplicates, Event, Hints, Others, Outcome, Request, SentKey, StoreFault, Waits, Wake,
+    Approval, Duplicates, Event, Hints, Others, Outcome, Request, RunBy, SentKey, StoreFault, Waits, Wake,
 };
 use steadfast_core::classify::{Fault, RetryAfter, Severity, Source, Transport};
 use steadfast_core::code::Code;
@@ -110,6 +110,7 @@ pub(super) fn request(draw: &mut Draw<'_>, number: u64, now: Timestamp) -> Reque
         invalid_arguments: (shape & 32 != 0).then(|| Arc::from("path is missing")),
         limits,
         waits: if hints & 4 == 0 { Waits::NotForLong } else { Waits::AsLongAsItTakes },
+        run_by: RunBy::Driver,
         hints: Hints { expected_retry_safe: hints & 1 != 0, safety_critical: hints & 2 != 0 },
         channel: if shape & 64 == 0 { Channel::Interactive } else { Channel::Headless },
     }

@@ -62,7 +62,7 @@ const MOST: usize = 1024;
 /// How long a reader may be away without missing what happens meanwhile.
 const AWAY: Duration = Duration::from_secs(60);
 /// Nobody reads, and nobody did lately.
-const NEVER: u64 = 0;
+const NEVER: u64 = u64::MAX - 1;
 /// Somebody reads.
 const ALWAYS: u64 = u64::MAX;
 

@@ -52,7 +52,7 @@ impl Snapshot {
     /// The largest epoch that is believed; also the largest whole number that every JSON reader keeps.
     pub const LAST_EPOCH: u64 = (1 << 53) - 1;
 
-    /// A change by hand takes the next epoch that is a multiple of this, so that it is newer than every change that a
+    /// A change by hand takes the next epoch that is a multiple of this, or that of its minute if it is larger, so that it is newer than every change that a
     /// breaker could have come to by itself since anybody last heard of it: far more than a breaker changes in its life.
     pub const BY_HAND: u64 = 1 << 24;
 
@@ -66,7 +66,7 @@ impl Snapshot {
         self.state
     }
 
-    /// How often a person had changed it.
+    /// Which word of a person it goes back to: a later one has a larger number.
     pub const fn times_by_hand(&self) -> u64 {
         self.epoch / Self::BY_HAND
     }

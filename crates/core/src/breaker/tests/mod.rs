@@ -646,3 +646,13 @@ fn reset_of_a_closed_breaker_forgets_also_what_is_under_way() {
     }
     assert_eq!((breaker.state(&policy, at(2)), breaker.counts()), (State::Closed, Counts::default()));
 }
+
+#[test]
+fn a_later_word_goes_before_an_earlier_one_that_was_forgotten_here_and_in_the_store() {
+    let (mut remembers, mut knows_nothing) = (Breaker::default(), Breaker::default());
+    remembers.force_open(None, at(0));
+    remembers.reset(at(1));
+    knows_nothing.force_open(None, at(300));
+    assert!(knows_nothing.snapshot().replaces(&remembers.snapshot()));
+    assert!(!remembers.snapshot().replaces(&knows_nothing.snapshot()));
+}

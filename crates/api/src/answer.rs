@@ -1,5 +1,7 @@
 //! How answers are written.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::response::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -17,6 +19,11 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
         ),
     }
 }
+
+/// The media type of server-sent events.
+pub(crate) const EVENTS: &str = "text/event-stream";
+/// How long a stream of them may be silent: whoever stands between must not take the connection for dead.
+pub(crate) const SILENT: Duration = Duration::from_secs(15);
 
 /// An answer of this type.
 pub(crate) fn whole(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {

@@ -3,7 +3,6 @@
 //! Whoever was away says what it has seen last, and goes on behind it. What is not kept any more is told as missed.
 
 use std::convert::Infallible;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State as Shared;
@@ -16,15 +15,10 @@ use serde_json::Value;
 use steadfast::{Feed, FeedReader, Happened, Next};
 use tokio::time::{Instant, timeout_at};
 
-use crate::answer::whole;
+use crate::answer::{EVENTS, SILENT, whole};
 use crate::asked::Asked;
 use crate::problem::Problem;
 use crate::{Answered, State};
-
-/// The media type of server-sent events.
-pub(crate) const KIND: &str = "text/event-stream";
-/// How long a connection may be silent: whoever stands between must not take it for dead.
-const SILENT: Duration = Duration::from_secs(15);
 
 /// Which events are wanted.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -56,7 +50,7 @@ pub(crate) async fn events(
         };
         Some((Ok::<_, Infallible>(piece), (reader, wanted, None)))
     });
-    Ok(whole(StatusCode::OK, KIND, Body::from_stream(stream)))
+    Ok(whole(StatusCode::OK, EVENTS, Body::from_stream(stream)))
 }
 
 /// The number of an event, or none that was where it is one of another life of this process.

@@ -54,7 +54,7 @@ pub use problem::{ProblemBody, Wrong};
 pub use shelf::{Found, Run, Shelf, Shelves};
 
 use crate::access::Who;
-use crate::answer::{json, whole};
+use crate::answer::{EVENTS, json, whole};
 use crate::asked::{Asked, Named};
 use crate::calls::Seal;
 use crate::endpoint::Endpoint;
@@ -186,7 +186,7 @@ fn calls_and_reports() -> Vec<Endpoint> {
         .heeds("Accept", "`text/event-stream` for events: `attempt`, `progress`, and at the end `result`")
         .takes::<CallEnvelope>()
         .gives_what_came_of_a_call::<ResultEnvelope>()
-        .gives_text("the call as events", "text/event-stream"),
+        .gives_text("the call as events", EVENTS),
         Endpoint::new(
             Method::POST,
             "/v1/calls/begin",
@@ -452,7 +452,7 @@ fn looking_and_steering() -> Vec<Endpoint> {
             events::events,
         )
         .asks::<EventsAsked>()
-        .gives_text("server-sent events, until you hang up", events::KIND),
+        .gives_text("server-sent events, until you hang up", EVENTS),
         Endpoint::new(
             Method::GET,
             "/v1/history/{id}",

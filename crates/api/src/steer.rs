@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use steadfast::approval::{Decided, Decision, Grantor, NotDecided, ParkedId};
 use steadfast::guard::Stopped;
 use steadfast::{AnswerError, Engine, Switches, parse_span};
+use steadfast_core::Timestamp;
 use steadfast_core::dedupe::Resolution;
 use steadfast_core::id::{Digest, SessionKey, TenantId};
 use steadfast_core::key::Key;
@@ -98,11 +99,7 @@ pub(crate) async fn approve(
         Answer::Once => Decision::Once,
         Answer::Session => Decision::Session,
         Answer::Deny => Decision::Deny,
-        Answer::Time { span } => {
-            let wrong =
-                || Problem::bad_request(format!("for: `{span}` is no length of time, such as 30m or 8h"));
-            Decision::Time { until: engine.now() + parse_span(&span).ok_or_else(wrong)? }
-        }
+        Answer::Time { span } => Decision::Time { until: end_of(&span, engine)? },
     };
     match engine.decide(tenant.as_ref(), id, decision, Grantor::Operator, &by).await {
         Ok(decided) => {
@@ -157,13 +154,15 @@ async fn turned(
     let steer = match turn {
         Turn::Reset => Steer::Reset,
         Turn::Open { span: None } => Steer::Open { until: None },
-        Turn::Open { span: Some(span) } => {
-            let wrong =
-                || Problem::bad_request(format!("for: `{span}` is no length of time, such as 30m or 8h"));
-            Steer::Open { until: Some(engine.now() + parse_span(&span).ok_or_else(wrong)?) }
-        }
+        Turn::Open { span: Some(span) } => Steer::Open { until: Some(end_of(&span, engine)?) },
     };
     Ok(engine.steer_breaker(tenant, key, steer, by).await)
+}
+
+/// When a span ends that begins now.
+fn end_of(span: &str, engine: &Engine) -> Result<Timestamp, Problem> {
+    let wrong = || Problem::bad_request(format!("for: `{span}` is no length of time, such as 30m or 8h"));
+    Ok(engine.now() + parse_span(span).ok_or_else(wrong)?)
 }
 
 /// A conversation that is set free.

@@ -29,6 +29,7 @@ use steadfast::{Attempt, CallOptions};
 use steadfast_core::classify::{Fault, Source};
 use steadfast_core::id::ToolRef;
 
+use crate::answer::EVENTS;
 use crate::shelf::{Found, Run};
 use crate::{Answered, State};
 
@@ -56,7 +57,7 @@ fn wants_events(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     accepted
         .flat_map(|value| value.split(','))
-        .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == stream::EVENTS))
+        .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == EVENTS))
 }
 
 /// Stands for a tool that nobody has. The call goes the way of all calls, so that a model which asks for it again and again

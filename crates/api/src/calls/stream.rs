@@ -1,7 +1,6 @@
 //! A call as events while it is under way: its attempts, their signs of life, and at the end what it came to.
 
 use std::convert::Infallible;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
@@ -17,13 +16,9 @@ use tokio::time::Instant;
 
 use super::read::{IDEMPOTENCY_KEY, Wanted};
 use super::said::Letter;
-use crate::answer::whole;
+use crate::answer::{EVENTS, SILENT, whole};
 use crate::shelf::Run;
 
-/// The media type.
-pub(crate) const EVENTS: &str = "text/event-stream";
-/// How often a line that says nothing keeps the connection alive.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Events that a slow client may be behind; it misses further ones, but never the result.
 const BEHIND: usize = 256;
 
@@ -133,7 +128,7 @@ impl Following {
                 let elapsed_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
                 Some(event("progress", &Progress { elapsed_ms }))
             }
-            () = tokio::time::sleep(KEEP_ALIVE) => Some(Bytes::from_static(b":\n\n")),
+            () = tokio::time::sleep(SILENT) => Some(Bytes::from_static(b":\n\n")),
         }
     }
 }

@@ -74,6 +74,8 @@ pub(crate) struct Model {
     pub(crate) failures: BTreeMap<(usize, u64, usize, u64), u32>,
     /// When the store lost everything, and what.
     pub(crate) emptyings: Vec<Emptying>,
+    /// How many words of operators took the same number. They are not ordered.
+    pub(crate) words: BTreeMap<u64, u32>,
 }
 
 impl Model {

@@ -8,6 +8,7 @@ use steadfast_core::call::Event;
 
 use crate::Defect;
 use crate::invariants::Broken;
+use crate::model::Model;
 use crate::system::{Probe, World};
 use crate::transition::{Command, Happening, Then};
 
@@ -72,7 +73,8 @@ impl World {
             if !replaces {
                 return;
             }
-            self.model.broken = self.model.broken.take().or(by_hand(stored, &newer, self.now));
+            self.model.broken =
+                self.model.broken.take().or_else(|| self.model.by_hand(stored, &newer, self.now));
         }
         self.store.breaker = Some(newer);
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
@@ -167,11 +169,17 @@ impl World {
     }
 }
 
-/// What a person forced open is opened by a person or by time, whatever others thought meanwhile.
-fn by_hand(stored: &Snapshot, newer: &Snapshot, now: Timestamp) -> Option<Broken> {
-    let holds = stored.state() == State::ForcedOpen && stored.until().is_none_or(|until| now < until);
-    let overtaken = holds && newer.times_by_hand() <= stored.times_by_hand();
-    overtaken.then(|| ("by hand", format!("{newer:?} replaces what a person had said: {stored:?}")))
+impl Model {
+    /// What a person forced open is opened by a person or by time, whatever others thought meanwhile. Two people who spoke in
+    /// one second and did not know of each other are not ordered.
+    fn by_hand(&self, stored: &Snapshot, newer: &Snapshot, now: Timestamp) -> Option<Broken> {
+        let holds = stored.state() == State::ForcedOpen && stored.until().is_none_or(|until| now < until);
+        let word = stored.times_by_hand();
+        let one_of_two = self.words.get(&word).is_some_and(|spoken| *spoken > 1);
+        let overtaken =
+            holds && (newer.times_by_hand() < word || newer.times_by_hand() == word && !one_of_two);
+        overtaken.then(|| ("by hand", format!("{newer:?} replaces what a person had said: {stored:?}")))
+    }
 }
 
 /// Whether a person stands between the two.

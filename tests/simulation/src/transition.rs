@@ -329,7 +329,11 @@ impl World {
                 let change =
                     if force { home.breaker.force_open(until, now) } else { home.breaker.reset(now) };
                 // A reset starts an epoch of its own, whether or not the state changes.
-                home.epoch += u64::from(change.is_some() || !force);
+                let spoke = change.is_some() || !force;
+                home.epoch += u64::from(spoke);
+                if spoke {
+                    *self.model.words.entry(home.breaker.snapshot().times_by_hand()).or_default() += 1;
+                }
                 self.share_soon(node);
                 self.tell(format!("an operator at process {node}: {change:?}"));
                 if force {

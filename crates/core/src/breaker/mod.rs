@@ -601,10 +601,10 @@ impl Breaker {
     }
 
     /// What a person says goes before whatever breakers elsewhere conclude that have not heard of it yet, and before what was
-    /// said in an earlier minute, also where that was forgotten here and in the store.
+    /// said in an earlier second, also where that was forgotten here and in the store.
     fn change_by_hand(&mut self, phase: Phase, reason: Reason, at: Timestamp) -> Transition {
         let next = (self.epoch / Snapshot::BY_HAND).saturating_add(1);
-        let block = next.max(at.as_millis() / MINUTE).saturating_mul(Snapshot::BY_HAND);
+        let block = next.max(at.as_millis() / SECOND).saturating_mul(Snapshot::BY_HAND);
         // The last epochs are not worth a block: there, a change is one of many.
         self.epoch = if block < Snapshot::LAST_EPOCH { block - 1 } else { self.epoch };
         self.change(phase, reason, at)
@@ -650,7 +650,7 @@ fn cooldown(policy: &Cooldown, reopened: u32) -> Duration {
 }
 
 /// Milliseconds by which people's words are told apart.
-const MINUTE: u64 = 60_000;
+const SECOND: u64 = 1000;
 
 /// How many of its last changes a breaker remembers.
 pub const MOST_CHANGES: usize = 32;

@@ -52,9 +52,10 @@ impl Snapshot {
     /// The largest epoch that is believed; also the largest whole number that every JSON reader keeps.
     pub const LAST_EPOCH: u64 = (1 << 53) - 1;
 
-    /// A change by hand takes the next epoch that is a multiple of this, or that of its minute if it is larger, so that it is newer than every change that a
-    /// breaker could have come to by itself since anybody last heard of it: far more than a breaker changes in its life.
-    pub const BY_HAND: u64 = 1 << 24;
+    /// A change by hand takes the next epoch that is a multiple of this, or that of its second if it is larger, so that it
+    /// is newer than every change that a breaker could have come to by itself since anybody last heard of it: far more than
+    /// a breaker changes in that time.
+    pub const BY_HAND: u64 = 1 << 20;
 
     /// Which change this is. Later ones have a larger number.
     pub const fn epoch(&self) -> u64 {

@@ -40,7 +40,7 @@ fn the_stored_form_is_fixed() {
     forced.force_open(Some(at(60)), at(0));
     assert_eq!(
         serde_json::to_string(&forced.snapshot()).unwrap(),
-        r#"{"version":1,"epoch":16777216,"state":"FORCED_OPEN","reopened":0,"changed":{"at":0,"reason":"forced"},"until":60000,"changes":[{"from":"CLOSED","to":"FORCED_OPEN","reason":"forced","at":0}]}"#
+        r#"{"version":1,"epoch":1048576,"state":"FORCED_OPEN","reopened":0,"changed":{"at":0,"reason":"forced"},"until":60000,"changes":[{"from":"CLOSED","to":"FORCED_OPEN","reason":"forced","at":0}]}"#
     );
 }
 

@@ -347,6 +347,54 @@ async fn the_guard_shows_who_is_stopped_and_what_the_model_sent_until_it_is_rese
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_conversation() {
+    let world = World::new();
+    let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let (one, other) = (world.engine(strict.clone()).await, world.engine(strict.clone()).await);
+    let operators = world.engine(strict).await;
+    let sent = json!({ "path": "x" });
+    for serving in [&one, &other] {
+        for _ in 0..3 {
+            serving.call(call("read", &sent), async |_: Attempt| wrong()).await;
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let session = SessionKey::new("s").unwrap();
+    let freed = operators.reset_guard(None, Some(&session), &by()).await.unwrap();
+    assert!(!freed.is_empty(), "{freed:?}");
+    world.hear().await;
+    for serving in [&one, &other, &operators] {
+        assert_eq!(serving.guard(None).stopped, []);
+    }
+    let works = other.call(call("read", &sent), async |_: Attempt| ok()).await;
+    assert_eq!(works.result.status, Status::Success);
+
+    // Whoever fails again is stopped again, and what the others store of that time does not free it.
+    for serving in [&one, &other] {
+        for _ in 0..3 {
+            serving.call(call("read", &sent), async |_: Attempt| wrong()).await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(!one.guard(None).stopped.is_empty() && !other.guard(None).stopped.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_only_another_process_knows_of_is_reset_too() {
+    let world = World::new();
+    let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let (serving, operators) = (world.engine(strict.clone()).await, world.engine(strict).await);
+    // One failure stops nobody yet, so nothing of it is stored.
+    serving.call(call("read", &json!({})), async |_: Attempt| broken()).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let session = SessionKey::new("s").unwrap();
+    assert_eq!(operators.reset_guard(None, Some(&session), &by()).await.unwrap(), []);
+    world.hear().await;
+    serving.call(call("read", &json!({})), async |_: Attempt| broken()).await;
+    assert_eq!(serving.guard(None).stopped, [], "the second failure is the first after the reset");
+}
+
+#[tokio::test(start_paused = true)]
 async fn trips_are_bounded() {
     let world = World::new();
     let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };

@@ -311,7 +311,7 @@ fn what_spoke_against_a_run_is_asked_again_after_a_wait_before_it_is_told() {
         world.on(&mut first, Event::Ran(not_sent()));
         world.notices.clear();
         if !still_loops {
-            world.guard.reset();
+            world.guard.reset(world.now);
         }
         assert_eq!(name_of(&world.on(&mut second, Event::Woke(Wake::Changed))), "Run");
         let told = still_loops.then_some(Shadowed::Refused(Code::LoopDetected));

@@ -714,6 +714,7 @@ impl EngineBuilder {
         let listening = inner.clone();
         task(Box::pin(async move { listening.listen_to_store().await }));
         inner.load().await;
+        inner.load_scores().await;
         if let TrustKept::InFile(file) = &inner.trust_kept {
             inner.load_trust_file(file);
         }

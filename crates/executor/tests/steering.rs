@@ -514,6 +514,32 @@ async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn scores_go_on_after_a_restart_where_they_were() {
+    let world = World::new();
+    let engine = world.engine(policy()).await;
+    let slow = async |_: Attempt| {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        ok()
+    };
+    fail(&engine).await;
+    engine.call(call("read", &json!({})), async |_: Attempt| wrong()).await;
+    // What is old weighs less, also after a restart.
+    tokio::time::sleep(Duration::from_secs(5 * 3600)).await;
+    engine.call(call("pay", &json!({ "amount": 1 })), slow).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = engine.score(None, &tool("pay")).unwrap();
+    assert!(before.score.samples == 2 && before.score.success_rate > 0.6, "{before:?}");
+    assert!(before.score.p95.is_some_and(|p95| p95 >= Duration::from_millis(400)), "{before:?}");
+    let model_mistake = engine.score(None, &tool("read"));
+    drop(engine);
+    let again = world.engine(policy()).await;
+    assert_eq!(again.score(None, &tool("pay")), Some(before));
+    assert_eq!(again.score(None, &tool("read")), model_mistake);
+    pay(&again).await;
+    assert_eq!(again.score(None, &tool("pay")).unwrap().score.samples, 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() {
     let world = World::new();
     let asking = {

@@ -11,12 +11,14 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{Channel, Decision, Grantor};
+use steadfast_core::breaker::State;
 use steadfast_core::call::{CallResult, Notice};
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::code::{Code, Status};
 use steadfast_core::envelope::{CallEnvelope, UnknownFields};
 use steadfast_core::output::{Output, RawJson};
 use steadfast_core::policy::{AskWhen, Mode, Modes, Policy, Profile, ToolClass};
+use steadfast_core::trust::TrustState;
 use steadfast_executor::{
     About, Answer, Attempt, Begun, By, CallFacts, CallOptions, Called, Drained, Engine, HookFuture, Hooks,
     HostError, Listener, Pulse, RuntimeClock, Surface, Tool, TrustFile,
@@ -311,6 +313,37 @@ async fn in_shadow_a_host_that_never_reports_is_given_up_when_the_time_of_its_ca
     assert_eq!(engine.open_calls(), 1, "a host that shows signs of life is left alone");
     tokio::time::sleep(timeout).await;
     assert_eq!(engine.open_calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hosts_that_vanish_count_neither_for_the_breaker_nor_for_trust_nor_for_the_score_of_their_tool() {
+    for class in [ToolClass::Idempotent, ToolClass::Mutating] {
+        let policy = standard(class);
+        let (timeout, total) = (policy.time.attempt, policy.time.total);
+        let engine = engine(policy).await;
+        for amount in 0..12 {
+            let call = pay(amount, Some(&format!("key {amount}")));
+            let Begun::Run(lost) = engine.begin(call, CallOptions::default()).await else {
+                panic!("{class:?}: {amount} runs")
+            };
+            // The one never heard of it, the other one dies over it.
+            if amount % 2 == 0 {
+                engine.give_back(&lost).await.unwrap();
+            } else {
+                assert_eq!(engine.heartbeat(lost.call, 1), Ok(Pulse::Wanted));
+            }
+        }
+        settle().await;
+        assert_eq!(engine.open_calls(), 6, "{class:?}: what was given back is over");
+        tokio::time::sleep(timeout * 2).await;
+        let seen = &engine.tools(None).await[0];
+        let neutral = (State::Closed, TrustState::Trusted, None);
+        assert_eq!((seen.breaker, seen.trust, seen.score), neutral, "{class:?}");
+        tokio::time::sleep(total).await;
+        assert_eq!(engine.open_calls(), 0, "{class:?}");
+        let called = engine.call(pay(99, None), async |_: Attempt| ok()).await;
+        assert_eq!(called.result.status, Status::Success);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -218,11 +218,8 @@ async fn waited_for(
     let engine = engine.clone();
     tokio::spawn(async move {
         if let Err(Ok(Begun::Run(order))) = tell.send(asking.await) {
-            let gone = Source::Transport { error: Transport::ConnectionClosed, written: false };
-            let answer = Err(Fault::new(gone, "the host was gone before it was told to run").into());
             // Nobody is left who would hear of it if this came too late.
-            let _ = engine.cancel(order.call);
-            let _ = engine.report(order.call, order.attempt, answer).await;
+            let _ = engine.give_back(&order).await;
         }
     });
     let lost = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the call was lost");

@@ -347,6 +347,21 @@ async fn hosts_that_vanish_count_neither_for_the_breaker_nor_for_trust_nor_for_t
 }
 
 #[tokio::test(start_paused = true)]
+async fn with_everything_off_a_tool_that_hangs_is_ended_once_its_caller_is_gone() {
+    let mut policy = standard(ToolClass::Mutating);
+    policy.modes = Modes::all(Mode::Off);
+    let time = policy.time.total * 2;
+    let engine = engine(policy).await;
+    let tool = Gated::new();
+    let caller = tokio::spawn(engine.call(pay(1, Some("k")), tool.clone()));
+    tokio::time::sleep(time).await;
+    assert_eq!((tool.runs(), engine.open_calls()), (1, 1), "somebody waits for the answer");
+    caller.abort();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(engine.open_calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn in_shadow_a_tool_that_hangs_is_ended_once_its_caller_is_gone() {
     let mut policy = standard(ToolClass::Mutating);
     policy.modes = Modes::all(Mode::Shadow);

@@ -322,6 +322,21 @@ async fn records_are_encrypted_where_a_secret_is_given_and_unreadable_with_anoth
     assert!(
         store.records(&Selection::default(), steadfast_store::Page { after: None, limit: 9 }).await.is_err()
     );
+    // Those that can be read are shown, whatever lies between them; the first page is full.
+    let page = |after| steadfast_store::Page { after, limit: 2 };
+    let names = ["d", "g", "i"].map(key);
+    assert!(names[0] < key("a") && key("a") < names[1] && names[1] < names[2]);
+    for name in ["d", "g", "i"] {
+        take(&store, name).await;
+    }
+    let first = store.records(&Selection::default(), page(None)).await.unwrap();
+    let rest = store.records(&Selection::default(), page(Some(first[1].key))).await.unwrap();
+    assert_eq!(first.iter().chain(&rest).map(|record| record.key).collect::<Vec<_>>(), names);
+    store.flush(&steadfast_store::Flush::Key(names[1])).await.unwrap();
+    store.flush(&steadfast_store::Flush::Key(names[2])).await.unwrap();
+    let last = store.records(&Selection::default(), page(Some(names[0]))).await.unwrap();
+    assert_eq!(last, [], "also where only such are left");
+
     let forgotten = steadfast_store::Flush::Key(key("a"));
     assert_eq!(store.flush(&forgotten).await.unwrap(), 1, "what cannot be read can still be forgotten");
     take(&store, "a").await;

@@ -246,6 +246,29 @@ async fn a_shutdown_waits_then_records_what_is_open_as_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_what_was_answered_as_unknown_and_becomes_done() {
+    let policy = standard(ToolClass::Mutating);
+    let timeout = policy.time.attempt;
+    let clock = Arc::new(RuntimeClock::new());
+    let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let builder = || {
+        let builder = Engine::builder().clock(clock.clone()).store(store.clone());
+        builder.policies(Arc::new(policy.clone()))
+    };
+    let engine = builder().start().await;
+    let tool = Gated::new();
+    let told = engine.call(pay(1, Some("k")), tool.clone()).await;
+    assert_eq!((code(&told), engine.open_calls()), (Some(Code::OutcomeUnknown), 1));
+    let ending = engine.clone();
+    let ended = tokio::spawn(async move { ending.shutdown(timeout).await });
+    tokio::time::sleep(timeout / 2).await;
+    tool.leave.add_permits(1);
+    assert_eq!(ended.await.unwrap(), Drained { ended: 0, lost: 0 });
+    let found = builder().start().await.call(pay(1, Some("k")), tool.clone()).await;
+    assert_eq!((found.result.status, found.result.from_cache, tool.runs()), (Status::Success, true, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn tr_8_five_failures_open_the_breaker_and_the_next_call_runs_nothing() {
     let mut policy = standard(ToolClass::Unknown);
     policy.retry.attempts = 1.try_into().unwrap();

@@ -65,6 +65,16 @@ pub enum HostError {
     NotThisAttempt,
 }
 
+impl HostError {
+    /// Whether the call itself is not there, rather than this attempt of it.
+    pub const fn is_no_such_call(&self) -> bool {
+        match self {
+            Self::NoSuchCall => true,
+            Self::NotThisAttempt => false,
+        }
+    }
+}
+
 impl fmt::Display for HostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -297,9 +297,11 @@ impl From<How> for Source {
 
 impl From<HostError> for Problem {
     fn from(error: HostError) -> Self {
-        match error {
-            HostError::NotThisAttempt => Self::new(StatusCode::CONFLICT, "conflict", error.to_string()),
-            HostError::NoSuchCall | _ => Self::new(StatusCode::NOT_FOUND, "not_found", error.to_string()),
-        }
+        let (status, code) = if error.is_no_such_call() {
+            (StatusCode::NOT_FOUND, "not_found")
+        } else {
+            (StatusCode::CONFLICT, "conflict")
+        };
+        Self::new(status, code, error.to_string())
     }
 }

@@ -674,6 +674,28 @@ fn a_server_is_measured_alone_and_behind_us_and_leaves_nothing() {
     assert!(code == 1 && err.contains("no-such-program"), "{err}");
 }
 
+#[test]
+fn a_server_at_a_url_is_measured_too() {
+    let home = Home::new("bench_url");
+    let server = home.gateway(&["--store", "memory"]);
+    let url = format!("http://{}/mcp", server.address);
+    for named in [&["--url", &url][..], &["bank"]] {
+        home.configure(&format!("[servers.bank]\nurl = \"{url}\"\n"));
+        let (out, err, code) =
+            home.run(&[&["bench", "--rounds", "3", "--tool", "balance", "--json"], named].concat());
+        assert_eq!((err.as_str(), code), ("", 0), "{named:?}: {out}");
+        let measured: Value = serde_json::from_str(&out).unwrap();
+        let asked: Vec<_> =
+            measured["measured"].as_array().unwrap().iter().map(|one| &one["asked"]).collect();
+        assert_eq!(asked, ["ping", "tools/list", "tools/call"], "{named:?}");
+        for who in ["bareMicros", "guardedMicros"] {
+            assert!(measured["measured"][2][who]["p50"].as_u64() > Some(0), "{named:?}: {measured:#}");
+        }
+    }
+    let (_, err, code) = home.run(&["bench", "--url", &format!("http://{SECRET}@127.0.0.1:1/{SECRET}")]);
+    assert!(code == 1 && err.contains("the server at 127.0.0.1:1 alone"), "{err}");
+}
+
 #[tokio::test]
 async fn rp_7_gateways_that_keep_their_state_in_memory_share_nothing() {
     let home = Home::new("apart");

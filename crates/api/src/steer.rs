@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use steadfast::approval::{Decided, Decision, Grantor, NotDecided, ParkedId};
+use steadfast::approval::{Decided, Decision, Grantor, ParkedId};
 use steadfast::guard::Stopped;
 use steadfast::{AnswerError, Engine, Switches, parse_span};
 use steadfast_core::Timestamp;
@@ -107,12 +107,12 @@ pub(crate) async fn approve(
             Ok(json(StatusCode::OK, &Answering { granted }))
         }
         Err(AnswerError::Store(error)) => Err(error.into()),
-        Err(AnswerError::NotDecided(why)) => Err(match why {
-            NotDecided::Gone => Problem::new(StatusCode::NOT_FOUND, "not_found", why.to_string()),
-            NotDecided::OperatorOnly | NotDecided::OnlyOnce | NotDecided::EndsInThePast | _ => {
-                Problem::new(StatusCode::CONFLICT, "conflict", why.to_string())
-            }
-        }),
+        Err(AnswerError::NotDecided(why)) if why.is_gone() => {
+            Err(Problem::new(StatusCode::NOT_FOUND, "not_found", why.to_string()))
+        }
+        Err(AnswerError::NotDecided(why)) => {
+            Err(Problem::new(StatusCode::CONFLICT, "conflict", why.to_string()))
+        }
     }
 }
 

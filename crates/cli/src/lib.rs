@@ -81,6 +81,10 @@ enum Command {
     /// Reads the configuration and says everything that is wrong with it; opens nothing.
     Check(check::Options),
     /// Says whether anything is wrong, and what needs an answer.
+    ///
+    /// The exit code is 3 if somebody should look and 4 if calls fail, at any of the gateways that run here. With --json one
+    /// gateway is what it says at /v1/status; several are {"verdict", "gateways": [{"gateway", "status"}]}, the worst verdict
+    /// and what each says.
     Status(status::Options),
     /// Shows the calls that wait for a person's approval.
     Approvals(approvals::List),

@@ -205,6 +205,10 @@ impl Engine {
 
     /// Takes no more calls, waits for those under way, and after `limit` ends them: what may have had its effect is
     /// recorded as unknown.
+    ///
+    /// Calls whose caller was answered before are waited for like the others. They go on only where their record is open: an
+    /// answer that comes in time is saved, and what nobody knew is done after all. To end them sooner would gain nothing but
+    /// a call that somebody has to resolve by hand.
     pub async fn shutdown(&self, limit: Duration) -> Drained {
         let inner = &self.inner;
         inner.gate.closing.store(true, Ordering::Release);
@@ -714,6 +718,7 @@ impl EngineBuilder {
         let listening = inner.clone();
         task(Box::pin(async move { listening.listen_to_store().await }));
         inner.load().await;
+        inner.load_scores().await;
         if let TrustKept::InFile(file) = &inner.trust_kept {
             inner.load_trust_file(file);
         }

@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
-use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
 use steadfast_core::call::{Call, CallResult, Request};
 use steadfast_core::envelope::{CallEnvelope, UnknownFields};
-use steadfast_core::id::{Domain, Namespace, TenantId, ToolName, ToolRef};
+use steadfast_core::id::{Domain, ModelId, Namespace, TenantId, ToolName, ToolRef};
 use steadfast_core::policy::{Annotations, Policy, Profile, ToolClass};
-use steadfast_core::stats::Score;
+use steadfast_core::stats::{Outcome, Score};
 use steadfast_core::trust::{TrustRules, TrustState};
 use steadfast_store::{Journal, Query};
 
@@ -42,7 +44,8 @@ pub struct ToolView {
     pub breaker: State,
     /// How far it is trusted; the worst of its signatures counts.
     pub trust: TrustState,
-    /// How well it does; nothing if nobody used it since this process began.
+    /// How well it does; nothing if nobody used it since this process began, nor in the part of the history before that it
+    /// has read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<Score>,
 }
@@ -105,8 +108,13 @@ impl Engine {
                 views.insert(key.tool, view);
             }
         }
-        for facts in inner.newest_history().await.into_iter().filter(|facts| facts.tenant == tenant) {
-            let over = facts.arrived + std::time::Duration::from_millis(facts.took_ms);
+        for facts in inner
+            .newest_history::<CallFacts>(LOOK_BACK)
+            .await
+            .into_iter()
+            .filter(|facts| facts.tenant == tenant)
+        {
+            let over = facts.arrived + Duration::from_millis(facts.took_ms);
             let view = views.entry(facts.tool.clone()).or_insert_with(|| ToolView {
                 tool: facts.tool.clone(),
                 class: facts.class,
@@ -138,13 +146,27 @@ impl Engine {
     }
 
     /// How well a tool does: the share of its calls that worked, recent ones counting more, with its confidence, and how
-    /// long they took. Nothing if this process has seen none that says anything about it.
+    /// long they took. Nothing if this process has seen none that says anything about it. It has seen its own, and what the
+    /// history had of anybody's when it began; what hosts report counts from then on.
     pub fn score(&self, tenant: Option<&TenantId>, tool: &ToolRef) -> Option<ToolScore> {
         let (inner, tenant) = (&self.inner, tenant.cloned());
         let score = inner.score(&tenant, tool)?;
         let (breaker, trust) = (inner.breaker_state(&tenant, tool), inner.trust_by_tool(&tenant).of(tool));
         Some(ToolScore { tool: tool.clone(), score, breaker, trust })
     }
+}
+
+/// What a score needs of [`CallFacts`]; there may be thousands to read before the first call.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ScoredFacts {
+    tool: ToolRef,
+    tenant: Option<TenantId>,
+    model: Option<ModelId>,
+    #[serde(rename = "arrivedAtMs")]
+    arrived: Timestamp,
+    took_ms: u64,
+    scored: Option<Outcome>,
 }
 
 /// How far the tools of a tenant are trusted, where it is not fully.
@@ -180,6 +202,21 @@ impl Inner {
         }
     }
 
+    /// Scores go on where they were: what the history knows is counted once, before there is a call to count.
+    pub(crate) async fn load_scores(&self) {
+        let newest: Vec<ScoredFacts> = self.newest_history(SCORES_LOOK_BACK).await;
+        let over = |facts: &ScoredFacts| facts.arrived + Duration::from_millis(facts.took_ms);
+        let mut scored: Vec<_> =
+            newest.iter().filter_map(|facts| Some((over(facts), facts, facts.scored?))).collect();
+        // Hours are counted as they come, the newest last.
+        scored.sort_by_key(|(over, ..)| *over);
+        for (over, facts, outcome) in scored {
+            let took = Duration::from_millis(facts.took_ms);
+            let cell = self.machines.tenants.get(&facts.tenant);
+            cell.scores.lock().record(&facts.tool, facts.model.as_ref(), outcome, Some(took), over);
+        }
+    }
+
     fn score(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> Option<Score> {
         let cell = self.machines.tenants.find(tenant)?;
         let scores = cell.scores.lock();
@@ -210,9 +247,8 @@ impl Inner {
     }
 
     /// The calls that ended last, in this process or another one. A store that fails has none.
-    async fn newest_history(&self) -> Vec<CallFacts> {
-        let query =
-            Query { journal: Journal::History, subject: None, since: Timestamp::ZERO, limit: LOOK_BACK };
+    async fn newest_history<F: DeserializeOwned>(&self, limit: usize) -> Vec<F> {
+        let query = Query { journal: Journal::History, subject: None, since: Timestamp::ZERO, limit };
         match self.store.entries(&query).await {
             Ok(entries) => {
                 entries.iter().filter_map(|entry| serde_json::from_str(&entry.body).ok()).collect()
@@ -274,3 +310,5 @@ static BLANK: LazyLock<Option<CallEnvelope>> = LazyLock::new(|| {
 
 /// How many calls of the history are looked at for tools that this process has not seen.
 const LOOK_BACK: usize = 1000;
+/// How many of the last calls scores go on from. It is read before the first call can come, so it must not take long.
+const SCORES_LOOK_BACK: usize = 5000;

@@ -347,6 +347,54 @@ async fn the_guard_shows_who_is_stopped_and_what_the_model_sent_until_it_is_rese
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_conversation() {
+    let world = World::new();
+    let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let (one, other) = (world.engine(strict.clone()).await, world.engine(strict.clone()).await);
+    let operators = world.engine(strict).await;
+    let sent = json!({ "path": "x" });
+    for serving in [&one, &other] {
+        for _ in 0..3 {
+            serving.call(call("read", &sent), async |_: Attempt| wrong()).await;
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let session = SessionKey::new("s").unwrap();
+    let freed = operators.reset_guard(None, Some(&session), &by()).await.unwrap();
+    assert!(!freed.is_empty(), "{freed:?}");
+    world.hear().await;
+    for serving in [&one, &other, &operators] {
+        assert_eq!(serving.guard(None).stopped, []);
+    }
+    let works = other.call(call("read", &sent), async |_: Attempt| ok()).await;
+    assert_eq!(works.result.status, Status::Success);
+
+    // Whoever fails again is stopped again, and what the others store of that time does not free it.
+    for serving in [&one, &other] {
+        for _ in 0..3 {
+            serving.call(call("read", &sent), async |_: Attempt| wrong()).await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(!one.guard(None).stopped.is_empty() && !other.guard(None).stopped.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_only_another_process_knows_of_is_reset_too() {
+    let world = World::new();
+    let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let (serving, operators) = (world.engine(strict.clone()).await, world.engine(strict).await);
+    // One failure stops nobody yet, so nothing of it is stored.
+    serving.call(call("read", &json!({})), async |_: Attempt| broken()).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let session = SessionKey::new("s").unwrap();
+    assert_eq!(operators.reset_guard(None, Some(&session), &by()).await.unwrap(), []);
+    world.hear().await;
+    serving.call(call("read", &json!({})), async |_: Attempt| broken()).await;
+    assert_eq!(serving.guard(None).stopped, [], "the second failure is the first after the reset");
+}
+
+#[tokio::test(start_paused = true)]
 async fn trips_are_bounded() {
     let world = World::new();
     let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
@@ -463,6 +511,32 @@ async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() 
     let elsewhere = &later[0];
     assert_eq!((elsewhere.calls, elsewhere.failures, elsewhere.refused), (3, 1, 1));
     assert_eq!((elsewhere.counted, elsewhere.breaker), (Counted::InHistory, State::ForcedOpen));
+}
+
+#[tokio::test(start_paused = true)]
+async fn scores_go_on_after_a_restart_where_they_were() {
+    let world = World::new();
+    let engine = world.engine(policy()).await;
+    let slow = async |_: Attempt| {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        ok()
+    };
+    fail(&engine).await;
+    engine.call(call("read", &json!({})), async |_: Attempt| wrong()).await;
+    // What is old weighs less, also after a restart.
+    tokio::time::sleep(Duration::from_secs(5 * 3600)).await;
+    engine.call(call("pay", &json!({ "amount": 1 })), slow).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = engine.score(None, &tool("pay")).unwrap();
+    assert!(before.score.samples == 2 && before.score.success_rate > 0.6, "{before:?}");
+    assert!(before.score.p95.is_some_and(|p95| p95 >= Duration::from_millis(400)), "{before:?}");
+    let model_mistake = engine.score(None, &tool("read"));
+    drop(engine);
+    let again = world.engine(policy()).await;
+    assert_eq!(again.score(None, &tool("pay")), Some(before));
+    assert_eq!(again.score(None, &tool("read")), model_mistake);
+    pay(&again).await;
+    assert_eq!(again.score(None, &tool("pay")).unwrap().score.samples, 3);
 }
 
 #[tokio::test(start_paused = true)]

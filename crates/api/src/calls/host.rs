@@ -218,11 +218,8 @@ async fn waited_for(
     let engine = engine.clone();
     tokio::spawn(async move {
         if let Err(Ok(Begun::Run(order))) = tell.send(asking.await) {
-            let gone = Source::Transport { error: Transport::ConnectionClosed, written: false };
-            let answer = Err(Fault::new(gone, "the host was gone before it was told to run").into());
             // Nobody is left who would hear of it if this came too late.
-            let _ = engine.cancel(order.call);
-            let _ = engine.report(order.call, order.attempt, answer).await;
+            let _ = engine.give_back(&order).await;
         }
     });
     let lost = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the call was lost");
@@ -300,9 +297,11 @@ impl From<How> for Source {
 
 impl From<HostError> for Problem {
     fn from(error: HostError) -> Self {
-        match error {
-            HostError::NotThisAttempt => Self::new(StatusCode::CONFLICT, "conflict", error.to_string()),
-            HostError::NoSuchCall | _ => Self::new(StatusCode::NOT_FOUND, "not_found", error.to_string()),
-        }
+        let (status, code) = if error.is_no_such_call() {
+            (StatusCode::NOT_FOUND, "not_found")
+        } else {
+            (StatusCode::CONFLICT, "conflict")
+        };
+        Self::new(status, code, error.to_string())
     }
 }

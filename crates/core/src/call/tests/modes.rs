@@ -286,6 +286,24 @@ fn in_shadow_a_call_that_nobody_waits_for_any_more_is_ended_as_enforcing_does() 
 }
 
 #[test]
+fn with_everything_off_a_call_goes_with_its_caller() {
+    for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
+        let mut policy = policy(class);
+        policy.modes = Modes::all(Mode::Off);
+        let mut world = World::new();
+        let (mut call, step) = world.begin(request(&policy), &policy);
+        assert_eq!((name_of(&step), call.wake_at()), ("Run", None), "nothing else would end it");
+        assert_eq!(world.on(&mut call, Event::Disconnected(Others::None)), Step::Cut(Cut::Cancelled));
+        assert_eq!(code(&finished(world.on(&mut call, Event::Ran(timed_out())))), Some(Code::Cancelled));
+
+        // Where anything is on, a disconnect ends nothing that was started.
+        policy.modes.guard = Mode::Shadow;
+        let (mut call, _) = world.begin(request(&policy), &policy);
+        assert_eq!(world.on(&mut call, Event::Disconnected(Others::None)), Step::Stay);
+    }
+}
+
+#[test]
 fn the_guard_in_shadow_counts_what_the_tool_said_and_not_what_it_would_have_refused() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.modes = Modes { guard: Mode::Shadow, ..Modes::all(Mode::Off) };
@@ -311,7 +329,7 @@ fn what_spoke_against_a_run_is_asked_again_after_a_wait_before_it_is_told() {
         world.on(&mut first, Event::Ran(not_sent()));
         world.notices.clear();
         if !still_loops {
-            world.guard.reset();
+            world.guard.reset(world.now);
         }
         assert_eq!(name_of(&world.on(&mut second, Event::Woke(Wake::Changed))), "Run");
         let told = still_loops.then_some(Shadowed::Refused(Code::LoopDetected));

@@ -1,11 +1,13 @@
 //! How what was asked is read: the path, what stands behind the `?`, the body.
 
+use std::error::Error as _;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes, HttpBody as _, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use http::StatusCode;
 use http::request::Parts;
+use http_body_util::LengthLimitError;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
@@ -58,12 +60,20 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> {
 
 /// The whole of a body, if it is not too long and comes in time.
 pub(crate) async fn body(body: Body, longest: usize) -> Result<Bytes, Problem> {
+    let too_large = || {
+        let message = format!("the body is longer than {longest} bytes");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+    };
+    // Whoever says beforehand that it is too long is not waited for.
+    if usize::try_from(body.size_hint().lower()).ok().is_none_or(|told| told > longest) {
+        return Err(too_large());
+    }
     let Ok(read) = timeout(PATIENCE, to_bytes(body, longest)).await else {
         let message = format!("the body did not end within {} s", PATIENCE.as_secs());
         return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message));
     };
-    read.map_err(|_| {
-        let message = format!("the body is longer than {longest} bytes, or it was cut off");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+    read.map_err(|why| match why.source() {
+        Some(source) if source.is::<LengthLimitError>() => too_large(),
+        Some(_) | None => Problem::bad_request("the body was cut off, or is not what its headers say"),
     })
 }

@@ -26,8 +26,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let named = Path::<String>::from_request_parts(parts, state).await;
-        let Path(name) =
-            named.map_err(|why| Problem::bad_request(format!("the path: {}", why.body_text())))?;
+        let Path(name) = named.map_err(|why| Problem::misread(format!("the path: {}", why.body_text())))?;
         Ok(Self(name))
     }
 }
@@ -40,7 +39,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let Query(asked) = Query::<T>::try_from_uri(&parts.uri)
-            .map_err(|why| Problem::bad_request(format!("the query cannot be read: {}", why.body_text())))?;
+            .map_err(|why| Problem::misread(format!("the query cannot be read: {}", why.body_text())))?;
         Ok(Self(asked))
     }
 }
@@ -54,7 +53,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Said<T> {
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         let text = body(request.into_body(), LONGEST).await?;
         let said = serde_json::from_slice(&text);
-        Ok(Self(said.map_err(|error| Problem::bad_request(format!("the body cannot be read: {error}")))?))
+        Ok(Self(said.map_err(|error| Problem::misread(format!("the body cannot be read: {error}")))?))
     }
 }
 

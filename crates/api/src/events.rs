@@ -61,7 +61,7 @@ fn number(feed: &Feed, id: &str) -> Result<u64, Problem> {
     match parts {
         Some((life, number)) if life == feed.life() => Ok(number),
         Some(_) => Ok(0),
-        None => Err(Problem::bad_request(format!(
+        None => Err(Problem::misread(format!(
             "Last-Event-ID: `{id}` is the name of no event; send it as it came, or none to hear what happens from now on"
         ))),
     }

@@ -548,17 +548,17 @@ async fn tools(Shared(State(inner)): Shared<State>, Asked(whose): Asked<Whose>) 
 }
 
 async fn audit(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::AuditAsked>) -> Answered {
-    let limit = asked.read().map_err(Problem::bad_request)?;
+    let limit = asked.read().map_err(Problem::misread)?;
     Ok(json(StatusCode::OK, &look::audit(inner.steadfast.engine(), limit).await?))
 }
 
 async fn records(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::RecordsAsked>) -> Answered {
-    let wanted = asked.read().map_err(Problem::bad_request)?;
+    let wanted = asked.read().map_err(Problem::misread)?;
     Ok(json(StatusCode::OK, &look::records(inner.steadfast.engine(), &wanted).await?))
 }
 
 async fn history(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::HistoryAsked>) -> Answered {
-    let wanted = asked.read().map_err(Problem::bad_request)?;
+    let wanted = asked.read().map_err(Problem::misread)?;
     Ok(json(StatusCode::OK, &look::history(&**inner.steadfast.store(), &wanted).await?))
 }
 

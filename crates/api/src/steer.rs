@@ -161,7 +161,7 @@ async fn turned(
 
 /// When a span ends that begins now.
 fn end_of(span: &str, engine: &Engine) -> Result<Timestamp, Problem> {
-    let wrong = || Problem::bad_request(format!("for: `{span}` is no length of time, such as 30m or 8h"));
+    let wrong = || Problem::misread(format!("for: `{span}` is no length of time, such as 30m or 8h"));
     Ok(engine.now() + parse_span(span).ok_or_else(wrong)?)
 }
 
@@ -237,7 +237,7 @@ pub(crate) async fn debug(
 ) -> Answered {
     let engine = inner.steadfast.engine();
     let breaker = async |tool: &str, tenant: Whose, turn| -> Result<Debugged, Problem> {
-        let key = BreakerKey::Tool(look::tool(tool).map_err(Problem::bad_request)?);
+        let key = BreakerKey::Tool(look::tool(tool).map_err(Problem::misread)?);
         let steered = turned(engine, tenant.read()?.as_ref(), &key, turn, &by).await?;
         Ok(Debugged::Breaker(Box::new(steered)))
     };
@@ -319,7 +319,7 @@ pub(crate) async fn flush(
 impl Forgotten {
     /// What is meant, or what is wrong with it.
     fn read(self) -> Result<Flush, Problem> {
-        let bad = |why: String| Problem::bad_request(why);
+        let bad = |why: String| Problem::misread(why);
         match self {
             Self { key: Some(key), tool: None, session: None, tenant: None } => {
                 Ok(Flush::Key(read_key(&key)?))

@@ -48,7 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     match found.trouble {
         Some(error) => Err(error.into()),
         None => {
-            output::say(&found.summary());
+            output::say_words(&found.summary());
             Ok(())
         }
     }

@@ -119,7 +119,16 @@ pub fn main() -> ExitCode {
     if let Some(code) = steadfast_process::leash_main(std::env::args_os()) {
         return code;
     }
-    let done = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // What was typed stands in it, and others may have chosen that.
+        Err(mistake) if mistake.use_stderr() => {
+            output::remark(&mistake.to_string());
+            return ExitCode::from(2);
+        }
+        Err(asked) => asked.exit(),
+    };
+    let done = match cli.command {
         Command::Demo(options) => demo::run(&options),
         Command::DemoBank(options) => {
             demo::bank::run(&options);

@@ -617,6 +617,29 @@ async fn an_open_breaker_and_lost_trust_survive_a_restart() {
     );
 }
 
+/// What is stored is read before it is written. It was written while the tool was not trusted.
+#[tokio::test(start_paused = true)]
+async fn rp_8_trust_that_was_won_back_stays_when_it_is_stored() {
+    let clock = Arc::new(RuntimeClock::new());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let mut policy = standard(ToolClass::Unknown);
+    policy.retry.attempts = 1.try_into().unwrap();
+    (policy.modes.guard, policy.modes.breaker) = (Mode::Off, Mode::Off);
+    let engine = restarted(&store, &clock, &policy).await;
+    for amount in 0..3 {
+        engine.call(pay(amount, None), flaky(1)).await;
+    }
+    assert_eq!(engine.trust(None).len(), 1);
+    tokio::time::sleep(Duration::from_secs(31 * 60)).await;
+    for amount in 3..6 {
+        assert_eq!(engine.call(pay(amount, None), flaky(0)).await.result.status, Status::Success);
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(engine.trust(None).is_empty(), "{:?}", engine.trust(None));
+    let other = restarted(&store, &clock, &policy).await;
+    assert!(other.trust(None).is_empty(), "{:?}", other.trust(None));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_person_who_answers_in_time_lets_the_waiting_call_run() {
     let mut policy = standard(ToolClass::Mutating);

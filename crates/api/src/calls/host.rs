@@ -167,7 +167,7 @@ pub(crate) async fn report(
     let call = found(&inner, &id, &caller)?;
     let link = request.extensions().get::<Link>().cloned();
     let text = body(request.into_body(), LONGEST_REPORT).await?;
-    let unreadable = |error| Problem::bad_request(format!("the report cannot be read: {error}"));
+    let unreadable = |error| Problem::misread(format!("the report cannot be read: {error}"));
     let report: HostReport = serde_json::from_slice(&text).map_err(unreadable)?;
     let attempt = report.attempt;
     let answer = report.into_answer()?;

@@ -9,6 +9,7 @@
 )]
 
 mod access;
+mod api;
 mod approvals;
 mod bridge;
 mod client;

@@ -107,7 +107,7 @@ fn a_probe_that_is_lost_with_its_host_makes_room_for_the_next_one() {
     for _ in 0..5 {
         world.drive(request(&policy), &policy, &at_once(http(500)));
     }
-    assert_eq!(world.breaker.state(&policy.breaker, world.now), crate::breaker::State::Open);
+    assert_eq!(world.breaker.state(&policy.breaker, world.now), breaker::State::Open);
     world.pass(policy.breaker.cooldown.first);
     // However many hosts are lost: it neither closes for that nor opens again.
     for _ in 0..7 {
@@ -115,6 +115,6 @@ fn a_probe_that_is_lost_with_its_host_makes_room_for_the_next_one() {
         assert_eq!(name_of(&step), "Run");
         assert!(matches!(world.wake(&mut call), Step::Cut(_)));
         finished(world.on(&mut call, Event::Ran(timed_out())));
-        assert_eq!(world.breaker.state(&policy.breaker, world.now), crate::breaker::State::HalfOpen);
+        assert_eq!(world.breaker.state(&policy.breaker, world.now), breaker::State::HalfOpen);
     }
 }

@@ -42,7 +42,7 @@ fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
         call["transport"]["dedupeMode"] = "enabled".into();
         let mut hasty = call.clone();
         hasty["transport"]["dedupeMode"] = "bestEffort".into();
-        let open = gateway.gate(kind);
+        let gate = gateway.gate(kind);
         let (first, second) = thread::scope(|scope| {
             let first = scope.spawn(|| gateway.call(&call));
             gateway.until(kind, "pay a", 1);
@@ -52,7 +52,7 @@ fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
             // Whoever would rather not wait is told that it runs.
             let told = gateway.call(&hasty);
             assert_eq!((told.status, told.code()), (409, "in_flight"), "{}", told.body);
-            open();
+            drop(gate);
             (first.join().unwrap(), second.join().unwrap())
         });
         assert_eq!((first.text(), second.text()), ("pay a, run 1", "pay a, run 1"), "{}", second.body);
@@ -71,12 +71,12 @@ fn tr_2_without_dedupe_a_duplicate_waits_for_nothing() {
         // The first run waits; the second does not.
         let mut call = envelope(&format!("{kind}/pay"), &json!({ "id": "a", "fault": "gate", "times": 1 }));
         call["transport"]["dedupeMode"] = "disabled".into();
-        let open = gateway.gate(kind);
+        let gate = gateway.gate(kind);
         let (first, second) = thread::scope(|scope| {
             let first = scope.spawn(|| gateway.call(&call));
             gateway.until(kind, "pay a", 1);
             let second = gateway.call(&call);
-            open();
+            drop(gate);
             (first.join().unwrap(), second)
         });
         assert_eq!((first.text(), second.text()), ("pay a, run 1", "pay a, run 2"), "{}", second.body);

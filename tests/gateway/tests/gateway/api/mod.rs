@@ -17,7 +17,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -179,11 +179,11 @@ impl Gateway {
         wait(|| self.count(kind, did) >= times, || format!("{times} times {did:?} in {}", self.ledger(kind)));
     }
 
-    /// Whoever is told to waits here, until what this gives is called.
-    fn gate(&self, kind: &str) -> impl FnOnce() + use<> {
+    /// Whoever is told to waits here, until what this gives is dropped.
+    fn gate(&self, kind: &str) -> Gate {
         let file = self.folder.join(format!("{kind}.gate"));
         fs::write(&file, "").unwrap();
-        move || fs::remove_file(file).unwrap()
+        Gate(file)
     }
 
     /// What it has logged of one kind of event.
@@ -216,6 +216,15 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Keeps tools waiting. A test that fails lets them go too.
+struct Gate(PathBuf);
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
     }
 }
 
@@ -262,7 +271,9 @@ impl Listening {
 
     /// The next event.
     fn any(&mut self) -> Value {
+        let began = Instant::now();
         loop {
+            assert!(began.elapsed() < Duration::from_secs(30), "nothing happens");
             if let Some(text) = self.line().strip_prefix("data: ") {
                 return serde_json::from_str(text).unwrap();
             }

@@ -48,7 +48,7 @@ use steadfast_gateway::{Configured, Listener};
 use steadfast_mcp::delivery::Link;
 use tower::ServiceExt as _;
 
-pub use access::{Access, AdminToken};
+pub use access::{Access, AdminToken, Reach};
 pub use events::EventsAsked;
 pub use problem::{ProblemBody, Wrong};
 pub use shelf::{Found, Run, Shelf, Shelves};

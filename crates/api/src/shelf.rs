@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use steadfast::{Answer, Attempt, ToolInfo};
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::id::Domain;
+use steadfast_core::id::{Domain, Namespace};
 
 /// Runs one attempt of a tool.
 pub type Run = Box<dyn Fn(Attempt) -> BoxFuture<'static, Answer> + Send + Sync>;
@@ -25,6 +25,9 @@ pub struct Found {
 pub trait Shelf: Send + Sync + 'static {
     /// The tool that this call wants, as it is now.
     fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>>;
+
+    /// Whether the tools of this namespace are run here. Then we see ourselves how they do.
+    fn runs(&self, namespace: &Namespace) -> bool;
 }
 
 /// Several shelves: the first that has a tool is asked for it. Without any, nobody has one.
@@ -42,5 +45,9 @@ impl Shelf for Shelves {
             None
         }
         .boxed()
+    }
+
+    fn runs(&self, namespace: &Namespace) -> bool {
+        self.0.iter().any(|shelf| shelf.runs(namespace))
     }
 }

@@ -3,12 +3,12 @@
 use axum::extract::{FromRequestParts, State as Shared};
 use axum::response::Response;
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use steadfast::approval::{Decided, Decision, Grantor, ParkedId};
 use steadfast::guard::Stopped;
-use steadfast::{AnswerError, Engine, Switches, parse_span};
+use steadfast::{AnswerError, Engine, Switched, Switches, parse_span};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::Resolution;
 use steadfast_core::id::{Digest, SessionKey, TenantId};
@@ -36,9 +36,21 @@ impl<S: Send + Sync> FromRequestParts<S> for Admin {
             return Ok(Self(by.clone()));
         }
         let name = named(&parts.headers).unwrap_or("admin");
-        Ok(Self(By::new(name, Surface::Http)))
+        Ok(Self(By::new(name, surface(&parts.headers))))
     }
 }
+
+/// Which of our own surfaces asks, as it says itself. Nothing is decided by it.
+fn surface(headers: &HeaderMap) -> Surface {
+    match headers.get(SURFACE).map(HeaderValue::as_bytes) {
+        Some(b"cli") => Surface::Cli,
+        Some(b"dashboard") => Surface::Dashboard,
+        Some(_) | None => Surface::Http,
+    }
+}
+
+/// The header in which the command line and the page say what they are.
+const SURFACE: &str = "steadfast-surface";
 
 fn named(headers: &HeaderMap) -> Option<&str> {
     headers.get("x-operator")?.to_str().ok().filter(|name| !name.trim().is_empty())
@@ -398,8 +410,7 @@ pub(crate) async fn switches(
     Said(wanted): Said<Switching>,
 ) -> Response {
     let steadfast = &inner.steadfast;
-    let before = steadfast.config().switches();
-    let after = Switches {
+    let Switched { before, after } = steadfast.switch(|before| Switches {
         all: wanted.all.unwrap_or(before.all),
         dedupe: wanted.dedupe.unwrap_or(before.dedupe),
         retry: wanted.retry.unwrap_or(before.retry),
@@ -407,8 +418,7 @@ pub(crate) async fn switches(
         guard: wanted.guard.unwrap_or(before.guard),
         trust: wanted.trust.unwrap_or(before.trust),
         derive: wanted.derive.unwrap_or(before.derive),
-    };
-    steadfast.switch(after);
+    });
     let words = |switches: Switches| serde_json::to_string(&switches).ok();
     let done = Done {
         deed: Deed::Switched,

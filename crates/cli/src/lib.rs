@@ -4,6 +4,7 @@
 //! gateway that runs, or the store), `seen` (what was answered, as tables), `output` (how things are said) and `failure` (how
 //! things go wrong, and the exit code that tells it).
 
+mod access;
 mod admin_token;
 mod approvals;
 mod behind;

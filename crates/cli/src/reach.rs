@@ -422,6 +422,7 @@ impl Gateway {
         if let Ok(name) = HeaderValue::from_str(&by_operator().name) {
             headers.insert("x-operator", name);
         }
+        headers.insert("steadfast-surface", HeaderValue::from_static("cli"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let target = ask.target.parse().map_err(|_| unaskable(&ask.target))?;
         let body = ask.body.map(|body| body.to_string().into()).unwrap_or_default();

@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use steadfast::{Attempt, Tool as _};
 use steadfast_api::{Found, Run, Shelf};
 use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::id::Namespace;
 use steadfast_gateway::Direct;
 
 /// The tools of the servers that a gateway stands in front of.
@@ -20,5 +21,9 @@ impl Shelf for ServerTools {
             Some(Found { run, domain: None, info })
         }
         .boxed()
+    }
+
+    fn runs(&self, namespace: &Namespace) -> bool {
+        self.0.has(namespace)
     }
 }

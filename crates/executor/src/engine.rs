@@ -21,7 +21,7 @@ use steadfast_core::dedupe::{Owner, Process, RunId};
 use steadfast_core::envelope::{
     BreakerHint, CallEnvelope, EnvelopeError, ErrorBody, ResultEnvelope, UnknownFields,
 };
-use steadfast_core::id::{Digest, Domain, TurnId};
+use steadfast_core::id::{ActorId, Digest, Domain, TurnId};
 use steadfast_core::json::Document;
 use steadfast_core::policy::{Annotations, ArgumentCheck, Policy, Profile, ToolClass};
 use steadfast_core::trust::Bounds;
@@ -160,7 +160,17 @@ impl Engine {
 
     /// Reads a call. One that cannot be read is told to whoever listens, and its answer is the error.
     pub fn read(&self, text: &[u8], unknown: UnknownFields) -> Result<CallEnvelope, EnvelopeError> {
-        CallEnvelope::parse(text, unknown).inspect_err(|error| {
+        self.read_from(text, unknown, None)
+    }
+
+    /// The same from a sender who is known, if it is: a call that does not say who makes it is theirs.
+    pub fn read_from(
+        &self,
+        text: &[u8],
+        unknown: UnknownFields,
+        sender: Option<&ActorId>,
+    ) -> Result<CallEnvelope, EnvelopeError> {
+        CallEnvelope::parse_from(text, unknown, sender).inspect_err(|error| {
             self.inner.turn_away(None, &ErrorBody::from(error));
         })
     }

@@ -46,7 +46,7 @@ pub(crate) fn envelope(
             actor_id: connection.actor.clone(),
             workspace_id: None,
             correlation_id: None,
-            tenant_id: None,
+            tenant_id: connection.tenant.clone(),
             turn_id: said.turn,
             model_id: said.model,
             domain: None,

@@ -81,6 +81,11 @@ impl Direct {
         Arc::new(Self { servers, lines: Mutex::default() })
     }
 
+    /// Whether there is a server of this name.
+    pub fn has(&self, server: &Namespace) -> bool {
+        self.servers.contains_key(server)
+    }
+
     /// The tool that a call wants, and what its server says of it. None if there is no such server, or if it is known not
     /// to have such a tool.
     pub async fn find(&self, envelope: &CallEnvelope) -> Option<(DirectTool, Option<Arc<ToolInfo>>)> {
@@ -354,7 +359,7 @@ mod tests {
     use crate::who::Connection;
 
     fn call_of(actor: &str) -> CallEnvelope {
-        let connection = Connection { actor: ActorId::new(actor).unwrap(), session: None };
+        let connection = Connection { actor: ActorId::new(actor).unwrap(), tenant: None, session: None };
         envelope_of(&Namespace::new("bank").unwrap(), ToolName::new("pay").unwrap(), &connection)
     }
 

@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 use steadfast_core::id::{ActorId, Digest, SessionKey};
 use steadfast_executor::Engine;
 use steadfast_mcp::http::front::{
-    self, Caller, Front, Listening, Principal, Refusal, Resumed, SessionId, StreamLimits, Tokens,
+    self, Caller, Front, Holder, Listening, NotAdmitted, Principal, Refusal, Resumed, SessionId,
+    StreamLimits, Tokens,
 };
 use steadfast_mcp::http::{Era, MODERN};
 use steadfast_mcp::message::Message;
@@ -50,7 +51,7 @@ pub struct Door {
     pub pool: Arc<Pool>,
     /// Who may come in.
     pub tokens: Tokens,
-    /// Who asks without a token, where that is allowed.
+    /// Who asks without a token, as long as no client has one. Nobody, where others than those of this machine can ask.
     pub local: Option<ActorId>,
 }
 
@@ -98,7 +99,7 @@ const LOOK: Duration = Duration::from_secs(60);
 const LATER: Duration = Duration::from_secs(5);
 
 impl Listener {
-    /// Takes clients. Without tokens everybody who can reach us is the local one.
+    /// Takes clients. As long as none has a token, everybody who can reach us is the local one, where there is one.
     pub fn new(door: Door) -> Arc<Self> {
         let (sessions, sessionless) = (Mutex::default(), Mutex::default());
         let ended = AtomicU64::new(0);
@@ -110,6 +111,18 @@ impl Listener {
         let mut attached: Vec<_> = self.sessions.lock().values().cloned().collect();
         attached.extend(self.sessionless.lock().values().cloned());
         attached.iter().map(|one| one.look(&self.door.name)).collect()
+    }
+
+    /// Ends the sessions of these, whose tokens do not count any more. What they agreed on stays in the store: whoever of them
+    /// is let in again goes on there.
+    pub fn turn_out(&self, is_out: impl Fn(&Principal) -> bool) {
+        let is_out = |one: &Attached| is_out(&one.principal);
+        let mut gone: Vec<_> =
+            self.sessions.lock().extract_if(|_, one| is_out(one)).map(|(_, one)| one).collect();
+        gone.extend(self.sessionless.lock().extract_if(|_, one| is_out(one)).map(|(_, one)| one));
+        for one in gone {
+            drop(one.end());
+        }
     }
 
     /// Ends sessions that are not used any more, until it is dropped.
@@ -169,7 +182,8 @@ impl Listener {
         // Who knows the name of a session can speak in it, so it is not written down.
         let key = streams.as_ref().map(|streams| Digest::of(streams.id().as_str().as_bytes()).fingerprint());
         let session = key.and_then(|key| SessionKey::new(format!("mcp:{key}")).ok());
-        let connection = Connection { actor: self.actor(&principal), session };
+        let Principal { actor, tenant } = principal.clone();
+        let connection = Connection { actor, tenant, session };
         let sharers = first.introduction().map(|said| Sharers { principal: principal.clone(), said });
         let behind = self.door.servers.iter().map(|server| match (server.sharing, &sharers) {
             (Sharing::Shared, Some(sharers)) => (self.door.pool.get(server, sharers), None),
@@ -256,13 +270,6 @@ impl Listener {
         most.min().unwrap_or(MOST_SESSIONS)
     }
 
-    fn actor(&self, principal: &Principal) -> ActorId {
-        match &self.door.local {
-            Some(local) if principal.as_str() == LOCAL => local.clone(),
-            Some(_) | None => token_actor(principal),
-        }
-    }
-
     /// The client that this message is of; in the older era `initialize` makes it one.
     fn client_of(&self, incoming: &front::Incoming) -> Result<Arc<Attached>, Refusal> {
         let id = incoming.message.id();
@@ -297,9 +304,6 @@ impl Listener {
         }
     }
 }
-
-/// As whom those are admitted who need no token.
-const LOCAL: &str = "local";
 
 /// How a client begins.
 enum First {
@@ -341,10 +345,15 @@ fn introduction(initialize: &Message) -> Digest {
 }
 
 impl Front for Listener {
-    fn admit(&self, bearer: Option<&[u8]>) -> Option<Principal> {
-        match &self.door.local {
-            Some(_) => Some(Principal::new(LOCAL)),
-            None => self.door.tokens.principal(bearer?).cloned(),
+    fn admit(&self, bearer: Option<&[u8]>) -> Result<Principal, NotAdmitted> {
+        let Door { tokens, local, .. } = &self.door;
+        match bearer.and_then(|bearer| tokens.holder(bearer)) {
+            Some(Holder::Client(principal)) => Ok(principal),
+            Some(Holder::Viewer(_)) => Err(NotAdmitted::VIEWER),
+            None => match local {
+                Some(local) if !tokens.have_clients() => Ok(Principal::new(local.clone())),
+                Some(_) | None => Err(NotAdmitted::TOKEN),
+            },
         }
     }
 
@@ -375,8 +384,8 @@ impl Front for Listener {
         let id = responder.as_ref().map(|responder| responder.id().clone());
         let reply = responder.map(|responder| Reply::Http(responder, era));
         // Those without a session share one, and are still each somebody.
-        let from =
-            (era == Era::Modern).then(|| Connection { actor: self.actor(&caller.principal), session: None });
+        let Principal { actor, tenant } = caller.principal;
+        let from = (era == Era::Modern).then_some(Connection { actor, tenant, session: None });
         let taken = client.inbox.try_send(Incoming { message, reply, headers: caller.headers, from });
         taken.map_err(|untaken| match untaken {
             TrySendError::Full(_) => Refusal::overloaded(id.as_ref(), LATER),
@@ -408,6 +417,7 @@ impl Attached {
             session: connection.session.as_ref().map(ToString::to_string),
             door: door.to_owned(),
             actor: connection.actor.to_string(),
+            tenant: connection.tenant.as_ref().map(ToString::to_string),
             silent_ms: steadfast_core::millis(self.heard.lock().elapsed()),
             listens: self.streams.as_ref().is_some_and(|streams| streams.is_listening()),
             waiting: self.session.waiting(),
@@ -442,15 +452,6 @@ impl Attached {
     }
 }
 
-/// Who has this token. Names are given by the operator; a digest is always a name.
-#[expect(clippy::expect_used, reason = "hex digits and a word")]
-fn token_actor(principal: &Principal) -> ActorId {
-    let name = principal.as_str();
-    ActorId::new(format!("token:{name}"))
-        .or_else(|_| ActorId::new(format!("token:{}", Digest::of(name.as_bytes()).fingerprint())))
-        .expect("it is short and printable")
-}
-
 /// A name that nobody can guess.
 #[expect(
     clippy::expect_used,
@@ -483,12 +484,16 @@ mod tests {
             own_tools: None,
             pool: Arc::default(),
             tokens: Tokens::default(),
-            local: Some(ActorId::new("me").unwrap()),
+            local: Some(me()),
         })
     }
 
+    fn me() -> ActorId {
+        ActorId::new("me").unwrap()
+    }
+
     fn principal() -> Principal {
-        Principal::new(LOCAL)
+        Principal::new(me())
     }
 
     /// A client introduces itself: the name of its session, if it has a place.

@@ -77,6 +77,9 @@ pub struct SessionView {
     /// What the conversation is called in records and in the log. In the era without sessions there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// On whose behalf it calls, where its token says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// Which door it came in by.
     pub door: String,
     /// Who it is.

@@ -19,7 +19,7 @@ use futures_util::future::{BoxFuture, join_all};
 use http::HeaderMap;
 use parking_lot::Mutex;
 use steadfast_core::call::{KeysOf, Waits};
-use steadfast_core::id::{Namespace, ToolName};
+use steadfast_core::id::{Namespace, TenantId, ToolName};
 use steadfast_executor::{CallOptions, Called, Canceller, Engine};
 use steadfast_mcp::delivery::{Arrived, Delivery, GRACE};
 use steadfast_mcp::http::{Era, param};
@@ -437,7 +437,7 @@ impl Session {
         };
         let called = request.name().unwrap_or_default().into_owned();
         if let Some(caller) = self.own_tools.filter(|_| reliability::is_ours(&called)) {
-            return self.call_own(id, &called, &request, caller, reply);
+            return self.call_own(id, &called, &request, caller, from.tenant.clone(), reply);
         }
         let (at, plain) = match self.servers.named(&called) {
             Some((at, plain)) => (Some(at), plain),
@@ -539,12 +539,13 @@ impl Session {
         name: &str,
         request: &Message,
         caller: reliability::Caller,
+        tenant: Option<TenantId>,
         reply: Reply,
     ) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
         let (name, era) = (name.to_owned(), Era::of_request(request));
         self.spawn(|session| async move {
-            let result = reliability::call(&session.engine, &name, &arguments, caller).await;
+            let result = reliability::call(&session.engine, tenant.as_ref(), &name, &arguments, caller).await;
             reply.answer(&Message::result_response(&id, &made::of_era(result, era))).await;
         });
     }

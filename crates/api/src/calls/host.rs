@@ -23,6 +23,7 @@ use crate::access::Caller;
 use crate::answer::json;
 use crate::asked::{Named, Said, body};
 use crate::problem::Problem;
+use crate::reports::is_for_a_host_to_say;
 use crate::{Answered, Inner, State};
 
 /// The most bytes of a report: more than any answer that is kept.
@@ -151,6 +152,7 @@ pub struct Withdrawn {
 pub(crate) async fn begin(Shared(State(inner)): Shared<State>, request: Request) -> Answered {
     let engine = inner.steadfast.engine().clone();
     let (wanted, envelope) = read::call(&engine, request).await?;
+    is_for_a_host_to_say(&inner, &wanted.caller, &envelope.tool(), [&envelope.target.domain, &None])?;
     let asking = engine.clone();
     let begun = waited_for(&engine, async move { Ok(asking.begin(envelope, patient()).await) }).await?;
     next(&inner, begun, wanted)

@@ -1,7 +1,7 @@
 // Puts the page together: asks for everything, shows it, and keeps it current.
 
 import { afterEveryDeed, unlock } from "./act.js";
-import { Refused, get, token } from "./api.js";
+import { Refused, get, mayLook, token } from "./api.js";
 import { drawApprovals } from "./approvals.js";
 import { drawBreakers } from "./breakers.js";
 import { depth, drawCalls } from "./calls.js";
@@ -61,7 +61,7 @@ async function ask(error) {
   drawToken();
   if (isAsking) return;
   isAsking = true;
-  isAsking = !(await unlock(error.status === 401 ? "To see what happens here takes the admin token." : error.message));
+  isAsking = !(await unlock(error.status === 401 ? "To see what happens here takes the token of a viewer, or the admin token." : error.message, mayLook));
 }
 
 function draw() {
@@ -96,7 +96,7 @@ function drawToken() {
 const LIVE = {
   live: ["●", "live", "Told of everything as it happens"],
   asking: ["●", "live", "Asked for every second or two"],
-  locked: ["○", "locked", "To look takes the admin token"],
+  locked: ["○", "locked", "To look takes the token of a viewer or of the admin"],
   lost: ["○", "no answer", "The gateway does not answer; what you see is old"],
 };
 

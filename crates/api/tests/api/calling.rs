@@ -12,10 +12,9 @@ use steadfast::code::Code;
 use steadfast::envelope::CallEnvelope;
 use steadfast::{Answer, Attempt, HookFuture, Hooks, Logging, Sources, Steadfast, output};
 use steadfast_api::Access;
-use steadfast_mcp::http::front::{Principal, Tokens};
 use tokio::sync::Semaphore;
 
-use crate::support::{World, envelope, http_fault, in_session, keyed, settle, told};
+use crate::support::{World, access_of, envelope, http_fault, in_session, keyed, settle, told};
 
 #[tokio::test(start_paused = true)]
 async fn tr_1_what_is_no_envelope_is_told_everything_that_is_wrong_and_leaves_nothing() {
@@ -486,10 +485,7 @@ async fn sf_5_hostile_bodies_are_refused_and_run_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn sf_7_a_token_says_who_calls() {
-    let mut tokens = Tokens::default();
-    tokens.add("token of ann", Principal::new("ann"));
-    tokens.add("token of bob", Principal::new("bob"));
-    let access = Access { clients: Some(tokens), ..Access::default() };
+    let access = access_of(&[("ann", None), ("bob", None), ("eve", Some("acme"))]);
     let world = World::opened(Steadfast::opening(Sources::default()), &[], access).await;
     world.works("bank/pay");
     let ann = [("authorization", "Bearer token of ann")];
@@ -507,10 +503,11 @@ async fn sf_7_a_token_says_who_calls() {
     assert_eq!(post(&ann, &call).await.status, StatusCode::OK);
     let said = post(&bob, &call).await;
     assert_eq!((said.status, said.code()), (StatusCode::FORBIDDEN, "forbidden"));
-    assert!(said.body["error"]["message"].as_str().unwrap().contains("`bob`"), "{}", said.body);
-    let mut of_bob = call.clone();
-    of_bob["target"]["actorId"] = "bob".into();
-    let said = post(&bob, &of_bob).await;
+    let message = said.body["error"]["message"].as_str().unwrap();
+    assert!(message.contains("`bob`") && message.contains("leave it out"), "{message}");
+    let mut unnamed = call.clone();
+    unnamed["target"].as_object_mut().unwrap().remove("actorId");
+    let said = post(&bob, &unnamed).await;
     assert_eq!(
         (said.status, &said.body["output"]["content"]),
         (StatusCode::OK, &json!("run 2")),
@@ -524,9 +521,18 @@ async fn sf_7_a_token_says_who_calls() {
     assert_eq!(said.status, StatusCode::FORBIDDEN);
     assert_eq!(world.post("/v1/failures", &ann, &report).await.status, StatusCode::OK);
     assert_eq!(world.runs("bank/pay"), 2);
-    // The admin may speak for a tenant, whose records are apart.
+    // The admin may speak for a tenant, whose records are apart, and says for whom.
     let person = [("authorization", "Bearer person")];
     assert_eq!(post(&person, &of_tenant).await.body["output"]["content"], "run 3");
+    assert_eq!(post(&person, &unnamed).await.status, StatusCode::BAD_REQUEST);
+    // A token of a tenant makes calls for it, whether the envelope names it or not.
+    let eve = [("authorization", "Bearer token of eve")];
+    assert_eq!(post(&eve, &unnamed).await.body["output"]["content"], "run 4");
+    let mut of_eve = unnamed.clone();
+    of_eve["target"]["tenantId"] = "acme".into();
+    assert_eq!(post(&eve, &of_eve).await.body["fromCache"], true);
+    of_eve["target"]["tenantId"] = "umbra".into();
+    assert_eq!(post(&eve, &of_eve).await.status, StatusCode::FORBIDDEN);
 }
 
 #[tokio::test(start_paused = true)]

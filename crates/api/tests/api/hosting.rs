@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 use steadfast::envelope::CallEnvelope;
 use steadfast::{HookFuture, Hooks, Sources, Steadfast};
 use steadfast_api::Access;
-use steadfast_mcp::http::front::{Principal, Tokens};
 
-use crate::support::{Said, World, envelope, keyed, settle};
+use crate::support::{Said, World, access_of, envelope, keyed, settle};
 
 async fn begin(world: &World, call: &Value) -> Said {
     world.post("/v1/calls/begin", &[], &call.to_string()).await
@@ -93,10 +92,7 @@ async fn signs_of_life_keep_an_attempt_and_a_withdrawn_one_hears_of_it() {
 
 #[tokio::test(start_paused = true)]
 async fn sf_7_the_calls_of_others_are_not_there() {
-    let mut tokens = Tokens::default();
-    tokens.add("token of ann", Principal::new("ann"));
-    tokens.add("token of bob", Principal::new("bob"));
-    let access = Access { clients: Some(tokens), ..Access::default() };
+    let access = access_of(&[("ann", None), ("bob", None)]);
     let world = World::opened(Steadfast::opening(Sources::default()), &[], access).await;
     let (ann, bob) = ([("authorization", "Bearer token of ann")], [("authorization", "Bearer token of bob")]);
     let call = envelope("host/pay", json!({})).to_string();

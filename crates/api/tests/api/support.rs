@@ -12,9 +12,10 @@ use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use steadfast::classify::{Fault, Source};
 use steadfast::envelope::CallEnvelope;
-use steadfast::id::Domain;
+use steadfast::id::{ActorId, Domain, Namespace, TenantId};
 use steadfast::{Answer, Attempt, Opening, RuntimeClock, Sources, Steadfast, call, output};
 use steadfast_api::{Access, AdminToken, Api, Found, Run, Shelf};
+use steadfast_mcp::http::front::{Holder, Principal, Tokens};
 
 /// The API of an engine that has seen some calls: two that worked, one of them twice, and three that cost a tool its trust.
 pub(crate) async fn api() -> (Api, Steadfast) {
@@ -187,6 +188,10 @@ impl Shelf for Bench {
         });
         ready(found).boxed()
     }
+
+    fn runs(&self, namespace: &Namespace) -> bool {
+        namespace.as_str() == "bank"
+    }
 }
 
 /// What came back.
@@ -218,6 +223,17 @@ pub(crate) async fn told(api: &Api, request: http::request::Builder, body: Vec<u
         _ => text.into(),
     };
     Said { status, headers, body }
+}
+
+/// What somebody with one of these tokens is let in by: `token of ann`, of this tenant if there is one.
+pub(crate) fn access_of(clients: &[(&str, Option<&str>)]) -> Access {
+    let tokens = Tokens::default();
+    for (name, tenant) in clients {
+        let tenant = tenant.map(|tenant| TenantId::new(tenant).unwrap());
+        let principal = Principal { actor: ActorId::new(name).unwrap(), tenant };
+        tokens.add(&format!("token of {name}"), Holder::Client(principal));
+    }
+    Access { tokens, ..Access::default() }
 }
 
 /// A call of a tool, with everything that has to be there.

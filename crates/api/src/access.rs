@@ -207,6 +207,7 @@ mod tests {
         assert_eq!(client, Err(StatusCode::FORBIDDEN));
         let nobody = Access { admin: None, ..access(false) };
         assert_eq!(ask(&nobody, Who::Admin, &[(AUTHORIZATION, "Bearer ")]), Err(StatusCode::UNAUTHORIZED));
+        assert!(AdminToken::new("").is_none(), "an empty token would be everybody's");
     }
 
     #[test]
@@ -232,6 +233,8 @@ mod tests {
         let access = access(false);
         let evil = [(ORIGIN, "https://evil.example"), (AUTHORIZATION, "Bearer person")];
         assert_eq!(ask(&access, Who::Anyone, &evil), Err(StatusCode::FORBIDDEN));
+        let guessing = [(ORIGIN, "https://evil.example"), (AUTHORIZATION, "Bearer perso")];
+        assert_eq!(ask(&access, Who::Anyone, &guessing), Err(StatusCode::FORBIDDEN), "it learns nothing");
         assert_eq!(ask(&access, Who::Anyone, &[(HOST, "evil.example")]), Err(StatusCode::FORBIDDEN));
         assert_eq!(ask(&access, Who::Anyone, &[(ORIGIN, "http://127.0.0.1:8080")]), Ok(()), "our own page");
         for other in ["http://127.0.0.1:3000", "http://localhost:8080", "null"] {

@@ -324,6 +324,31 @@ async fn a_host_that_never_reports_does_not_hold_its_call_open_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn hosts_that_never_come_back_make_room_for_others() {
+    let mut policy = standard(ToolClass::ReadOnly);
+    policy.retry.attempts = 1.try_into().unwrap();
+    policy.modes.breaker = Mode::Off;
+    policy.modes.guard = Mode::Off;
+    policy.modes.trust = Mode::Off;
+    let engine = engine(policy).await;
+    let mut calls = Vec::new();
+    for amount in 0..=10_000 {
+        let Begun::Run(order) = engine.begin(pay(amount, None), CallOptions::default()).await else {
+            panic!()
+        };
+        calls.push(order.call);
+        if amount % 500 == 499 {
+            // Their time is over; their answers wait for them.
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            assert_eq!(engine.open_calls(), 0);
+        }
+    }
+    assert_eq!(engine.heartbeat(calls[0], 1), Err(HostError::NoSuchCall));
+    assert_ne!(engine.heartbeat(calls[1], 1), Err(HostError::NoSuchCall));
+    assert_eq!(engine.heartbeat(calls[10_000], 1), Ok(Pulse::Wanted));
+}
+
+#[tokio::test(start_paused = true)]
 async fn in_shadow_a_host_that_never_reports_is_given_up_when_the_time_of_its_call_is_over() {
     let mut policy = standard(ToolClass::ReadOnly);
     policy.modes = Modes::all(Mode::Shadow);

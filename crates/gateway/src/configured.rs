@@ -87,11 +87,17 @@ impl fmt::Debug for Configured {
 impl Configured {
     /// One that nobody ever reaches.
     pub(crate) fn nowhere(sharing: Sharing) -> Self {
-        let start = || {
+        Self::at("bank", "127.0.0.1:9", sharing)
+    }
+
+    /// One of this name at this address.
+    pub(crate) fn at(name: &str, address: &str, sharing: Sharing) -> Self {
+        let url = format!("http://{address}/mcp");
+        let start = move || {
             let settings = steadfast_mcp::http::back::Settings::default();
-            let server = steadfast_mcp::http::back::Server::new("http://127.0.0.1:9/mcp", settings).unwrap();
+            let server = steadfast_mcp::http::back::Server::new(&url, settings).unwrap();
             Backend::Remote(server, http::HeaderMap::new())
         };
-        Self::new(Namespace::new("bank").unwrap(), sharing, Arc::new(start))
+        Self::new(Namespace::new(name).unwrap(), sharing, Arc::new(start))
     }
 }

@@ -1,5 +1,7 @@
 //! What happens, as it happens.
 
+use std::time::Duration;
+
 use axum::response::Response;
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -7,8 +9,12 @@ use http_body_util::{BodyExt as _, Empty};
 use serde_json::Value;
 use steadfast::{Answer, Attempt, Steadfast, call, output};
 use steadfast_api::Api;
+use tokio::time::{Instant, timeout};
 
 use crate::support::{api, get};
+
+/// What comes when nothing else does.
+const NOTHING: &str = ": nothing happens\n\n";
 
 /// A connection on which events come.
 struct Listening(Response);
@@ -33,12 +39,20 @@ async fn listen(api: &Api, path: &str, last: Option<&str>) -> Listening {
 }
 
 impl Listening {
+    /// The next that comes, which may be no event.
+    async fn piece(&mut self) -> String {
+        let piece = timeout(Duration::from_secs(60), self.0.body_mut().frame()).await;
+        let piece = piece.expect("something comes").unwrap().unwrap().into_data().unwrap();
+        let text = String::from_utf8(piece.to_vec()).unwrap();
+        assert!(text.ends_with("\n\n"), "{text:?}");
+        text
+    }
+
     /// The next event. Each comes as a piece of its own.
     async fn next(&mut self) -> Event {
         loop {
-            let piece = self.0.body_mut().frame().await.unwrap().unwrap().into_data().unwrap();
-            let text = String::from_utf8(piece.to_vec()).unwrap();
-            assert!(text.ends_with("\n\n"), "{text:?}");
+            let text = self.piece().await;
+            assert_ne!(text, NOTHING, "an event was to come");
             let field =
                 |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
             if let Some(name) = field("event") {
@@ -99,6 +113,48 @@ async fn whoever_was_away_goes_on_behind_what_it_has_seen() {
     let (status, wrong) = get(&api, "/v1/events?behind=yesterday").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(wrong["error"]["message"].as_str().unwrap().contains("`yesterday`"), "{wrong}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_too_slow_is_told_how_much_it_missed_and_gets_the_rest() {
+    let (api, steadfast) = api().await;
+    let mut listening = listen(&api, "/v1/events", None).await;
+    // Nobody reads meanwhile, and there are more events than are kept.
+    for number in 0..600 {
+        pay(&steadfast, "pay", &format!("s-{number}")).await;
+    }
+    let missed = listening.next().await;
+    assert_eq!((missed.name.as_str(), missed.id.as_str()), ("missed", ""), "{missed:?}");
+    let missed = missed.data["missed"].as_u64().unwrap();
+    let rest = listening.next().await;
+    assert_eq!(rest.id.rsplit('-').next(), Some((missed + 1).to_string().as_str()), "{rest:?}");
+    let mut last = listening.named("tool_call_end").await;
+    while last.data["sessionKey"] != "s-599" {
+        last = listening.named("tool_call_end").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_on_which_nothing_is_told_shows_that_it_lives() {
+    let (api, steadfast) = api().await;
+    let mut listening = listen(&api, "/v1/events?tool=bank/other", None).await;
+    let began = Instant::now();
+    assert_eq!(listening.piece().await, ": here is what happens\n\n");
+    assert_eq!(began.elapsed(), Duration::ZERO, "at once");
+    assert_eq!(listening.piece().await, NOTHING);
+    assert_eq!(began.elapsed(), Duration::from_secs(15));
+    // What happens to others is nothing that it hears.
+    let others = async {
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            pay(&steadfast, "pay", "first").await;
+        }
+    };
+    tokio::select! {
+        () = others => unreachable!("it never ends"),
+        piece = listening.piece() => assert_eq!(piece, NOTHING),
+    }
+    assert!(began.elapsed() <= Duration::from_secs(31), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

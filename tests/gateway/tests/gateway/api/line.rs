@@ -215,6 +215,11 @@ fn sf_5_a_state_file_that_is_none_is_told_and_left_as_it_is() {
             let ended = home.run(command);
             assert!((0..=4).contains(&ended.code), "{name}, {command:?}: {ended:?}");
             assert!(ended.code == 0 || !ended.err.is_empty() || !ended.out.is_empty(), "{name}, {command:?}");
+            let is_of_others = !bytes.starts_with(b"SQLite format 3\0");
+            assert!(
+                !is_of_others || fs::read(&file).unwrap() == bytes,
+                "{name}, {command:?}: it was changed"
+            );
             let json = home.run(&[command, &["--json"]].concat());
             let lines = json.out.lines();
             let whole = serde_json::from_str::<Value>(&json.out).is_ok();

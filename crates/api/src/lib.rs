@@ -3,7 +3,7 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `endpoint` | the rows that say what can be asked for, by whom, and what is answered |
+//! | `endpoint` | what a row is: what can be asked for, by whom, and what is answered; the rows stand beside their handlers |
 //! | `openapi` | the document that is made of them |
 //! | `access` | who may ask |
 //! | `calls` | calls of tools, and of those that hosts run themselves |

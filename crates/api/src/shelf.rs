@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use steadfast::{Answer, Attempt, ToolInfo};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Domain;
+use steadfast_executor::Offered;
 
 /// Runs one attempt of a tool.
 pub type Run = Box<dyn Fn(Attempt) -> BoxFuture<'static, Answer> + Send + Sync>;
@@ -25,6 +26,9 @@ pub struct Found {
 pub trait Shelf: Send + Sync + 'static {
     /// The tool that this call wants, as it is now.
     fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>>;
+
+    /// All that are known so far. Nothing is started to find out.
+    fn list(&self) -> Vec<Offered>;
 }
 
 /// Several shelves: the first that has a tool is asked for it. Without any, nobody has one.
@@ -42,5 +46,9 @@ impl Shelf for Shelves {
             None
         }
         .boxed()
+    }
+
+    fn list(&self) -> Vec<Offered> {
+        self.0.iter().flat_map(|shelf| shelf.list()).collect()
     }
 }

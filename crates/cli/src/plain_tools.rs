@@ -4,9 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
-use steadfast::{Attempt, Config, Steadfast, Tool as _};
+use steadfast::{Attempt, Config, Offered, Steadfast, Tool as _};
 use steadfast_api::{Found, Run, Shelf};
 use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::id::ToolRef;
+use steadfast_core::policy::Annotations;
 use steadfast_tools::Toolbox;
 
 use crate::failure::Failure;
@@ -67,5 +69,10 @@ impl Shelf for PlainTools {
             Found { run, domain, info: None }
         });
         ready(found).boxed()
+    }
+
+    fn list(&self) -> Vec<Offered> {
+        let offered = |tool: &ToolRef| Offered { tool: tool.clone(), annotations: Annotations::default() };
+        self.now().names().map(offered).collect()
     }
 }

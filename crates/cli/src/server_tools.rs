@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use steadfast::{Attempt, Tool as _};
+use steadfast::{Attempt, Offered, Tool as _};
 use steadfast_api::{Found, Run, Shelf};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_gateway::Direct;
@@ -20,5 +20,9 @@ impl Shelf for ServerTools {
             Some(Found { run, domain: None, info })
         }
         .boxed()
+    }
+
+    fn list(&self) -> Vec<Offered> {
+        self.0.tools()
     }
 }

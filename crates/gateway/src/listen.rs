@@ -109,7 +109,7 @@ impl Listener {
     pub fn look(&self) -> Vec<SessionView> {
         let mut attached: Vec<_> = self.sessions.lock().values().cloned().collect();
         attached.extend(self.sessionless.lock().values().cloned());
-        attached.iter().map(|one| one.look(&self.door.name)).collect()
+        attached.iter().map(|one| one.look(&self.door)).collect()
     }
 
     /// Ends sessions that are not used any more, until it is dropped.
@@ -402,11 +402,12 @@ impl Front for Listener {
 }
 
 impl Attached {
-    fn look(&self, door: &str) -> SessionView {
+    fn look(&self, door: &Door) -> SessionView {
         let connection = self.session.connection();
         SessionView {
             session: connection.session.as_ref().map(ToString::to_string),
-            door: door.to_owned(),
+            door: door.name.to_string(),
+            servers: door.servers.iter().map(|server| server.name.to_string()).collect(),
             actor: connection.actor.to_string(),
             silent_ms: steadfast_core::millis(self.heard.lock().elapsed()),
             listens: self.streams.as_ref().is_some_and(|streams| streams.is_listening()),

@@ -119,9 +119,29 @@ fn servers_and_sessions_are_seen_with_what_went_wrong() {
     let seen = get(&client, "/v1/servers");
     assert_eq!(seen["servers"][0]["name"], "bank");
     assert!(seen["servers"][0]["instances"][0]["lastEnd"]["why"].as_str().unwrap().contains('4'), "{seen}");
-    let sessions = get(&client, "/v1/sessions");
+    let sessions = get(&client, "/v1/sessions?server=bank");
     let session = &sessions["sessions"][0];
     assert_eq!((&session["door"], &session["waiting"]), (&json!("/mcp"), &json!(0)), "{sessions}");
     assert!(!sessions.to_string().contains(&client.session()), "whoever knows the name can speak in it");
+    assert_eq!(get(&client, "/v1/sessions?server=other")["sessions"], json!([]));
     drop(world);
+}
+
+#[test]
+fn all_tools_that_are_known_are_listed_called_or_not_and_no_server_is_started_for_it() {
+    let (world, client) = opened("plain_tools", "[command_tools.hello]\ncommand = [\"true\"]\n", By::Stdio);
+    let started = || world.ledger().iter().filter(|line| line.starts_with("start ")).count();
+    let before = started();
+    let tools = |query: &str| -> Vec<String> {
+        let seen = get(&client, &format!("/v1/tools?{query}"));
+        let name = |tool: &Value| format!("{}/{}", tool["namespace"], tool["tool"]).replace('"', "");
+        seen["tools"].as_array().unwrap().iter().map(|one| name(&one["tool"])).collect()
+    };
+    assert_eq!(tools("called=false&namespace=command"), ["command/hello"]);
+    assert_eq!(started(), before);
+    let (answered, body) = post(&client, "/v1/calls", &envelope("look", json!({ "id": "a" }), "ann"));
+    assert_eq!(answered.status, 200, "{body}");
+    let known = tools("namespace=bank");
+    assert!(known.contains(&"bank/look".to_owned()) && known.contains(&"bank/pay".to_owned()), "{known:?}");
+    assert_eq!(tools("called=true"), ["bank/look"]);
 }

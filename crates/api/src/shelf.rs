@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use steadfast::{Answer, Attempt, ToolInfo};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Domain, Namespace};
+use steadfast_executor::Offered;
 
 /// Runs one attempt of a tool.
 pub type Run = Box<dyn Fn(Attempt) -> BoxFuture<'static, Answer> + Send + Sync>;
@@ -28,6 +29,9 @@ pub trait Shelf: Send + Sync + 'static {
 
     /// Whether the tools of this namespace are run here. Then we see ourselves how they do.
     fn runs(&self, namespace: &Namespace) -> bool;
+
+    /// All that are known so far. Nothing is started to find out.
+    fn list(&self) -> Vec<Offered>;
 }
 
 /// Several shelves: the first that has a tool is asked for it. Without any, nobody has one.
@@ -49,5 +53,9 @@ impl Shelf for Shelves {
 
     fn runs(&self, namespace: &Namespace) -> bool {
         self.0.iter().any(|shelf| shelf.runs(namespace))
+    }
+
+    fn list(&self) -> Vec<Offered> {
+        self.0.iter().flat_map(|shelf| shelf.list()).collect()
     }
 }

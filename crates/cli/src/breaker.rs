@@ -107,7 +107,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 
 fn list(options: &List) -> Result<(), Failure> {
     let ask = Ask::get("/v1/breakers").with("tenant", options.whose.tenant.as_deref());
-    let breakers = reach::with(&options.ways, Need::WhatIsThere, async |reach| Ok(reach.ask(ask).await?))?;
+    let breakers =
+        reach::with(&options.ways, Need::WhatIsThere, async |reach| Ok(reach.ask_all(ask).await?))?;
     if options.ways.json {
         output::say_json(&breakers);
         return Ok(());
@@ -146,7 +147,7 @@ fn key(written: &str) -> Option<String> {
 /// The breaker that is meant. What nobody knows may be a tool that was not called yet; what looks like one that is known is
 /// more likely a slip.
 async fn named(reach: &Reach, tenant: Option<&str>, written: &str) -> Result<String, Failure> {
-    let breakers = reach.ask(Ask::get("/v1/breakers").with("tenant", tenant)).await?;
+    let breakers = reach.ask_all(Ask::get("/v1/breakers").with("tenant", tenant)).await?;
     let keys: Vec<_> = seen::list(&breakers, "/breakers").iter().map(|one| seen::text(one, "/key")).collect();
     if keys.iter().any(|key| key == written) {
         return Ok(written.to_owned());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use steadfast::{Attempt, Tool as _};
+use steadfast::{Attempt, Offered, Tool as _};
 use steadfast_api::{Found, Run, Shelf};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Namespace;
@@ -25,5 +25,9 @@ impl Shelf for ServerTools {
 
     fn runs(&self, namespace: &Namespace) -> bool {
         self.0.has(namespace)
+    }
+
+    fn list(&self) -> Vec<Offered> {
+        self.0.tools()
     }
 }

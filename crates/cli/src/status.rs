@@ -186,7 +186,7 @@ async fn look(reach: &Reach) -> Result<Seen, Failure> {
     others.extend(reach.silent.iter().map(|silent| (silent.name.clone(), mute("it does not answer at all"))));
     let of = async |counts: &[&str], path: &str| -> Result<Value, Failure> {
         let any = counts.iter().any(|count| number(&status, &format!("/counts/{count}")) > 0);
-        if any { Ok(reach.ask(Ask::get(path)).await?) } else { Ok(Value::Null) }
+        if any { Ok(reach.ask_all(Ask::get(path)).await?) } else { Ok(Value::Null) }
     };
     Ok(Seen {
         approvals: of(&["approvals"], "/v1/approvals").await?,

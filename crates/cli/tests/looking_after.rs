@@ -21,7 +21,9 @@ use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use steadfast::classify::{Fault, Source};
 use steadfast::policy::{AskWhen, Mode, Policy, ToolClass};
-use steadfast::{Answer, Attempt, Engine, SqliteOptions, SqliteStore, Steadfast, call, output};
+use steadfast::{
+    Answer, Attempt, By, Engine, SqliteOptions, SqliteStore, Steadfast, Steer, Surface, call, output,
+};
 use steadfast_core::policy::Profile;
 
 /// A folder with a configuration and the store that it names.
@@ -348,13 +350,40 @@ async fn breakers_are_opened_and_reset_with_a_gateway_and_without() {
 }
 
 #[tokio::test]
+async fn a_list_that_is_longer_than_a_page_is_shown_to_its_end() {
+    let home = Home::new("long");
+    let engine = home.engine(Profile::Standard.policy(ToolClass::ReadOnly)).await;
+    let works = async |_: Attempt| -> Answer { Ok(output("seen")) };
+    for number in 0..1100 {
+        engine.call(call("bank", "look").params(&[("number", number)]).envelope().unwrap(), works).await;
+    }
+    let mut opening = tokio::task::JoinSet::new();
+    for number in 0..1001 {
+        let (engine, key) = (engine.clone(), format!("dependency:host-{number}").parse().unwrap());
+        let by = By::new("ann", Surface::Library);
+        opening
+            .spawn(async move { engine.steer_breaker(None, &key, Steer::Open { until: None }, &by).await });
+    }
+    opening.join_all().await;
+    engine.shutdown(Duration::ZERO).await;
+    let seen = home.json(&["breaker"]);
+    assert_eq!((seen["breakers"].as_array().unwrap().len(), &seen["next"]), (1001, &Value::Null));
+    let (out, _, _) = home.run(&["status"]);
+    assert_eq!(out.lines().filter(|line| line.contains("dependency:host-")).count(), 1001);
+    let (out, _, _) = home.run(&["tail", "--once", "--json", "-n", "1050"]);
+    assert_eq!(out.lines().count(), 1050);
+    let (out, err, _) = home.run(&["tail", "--once", "--json", "--tenant", "acme"]);
+    assert_eq!((out.as_str(), err.as_str()), ("", ""));
+}
+
+#[tokio::test]
 async fn what_a_person_changed_is_in_the_audit_under_their_name() {
     let home = Home::new("audit");
     home.run(&["breaker", "open", "tool:bank:pay"]);
     let gateway = home.gateway(&[]);
     home.run(&["breaker", "reset", "tool:bank:pay"]);
     let engine = home.engine(plain()).await;
-    let audit = engine.audit(&steadfast::AuditPage::default()).await.unwrap();
+    let audit = engine.audit(&steadfast::AuditPage::default()).await.unwrap().found;
     let audit: Vec<_> = audit.iter().map(|entry| serde_json::to_value(entry).unwrap()).collect();
     let seen: Vec<_> = audit.iter().map(|entry| entry.to_string()).collect();
     assert_eq!(seen.len(), 2, "{seen:?}");

@@ -29,15 +29,17 @@ pub struct ToolView {
     pub tool: ToolRef,
     /// What running it twice would do.
     pub class: ToolClass,
+    /// Whether anything is known of a call of it. Of the others only that they can be called.
+    pub called: bool,
     /// Calls that are over.
     pub calls: u64,
     /// Those that ran and failed.
     pub failures: u64,
     /// Those that were refused without a run.
     pub refused: u64,
-    /// When the last one was over.
-    #[serde(rename = "lastCallAtMs")]
-    pub last_call_at: Timestamp,
+    /// When the last one was over; nothing if it was not called.
+    #[serde(rename = "lastCallAtMs", skip_serializing_if = "Option::is_none")]
+    pub last_call_at: Option<Timestamp>,
     /// Where these numbers come from.
     pub counted: Counted,
     /// How its breaker stands.
@@ -48,6 +50,15 @@ pub struct ToolView {
     /// has read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<Score>,
+}
+
+/// A tool that can be called here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offered {
+    /// The tool.
+    pub tool: ToolRef,
+    /// What is said of it.
+    pub annotations: Annotations,
 }
 
 /// Where the numbers of a tool come from.
@@ -85,8 +96,13 @@ impl Engine {
         all.into_iter().collect()
     }
 
-    /// The tools that this process, or the newest part of the history, has seen; in the order of their names.
-    pub async fn tools(&self, tenant: Option<&TenantId>) -> Vec<ToolView> {
+    /// The tools that this process, or the newest part of the history, has seen, and those that are offered although nobody
+    /// called them yet; in the order of their names.
+    pub async fn tools(
+        &self,
+        tenant: Option<&TenantId>,
+        offered: impl IntoIterator<Item = Offered>,
+    ) -> Vec<ToolView> {
         let inner = &self.inner;
         let tenant = tenant.cloned();
         let mut views = BTreeMap::new();
@@ -94,16 +110,12 @@ impl Engine {
             let seen = cell.lock().seen.clone();
             if let Some(seen) = seen.filter(|_| key.tenant == tenant) {
                 let view = ToolView {
-                    tool: key.tool.clone(),
-                    class: seen.policy.class,
+                    called: true,
                     calls: seen.calls,
                     failures: seen.failures,
                     refused: seen.refused,
-                    last_call_at: seen.last,
-                    counted: Counted::SinceStart,
-                    breaker: State::Closed,
-                    trust: TrustState::Trusted,
-                    score: None,
+                    last_call_at: Some(seen.last),
+                    ..ToolView::of(key.tool.clone(), seen.policy.class)
                 };
                 views.insert(key.tool, view);
             }
@@ -116,24 +128,23 @@ impl Engine {
         {
             let over = facts.arrived + Duration::from_millis(facts.took_ms);
             let view = views.entry(facts.tool.clone()).or_insert_with(|| ToolView {
-                tool: facts.tool.clone(),
-                class: facts.class,
-                calls: 0,
-                failures: 0,
-                refused: 0,
-                last_call_at: over,
+                called: true,
                 counted: Counted::InHistory,
-                breaker: State::Closed,
-                trust: TrustState::Trusted,
-                score: None,
+                ..ToolView::of(facts.tool.clone(), facts.class)
             });
             if view.counted == Counted::InHistory {
                 let ran = !facts.attempts.is_empty();
                 view.calls += 1;
                 view.failures += u64::from(facts.code.is_some() && ran);
                 view.refused += u64::from(facts.code.is_some_and(|code| code.is_refusal()) && !ran);
-                view.last_call_at = view.last_call_at.max(over);
+                view.last_call_at = view.last_call_at.max(Some(over));
             }
+        }
+        for Offered { tool, annotations } in offered {
+            views.entry(tool).or_insert_with_key(|tool| {
+                let policy = inner.policy_of_blank(&tenant, Some(tool), None, annotations);
+                ToolView::of(tool.clone(), policy.class)
+            });
         }
         let trust = inner.trust_by_tool(&tenant);
         let mut views: Vec<_> = views.into_values().collect();
@@ -167,6 +178,25 @@ struct ScoredFacts {
     arrived: Timestamp,
     took_ms: u64,
     scored: Option<Outcome>,
+}
+
+impl ToolView {
+    /// One of which nothing happened.
+    fn of(tool: ToolRef, class: ToolClass) -> Self {
+        Self {
+            tool,
+            class,
+            called: false,
+            calls: 0,
+            failures: 0,
+            refused: 0,
+            last_call_at: None,
+            counted: Counted::SinceStart,
+            breaker: State::Closed,
+            trust: TrustState::Trusted,
+            score: None,
+        }
+    }
 }
 
 /// How far the tools of a tenant are trusted, where it is not fully.
@@ -248,10 +278,9 @@ impl Inner {
 
     /// The calls that ended last, in this process or another one. A store that fails has none.
     async fn newest_history<F: DeserializeOwned>(&self, limit: usize) -> Vec<F> {
-        let query = Query { journal: Journal::History, subject: None, since: Timestamp::ZERO, limit };
-        match self.store.entries(&query).await {
+        match self.store.entries(&Query::newest(Journal::History, limit)).await {
             Ok(entries) => {
-                entries.iter().filter_map(|entry| serde_json::from_str(&entry.body).ok()).collect()
+                entries.iter().filter_map(|(_, entry)| serde_json::from_str(&entry.body).ok()).collect()
             }
             Err(error) => {
                 self.store_trouble(&*self.store, &error);
@@ -264,7 +293,7 @@ impl Inner {
     pub(crate) fn policy_of_tool(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> Arc<Policy> {
         let cell = self.machines.tools.find(&ToolKey { tenant: tenant.clone(), tool: tool.clone() });
         let seen = cell.and_then(|cell| cell.lock().seen.as_ref().map(|seen| seen.policy.clone()));
-        seen.unwrap_or_else(|| self.policy_of_blank(tenant, Some(tool), None))
+        seen.unwrap_or_else(|| self.policy_of_blank(tenant, Some(tool), None, Annotations::default()))
     }
 
     /// The policy of whatever depends on this host or server.
@@ -272,12 +301,12 @@ impl Inner {
         let domain = Domain::new(name).ok();
         let tool = Namespace::new(name).ok().zip(ToolName::new("*").ok());
         let tool = tool.map(|(namespace, tool)| ToolRef { namespace, tool });
-        self.policy_of_blank(tenant, tool.as_ref(), domain.as_ref())
+        self.policy_of_blank(tenant, tool.as_ref(), domain.as_ref(), Annotations::default())
     }
 
     /// The policy where neither tool nor server is known.
     pub(crate) fn policy_of_nothing(&self, tenant: &Option<TenantId>) -> Arc<Policy> {
-        self.policy_of_blank(tenant, None, None)
+        self.policy_of_blank(tenant, None, None, Annotations::default())
     }
 
     /// The policy of a call of which no more is known than this.
@@ -286,6 +315,7 @@ impl Inner {
         tenant: &Option<TenantId>,
         tool: Option<&ToolRef>,
         domain: Option<&Domain>,
+        annotations: Annotations,
     ) -> Arc<Policy> {
         let Some(mut envelope) = BLANK.clone() else {
             return Arc::new(Profile::Standard.policy(ToolClass::Unknown));
@@ -295,7 +325,7 @@ impl Inner {
         }
         (envelope.target.tenant_id, envelope.target.domain) = (tenant.clone(), domain.cloned());
         match Request::params(&envelope) {
-            Ok(params) => self.policies.policy(&envelope, params.root(), Annotations::default()),
+            Ok(params) => self.policies.policy(&envelope, params.root(), annotations),
             Err(_) => Arc::new(Profile::Standard.policy(ToolClass::Unknown)),
         }
     }

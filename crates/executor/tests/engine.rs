@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use steadfast_core::Timestamp;
 use steadfast_core::approval::{Channel, Decision, Grantor};
 use steadfast_core::breaker::State;
 use steadfast_core::call::{CallResult, Notice};
@@ -745,11 +744,10 @@ async fn the_history_of_a_call_says_what_became_of_it_and_not_what_was_in_it() {
     let engine = restarted(&store, &clock, &standard(ToolClass::Idempotent)).await;
     engine.call(pay(314_159, Some("a-key-of-mine")), flaky(1)).await;
     engine.shutdown(Duration::ZERO).await;
-    let query =
-        Query { journal: Journal::History, subject: Some("r".into()), since: Timestamp::ZERO, limit: 10 };
+    let query = Query { subject: Some("r".into()), ..Query::newest(Journal::History, 10) };
     let entries = store.entries(&query).await.unwrap();
     assert_eq!(entries.len(), 1);
-    let body = &entries[0].body;
+    let body = &entries[0].1.body;
     assert!(!body.contains("314159") && !body.contains("a-key-of-mine") && !body.contains("paid"), "{body}");
     let facts: CallFacts = serde_json::from_str(body).unwrap();
     assert_eq!((facts.attempts.len(), facts.status, facts.recorded), (2, Status::Success, Some(true)));

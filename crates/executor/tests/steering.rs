@@ -20,12 +20,12 @@ use steadfast_core::guard::Layer;
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::key::Key;
 use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{AskWhen, Policy, Profile, ToolClass};
+use steadfast_core::policy::{Annotations, AskWhen, Policy, Profile, ToolClass};
 use steadfast_core::report::{ReportKind, ToolReport};
 use steadfast_core::trust::{Target, TrustState};
 use steadfast_executor::{
-    Answer, Attempt, AuditPage, BreakerKey, By, Called, Counted, Deed, Done, Engine, Listener, Outside,
-    Reach, RuntimeClock, Steer, Surface, Tenants,
+    Answer, Attempt, AuditEntry, AuditPage, BreakerKey, By, Called, Counted, Deed, Done, Engine, Listener,
+    Offered, Outside, Reach, RuntimeClock, Steer, Surface, Tenants,
 };
 use steadfast_store::{Clock, Flush, MemoryOptions, MemoryStore, Page, Selection, Store};
 use tokio::sync::Semaphore;
@@ -492,8 +492,18 @@ async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() 
     engine.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
     pay(&engine).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let tools = engine.tools(None).await;
-    assert_eq!(tools.len(), 1);
+    let unused = Offered {
+        tool: tool("unused"),
+        annotations: Annotations { read_only: Some(true), ..Annotations::default() },
+    };
+    let pay_too = Offered { tool: tool("pay"), annotations: Annotations::default() };
+    let tools = engine.tools(None, [unused, pay_too]).await;
+    assert_eq!(tools.len(), 2, "each once");
+    let unused = serde_json::to_value(&tools[1]).unwrap();
+    assert_eq!(
+        (&unused["tool"]["tool"], &unused["called"], &unused["calls"], unused.get("lastCallAtMs")),
+        (&json!("unused"), &json!(false), &json!(0), None)
+    );
     let seen = &tools[0];
     assert_eq!((seen.calls, seen.failures, seen.refused, seen.counted), (3, 1, 1, Counted::SinceStart));
     assert_eq!(
@@ -504,10 +514,10 @@ async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() 
     assert_eq!(engine.score(None, &tool("unused")), None);
     let written = serde_json::to_value(seen).unwrap();
     assert_eq!(
-        (&written["tool"], &written["class"]),
-        (&json!({ "namespace": "bank", "tool": "pay" }), &json!("idempotent"))
+        (&written["tool"], &written["class"], &written["called"]),
+        (&json!({ "namespace": "bank", "tool": "pay" }), &json!("idempotent"), &json!(true))
     );
-    let later = world.engine(policy()).await.tools(None).await;
+    let later = world.engine(policy()).await.tools(None, []).await;
     let elsewhere = &later[0];
     assert_eq!((elsewhere.calls, elsewhere.failures, elsewhere.refused), (3, 1, 1));
     assert_eq!((elsewhere.counted, elsewhere.breaker), (Counted::InHistory, State::ForcedOpen));
@@ -577,7 +587,7 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
     };
     engine.audited(&by(), done).await;
 
-    let entries = engine.audit(&AuditPage::default()).await.unwrap();
+    let entries = engine.audit(&AuditPage::default()).await.unwrap().found;
     let told: Vec<_> = entries.iter().rev().map(|entry| (entry.deed, entry.on.as_str())).collect();
     assert_eq!(
         told,
@@ -603,9 +613,14 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
     // Tenants apart, and page by page.
     let of_none = AuditPage { tenants: Tenants::One(None), limit: 2, ..AuditPage::default() };
     let page = engine.audit(&of_none).await.unwrap();
-    assert_eq!(page.iter().map(|entry| entry.deed).collect::<Vec<_>>(), [Deed::Flushed, Deed::GuardReset]);
-    let next = AuditPage { before: Some(began), ..of_none };
-    assert_eq!(engine.audit(&next).await.unwrap(), []);
+    let deeds = |entries: &[AuditEntry]| entries.iter().map(|entry| entry.deed).collect::<Vec<_>>();
+    assert_eq!(deeds(&page.found), [Deed::Flushed, Deed::GuardReset]);
+    let next = engine.audit(&AuditPage { behind: page.next, limit: 9, ..of_none }).await.unwrap();
+    assert_eq!((deeds(&next.found), next.next), (deeds(&entries[3..]), None));
+    let resets = AuditPage { deed: Some(Deed::BreakerReset), ..AuditPage::default() };
+    assert_eq!(deeds(&engine.audit(&resets).await.unwrap().found), [Deed::BreakerReset]);
+    let nobodys = AuditPage { by: Some("nobody".to_owned()), ..AuditPage::default() };
+    assert_eq!(engine.audit(&nobodys).await.unwrap().found, []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -619,7 +634,7 @@ async fn what_cannot_be_written_to_the_audit_is_done_all_the_same() {
         assert_eq!(state(&engine).await, Some(State::ForcedOpen), "{health:?}");
         engine.steer_breaker(None, &key(), Steer::Reset, &by()).await;
     }
-    let entries = engine.audit(&AuditPage::default()).await.unwrap();
+    let entries = engine.audit(&AuditPage::default()).await.unwrap().found;
     assert!(entries.iter().all(|entry| entry.deed == Deed::BreakerReset), "{entries:?}");
 }
 

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use steadfast_core::classify::Fault;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{ActorId, Namespace, TenantId};
-use steadfast_executor::{Answer, Attempt, Tool, ToolInfo};
+use steadfast_executor::{Answer, Attempt, Offered, Tool, ToolInfo};
 use steadfast_mcp::http::LEGACY;
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw::{self, RawJson};
@@ -106,6 +106,11 @@ impl Direct {
             // One that is not there has its call all the same: how often it is tried and what is said then is for the engine.
             info => Some((DirectTool(Some(Arc::new(line))), info)),
         }
+    }
+
+    /// All tools of these servers that are known so far.
+    pub fn tools(&self) -> Vec<Offered> {
+        self.servers.values().flat_map(Configured::tools).collect()
     }
 
     /// Ends servers that are not used any more, until it is dropped.

@@ -110,7 +110,7 @@ impl Listener {
     pub fn look(&self) -> Vec<SessionView> {
         let mut attached: Vec<_> = self.sessions.lock().values().cloned().collect();
         attached.extend(self.sessionless.lock().values().cloned());
-        attached.iter().map(|one| one.look(&self.door.name)).collect()
+        attached.iter().map(|one| one.look(&self.door)).collect()
     }
 
     /// Ends the sessions of these, whose tokens do not count any more. What they agreed on stays in the store: whoever of them
@@ -411,11 +411,12 @@ impl Front for Listener {
 }
 
 impl Attached {
-    fn look(&self, door: &str) -> SessionView {
+    fn look(&self, door: &Door) -> SessionView {
         let connection = self.session.connection();
         SessionView {
             session: connection.session.as_ref().map(ToString::to_string),
-            door: door.to_owned(),
+            door: door.name.to_string(),
+            servers: door.servers.iter().map(|server| server.name.to_string()).collect(),
             actor: connection.actor.to_string(),
             tenant: connection.tenant.as_ref().map(ToString::to_string),
             silent_ms: steadfast_core::millis(self.heard.lock().elapsed()),

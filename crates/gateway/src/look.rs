@@ -82,6 +82,8 @@ pub struct SessionView {
     pub tenant: Option<String>,
     /// Which door it came in by.
     pub door: String,
+    /// The servers behind that door.
+    pub servers: Vec<String>,
     /// Who it is.
     pub actor: String,
     /// How long nothing was heard of it.

@@ -63,7 +63,7 @@ pub use steadfast_executor::{
     About, Answer, AnswerError, Arrival, Asked, Asker, Asking, Attempt, AuditEntry, AuditPage, Begun,
     BreakerAbout, BreakerKey, BreakerView, By, CallFacts, CallOptions, Called, Calling, Canceller, Counted,
     Deed, Done, Drained, Engine, EngineEvent, GuardView, HookFuture, Hooks, HostError, InvalidBreakerKey,
-    Listener, NotDone, Order, Outside, Pulse, Reach, RuntimeClock, SignsOfLife, Steer, Steered,
+    Listener, NotDone, Offered, Order, Outside, Pulse, Reach, RuntimeClock, SignsOfLife, Steer, Steered,
     StoppedSession, Surface, Tenants, Ticket, Tool, ToolFault, ToolInfo, ToolScore, ToolView, Trip,
     TurnedAway,
 };

@@ -10,7 +10,9 @@ use steadfast_core::dedupe::{
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
-use steadfast_store::{Document, DocumentKind, DocumentName, Entry, Page, Query, Selection, Trouble};
+use steadfast_store::{
+    Document, DocumentKind, DocumentName, Entry, Page, Position, Query, Selection, Trouble,
+};
 
 use crate::fault::Fault;
 use crate::open::OpenError;
@@ -272,27 +274,29 @@ impl<'c> View<'c> {
         Ok((names, newest))
     }
 
-    pub(crate) fn entries(&self, query: &Query) -> Result<Vec<Entry>, Fault> {
+    pub(crate) fn entries(&self, query: &Query) -> Result<Vec<(Position, Entry)>, Fault> {
         // Without a subject the primary key has the order; with one, its index.
         let mut find = self.statement(match query.subject {
             None => {
-                "SELECT at, subject, body FROM entry
-                 WHERE journal = ?1 AND at >= ?2 AND ?4 IS NULL ORDER BY seq DESC LIMIT ?3"
+                "SELECT at, subject, body, seq FROM entry
+                 WHERE journal = ?1 AND seq < ?5 AND at >= ?2 AND ?4 IS NULL ORDER BY seq DESC LIMIT ?3"
             }
             Some(_) => {
-                "SELECT at, subject, body FROM entry
-                 WHERE journal = ?1 AND at >= ?2 AND subject = ?4 ORDER BY seq DESC LIMIT ?3"
+                "SELECT at, subject, body, seq FROM entry
+                 WHERE journal = ?1 AND seq < ?5 AND at >= ?2 AND subject = ?4 ORDER BY seq DESC LIMIT ?3"
             }
         })?;
         let (since, limit) = (signed(query.since.as_millis()), query.limit.try_into().unwrap_or(i64::MAX));
-        let rows =
-            find.query_map(params![query.journal.name(), since, limit, query.subject.as_deref()], |row| {
-                Ok(Entry {
-                    at: Timestamp::from_millis(unsigned(row.get(0)?)),
-                    subject: row.get::<_, String>(1)?.into(),
-                    body: row.get::<_, String>(2)?.into(),
-                })
-            })?;
+        let behind = query.behind.map_or(i64::MAX, |Position(number, _)| signed(number));
+        let (journal, subject) = (query.journal.name(), query.subject.as_deref());
+        let rows = find.query_map(params![journal, since, limit, subject, behind], |row| {
+            let entry = Entry {
+                at: Timestamp::from_millis(unsigned(row.get(0)?)),
+                subject: row.get::<_, String>(1)?.into(),
+                body: row.get::<_, String>(2)?.into(),
+            };
+            Ok((Position(unsigned(row.get(3)?), 0), entry))
+        })?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
 

@@ -29,6 +29,19 @@ async function read(response) {
 
 export const get = async (path) => read(await request(path));
 
+// A whole list, page after page: the answer with the rows of all of them.
+export async function all(path) {
+  const whole = await get(`${path}?limit=1000`);
+  while (whole.next) {
+    const page = await get(`${path}?limit=1000&after=${encodeURIComponent(whole.next)}`);
+    for (const [name, value] of Object.entries(page)) {
+      if (Array.isArray(value)) whole[name].push(...value);
+    }
+    whole.next = page.next;
+  }
+  return whole;
+}
+
 const send = (method) => async (path, body) =>
   read(await request(path, { method, headers: { "content-type": "application/json", "steadfast-surface": "dashboard" }, body: JSON.stringify(body ?? {}) }));
 

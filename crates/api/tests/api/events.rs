@@ -7,7 +7,8 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use serde_json::Value;
-use steadfast::{Answer, Attempt, Steadfast, call, output};
+use steadfast::id::TenantId;
+use steadfast::{Answer, Attempt, BreakerKey, By, Steadfast, Steer, Surface, call, output};
 use steadfast_api::Api;
 use tokio::time::{Instant, timeout};
 
@@ -104,13 +105,13 @@ async fn whoever_was_away_goes_on_behind_what_it_has_seen() {
     pay(&steadfast, "pay", "second").await;
     for mut again in [
         listen(&api, "/v1/events", Some(&seen)).await,
-        listen(&api, &format!("/v1/events?behind={seen}"), None).await,
+        listen(&api, &format!("/v1/events?after={seen}"), None).await,
     ] {
         assert_eq!(again.named("tool_call_start").await.data["sessionKey"], "second");
     }
     let mut other_life = listen(&api, "/v1/events", Some("1-1")).await;
     assert_eq!(other_life.named("tool_call_start").await.data["sessionKey"], "first", "all that is known");
-    let (status, wrong) = get(&api, "/v1/events?behind=yesterday").await;
+    let (status, wrong) = get(&api, "/v1/events?after=yesterday").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(wrong["error"]["message"].as_str().unwrap().contains("`yesterday`"), "{wrong}");
 }
@@ -167,4 +168,36 @@ async fn events_can_be_those_of_one_tool_and_of_one_name() {
     assert_eq!(of_tool.next().await.data["sessionKey"], "second");
     let ends = [of_name.next().await, of_name.next().await].map(|event| event.data["sessionKey"].clone());
     assert_eq!(ends, ["first", "second"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sf_7_events_can_be_those_of_one_tenant() {
+    let (api, steadfast) = api().await;
+    let mut of_tenant = listen(&api, "/v1/events?tenant=acme", None).await;
+    pay(&steadfast, "pay", "nobody's").await;
+    let mut envelope = call("bank", "pay").session("acme's").envelope().unwrap();
+    for tenant in ["other", "acme"] {
+        envelope.target.tenant_id = Some(TenantId::new(tenant).unwrap());
+        let works = async |_: Attempt| -> Answer { Ok(output("paid")) };
+        steadfast.call(envelope.clone(), works).await;
+    }
+    let first = of_tenant.next().await;
+    assert_eq!(
+        (&first.data["tenantId"], &first.data["sessionKey"]),
+        (&"acme".into(), &"acme's".into()),
+        "{first:?}"
+    );
+    // What a person does to what is another's, or nobody's, is not told either.
+    let by = By::new("ann", Surface::Library);
+    let key: BreakerKey = "tool:bank:pay".parse().unwrap();
+    for tenant in [None, Some("other"), Some("acme")] {
+        let tenant = tenant.map(|tenant| TenantId::new(tenant).unwrap());
+        steadfast.engine().steer_breaker(tenant.as_ref(), &key, Steer::Open { until: None }, &by).await;
+    }
+    for name in ["tool_call_circuit_state", "audit"] {
+        assert_eq!(of_tenant.named(name).await.data["tenantId"], "acme", "{name}");
+    }
+    let (status, wrong) = get(&api, "/v1/events?tool=pay").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(wrong["error"]["message"].as_str().unwrap().contains("namespace/tool"), "{wrong}");
 }

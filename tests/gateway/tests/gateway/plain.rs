@@ -226,7 +226,7 @@ fn servers_and_sessions_are_seen_with_what_went_wrong() {
     let seen = get(&client, "/v1/servers");
     assert_eq!(seen["servers"][0]["name"], "bank");
     assert!(seen["servers"][0]["instances"][0]["lastEnd"]["why"].as_str().unwrap().contains('4'), "{seen}");
-    let sessions = get(&client, "/v1/sessions");
+    let sessions = get(&client, "/v1/sessions?server=bank");
     let session = &sessions["sessions"][0];
     assert_eq!((&session["door"], &session["waiting"]), (&json!("/mcp"), &json!(0)), "{sessions}");
     assert_eq!(session["listens"], false, "{sessions}");
@@ -242,11 +242,12 @@ fn servers_and_sessions_are_seen_with_what_went_wrong() {
     other.send_call("look", json!({ "id": "b", "fault": "hang" }));
     world.until("look b", 1);
     let sessions = get(&client, "/v1/sessions");
-    let waiting: Vec<_> =
-        sessions["sessions"].as_array().unwrap().iter().map(|session| session["waiting"].as_u64()).collect();
-    assert_eq!(waiting, [Some(1), Some(0)], "{sessions}");
-    let silent = |number: usize| sessions["sessions"][number]["silentMs"].as_u64().unwrap();
-    assert!(silent(0) < silent(1), "{sessions}");
+    let with = |waiting: u64| {
+        let one = sessions["sessions"].as_array().unwrap().iter().find(|one| one["waiting"] == waiting);
+        one.expect("one that waits for so much")["silentMs"].as_u64().unwrap()
+    };
+    assert_eq!(sessions["sessions"].as_array().unwrap().len(), 2, "{sessions}");
+    assert!(with(1) < with(0), "{sessions}");
     // In the era without sessions there is one all the same, and it has no name.
     let mut modern = Client::at(client.address());
     modern.without_handshake(json!({}));
@@ -255,4 +256,25 @@ fn servers_and_sessions_are_seen_with_what_went_wrong() {
     let sessions = get(&client, "/v1/sessions");
     let nameless = sessions["sessions"].as_array().unwrap().iter().find(|one| one.get("session").is_none());
     assert_eq!(nameless.expect("it is seen")["waiting"], 1, "{sessions}");
+    assert_eq!(get(&client, "/v1/sessions?server=other")["sessions"], json!([]));
+    drop(world);
+}
+
+#[test]
+fn all_tools_that_are_known_are_listed_called_or_not_and_no_server_is_started_for_it() {
+    let (world, client) = opened("plain_tools", "[command_tools.hello]\ncommand = [\"true\"]\n", By::Stdio);
+    let started = || world.ledger().iter().filter(|line| line.starts_with("start ")).count();
+    let before = started();
+    let tools = |query: &str| -> Vec<String> {
+        let seen = get(&client, &format!("/v1/tools?{query}"));
+        let name = |tool: &Value| format!("{}/{}", tool["namespace"], tool["tool"]).replace('"', "");
+        seen["tools"].as_array().unwrap().iter().map(|one| name(&one["tool"])).collect()
+    };
+    assert_eq!(tools("called=false&namespace=command"), ["command/hello"]);
+    assert_eq!(started(), before);
+    let (answered, body) = post(&client, "/v1/calls", &envelope("look", json!({ "id": "a" }), "ann"));
+    assert_eq!(answered.status, 200, "{body}");
+    let known = tools("namespace=bank");
+    assert!(known.contains(&"bank/look".to_owned()) && known.contains(&"bank/pay".to_owned()), "{known:?}");
+    assert_eq!(tools("called=true"), ["bank/look"]);
 }

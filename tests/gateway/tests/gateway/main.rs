@@ -25,5 +25,6 @@ mod real;
 mod serve;
 mod session;
 mod soak;
+mod tenants;
 mod trust;
 mod world;

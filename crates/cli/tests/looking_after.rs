@@ -388,7 +388,8 @@ async fn what_a_person_changed_is_in_the_audit_under_their_name() {
     let seen: Vec<_> = audit.iter().map(|entry| entry.to_string()).collect();
     assert_eq!(seen.len(), 2, "{seen:?}");
     assert!(seen.iter().all(|entry| entry.contains("\"ann\"")), "{seen:?}");
-    assert!(seen[0].contains("http") && seen[1].contains("cli"), "{seen:?}");
+    // Whether there was a gateway in between or not.
+    assert!(audit.iter().all(|entry| entry["by"]["from"] == "cli"), "{seen:?}");
     drop(gateway);
 }
 

@@ -469,6 +469,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use http::HeaderMap;
+    use steadfast_core::id::TenantId;
     use steadfast_mcp::delivery::Link;
     use steadfast_store::MemoryStore;
 
@@ -545,6 +546,51 @@ mod tests {
         assert_eq!(comes(&listener), None);
         drop(busy);
         assert!(comes(&listener).is_some());
+    }
+
+    fn named(name: &str) -> ActorId {
+        ActorId::new(name).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sf_7_nobody_comes_in_without_a_token_as_soon_as_a_client_has_one() {
+        let listener = listener().await;
+        let tokens = &listener.door.tokens;
+        tokens.add("view", Holder::Viewer(named("grafana")));
+        assert_eq!(listener.admit(None), Ok(principal()));
+        assert_eq!(listener.admit(Some(b"anything")), Ok(principal()));
+        assert_eq!(listener.admit(Some(b"view")), Err(NotAdmitted::VIEWER));
+        let ann = Principal { actor: named("ann"), tenant: TenantId::new("acme").ok() };
+        tokens.add("call", Holder::Client(ann.clone()));
+        assert_eq!(listener.admit(Some(b"call")), Ok(ann));
+        for bearer in [None, Some(&b"anything"[..])] {
+            assert_eq!(listener.admit(bearer), Err(NotAdmitted::TOKEN));
+        }
+        let reached = Listener::new(Door { tokens: Tokens::default(), local: None, ..listener.door.clone() });
+        assert_eq!(reached.admit(None), Err(NotAdmitted::TOKEN), "others can reach it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sf_7_a_session_is_not_that_of_somebody_of_the_same_name_elsewhere() {
+        let listener = listener().await;
+        let id = comes(&listener).unwrap();
+        listener.memory(&id, &principal()).keep(Agreements::new()).await;
+        let namesake = Principal { tenant: TenantId::new("acme").ok(), ..principal() };
+        assert!(listener.memory(&id, &namesake).find().await.is_none());
+        assert!(listener.session(&id, &namesake).await.is_none());
+        assert!(listener.session(&id, &principal()).await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sf_7_who_is_turned_out_goes_on_if_they_are_let_in_again() {
+        let listener = listener().await;
+        let id = comes(&listener).unwrap();
+        listener.memory(&id, &principal()).keep(Agreements::new()).await;
+        listener.turn_out(|one| *one != principal());
+        assert!(listener.sessions.lock().contains_key(&id), "nobody else was meant");
+        listener.turn_out(|one| *one == principal());
+        assert!(listener.sessions.lock().is_empty());
+        assert!(listener.session(&id, &principal()).await.is_some());
     }
 
     #[tokio::test(start_paused = true)]

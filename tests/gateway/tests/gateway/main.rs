@@ -26,5 +26,6 @@ mod real;
 mod serve;
 mod session;
 mod soak;
+mod tenants;
 mod trust;
 mod world;

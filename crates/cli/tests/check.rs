@@ -84,7 +84,8 @@ fn refused(command: &mut Command) -> Ended {
     while child.try_wait().unwrap().is_none() {
         if began.elapsed() > Duration::from_secs(30) {
             child.kill().unwrap();
-            panic!("it stays: {:?}", child.wait_with_output().unwrap());
+            let stayed = child.wait_with_output().unwrap();
+            unreachable!("it stays: {stayed:?}");
         }
         thread::sleep(Duration::from_millis(10));
     }

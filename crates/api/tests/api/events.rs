@@ -43,7 +43,7 @@ impl Listening {
     /// The next that comes, which may be no event.
     async fn piece(&mut self) -> String {
         let piece = timeout(Duration::from_secs(60), self.0.body_mut().frame()).await;
-        let piece = piece.expect("something comes").unwrap().unwrap().into_data().unwrap();
+        let piece = piece.unwrap().unwrap().unwrap().into_data().unwrap();
         let text = String::from_utf8(piece.to_vec()).unwrap();
         assert!(text.ends_with("\n\n"), "{text:?}");
         text

@@ -8,9 +8,8 @@ use steadfast::classify::{Fault, Source};
 use steadfast::id::TenantId;
 use steadfast::{Answer, Attempt, call};
 use steadfast_api::{Access, AdminToken, Api};
-use steadfast_mcp::http::front::{Principal, Tokens};
 
-use crate::support::{World, api, ask, envelope, fits, get, in_session, settle};
+use crate::support::{World, access_of, api, ask, envelope, fits, get, in_session, settle};
 
 #[tokio::test(start_paused = true)]
 async fn the_status_says_what_is_wrong_and_what_to_do() {
@@ -104,9 +103,7 @@ async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_fir
 #[tokio::test(start_paused = true)]
 async fn sf_7_where_clients_have_tokens_only_the_admin_looks() {
     let (_, steadfast) = api().await;
-    let mut tokens = Tokens::default();
-    tokens.add("agent", Principal::new("ann"));
-    let access = Access { admin: AdminToken::new("person"), clients: Some(tokens), ..Access::default() };
+    let access = Access { admin: AdminToken::new("person"), ..access_of(&[("ann", None)]) };
     let api = Api::new(steadfast, access);
     let (_, document) = get(&api, "/openapi.json").await;
     let is_let_in = async |path: &str, token: Option<&str>| {
@@ -132,7 +129,11 @@ async fn sf_7_where_clients_have_tokens_only_the_admin_looks() {
             _ => [false, false],
         };
         looked += 1;
-        assert_eq!([is_let_in(path, None).await, is_let_in(path, Some("agent")).await], expected, "{path}");
+        assert_eq!(
+            [is_let_in(path, None).await, is_let_in(path, Some("token of ann")).await],
+            expected,
+            "{path}"
+        );
         assert!(is_let_in(path, Some("person")).await, "{path}");
     }
     assert!(looked > 15, "{looked}");

@@ -234,7 +234,7 @@ fn sf_7_the_guard_stops_a_conversation_and_not_one_of_that_name_elsewhere() {
     // The same over MCP, in a conversation that both call the same.
     let (mut ann, mut bob) = (shared.client(ANN), shared.client(BOB));
     let meta = json!({ "dev.steadfast/session": "ours" });
-    let mut code = |client: &mut Client| client.call_with("burn", json!({}), meta.clone()).code;
+    let code = |client: &mut Client| client.call_with("burn", json!({}), meta.clone()).code;
     wait(|| code(&mut ann).as_deref() == Some("loop_detected"), || "that Ann is stopped".to_owned());
     assert_ne!(code(&mut bob).as_deref(), Some("loop_detected"));
 }

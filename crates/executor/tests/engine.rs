@@ -383,7 +383,7 @@ async fn hosts_that_vanish_count_neither_for_the_breaker_nor_for_trust_nor_for_t
         settle().await;
         assert_eq!(engine.open_calls(), 6, "{class:?}: what was given back is over");
         tokio::time::sleep(timeout * 2).await;
-        let seen = &engine.tools(None).await[0];
+        let seen = &engine.tools(None, []).await[0];
         let neutral = (State::Closed, TrustState::Trusted, None);
         assert_eq!((seen.breaker, seen.trust, seen.score), neutral, "{class:?}");
         tokio::time::sleep(total).await;

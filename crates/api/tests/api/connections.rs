@@ -111,6 +111,7 @@ async fn an_answer_in_another_form_is_delivered_in_the_same_way() {
                 all.push_str(std::str::from_utf8(&piece).unwrap());
             }
         } else {
+            let call = keyed("own/pay", json!({}), "k");
             let begun = world.post("/v1/calls/begin", &[], &call.to_string()).await;
             let report = json!({ "attempt": 1, "output": { "content": 1 } });
             let path = format!("/v1/calls/{}/report", begun.body["id"].as_str().unwrap());

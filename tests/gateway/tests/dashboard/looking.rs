@@ -37,7 +37,7 @@ fn a_quiet_gateway_says_that_all_is_well_and_what_will_be_where() {
         ("#approvals", "Nothing waits"),
         ("#breakers", "No tool was called yet"),
         ("#calls", "No calls yet"),
-        ("#trust", "No tool was called yet"),
+        ("#trust", "not called"),
         ("#guard", "The guard has not acted"),
         ("#numbers", "Duplicates prevented"),
         ("#servers", "running"),

@@ -101,17 +101,6 @@ pub struct CallResult {
     pub attempts: u32,
 }
 
-impl CallResult {
-    /// Whether it ended by itself, so that a resubmitted turn does not run it again. What was skipped or
-    /// cut off gets another chance then; the engine's own dedupe finds what still runs.
-    pub fn is_finished(&self) -> bool {
-        match self.outcome {
-            Outcome::Succeeded | Outcome::Failed => true,
-            Outcome::Skipped | Outcome::Cancelled | Outcome::LeftRunning => false,
-        }
-    }
-}
-
 /// How much of these calls succeeded.
 pub(super) fn status(calls: &[CallResult]) -> TurnStatus {
     match calls.iter().filter(|call| call.outcome == Outcome::Succeeded).count() {

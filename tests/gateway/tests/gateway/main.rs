@@ -26,4 +26,5 @@ mod serve;
 mod session;
 mod soak;
 mod trust;
+mod turns;
 mod world;

@@ -8,17 +8,35 @@ use axum::body::Body;
 use axum::extract::State as Shared;
 use bytes::Bytes;
 use futures_util::stream::unfold;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use steadfast::{Feed, FeedReader, Happened, Next};
 use tokio::time::{Instant, timeout_at};
 
+use crate::access::Who;
 use crate::answer::{EVENTS, SILENT, whole};
 use crate::asked::Asked;
+use crate::endpoint::Endpoint;
 use crate::problem::Problem;
 use crate::{Answered, State};
+
+/// What can be followed.
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(
+            Method::GET,
+            "/v1/events",
+            "events",
+            "What happens, as it happens",
+            Who::Looker,
+            events,
+        )
+        .asks::<EventsAsked>()
+        .gives_text("server-sent events, until you hang up", EVENTS),
+    ]
+}
 
 /// Which events are wanted.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::extract::{Extension, Request, State as Shared};
-use http::StatusCode;
+use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast_core::classify::Severity;
@@ -10,14 +10,54 @@ use steadfast_core::id::{Domain, ModelId, Namespace, ToolName};
 use steadfast_core::json::Limits;
 use steadfast_core::report::{ReportKind, ToolReport};
 use steadfast_core::trust::TrustChange;
+use steadfast_executor::ToolScore;
 
-use crate::access::Caller;
+use crate::access::{Caller, Who};
 use crate::answer::json;
 use crate::asked::{Asked, Named, body};
 use crate::calls::bound_tenant;
+use crate::endpoint::Endpoint;
 use crate::problem::Problem;
 use crate::steer::Whose;
 use crate::{Answered, Inner, State, look};
+
+/// What hosts say, and ask for.
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(
+            Method::POST,
+            "/v1/failures",
+            "reportFailure",
+            "Reports that a tool failed which the host ran without us",
+            Who::Caller,
+            failure,
+        )
+        .asks::<Whose>()
+        .takes::<FailureReport>()
+        .gives::<Taken>("it counts"),
+        Endpoint::new(
+            Method::POST,
+            "/v1/successes",
+            "reportSuccess",
+            "Reports that such a tool worked",
+            Who::Caller,
+            success,
+        )
+        .asks::<Whose>()
+        .takes::<SuccessReport>()
+        .gives::<Taken>("it counts"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/tools/{name}/score",
+            "score",
+            "How well a tool does, for an agent that has to choose one",
+            Who::Caller,
+            score,
+        )
+        .asks::<Whose>()
+        .gives::<ToolScore>("how well it does"),
+    ]
+}
 
 /// A tool failed.
 #[derive(JsonSchema)]

@@ -3,7 +3,7 @@
 use axum::extract::{FromRequestParts, State as Shared};
 use axum::response::Response;
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use steadfast::approval::{Decided, Decision, Grantor, NotDecided, ParkedId};
@@ -18,11 +18,103 @@ use steadfast_core::trust::Target;
 use steadfast_executor::{BreakerKey, By, Deed, Done, Steer, Steered, Surface};
 use steadfast_store::{Flush, Selection};
 
+use crate::access::Who;
 use crate::answer::json;
 use crate::asked::{Asked, Named, Said};
+use crate::endpoint::Endpoint;
 use crate::look;
 use crate::problem::Problem;
 use crate::{Answered, State};
+
+/// What a person can change.
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(
+            Method::POST,
+            "/v1/breakers/{key}",
+            "steerBreaker",
+            "Opens or resets one",
+            Who::Admin,
+            breaker,
+        )
+        .asks::<Whose>()
+        .takes::<Turn>()
+        .gives::<Steered>("how it stands now"),
+        Endpoint::new(
+            Method::POST,
+            "/v1/trust/{key}/reset",
+            "resetTrust",
+            "Forgives a tool",
+            Who::Admin,
+            trust,
+        )
+        .asks::<Whose>()
+        .gives::<Forgiven>("it is trusted again")
+        .reads_the_store(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/approvals/{id}",
+            "answerApproval",
+            "Answers one",
+            Who::Admin,
+            approve,
+        )
+        .asks::<Whose>()
+        .takes::<Answer>()
+        .gives::<Answering>("it is answered")
+        .or_conflict()
+        .reads_the_store(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/guard/reset",
+            "resetGuard",
+            "Sets a conversation free that the guard stops",
+            Who::Admin,
+            guard,
+        )
+        .asks::<Whose>()
+        .takes::<Freeing>()
+        .gives::<Freed>("it is free")
+        .reads_the_store(),
+        Endpoint::new(
+            Method::POST,
+            "/debug/tool-reliability",
+            "debugToolReliability",
+            "The same by one name: holds a breaker open, resets one, forgets records",
+            Who::Admin,
+            debug,
+        )
+        .asks::<Whose>()
+        .takes::<Debug>()
+        .gives::<Debugged>("it is done")
+        .reads_the_store(),
+        Endpoint::new(Method::DELETE, "/v1/records", "flush", "Forgets records", Who::Admin, flush)
+            .asks::<Forgotten>()
+            .gives::<Removed>("they are forgotten")
+            .reads_the_store(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/records/{key}/resolve",
+            "resolve",
+            "Settles an unknown outcome",
+            Who::Admin,
+            resolve,
+        )
+        .takes::<Settle>()
+        .gives::<Settled>("it is settled")
+        .reads_the_store(),
+        Endpoint::new(
+            Method::PUT,
+            "/v1/switches",
+            "switch",
+            "Turns switches, until we are started again",
+            Who::Admin,
+            switches,
+        )
+        .takes::<Switching>()
+        .gives::<Switches>("how they stand now"),
+    ]
+}
 
 /// Who steers: whoever has the admin token, by the name that they give.
 pub(crate) struct Admin(By);

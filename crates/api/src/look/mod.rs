@@ -1,6 +1,7 @@
 //! What there is to see. The HTTP API, the page and the command line all show these, so they cannot disagree.
 
 mod around;
+mod endpoints;
 mod history;
 mod recent;
 mod records;
@@ -8,6 +9,7 @@ mod settings;
 mod status;
 
 pub use around::{Servers, Sessions, servers, sessions};
+pub(crate) use endpoints::endpoints;
 pub use history::{History, HistoryAsked, HistoryWanted, history};
 pub use recent::{Running, Story, running, series, story};
 pub use records::{RecordState, RecordView, Records, RecordsAsked, RecordsWanted, records};

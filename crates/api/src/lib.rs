@@ -3,7 +3,7 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `endpoint` | the rows that say what can be asked for, by whom, and what is answered |
+//! | `endpoint` | what a row is: what can be asked for, by whom, and what is answered; the rows stand beside their handlers |
 //! | `openapi` | the document that is made of them |
 //! | `access` | who may ask |
 //! | `calls` | calls of tools, and of those that hosts run themselves |
@@ -46,7 +46,7 @@ use steadfast_gateway::{Configured, Listener};
 use steadfast_mcp::delivery::Link;
 use tower::ServiceExt as _;
 
-pub use access::{Access, AdminToken};
+pub use access::{Access, AdminToken, Reach};
 pub use events::EventsAsked;
 pub use problem::{ProblemBody, Wrong};
 pub use shelf::{Found, Run, Shelf, Shelves};

@@ -3,12 +3,12 @@
 use axum::extract::{FromRequestParts, State as Shared};
 use axum::response::Response;
 use http::request::Parts;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use steadfast::approval::{Decided, Decision, Grantor, NotDecided, ParkedId};
+use steadfast::approval::{Decided, Decision, Grantor, ParkedId};
 use steadfast::guard::Stopped;
-use steadfast::{AnswerError, Engine, Switches, parse_span};
+use steadfast::{AnswerError, Engine, Switched, Switches, parse_span};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::Resolution;
 use steadfast_core::id::{Digest, SessionKey, TenantId};
@@ -128,9 +128,21 @@ impl<S: Send + Sync> FromRequestParts<S> for Admin {
             return Ok(Self(by.clone()));
         }
         let name = named(&parts.headers).unwrap_or("admin");
-        Ok(Self(By::new(name, Surface::Http)))
+        Ok(Self(By::new(name, surface(&parts.headers))))
     }
 }
+
+/// Which of our own surfaces asks, as it says itself. Nothing is decided by it.
+fn surface(headers: &HeaderMap) -> Surface {
+    match headers.get(SURFACE).map(HeaderValue::as_bytes) {
+        Some(b"cli") => Surface::Cli,
+        Some(b"dashboard") => Surface::Dashboard,
+        Some(_) | None => Surface::Http,
+    }
+}
+
+/// The header in which the command line and the page say what they are.
+const SURFACE: &str = "steadfast-surface";
 
 fn named(headers: &HeaderMap) -> Option<&str> {
     headers.get("x-operator")?.to_str().ok().filter(|name| !name.trim().is_empty())
@@ -199,12 +211,12 @@ pub(crate) async fn approve(
             Ok(json(StatusCode::OK, &Answering { granted }))
         }
         Err(AnswerError::Store(error)) => Err(error.into()),
-        Err(AnswerError::NotDecided(why)) => Err(match why {
-            NotDecided::Gone => Problem::new(StatusCode::NOT_FOUND, "not_found", why.to_string()),
-            NotDecided::OperatorOnly | NotDecided::OnlyOnce | NotDecided::EndsInThePast | _ => {
-                Problem::new(StatusCode::CONFLICT, "conflict", why.to_string())
-            }
-        }),
+        Err(AnswerError::NotDecided(why)) if why.is_gone() => {
+            Err(Problem::new(StatusCode::NOT_FOUND, "not_found", why.to_string()))
+        }
+        Err(AnswerError::NotDecided(why)) => {
+            Err(Problem::new(StatusCode::CONFLICT, "conflict", why.to_string()))
+        }
     }
 }
 
@@ -253,7 +265,7 @@ async fn turned(
 
 /// When a span ends that begins now.
 fn end_of(span: &str, engine: &Engine) -> Result<Timestamp, Problem> {
-    let wrong = || Problem::bad_request(format!("for: `{span}` is no length of time, such as 30m or 8h"));
+    let wrong = || Problem::misread(format!("for: `{span}` is no length of time, such as 30m or 8h"));
     Ok(engine.now() + parse_span(span).ok_or_else(wrong)?)
 }
 
@@ -329,7 +341,7 @@ pub(crate) async fn debug(
 ) -> Answered {
     let engine = inner.steadfast.engine();
     let breaker = async |tool: &str, tenant: Whose, turn| -> Result<Debugged, Problem> {
-        let key = BreakerKey::Tool(look::tool(tool).map_err(Problem::bad_request)?);
+        let key = BreakerKey::Tool(look::tool(tool).map_err(Problem::misread)?);
         let steered = turned(engine, tenant.read()?.as_ref(), &key, turn, &by).await?;
         Ok(Debugged::Breaker(Box::new(steered)))
     };
@@ -411,7 +423,7 @@ pub(crate) async fn flush(
 impl Forgotten {
     /// What is meant, or what is wrong with it.
     fn read(self) -> Result<Flush, Problem> {
-        let bad = |why: String| Problem::bad_request(why);
+        let bad = |why: String| Problem::misread(why);
         match self {
             Self { key: Some(key), tool: None, session: None, tenant: None } => {
                 Ok(Flush::Key(read_key(&key)?))
@@ -490,8 +502,7 @@ pub(crate) async fn switches(
     Said(wanted): Said<Switching>,
 ) -> Response {
     let steadfast = &inner.steadfast;
-    let before = steadfast.config().switches();
-    let after = Switches {
+    let Switched { before, after } = steadfast.switch(|before| Switches {
         all: wanted.all.unwrap_or(before.all),
         dedupe: wanted.dedupe.unwrap_or(before.dedupe),
         retry: wanted.retry.unwrap_or(before.retry),
@@ -499,8 +510,7 @@ pub(crate) async fn switches(
         guard: wanted.guard.unwrap_or(before.guard),
         trust: wanted.trust.unwrap_or(before.trust),
         derive: wanted.derive.unwrap_or(before.derive),
-    };
-    steadfast.switch(after);
+    });
     let words = |switches: Switches| serde_json::to_string(&switches).ok();
     let done = Done {
         deed: Deed::Switched,

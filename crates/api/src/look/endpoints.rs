@@ -3,14 +3,14 @@
 use axum::extract::State as Shared;
 use axum::response::Response;
 use http::{Method, StatusCode};
-use steadfast_executor::{GuardView, Series};
+use serde::Serialize;
+use steadfast_executor::Series;
 
 use crate::access::Who;
 use crate::answer::{json, whole};
 use crate::asked::{Asked, Named};
 use crate::endpoint::Endpoint;
 use crate::problem::Problem;
-use crate::steer::Whose;
 use crate::{Answered, State, look};
 
 /// What a person can see.
@@ -26,8 +26,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         )
         .gives::<look::Status>("how things stand"),
         Endpoint::new(Method::GET, "/v1/breakers", "breakers", "How breakers stand", Who::Looker, breakers)
-            .asks::<Whose>()
-            .gives::<look::Breakers>("all that anything is known of"),
+            .asks::<look::BreakersAsked>()
+            .gives::<look::Breakers>("a page of those that anything is known of"),
         Endpoint::new(
             Method::GET,
             "/v1/trust",
@@ -36,8 +36,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Who::Looker,
             trust,
         )
-        .asks::<Whose>()
-        .gives::<look::Trust>("those that are not simply trusted"),
+        .asks::<look::TrustAsked>()
+        .gives::<look::Trust>("a page of those that are not simply trusted"),
         Endpoint::new(
             Method::GET,
             "/v1/approvals",
@@ -46,24 +46,24 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Who::Looker,
             approvals,
         )
-        .asks::<Whose>()
-        .gives::<look::Approvals>("the requests that wait"),
+        .asks::<look::ApprovalsAsked>()
+        .gives::<look::Approvals>("a page of the requests that wait"),
         Endpoint::new(Method::GET, "/v1/guard", "guard", "Whom the guard stops, and why", Who::Looker, guard)
-            .asks::<Whose>()
-            .gives::<GuardView>("who is stopped, and what the guard last did"),
+            .asks::<look::GuardAsked>()
+            .gives::<look::Guard>("who is stopped, and what the guard last did"),
         Endpoint::new(
             Method::GET,
             "/v1/tools",
             "tools",
-            "The tools that were called, and how they do",
+            "The tools that can be called or were, and how they do",
             Who::Looker,
             tools,
         )
-        .asks::<Whose>()
-        .gives::<look::Tools>("in the order of their names"),
+        .asks::<look::ToolsAsked>()
+        .gives::<look::Tools>("a page of them, in the order of their names"),
         Endpoint::new(Method::GET, "/v1/audit", "audit", "What people changed by hand", Who::Admin, audit)
             .asks::<look::AuditAsked>()
-            .gives::<look::Audit>("the newest first")
+            .gives::<look::Audit>("a page of it, the newest first")
             .reads_the_store(),
         Endpoint::new(
             Method::GET,
@@ -85,7 +85,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             history,
         )
         .asks::<look::HistoryAsked>()
-        .gives::<look::History>("the newest that fit")
+        .gives::<look::History>("a page of those that fit")
         .reads_the_store(),
         Endpoint::new(
             Method::GET,
@@ -95,7 +95,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Who::Looker,
             servers,
         )
-        .gives::<look::Servers>("all of the configuration"),
+        .asks::<look::ServersAsked>()
+        .gives::<look::Servers>("a page of those of the configuration"),
         Endpoint::new(
             Method::GET,
             "/v1/sessions",
@@ -104,7 +105,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Who::Looker,
             sessions,
         )
-        .gives::<look::Sessions>("those first that spoke last"),
+        .asks::<look::SessionsAsked>()
+        .gives::<look::Sessions>("a page of them"),
         Endpoint::new(
             Method::GET,
             "/v1/history/{id}",
@@ -116,7 +118,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .gives::<look::Story>("what became of them, and how")
         .reads_the_store(),
         Endpoint::new(Method::GET, "/v1/running", "running", "Calls that run now", Who::Looker, running)
-            .gives::<look::Running>("the newest first, as far as they have come"),
+            .asks::<look::RunningAsked>()
+            .gives::<look::Running>("a page of them, the newest first, as far as they have come"),
         Endpoint::new(
             Method::GET,
             "/v1/series",
@@ -134,7 +137,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Who::Looker,
             config,
         )
-        .gives::<look::Settings>("the settings without secrets"),
+        .asks::<look::SettingsAsked>()
+        .gives::<look::Settings>("a page of the settings, without secrets"),
         Endpoint::new(
             Method::GET,
             "/metrics",
@@ -172,40 +176,46 @@ async fn status(Shared(State(inner)): Shared<State>) -> Response {
     json(StatusCode::OK, &look::status(&inner.steadfast).await)
 }
 
-async fn breakers(Shared(State(inner)): Shared<State>, Asked(whose): Asked<Whose>) -> Answered {
-    let tenant = whose.read()?;
-    Ok(json(StatusCode::OK, &look::breakers(inner.steadfast.engine(), tenant.as_ref()).await))
+async fn breakers(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::BreakersAsked>) -> Answered {
+    listed(look::breakers(inner.steadfast.engine(), &asked).await)
 }
 
-async fn trust(Shared(State(inner)): Shared<State>, Asked(whose): Asked<Whose>) -> Answered {
-    Ok(json(StatusCode::OK, &look::trust(inner.steadfast.engine(), whose.read()?.as_ref())))
+async fn trust(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::TrustAsked>) -> Answered {
+    listed(look::trust(inner.steadfast.engine(), &asked))
 }
 
-async fn approvals(Shared(State(inner)): Shared<State>, Asked(whose): Asked<Whose>) -> Answered {
-    Ok(json(StatusCode::OK, &look::approvals(inner.steadfast.engine(), whose.read()?.as_ref())))
+async fn approvals(
+    Shared(State(inner)): Shared<State>,
+    Asked(asked): Asked<look::ApprovalsAsked>,
+) -> Answered {
+    listed(look::approvals(inner.steadfast.engine(), &asked))
 }
 
-async fn guard(Shared(State(inner)): Shared<State>, Asked(whose): Asked<Whose>) -> Answered {
-    Ok(json(StatusCode::OK, &inner.steadfast.engine().guard(whose.read()?.as_ref())))
+async fn guard(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::GuardAsked>) -> Answered {
+    listed(look::guard(inner.steadfast.engine(), &asked))
 }
 
-async fn tools(Shared(State(inner)): Shared<State>, Asked(whose): Asked<Whose>) -> Answered {
-    let tenant = whose.read()?;
-    Ok(json(StatusCode::OK, &look::tools(inner.steadfast.engine(), tenant.as_ref()).await))
+async fn tools(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::ToolsAsked>) -> Answered {
+    listed(look::tools(inner.steadfast.engine(), &*inner.around.tools, &asked).await)
+}
+
+/// A page, or what was wrong with the question.
+fn listed(page: Result<impl Serialize, String>) -> Answered {
+    Ok(json(StatusCode::OK, &page.map_err(Problem::misread)?))
 }
 
 async fn audit(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::AuditAsked>) -> Answered {
-    let limit = asked.read().map_err(Problem::bad_request)?;
-    Ok(json(StatusCode::OK, &look::audit(inner.steadfast.engine(), limit).await?))
+    let wanted = asked.read().map_err(Problem::misread)?;
+    Ok(json(StatusCode::OK, &look::audit(inner.steadfast.engine(), &wanted).await?))
 }
 
 async fn records(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::RecordsAsked>) -> Answered {
-    let wanted = asked.read().map_err(Problem::bad_request)?;
+    let wanted = asked.read().map_err(Problem::misread)?;
     Ok(json(StatusCode::OK, &look::records(inner.steadfast.engine(), &wanted).await?))
 }
 
 async fn history(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::HistoryAsked>) -> Answered {
-    let wanted = asked.read().map_err(Problem::bad_request)?;
+    let wanted = asked.read().map_err(Problem::misread)?;
     Ok(json(StatusCode::OK, &look::history(&**inner.steadfast.store(), &wanted).await?))
 }
 
@@ -216,24 +226,24 @@ async fn story(Shared(State(inner)): Shared<State>, Named(id): Named) -> Answere
     }
 }
 
-async fn running(Shared(State(inner)): Shared<State>) -> Response {
-    json(StatusCode::OK, &look::running(&inner.steadfast))
+async fn running(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::RunningAsked>) -> Answered {
+    listed(look::running(&inner.steadfast, &asked))
 }
 
 async fn series(Shared(State(inner)): Shared<State>) -> Response {
     json(StatusCode::OK, &look::series(&inner.steadfast))
 }
 
-async fn config(Shared(State(inner)): Shared<State>) -> Response {
-    json(StatusCode::OK, &look::settings(&inner.steadfast.config()))
+async fn config(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::SettingsAsked>) -> Answered {
+    listed(look::settings(&inner.steadfast.config(), &asked))
 }
 
-async fn servers(Shared(State(inner)): Shared<State>) -> Response {
-    json(StatusCode::OK, &look::servers(&inner.around))
+async fn servers(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::ServersAsked>) -> Answered {
+    listed(look::servers(&inner.around, &asked))
 }
 
-async fn sessions(Shared(State(inner)): Shared<State>) -> Response {
-    json(StatusCode::OK, &look::sessions(&inner.around))
+async fn sessions(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::SessionsAsked>) -> Answered {
+    listed(look::sessions(&inner.around, &asked))
 }
 
 async fn metrics(Shared(State(inner)): Shared<State>) -> Response {

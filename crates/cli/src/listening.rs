@@ -13,7 +13,7 @@ use http::Request;
 use http_body_util::Either;
 use steadfast::{Config, Engine, Plan, Steadfast, StoreKind};
 use steadfast_api::{Api, Around, Shelves};
-use steadfast_gateway::{Caller, Configured, Direct, Door, Listener, Pool};
+use steadfast_gateway::{Caller, Configured, Direct, Door, Listener, OwnTools, Pool};
 use steadfast_mcp::http::front::{Endpoint, Names, Peer, ServeLimits, Settings, serve};
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
@@ -176,8 +176,9 @@ fn announce(config: &Config, address: SocketAddr) -> Option<Announcement> {
 
 /// As whom clients use the tools of our own, if they see them. A token lets a client in, and with it the model that uses it:
 /// nobody is an operator by it.
-pub(crate) fn own_tools(config: &Config) -> Option<Caller> {
-    config.global().gateway.reliability_tools.then_some(Caller::Client)
+pub(crate) fn own_tools(config: &Config) -> OwnTools {
+    let gateway = &config.global().gateway;
+    OwnTools { reliability: gateway.reliability_tools.then_some(Caller::Client), turns: gateway.run_turn }
 }
 
 /// What carries the messages of many clients. Clients and servers are on this machine more often than not and need its other

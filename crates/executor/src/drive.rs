@@ -33,6 +33,7 @@ use crate::followers::{self, Entered};
 use crate::history::Finished;
 use crate::keep::Keeping;
 use crate::persist::Marked;
+use crate::telling::Listener;
 use crate::tool::{Answer, AnyTool, Attempt, NotDone, Running, ToolFault};
 
 /// How long an attempt that is ended has to say something after it was told.
@@ -48,6 +49,8 @@ pub(crate) struct Drive {
     pub(crate) tool: Arc<dyn AnyTool>,
     pub(crate) desk: Arc<Desk>,
     asker: Option<Arc<dyn Asker>>,
+    /// Who hears of this call alone.
+    pub(crate) listener: Option<Arc<dyn Listener>>,
     pub(crate) notices: Vec<Notice>,
     going: Going,
     entered: Option<(Key, Entered)>,
@@ -103,6 +106,7 @@ impl Drive {
             tool,
             desk,
             asker,
+            listener: None,
             notices,
             going,
             entered: None,
@@ -532,7 +536,7 @@ impl Drive {
     }
 
     fn tell(&mut self) {
-        self.inner.tell(&self.envelope, &self.call, &mut self.notices);
+        self.inner.tell(&self.envelope, &self.call, self.listener.as_deref(), &mut self.notices);
     }
 }
 

@@ -50,6 +50,7 @@ use crate::policies::Policies;
 use crate::telling::{About, EngineEvent, Listener, Telling, TurnedAway};
 use crate::tool::{AnyTool, Tool};
 use crate::trust_file::{TrustFile, TrustKept};
+use crate::turns::Stories;
 
 /// Makes calls safe to make. Cheap to clone; all clones are one engine.
 #[derive(Clone, Debug)]
@@ -79,6 +80,7 @@ pub(crate) struct Inner {
     pub(crate) history: History,
     pub(crate) history_kept: Keep,
     pub(crate) trips: Trips,
+    pub(crate) stories: Stories,
     pub(crate) trust_kept: TrustKept,
     pub(crate) trust_bounds: Bounds,
     gate: Gate,
@@ -125,6 +127,20 @@ pub struct CallOptions {
     /// The trace that the call belongs to, where its host names no turn and traces may be turns: one that two calls of a
     /// conversation share is.
     pub trace: Option<TurnId>,
+    /// Somebody who hears of this call alone. It must be quick, and it must not panic.
+    pub listener: Option<Arc<dyn Listener>>,
+    /// Whether the call belongs to a turn that may be submitted again.
+    pub in_turn: InTurn,
+}
+
+/// Whether a call belongs to a turn that may be submitted again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InTurn {
+    /// It does not.
+    #[default]
+    Not,
+    /// It does: however it ends, that is kept where it survives this process, and its key never stands for another call.
+    ThatMayComeAgain,
 }
 
 impl Default for CallOptions {
@@ -139,6 +155,8 @@ impl Default for CallOptions {
             waits: Waits::NotForLong,
             continuation: None,
             trace: None,
+            listener: None,
+            in_turn: InTurn::Not,
         }
     }
 }
@@ -230,6 +248,7 @@ impl Engine {
         let _ = tokio::time::timeout(LAST_STEPS, inner.keeper.drain(inner)).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.persist_now()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.write_history_now()).await;
+        let _ = tokio::time::timeout(LAST_STEPS, inner.write_stories_now()).await;
         Drained { ended, lost: inner.keeper.len() }
     }
 
@@ -271,7 +290,7 @@ async fn drive(
     };
     request.run_by = run_by;
     desk.left_alone.store(policy.modes.leave_alone(), Ordering::Release);
-    let asker = options.asker;
+    let (asker, listener) = (options.asker, options.listener);
     if let (ArgumentCheck::Assist, false, Some(tool)) =
         (policy.arguments, policy.modes.leave_alone(), options.tool)
     {
@@ -279,16 +298,19 @@ async fn drive(
     }
     let cells = inner.cells(&envelope, &request);
     let store = match policy.class {
-        ToolClass::ReadOnly => inner.local.clone(),
-        ToolClass::Idempotent | ToolClass::Mutating | ToolClass::Unknown => inner.store.clone(),
+        ToolClass::ReadOnly if options.in_turn == InTurn::Not => inner.local.clone(),
+        ToolClass::ReadOnly | ToolClass::Idempotent | ToolClass::Mutating | ToolClass::Unknown => {
+            inner.store.clone()
+        }
     };
     request.computed_since = inner.pauses.before(&request, policy.modes.dedupe, || store.now());
-    let seed = spread(inner.seed ^ number);
+    let seed = inner.seed_of(number);
     let now = inner.clock.now();
     // They are told after each step, and hardly any step has more.
     let mut notices = Vec::with_capacity(4);
     let (call, step) = cells.with(|shared| Call::begin(shared, request, policy, seed, now, &mut notices));
     let mut drive = Drive::new(inner, envelope, call, cells, store, tool, desk, asker, notices);
+    drive.listener = listener;
     let result = drive.run(step).await;
     drive.finish(&result);
     drop(place);
@@ -456,6 +478,10 @@ impl Inner {
         let tool = options.tool.as_deref();
         let annotations = tool.map(|tool| tool.annotations).unwrap_or_default();
         let policy = self.policies.policy(envelope, params.root(), annotations);
+        let policy = match options.in_turn {
+            InTurn::Not => policy,
+            InTurn::ThatMayComeAgain => Arc::new(policy.in_turn()),
+        };
         let schema = tool.and_then(|tool| checked_against(tool, &policy));
         let intake = Intake {
             process: &self.process,
@@ -518,13 +544,24 @@ impl Inner {
         About { envelope, request: call.request(), policy: call.policy(), at: self.clock.now() }
     }
 
-    pub(crate) fn tell(&self, envelope: &CallEnvelope, call: &Call, notices: &mut Vec<Notice>) {
+    /// A number that no other engine has for this one of ours.
+    pub(crate) fn seed_of(&self, number: u64) -> u64 {
+        spread(self.seed ^ number)
+    }
+
+    pub(crate) fn tell(
+        &self,
+        envelope: &CallEnvelope,
+        call: &Call,
+        own: Option<&dyn Listener>,
+        notices: &mut Vec<Notice>,
+    ) {
         if notices.is_empty() {
             return;
         }
         self.marks.note(call.request(), || coarser(envelope, call.request()), notices);
-        if self.telling.is_heard() {
-            self.telling.notices(&self.about(envelope, call), notices);
+        if own.is_some() || self.telling.is_heard() {
+            self.telling.notices(&self.about(envelope, call), own, notices);
         } else {
             notices.clear();
         }
@@ -706,6 +743,7 @@ impl EngineBuilder {
             pauses: Pauses::default(),
             history: History::default(),
             trips: Trips::default(),
+            stories: Stories::default(),
             history_kept: self.history.unwrap_or(history::KEEP),
             trust_kept: self.trust_kept,
             trust_bounds,
@@ -736,6 +774,8 @@ impl EngineBuilder {
         task(Box::pin(async move { persisting.persist().await }));
         let remembering = inner.clone();
         task(Box::pin(async move { remembering.write_history().await }));
+        let telling = inner.clone();
+        task(Box::pin(async move { telling.write_stories().await }));
         let sweeping = inner.clone();
         task(Box::pin(async move { sweeping.sweep().await }));
         let keeping = inner.clone();

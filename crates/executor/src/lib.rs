@@ -31,6 +31,8 @@
 //! | `approvals` | people's answers |
 //! | `persist`, `trust_file` | what the machines know, kept |
 //! | `history` | what became of calls |
+//! | `turns` | several calls that depend on each other |
+//! | `shelf` | where tools are found by name |
 //! | `telling` | facts for whoever listens |
 //! | `recent` | the last calls step by step, and the last hour in numbers |
 //! | `breakers`, `guards`, `standing`, `seen`, `records` | what people see, and the hand that steers it |
@@ -61,10 +63,12 @@ mod recent;
 mod records;
 mod reports;
 mod seen;
+mod shelf;
 mod standing;
 mod telling;
 mod tool;
 mod trust_file;
+mod turns;
 mod undelivered;
 
 pub use approvals::{AnswerError, Asked, Asker, Asking};
@@ -72,7 +76,9 @@ pub use audit::{AuditEntry, AuditPage, By, Deed, Done, Surface, Tenants};
 pub use breakers::{BreakerAbout, BreakerKey, BreakerView, InvalidBreakerKey, Reach, Steer, Steered};
 pub use clock::RuntimeClock;
 pub use deliveries::Arrival;
-pub use engine::{CallOptions, Called, Calling, Canceller, Drained, Engine, EngineBuilder, SignsOfLife};
+pub use engine::{
+    CallOptions, Called, Calling, Canceller, Drained, Engine, EngineBuilder, InTurn, SignsOfLife,
+};
 pub use guards::{GuardView, StoppedSession, Trip};
 pub use history::CallFacts;
 pub use hooks::{HookFuture, Hooks, PATIENCE};
@@ -81,8 +87,10 @@ pub use info::ToolInfo;
 pub use policies::Policies;
 pub use recent::{CallEnd, CallStep, CallTrace, Minute, Recent, Series, Tally, Tone};
 pub use seen::{Counted, Offered, ToolScore, ToolView};
+pub use shelf::{Found, Run, Shelf};
 pub use standing::is_named;
-pub use telling::{About, EngineEvent, Listener, Outside, TurnedAway};
+pub use telling::{About, EngineEvent, Listener, Outside, TurnAbout, TurnedAway};
 pub use tool::{Answer, Attempt, NotDone, Tool, ToolFault};
 pub use trust_file::{TrustFile, TrustKept};
+pub use turns::{TurnHead, TurnOptions, TurnRefused, TurnStory, Turned};
 pub use undelivered::Undelivered;

@@ -143,7 +143,7 @@ impl Inner {
 
     /// Takes over everything that is stored.
     pub(crate) async fn load(&self) {
-        for kind in DocumentKind::ALL {
+        for kind in DocumentKind::ALL.into_iter().filter(|kind| *kind != DocumentKind::Turn) {
             self.load_kind(kind).await;
         }
     }
@@ -349,8 +349,8 @@ impl Inner {
     fn try_adopt(&self, name: &DocumentName, body: &str) -> Result<(), String> {
         let text = |error: serde_json::Error| error.to_string();
         let now = self.clock.now();
-        // Of a surface, which reads it when it needs it.
-        if name.kind == DocumentKind::Agreement {
+        // Of a surface or a turn, which reads it when it needs it.
+        if matches!(name.kind, DocumentKind::Agreement | DocumentKind::Turn) {
             return Ok(());
         }
         if name.kind == DocumentKind::Approvals {

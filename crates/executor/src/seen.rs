@@ -253,7 +253,7 @@ impl Inner {
         scores.score(tool, self.clock.now())
     }
 
-    fn breaker_state(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> State {
+    pub(crate) fn breaker_state(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> State {
         let key = ToolKey { tenant: tenant.clone(), tool: tool.clone() };
         let Some(cell) = self.machines.tools.find(&key) else { return State::Closed };
         let policy = self.policy_of_tool(tenant, tool);

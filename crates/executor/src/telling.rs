@@ -11,10 +11,11 @@ use std::sync::Arc;
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::Transition;
 use steadfast_core::call::{CallResult, Notice, Request};
-use steadfast_core::envelope::{CallEnvelope, ErrorBody};
-use steadfast_core::id::{RequestId, SessionKey, TenantId, ToolRef};
+use steadfast_core::envelope::{CallEnvelope, ErrorBody, Target};
+use steadfast_core::id::{RequestId, SessionKey, TenantId, ToolRef, TurnId};
 use steadfast_core::policy::Policy;
 use steadfast_core::trust::TrustChange;
+use steadfast_core::turn::trace::{Note, TraceId};
 use steadfast_store::{News, StoreError};
 use tokio::sync::broadcast;
 
@@ -38,6 +39,9 @@ pub trait Listener: Send + Sync + 'static {
         None
     }
 
+    /// Something happened in a turn: among it every failure, with what the error handler decided.
+    fn turn(&self, _about: &TurnAbout<'_>, _note: &Note) {}
+
     /// Something happened outside of any call.
     fn outside(&self, _fact: &Outside<'_>) {}
 
@@ -46,6 +50,12 @@ pub trait Listener: Send + Sync + 'static {
 
     /// Something happened to the store itself.
     fn store_news(&self, _store: &str, _news: &News) {}
+}
+
+impl fmt::Debug for dyn Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
+    }
 }
 
 /// Which call a fact is about.
@@ -59,6 +69,19 @@ pub struct About<'a> {
     pub policy: &'a Policy,
     /// When the fact was told.
     pub at: Timestamp,
+}
+
+/// Which turn a fact is about.
+#[derive(Clone, Copy, Debug)]
+pub struct TurnAbout<'a> {
+    /// The name that its plan gave it.
+    pub turn: Option<&'a TurnId>,
+    /// Its trace.
+    pub trace: TraceId,
+    /// For whom its calls are made.
+    pub target: &'a Target,
+    /// When it ends at the latest.
+    pub deadline: Timestamp,
 }
 
 /// A call that was answered at the door.
@@ -144,9 +167,11 @@ impl Telling {
         !self.listeners.is_empty() || self.stream.receiver_count() > 0
     }
 
-    pub(crate) fn notices(&self, about: &About<'_>, notices: &mut Vec<Notice>) {
+    /// `own` hears of this call alone.
+    pub(crate) fn notices(&self, about: &About<'_>, own: Option<&dyn Listener>, notices: &mut Vec<Notice>) {
         for notice in &*notices {
             self.each(|listener| listener.notice(about, notice));
+            own.into_iter().for_each(|own| own.notice(about, notice));
         }
         if self.stream.receiver_count() == 0 {
             notices.clear();
@@ -201,6 +226,10 @@ impl Telling {
             }
         });
         own
+    }
+
+    pub(crate) fn turn(&self, about: &TurnAbout<'_>, note: &Note) {
+        self.each(|listener| listener.turn(about, note));
     }
 
     pub(crate) fn outside(&self, fact: &Outside<'_>) {

@@ -4,6 +4,7 @@
 
 mod faulty;
 mod keyless;
+mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

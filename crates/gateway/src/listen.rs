@@ -29,7 +29,7 @@ use crate::configured::{Configured, Sharing};
 use crate::look::SessionView;
 use crate::memory::{Agreements, Memory};
 use crate::pool::{Pool, Sharers};
-use crate::reliability;
+use crate::reliability::OwnTools;
 use crate::server::Handshake;
 use crate::session::{Incoming, Returned, Session};
 use crate::who::Connection;
@@ -45,8 +45,8 @@ pub struct Door {
     pub name: Arc<str>,
     /// The servers behind it.
     pub servers: Vec<Configured>,
-    /// As whom its clients may use the tools of our own, if they are offered.
-    pub own_tools: Option<reliability::Caller>,
+    /// The tools of our own that its clients see.
+    pub own_tools: OwnTools,
     /// The servers that sessions share, also those of other doors.
     pub pool: Arc<Pool>,
     /// Who may come in.
@@ -483,7 +483,7 @@ mod tests {
             store: Arc::new(MemoryStore::default()),
             name: "door".into(),
             servers: vec![Configured::nowhere(Sharing::PerSession { most: MOST })],
-            own_tools: None,
+            own_tools: OwnTools::default(),
             pool: Arc::default(),
             tokens: Tokens::default(),
             local: Some(me()),

@@ -12,6 +12,8 @@ use steadfast_core::trust::{HistoryEntry, Target, ToolReliabilityState};
 use steadfast_executor::{By, Engine, Surface, is_named};
 use steadfast_mcp::raw::{self, RawJson};
 
+use crate::turn;
+
 /// What the tools are called.
 pub(crate) const STATUS: &str = "reliability_status";
 pub(crate) const RESET: &str = "reliability_reset";
@@ -25,8 +27,25 @@ pub enum Caller {
     Client,
 }
 
+/// Which tools of our own clients see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnTools {
+    /// How the others stand, and the way to forgive one; as whom clients use them.
+    pub reliability: Option<Caller>,
+    /// Several calls at once.
+    pub turns: bool,
+}
+
+impl OwnTools {
+    /// The tools as `tools/list` shows them.
+    pub(crate) fn definitions(self) -> Vec<&'static str> {
+        let reliability = self.reliability.map_or(&[][..], |_| definitions());
+        reliability.iter().copied().chain(self.turns.then_some(turn::DEFINITION)).collect()
+    }
+}
+
 /// The tools as `tools/list` shows them.
-pub(crate) fn definitions() -> &'static [&'static str] {
+fn definitions() -> &'static [&'static str] {
     &[
         r#"{"name":"reliability_status","title":"Reliability of tools","description":"Says which tools have lost trust, why, and what ends it. Without tool_name: all of them.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"One tool, as tool or server/tool"},"include_history":{"type":"boolean","description":"Also the last failures","default":false}}},"annotations":{"readOnlyHint":true,"openWorldHint":false}}"#,
         r#"{"name":"reliability_reset","title":"Forgive a tool","description":"Forgets what counts against a tool, so that it runs unasked again. Needs an operator.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"The tool, as tool or server/tool"}},"required":["tool_name"]},"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}"#,

@@ -18,11 +18,14 @@ pub enum DocumentKind {
     Session,
     /// What a client and a server agreed on.
     Agreement,
+    /// Who runs a turn, and what was chosen in it.
+    Turn,
 }
 
 impl DocumentKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Breaker, Self::Trust, Self::Approvals, Self::Session, Self::Agreement];
+    pub const ALL: [Self; 6] =
+        [Self::Breaker, Self::Trust, Self::Approvals, Self::Session, Self::Agreement, Self::Turn];
 
     /// The word that is stored for it.
     pub const fn name(self) -> &'static str {
@@ -32,6 +35,7 @@ impl DocumentKind {
             Self::Approvals => "approvals",
             Self::Session => "session",
             Self::Agreement => "agreement",
+            Self::Turn => "turn",
         }
     }
 

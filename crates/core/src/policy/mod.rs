@@ -689,6 +689,16 @@ impl Profile {
 }
 
 impl Policy {
+    /// The same for a call of a turn that may be submitted again: all that it came to is kept, so that nothing of it runs
+    /// twice, and a key stands for one call only.
+    pub fn in_turn(&self) -> Self {
+        let mut policy = self.clone();
+        policy.dedupe.cache_failures = CacheFailures::All;
+        policy.dedupe.conflict = Conflict::Reject;
+        policy.dedupe.keep.failed = policy.dedupe.keep.failed.max(policy.dedupe.keep.done);
+        policy
+    }
+
     /// The same policy as the gateway starts from: calls may be long, writes are not repeated on a guess.
     pub fn for_gateway(mut self) -> Self {
         self.time = TimePolicy {

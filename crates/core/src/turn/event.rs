@@ -9,6 +9,7 @@ use crate::code::Code;
 use crate::id::{ToolCallId, ToolRef};
 use crate::output::RawJson;
 
+use super::choice::Choice;
 use super::handler::Repeat;
 use super::result::TurnResult;
 
@@ -21,6 +22,8 @@ pub enum Event {
         id: ToolCallId,
         /// How.
         end: CallEnd,
+        /// Whether it had ended before, and the engine gave its answer again.
+        replayed: bool,
     },
     /// The breaker of a tool has changed.
     BreakerChanged {
@@ -81,6 +84,9 @@ pub enum Step {
         arguments: RawJson,
         /// The time-out of the plan for one attempt.
         timeout: Option<Duration>,
+        /// What was chosen for it. Unless it is as planned, it has to be kept before the call is sent, for the turn to be
+        /// submitted again.
+        choice: Choice,
     },
     /// Stop a running call.
     Cancel {

@@ -20,6 +20,7 @@ use crate::id::{ToolCallId, ToolRef};
 use crate::json::Limits as JsonLimits;
 use crate::output::RawJson;
 
+use super::choice::{Choice, Submitted};
 use super::event::{CallEnd, Event, Failure, Misuse, Step, Stop, ToolFacts};
 use super::handler::{Decision, Dependants, Facts, Repeat, Strategy, decide, refuses};
 use super::params::{Pieces, Reference, ResolveError};
@@ -46,6 +47,7 @@ pub struct Turn {
     /// Calls that the end of the turn cut off and that have not reported since.
     cut_off: BTreeSet<usize>,
     is_over: bool,
+    submitted: Submitted,
 }
 
 /// Where a call of the plan is.
@@ -85,30 +87,30 @@ struct Ended {
 struct Slot {
     state: State,
     tried: BTreeSet<usize>,
+    /// The last one that was started.
+    ran_with: Option<usize>,
     attempts: u32,
 }
 
 impl Turn {
     /// Begins a turn.
     ///
-    /// `earlier` are the results of an earlier submission of the same turn: what was finished then is not
-    /// run again ([`CallResult::is_finished`]), the rest goes on.
+    /// What an earlier submission of the same turn finished is not known here: the engine has the records of its calls, and
+    /// answers from them. What it has not are the choices that led to a call; those are taken over, so that the same calls
+    /// are made again.
     pub fn begin(
         plan: Arc<Plan>,
         tools: &BTreeMap<ToolRef, ToolFacts>,
-        earlier: Vec<CallResult>,
+        submitted: Submitted,
         now: Timestamp,
         notes: &mut Vec<Note>,
-    ) -> Result<(Self, Vec<Step>), Misuse> {
-        if let Some(unknown) = earlier.iter().find(|call| plan.position(&call.id).is_none()) {
-            return Err(Misuse::UnknownCall(unknown.id.clone()));
-        }
+    ) -> (Self, Vec<Step>) {
         let tools = plan
             .tools()
             .into_iter()
             .map(|tool| (tool.clone(), tools.get(tool).copied().unwrap_or_default()))
             .collect();
-        let slots = plan.calls().iter().map(Slot::new).collect();
+        let slots = plan.calls().iter().map(|planned| Slot::new(planned, &submitted)).collect();
         let open = plan.calls().len();
         let mut turn = Self {
             plan,
@@ -123,15 +125,15 @@ impl Turn {
             kept_bytes: 0,
             cut_off: BTreeSet::new(),
             is_over: false,
+            submitted,
         };
         notes.push(Note { at: now, call: None, tool: None, fact: Fact::TurnStarted { calls: open } });
-        turn.restore(earlier, notes);
         for call in 0..turn.slots.len() {
             turn.wake_if_ready(call);
         }
         let mut steps = Vec::new();
         turn.advance(notes, &mut steps);
-        Ok((turn, steps))
+        (turn, steps)
     }
 
     /// Takes an event and says what to do next.
@@ -139,7 +141,9 @@ impl Turn {
         let mut steps = Vec::new();
         self.latest = self.latest.max(now);
         match event {
-            Event::Ended { id, end } => self.call_ended(&id, end, notes, &mut steps)?,
+            Event::Ended { id, end, replayed } => {
+                self.call_ended(&id, end, replayed, notes, &mut steps)?;
+            }
             Event::BreakerChanged { tool, state } => self.breaker_changed(&tool, state, notes),
             Event::Tick => {}
             Event::Cancel if self.is_over => {}
@@ -167,39 +171,11 @@ impl Turn {
         self.running
     }
 
-    /// Takes over what an earlier submission finished. All of it first, consequences after: a call that
-    /// succeeded then must not be skipped now because of another one's failure.
-    fn restore(&mut self, earlier: Vec<CallResult>, notes: &mut Vec<Note>) {
-        let mut restored = VecDeque::new();
-        for result in earlier.into_iter().filter(CallResult::is_finished) {
-            let Some(call) = self.plan.position(&result.id) else { continue };
-            if self.has_ended(call) {
-                continue;
-            }
-            self.note(Some(call), Some(&result.tool), Fact::CallRestored { outcome: result.outcome }, notes);
-            self.slots[call].attempts = result.attempts;
-            let (outcome, tool) = (result.outcome, result.tool);
-            let ended = match result.output {
-                Some(output) if outcome == Outcome::Succeeded => self.success(call, tool, output),
-                Some(_) | None => Ended {
-                    outcome,
-                    tool,
-                    code: result.code,
-                    message: result.message,
-                    escalated: result.escalated,
-                    output: None,
-                },
-            };
-            self.settle(call, ended);
-            restored.push_back(call);
-        }
-        self.propagate(restored, notes);
-    }
-
     fn call_ended(
         &mut self,
         id: &ToolCallId,
         end: CallEnd,
+        replayed: bool,
         notes: &mut Vec<Note>,
         steps: &mut Vec<Step>,
     ) -> Result<(), Misuse> {
@@ -217,6 +193,13 @@ impl Turn {
         };
         self.running = self.running.saturating_sub(1);
         let tool = self.tool(call, candidate);
+        if replayed {
+            let outcome = match &end {
+                CallEnd::Succeeded { .. } => Outcome::Succeeded,
+                CallEnd::Failed(_) => Outcome::Failed,
+            };
+            self.note(Some(call), Some(&tool), Fact::CallRestored { outcome }, notes);
+        }
         match end {
             CallEnd::Succeeded { output, attempts } => {
                 self.slots[call].attempts = self.slots[call].attempts.saturating_add(attempts);
@@ -267,14 +250,16 @@ impl Turn {
     fn run(&mut self, call: usize, first: usize, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
         let mut candidate = first;
         loop {
-            let is_first_try = self.slots[call].tried.is_empty();
+            let is_first_try = self.slots[call].ran_with.is_none();
             self.slots[call].tried.insert(candidate);
             let tool = self.tool(call, candidate);
+            let defaults = self.defaults(call);
             match self.arguments(call, candidate) {
                 Ok(arguments) => {
                     if is_first_try {
-                        self.note_defaults(call, &tool, notes);
+                        self.note_defaults(call, &defaults, &tool, notes);
                     }
+                    self.slots[call].ran_with = Some(candidate);
                     if candidate > 0 {
                         let instead_of = self.call(call).tool.clone();
                         self.note(Some(call), Some(&tool), Fact::AlternativeUsed { instead_of }, notes);
@@ -283,7 +268,8 @@ impl Turn {
                     self.slots[call].state = State::Running { candidate };
                     self.running += 1;
                     let (id, timeout) = (self.call(call).id.clone(), self.call(call).timeout);
-                    steps.push(Step::Run { id, tool, arguments, timeout });
+                    let choice = Choice { candidate, defaults };
+                    steps.push(Step::Run { id, tool, arguments, timeout, choice });
                     return;
                 }
                 Err(error) => match self.failed(call, candidate, unresolved(&error), notes) {
@@ -296,9 +282,41 @@ impl Turn {
 
     /// The planned tool, or at once the first alternative that can run where the breaker of what stands
     /// before it is open. If all are open the planned tool is asked anyway: the engine refuses it without
-    /// delay, and may have a finished answer to give.
+    /// delay. In a turn that was submitted before, whatever may have run then is asked first, however its breaker stands:
+    /// it may have a finished answer, and an alternative would do the same thing twice.
     fn first_candidate(&self, call: usize) -> usize {
-        self.untried(call).next().unwrap_or(0)
+        match &self.submitted {
+            Submitted::First => self.untried(call).next().unwrap_or(0),
+            Submitted::Again(choices) => choices
+                .get(&self.call(call).id)
+                .map_or(0, |chosen| chosen.candidate.min(self.call(call).alternatives.len())),
+        }
+    }
+
+    /// The dependencies of a call whose outputs are replaced by their defaults, because there are none, or because an earlier
+    /// submission ran the call so.
+    fn defaults(&self, call: usize) -> Vec<ToolCallId> {
+        let planned = self.call(call);
+        planned
+            .depends_on
+            .iter()
+            .filter(|dependency| dependency.default.is_some() && !self.gives(planned, &dependency.on))
+            .map(|dependency| dependency.on.clone())
+            .collect()
+    }
+
+    /// Whether a call takes the output of this dependency, and not a default.
+    fn gives(&self, planned: &PlannedCall, dependency: &ToolCallId) -> bool {
+        let pinned = match &self.submitted {
+            Submitted::First => None,
+            Submitted::Again(choices) => choices.get(&planned.id),
+        };
+        let succeeded = self
+            .plan
+            .position(dependency)
+            .and_then(|dependency| self.ended(dependency))
+            .is_some_and(|ended| ended.outcome == Outcome::Succeeded);
+        succeeded && !pinned.is_some_and(|chosen| chosen.defaults.contains(dependency))
     }
 
     /// The candidates that were not tried and whose breakers let calls through.
@@ -320,12 +338,8 @@ impl Turn {
         let not_kept = || ResolveError::NotKept { from: from.clone() };
         let ended =
             self.plan.position(from).and_then(|dependency| self.ended(dependency)).ok_or_else(not_kept)?;
-        let pieces = match ended.outcome {
-            Outcome::Succeeded => ended.output.as_ref(),
-            Outcome::Failed | Outcome::Skipped | Outcome::Cancelled | Outcome::LeftRunning => {
-                planned.default_for(from)
-            }
-        };
+        let pieces =
+            if self.gives(planned, from) { ended.output.as_ref() } else { planned.default_for(from) };
         pieces.ok_or_else(not_kept)?.piece(from, &reference.pointer)
     }
 
@@ -602,17 +616,10 @@ impl Turn {
     }
 
     /// Told when the call starts and not when the dependency failed: only then is the default used.
-    fn note_defaults(&self, call: usize, tool: &ToolRef, notes: &mut Vec<Note>) {
-        for dependency in &self.call(call).depends_on {
-            let ended = self.plan.position(&dependency.on).and_then(|position| self.ended(position));
-            if ended.is_some_and(|ended| ended.outcome != Outcome::Succeeded) {
-                self.note(
-                    Some(call),
-                    Some(tool),
-                    Fact::DefaultUsed { dependency: dependency.on.clone() },
-                    notes,
-                );
-            }
+    fn note_defaults(&self, call: usize, defaults: &[ToolCallId], tool: &ToolRef, notes: &mut Vec<Note>) {
+        for dependency in defaults {
+            let fact = Fact::DefaultUsed { dependency: dependency.clone() };
+            self.note(Some(call), Some(tool), fact, notes);
         }
     }
 
@@ -643,8 +650,16 @@ impl Turn {
 }
 
 impl Slot {
-    fn new(planned: &PlannedCall) -> Self {
-        Self { state: State::Waiting { open: planned.depends_on.len() }, tried: BTreeSet::new(), attempts: 0 }
+    fn new(planned: &PlannedCall, submitted: &Submitted) -> Self {
+        let tried = match submitted {
+            Submitted::First => BTreeSet::new(),
+            // They were tried before the one that was chosen, or could not be.
+            Submitted::Again(choices) => {
+                (0..choices.get(&planned.id).map_or(0, |chosen| chosen.candidate)).collect()
+            }
+        };
+        let state = State::Waiting { open: planned.depends_on.len() };
+        Self { state, tried, ran_with: None, attempts: 0 }
     }
 }
 

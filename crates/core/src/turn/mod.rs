@@ -15,6 +15,7 @@
 
 use std::time::Duration;
 
+mod choice;
 mod event;
 mod graph;
 mod handler;
@@ -28,6 +29,7 @@ mod result;
 mod tests;
 pub mod trace;
 
+pub use choice::{Choice, Submitted};
 pub use event::{CallEnd, Event, Failure, Misuse, Step, Stop, ToolFacts};
 pub use handler::{Decision, Dependants, Facts, Repeat, Strategy, decide};
 pub use machine::Turn;

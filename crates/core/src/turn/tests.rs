@@ -22,6 +22,8 @@ struct Stage {
     notes: Vec<Note>,
     /// Calls that were started, in order, with the tool and the arguments.
     started: Vec<(String, String, String)>,
+    /// What was chosen for each of them.
+    choices: Vec<Choice>,
     /// What the end did to calls that ran.
     cut: Vec<Step>,
     result: Option<TurnResult>,
@@ -30,18 +32,19 @@ struct Stage {
 
 impl Stage {
     fn new(plan: &str) -> Self {
-        Self::with(plan, &BTreeMap::new(), Vec::new())
+        Self::with(plan, &BTreeMap::new(), Submitted::First)
     }
 
-    fn with(plan: &str, tools: &BTreeMap<ToolRef, ToolFacts>, earlier: Vec<CallResult>) -> Self {
+    fn with(plan: &str, tools: &BTreeMap<ToolRef, ToolFacts>, submitted: Submitted) -> Self {
         let plan = Plan::parse(plan.as_bytes(), &Limits::DEFAULT).unwrap_or_else(|errors| panic!("{errors}"));
         let mut notes = Vec::new();
         let (turn, steps) =
-            Turn::begin(Arc::new(plan), tools, earlier, Timestamp::from_millis(1000), &mut notes).unwrap();
+            Turn::begin(Arc::new(plan), tools, submitted, Timestamp::from_millis(1000), &mut notes);
         let mut stage = Self {
             turn,
             notes,
             started: Vec::new(),
+            choices: Vec::new(),
             cut: Vec::new(),
             result: None,
             now: Timestamp::from_millis(1000),
@@ -54,7 +57,8 @@ impl Stage {
         for step in steps {
             assert!(self.result.is_none(), "nothing follows the end");
             match step {
-                Step::Run { id, tool, arguments, .. } => {
+                Step::Run { id, tool, arguments, choice, .. } => {
+                    self.choices.push(choice);
                     self.started.push((id.to_string(), tool.tool.to_string(), arguments.as_str().to_owned()));
                 }
                 Step::Cancel { .. } | Step::Leave { .. } => self.cut.push(step),
@@ -75,11 +79,20 @@ impl Stage {
 
     fn succeed_after(&mut self, id: &str, output: &str, attempts: u32) -> &mut Self {
         let end = CallEnd::Succeeded { output: RawJson::from_trusted(output), attempts };
-        self.on(Event::Ended { id: call_id(id), end })
+        self.on(Event::Ended { id: call_id(id), end, replayed: false })
     }
 
     fn fail(&mut self, id: &str, failure: Failure) -> &mut Self {
-        self.on(Event::Ended { id: call_id(id), end: CallEnd::Failed(failure) })
+        self.on(Event::Ended { id: call_id(id), end: CallEnd::Failed(failure), replayed: false })
+    }
+
+    /// The engine gives the answer of an earlier submission.
+    fn again(&mut self, id: &str, end: CallEnd) -> &mut Self {
+        self.on(Event::Ended { id: call_id(id), end, replayed: true })
+    }
+
+    fn outcome_so_far(&self, id: &str) -> String {
+        self.turn.state_name(&call_id(id))
     }
 
     fn at(&mut self, seconds: u64) -> &mut Self {

@@ -28,4 +28,5 @@ mod session;
 mod soak;
 mod tenants;
 mod trust;
+mod turns;
 mod world;

@@ -204,21 +204,21 @@ fn a_chain_of_ten_thousand_runs_and_fails_without_stack() {
     let mut notes = Vec::new();
     let now = Timestamp::ZERO;
     let begin =
-        |notes: &mut Vec<Note>| Turn::begin(plan.clone(), &BTreeMap::new(), Vec::new(), now, notes).unwrap();
+        |notes: &mut Vec<Note>| Turn::begin(plan.clone(), &BTreeMap::new(), Submitted::First, now, notes);
 
     let (mut turn, mut steps) = begin(&mut notes);
     let mut ran = 0;
     while let [Step::Run { id, .. }] = steps.as_slice() {
         ran += 1;
         let end = CallEnd::Succeeded { output: RawJson::from_trusted("{}"), attempts: 1 };
-        steps = turn.on(now, Event::Ended { id: id.clone(), end }, &mut notes).unwrap();
+        steps = turn.on(now, Event::Ended { id: id.clone(), end, replayed: false }, &mut notes).unwrap();
     }
     assert_eq!(ran, 10_000);
     assert!(matches!(steps.as_slice(), [Step::Done(result)] if result.status == TurnStatus::Completed));
 
     let (mut turn, _) = begin(&mut notes);
     let end = CallEnd::Failed(permanent());
-    let steps = turn.on(now, Event::Ended { id: call_id("0"), end }, &mut notes).unwrap();
+    let steps = turn.on(now, Event::Ended { id: call_id("0"), end, replayed: false }, &mut notes).unwrap();
     let [Step::Done(result)] = steps.as_slice() else { panic!("{}", steps.len()) };
     assert_eq!(result.calls.iter().filter(|call| call.outcome == Outcome::Skipped).count(), 9_999);
     assert!(result.summary.len() < 500, "{}", result.summary);

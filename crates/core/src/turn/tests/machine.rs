@@ -85,7 +85,7 @@ const THREE_SEARCHES: &str = r#"{"calls":[{"id":"f","tool":"travel/flight_search
 
 #[test]
 fn eh_4_2_the_deadline_returns_what_is_finished() {
-    let mut stage = Stage::with(THREE_SEARCHES, &stoppable(&["hotel_search"]), Vec::new());
+    let mut stage = Stage::with(THREE_SEARCHES, &stoppable(&["hotel_search"]), Submitted::First);
     stage.at(50).succeed("f", r#"{"best":1}"#).at(100);
     assert!(stage.result.is_none());
     stage.at(299);
@@ -113,7 +113,7 @@ fn eh_7_4_a_call_that_runs_at_the_deadline_of_the_turn_is_neither_retried_nor_re
         r#"{"deadlineMs":60000,"calls":[{"id":"f","tool":"travel/flight_search","alternatives":["travel/backup"]},
             {"id":"h","tool":"travel/hotel_search"}]}"#,
         &stoppable(&["flight_search"]),
-        Vec::new(),
+        Submitted::First,
     );
     stage.at(25).succeed("h", "{}").at(60);
     assert_eq!(stage.cut, [Step::Cancel { id: call_id("f") }]);
@@ -161,7 +161,7 @@ fn an_open_breaker_sends_the_call_to_its_alternative_at_once() {
         {"id":"f","tool":"travel/flight_search","alternatives":["travel/backup"]}]}"#;
     let starts = |stage: &Stage| stage.started.iter().map(|(_, tool, _)| tool.clone()).collect::<Vec<_>>();
 
-    let mut stage = Stage::with(plan, &breaker("flight_search", BreakerState::Open), Vec::new());
+    let mut stage = Stage::with(plan, &breaker("flight_search", BreakerState::Open), Submitted::First);
     stage.succeed("x", "1");
     assert_eq!(starts(&stage), ["x", "backup"]);
     // The tool that was passed over is tried if its breaker lets calls through again.
@@ -177,7 +177,7 @@ fn an_open_breaker_sends_the_call_to_its_alternative_at_once() {
 
     let mut all_open = breaker("flight_search", BreakerState::Open);
     all_open.extend(breaker("backup", BreakerState::ForcedOpen));
-    let mut stage = Stage::with(plan, &all_open, Vec::new());
+    let mut stage = Stage::with(plan, &all_open, Submitted::First);
     stage.succeed("x", "1");
     assert_eq!(starts(&stage), ["x", "flight_search"], "the engine may have an answer for it");
     stage.fail("f", Failure { code: Code::CircuitOpen, nature: Nature::Transient, ..permanent() });
@@ -289,10 +289,10 @@ fn an_output_that_is_too_large_is_a_success_that_nobody_can_use() {
     let plan = Arc::new(Plan::parse(plan, &limits).unwrap());
     let mut notes = Vec::new();
     let now = Timestamp::ZERO;
-    let (mut turn, _) = Turn::begin(plan, &BTreeMap::new(), Vec::new(), now, &mut notes).unwrap();
+    let (mut turn, _) = Turn::begin(plan, &BTreeMap::new(), Submitted::First, now, &mut notes);
     let mut end = |id: &str, output: &str| {
         let end = CallEnd::Succeeded { output: RawJson::from_trusted(output), attempts: 1 };
-        turn.on(now, Event::Ended { id: call_id(id), end }, &mut notes).unwrap()
+        turn.on(now, Event::Ended { id: call_id(id), end, replayed: false }, &mut notes).unwrap()
     };
     end("a", "[1,2,3,4,5]");
     end("b", "[1,2,3]");
@@ -315,37 +315,54 @@ fn an_output_that_is_too_large_is_a_success_that_nobody_can_use() {
 }
 
 #[test]
-fn a_resubmitted_turn_runs_only_what_was_not_finished() {
-    let mut first = Stage::new(THREE_SEARCHES);
-    first.succeed("f", r#"{"best":1}"#).fail("a", permanent()).at(300);
-    let earlier = first.result().calls.clone();
-    let text = serde_json::to_string(&earlier).unwrap();
-    let mut second = Stage::with(THREE_SEARCHES, &BTreeMap::new(), serde_json::from_str(&text).unwrap());
-    assert_eq!(second.started(), ["h"]);
-    second.succeed("h", "{}").succeed("late", "{}");
-    assert_eq!(second.started(), ["h", "late"]);
-    assert_eq!(second.call("f").output, first.call("f").output);
-    assert_eq!(second.outcome("a"), Outcome::Failed);
+fn a_turn_that_comes_again_makes_the_same_calls_and_is_told_what_was_finished() {
+    let mut second = Stage::with(THREE_SEARCHES, &BTreeMap::new(), Submitted::Again(BTreeMap::new()));
+    second.again("f", CallEnd::Succeeded { output: RawJson::from_trusted("1"), attempts: 0 });
+    second.again("a", CallEnd::Failed(permanent()));
     second.tells("Finished earlier, not run again: flight_search");
-
-    let complete = Stage::with(THREE_SEARCHES, &BTreeMap::new(), second.result().calls.clone());
-    assert_eq!(complete.started(), [""; 0], "a finished turn ends at once");
-    assert_eq!(complete.result().status, TurnStatus::Partial);
+    assert_eq!(
+        (second.outcome_so_far("f"), second.outcome_so_far("a")),
+        ("Succeeded".into(), "Failed".into())
+    );
 }
 
 #[test]
-fn results_of_another_plan_are_refused() {
-    let mut first = Stage::new(r#"{"calls":[{"id":"gone","tool":"t/x"}]}"#);
-    first.succeed("gone", "1");
-    let plan = Arc::new(Plan::parse(THREE_SEARCHES.as_bytes(), &Limits::DEFAULT).unwrap());
-    let earlier = first.result().calls.clone();
-    let begun = Turn::begin(plan, &BTreeMap::new(), earlier, Timestamp::ZERO, &mut Vec::new());
-    assert_eq!(begun.err(), Some(Misuse::UnknownCall(call_id("gone"))));
+fn what_may_have_run_before_is_asked_before_an_alternative_however_its_breaker_stands() {
+    const PLAN: &str = r#"{"calls":[{"id":"a","tool":"travel/a","alternatives":["travel/b","travel/c"]}]}"#;
+    let open = breaker("a", BreakerState::Open);
+    let tool = |submitted| Stage::with(PLAN, &open, submitted).started[0].1.clone();
+    assert_eq!(tool(Submitted::First), "b", "nothing of it can have run");
+    assert_eq!(tool(Submitted::Again(BTreeMap::new())), "a", "it may have its answer");
+    let chosen = |candidate| BTreeMap::from([(call_id("a"), Choice { candidate, defaults: Vec::new() })]);
+    assert_eq!(tool(Submitted::Again(chosen(1))), "b", "as it was chosen");
+    assert_eq!(tool(Submitted::Again(chosen(7))), "c", "of a longer plan under the same name");
+
+    let mut again = Stage::with(PLAN, &open, Submitted::Again(chosen(1)));
+    again.fail("a", permanent());
+    assert_eq!(again.started[1].1, "c", "what was tried before the chosen one is not tried again");
+}
+
+#[test]
+fn a_call_that_ran_with_a_default_gets_it_again_although_the_output_is_there_now() {
+    const PLAN: &str = r#"{"calls":[{"id":"a","tool":"travel/a"},{"id":"b","tool":"travel/b","params":{"x":{"$from":"a"}},
+        "dependsOn":[{"id":"a","default":"none"}]}]}"#;
+    let mut first = Stage::new(PLAN);
+    first.fail("a", permanent());
+    let (arguments, choice) = (first.started[1].2.clone(), first.choices[1].clone());
+    assert_eq!(choice, Choice { candidate: 0, defaults: vec![call_id("a")] });
+    assert!(!choice.is_as_planned() && first.choices[0].is_as_planned());
+
+    let mut again =
+        Stage::with(PLAN, &BTreeMap::new(), Submitted::Again(BTreeMap::from([(call_id("b"), choice)])));
+    again.succeed("a", "1");
+    assert_eq!(again.started[1].2, arguments, "the same arguments are the same call");
+    again.tells("Used default value for b");
 }
 
 #[test]
 fn a_cancelled_turn_ends_at_once_and_says_what_may_still_take_effect() {
-    let mut stage = Stage::with(THREE_SEARCHES, &stoppable(&["hotel_search", "flight_search"]), Vec::new());
+    let mut stage =
+        Stage::with(THREE_SEARCHES, &stoppable(&["hotel_search", "flight_search"]), Submitted::First);
     stage.succeed("f", "1").on(Event::Cancel);
     assert_eq!(stage.cut, [Step::Cancel { id: call_id("h") }, Step::Cancel { id: call_id("a") }]);
     assert_eq!(
@@ -403,8 +420,8 @@ fn every_state_with_every_event() {
         stage
     };
     let events: [(&str, Event); 6] = [
-        ("success", Event::Ended { id: x(), end: success() }),
-        ("failure", Event::Ended { id: x(), end: failure() }),
+        ("success", Event::Ended { id: x(), end: success(), replayed: false }),
+        ("failure", Event::Ended { id: x(), end: failure(), replayed: false }),
         (
             "breaker",
             Event::BreakerChanged {
@@ -460,7 +477,11 @@ fn every_state_with_every_event() {
 fn events_about_unknown_calls_are_refused_and_about_unknown_tools_ignored() {
     let mut stage = Stage::new(THREE_SEARCHES);
     let end = CallEnd::Failed(permanent());
-    let answer = stage.turn.on(stage.now, Event::Ended { id: call_id("nobody"), end }, &mut stage.notes);
+    let answer = stage.turn.on(
+        stage.now,
+        Event::Ended { id: call_id("nobody"), end, replayed: false },
+        &mut stage.notes,
+    );
     assert_eq!(answer, Err(Misuse::UnknownCall(call_id("nobody"))));
     let notes = stage.notes.len();
     stage.on(Event::BreakerChanged { tool: tool("nobody"), state: BreakerState::Open });

@@ -59,20 +59,44 @@ fn write(calls: &[RandomCall], parallelism: usize) -> String {
     format!(r#"{{"turnId":"t","deadlineMs":100,"parallelism":{parallelism},"calls":[{}]}}"#, calls.join(","))
 }
 
+/// What the engine keeps beyond one submission: how runs ended, by call and candidate, and what was chosen.
+#[derive(Debug, Default)]
+struct Engine {
+    runs: BTreeMap<(ToolCallId, usize), (String, CallEnd)>,
+    choices: BTreeMap<ToolCallId, Choice>,
+}
+
+impl Engine {
+    /// The answer of an earlier run of the same call, if there is one. What succeeded must not run again in any form.
+    fn replays(&self, id: &ToolCallId, choice: &Choice, arguments: &str) -> Option<CallEnd> {
+        if let Some((before, end)) = self.runs.get(&(id.clone(), choice.candidate)) {
+            assert_eq!(before, arguments, "{id} is another call than before");
+            return Some(end.clone());
+        }
+        let succeeded = self
+            .runs
+            .iter()
+            .any(|((ran, _), (_, end))| ran == id && matches!(end, CallEnd::Succeeded { .. }));
+        assert!(!succeeded, "{id} was finished earlier");
+        None
+    }
+}
+
 /// Plays a turn with the moves, then lets the time run out.
 fn play(
     plan: &str,
     calls: &[RandomCall],
     parallelism: usize,
     moves: &[Move],
-    earlier: Vec<CallResult>,
+    submitted: Submitted,
+    engine: &mut Engine,
 ) -> Played {
     let plan = Arc::new(Plan::parse(plan.as_bytes(), &Limits::DEFAULT).unwrap());
     let mut notes = Vec::new();
     let mut now = Timestamp::from_millis(5);
-    let finished: BTreeSet<String> =
-        earlier.iter().filter(|call| call.is_finished()).map(|call| call.id.to_string()).collect();
-    let (mut turn, mut steps) = Turn::begin(plan, &BTreeMap::new(), earlier, now, &mut notes).unwrap();
+    let (mut turn, mut steps) = Turn::begin(plan, &BTreeMap::new(), submitted, now, &mut notes);
+    let mut replayed = Vec::new();
+    let mut started = BTreeMap::new();
     let mut played = Played::default();
     let mut running: Vec<ToolCallId> = Vec::new();
     let mut succeeded: BTreeSet<usize> = BTreeSet::new();
@@ -82,17 +106,26 @@ fn play(
         for step in steps {
             assert!(!over, "nothing follows the end");
             match step {
-                Step::Run { id, arguments, .. } => {
-                    assert!(!finished.contains(id.as_str()), "{id} was finished earlier");
+                Step::Run { id, arguments, choice, .. } => {
                     assert!(now < turn.deadline());
                     serde_json::from_str::<serde_json::Value>(arguments.as_str()).unwrap();
                     let call: usize = id.as_str().parse().unwrap();
                     for (dependency, default) in &calls[call].depends_on {
-                        let there =
-                            succeeded.contains(dependency) || finished.contains(&dependency.to_string());
+                        let there = succeeded.contains(dependency);
                         assert!(there || *default, "{call} ran without {dependency}");
                     }
-                    played.ran.push(id.to_string());
+                    if !choice.is_as_planned() {
+                        let before = engine.choices.insert(id.clone(), choice.clone());
+                        let goes_on = before.is_none_or(|before| {
+                            before.candidate <= choice.candidate && before.defaults == choice.defaults
+                        });
+                        assert!(goes_on, "{id} was chosen otherwise");
+                    }
+                    match engine.replays(&id, &choice, arguments.as_str()) {
+                        Some(end) => replayed.push((id.clone(), end)),
+                        None => played.ran.push(id.to_string()),
+                    }
+                    started.insert(id.clone(), (choice.candidate, arguments.as_str().to_owned()));
                     running.push(id);
                 }
                 Step::Cancel { id } | Step::Leave { id } => running.retain(|known| *known != id),
@@ -108,11 +141,20 @@ fn play(
             break;
         }
         assert!(!running.is_empty(), "a turn that is not over waits for something");
+        replayed.retain(|(id, _)| running.contains(id));
+        if let Some((id, end)) = replayed.pop() {
+            running.retain(|known| *known != id);
+            if matches!(end, CallEnd::Succeeded { .. }) {
+                succeeded.insert(id.as_str().parse().unwrap());
+            }
+            steps = turn.on(now, Event::Ended { id, end, replayed: true }, &mut notes).unwrap();
+            continue;
+        }
         let event = match moves.next() {
             Some((index, how)) => {
                 now = now + Duration::from_millis(u64::from(how / 16));
                 let id = running.swap_remove(index.index(running.len()));
-                let failure = match how % 8 {
+                let failure = match how % 10 {
                     0..=3 => {
                         succeeded.insert(id.as_str().parse().unwrap());
                         None
@@ -120,10 +162,17 @@ fn play(
                     4 => Some(permanent()),
                     5 => Some(exhausted()),
                     6 => Some(Failure { code: Code::OutcomeUnknown, ..permanent() }),
-                    _ => Some(timed_out()),
+                    7 => Some(timed_out()),
+                    // It never ran, so nothing is kept of it.
+                    _ => Some(Failure { code: Code::CircuitOpen, reach: Reach::NotSent, ..exhausted() }),
                 };
                 let success = CallEnd::Succeeded { output: RawJson::from_trusted(r#"{"n":1}"#), attempts: 1 };
-                Event::Ended { id, end: failure.map_or(success, CallEnd::Failed) }
+                let end = failure.map_or(success, CallEnd::Failed);
+                if !matches!(&end, CallEnd::Failed(failure) if failure.reach == Reach::NotSent) {
+                    let (candidate, arguments) = started[&id].clone();
+                    engine.runs.insert((id.clone(), candidate), (arguments, end.clone()));
+                }
+                Event::Ended { id, end, replayed: false }
             }
             None => {
                 now = turn.deadline();
@@ -151,7 +200,8 @@ proptest! {
         moves in prop::collection::vec(any::<Move>(), 0..40),
     ) {
         let text = write(&calls, parallelism);
-        let played = play(&text, &calls, parallelism, &moves, Vec::new());
+        let first = || play(&text, &calls, parallelism, &moves, Submitted::First, &mut Engine::default());
+        let played = first();
         let result = played.result.clone().unwrap();
         prop_assert_eq!(result.calls.len(), calls.len());
         for (position, call) in result.calls.iter().enumerate() {
@@ -173,7 +223,7 @@ proptest! {
             }
         }
         // The same events give the same turn, to the last note.
-        prop_assert_eq!(play(&text, &calls, parallelism, &moves, Vec::new()), played);
+        prop_assert_eq!(first(), played);
     }
 
     #[test]
@@ -183,12 +233,15 @@ proptest! {
         second in prop::collection::vec(any::<Move>(), 0..20),
     ) {
         let text = write(&calls, parallelism);
-        let before = play(&text, &calls, parallelism, &first, Vec::new()).result.unwrap();
-        // `play` asserts that nothing finished is started.
-        let after = play(&text, &calls, parallelism, &second, before.calls.clone()).result.unwrap();
+        let mut engine = Engine::default();
+        let before = play(&text, &calls, parallelism, &first, Submitted::First, &mut engine).result.unwrap();
+        let submitted = Submitted::Again(engine.choices.clone());
+        // `play` and `replays` assert that nothing finished is run again.
+        let after = play(&text, &calls, parallelism, &second, submitted, &mut engine).result.unwrap();
         for (before, after) in before.calls.iter().zip(&after.calls) {
-            if before.is_finished() {
-                prop_assert_eq!(before, after);
+            let ended = after.code != Some(Code::DeadlineExceeded) && after.outcome != Outcome::LeftRunning;
+            if before.outcome == Outcome::Succeeded && ended {
+                prop_assert_eq!((after.outcome, &after.output), (Outcome::Succeeded, &before.output));
             }
         }
     }

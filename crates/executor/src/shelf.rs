@@ -1,0 +1,52 @@
+//! Where the tools are that can be called by name: the engine runs none itself, and knows none.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use steadfast_core::classify::{Fault, Source};
+use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::id::{Domain, ToolRef};
+
+use crate::info::ToolInfo;
+use crate::tool::{Answer, Attempt};
+
+/// Runs one attempt of a tool.
+pub type Run = Box<dyn Fn(Attempt) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync>;
+
+/// A tool that somebody has.
+pub struct Found {
+    /// What runs it.
+    pub run: Run,
+    /// What it depends on, where that is known; counts where the caller names nothing.
+    pub domain: Option<Domain>,
+    /// What its server says of it.
+    pub info: Option<Arc<ToolInfo>>,
+}
+
+impl Found {
+    /// Stands for a tool that nobody has. The call goes the way of all calls, so that a model which asks for it again and
+    /// again is stopped like any other that loops.
+    pub fn nobody(tool: &ToolRef) -> Self {
+        let why = format!(
+            "Unknown tool: {tool}. Nobody here has it: tools of [http_tools.NAME] are `http/NAME`, those of [command_tools.NAME] are `command/NAME`, those of a server are `SERVER/NAME`"
+        );
+        let run: Run = Box::new(move |_: Attempt| {
+            let fault = Fault::new(Source::JsonRpc { code: METHOD_NOT_FOUND }, why.clone());
+            Box::pin(async move { Err(fault.into()) })
+        });
+        Self { run, domain: None, info: None }
+    }
+}
+
+/// Which proves that nothing ran.
+const METHOD_NOT_FOUND: i64 = -32601;
+
+/// Has tools.
+pub trait Shelf: Send + Sync + 'static {
+    /// The tool that this call wants, as it is now.
+    fn find<'a>(
+        &'a self,
+        envelope: &'a CallEnvelope,
+    ) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>>;
+}

@@ -1,0 +1,547 @@
+//! Turns over the engine: several calls that depend on each other.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use steadfast_core::call::KeysOf;
+use steadfast_core::id::{Namespace, ToolName, ToolRef};
+use steadfast_core::turn::trace::{Event, EventType, Fact, Note};
+use steadfast_core::turn::{EndedBy, Limits, Outcome, Plan, Strategy, TurnStatus};
+use steadfast_executor::{
+    BreakerKey, Found, Shelf, Steer, TurnAbout, TurnOptions, TurnRefused, TurnStory, Turned,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+/// What a tool of the shelf does in its n-th run.
+type Script = Box<dyn Fn(u32, Attempt) -> Answering + Send + Sync>;
+type Answering = std::pin::Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// Tools by name, with how often each ran.
+#[derive(Clone, Default)]
+struct Tools {
+    scripts: Arc<BTreeMap<&'static str, Script>>,
+    runs: Arc<Mutex<BTreeMap<String, Vec<String>>>>,
+}
+
+impl Tools {
+    fn new(scripts: impl IntoIterator<Item = (&'static str, Script)>) -> Self {
+        Self { scripts: Arc::new(scripts.into_iter().collect()), runs: Arc::default() }
+    }
+
+    fn runs(&self, tool: &str) -> usize {
+        self.runs.lock().get(tool).map_or(0, Vec::len)
+    }
+
+    /// The arguments of the last run.
+    fn last(&self, tool: &str) -> String {
+        self.runs.lock().get(tool).and_then(|runs| runs.last()).unwrap().clone()
+    }
+}
+
+impl Shelf for Tools {
+    fn find<'a>(
+        &'a self,
+        envelope: &'a CallEnvelope,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
+        let name = envelope.tool_name.to_string();
+        let found = self.scripts.contains_key(name.as_str()).then(|| {
+            let this = self.clone();
+            let run: steadfast_executor::Run = Box::new(move |attempt: Attempt| {
+                let number = {
+                    let mut runs = this.runs.lock();
+                    let ran = runs.entry(name.clone()).or_default();
+                    ran.push(attempt.params().to_owned());
+                    u32::try_from(ran.len()).unwrap()
+                };
+                (this.scripts.get(name.as_str()).unwrap())(number, attempt)
+            });
+            Found { run, domain: None, info: None }
+        });
+        Box::pin(async move { found })
+    }
+}
+
+/// A tool by what it does in its n-th run.
+fn script<F: Future<Output = Answer> + Send + 'static>(
+    run: impl Fn(u32) -> F + Send + Sync + 'static,
+) -> Script {
+    Box::new(move |number, _| Box::pin(run(number)))
+}
+
+fn says(output: &'static str) -> Script {
+    Box::new(move |_, _| Box::pin(async move { Ok(said(output)) }))
+}
+
+fn said(output: &str) -> Output {
+    Output { content: RawJson::from_trusted(output), metadata: None }
+}
+
+fn invalid() -> Answer {
+    Err(Fault::new(Source::Http { status: 400 }, "Invalid airport code: XYZ").into())
+}
+
+fn refuses() -> Script {
+    Box::new(|_, _| Box::pin(async { invalid() }))
+}
+
+/// Works until it is told to stop.
+fn hangs() -> Script {
+    Box::new(|_, attempt| {
+        Box::pin(async move {
+            attempt.cancelled().await;
+            reset()
+        })
+    })
+}
+
+fn plan(text: &str) -> Arc<Plan> {
+    Arc::new(Plan::parse(text.as_bytes(), &Limits::DEFAULT).unwrap())
+}
+
+fn options() -> TurnOptions {
+    TurnOptions {
+        target: pay(1, None).target,
+        traceparent: None,
+        channel: Channel::Headless,
+        asker: None,
+        keys_of: KeysOf::Conversation,
+        withdrawn: CancellationToken::new(),
+    }
+}
+
+/// The profile by which the requirements of errors are measured, with as much time for retries as they need.
+fn measured(class: ToolClass) -> Policy {
+    let mut policy = Profile::Measured.policy(class);
+    policy.retry.total = None;
+    policy
+}
+
+async fn turn(engine: &Engine, tools: &Tools, text: &str) -> Turned {
+    engine.turn(plan(text), Arc::new(tools.clone()), options()).await.unwrap()
+}
+
+async fn story(engine: &Engine, turned: &Turned) -> TurnStory {
+    engine.story(&turned.trace.to_string()).await.unwrap().unwrap()
+}
+
+fn sentences(story: &TurnStory) -> Vec<&str> {
+    story.events.iter().map(|event| event.sentence.as_str()).collect()
+}
+
+#[track_caller]
+fn tells(story: &TurnStory, sentence: &str) {
+    assert!(sentences(story).iter().any(|told| told.starts_with(sentence)), "{:#?}", sentences(story));
+}
+
+fn outcomes(turned: &Turned) -> Vec<(&str, Outcome)> {
+    turned.result.calls.iter().map(|call| (call.id.as_str(), call.outcome)).collect()
+}
+
+fn events(story: &TurnStory, event_type: EventType) -> Vec<&Event> {
+    story.events.iter().filter(|event| event.event_type == event_type).collect()
+}
+
+const SEARCHES: &str = r#"{"deadlineMs":300000,"calls":[{"id":"f","tool":"t/flight_search"},
+    {"id":"h","tool":"t/hotel_search"},{"id":"a","tool":"t/activity_search"}]}"#;
+
+#[tokio::test(start_paused = true)]
+async fn eh_4_1_an_attempt_ends_at_the_time_out_of_its_tool_and_is_made_again() {
+    let engine = engine(measured(ToolClass::ReadOnly)).await;
+    let tools = Tools::new([(
+        "flight_search",
+        script(async |number| if number == 1 { std::future::pending().await } else { ok() }),
+    )]);
+    let before = tokio::time::Instant::now();
+    let text = r#"{"calls":[{"id":"f","tool":"t/flight_search","timeoutMs":30000}]}"#;
+    let turned = turn(&engine, &tools, text).await;
+    assert_eq!(turned.result.status, TurnStatus::Completed);
+    assert_eq!(tools.runs("flight_search"), 2);
+    assert_eq!(before.elapsed().as_secs(), 30, "ended at thirty seconds, and made again after a short wait");
+    let story = story(&engine, &turned).await;
+    // EH-4.4: with its limit; EH-4.3: as a transient error; EH-6.2: which is made again, and why.
+    let timeouts = events(&story, EventType::ToolTimeout);
+    assert_eq!(timeouts.len(), 1, "{:#?}", sentences(&story));
+    assert_eq!(timeouts[0].timeout_ms, Some(30_000));
+    assert_eq!(timeouts[0].tool_id.as_ref().unwrap().as_str(), "flight_search");
+    assert_eq!(timeouts[0].decision, Some(Strategy::Retry));
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_4_3_a_time_out_is_a_transient_error() {
+    let engine = engine(measured(ToolClass::ReadOnly)).await;
+    let tools = Tools::new([("flight_search", hangs())]);
+    let text = r#"{"calls":[{"id":"f","tool":"t/flight_search","timeoutMs":1000}]}"#;
+    let turned = turn(&engine, &tools, text).await;
+    let story = story(&engine, &turned).await;
+    let timeouts = events(&story, EventType::ToolTimeout);
+    assert_eq!(timeouts.len(), 5, "each of the attempts: {:#?}", sentences(&story));
+    let transient = Some(steadfast_core::classify::Nature::Transient);
+    assert!(timeouts.iter().all(|event| event.classification == transient));
+    assert_eq!(events(&story, EventType::ToolRetry).len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_4_2_at_the_deadline_what_is_finished_is_returned_and_the_rest_is_named() {
+    for (class, hotel, sentence) in [
+        (
+            ToolClass::ReadOnly,
+            Outcome::Cancelled,
+            "Completed flight search, but hotel search and activity search timed out",
+        ),
+        (
+            ToolClass::Mutating,
+            Outcome::LeftRunning,
+            "Completed flight search, but hotel search and activity search timed out and are still running",
+        ),
+    ] {
+        let mut policy = measured(class);
+        policy.time.attempt = Duration::from_secs(3600);
+        policy.time.total = Duration::from_secs(7200);
+        let engine = engine(policy).await;
+        let tools = Tools::new([
+            ("flight_search", says(r#"{"best":1}"#)),
+            ("hotel_search", hangs()),
+            ("activity_search", hangs()),
+        ]);
+        let before = tokio::time::Instant::now();
+        let turned = turn(&engine, &tools, SEARCHES).await;
+        assert_eq!(before.elapsed(), Duration::from_secs(300));
+        assert_eq!(outcomes(&turned), [("f", Outcome::Succeeded), ("h", hotel), ("a", hotel)]);
+        assert_eq!(turned.result.ended_by, EndedBy::Deadline);
+        assert_eq!(turned.result.summary, sentence);
+        settle().await;
+        let open = if class == ToolClass::ReadOnly { 0 } else { 2 };
+        assert_eq!(engine.open_calls(), open, "what can be stopped is, what may have an effect goes on");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_5_1_eh_5_2_eh_5_4_what_depends_on_a_failure_does_not_run_and_the_rest_does() {
+    let engine = engine(measured(ToolClass::ReadOnly)).await;
+    let tools = Tools::new([
+        ("flight_search", refuses()),
+        ("compare_prices", says("1")),
+        ("create_itinerary", says("1")),
+        ("hotel_search", says("1")),
+    ]);
+    let turned = turn(
+        &engine,
+        &tools,
+        r#"{"calls":[{"id":"a","tool":"t/flight_search"},
+            {"id":"b","tool":"t/compare_prices","required":false,"dependsOn":["a"]},
+            {"id":"c","tool":"t/create_itinerary","dependsOn":["b"]},
+            {"id":"d","tool":"t/hotel_search"}]}"#,
+    )
+    .await;
+    let skipped = Outcome::Skipped;
+    assert_eq!(
+        outcomes(&turned),
+        [("a", Outcome::Failed), ("b", skipped), ("c", skipped), ("d", Outcome::Succeeded)]
+    );
+    assert_eq!((tools.runs("compare_prices"), tools.runs("create_itinerary")), (0, 0));
+    assert!(!turned.result.calls[1].escalated && turned.result.calls[2].escalated);
+    tells(&story(&engine, &turned).await, "Required tool skipped due to dependency failure");
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_5_3_a_default_stands_in_for_an_output() {
+    let engine = engine(measured(ToolClass::ReadOnly)).await;
+    let tools = Tools::new([("flight_search", refuses()), ("compare_prices", says("1"))]);
+    let turned = turn(
+        &engine,
+        &tools,
+        r#"{"calls":[{"id":"a","tool":"t/flight_search"},{"id":"b","tool":"t/compare_prices",
+            "params":{"best":{"$from":"a","path":"/best"}},"dependsOn":[{"id":"a","default":{"best":"none"}}]}]}"#,
+    )
+    .await;
+    assert_eq!(outcomes(&turned), [("a", Outcome::Failed), ("b", Outcome::Succeeded)]);
+    assert_eq!(tools.last("compare_prices"), r#"{"best":"none"}"#);
+    tells(&story(&engine, &turned).await, "Used default value for compare_prices");
+}
+
+/// Writes down what it hears of turns.
+#[derive(Default)]
+struct Handler(Mutex<Vec<(Option<String>, Note)>>);
+
+impl Listener for Handler {
+    fn turn(&self, about: &TurnAbout<'_>, note: &Note) {
+        self.0.lock().push((about.turn.map(ToString::to_string), note.clone()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_6_1_eh_6_2_the_error_handler_is_told_of_each_error_and_decides() {
+    let handler = Arc::new(Handler::default());
+    let engine = Engine::builder()
+        .clock(Arc::new(RuntimeClock::new()))
+        .policies(Arc::new(measured(ToolClass::ReadOnly)))
+        .listener(handler.clone())
+        .start()
+        .await;
+    let tools =
+        Tools::new([("flight_search", script(async |number| if number == 1 { reset() } else { ok() }))]);
+    turn(&engine, &tools, r#"{"turnId":"t-1","calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
+    let heard = handler.0.lock();
+    let (whose, error) = heard.iter().find(|(_, note)| matches!(note.fact, Fact::ToolError(_))).unwrap();
+    let Fact::ToolError(fault) = &error.fact else { unreachable!() };
+    assert_eq!(whose.as_deref(), Some("t-1"), "the turn");
+    assert_eq!(error.tool.as_ref().unwrap().tool.as_str(), "flight_search");
+    assert_eq!((fault.attempts, fault.decision), (1, Strategy::Retry));
+    assert!(!fault.error.is_empty());
+    let decided = heard.iter().find_map(|(_, note)| {
+        let Fact::Decision { strategy, reason } = &note.fact else { return None };
+        Some((*strategy, reason.as_str()))
+    });
+    let reason = "transient error, circuit closed, retries available (4 left)";
+    assert_eq!(decided, Some((Strategy::Retry, reason)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_6_3_a_retry_that_succeeds_is_told_as_such() {
+    let engine = engine(measured(ToolClass::ReadOnly)).await;
+    let tools =
+        Tools::new([("flight_search", script(async |number| if number == 1 { reset() } else { ok() }))]);
+    let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
+    assert_eq!(turned.result.status, TurnStatus::Completed);
+    tells(&story(&engine, &turned).await, "Tool succeeded on retry 2");
+}
+
+const WITH_BACKUP: &str = r#"{"turnId":"trip","calls":[{"id":"f","tool":"t/flight_search","params":{"to":"LIS"},
+    "alternatives":["t/flight_search_backup"]}]}"#;
+
+#[tokio::test(start_paused = true)]
+async fn eh_6_4_gr_5_an_alternative_steps_in_for_a_tool_that_failed_for_good() {
+    let engine = engine(measured(ToolClass::ReadOnly)).await;
+    let tools = Tools::new([("flight_search", refuses()), ("flight_search_backup", says("1"))]);
+    let turned = turn(&engine, &tools, WITH_BACKUP).await;
+    assert_eq!(outcomes(&turned), [("f", Outcome::Succeeded)]);
+    assert_eq!(turned.result.calls[0].tool.tool.as_str(), "flight_search_backup");
+    assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (1, 1));
+    let story = story(&engine, &turned).await;
+    tells(&story, "Used alternative tool");
+    tells(&story, "Tool failed: flight_search");
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_6_5_a_permanent_error_is_escalated_and_the_user_is_told() {
+    let engine = engine(measured(ToolClass::ReadOnly)).await;
+    let tools = Tools::new([("flight_search", refuses())]);
+    let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
+    assert!(turned.result.escalated && turned.result.calls[0].escalated);
+    let summary = "Nothing was completed: flight search failed; flight search needs your attention";
+    assert_eq!(turned.result.summary, summary);
+    assert_eq!(tools.runs("flight_search"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_6_6_eh_3_1_the_trace_has_each_error_with_its_class_breaker_decision_and_outcome() {
+    let engine = engine(measured(ToolClass::ReadOnly)).await;
+    let tools = Tools::new([("flight_search", script(async |_| reset()))]);
+    let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
+    let story = story(&engine, &turned).await;
+    let errors = events(&story, EventType::ToolError);
+    assert_eq!(errors.len(), 5, "{:#?}", sentences(&story));
+    for error in &errors {
+        assert!(error.error.is_some() && error.classification.is_some() && error.decision.is_some());
+        assert!(
+            error.circuit_breaker_state.is_some() && error.retry_count.is_some() && error.span_id.is_some()
+        );
+    }
+    tells(&story, "Circuit breaker opened for flight_search");
+    assert_eq!(events(&story, EventType::Decision).len(), 5);
+    assert_eq!(story.turn.status, Some(TurnStatus::Failed));
+    // The turn and its one call, each with an end.
+    assert_eq!(story.spans.len(), 2);
+    assert!(story.spans.iter().all(|span| span.ended_at.is_some()));
+    assert_eq!(story.spans[1].parent_span_id, Some(story.spans[0].span_id));
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_7_3_a_retry_that_takes_too_long_is_ended_and_made_again() {
+    let engine = engine(measured(ToolClass::ReadOnly)).await;
+    let tools = Tools::new([(
+        "flight_search",
+        script(async |number| match number {
+            1 => {
+                tokio::time::sleep(Duration::from_secs(25)).await;
+                reset()
+            }
+            2 => std::future::pending().await,
+            _ => ok(),
+        }),
+    )]);
+    let text = r#"{"deadlineMs":60000,"calls":[{"id":"f","tool":"t/flight_search","timeoutMs":30000}]}"#;
+    let before = tokio::time::Instant::now();
+    let turned = turn(&engine, &tools, text).await;
+    assert_eq!(turned.result.status, TurnStatus::Completed);
+    assert_eq!((tools.runs("flight_search"), before.elapsed().as_secs()), (3, 55));
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_7_4_the_deadline_of_the_turn_ends_a_retry_and_nothing_is_tried_after_it() {
+    let mut policy = measured(ToolClass::ReadOnly);
+    policy.time.attempt = Duration::from_secs(40);
+    let engine = engine(policy).await;
+    let tools = Tools::new([
+        (
+            "flight_search",
+            script(async |number| {
+                if number > 1 {
+                    return std::future::pending().await;
+                }
+                tokio::time::sleep(Duration::from_secs(25)).await;
+                reset()
+            }),
+        ),
+        ("hotel_search", says("1")),
+    ]);
+    let text = r#"{"deadlineMs":60000,"calls":[{"id":"f","tool":"t/flight_search","timeoutMs":40000},
+        {"id":"h","tool":"t/hotel_search"}]}"#;
+    let before = tokio::time::Instant::now();
+    let turned = turn(&engine, &tools, text).await;
+    assert_eq!(before.elapsed().as_secs(), 60);
+    assert_eq!(outcomes(&turned), [("f", Outcome::Cancelled), ("h", Outcome::Succeeded)]);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(tools.runs("flight_search"), 2, "nothing is tried after the deadline");
+}
+
+// ---- submitted again ----
+
+async fn on(store: Arc<dyn Store>, policy: Policy) -> Engine {
+    let clock = Arc::new(RuntimeClock::new());
+    Engine::builder().clock(clock).store(store).policies(Arc::new(policy)).start().await
+}
+
+fn memory() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_comes_again_runs_only_what_was_not_finished() {
+    for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
+        let store = memory();
+        let mut policy = measured(class);
+        policy.time.attempt = Duration::from_secs(3600);
+        policy.time.total = Duration::from_secs(7200);
+        let tools = Tools::new([
+            ("flight_search", says(r#"{"best":1}"#)),
+            ("hotel_search", refuses()),
+            (
+                "activity_search",
+                script(async |number| if number == 1 { std::future::pending().await } else { ok() }),
+            ),
+        ]);
+        let text = SEARCHES.replacen('{', r#"{"turnId":"trip","#, 1);
+        let first = {
+            let engine = on(store.clone(), policy.clone()).await;
+            let first = turn(&engine, &tools, &text).await;
+            engine.shutdown(Duration::ZERO).await;
+            first
+        };
+        // Another engine, as after a crash: it has nothing but the store.
+        let engine = on(store, policy).await;
+        let second = turn(&engine, &tools, &text).await;
+        assert_eq!((tools.runs("flight_search"), tools.runs("hotel_search")), (1, 1), "{class:?}");
+        assert_eq!(second.result.calls[0].output, first.result.calls[0].output);
+        assert_eq!(second.result.calls[1].code, first.result.calls[1].code);
+        // What may have an effect was told to end when the process did, and nobody knows what it did.
+        let third = if class == ToolClass::ReadOnly { Outcome::Succeeded } else { Outcome::Failed };
+        assert_eq!(second.result.calls[2].outcome, third);
+        tells(&story(&engine, &second).await, "Finished earlier, not run again: flight_search");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_alternative_that_did_the_job_is_not_followed_by_the_tool_that_is_well_again() {
+    let store = memory();
+    let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
+    let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    let name = |name: &str| ToolName::new(name).unwrap();
+    let namespace = Namespace::new("t").unwrap();
+    let key = BreakerKey::Tool(ToolRef { namespace, tool: name("flight_search") });
+    engine.steer_breaker(None, &key, Steer::Open { until: None }, &by()).await;
+    let first = turn(&engine, &tools, WITH_BACKUP).await;
+    assert_eq!(first.result.calls[0].output.as_ref().unwrap().as_str(), "2");
+    engine.steer_breaker(None, &key, Steer::Reset, &by()).await;
+    let engine = on(store, measured(ToolClass::Mutating)).await;
+    let second = turn(&engine, &tools, WITH_BACKUP).await;
+    assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (0, 1));
+    assert_eq!(second.result.calls[0].output, first.result.calls[0].output);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_submissions_at_once_one_runs_and_the_other_is_told() {
+    let engine = engine(measured(ToolClass::ReadOnly)).await;
+    let tools = Tools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
+    let running = {
+        let (engine, tools) = (engine.clone(), tools.clone());
+        tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
+    };
+    settle().await;
+    let refused = engine.turn(plan(WITH_BACKUP), Arc::new(tools.clone()), options()).await.unwrap_err();
+    assert!(matches!(refused, TurnRefused::InFlight(_)), "{refused}");
+    assert_eq!(tools.runs("flight_search"), 1);
+    // Nobody waits for it any more: it is free again.
+    running.abort();
+    settle().await;
+    let taken = engine.turn(plan(WITH_BACKUP), Arc::new(tools.clone()), options());
+    assert!(tokio::time::timeout(Duration::from_secs(900), taken).await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_is_withdrawn_ends_at_once() {
+    let engine = engine(measured(ToolClass::ReadOnly)).await;
+    let tools =
+        Tools::new([("flight_search", says("1")), ("hotel_search", hangs()), ("activity_search", hangs())]);
+    let options = options();
+    let withdrawn = options.withdrawn.clone();
+    let running = {
+        let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
+        tokio::spawn(async move { engine.turn(plan(SEARCHES), tools, options).await.unwrap() })
+    };
+    settle().await;
+    withdrawn.cancel();
+    let turned = running.await.unwrap();
+    assert_eq!(turned.result.ended_by, EndedBy::Cancel);
+    assert_eq!(outcomes(&turned)[0].1, Outcome::Succeeded);
+    settle().await;
+    assert_eq!(engine.open_calls(), 0, "what ran was told to stop");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_store_to_keep_a_choice_in_the_call_is_not_sent() {
+    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
+    let failing = store.clone();
+    let tools = Tools::new([
+        (
+            "flight_search",
+            script(move |_| {
+                failing.becomes(Health::Down);
+                async { invalid() }
+            }),
+        ),
+        ("flight_search_backup", says("1")),
+    ]);
+    let turned = turn(&engine, &tools, WITH_BACKUP).await;
+    assert_eq!(tools.runs("flight_search_backup"), 0);
+    assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
+}
+
+#[tokio::test(start_paused = true)]
+async fn sf_6_what_tools_say_is_redacted_in_the_trace() {
+    let engine = engine(measured(ToolClass::ReadOnly)).await;
+    const SECRET: &str = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
+    let tools = Tools::new([(
+        "flight_search",
+        script(async |_| {
+            let fault = Fault::new(Source::Http { status: 400 }, format!("bad token {SECRET}"));
+            Err(fault.into())
+        }),
+    )]);
+    let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
+    let text = serde_json::to_string(&story(&engine, &turned).await).unwrap();
+    assert!(text.contains("bad token") && !text.contains(SECRET), "{text}");
+}

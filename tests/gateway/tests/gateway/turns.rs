@@ -72,7 +72,7 @@ fn eh_5_1_eh_6_4_what_fails_is_replaced_or_leaves_its_dependants_out() {
         let expected = [("a", "succeeded"), ("b", "failed"), ("c", "skipped"), ("d", "succeeded")];
         assert_eq!(told, expected.map(|(id, outcome)| (id.to_owned(), outcome.to_owned())), "{said:?}");
         assert_eq!((world.count("draw instead"), world.count("pay c")), (1, 0));
-        assert!(said.text.contains("needs your attention"), "{}", said.text);
+        assert!(said.text.contains("look and pay need your attention"), "{}", said.text);
     });
 }
 

@@ -50,7 +50,7 @@ use crate::policies::Policies;
 use crate::telling::{About, EngineEvent, Listener, Telling, TurnedAway};
 use crate::tool::{AnyTool, Tool};
 use crate::trust_file::{TrustFile, TrustKept};
-use crate::turns::Stories;
+use crate::turns::{self, Stories, Turning};
 
 /// Makes calls safe to make. Cheap to clone; all clones are one engine.
 #[derive(Clone, Debug)]
@@ -79,8 +79,10 @@ pub(crate) struct Inner {
     pauses: Pauses,
     pub(crate) history: History,
     pub(crate) history_kept: Keep,
+    pub(crate) traces_kept: Keep,
     pub(crate) trips: Trips,
     pub(crate) stories: Stories,
+    pub(crate) turning: Turning,
     pub(crate) trust_kept: TrustKept,
     pub(crate) trust_bounds: Bounds,
     gate: Gate,
@@ -628,6 +630,7 @@ pub struct EngineBuilder {
     trust_history: Option<usize>,
     records_in_memory: Option<usize>,
     history: Option<Keep>,
+    traces: Option<Keep>,
 }
 
 impl EngineBuilder {
@@ -690,6 +693,12 @@ impl EngineBuilder {
         self
     }
 
+    /// How much of the traces of turns is kept, counted in their lines. Without it: 200,000, for a day.
+    pub fn traces(mut self, keep: Keep) -> Self {
+        self.traces = Some(keep);
+        self
+    }
+
     /// How many failures the history of trust remembers, for calls without a tenant. Without it: 1000.
     pub fn trust_history(mut self, most: usize) -> Self {
         self.trust_history = Some(most);
@@ -744,7 +753,9 @@ impl EngineBuilder {
             history: History::default(),
             trips: Trips::default(),
             stories: Stories::default(),
+            turning: Turning::default(),
             history_kept: self.history.unwrap_or(history::KEEP),
+            traces_kept: self.traces.unwrap_or(turns::TRACES_KEPT),
             trust_kept: self.trust_kept,
             trust_bounds,
             gate: Gate::of_at_most(self.most_calls.unwrap_or(MOST_CALLS)),

@@ -15,8 +15,9 @@ use steadfast::envelope::CallEnvelope;
 use steadfast::id::{ActorId, Domain, Namespace, TenantId, ToolName, ToolRef};
 use steadfast::policy::Annotations;
 use steadfast::{Answer, Attempt, Opening, RuntimeClock, Sources, Steadfast, call, output};
-use steadfast_api::{Access, AdminToken, Api, Found, Run, Shelf};
+use steadfast_api::{Access, AdminToken, Api};
 use steadfast_executor::Offered;
+use steadfast_executor::{Found, Run, Shelf};
 use steadfast_mcp::http::front::{Holder, Principal, Tokens};
 
 /// The API of an engine that has seen some calls: two that worked, one of them twice, and three that cost a tool its trust.

@@ -25,6 +25,8 @@ mod params;
 mod plan;
 mod read;
 mod result;
+#[cfg(feature = "schema")]
+pub(crate) mod shape;
 #[cfg(test)]
 mod tests;
 pub mod trace;

@@ -29,6 +29,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
+use serde::Serialize;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::Channel;
 use steadfast_core::breaker::State as BreakerState;
@@ -42,24 +43,24 @@ use steadfast_core::envelope::{
 use steadfast_core::id::{Digest, RequestId, ToolCallId, ToolRef, TurnId};
 use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
-use steadfast_core::turn::trace::{Fact, Note, SpanId, ToolFault, TraceId};
+use steadfast_core::turn::trace::{Event as TraceEvent, Fact, Note, SpanId, ToolFault, TraceId};
 use steadfast_core::turn::{
     CallEnd, Choice, Dependants, Event, Facts, Failure, Need, Plan, Repeat, Step, Stop, Submitted, ToolFacts,
     Turn, TurnResult, decide,
 };
-use steadfast_store::StoreError;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use steadfast_store::{Part, StoreError};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
 use crate::approvals::Asker;
-use crate::engine::{CALLS, CallOptions, Called, Canceller, Engine, InTurn};
+use crate::engine::{CALLS, CallOptions, Called, Canceller, Engine, InTurn, Inner};
 use crate::shelf::{Found, Shelf};
 use crate::telling::TurnAbout;
 
 use hold::{Hold, Taken};
-pub(crate) use story::Stories;
 use story::Story;
-pub use story::{TurnHead, TurnStory};
+pub(crate) use story::{KEEP as TRACES_KEPT, Stories};
+pub use story::{TurnHead, TurnStory, TurnsWanted};
 use watch::{Last, Told, Watch, What};
 
 /// Who submits a turn.
@@ -77,14 +78,34 @@ pub struct TurnOptions {
     pub keys_of: KeysOf,
     /// Withdraws the turn: nothing more starts, what runs is told to stop.
     pub withdrawn: CancellationToken,
+    /// Hears of what happens in it, as it happens.
+    pub follower: Option<UnboundedSender<TraceEvent>>,
+}
+
+impl TurnOptions {
+    /// For whoever cannot be asked anything, as most callers of a turn: its name is its own within the conversation.
+    pub fn of(target: Target) -> Self {
+        Self {
+            target,
+            traceparent: None,
+            channel: Channel::Headless,
+            asker: None,
+            keys_of: KeysOf::Conversation,
+            withdrawn: CancellationToken::new(),
+            follower: None,
+        }
+    }
 }
 
 /// What came of a turn.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Turned {
     /// How it ended.
+    #[serde(flatten)]
     pub result: TurnResult,
     /// Its trace.
+    #[serde(rename = "traceId")]
     pub trace: TraceId,
 }
 
@@ -92,8 +113,10 @@ pub struct Turned {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TurnRefused {
-    /// The same turn is under way elsewhere; it may be for so long.
+    /// The same turn is under way; it may be for so long.
     InFlight(Duration),
+    /// As many turns run here as may.
+    Overloaded,
     /// The store cannot say whether any of it has run.
     Store(StoreError),
 }
@@ -104,6 +127,7 @@ impl fmt::Display for TurnRefused {
             Self::InFlight(_) => f.write_str(
                 "the same turn is under way: wait for it, or submit it again later; what it finishes is not run again",
             ),
+            Self::Overloaded => write!(f, "{MOST_TURNS} turns run here already: submit it again in a moment"),
             Self::Store(error) => {
                 write!(f, "the turn was not begun, because nobody can say what of it has run: {error}")
             }
@@ -134,6 +158,9 @@ impl Engine {
     ) -> Result<Turned, TurnRefused> {
         let inner = &self.inner;
         let number = CALLS.fetch_add(1, Ordering::Relaxed);
+        if inner.turning.lock().len() >= MOST_TURNS {
+            return Err(TurnRefused::Overloaded);
+        }
         let facts = self.facts(&plan, &options.target);
         let (hold, submitted) = match plan.turn() {
             None => (None, Submitted::First),
@@ -152,12 +179,13 @@ impl Engine {
         let now = inner.clock.now();
         let (trace, parent) = options.traceparent.as_deref().and_then(traced).unzip();
         let trace = trace.unwrap_or_else(|| own_trace(inner.seed_of(number), now));
-        let story = Story::begin(inner.clone(), plan.clone(), &options.target, trace, parent, now);
+        let story = Story::begin(inner.clone(), plan.clone(), &options, trace, parent, now);
         let mut notes = Vec::new();
         let (turn, steps) = Turn::begin(plan.clone(), &facts.tools, submitted, now, &mut notes);
         let (tell, told) = unbounded_channel();
         let name = plan.turn().cloned();
         let guarded_as = name.clone().or_else(|| TurnId::new(trace.to_string()).ok());
+        let underway = Underway::new(inner.clone(), number, name.clone(), trace, &options);
         let running = Running {
             engine: self.clone(),
             shelf,
@@ -174,26 +202,29 @@ impl Engine {
             tell,
             sent: 0,
         };
-        Ok(Turned { result: running.run(steps, notes, told).await, trace })
+        let result = running.run(steps, notes, told).await;
+        drop(underway);
+        Ok(Turned { result, trace })
     }
 
-    /// The turns that began last, the newest first.
-    pub async fn turns(&self, limit: usize) -> Result<Vec<TurnHead>, StoreError> {
+    /// Withdraws the turns of this name or trace that run here and whose caller may be told so: nothing more of them
+    /// starts, what runs is told to stop. Says how many there were.
+    pub fn withdraw_turn(&self, name: &str, is_theirs: impl Fn(&Target) -> bool) -> usize {
+        let running = self.inner.turning.lock();
+        let named = running.values().filter(|turn| turn.is_called(name) && is_theirs(&turn.target));
+        named.inspect(|turn| turn.withdrawn.cancel()).count()
+    }
+
+    /// The turns that are wanted, those first that began last.
+    pub async fn turns(&self, wanted: &TurnsWanted) -> Result<Part<TurnHead>, StoreError> {
         self.inner.write_stories_now().await;
-        story::heads(&*self.inner.store, limit).await
+        wanted.read(&*self.inner.store).await
     }
 
     /// What is kept of a turn, by its trace or by the name that its plan gave it; the newest of that name.
     pub async fn story(&self, name: &str) -> Result<Option<TurnStory>, StoreError> {
-        let fits = |head: &TurnHead| {
-            head.turn_id.as_ref().is_some_and(|turn| turn.as_str() == name)
-                || TraceId::from_hex(name) == Some(head.trace_id)
-        };
-        let found = self.turns(MOST_HEADS).await?.into_iter().find(fits);
-        match found {
-            Some(head) => story::story(&*self.inner.store, head).await.map(Some),
-            None => Ok(None),
-        }
+        self.inner.write_stories_now().await;
+        TurnStory::read(&*self.inner.store, name).await
     }
 
     /// What the machine has to know about the tools of a plan.
@@ -219,8 +250,8 @@ impl Engine {
     }
 }
 
-/// The most turns that are looked through for one.
-const MOST_HEADS: usize = 10_000;
+/// The most turns at once; further ones are refused at once. Each may hold 64 MiB of what its calls gave.
+const MOST_TURNS: usize = 256;
 /// What is chosen in a turn is kept for at least so long.
 const LASTS: Duration = Duration::from_secs(24 * 3600);
 
@@ -247,6 +278,51 @@ const fn repeat(class: ToolClass) -> Repeat {
     }
 }
 
+/// The turns that run here, by their numbers.
+pub(crate) type Turning = Mutex<BTreeMap<u64, Withdrawable>>;
+
+/// A turn that can be withdrawn by others than its caller.
+#[derive(Debug)]
+pub(crate) struct Withdrawable {
+    name: Option<TurnId>,
+    trace: TraceId,
+    target: Target,
+    withdrawn: CancellationToken,
+}
+
+impl Withdrawable {
+    fn is_called(&self, name: &str) -> bool {
+        self.name.as_ref().is_some_and(|turn| turn.as_str() == name)
+            || TraceId::from_hex(name) == Some(self.trace)
+    }
+}
+
+/// A turn is among those that run, until this is dropped.
+struct Underway {
+    inner: Arc<Inner>,
+    number: u64,
+}
+
+impl Underway {
+    fn new(
+        inner: Arc<Inner>,
+        number: u64,
+        name: Option<TurnId>,
+        trace: TraceId,
+        options: &TurnOptions,
+    ) -> Self {
+        let (target, withdrawn) = (options.target.clone(), options.withdrawn.clone());
+        inner.turning.lock().insert(number, Withdrawable { name, trace, target, withdrawn });
+        Self { inner, number }
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.inner.turning.lock().remove(&self.number);
+    }
+}
+
 /// A turn that runs.
 struct Running {
     engine: Engine,
@@ -263,7 +339,7 @@ struct Running {
     classes: BTreeMap<ToolRef, ToolClass>,
     going: FuturesUnordered<Going>,
     stops: BTreeMap<ToolCallId, Arc<Mutex<Option<Canceller>>>>,
-    tell: tokio::sync::mpsc::UnboundedSender<Told>,
+    tell: UnboundedSender<Told>,
     /// Calls that were sent, alternatives included.
     sent: u64,
 }
@@ -409,6 +485,9 @@ impl Running {
         let target = Target { turn_id: self.guarded_as.clone(), ..self.options.target.clone() };
         let Some(mut envelope) = envelope(&tool, arguments, target) else { return };
         if let Ok(request) = RequestId::new(format!("{}.{}", self.trace, self.sent)) {
+            if let Some(story) = &mut self.story {
+                story.sent(&id, &request, self.engine.now());
+            }
             envelope.request_id = request;
         }
         // No attempt starts when the turn is over.

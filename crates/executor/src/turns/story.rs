@@ -1,7 +1,7 @@
 //! The trace of a turn while it is written, and what is kept of it.
 //!
-//! Each event and each span becomes an entry of the journal as soon as it is complete, so that a turn can be followed while
-//! it runs, and what a crash leaves behind is the beginning of the story.
+//! Each event becomes an entry of the journal when it happens, each span when it begins and when it ends, so that a turn can
+//! be followed while it runs, and what a crash leaves behind is the beginning of the story.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,15 +10,17 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
-use steadfast_core::envelope::Target;
-use steadfast_core::id::{ActorId, Digest, SessionKey, TenantId, ToolCallId, TurnId};
+use steadfast_core::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, TurnId};
 use steadfast_core::redact;
 use steadfast_core::turn::trace::{Event, Fact, Note, Span, SpanId, Trace, TraceId};
 use steadfast_core::turn::{Plan, Strategy, TurnResult, TurnStatus};
-use steadfast_store::{Entry, Journal, Keep, Query, Store, StoreError};
+use steadfast_store::{Entry, Journal, Keep, Part, Position, Query, Store, StoreError, look_through};
 use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::engine::Inner;
+
+use super::TurnOptions;
 
 /// How much is kept, unless it is set.
 pub(crate) const KEEP: Keep = Keep { most: 200_000, age: Duration::from_secs(24 * 3600) };
@@ -28,8 +30,13 @@ const GATHER: Duration = Duration::from_millis(5);
 const WAITING: usize = 65_536;
 /// The most that is written at once.
 const BATCH: usize = 256;
-/// What the heads of all turns are filed under.
+/// What the heads of all turns are filed under, as they were when the turns began. How one ended is filed under its own
+/// [`ending`], and found from there.
 const HEADS: &str = "turns";
+/// The most that is read of one trace: one turn as long as it can be, or several that share it.
+const MOST_LINES: usize = 4 * Trace::DEFAULT_LIMIT;
+/// How many heads are looked through at once.
+const LOOKED_THROUGH: usize = 20_000;
 
 /// A turn in short.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +88,8 @@ pub struct TurnStory {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
+    /// A turn began.
+    Head(TurnHead),
     Span(Span),
     Event(Box<Event>),
 }
@@ -89,7 +98,8 @@ enum Line {
 pub(super) struct Story {
     inner: Arc<Inner>,
     plan: Arc<Plan>,
-    pub(super) head: TurnHead,
+    head: TurnHead,
+    follower: Option<UnboundedSender<Event>>,
     trace: Trace,
     root: SpanId,
     open: BTreeMap<ToolCallId, Span>,
@@ -101,11 +111,12 @@ impl Story {
     pub(super) fn begin(
         inner: Arc<Inner>,
         plan: Arc<Plan>,
-        target: &Target,
+        options: &TurnOptions,
         trace_id: TraceId,
         parent: Option<SpanId>,
         now: Timestamp,
     ) -> Self {
+        let target = &options.target;
         let head = TurnHead {
             trace_id,
             turn_id: plan.turn().cloned(),
@@ -128,12 +139,17 @@ impl Story {
             name,
             call_id: None,
             depends_on: Vec::new(),
+            request_id: None,
             started_at: now,
             ended_at: None,
         };
-        let _ = trace.start_span(span);
-        let story = Self { inner, plan, head, trace, root, open: BTreeMap::new(), spans: 0, written: 0 };
-        story.keep_head();
+        let _ = trace.start_span(span.clone());
+        let follower = options.follower.clone();
+        let story =
+            Self { inner, plan, head, follower, trace, root, open: BTreeMap::new(), spans: 0, written: 0 };
+        story.keep_head(HEADS.into(), now);
+        story.keep(&Line::Head(story.head.clone()), now);
+        story.keep(&Line::Span(span), now);
         story
     }
 
@@ -141,6 +157,14 @@ impl Story {
     pub(super) fn traceparent(&self, call: &ToolCallId) -> String {
         let span = self.open.get(call).map_or(self.root, |span| span.span_id);
         format!("00-{}-{span}-01", self.head.trace_id)
+    }
+
+    /// The call was sent under this request.
+    pub(super) fn sent(&mut self, call: &ToolCallId, request: &RequestId, now: Timestamp) {
+        let Some(span) = self.open.get_mut(call) else { return };
+        span.request_id = Some(request.clone());
+        let begun = Line::Span(span.clone());
+        self.keep(&begun, now);
     }
 
     /// Writes something down.
@@ -173,7 +197,7 @@ impl Story {
         self.head.status = Some(result.status);
         self.head.summary = Some(redact::text(&result.summary).into_owned());
         self.head.escalated = result.escalated;
-        self.keep_head();
+        self.keep_head(ending(&self.head), now);
     }
 
     fn start(&mut self, call: &ToolCallId, name: String, at: Timestamp) {
@@ -189,6 +213,7 @@ impl Story {
             name,
             call_id: Some(call.clone()),
             depends_on,
+            request_id: None,
             started_at: at,
             ended_at: None,
         };
@@ -208,6 +233,10 @@ impl Story {
         self.written += new.len();
         for event in new {
             let at = event.timestamp;
+            if let Some(follower) = &self.follower {
+                // Who went away does not want to know.
+                let _ = follower.send(event.clone());
+            }
             self.keep(&Line::Event(Box::new(event)), at);
         }
     }
@@ -218,10 +247,9 @@ impl Story {
         self.inner.stories.add(Entry { at, subject, body: body.into() });
     }
 
-    fn keep_head(&self) {
+    fn keep_head(&self, subject: Arc<str>, at: Timestamp) {
         let Ok(body) = serde_json::to_string(&self.head) else { return };
-        let at = self.head.ended_at_ms.unwrap_or(self.head.started_at_ms);
-        self.inner.stories.add(Entry { at, subject: HEADS.into(), body: body.into() });
+        self.inner.stories.add(Entry { at, subject, body: body.into() });
     }
 }
 
@@ -283,48 +311,106 @@ impl Inner {
     pub(crate) async fn write_stories_now(&self) {
         let lines = std::mem::take(&mut *self.stories.waiting.lock());
         for batch in lines.chunks(BATCH) {
-            if let Err(error) = self.store.append(Journal::Traces, batch, KEEP).await {
+            if let Err(error) = self.store.append(Journal::Traces, batch, self.traces_kept).await {
                 self.store_trouble(&*self.store, &error);
             }
         }
     }
 }
 
-/// The turns that began last, the newest first; of one tenant, or of all.
-pub(super) async fn heads(store: &dyn Store, limit: usize) -> Result<Vec<TurnHead>, StoreError> {
-    // Each has one when it begins and one when it ends.
-    let newest = Query::newest(Journal::Traces, limit.saturating_mul(2));
-    let query = Query { subject: Some(HEADS.into()), ..newest };
-    let mut heads: Vec<TurnHead> = Vec::new();
-    for (_, entry) in store.entries(&query).await? {
+/// What is asked for of the turns that are kept.
+#[derive(Clone, Debug, Default)]
+pub struct TurnsWanted {
+    /// Of this tenant.
+    pub tenant: Option<TenantId>,
+    /// Of this conversation.
+    pub session: Option<SessionKey>,
+    /// Under this name.
+    pub turn: Option<TurnId>,
+    /// That began behind this place: the last one of the page before.
+    pub behind: Option<Position>,
+    /// The most.
+    pub limit: usize,
+}
+
+impl TurnsWanted {
+    /// Those that a store has, those first that began last.
+    pub async fn read(&self, store: &dyn Store) -> Result<Part<TurnHead>, StoreError> {
+        let newest = Query::newest(Journal::Traces, self.limit);
+        let query = Query { subject: Some(HEADS.into()), behind: self.behind, ..newest };
         // One that a newer version wrote is not ours to read.
-        let Ok(head) = serde_json::from_str::<TurnHead>(&entry.body) else { continue };
-        if !heads.iter().any(|known| is_same(known, &head)) {
-            heads.push(head);
+        let read = |entry: &Entry| serde_json::from_str(&entry.body).ok().filter(|head| self.fits(head));
+        let Part { found, next } = look_through(store, &query, LOOKED_THROUGH, read).await?;
+        Ok(Part { found: as_ended(store, found).await?, next })
+    }
+
+    fn fits(&self, head: &TurnHead) -> bool {
+        fn fits<T: PartialEq>(wanted: Option<&T>, found: Option<&T>) -> bool {
+            wanted.is_none() || wanted == found
+        }
+        fits(self.tenant.as_ref(), head.tenant.as_ref())
+            && fits(self.session.as_ref(), Some(&head.session))
+            && fits(self.turn.as_ref(), head.turn_id.as_ref())
+    }
+}
+
+impl TurnStory {
+    /// What a store has of a turn, by its trace or by the name that its plan gave it; the newest of that name. Of several
+    /// submissions under one trace it is all of it, and the head is that of the last one.
+    pub async fn read(store: &dyn Store, name: &str) -> Result<Option<Self>, StoreError> {
+        if let Some(trace) = TraceId::from_hex(name)
+            && let Some(story) = traced(store, trace).await?
+        {
+            return Ok(Some(story));
+        }
+        let Ok(turn) = TurnId::new(name) else { return Ok(None) };
+        let mut wanted = TurnsWanted { turn: Some(turn), limit: 1, ..TurnsWanted::default() };
+        loop {
+            let Part { found, next } = wanted.read(store).await?;
+            match (found.into_iter().next(), next) {
+                (Some(head), _) => return traced(store, head.trace_id).await,
+                (None, None) => return Ok(None),
+                (None, behind) => wanted.behind = behind,
+            }
         }
     }
-    heads.sort_by_key(|head| std::cmp::Reverse(head.started_at_ms));
-    heads.truncate(limit);
+}
+
+async fn traced(store: &dyn Store, trace: TraceId) -> Result<Option<TurnStory>, StoreError> {
+    let newest = Query::newest(Journal::Traces, MOST_LINES);
+    let query = Query { subject: Some(trace.to_string().into()), ..newest };
+    let (mut heads, mut spans, mut events) = (Vec::new(), BTreeMap::new(), Vec::new());
+    for (_, entry) in store.entries(&query).await? {
+        match serde_json::from_str(&entry.body) {
+            Ok(Line::Head(head)) if heads.is_empty() => heads.push(head),
+            // As it was last written.
+            Ok(Line::Span(span)) => {
+                spans.entry(span.span_id).or_insert(span);
+            }
+            Ok(Line::Event(event)) => events.push(*event),
+            Ok(Line::Head(_)) | Err(_) => {}
+        }
+    }
+    let mut spans: Vec<Span> = spans.into_values().collect();
+    spans.sort_by_key(|span| (span.started_at, span.parent_span_id.is_some()));
+    events.sort_by_key(|event: &Event| (event.timestamp, event.sequence));
+    let turn = as_ended(store, heads).await?.pop();
+    Ok(turn.map(|turn| TurnStory { turn, spans, events }))
+}
+
+/// The same turns, as they ended; those that run, or whose process is gone, as they began.
+async fn as_ended(store: &dyn Store, begun: Vec<TurnHead>) -> Result<Vec<TurnHead>, StoreError> {
+    let mut heads = Vec::with_capacity(begun.len());
+    for head in begun {
+        let query = Query { subject: Some(ending(&head)), ..Query::newest(Journal::Traces, 1) };
+        let ended = store.entries(&query).await?.pop();
+        let ended = ended.and_then(|(_, entry)| serde_json::from_str(&entry.body).ok());
+        heads.push(ended.unwrap_or(head));
+    }
     Ok(heads)
 }
 
-fn is_same(one: &TurnHead, other: &TurnHead) -> bool {
-    (one.trace_id, one.started_at_ms) == (other.trace_id, other.started_at_ms)
-}
-
-/// What is kept of a turn; of several submissions under one trace, all of it.
-pub(super) async fn story(store: &dyn Store, turn: TurnHead) -> Result<TurnStory, StoreError> {
-    let newest = Query::newest(Journal::Traces, 4 * Trace::DEFAULT_LIMIT);
-    let query = Query { subject: Some(turn.trace_id.to_string().into()), ..newest };
-    let (mut spans, mut events) = (Vec::new(), Vec::new());
-    for (_, entry) in store.entries(&query).await? {
-        match serde_json::from_str(&entry.body) {
-            Ok(Line::Span(span)) => spans.push(span),
-            Ok(Line::Event(event)) => events.push(*event),
-            Err(_) => {}
-        }
-    }
-    spans.sort_by_key(|span: &Span| (span.started_at, span.parent_span_id.is_some()));
-    events.sort_by_key(|event: &Event| (event.timestamp, event.sequence));
-    Ok(TurnStory { turn, spans, events })
+/// What the end of this submission is filed under.
+fn ending(head: &TurnHead) -> Arc<str> {
+    format!("{} {}", head.trace_id, head.started_at_ms.as_millis()).into()
 }

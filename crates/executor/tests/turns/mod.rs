@@ -101,14 +101,7 @@ fn plan(text: &str) -> Arc<Plan> {
 }
 
 fn options() -> TurnOptions {
-    TurnOptions {
-        target: pay(1, None).target,
-        traceparent: None,
-        channel: Channel::Headless,
-        asker: None,
-        keys_of: KeysOf::Conversation,
-        withdrawn: CancellationToken::new(),
-    }
+    TurnOptions::of(pay(1, None).target)
 }
 
 /// The profile by which the requirements of errors are measured, with as much time for retries as they need.

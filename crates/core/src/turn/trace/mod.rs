@@ -13,7 +13,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
-use crate::id::{ToolCallId, TurnId};
+use crate::id::{RequestId, ToolCallId, TurnId};
 
 use super::clip;
 
@@ -42,6 +42,9 @@ pub struct Span {
     /// The calls that it waited for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<ToolCallId>,
+    /// The request under which the call is in the history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<RequestId>,
     /// When it began.
     #[serde(with = "iso")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
@@ -262,6 +265,7 @@ mod tests {
             name: "flight_search".into(),
             call_id: None,
             depends_on: Vec::new(),
+            request_id: None,
             started_at: NOW,
             ended_at: None,
         }

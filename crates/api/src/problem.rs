@@ -32,7 +32,7 @@ pub struct ProblemBody {
     /// What is wrong and what to do, for people.
     pub message: String,
     /// Everything that is wrong with a plan, each with its place.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mistakes: Vec<Mistake>,
 }
 

@@ -169,6 +169,9 @@ fn template(path: &str) -> String {
     let parts: Vec<_> = path.split('?').next().unwrap().split('/').collect();
     match &parts[..] {
         ["", "v1", "calls", _, deed] => format!("/v1/calls/{{id}}/{deed}"),
+        ["", "v1", "turns", _, "cancel"] => "/v1/turns/{id}/cancel".to_owned(),
+        ["", "v1", "traces", _] => "/v1/traces/{id}".to_owned(),
+        ["", "v1", "history", _] => "/v1/history/{id}".to_owned(),
         ["", "v1", "tools", _, "score"] => "/v1/tools/{name}/score".to_owned(),
         ["", "v1", "approvals", _] => "/v1/approvals/{id}".to_owned(),
         ["", "v1", "breakers", _] => "/v1/breakers/{key}".to_owned(),

@@ -61,7 +61,7 @@ macro_rules! hex_ids {
                 stringify!($name).into()
             }
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                schemars::json_schema!({ "type": "string", "pattern": concat!("^[0-9a-f]{", stringify!($bytes), "}{2}$") })
+                schemars::json_schema!({ "type": "string", "pattern": concat!("^([0-9a-f]{", stringify!($bytes), "}){2}$") })
             }
         }
     )*};

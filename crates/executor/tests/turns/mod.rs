@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use steadfast_core::call::KeysOf;
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
 use steadfast_core::turn::trace::{Event, EventType, Fact, Note};
 use steadfast_core::turn::{EndedBy, Limits, Outcome, Plan, Strategy, TurnStatus};
 use steadfast_executor::{
     BreakerKey, Found, Shelf, Steer, TurnAbout, TurnOptions, TurnRefused, TurnStory, Turned,
 };
-use tokio_util::sync::CancellationToken;
 
 use super::*;
 

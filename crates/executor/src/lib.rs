@@ -89,7 +89,7 @@ pub use recent::{CallEnd, CallStep, CallTrace, Minute, Recent, Series, Tally, To
 pub use seen::{Counted, Offered, ToolScore, ToolView};
 pub use shelf::{Found, Run, Shelf, Shelves};
 pub use standing::is_named;
-pub use telling::{About, EngineEvent, Listener, Outside, TurnAbout, TurnedAway};
+pub use telling::{About, EngineEvent, Listener, Outside, TurnAbout, TurnSpan, TurnedAway};
 pub use tool::{Answer, Attempt, NotDone, Tool, ToolFault};
 pub use trust_file::{TrustFile, TrustKept};
 pub use turns::{TurnHead, TurnOptions, TurnRefused, TurnStory, Turned, TurnsWanted};

@@ -65,8 +65,8 @@ pub use steadfast_executor::{
     Deed, Done, Drained, Engine, EngineEvent, Found, GuardView, HookFuture, Hooks, HostError,
     InvalidBreakerKey, Listener, NotDone, Offered, Order, Outside, Pulse, Reach, Run, RuntimeClock, Shelf,
     Shelves, SignsOfLife, Steer, Steered, StoppedSession, Surface, Tenants, Ticket, Tool, ToolFault,
-    ToolInfo, ToolScore, ToolView, Trip, TurnAbout, TurnHead, TurnOptions, TurnRefused, TurnStory, Turned,
-    TurnedAway, TurnsWanted,
+    ToolInfo, ToolScore, ToolView, Trip, TurnAbout, TurnHead, TurnOptions, TurnRefused, TurnSpan, TurnStory,
+    Turned, TurnedAway, TurnsWanted,
 };
 pub use steadfast_store::{Flush, MemoryOptions, MemoryStore, Page, Selection, Store, StoreError};
 pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};

@@ -195,6 +195,11 @@ impl Plan {
         &self.calls
     }
 
+    /// The call of this id.
+    pub fn call(&self, id: &ToolCallId) -> Option<&PlannedCall> {
+        self.calls.get(self.position(id)?)
+    }
+
     /// The tools that the plan may call, alternatives included; each once.
     pub fn tools(&self) -> BTreeSet<&ToolRef> {
         self.calls.iter().flat_map(PlannedCall::tools).collect()

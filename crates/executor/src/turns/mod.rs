@@ -177,9 +177,10 @@ impl Engine {
             }
         };
         let now = inner.clock.now();
-        let (trace, parent) = options.traceparent.as_deref().and_then(traced).unzip();
-        let trace = trace.unwrap_or_else(|| own_trace(inner.seed_of(number), now));
-        let story = Story::begin(inner.clone(), plan.clone(), &options, trace, parent, now);
+        let caller = options.traceparent.as_deref().and_then(Caller::read);
+        let seed = inner.seed_of(number);
+        let trace = caller.map_or_else(|| own_trace(seed, now), |caller| caller.trace);
+        let story = Story::begin(inner.clone(), plan.clone(), &options, trace, caller, seed, now);
         let mut notes = Vec::new();
         let (turn, steps) = Turn::begin(plan.clone(), &facts.tools, submitted, now, &mut notes);
         let (tell, told) = unbounded_channel();
@@ -378,7 +379,7 @@ impl Running {
             self.record(&mut notes);
             if let Some(result) = self.take(steps, &mut notes).await {
                 self.record(&mut notes);
-                if let Some(story) = self.story.take() {
+                if let Some(mut story) = self.story.take() {
                     story.close(&result);
                 }
                 if let Some(hold) = self.held.hold.take()
@@ -671,10 +672,23 @@ fn unkept(error: &StoreError) -> Failure {
     }
 }
 
-/// The trace and the span that a `traceparent` names.
-fn traced(traceparent: &str) -> Option<(TraceId, SpanId)> {
-    let mut parts = traceparent.split('-').skip(1);
-    Some((TraceId::from_hex(parts.next()?)?, SpanId::from_hex(parts.next()?)?))
+/// Who submits a turn, as its `traceparent` says it.
+#[derive(Clone, Copy)]
+struct Caller {
+    trace: TraceId,
+    span: SpanId,
+    /// Whether spans are wanted.
+    sampled: bool,
+}
+
+impl Caller {
+    /// What cannot be read is none.
+    fn read(traceparent: &str) -> Option<Self> {
+        let mut parts = traceparent.split('-').skip(1);
+        let (trace, span) = (TraceId::from_hex(parts.next()?)?, SpanId::from_hex(parts.next()?)?);
+        let flags = u8::from_str_radix(parts.next()?, 16).ok()?;
+        Some(Self { trace, span, sampled: flags & 1 == 1 })
+    }
 }
 
 /// A trace of our own, unlike all others.

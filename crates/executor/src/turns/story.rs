@@ -10,7 +10,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
-use steadfast_core::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, TurnId};
+use steadfast_core::code::Code;
+use steadfast_core::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId};
 use steadfast_core::redact;
 use steadfast_core::turn::trace::{Event, Fact, Note, Span, SpanId, Trace, TraceId};
 use steadfast_core::turn::{Plan, Strategy, TurnResult, TurnStatus};
@@ -19,8 +20,9 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::engine::Inner;
+use crate::telling::TurnSpan;
 
-use super::TurnOptions;
+use super::{Caller, TurnOptions};
 
 /// How much is kept, unless it is set.
 pub(crate) const KEEP: Keep = Keep { most: 200_000, age: Duration::from_secs(24 * 3600) };
@@ -102,9 +104,23 @@ pub(super) struct Story {
     follower: Option<UnboundedSender<Event>>,
     trace: Trace,
     root: SpanId,
-    open: BTreeMap<ToolCallId, Span>,
+    open: BTreeMap<ToolCallId, Open>,
     spans: u64,
     written: usize,
+    /// What the ids of its spans are drawn from.
+    seed: u64,
+    /// Whether its caller wants spans of it.
+    sampled: bool,
+}
+
+/// The span of a call while a tool is at work for it.
+struct Open {
+    span: Span,
+    tool: ToolRef,
+    /// How many events there were before it.
+    before: usize,
+    /// How the last attempt failed.
+    failed: Option<Code>,
 }
 
 impl Story {
@@ -113,7 +129,8 @@ impl Story {
         plan: Arc<Plan>,
         options: &TurnOptions,
         trace_id: TraceId,
-        parent: Option<SpanId>,
+        caller: Option<Caller>,
+        seed: u64,
         now: Timestamp,
     ) -> Self {
         let target = &options.target;
@@ -131,11 +148,11 @@ impl Story {
             escalated: false,
         };
         let mut trace = Trace::start(trace_id, plan.turn().cloned(), Trace::DEFAULT_LIMIT, now);
-        let root = span_id(trace_id, now, 0);
+        let root = span_id(seed, now, 0);
         let name = plan.turn().map_or_else(|| "turn".to_owned(), |turn| format!("turn {turn}"));
         let span = Span {
             span_id: root,
-            parent_span_id: parent,
+            parent_span_id: caller.map(|caller| caller.span),
             name,
             call_id: None,
             depends_on: Vec::new(),
@@ -145,8 +162,20 @@ impl Story {
         };
         let _ = trace.start_span(span.clone());
         let follower = options.follower.clone();
-        let story =
-            Self { inner, plan, head, follower, trace, root, open: BTreeMap::new(), spans: 0, written: 0 };
+        let sampled = caller.is_none_or(|caller| caller.sampled);
+        let story = Self {
+            inner,
+            plan,
+            head,
+            follower,
+            trace,
+            root,
+            open: BTreeMap::new(),
+            spans: 0,
+            written: 0,
+            seed,
+            sampled,
+        };
         story.keep_head(HEADS.into(), now);
         story.keep(&Line::Head(story.head.clone()), now);
         story.keep(&Line::Span(span), now);
@@ -155,27 +184,31 @@ impl Story {
 
     /// The `traceparent` of the span that a call has; that of the turn before it has one.
     pub(super) fn traceparent(&self, call: &ToolCallId) -> String {
-        let span = self.open.get(call).map_or(self.root, |span| span.span_id);
-        format!("00-{}-{span}-01", self.head.trace_id)
+        let span = self.open.get(call).map_or(self.root, |open| open.span.span_id);
+        format!("00-{}-{span}-{:02x}", self.head.trace_id, u8::from(self.sampled))
     }
 
     /// The call was sent under this request.
     pub(super) fn sent(&mut self, call: &ToolCallId, request: &RequestId, now: Timestamp) {
-        let Some(span) = self.open.get_mut(call) else { return };
-        span.request_id = Some(request.clone());
-        let begun = Line::Span(span.clone());
+        let Some(open) = self.open.get_mut(call) else { return };
+        open.span.request_id = Some(request.clone());
+        let begun = Line::Span(open.span.clone());
         self.keep(&begun, now);
     }
 
     /// Writes something down.
     pub(super) fn note(&mut self, note: &Note) {
-        let note = &shown(note);
+        let note = &note.redacted();
         if let (Fact::ToolStarted, Some(call), Some(tool)) = (&note.fact, &note.call, &note.tool) {
-            self.start(call, tool.to_string(), note.at);
+            self.start(call, tool, note.at);
         }
-        let open = note.call.as_ref().and_then(|call| self.open.get(call)).map(|span| span.span_id);
+        let open = note.call.as_ref().and_then(|call| self.open.get_mut(call));
+        let span = open.map(|open| {
+            failed(&mut open.failed, &note.fact);
+            open.span.span_id
+        });
         // A trace that takes no more of a span is full; what is left out is counted there.
-        let _ = self.trace.record(note, open.or(Some(self.root)));
+        let _ = self.trace.record(note, span.or(Some(self.root)));
         if let (true, Some(call)) = (ends_a_span(&note.fact), &note.call) {
             self.end(call, note.at);
         }
@@ -183,34 +216,34 @@ impl Story {
     }
 
     /// The turn is over.
-    pub(super) fn close(mut self, result: &TurnResult) {
+    pub(super) fn close(&mut self, result: &TurnResult) {
         let now = result.ended_at_ms;
         for call in self.open.keys().cloned().collect::<Vec<_>>() {
             self.end(&call, now);
         }
         self.trace.close(now);
-        let root = self.trace.spans().find(|span| span.span_id == self.root).cloned();
-        if let Some(root) = root {
-            self.keep(&Line::Span(root), now);
-        }
         self.head.ended_at_ms = Some(now);
         self.head.status = Some(result.status);
         self.head.summary = Some(redact::text(&result.summary).into_owned());
         self.head.escalated = result.escalated;
+        if let Some(root) = self.root() {
+            self.keep(&Line::Span(root.clone()), now);
+            self.tell_turn(root);
+        }
         self.keep_head(ending(&self.head), now);
     }
 
-    fn start(&mut self, call: &ToolCallId, name: String, at: Timestamp) {
+    fn start(&mut self, call: &ToolCallId, tool: &ToolRef, at: Timestamp) {
         self.end(call, at);
         self.spans += 1;
-        let planned = self.plan.calls().iter().find(|planned| planned.id == *call);
+        let planned = self.plan.call(call);
         let depends_on = planned.map_or_else(Vec::new, |planned| {
             planned.depends_on.iter().map(|dependency| dependency.on.clone()).collect()
         });
         let span = Span {
-            span_id: span_id(self.head.trace_id, self.head.started_at_ms, self.spans),
+            span_id: span_id(self.seed, self.head.started_at_ms, self.spans),
             parent_span_id: Some(self.root),
-            name,
+            name: tool.to_string(),
             call_id: Some(call.clone()),
             depends_on,
             request_id: None,
@@ -218,14 +251,42 @@ impl Story {
             ended_at: None,
         };
         let _ = self.trace.start_span(span.clone());
-        self.open.insert(call.clone(), span);
+        let before = self.trace.events().len();
+        self.open.insert(call.clone(), Open { span, tool: tool.clone(), before, failed: None });
     }
 
     fn end(&mut self, call: &ToolCallId, at: Timestamp) {
-        let Some(mut span) = self.open.remove(call) else { return };
-        let _ = self.trace.end_span(span.span_id, at);
-        span.ended_at = Some(at);
-        self.keep(&Line::Span(span), at);
+        let Some(mut open) = self.open.remove(call) else { return };
+        let _ = self.trace.end_span(open.span.span_id, at);
+        open.span.ended_at = Some(at);
+        self.keep(&Line::Span(open.span.clone()), at);
+        self.tell_call(&open);
+    }
+
+    fn root(&self) -> Option<&Span> {
+        self.trace.spans().find(|span| span.span_id == self.root)
+    }
+
+    fn tell_call(&self, open: &Open) {
+        let span = TurnSpan {
+            span: &open.span,
+            tool: Some(&open.tool),
+            failed: open.failed,
+            sampled: self.sampled,
+            since: self.trace.events().get(open.before..).unwrap_or_default(),
+        };
+        self.inner.telling.turn_span(&self.head, &span);
+    }
+
+    fn tell_turn(&self, root: &Span) {
+        let span = TurnSpan {
+            span: root,
+            tool: None,
+            failed: None,
+            sampled: self.sampled,
+            since: self.trace.events(),
+        };
+        self.inner.telling.turn_span(&self.head, &span);
     }
 
     fn write_events(&mut self) {
@@ -253,13 +314,33 @@ impl Story {
     }
 }
 
-/// A note as others may see it: what tools say may hold secrets.
-fn shown(note: &Note) -> Note {
-    let mut note = note.clone();
-    if let Fact::ToolError(fault) | Fact::ToolTimeout { fault, .. } = &mut note.fact {
-        fault.error = redact::text(&fault.error).into_owned();
+/// Who listens hears of the turn also when nobody waits for it any more: what its calls do belongs to it. In the store it
+/// stays open, as if its process were gone.
+impl Drop for Story {
+    fn drop(&mut self) {
+        if self.head.ended_at_ms.is_some() {
+            return;
+        }
+        let now = Some(self.inner.clock.now());
+        for mut open in std::mem::take(&mut self.open).into_values() {
+            open.span.ended_at = now;
+            self.tell_call(&open);
+        }
+        if let Some(root) = self.root() {
+            self.tell_turn(&Span { ended_at: now, ..root.clone() });
+        }
     }
-    note
+}
+
+/// How a call failed, as far as this says something about it.
+fn failed(failed: &mut Option<Code>, fact: &Fact) {
+    if let Fact::ToolError(fault) | Fact::ToolTimeout { fault, .. } = fact {
+        *failed = Some(fault.code);
+    } else if let Fact::ToolRetry { .. } | Fact::ToolSucceeded { .. } | Fact::ToolLeftRunning = fact {
+        *failed = None;
+    } else if let Fact::ToolCancelled = fact {
+        *failed = Some(Code::Cancelled);
+    }
 }
 
 /// Whether the stretch of time in which a tool was at work for a call is over.
@@ -268,9 +349,9 @@ fn ends_a_span(fact: &Fact) -> bool {
         || matches!(fact, Fact::Decision { strategy, .. } if *strategy != Strategy::Retry)
 }
 
-/// The spans of one submission, by their numbers: unlike those of every other.
-fn span_id(trace: TraceId, started: Timestamp, number: u64) -> SpanId {
-    let digest = Digest::of(format!("{trace} {} {number}", started.as_millis()).as_bytes());
+/// The spans of one submission, by their numbers: unlike those of every other, also of one that belongs to the same trace.
+fn span_id(seed: u64, started: Timestamp, number: u64) -> SpanId {
+    let digest = Digest::of(format!("span {seed} {} {number}", started.as_millis()).as_bytes());
     let [a, b, c, d, e, f, g, h, ..] = *digest.as_bytes();
     SpanId::from_bytes([a, b, c, d, e, f, g, h | 1])
 }

@@ -16,6 +16,11 @@ macro_rules! hex_ids {
                 Self(bytes)
             }
 
+            /// The id for whoever has a type of its own for it.
+            pub const fn to_bytes(self) -> [u8; $bytes] {
+                self.0
+            }
+
             /// Reads lowercase hex; all zeros are not an id.
             pub fn from_hex(text: &str) -> Option<Self> {
                 let mut bytes = [0_u8; $bytes];

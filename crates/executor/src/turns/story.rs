@@ -46,6 +46,8 @@ const LOOKED_THROUGH: usize = 20_000;
 pub struct TurnHead {
     /// Its trace.
     pub trace_id: TraceId,
+    /// Its own span, that of no other submission.
+    pub span_id: SpanId,
     /// The name that its plan gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_id: Option<TurnId>,
@@ -134,8 +136,10 @@ impl Story {
         now: Timestamp,
     ) -> Self {
         let target = &options.target;
+        let root = span_id(seed, now, 0);
         let head = TurnHead {
             trace_id,
+            span_id: root,
             turn_id: plan.turn().cloned(),
             tenant: target.tenant_id.clone(),
             session: target.session_key.clone(),
@@ -148,7 +152,6 @@ impl Story {
             escalated: false,
         };
         let mut trace = Trace::start(trace_id, plan.turn().cloned(), Trace::DEFAULT_LIMIT, now);
-        let root = span_id(seed, now, 0);
         let name = plan.turn().map_or_else(|| "turn".to_owned(), |turn| format!("turn {turn}"));
         let span = Span {
             span_id: root,
@@ -493,5 +496,5 @@ async fn as_ended(store: &dyn Store, begun: Vec<TurnHead>) -> Result<Vec<TurnHea
 
 /// What the end of this submission is filed under.
 fn ending(head: &TurnHead) -> Arc<str> {
-    format!("{} {}", head.trace_id, head.started_at_ms.as_millis()).into()
+    format!("{} {}", head.trace_id, head.span_id).into()
 }

@@ -131,6 +131,8 @@ pub struct CallOptions {
     pub listener: Option<Arc<dyn Listener>>,
     /// Whether the call belongs to a turn that may be submitted again.
     pub in_turn: InTurn,
+    /// From when on no attempt starts. One that runs then is left alone.
+    pub start_by: Option<Timestamp>,
 }
 
 /// Whether a call belongs to a turn that may be submitted again.
@@ -157,6 +159,7 @@ impl Default for CallOptions {
             trace: None,
             listener: None,
             in_turn: InTurn::Not,
+            start_by: None,
         }
     }
 }
@@ -275,6 +278,7 @@ async fn drive(
         Err(error) => return desk.give(inner.turned_away(&envelope, ErrorBody::from(&error))),
     };
     request.run_by = run_by;
+    request.limits.start_by = options.start_by;
     desk.left_alone.store(policy.modes.leave_alone(), Ordering::Release);
     let (asker, listener) = (options.asker, options.listener);
     if let (ArgumentCheck::Assist, false, Some(tool)) =

@@ -96,7 +96,13 @@ impl World {
             return Ok(());
         }
         let dispatch = running.dispatch;
+        let in_turn = running.in_turn.clone();
         self.check_answer(node, number, &result)?;
+        if let Some(in_turn) = in_turn {
+            self.dispatches[dispatch].answered = true;
+            self.turn_hears(node, in_turn, result);
+            return Ok(());
+        }
         let connection = self.dispatches[dispatch].connection;
         if !self.connections[connection].open {
             return Ok(());

@@ -84,8 +84,8 @@ pub enum Step {
         arguments: RawJson,
         /// The time-out of the plan for one attempt.
         timeout: Option<Duration>,
-        /// What was chosen for it. Unless it is as planned, it has to be kept before the call is sent, for the turn to be
-        /// submitted again.
+        /// What was chosen for it. It has to be kept before the call is sent, for the turn to be submitted again; see
+        /// [`Hold::choosing`](super::Hold::choosing).
         choice: Choice,
     },
     /// Stop a running call.

@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::Channel;
 use steadfast_core::breaker::State as BreakerState;
-use steadfast_core::call::{KeysOf, Waits};
+use steadfast_core::call::{Hints, KeysOf, SentKey, Waits};
 use steadfast_core::classify::{Nature, Reach};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{
@@ -56,7 +56,7 @@ use crate::engine::{CALLS, CallOptions, Called, Canceller, Engine, InTurn};
 use crate::shelf::{Found, Shelf};
 use crate::telling::TurnAbout;
 
-use hold::{Hold, Taken};
+use hold::{Hold, Taken, Wish};
 pub(crate) use story::Stories;
 use story::Story;
 pub use story::{TurnHead, TurnStory};
@@ -121,7 +121,7 @@ struct Ended {
     tool: ToolRef,
     called: Called,
     last: Last,
-    class: ToolClass,
+    manner: Manner,
 }
 
 impl Engine {
@@ -134,14 +134,22 @@ impl Engine {
     ) -> Result<Turned, TurnRefused> {
         let inner = &self.inner;
         let number = CALLS.fetch_add(1, Ordering::Relaxed);
+        // Its time runs from here, however long the store takes to say that it may begin: it holds the turn no longer.
+        let now = inner.clock.now();
         let facts = self.facts(&plan, &options.target);
-        let (hold, submitted) = match plan.turn() {
-            None => (None, Submitted::First),
+        let mut held = Held { hold: None, engine: self.clone() };
+        let submitted = match plan.turn() {
+            None => Submitted::First,
             Some(turn) => {
-                let me = (inner.process.clone(), number);
-                let store = inner.store.clone();
-                match Hold::take(store, hold::name(turn, &options), me, facts.records_last).await {
-                    Ok(Taken::Ours(hold, submitted)) => (Some(*hold), submitted),
+                let wish = Wish {
+                    process: inner.process.clone(),
+                    number,
+                    deadline: plan.deadline(),
+                    lasts: facts.records_last,
+                };
+                let name = hold::name(turn, &options);
+                match Hold::take(&mut held.hold, inner.store.clone(), name, wish).await {
+                    Ok(Taken::Ours(submitted)) => submitted,
                     Ok(Taken::Busy(until)) => {
                         return Err(TurnRefused::InFlight(until.since(inner.store.now())));
                     }
@@ -149,7 +157,6 @@ impl Engine {
                 }
             }
         };
-        let now = inner.clock.now();
         let (trace, parent) = options.traceparent.as_deref().and_then(traced).unzip();
         let trace = trace.unwrap_or_else(|| own_trace(inner.seed_of(number), now));
         let story = Story::begin(inner.clone(), plan.clone(), &options.target, trace, parent, now);
@@ -164,11 +171,11 @@ impl Engine {
             options,
             turn,
             story: Some(story),
-            held: Held { hold, engine: self.clone() },
+            held,
             name,
             guarded_as,
             trace,
-            classes: facts.classes,
+            manners: facts.manners,
             going: FuturesUnordered::new(),
             stops: BTreeMap::new(),
             tell,
@@ -198,15 +205,18 @@ impl Engine {
 
     /// What the machine has to know about the tools of a plan.
     fn facts(&self, plan: &Plan, target: &Target) -> PlanFacts {
-        let mut facts = PlanFacts { tools: BTreeMap::new(), classes: BTreeMap::new(), records_last: LASTS };
+        let mut facts = PlanFacts { tools: BTreeMap::new(), manners: BTreeMap::new(), records_last: LASTS };
         for tool in plan.tools() {
             let Some(envelope) = envelope(tool, RawJson::from_trusted("{}"), target.clone()) else {
                 continue;
             };
             let Ok(policy) = self.policy_of(&envelope) else { continue };
             let keep = &policy.dedupe.keep;
-            facts.records_last = facts.records_last.max(keep.done.max(keep.failed).max(keep.open));
-            facts.classes.insert(tool.clone(), policy.class);
+            // What the turn leaves running is recorded later than anything is heard of the turn.
+            let longest = keep.done.max(keep.failed).max(keep.open) + policy.time.total;
+            facts.records_last = facts.records_last.max(longest);
+            let retry_safe = Hints::default().retry_safe(&policy, SentKey::Given);
+            facts.manners.insert(tool.clone(), Manner { class: policy.class, retry_safe });
             let breaker = self.breaker_of(target, tool);
             facts.tools.insert(tool.clone(), ToolFacts { breaker, stop: stop(policy.class) });
         }
@@ -226,9 +236,17 @@ const LASTS: Duration = Duration::from_secs(24 * 3600);
 
 struct PlanFacts {
     tools: BTreeMap<ToolRef, ToolFacts>,
-    classes: BTreeMap<ToolRef, ToolClass>,
+    manners: BTreeMap<ToolRef, Manner>,
     /// As long as any record of its calls.
     records_last: Duration,
+}
+
+/// What it means to run a tool.
+#[derive(Clone, Copy)]
+struct Manner {
+    class: ToolClass,
+    /// Whether a call of it is made again where nobody knows if it ran.
+    retry_safe: bool,
 }
 
 /// What the end of a turn does to a call of this class.
@@ -260,7 +278,7 @@ struct Running {
     /// The turn that the guard counts failures in.
     guarded_as: Option<TurnId>,
     trace: TraceId,
-    classes: BTreeMap<ToolRef, ToolClass>,
+    manners: BTreeMap<ToolRef, Manner>,
     going: FuturesUnordered<Going>,
     stops: BTreeMap<ToolCallId, Arc<Mutex<Option<Canceller>>>>,
     tell: tokio::sync::mpsc::UnboundedSender<Told>,
@@ -268,7 +286,8 @@ struct Running {
     sent: u64,
 }
 
-/// The turn is given back when it is over, and also when nobody waits for it any more.
+/// The turn is given back when it is over, and also when nobody waits for it any more, or when the store did not say whether
+/// it is ours. As long as that does not get through, it is tried again.
 struct Held {
     hold: Option<Hold>,
     engine: Engine,
@@ -276,16 +295,22 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let (Some(hold), Ok(runtime)) = (self.hold.take(), tokio::runtime::Handle::try_current()) {
-            let engine = self.engine.clone();
+        if let (Some(mut hold), Ok(runtime)) = (self.hold.take(), tokio::runtime::Handle::try_current()) {
+            let inner = self.engine.inner.clone();
             runtime.spawn(async move {
-                if let Err(error) = hold.release().await {
-                    engine.inner.store_trouble(&*engine.inner.store, &error);
+                while hold.is_in_the_way()
+                    && let Err(error) = hold.release().await
+                {
+                    inner.store_trouble(&*inner.store, &error);
+                    tokio::time::sleep(PAUSE).await;
                 }
             });
         }
     }
 }
+
+/// Between two tries to give a turn back.
+const PAUSE: Duration = Duration::from_secs(1);
 
 impl Running {
     async fn run(
@@ -296,8 +321,6 @@ impl Running {
     ) -> TurnResult {
         let withdrawn = self.options.withdrawn.clone();
         let mut cancelled = false;
-        let mut renewal = tokio::time::interval(hold::RENEWAL);
-        renewal.reset();
         loop {
             self.record(&mut notes);
             if let Some(result) = self.take(steps, &mut notes).await {
@@ -305,11 +328,7 @@ impl Running {
                 if let Some(story) = self.story.take() {
                     story.close(&result);
                 }
-                if let Some(hold) = self.held.hold.take()
-                    && let Err(error) = hold.release().await
-                {
-                    self.engine.inner.store_trouble(&*self.engine.inner.store, &error);
-                }
+                self.give_back().await;
                 return result;
             }
             self.record(&mut notes);
@@ -332,10 +351,6 @@ impl Running {
                     Some(Event::Cancel)
                 }
                 () = tokio::time::sleep(left) => Some(Event::Tick),
-                _ = renewal.tick() => {
-                    self.renew().await;
-                    None
-                }
             };
             steps = match event {
                 Some(event) => self.feed(event, &mut notes),
@@ -358,6 +373,12 @@ impl Running {
         let mut queue = std::collections::VecDeque::from(steps);
         while let Some(step) = queue.pop_front() {
             match step {
+                // What was to be sent while the store took its time is not sent any more.
+                Step::Run { .. } if self.turn.is_over() => {}
+                Step::Run { id, .. } if self.engine.now() >= self.turn.deadline() => {
+                    let end = CallEnd::Failed(too_late());
+                    queue.extend(self.feed(Event::Ended { id, end, replayed: false }, notes));
+                }
                 Step::Run { id, tool, arguments, timeout, choice } => {
                     self.record(notes);
                     if let Err(error) = self.keep(&id, &choice).await {
@@ -383,17 +404,17 @@ impl Running {
     /// Writes a choice down that would not be made again of itself.
     async fn keep(&mut self, id: &ToolCallId, choice: &Choice) -> Result<(), StoreError> {
         match &mut self.held.hold {
-            Some(hold) if !choice.is_as_planned() => hold.choose(id.clone(), choice.clone()).await,
-            Some(_) | None => Ok(()),
+            Some(hold) => hold.choose(id, choice).await,
+            None => Ok(()),
         }
     }
 
-    /// Says that somebody runs the turn. One that cannot is found out when it has a choice to keep.
-    async fn renew(&mut self) {
-        if let Some(hold) = &mut self.held.hold
-            && let Err(error) = hold.renew().await
-        {
-            self.engine.inner.store_trouble(&*self.engine.inner.store, &error);
+    /// The turn is over: whoever hears of its end can submit it again. What does not get through is tried again meanwhile.
+    async fn give_back(&mut self) {
+        let Some(hold) = &mut self.held.hold else { return };
+        match hold.release().await {
+            Ok(()) => self.held.hold = None,
+            Err(error) => self.engine.inner.store_trouble(&*self.engine.inner.store, &error),
         }
     }
 
@@ -411,9 +432,6 @@ impl Running {
         if let Ok(request) = RequestId::new(format!("{}.{}", self.trace, self.sent)) {
             envelope.request_id = request;
         }
-        // No attempt starts when the turn is over.
-        let left = self.turn.deadline().since(self.engine.now());
-        envelope.transport.retry_budget.max_elapsed_ms = Some(steadfast_core::millis(left));
         envelope.payload.call_hints.timeout_ms = timeout.map(steadfast_core::millis);
         envelope.payload.idempotency_key =
             self.name.as_ref().and_then(|turn| key(turn, &id, choice.candidate));
@@ -422,13 +440,16 @@ impl Running {
         let watch = Arc::new(Watch::new(id.clone(), tool.clone(), self.tell.clone()));
         let stop = Arc::new(Mutex::new(None));
         self.stops.insert(id.clone(), stop.clone());
-        let class = self.classes.get(&tool).copied().unwrap_or(ToolClass::Unknown);
+        let unknown = Manner { class: ToolClass::Unknown, retry_safe: true };
+        let manner = self.manners.get(&tool).copied().unwrap_or(unknown);
         let options = CallOptions {
             channel: self.options.channel,
             asker: self.options.asker.clone(),
             keys_of: self.options.keys_of,
             waits: Waits::AsLongAsItTakes,
             listener: Some(watch.clone()),
+            // No attempt starts when the turn is over.
+            start_by: Some(self.turn.deadline()),
             in_turn: if self.name.is_some() { InTurn::ThatMayComeAgain } else { InTurn::Not },
             ..CallOptions::default()
         };
@@ -442,7 +463,7 @@ impl Running {
             let calling = engine.call_with(envelope, run, CallOptions { tool: info, ..options });
             *stop.lock() = Some(calling.canceller());
             let called = calling.await;
-            (id, Ended { tool, called, last: watch.last(), class })
+            (id, Ended { tool, called, last: watch.last(), manner })
         }));
     }
 
@@ -508,7 +529,7 @@ impl Running {
     /// A call has ended: what the machine hears of it, after how the breaker of its tool stands now.
     fn ended(&mut self, id: ToolCallId, ended: Ended, notes: &mut Vec<Note>) -> Event {
         self.stops.remove(&id);
-        let Ended { tool, called, last, class } = ended;
+        let Ended { tool, called, last, manner } = ended;
         let result = called.result;
         if let Some(arrival) = called.arrival {
             self.engine.delivered(arrival);
@@ -518,13 +539,20 @@ impl Running {
         debug_assert!(steps.is_empty(), "a breaker starts nothing");
         let attempts = result.attempts;
         let end = match (result.output, result.error) {
+            (_, None) if last.asked => CallEnd::Failed(asks(attempts)),
             (Some(output), None) => CallEnd::Succeeded { output: output.content, attempts },
             (_, Some(error)) => CallEnd::Failed(Failure {
                 code: error.code,
                 message: error.message,
                 nature: if error.retriable { Nature::Transient } else { Nature::Permanent },
-                reach: last.reach(),
-                repeat: repeat(class),
+                // Of what failed earlier nobody has kept how far it got. If it is made again without knowing whether it ran,
+                // it may have.
+                reach: match result.from_cache {
+                    true if manner.retry_safe && error.retriable => Reach::Unknown,
+                    true => Reach::Answered,
+                    false => last.reach(),
+                },
+                repeat: repeat(manner.class),
                 attempts,
                 timed_out_after: last.cut,
             }),
@@ -588,6 +616,32 @@ fn unkept(error: &StoreError) -> Failure {
         reach: Reach::NotSent,
         repeat: Repeat::Safe,
         attempts: 0,
+        timed_out_after: None,
+    }
+}
+
+/// A call that the store, or the machine, left no time for.
+fn too_late() -> Failure {
+    Failure {
+        code: Code::DeadlineExceeded,
+        message: "not sent: the time of the turn was over".into(),
+        nature: Nature::Transient,
+        reach: Reach::NotSent,
+        repeat: Repeat::Safe,
+        attempts: 0,
+        timed_out_after: None,
+    }
+}
+
+/// A call whose tool asked for input: it has done nothing, and nobody in a turn can answer it.
+fn asks(attempts: u32) -> Failure {
+    Failure {
+        code: Code::ToolError,
+        message: "the tool asks for input first, which a turn cannot give: call it by itself".into(),
+        nature: Nature::Permanent,
+        reach: Reach::Answered,
+        repeat: Repeat::Safe,
+        attempts,
         timed_out_after: None,
     }
 }

@@ -41,12 +41,21 @@ pub(super) struct Last {
     pub(super) failed: Option<FailedAttempt>,
     /// What it was allowed, if it took longer.
     pub(super) cut: Option<Duration>,
+    /// Whether nobody has seen its end.
+    under_way: bool,
+    /// Whether the tool asked for input instead of doing anything.
+    pub(super) asked: bool,
 }
 
 impl Last {
-    /// How far it got; what was never tried was never sent.
+    /// How far it got. What was never tried was never sent; what still runs may have done anything, although its caller was
+    /// answered.
     pub(super) fn reach(&self) -> Reach {
-        self.failed.as_ref().map_or(Reach::NotSent, |failed| failed.reach)
+        match &self.failed {
+            _ if self.under_way => Reach::Unknown,
+            Some(failed) => failed.reach,
+            None => Reach::NotSent,
+        }
     }
 }
 
@@ -68,11 +77,15 @@ impl Watch {
 impl Listener for Watch {
     fn notice(&self, about: &About<'_>, notice: &Notice) {
         if let Notice::AttemptStarted { .. } = notice {
-            *self.last.lock() = Last::default();
+            *self.last.lock() = Last { under_way: true, ..Last::default() };
         } else if let Notice::AttemptCut { cut: Cut::Silent(allowed) } = notice {
             self.last.lock().cut = Some(*allowed);
         } else if let Notice::AttemptEnded { failure, .. } = notice {
-            self.last.lock().failed.clone_from(failure);
+            let mut last = self.last.lock();
+            last.failed.clone_from(failure);
+            last.under_way = false;
+        } else if let Notice::InputRequired = notice {
+            self.last.lock().asked = true;
         } else if let Notice::RetryScheduled { attempt, at: next_at } = notice {
             let made = attempt.saturating_sub(1);
             let attempts_left = about.policy.retry.attempts.get().saturating_sub(made).max(1);

@@ -350,7 +350,7 @@ fn a_call_that_ran_with_a_default_gets_it_again_although_the_output_is_there_now
     first.fail("a", permanent());
     let (arguments, choice) = (first.started[1].2.clone(), first.choices[1].clone());
     assert_eq!(choice, Choice { candidate: 0, defaults: vec![call_id("a")] });
-    assert!(!choice.is_as_planned() && first.choices[0].is_as_planned());
+    assert_eq!(first.choices[0], Choice::default(), "as planned");
 
     let mut again =
         Stage::with(PLAN, &BTreeMap::new(), Submitted::Again(BTreeMap::from([(call_id("b"), choice)])));

@@ -303,6 +303,17 @@ impl Reach {
         }
     }
 
+    /// Asks for a whole list, page after page. What is given is one answer with everything in it.
+    pub(crate) async fn ask_all(&self, ask: Ask) -> Result<Value, Refused> {
+        let ask = ask.with("limit", Some(PAGE));
+        let mut whole = self.ask(ask.clone()).await?;
+        while let Some(next) = whole.get("next").and_then(Value::as_str) {
+            let page = self.ask(ask.clone().with("after", Some(next))).await?;
+            add_page(&mut whole, page);
+        }
+        Ok(whole)
+    }
+
     /// One that may be the one that was meant, and does not answer.
     fn passed_over(&self) -> Option<&Gateway> {
         let is_another = |gateway: &&Gateway| self.gateway().is_none() || gateway.store() != self.store;
@@ -313,6 +324,24 @@ impl Reach {
     pub(crate) async fn close(self) {
         if let Way::Store(held) = self.way {
             held.steadfast.shutdown(Duration::ZERO).await;
+        }
+    }
+}
+
+/// The most rows that are given at once.
+pub(crate) const PAGE: &str = "1000";
+
+/// Adds the rows of the next page to those before, and where it goes on.
+fn add_page(whole: &mut Value, page: Value) {
+    let (Some(whole), Value::Object(page)) = (whole.as_object_mut(), page) else { return };
+    // A page that does not say so is the last one.
+    whole.insert("next".to_owned(), Value::Null);
+    for (name, value) in page {
+        match (whole.get_mut(&name), value) {
+            (Some(Value::Array(rows)), Value::Array(more)) => rows.extend(more),
+            (_, value) => {
+                whole.insert(name, value);
+            }
         }
     }
 }
@@ -422,6 +451,7 @@ impl Gateway {
         if let Ok(name) = HeaderValue::from_str(&by_operator().name) {
             headers.insert("x-operator", name);
         }
+        headers.insert("steadfast-surface", HeaderValue::from_static("cli"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let target = ask.target.parse().map_err(|_| unaskable(&ask.target))?;
         let body = ask.body.map(|body| body.to_string().into()).unwrap_or_default();
@@ -478,6 +508,8 @@ fn read(status: StatusCode, body: &[u8]) -> Result<Value, Refused> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -524,6 +556,15 @@ mod tests {
             assert!(!is_sent.is_ok_and(|gateway| gateway.token.is_some()), "{strange}");
         }
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn pages_are_put_together_in_their_order() {
+        let mut whole = json!({ "stopped": [1], "trips": [2], "next": "a" });
+        add_page(&mut whole, json!({ "stopped": [], "trips": [3, 4], "next": "b" }));
+        assert_eq!(whole, json!({ "stopped": [1], "trips": [2, 3, 4], "next": "b" }));
+        add_page(&mut whole, json!({ "stopped": [], "trips": [5] }));
+        assert_eq!(whole, json!({ "stopped": [1], "trips": [2, 3, 4, 5], "next": null }));
     }
 
     #[test]

@@ -19,6 +19,7 @@ use steadfast_core::id::{
 };
 use steadfast_core::policy::ToolClass;
 use steadfast_core::redact;
+use steadfast_core::stats::Outcome;
 use steadfast_store::{Entry, Journal, Keep};
 use tokio::sync::Notify;
 
@@ -82,6 +83,9 @@ pub struct CallFacts {
     pub input_required: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<bool>,
+    /// How it counts for the score of its tool; nothing if it says nothing about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scored: Option<Outcome>,
 }
 
 /// Where finished calls go.
@@ -190,6 +194,7 @@ impl Finished {
                 Recorded::Yes => Some(true),
                 Recorded::No => Some(false),
             },
+            scored: self.call.scored(),
         }
     }
 

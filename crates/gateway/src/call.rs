@@ -63,7 +63,7 @@ pub(crate) fn target(said: &Said, connection: &Connection) -> Target {
         actor_id: connection.actor.clone(),
         workspace_id: None,
         correlation_id: None,
-        tenant_id: None,
+        tenant_id: connection.tenant.clone(),
         turn_id: said.turn.clone(),
         model_id: said.model.clone(),
         domain: None,

@@ -20,7 +20,7 @@ use http::HeaderMap;
 use parking_lot::Mutex;
 use steadfast_core::approval::Channel;
 use steadfast_core::call::{KeysOf, Waits};
-use steadfast_core::id::{Namespace, ToolName};
+use steadfast_core::id::{Namespace, TenantId, ToolName};
 use steadfast_executor::{CallOptions, Called, Canceller, Engine, TurnOptions};
 use steadfast_mcp::delivery::{Arrived, Delivery, GRACE};
 use steadfast_mcp::http::{Era, param};
@@ -439,7 +439,7 @@ impl Session {
         };
         let called = request.name().unwrap_or_default().into_owned();
         if let Some(caller) = self.own_tools.reliability.filter(|_| reliability::is_ours(&called)) {
-            return self.call_own(id, &called, &request, caller, reply);
+            return self.call_own(id, &called, &request, caller, from.tenant.clone(), reply);
         }
         if self.own_tools.turns && called == turn::RUN_TURN {
             return self.run_turn(id, &request, reply, said, from);
@@ -545,12 +545,13 @@ impl Session {
         name: &str,
         request: &Message,
         caller: reliability::Caller,
+        tenant: Option<TenantId>,
         reply: Reply,
     ) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
         let (name, era) = (name.to_owned(), Era::of_request(request));
         self.spawn(|session| async move {
-            let result = reliability::call(&session.engine, &name, &arguments, caller).await;
+            let result = reliability::call(&session.engine, tenant.as_ref(), &name, &arguments, caller).await;
             reply.answer(&Message::result_response(&id, &made::of_era(result, era))).await;
         });
     }

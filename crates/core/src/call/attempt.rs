@@ -11,7 +11,7 @@ use super::{
 };
 use crate::Timestamp;
 use crate::breaker::{Breaker, Held, Ticket, Transition, Verdict};
-use crate::classify::{Classified, Fault, Nature, Reach, Severity, classify, is_session_lost};
+use crate::classify::{Classified, Fault, Nature, Reach, Severity, Source, classify, is_session_lost};
 use crate::code::Code;
 use crate::dedupe::{AttemptFact, Ending, Failure};
 use crate::output::Output;
@@ -333,14 +333,13 @@ impl Call {
             }
             // It must not be ended on our side: the caller learns that nobody knows, and the record stays in flight.
             Some(cut) if waiting => {
-                self.record_breakers(
-                    shared,
-                    &mut attempt.tickets,
-                    Some(Verdict::Failure { took: now.since(attempt.started) }),
-                    now,
-                    notices,
-                );
+                let silent = self.host_is_silent(&attempt, now);
+                let verdict = (!silent).then(|| Verdict::Failure { took: now.since(attempt.started) });
+                self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
                 notices.push(Notice::OutcomeUnknown);
+                if silent {
+                    self.abandon(shared, now, notices);
+                }
                 let failure = say::caller_time_is_up(&self.policy, cut);
                 let result = self.failed(failure, now);
                 let result = self.judge_run(shared, result, Some(Severity::Timeout), None, now, notices);
@@ -432,10 +431,19 @@ impl Call {
                 self.went_well(shared, &mut attempt, now, notices);
                 self.ask_caller(shared, output, now, notices)
             }
+            Outcome::NotRun { fault } => {
+                let classified = classify(&fault, &self.policy.classify, now);
+                attempt.tickets.release(shared, notices);
+                self.attempt_ended(&attempt, Some(&classified), now, notices);
+                self.put_off(shared, now);
+                let result = self.failed(say::cancelled(), now);
+                self.release(result, Vec::new(), now, notices)
+            }
             Outcome::Failure { fault, output } => {
                 let classified = classify(&fault, &self.policy.classify, now);
                 let verdict = match (attempt.cut, classified.nature) {
                     (Some(Cut::Cancelled), _) => None,
+                    (Some(_), _) if self.is_lost_with_host(&attempt, &fault, now) => None,
                     // A server that has forgotten our session lives, and is asked for another one with the next try. If
                     // it gives none, that is what counts.
                     (Some(_) | None, Nature::Transient) if is_session_lost(&fault) => Some(Verdict::Neutral),
@@ -445,6 +453,26 @@ impl Call {
                 self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
                 self.attempt_ended(&attempt, Some(&classified), now, notices);
                 self.failed_attempt(shared, &attempt, fault, classified, output, now, notices)
+            }
+        }
+    }
+
+    /// Whether an attempt was cut of which its host said nothing: see [`Self::host_is_silent`].
+    fn is_lost_with_host(&self, attempt: &Attempt, fault: &Fault, now: Timestamp) -> bool {
+        // What a host still says when it is told to stop is a report like any other.
+        matches!(fault.source, Source::Timeout { .. })
+            && attempt.cut.is_some()
+            && self.host_is_silent(attempt, now)
+    }
+
+    /// Whether the host that runs this attempt may be gone. One that is there reports, its own time-outs too, or shows signs
+    /// of life. So its silence says nothing about the tool: neither breaker nor trust count it, and there is nobody to whom
+    /// another order could be given.
+    fn host_is_silent(&self, attempt: &Attempt, now: Timestamp) -> bool {
+        match self.request.run_by {
+            RunBy::Driver => false,
+            RunBy::Host => {
+                !attempt.watchdog.is_some_and(|watchdog| watchdog.shows_life(attempt.started, now))
             }
         }
     }
@@ -544,7 +572,11 @@ impl Call {
         if self.may_have_run(&classified) && self.policy.modes.furthest() == Mode::Shadow {
             self.shadow(Shadowed::Told(Code::OutcomeUnknown), notices);
         }
-        let may_repeat = (proved_not_run || self.retry_safe) && self.caller != Caller::GaveUp;
+        let lost = self.is_lost_with_host(attempt, &fault, now);
+        if lost {
+            self.abandon(shared, now, notices);
+        }
+        let may_repeat = (proved_not_run || self.retry_safe) && self.caller != Caller::GaveUp && !lost;
         let helps = classified.nature == Nature::Transient && may_repeat;
         let stop = if helps
             && matches!(self.store, StoreSight::Fine | StoreSight::Down)

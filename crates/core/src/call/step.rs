@@ -97,6 +97,12 @@ pub enum Outcome {
         /// The question, for the caller.
         output: Output,
     },
+    /// Whoever was to run the tool is gone and has not begun: a host that was not reached with its order. It says nothing
+    /// about the tool, and nobody is left to try again.
+    NotRun {
+        /// How that is known.
+        fault: Fault,
+    },
     /// It did not, or said no.
     Failure {
         /// How.

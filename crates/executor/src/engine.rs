@@ -31,6 +31,7 @@ use steadfast_store::{
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 
 use crate::approvals::Asker;
 use crate::cells::{Cells, DependencyKey, Machines, SessionId, ToolKey};
@@ -74,6 +75,8 @@ pub(crate) struct Inner {
     pub(crate) deliveries: Deliveries,
     pub(crate) telling: Telling,
     pub(crate) stopping: CancellationToken,
+    /// Turns that nobody runs any more and that are being given back.
+    pub(crate) giving_back: TaskTracker,
     pub(crate) hosted: HostCalls,
     pub(crate) marks: Marks,
     pauses: Pauses,
@@ -249,6 +252,8 @@ impl Engine {
         // What was told to end has its last words and one store operation left.
         let _ = tokio::time::timeout(LAST_STEPS, inner.gate.empty()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.keeper.drain(inner)).await;
+        inner.giving_back.close();
+        let _ = tokio::time::timeout(LAST_STEPS, inner.giving_back.wait()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.persist_now()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.write_history_now()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.write_stories_now()).await;
@@ -742,6 +747,7 @@ impl EngineBuilder {
             deliveries,
             telling: Telling::to(self.listeners),
             stopping: CancellationToken::new(),
+            giving_back: TaskTracker::new(),
             hosted: HostCalls::default(),
             marks: Marks::default(),
             pauses: Pauses::default(),

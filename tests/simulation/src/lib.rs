@@ -80,6 +80,8 @@ pub enum Defect {
     BreakerBeforeRecord,
     /// An alternative has the key of the tool that it stands in for.
     KeyWithoutCandidate,
+    /// The calls of a turn have other keys when it comes again.
+    KeyOfSubmission,
     /// Whoever submits a turn runs it.
     HoldNotChecked,
     /// A turn is held for a shorter time than it may run.
@@ -90,12 +92,18 @@ pub enum Defect {
     QuestionToldAsAnswer,
     /// An attempt whose end nobody has seen counts as one that was never sent.
     UnderWayCountsAsUnsent,
+    /// Of a call that was made several times only the last attempt counts.
+    OnlyLastAttemptCounts,
+    /// A failure that is given again counts as that of a call that was never sent.
+    EarlierFailureCountsAsUnsent,
     /// A call that could not ask the store is told to its turn as one that found no room.
     StoreFailureToldAsOverload,
     /// The calls of a turn do not know when it is over.
     DeadlineNotPassedOn,
     /// Nobody wakes a turn at its deadline.
     DeadlineNotKept,
+    /// What the time ran out for before it was sent is told as what runs.
+    NotStartedToldAsEnded,
     /// A call whose choice could not be kept is forgotten.
     UnkeptForgotten,
     /// What a plan says about parallelism is not heard.
@@ -106,7 +114,7 @@ pub enum Defect {
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 35] = [
         Self::OwnerIgnoredAtSave,
         Self::DeliveredBeforeWrite,
         Self::StartedAfterAttempt,
@@ -127,14 +135,18 @@ impl Defect {
         Self::BackToPlanNotKept,
         Self::BreakerBeforeRecord,
         Self::KeyWithoutCandidate,
+        Self::KeyOfSubmission,
         Self::HoldNotChecked,
         Self::HoldShorterThanTurn,
         Self::FailureToldAsNothing,
         Self::QuestionToldAsAnswer,
         Self::UnderWayCountsAsUnsent,
+        Self::OnlyLastAttemptCounts,
+        Self::EarlierFailureCountsAsUnsent,
         Self::StoreFailureToldAsOverload,
         Self::DeadlineNotPassedOn,
         Self::DeadlineNotKept,
+        Self::NotStartedToldAsEnded,
         Self::UnkeptForgotten,
         Self::ParallelismIgnored,
         Self::TurnGoesOnByItself,
@@ -160,14 +172,18 @@ impl Defect {
             | Self::BackToPlanNotKept
             | Self::BreakerBeforeRecord
             | Self::KeyWithoutCandidate
+            | Self::KeyOfSubmission
             | Self::HoldNotChecked
             | Self::HoldShorterThanTurn
             | Self::FailureToldAsNothing
             | Self::QuestionToldAsAnswer
             | Self::UnderWayCountsAsUnsent
+            | Self::OnlyLastAttemptCounts
+            | Self::EarlierFailureCountsAsUnsent
             | Self::StoreFailureToldAsOverload
             | Self::DeadlineNotPassedOn
             | Self::DeadlineNotKept
+            | Self::NotStartedToldAsEnded
             | Self::UnkeptForgotten
             | Self::ParallelismIgnored
             | Self::TurnGoesOnByItself => true,
@@ -216,11 +232,14 @@ impl Defect {
             | Self::BackToPlanNotKept
             | Self::BreakerBeforeRecord
             | Self::UnderWayCountsAsUnsent
+            | Self::OnlyLastAttemptCounts
+            | Self::EarlierFailureCountsAsUnsent
             | Self::StoreFailureToldAsOverload => &["done once in a turn"],
+            Self::KeyOfSubmission => &["done once in a turn", "one run per key"],
             Self::KeyWithoutCandidate => &["own key"],
             Self::HoldNotChecked | Self::HoldShorterThanTurn => &["one submission at a time"],
             Self::FailureToldAsNothing => &["no dependant without"],
-            Self::QuestionToldAsAnswer | Self::UnkeptForgotten => &["one true state"],
+            Self::QuestionToldAsAnswer | Self::NotStartedToldAsEnded | Self::UnkeptForgotten => &["one true state"],
             Self::DeadlineNotPassedOn => &["nothing after the deadline"],
             Self::DeadlineNotKept => &["turns end"],
             Self::ParallelismIgnored => &["parallelism"],

@@ -446,7 +446,7 @@ impl World {
         let running = self.nodes[node].calls.get_mut(&number);
         let shared = running.as_ref().is_none_or(|running| is_shared(&running.call.request().tool));
         if let Some(in_turn) = running.and_then(|running| running.in_turn.as_mut()) {
-            notices.iter().for_each(|notice| in_turn.hear(notice));
+            notices.iter().for_each(|notice| in_turn.hear(notice, self.defect));
         }
         for notice in notices {
             match notice {

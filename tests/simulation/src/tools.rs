@@ -10,6 +10,7 @@ use crate::Defect;
 use crate::invariants::{self, Broken};
 use crate::model::{Effect, Intent, Kind, Wish};
 use crate::system::{Attempt, Probe, World, is_shared};
+use crate::turns;
 
 use crate::transition::{Happening, digest, success, tool};
 
@@ -141,6 +142,11 @@ impl World {
         self.summary.effects += 1;
         if !self.retry_safe() {
             invariants::effect(&self.model, &effect)?;
+        } else if let Some(Intent::Turn(made)) = effect.intent
+            && !self.weather.policy.class.is_safe_to_repeat()
+        {
+            // That a tool may be called again does not mean that another one may do the same.
+            turns::done_once(&self.model, made, &effect)?;
         }
         self.model.effects.push(effect);
         Ok(())

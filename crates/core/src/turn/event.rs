@@ -1,5 +1,6 @@
 //! What goes into the machine of a turn and what comes out of it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -34,6 +35,12 @@ pub enum Event {
     },
     /// Time has passed. Needed at the deadline, harmless at any other time.
     Tick,
+    /// The time was over before the driver came to start these calls. It ends the turn as a [`Event::Tick`] at the deadline
+    /// does, and tells the truth of what never ran.
+    NotStarted {
+        /// Which.
+        ids: BTreeSet<ToolCallId>,
+    },
     /// The caller withdraws the turn.
     Cancel,
 }
@@ -61,7 +68,7 @@ pub struct Failure {
     pub message: String,
     /// Whether it can succeed later.
     pub nature: Nature,
-    /// How far its last attempt got.
+    /// How far it got, over all its attempts.
     pub reach: Reach,
     /// Whether it may be made twice.
     pub repeat: Repeat,

@@ -89,6 +89,8 @@ struct Slot {
     tried: BTreeSet<usize>,
     /// The last one that was started.
     ran_with: Option<usize>,
+    /// Whether one of its candidates was asked and has failed.
+    failed_once: bool,
     attempts: u32,
 }
 
@@ -146,6 +148,7 @@ impl Turn {
             }
             Event::BreakerChanged { tool, state } => self.breaker_changed(&tool, state, notes),
             Event::Tick => {}
+            Event::NotStarted { ids } => self.not_started(&ids, notes, &mut steps)?,
             Event::Cancel if self.is_over => {}
             Event::Cancel => {
                 self.note(None, None, Fact::TurnCancelled, notes);
@@ -209,6 +212,7 @@ impl Turn {
                 self.propagate(VecDeque::from([call]), notes);
             }
             CallEnd::Failed(failure) => {
+                self.slots[call].failed_once = true;
                 if let Some(next) = self.failed(call, candidate, failure, notes) {
                     self.run(call, next, notes, steps);
                 }
@@ -231,8 +235,7 @@ impl Turn {
             return;
         }
         if self.open > 0 && self.latest >= self.deadline() {
-            self.note(None, None, Fact::TurnTimeout { timeout: self.plan.deadline() }, notes);
-            self.finish(EndedBy::Deadline, notes, steps);
+            self.time_is_over(notes, steps);
             return;
         }
         while self.running < self.plan.parallelism().get()
@@ -244,6 +247,40 @@ impl Turn {
         if self.open == 0 {
             self.finish(EndedBy::Finished, notes, steps);
         }
+    }
+
+    fn time_is_over(&mut self, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
+        self.note(None, None, Fact::TurnTimeout { timeout: self.plan.deadline() }, notes);
+        self.finish(EndedBy::Deadline, notes, steps);
+    }
+
+    /// What was to be started and was not is skipped, or has failed if that was not the first tool that was asked.
+    fn not_started(
+        &mut self,
+        ids: &BTreeSet<ToolCallId>,
+        notes: &mut Vec<Note>,
+        steps: &mut Vec<Step>,
+    ) -> Result<(), Misuse> {
+        let mut calls = Vec::new();
+        for id in ids {
+            let call = self.plan.position(id).ok_or_else(|| Misuse::UnknownCall(id.clone()))?;
+            let State::Running { candidate } = self.slots[call].state else {
+                return Err(Misuse::NotRunning(id.clone()));
+            };
+            calls.push((call, candidate));
+        }
+        for (call, candidate) in calls {
+            if self.slots[call].failed_once {
+                let (tool, code) = (self.tool(call, candidate), Some(Code::DeadlineExceeded));
+                let message = Some("the time of the turn was over before an alternative could start".to_owned());
+                let outcome = Outcome::Failed;
+                self.settle(call, Ended { outcome, tool, code, message, escalated: false, output: None });
+            } else {
+                self.skip(call, SkipReason::Deadline, notes);
+            }
+        }
+        self.time_is_over(notes, steps);
+        Ok(())
     }
 
     /// Starts a call with a candidate, or with the next one whose arguments can be made.
@@ -659,7 +696,7 @@ impl Slot {
             }
         };
         let state = State::Waiting { open: planned.depends_on.len() };
-        Self { state, tried, ran_with: None, attempts: 0 }
+        Self { state, tried, ran_with: None, failed_once: false, attempts: 0 }
     }
 }
 

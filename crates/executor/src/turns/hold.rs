@@ -110,9 +110,9 @@ impl Hold {
         self.write(self.held.giving_back()).await.map(drop)
     }
 
-    /// Whether it keeps others from the turn.
-    pub(super) fn is_in_the_way(&self) -> bool {
-        self.store.now() < self.held.holder().until
+    /// For how long it would keep others from the turn.
+    pub(super) fn is_in_the_way_for(&self) -> Duration {
+        self.held.holder().until.since(self.store.now())
     }
 
     /// Writes, and again if what is there is ours all the same; says whether it is.

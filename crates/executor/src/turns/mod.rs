@@ -18,7 +18,7 @@ mod hold;
 mod story;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -44,10 +44,10 @@ use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
 use steadfast_core::turn::trace::{Fact, Note, SpanId, ToolFault, TraceId};
 use steadfast_core::turn::{
-    CallEnd, Choice, Dependants, Event, Facts, Failure, Need, Plan, Repeat, Step, Stop, Submitted, ToolFacts,
+    CallEnd, Choice, Dependants, Event, Facts, Failure, Heard, Need, Plan, Repeat, Step, Stop, Submitted, ToolFacts,
     Turn, TurnResult, decide,
 };
-use steadfast_store::StoreError;
+use steadfast_store::{StoreError, Trouble};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
@@ -60,7 +60,7 @@ use hold::{Hold, Taken, Wish};
 pub(crate) use story::Stories;
 use story::Story;
 pub use story::{TurnHead, TurnStory};
-use watch::{Last, Told, Watch, What};
+use watch::{Told, Watch, What};
 
 /// Who submits a turn.
 #[derive(Clone, Debug)]
@@ -120,7 +120,7 @@ type Going = Pin<Box<dyn Future<Output = (ToolCallId, Ended)> + Send>>;
 struct Ended {
     tool: ToolRef,
     called: Called,
-    last: Last,
+    heard: Heard,
     manner: Manner,
 }
 
@@ -148,12 +148,14 @@ impl Engine {
                     lasts: facts.records_last,
                 };
                 let name = hold::name(turn, &options);
-                match Hold::take(&mut held.hold, inner.store.clone(), name, wish).await {
-                    Ok(Taken::Ours(submitted)) => submitted,
-                    Ok(Taken::Busy(until)) => {
+                let taking = Hold::take(&mut held.hold, inner.store.clone(), name, wish);
+                match tokio::time::timeout(plan.deadline(), taking).await {
+                    Ok(Ok(Taken::Ours(submitted))) => submitted,
+                    Ok(Ok(Taken::Busy(until))) => {
                         return Err(TurnRefused::InFlight(until.since(inner.store.now())));
                     }
-                    Err(error) => return Err(TurnRefused::Store(error)),
+                    Ok(Err(error)) => return Err(TurnRefused::Store(error)),
+                    Err(_) => return Err(TurnRefused::Store(silent())),
                 }
             }
         };
@@ -287,7 +289,8 @@ struct Running {
 }
 
 /// The turn is given back when it is over, and also when nobody waits for it any more, or when the store did not say whether
-/// it is ours. As long as that does not get through, it is tried again.
+/// it is ours. What does not get through is tried again for as long as it would keep others from the turn and there is an
+/// engine that is not shut down.
 struct Held {
     hold: Option<Hold>,
     engine: Engine,
@@ -295,22 +298,31 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let (Some(mut hold), Ok(runtime)) = (self.hold.take(), tokio::runtime::Handle::try_current()) {
-            let inner = self.engine.inner.clone();
-            runtime.spawn(async move {
-                while hold.is_in_the_way()
-                    && let Err(error) = hold.release().await
-                {
-                    inner.store_trouble(&*inner.store, &error);
-                    tokio::time::sleep(PAUSE).await;
+        let (Some(mut hold), Ok(runtime)) = (self.hold.take(), tokio::runtime::Handle::try_current()) else {
+            return;
+        };
+        let inner = &self.engine.inner;
+        let (stopping, engine) = (inner.stopping.clone(), Arc::downgrade(inner));
+        let left = hold.is_in_the_way_for();
+        let trying = async move {
+            while let Err(error) = hold.release().await {
+                let Some(inner) = engine.upgrade() else { return };
+                inner.store_trouble(&*inner.store, &error);
+                drop(inner);
+                tokio::select! {
+                    () = tokio::time::sleep(PAUSE) => {}
+                    () = stopping.cancelled() => return,
                 }
-            });
-        }
+            }
+        };
+        inner.giving_back.spawn_on(tokio::time::timeout(left, trying), &runtime);
     }
 }
 
 /// Between two tries to give a turn back.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long the end of a turn waits for the store to take it back.
+const GRACE: Duration = Duration::from_secs(2);
 
 impl Running {
     async fn run(
@@ -333,29 +345,25 @@ impl Running {
             }
             self.record(&mut notes);
             let left = self.turn.deadline().since(self.engine.now());
-            let event = tokio::select! {
+            let events = tokio::select! {
                 biased;
-                Some(heard) = told.recv() => self.heard(heard, &mut notes),
+                Some(heard) = told.recv() => self.heard(heard, &mut notes).into_iter().collect(),
                 Some((id, ended)) = self.going.next() => {
                     // What was heard of it before comes first.
+                    let mut events = Vec::new();
                     while let Ok(heard) = told.try_recv() {
-                        if let Some(event) = self.heard(heard, &mut notes) {
-                            let steps = self.feed(event, &mut notes);
-                            debug_assert!(steps.is_empty(), "a breaker starts nothing");
-                        }
+                        events.extend(self.heard(heard, &mut notes));
                     }
-                    Some(self.ended(id, ended, &mut notes))
+                    events.extend(self.ended(id, ended));
+                    events
                 }
                 () = withdrawn.cancelled(), if !cancelled => {
                     cancelled = true;
-                    Some(Event::Cancel)
+                    vec![Event::Cancel]
                 }
-                () = tokio::time::sleep(left) => Some(Event::Tick),
+                () = tokio::time::sleep(left) => vec![Event::Tick],
             };
-            steps = match event {
-                Some(event) => self.feed(event, &mut notes),
-                None => Vec::new(),
-            };
+            steps = events.into_iter().flat_map(|event| self.feed(event, &mut notes)).collect();
         }
     }
 
@@ -370,22 +378,19 @@ impl Running {
 
     /// Does what the machine wants; the result when it is over.
     async fn take(&mut self, steps: Vec<Step>, notes: &mut Vec<Note>) -> Option<TurnResult> {
-        let mut queue = std::collections::VecDeque::from(steps);
+        let mut queue = VecDeque::from(steps);
         while let Some(step) = queue.pop_front() {
             match step {
-                // What was to be sent while the store took its time is not sent any more.
-                Step::Run { .. } if self.turn.is_over() => {}
-                Step::Run { id, .. } if self.engine.now() >= self.turn.deadline() => {
-                    let end = CallEnd::Failed(too_late());
-                    queue.extend(self.feed(Event::Ended { id, end, replayed: false }, notes));
-                }
+                Step::Run { id, .. } if self.is_late() => queue = self.too_late(id, queue, notes),
                 Step::Run { id, tool, arguments, timeout, choice } => {
                     self.record(notes);
-                    if let Err(error) = self.keep(&id, &choice).await {
-                        let end = CallEnd::Failed(unkept(&error));
-                        queue.extend(self.feed(Event::Ended { id, end, replayed: false }, notes));
-                    } else {
-                        self.start(id, tool, arguments, timeout, &choice);
+                    match self.keep(&id, &choice).await {
+                        Ok(()) => self.start(id, tool, arguments, timeout, &choice),
+                        Err(_) if self.is_late() => queue = self.too_late(id, queue, notes),
+                        Err(error) => {
+                            let end = CallEnd::Failed(unkept(&error));
+                            queue.extend(self.feed(Event::Ended { id, end, replayed: false }, notes));
+                        }
                     }
                 }
                 Step::Cancel { id } => {
@@ -401,10 +406,29 @@ impl Running {
         None
     }
 
-    /// Writes a choice down that would not be made again of itself.
+    fn is_late(&self) -> bool {
+        self.engine.now() >= self.turn.deadline()
+    }
+
+    /// The time was over before this call could be sent, and those that stand after it.
+    fn too_late(&mut self, first: ToolCallId, queue: VecDeque<Step>, notes: &mut Vec<Note>) -> VecDeque<Step> {
+        let mut ids = BTreeSet::from([first]);
+        let mut others = VecDeque::new();
+        for step in queue {
+            match step {
+                Step::Run { id, .. } => drop(ids.insert(id)),
+                Step::Cancel { .. } | Step::Leave { .. } | Step::Done(_) => others.push_back(step),
+            }
+        }
+        others.extend(self.feed(Event::NotStarted { ids }, notes));
+        others
+    }
+
+    /// Writes a choice down that would not be made again of itself. The turn does not wait for it beyond its deadline.
     async fn keep(&mut self, id: &ToolCallId, choice: &Choice) -> Result<(), StoreError> {
+        let left = self.turn.deadline().since(self.engine.now());
         match &mut self.held.hold {
-            Some(hold) => hold.choose(id, choice).await,
+            Some(hold) => tokio::time::timeout(left, hold.choose(id, choice)).await.map_err(|_| silent())?,
             None => Ok(()),
         }
     }
@@ -412,9 +436,10 @@ impl Running {
     /// The turn is over: whoever hears of its end can submit it again. What does not get through is tried again meanwhile.
     async fn give_back(&mut self) {
         let Some(hold) = &mut self.held.hold else { return };
-        match hold.release().await {
-            Ok(()) => self.held.hold = None,
-            Err(error) => self.engine.inner.store_trouble(&*self.engine.inner.store, &error),
+        match tokio::time::timeout(GRACE, hold.release()).await {
+            Ok(Ok(())) => self.held.hold = None,
+            Ok(Err(error)) => self.engine.inner.store_trouble(&*self.engine.inner.store, &error),
+            Err(_) => {}
         }
     }
 
@@ -463,7 +488,7 @@ impl Running {
             let calling = engine.call_with(envelope, run, CallOptions { tool: info, ..options });
             *stop.lock() = Some(calling.canceller());
             let called = calling.await;
-            (id, Ended { tool, called, last: watch.last(), manner })
+            (id, Ended { tool, called, heard: watch.heard(), manner })
         }));
     }
 
@@ -472,8 +497,8 @@ impl Running {
         let Told { call, tool, at, what } = told;
         match what {
             What::Breaker(state) => Some(Event::BreakerChanged { tool, state }),
-            What::Retries { attempt, next_at, attempts_left, last } => {
-                notes.extend(self.retried(&call, &tool, at, attempt, next_at, attempts_left, &last));
+            What::Retries { attempt, next_at, attempts_left, heard } => {
+                notes.extend(self.retried(&call, &tool, at, attempt, next_at, attempts_left, &heard));
                 None
             }
         }
@@ -489,17 +514,17 @@ impl Running {
         next: u32,
         next_at: Timestamp,
         attempts_left: u32,
-        last: &Last,
+        heard: &Heard,
     ) -> [Note; 3] {
-        let code = if last.cut.is_some() { Code::Timeout } else { Code::ToolError };
+        let code = if heard.cut().is_some() { Code::Timeout } else { Code::ToolError };
         let breaker = self.engine.breaker_of(&self.options.target, tool);
-        let nature = last.failed.as_ref().map_or(Nature::Transient, |failed| failed.nature);
+        let nature = heard.failed().map_or(Nature::Transient, |failed| failed.nature);
         let attempts = next.saturating_sub(1);
         let wait = next_at.since(at);
         let decision = decide(Facts {
             code,
             nature,
-            reach: last.reach(),
+            reach: heard.reach(),
             // It is made again because that is safe.
             repeat: Repeat::Safe,
             breaker,
@@ -512,9 +537,9 @@ impl Running {
             dependants: Dependants::default(),
             succeeded: 0,
         });
-        let error = last.failed.as_ref().map_or_else(String::new, |failed| failed.rule.to_string());
+        let error = heard.failed().map_or_else(String::new, |failed| failed.rule.to_string());
         let fault = ToolFault { error, code, nature, breaker, attempts, decision: decision.strategy };
-        let fault = match last.cut {
+        let fault = match heard.cut() {
             Some(timeout) => Fact::ToolTimeout { timeout, fault },
             None => Fact::ToolError(fault),
         };
@@ -527,38 +552,37 @@ impl Running {
     }
 
     /// A call has ended: what the machine hears of it, after how the breaker of its tool stands now.
-    fn ended(&mut self, id: ToolCallId, ended: Ended, notes: &mut Vec<Note>) -> Event {
+    fn ended(&mut self, id: ToolCallId, ended: Ended) -> [Event; 2] {
         self.stops.remove(&id);
-        let Ended { tool, called, last, manner } = ended;
+        let Ended { tool, called, heard, manner } = ended;
         let result = called.result;
         if let Some(arrival) = called.arrival {
             self.engine.delivered(arrival);
         }
         let state = self.engine.breaker_of(&self.options.target, &tool);
-        let steps = self.feed(Event::BreakerChanged { tool, state }, notes);
-        debug_assert!(steps.is_empty(), "a breaker starts nothing");
-        let attempts = result.attempts;
-        let end = match (result.output, result.error) {
-            (_, None) if last.asked => CallEnd::Failed(asks(attempts)),
-            (Some(output), None) => CallEnd::Succeeded { output: output.content, attempts },
-            (_, Some(error)) => CallEnd::Failed(Failure {
-                code: error.code,
-                message: error.message,
-                nature: if error.retriable { Nature::Transient } else { Nature::Permanent },
-                // Of what failed earlier nobody has kept how far it got. If it is made again without knowing whether it ran,
-                // it may have.
-                reach: match result.from_cache {
-                    true if manner.retry_safe && error.retriable => Reach::Unknown,
-                    true => Reach::Answered,
-                    false => last.reach(),
-                },
+        let replayed = result.from_cache;
+        let failed = |code, message, nature| {
+            let earlier = Heard::reach_earlier(nature, manner.retry_safe);
+            CallEnd::Failed(Failure {
+                code,
+                message,
+                nature,
+                reach: if replayed { earlier } else { heard.reach() },
                 repeat: repeat(manner.class),
-                attempts,
-                timed_out_after: last.cut,
-            }),
-            (None, None) => CallEnd::Succeeded { output: RawJson::from_trusted("null"), attempts },
+                attempts: result.attempts,
+                timed_out_after: heard.cut(),
+            })
         };
-        Event::Ended { id, end, replayed: result.from_cache }
+        let end = match (result.output, result.error) {
+            (_, None) if heard.has_asked() => failed(Code::ToolError, ASKS.into(), Nature::Permanent),
+            (_, Some(error)) if error.retriable => failed(error.code, error.message, Nature::Transient),
+            (_, Some(error)) => failed(error.code, error.message, Nature::Permanent),
+            (output, None) => CallEnd::Succeeded {
+                output: output.map_or_else(|| RawJson::from_trusted("null"), |output| output.content),
+                attempts: result.attempts,
+            },
+        };
+        [Event::BreakerChanged { tool, state }, Event::Ended { id, end, replayed }]
     }
 
     /// Writes down what the machine noted, and tells whoever listens.
@@ -620,30 +644,12 @@ fn unkept(error: &StoreError) -> Failure {
     }
 }
 
-/// A call that the store, or the machine, left no time for.
-fn too_late() -> Failure {
-    Failure {
-        code: Code::DeadlineExceeded,
-        message: "not sent: the time of the turn was over".into(),
-        nature: Nature::Transient,
-        reach: Reach::NotSent,
-        repeat: Repeat::Safe,
-        attempts: 0,
-        timed_out_after: None,
-    }
-}
+/// A tool that asks has done nothing.
+const ASKS: &str = "the tool asks for input first, which a turn cannot give: call it by itself";
 
-/// A call whose tool asked for input: it has done nothing, and nobody in a turn can answer it.
-fn asks(attempts: u32) -> Failure {
-    Failure {
-        code: Code::ToolError,
-        message: "the tool asks for input first, which a turn cannot give: call it by itself".into(),
-        nature: Nature::Permanent,
-        reach: Reach::Answered,
-        repeat: Repeat::Safe,
-        attempts,
-        timed_out_after: None,
-    }
+/// The store did not say anything for as long as the turn may take.
+fn silent() -> StoreError {
+    StoreError::unanswered(Trouble::Unreachable, "it did not answer in the time of the turn")
 }
 
 /// The trace and the span that a `traceparent` names.

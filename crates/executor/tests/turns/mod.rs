@@ -8,7 +8,7 @@ use steadfast_core::id::{Namespace, ToolName, ToolRef};
 use steadfast_core::turn::trace::{Event, EventType, Fact, Note};
 use steadfast_core::turn::{EndedBy, Limits, Outcome, Plan, Strategy, TurnStatus};
 use steadfast_executor::{
-    BreakerKey, Found, Shelf, Steer, TurnAbout, TurnOptions, TurnRefused, TurnStory, Turned,
+    BreakerKey, Found, NotDone, Shelf, Steer, TurnAbout, TurnOptions, TurnRefused, TurnStory, Turned,
 };
 use tokio_util::sync::CancellationToken;
 

@@ -1,16 +1,16 @@
 //! A process carries out what the machine of a turn decides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use steadfast_core::breaker::State as BreakerState;
 use steadfast_core::call::{self, CallResult, Provenance, Recorded, Waits};
 use steadfast_core::classify::{Nature, Reach};
 use steadfast_core::code::Code;
-use steadfast_core::id::{Digest, ToolRef, TurnId};
+use steadfast_core::id::{Digest, ToolCallId, ToolRef, TurnId};
 use steadfast_core::key::Key;
 use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
-use steadfast_core::turn::{CallEnd, Choice, Event, Failure, Repeat, Step, Stop, Submitted, ToolFacts, Turn};
+use steadfast_core::turn::{CallEnd, Choice, Event, Failure, Heard, Repeat, Step, Stop, Submitted, ToolFacts, Turn};
 
 use crate::Defect;
 use crate::invariants::Broken;
@@ -18,7 +18,7 @@ use crate::model::{Kind, TurnCall, Wish};
 use crate::system::{Dispatch, World, is_shared};
 use crate::transition::{Happening, key};
 use crate::turns::holding::Document;
-use crate::turns::{InTurn, Last, Stage, Submission, Told, TurnHappening, Writing, places};
+use crate::turns::{InTurn, Stage, Submission, Told, TurnHappening, Writing, places};
 
 impl World {
     pub(crate) fn turn_arrives(&mut self, submission: usize) -> Result<(), Broken> {
@@ -116,13 +116,8 @@ impl World {
     fn step(&mut self, submission: usize, step: Step) -> Result<(), Broken> {
         let now = self.now;
         match step {
-            // What was to be sent while the store took its time is not sent any more.
-            Step::Run { .. } if self.submissions[submission].machine.as_ref().is_some_and(Turn::is_over) => {
-                Ok(())
-            }
             Step::Run { ref id, .. } if now >= self.submissions[submission].deadline => {
-                let end = unsent(Code::DeadlineExceeded);
-                self.tell_turn(submission, Event::Ended { id: id.clone(), end, replayed: false })
+                self.too_late(submission, id.clone())
             }
             Step::Run { ref id, ref choice, .. } => {
                 let kept = self.choosing(submission, id, choice);
@@ -167,11 +162,28 @@ impl World {
         }
     }
 
+    /// The time was over before this call could be sent, and those that stand after it.
+    fn too_late(&mut self, submission: usize, first: ToolCallId) -> Result<(), Broken> {
+        if self.defect == Some(Defect::NotStartedToldAsEnded) {
+            let end = unsent(Code::DeadlineExceeded);
+            return self.tell_turn(submission, Event::Ended { id: first, end, replayed: false });
+        }
+        let mut ids = BTreeSet::from([first]);
+        self.submissions[submission].queue.retain(|step| match step {
+            Step::Run { id, .. } => {
+                ids.insert(id.clone());
+                false
+            }
+            Step::Cancel { .. } | Step::Leave { .. } | Step::Done(_) => true,
+        });
+        self.tell_turn(submission, Event::NotStarted { ids })
+    }
+
     /// What has to be written before a call is sent.
     fn choosing(
         &self,
         submission: usize,
-        id: &steadfast_core::id::ToolCallId,
+        id: &ToolCallId,
         choice: &Choice,
     ) -> Option<steadfast_core::turn::Kept> {
         let kept = self.submissions[submission].hold.as_ref()?.choosing(id, choice)?;
@@ -194,6 +206,9 @@ impl World {
         let Step::Run { id, .. } = run else { return Ok(()) };
         if self.defect == Some(Defect::UnkeptForgotten) {
             return Ok(());
+        }
+        if self.now >= self.submissions[submission].deadline {
+            return self.too_late(submission, id);
         }
         let end = unsent(Code::StoreUnavailable);
         self.tell_turn(submission, Event::Ended { id, end, replayed: false })
@@ -224,7 +239,7 @@ impl World {
             Some(Defect::DeadlineNotPassedOn) => None,
             Some(_) | None => Some(deadline),
         };
-        let in_turn = InTurn { submission, id, choice, last: Last::default() };
+        let in_turn = InTurn { submission, id, choice, heard: Heard::default() };
         let (number, step) = self.begin(node, request, wish, dispatch, Some(in_turn))?;
         self.act(node, number, step)
     }
@@ -233,6 +248,10 @@ impl World {
         let TurnCall { turn, call, candidate } = call;
         match self.defect {
             Some(Defect::KeyWithoutCandidate) => key(&format!("turn {turn} call {call}")),
+            Some(Defect::KeyOfSubmission) => {
+                let submission = self.submissions.len();
+                key(&format!("turn {turn} call {call} candidate {candidate} submission {submission}"))
+            }
             Some(_) | None => key(&format!("turn {turn} call {call} candidate {candidate}")),
         }
     }
@@ -277,9 +296,9 @@ impl World {
 
     /// How a call ended, as its turn is told.
     fn end_of(&self, in_turn: &InTurn, result: &CallResult) -> CallEnd {
-        let last = in_turn.last;
+        let heard = &in_turn.heard;
         let attempts = result.attempts;
-        let asked = last.asked && self.defect != Some(Defect::QuestionToldAsAnswer);
+        let asked = heard.has_asked() && self.defect != Some(Defect::QuestionToldAsAnswer);
         let (code, message, retriable) = match &result.ended {
             Ok(output) if !asked => {
                 return CallEnd::Succeeded { output: output.content.clone(), attempts };
@@ -294,15 +313,17 @@ impl World {
             (Some(Defect::StoreFailureToldAsOverload), Code::StoreUnavailable) => Code::Overloaded,
             (_, code) => code,
         };
-        let reach = match last.reach {
-            Some(_) if last.under_way && self.defect == Some(Defect::UnderWayCountsAsUnsent) => Reach::NotSent,
-            Some(reach) => reach,
-            None => Reach::NotSent,
+        let nature = if retriable { Nature::Transient } else { Nature::Permanent };
+        let reach = match (&result.provenance, self.defect) {
+            (Provenance::Replayed { .. }, Some(Defect::EarlierFailureCountsAsUnsent)) => Reach::NotSent,
+            (Provenance::Replayed { .. }, _) => Heard::reach_earlier(nature, self.retry_safe()),
+            (Provenance::Fresh, Some(Defect::UnderWayCountsAsUnsent)) if heard.is_under_way() => Reach::NotSent,
+            (Provenance::Fresh, _) => heard.reach(),
         };
         CallEnd::Failed(Failure {
             code,
             message: message.into(),
-            nature: if retriable { Nature::Transient } else { Nature::Permanent },
+            nature,
             reach,
             repeat: match self.weather.policy.class {
                 ToolClass::ReadOnly | ToolClass::Idempotent => Repeat::Safe,

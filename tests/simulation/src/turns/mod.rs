@@ -24,9 +24,8 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::call::{CallResult, Notice};
-use steadfast_core::classify::Reach;
 use steadfast_core::id::ToolCallId;
-use steadfast_core::turn::{Choice, Event, Hold, Plan, Step, Submitted, Turn, TurnResult, TurnStatus};
+use steadfast_core::turn::{Choice, Event, Heard, Hold, Plan, Step, Submitted, Turn, TurnResult, TurnStatus};
 
 use crate::Defect;
 use crate::invariants::Broken;
@@ -108,29 +107,15 @@ pub(crate) struct InTurn {
     pub(crate) submission: usize,
     id: ToolCallId,
     choice: Choice,
-    last: Last,
-}
-
-/// What was heard of the attempts of a call.
-#[derive(Clone, Copy, Debug, Default)]
-struct Last {
-    /// How far the last one got; nothing if none was made.
-    reach: Option<Reach>,
-    under_way: bool,
-    asked: bool,
+    heard: Heard,
 }
 
 impl InTurn {
-    pub(crate) fn hear(&mut self, notice: &Notice) {
-        if let Notice::AttemptStarted { .. } = notice {
-            // As long as nobody has seen its end.
-            self.last = Last { reach: Some(Reach::Unknown), under_way: true, asked: false };
-        } else if let Notice::AttemptEnded { failure, .. } = notice {
-            let reach = failure.as_ref().map_or(Reach::Answered, |failure| failure.reach);
-            self.last = Last { reach: Some(reach), under_way: false, ..self.last };
-        } else if let Notice::InputRequired = notice {
-            self.last.asked = true;
+    pub(crate) fn hear(&mut self, notice: &Notice, defect: Option<Defect>) {
+        if let (Notice::AttemptStarted { .. }, Some(Defect::OnlyLastAttemptCounts)) = (notice, defect) {
+            self.heard = Heard::default();
         }
+        self.heard.hear(notice);
     }
 }
 

@@ -6,7 +6,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::call::CallResult;
 use steadfast_core::code::Code;
 use steadfast_core::id::ToolCallId;
-use steadfast_core::turn::{Outcome, Step, TurnResult};
+use steadfast_core::turn::{Outcome, TurnResult};
 
 use crate::invariants::{Broken, clock};
 use crate::model::{Effect, Intent, Kind, Model, TurnCall};
@@ -134,19 +134,18 @@ impl World {
 
     /// Checked when a turn ends.
     pub(super) fn one_true_state(&self, submission: usize, result: &TurnResult) -> Result<(), Broken> {
-        let Submission { turn, truth, queue, .. } = &self.submissions[submission];
+        let Submission { turn, truth, .. } = &self.submissions[submission];
         let planned = self.model.turns[*turn].plan.calls().iter().map(|call| &call.id);
         if !planned.eq(result.calls.iter().map(|call| &call.id)) {
             return Err(("one true state", format!("submission {submission} tells of other calls than planned")));
         }
         for call in &result.calls {
             let id = &call.id;
-            let waits = queue.iter().any(|step| matches!(step, Step::Run { id: waiting, .. } if waiting == id));
             let is_true = match call.outcome {
                 Outcome::Succeeded => truth.succeeded.contains(id),
                 Outcome::Failed => !truth.succeeded.contains(id) && !truth.open.contains(id),
                 Outcome::Skipped => !truth.sent.contains(id),
-                Outcome::Cancelled | Outcome::LeftRunning => truth.open.contains(id) || waits,
+                Outcome::Cancelled | Outcome::LeftRunning => truth.open.contains(id),
             };
             if !is_true {
                 return Err((

@@ -65,7 +65,7 @@ fn a_refusal_that_could_not_look_says_so_where_an_answer_may_be() {
     ] {
         let policy = policy(class);
         let mut world = World::new();
-        let request = if keyless { self::keyless(&policy) } else { self::request(&policy) };
+        let request = if keyless { self::keyless(&policy) } else { request(&policy) };
         world.breaker.force_open(None, world.now);
         down(&mut world, 1, StoreFault::NotDone);
         let (_, step) = world.begin(request, &policy);

@@ -419,7 +419,7 @@ fn every_state_with_every_event() {
         }
         stage
     };
-    let events: [(&str, Event); 6] = [
+    let events: [(&str, Event); 7] = [
         ("success", Event::Ended { id: x(), end: success(), replayed: false }),
         ("failure", Event::Ended { id: x(), end: failure(), replayed: false }),
         (
@@ -435,20 +435,21 @@ fn every_state_with_every_event() {
         ("tick", Event::Tick),
         ("deadline", Event::Tick),
         ("cancel", Event::Cancel),
+        ("not started", Event::NotStarted { ids: [x()].into() }),
     ];
     // For each state: what each event makes of `x`.
     const REFUSED: &str = "refused";
     let table = [
-        (At::Waiting, [REFUSED, REFUSED, "Waiting", "Waiting", "Skipped", "Skipped"]),
-        (At::Ready, [REFUSED, REFUSED, "Ready", "Ready", "Skipped", "Skipped"]),
-        (At::Running, ["Succeeded", "Failed", "Running", "Running", "LeftRunning", "LeftRunning"]),
-        (At::Succeeded, [REFUSED, REFUSED, "Succeeded", "Succeeded", "Succeeded", "Succeeded"]),
-        (At::Failed, [REFUSED, REFUSED, "Failed", "Failed", "Failed", "Failed"]),
+        (At::Waiting, [REFUSED, REFUSED, "Waiting", "Waiting", "Skipped", "Skipped", REFUSED]),
+        (At::Ready, [REFUSED, REFUSED, "Ready", "Ready", "Skipped", "Skipped", REFUSED]),
+        (At::Running, ["Succeeded", "Failed", "Running", "Running", "LeftRunning", "LeftRunning", "Skipped"]),
+        (At::Succeeded, [REFUSED, REFUSED, "Succeeded", "Succeeded", "Succeeded", "Succeeded", REFUSED]),
+        (At::Failed, [REFUSED, REFUSED, "Failed", "Failed", "Failed", "Failed", REFUSED]),
         (
             At::CutOff,
-            ["LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning"],
+            ["LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", REFUSED],
         ),
-        (At::Late, [REFUSED, REFUSED, "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning"]),
+        (At::Late, [REFUSED, REFUSED, "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", REFUSED]),
     ];
     for (at, expected) in table {
         for ((name, event), expected) in events.clone().into_iter().zip(expected) {
@@ -467,10 +468,28 @@ fn every_state_with_every_event() {
                 }
             };
             assert_eq!(after, expected, "{at:?} {name}");
-            let ends = matches!(name, "deadline" | "cancel");
+            let ends = matches!(name, "deadline" | "cancel") || (name == "not started" && after != REFUSED);
             assert_eq!(stage.turn.is_over(), was_over || ends, "{at:?} {name}");
         }
     }
+}
+
+/// What the time ran out for before it was sent was once told as left running.
+#[test]
+fn what_never_started_is_skipped_or_has_failed_before() {
+    let mut stage = Stage::new(
+        r#"{"calls":[{"id":"a","tool":"travel/a"},{"id":"b","tool":"travel/b","alternatives":["travel/c"]},
+            {"id":"d","tool":"travel/d"},{"id":"e","tool":"travel/e","dependsOn":["b"]}]}"#,
+    );
+    stage.fail("b", permanent());
+    stage.now = stage.turn.deadline();
+    stage.on(Event::NotStarted { ids: [call_id("a"), call_id("b")].into() });
+    let outcomes = ["a", "b", "d", "e"].map(|id| stage.outcome(id));
+    assert_eq!(outcomes, [Outcome::Skipped, Outcome::Failed, Outcome::LeftRunning, Outcome::Skipped]);
+    let codes = ["a", "b", "e"].map(|id| stage.call(id).code);
+    assert_eq!(codes, [Some(Code::DeadlineExceeded); 3]);
+    assert_eq!(stage.result().ended_by, EndedBy::Deadline);
+    assert_eq!(stage.cut, [Step::Leave { id: call_id("d") }]);
 }
 
 #[test]

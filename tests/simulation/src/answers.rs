@@ -60,8 +60,7 @@ impl World {
         self.nodes[node].calls.remove(&number);
         // Followers of a refused leader in the same process get that refusal; nobody else ever does.
         if let (Some(key), Err(failure)) = (about, &result.ended)
-            && invariants::is_refusal(failure.code)
-            && failure.code != Code::Cancelled
+            && result.is_refused()
         {
             let followers: Vec<_> = self.nodes[node]
                 .calls

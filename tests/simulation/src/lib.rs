@@ -94,8 +94,8 @@ pub enum Defect {
     UnderWayCountsAsUnsent,
     /// Of a call that was made several times only the last attempt counts.
     OnlyLastAttemptCounts,
-    /// A failure that is given again counts as that of a call that was never sent.
-    EarlierFailureCountsAsUnsent,
+    /// A call that is made again on a guess is taken for one of which its record knows everything.
+    EarlierAttemptsForgotten,
     /// A call that could not ask the store is told to its turn as one that found no room.
     StoreFailureToldAsOverload,
     /// The calls of a turn do not know when it is over.
@@ -142,7 +142,7 @@ impl Defect {
         Self::QuestionToldAsAnswer,
         Self::UnderWayCountsAsUnsent,
         Self::OnlyLastAttemptCounts,
-        Self::EarlierFailureCountsAsUnsent,
+        Self::EarlierAttemptsForgotten,
         Self::StoreFailureToldAsOverload,
         Self::DeadlineNotPassedOn,
         Self::DeadlineNotKept,
@@ -179,7 +179,7 @@ impl Defect {
             | Self::QuestionToldAsAnswer
             | Self::UnderWayCountsAsUnsent
             | Self::OnlyLastAttemptCounts
-            | Self::EarlierFailureCountsAsUnsent
+            | Self::EarlierAttemptsForgotten
             | Self::StoreFailureToldAsOverload
             | Self::DeadlineNotPassedOn
             | Self::DeadlineNotKept
@@ -233,7 +233,7 @@ impl Defect {
             | Self::BreakerBeforeRecord
             | Self::UnderWayCountsAsUnsent
             | Self::OnlyLastAttemptCounts
-            | Self::EarlierFailureCountsAsUnsent
+            | Self::EarlierAttemptsForgotten
             | Self::StoreFailureToldAsOverload => &["done once in a turn"],
             Self::KeyOfSubmission => &["done once in a turn", "one run per key"],
             Self::KeyWithoutCandidate => &["own key"],

@@ -116,6 +116,17 @@ pub struct ToolFacts {
     pub breaker: BreakerState,
     /// What the end of the turn does to a running call of it.
     pub stop: Stop,
+    /// What is done about a call of it of which nobody knows whether it ran.
+    pub doubt: Doubt,
+}
+
+/// What is done about a call of which nobody knows whether it ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// It is made again, so that how it ends says nothing of what it did before.
+    MadeAgain,
+    /// It is told, and kept in its record.
+    Told,
 }
 
 /// What the end of a turn does to a running call.
@@ -128,9 +139,9 @@ pub enum Stop {
 }
 
 impl Default for ToolFacts {
-    /// A tool that nothing is known about is not declared stopped.
+    /// A tool that nothing is known about is not declared stopped, nor said to have done nothing.
     fn default() -> Self {
-        Self { breaker: BreakerState::Closed, stop: Stop::Leave }
+        Self { breaker: BreakerState::Closed, stop: Stop::Leave, doubt: Doubt::MadeAgain }
     }
 }
 

@@ -196,7 +196,7 @@ const fn circuit(state: State) -> &'static str {
 ///
 /// Not where the same intent already ran or runs, or where nobody could look whether it did (the store was away), not
 /// where a person said no, and not where the turn itself may make no more calls.
-const fn alternative_may_run(code: Code) -> bool {
+pub(super) const fn alternative_may_run(code: Code) -> bool {
     match code {
         Code::UnsupportedVersion
         | Code::InvalidEnvelope

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::call::{Cut, FailedAttempt, Notice};
-use crate::classify::{Nature, Reach};
+use crate::classify::Reach;
 
 /// What was heard of the attempts of one call.
 #[derive(Clone, Debug, Default)]
@@ -59,15 +59,6 @@ impl Heard {
         }
     }
 
-    /// How far a call got whose failure is given again: nobody has kept that. If such a call is made again where nobody
-    /// knows whether it ran (`retry_safe`), it may have.
-    pub const fn reach_earlier(nature: Nature, retry_safe: bool) -> Reach {
-        match nature {
-            Nature::Transient if retry_safe => Reach::Unknown,
-            Nature::Transient | Nature::Permanent => Reach::Answered,
-        }
-    }
-
     /// How the last attempt failed.
     pub fn failed(&self) -> Option<&FailedAttempt> {
         match &self.last {
@@ -99,7 +90,7 @@ impl Heard {
 mod tests {
     use super::*;
     use crate::Timestamp;
-    use crate::classify::Severity;
+    use crate::classify::{Nature, Severity};
 
     fn started() -> Notice {
         Notice::AttemptStarted { attempt: 1, at: Timestamp::ZERO }
@@ -143,12 +134,5 @@ mod tests {
         let late = heard(&[started(), silent, ended(Some(Reach::Unknown))]);
         assert_eq!(late.cut(), Some(Duration::from_secs(5)));
         assert_eq!(heard(&[started(), started()]).cut(), None);
-    }
-
-    #[test]
-    fn what_failed_earlier_may_have_run_where_it_is_called_again_on_a_guess() {
-        assert_eq!(Heard::reach_earlier(Nature::Transient, true), Reach::Unknown);
-        assert_eq!(Heard::reach_earlier(Nature::Transient, false), Reach::Answered);
-        assert_eq!(Heard::reach_earlier(Nature::Permanent, true), Reach::Answered);
     }
 }

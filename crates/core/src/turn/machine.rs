@@ -21,8 +21,8 @@ use crate::json::Limits as JsonLimits;
 use crate::output::RawJson;
 
 use super::choice::{Choice, Submitted};
-use super::event::{CallEnd, Event, Failure, Misuse, Step, Stop, ToolFacts};
-use super::handler::{Decision, Dependants, Facts, Repeat, Strategy, decide, refuses};
+use super::event::{CallEnd, Doubt, Event, Failure, Misuse, Step, Stop, ToolFacts};
+use super::handler::{Decision, Dependants, Facts, Repeat, Strategy, alternative_may_run, decide, refuses};
 use super::params::{Pieces, Reference, ResolveError};
 use super::plan::{Need, Plan, PlannedCall};
 use super::result::{self, CallResult, EndedBy, Outcome, TurnResult};
@@ -146,7 +146,11 @@ impl Turn {
             Event::Ended { id, end, replayed } => {
                 self.call_ended(&id, end, replayed, notes, &mut steps)?;
             }
-            Event::BreakerChanged { tool, state } => self.breaker_changed(&tool, state, notes),
+            // It starts nothing and ends nothing: at the deadline what has just ended still counts, and comes after it.
+            Event::BreakerChanged { tool, state } => {
+                self.breaker_changed(&tool, state, notes);
+                return Ok(steps);
+            }
             Event::Tick => {}
             Event::NotStarted { ids } => self.not_started(&ids, notes, &mut steps)?,
             Event::Cancel if self.is_over => {}
@@ -213,12 +217,26 @@ impl Turn {
             }
             CallEnd::Failed(failure) => {
                 self.slots[call].failed_once = true;
+                let failure = Failure { reach: self.reach(call, &tool, &failure, replayed), ..failure };
                 if let Some(next) = self.failed(call, candidate, failure, notes) {
                     self.run(call, next, notes, steps);
                 }
             }
         }
         Ok(())
+    }
+
+    /// How far a call got that another tool could do instead, over all submissions of the turn. The records of its calls
+    /// know that, but not where a call is made again although nobody knows whether it ran: whatever came of it last, an
+    /// earlier attempt may have done the job.
+    fn reach(&self, call: usize, tool: &ToolRef, failure: &Failure, replayed: bool) -> Reach {
+        let doubt = self.tools.get(tool).copied().unwrap_or_default().doubt;
+        let came_before = replayed || matches!(self.submitted, Submitted::Again(_));
+        let replaceable = alternative_may_run(failure.code) && self.untried(call).next().is_some();
+        match doubt {
+            Doubt::MadeAgain if came_before && replaceable => Reach::Unknown,
+            Doubt::MadeAgain | Doubt::Told => failure.reach,
+        }
     }
 
     fn breaker_changed(&mut self, tool: &ToolRef, state: BreakerState, notes: &mut Vec<Note>) {

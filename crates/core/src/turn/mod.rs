@@ -32,7 +32,7 @@ mod tests;
 pub mod trace;
 
 pub use choice::{Choice, Submitted};
-pub use event::{CallEnd, Event, Failure, Misuse, Step, Stop, ToolFacts};
+pub use event::{CallEnd, Doubt, Event, Failure, Misuse, Step, Stop, ToolFacts};
 pub use handler::{Decision, Dependants, Facts, Repeat, Strategy, decide};
 pub use heard::Heard;
 pub use hold::{Hold, Holder, Kept, Stale, Take};

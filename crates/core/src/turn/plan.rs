@@ -200,6 +200,11 @@ impl Plan {
         self.calls.iter().flat_map(PlannedCall::tools).collect()
     }
 
+    /// A call by its id.
+    pub fn call(&self, id: &ToolCallId) -> Option<&PlannedCall> {
+        self.calls.get(self.position(id)?)
+    }
+
     pub(super) fn position(&self, id: &ToolCallId) -> Option<usize> {
         self.index.get(id).copied()
     }

@@ -44,7 +44,7 @@ use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
 use steadfast_core::turn::trace::{Fact, Note, SpanId, ToolFault, TraceId};
 use steadfast_core::turn::{
-    CallEnd, Choice, Dependants, Event, Facts, Failure, Heard, Need, Plan, Repeat, Step, Stop, Submitted, ToolFacts,
+    CallEnd, Choice, Dependants, Doubt, Event, Facts, Failure, Heard, Need, Plan, PlannedCall, Repeat, Step, Stop, Submitted, ToolFacts,
     Turn, TurnResult, decide,
 };
 use steadfast_store::{StoreError, Trouble};
@@ -118,10 +118,9 @@ type Going = Pin<Box<dyn Future<Output = (ToolCallId, Ended)> + Send>>;
 
 /// How it ended.
 struct Ended {
-    tool: ToolRef,
     called: Called,
     heard: Heard,
-    manner: Manner,
+    class: ToolClass,
 }
 
 impl Engine {
@@ -171,13 +170,14 @@ impl Engine {
             engine: self.clone(),
             shelf,
             options,
+            plan,
             turn,
             story: Some(story),
             held,
             name,
             guarded_as,
             trace,
-            manners: facts.manners,
+            classes: facts.classes,
             going: FuturesUnordered::new(),
             stops: BTreeMap::new(),
             tell,
@@ -207,7 +207,7 @@ impl Engine {
 
     /// What the machine has to know about the tools of a plan.
     fn facts(&self, plan: &Plan, target: &Target) -> PlanFacts {
-        let mut facts = PlanFacts { tools: BTreeMap::new(), manners: BTreeMap::new(), records_last: LASTS };
+        let mut facts = PlanFacts { tools: BTreeMap::new(), classes: BTreeMap::new(), records_last: LASTS };
         for tool in plan.tools() {
             let Some(envelope) = envelope(tool, RawJson::from_trusted("{}"), target.clone()) else {
                 continue;
@@ -217,10 +217,13 @@ impl Engine {
             // What the turn leaves running is recorded later than anything is heard of the turn.
             let longest = keep.done.max(keep.failed).max(keep.open) + policy.time.total;
             facts.records_last = facts.records_last.max(longest);
-            let retry_safe = Hints::default().retry_safe(&policy, SentKey::Given);
-            facts.manners.insert(tool.clone(), Manner { class: policy.class, retry_safe });
+            facts.classes.insert(tool.clone(), policy.class);
             let breaker = self.breaker_of(target, tool);
-            facts.tools.insert(tool.clone(), ToolFacts { breaker, stop: stop(policy.class) });
+            let doubt = match Hints::default().retry_safe(&policy, SentKey::Given) {
+                true => Doubt::MadeAgain,
+                false => Doubt::Told,
+            };
+            facts.tools.insert(tool.clone(), ToolFacts { breaker, stop: stop(policy.class), doubt });
         }
         facts
     }
@@ -238,17 +241,9 @@ const LASTS: Duration = Duration::from_secs(24 * 3600);
 
 struct PlanFacts {
     tools: BTreeMap<ToolRef, ToolFacts>,
-    manners: BTreeMap<ToolRef, Manner>,
+    classes: BTreeMap<ToolRef, ToolClass>,
     /// As long as any record of its calls.
     records_last: Duration,
-}
-
-/// What it means to run a tool.
-#[derive(Clone, Copy)]
-struct Manner {
-    class: ToolClass,
-    /// Whether a call of it is made again where nobody knows if it ran.
-    retry_safe: bool,
 }
 
 /// What the end of a turn does to a call of this class.
@@ -272,6 +267,7 @@ struct Running {
     engine: Engine,
     shelf: Arc<dyn Shelf>,
     options: TurnOptions,
+    plan: Arc<Plan>,
     turn: Turn,
     /// Until it is closed.
     story: Option<Story>,
@@ -280,7 +276,7 @@ struct Running {
     /// The turn that the guard counts failures in.
     guarded_as: Option<TurnId>,
     trace: TraceId,
-    manners: BTreeMap<ToolRef, Manner>,
+    classes: BTreeMap<ToolRef, ToolClass>,
     going: FuturesUnordered<Going>,
     stops: BTreeMap<ToolCallId, Arc<Mutex<Option<Canceller>>>>,
     tell: tokio::sync::mpsc::UnboundedSender<Told>,
@@ -465,8 +461,7 @@ impl Running {
         let watch = Arc::new(Watch::new(id.clone(), tool.clone(), self.tell.clone()));
         let stop = Arc::new(Mutex::new(None));
         self.stops.insert(id.clone(), stop.clone());
-        let unknown = Manner { class: ToolClass::Unknown, retry_safe: true };
-        let manner = self.manners.get(&tool).copied().unwrap_or(unknown);
+        let class = self.classes.get(&tool).copied().unwrap_or(ToolClass::Unknown);
         let options = CallOptions {
             channel: self.options.channel,
             asker: self.options.asker.clone(),
@@ -488,7 +483,7 @@ impl Running {
             let calling = engine.call_with(envelope, run, CallOptions { tool: info, ..options });
             *stop.lock() = Some(calling.canceller());
             let called = calling.await;
-            (id, Ended { tool, called, heard: watch.heard(), manner })
+            (id, Ended { called, heard: watch.heard(), class })
         }));
     }
 
@@ -551,24 +546,22 @@ impl Running {
         ]
     }
 
-    /// A call has ended: what the machine hears of it, after how the breaker of its tool stands now.
-    fn ended(&mut self, id: ToolCallId, ended: Ended) -> [Event; 2] {
+    /// A call has ended: what the machine hears of it, after how the breakers of all that could do it stand now.
+    fn ended(&mut self, id: ToolCallId, ended: Ended) -> Vec<Event> {
         self.stops.remove(&id);
-        let Ended { tool, called, heard, manner } = ended;
+        let Ended { called, heard, class } = ended;
         let result = called.result;
         if let Some(arrival) = called.arrival {
             self.engine.delivered(arrival);
         }
-        let state = self.engine.breaker_of(&self.options.target, &tool);
         let replayed = result.from_cache;
         let failed = |code, message, nature| {
-            let earlier = Heard::reach_earlier(nature, manner.retry_safe);
             CallEnd::Failed(Failure {
                 code,
                 message,
                 nature,
-                reach: if replayed { earlier } else { heard.reach() },
-                repeat: repeat(manner.class),
+                reach: heard.reach(),
+                repeat: repeat(class),
                 attempts: result.attempts,
                 timed_out_after: heard.cut(),
             })
@@ -582,7 +575,13 @@ impl Running {
                 attempts: result.attempts,
             },
         };
-        [Event::BreakerChanged { tool, state }, Event::Ended { id, end, replayed }]
+        let mut events = Vec::new();
+        for tool in self.plan.call(&id).into_iter().flat_map(PlannedCall::tools) {
+            let state = self.engine.breaker_of(&self.options.target, tool);
+            events.push(Event::BreakerChanged { tool: tool.clone(), state });
+        }
+        events.push(Event::Ended { id, end, replayed });
+        events
     }
 
     /// Writes down what the machine noted, and tells whoever listens.

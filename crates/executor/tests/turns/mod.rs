@@ -614,8 +614,8 @@ async fn what_nobody_can_look_up_is_not_replaced() {
             let (engine, tools) = (engine.clone(), tools.clone());
             tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
         };
-        // It is taken, and then the store is away until the call has given up on it.
-        tokio::time::sleep(Duration::from_millis(250)).await;
+        // It is read and being taken, and then the store is away until the call has given up on it.
+        tokio::time::sleep(Duration::from_millis(150)).await;
         store.becomes(Health::Down);
         settle().await;
         store.becomes(Health::Up);

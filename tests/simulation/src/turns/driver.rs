@@ -10,7 +10,7 @@ use steadfast_core::id::{Digest, ToolCallId, ToolRef, TurnId};
 use steadfast_core::key::Key;
 use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
-use steadfast_core::turn::{CallEnd, Choice, Event, Failure, Heard, Repeat, Step, Stop, Submitted, ToolFacts, Turn};
+use steadfast_core::turn::{CallEnd, Choice, Doubt, Event, Failure, Heard, Repeat, Step, Stop, Submitted, ToolFacts, Turn};
 
 use crate::Defect;
 use crate::invariants::Broken;
@@ -52,10 +52,15 @@ impl World {
             ToolClass::ReadOnly | ToolClass::Idempotent => Stop::Cancel,
             ToolClass::Mutating | ToolClass::Unknown => Stop::Leave,
         };
+        let doubt = match self.defect {
+            Some(Defect::EarlierAttemptsForgotten) => Doubt::Told,
+            Some(_) | None if self.retry_safe() => Doubt::MadeAgain,
+            Some(_) | None => Doubt::Told,
+        };
         let facts: BTreeMap<ToolRef, ToolFacts> = plan
             .tools()
             .into_iter()
-            .map(|tool| (tool.clone(), ToolFacts { breaker: self.breaker_of(node, tool), stop }))
+            .map(|tool| (tool.clone(), ToolFacts { breaker: self.breaker_of(node, tool), stop, doubt }))
             .collect();
         self.tell(format!("process {node}: submission {submission} of turn {turn} begins, {submitted:?}"));
         let (machine, steps) = Turn::begin(plan, &facts, submitted, arrived, &mut Vec::new());
@@ -283,9 +288,8 @@ impl World {
         if !matches!(self.submissions[*submission].stage, Stage::Running) {
             return Ok(());
         }
-        let tool = plan.calls()[place].tools().nth(choice.candidate).cloned();
-        if let Some(tool) = tool {
-            let state = self.breaker_of(node, &tool);
+        for tool in plan.calls()[place].tools() {
+            let (tool, state) = (tool.clone(), self.breaker_of(node, tool));
             self.submissions[*submission].inbox.push_back(Event::BreakerChanged { tool, state });
         }
         let end = self.end_of(in_turn, result);
@@ -314,11 +318,9 @@ impl World {
             (_, code) => code,
         };
         let nature = if retriable { Nature::Transient } else { Nature::Permanent };
-        let reach = match (&result.provenance, self.defect) {
-            (Provenance::Replayed { .. }, Some(Defect::EarlierFailureCountsAsUnsent)) => Reach::NotSent,
-            (Provenance::Replayed { .. }, _) => Heard::reach_earlier(nature, self.retry_safe()),
-            (Provenance::Fresh, Some(Defect::UnderWayCountsAsUnsent)) if heard.is_under_way() => Reach::NotSent,
-            (Provenance::Fresh, _) => heard.reach(),
+        let reach = match self.defect {
+            Some(Defect::UnderWayCountsAsUnsent) if heard.is_under_way() => Reach::NotSent,
+            Some(_) | None => heard.reach(),
         };
         CallEnd::Failed(Failure {
             code,

@@ -61,7 +61,8 @@ fn a_refusal_that_could_not_look_says_so_where_an_answer_may_be() {
     for (class, keyless, expected) in [
         (ToolClass::Mutating, false, Code::StoreUnavailable),
         (ToolClass::Mutating, true, Code::CircuitOpen),
-        (ToolClass::Idempotent, false, Code::CircuitOpen),
+        (ToolClass::Idempotent, false, Code::StoreUnavailable),
+        (ToolClass::Idempotent, true, Code::CircuitOpen),
     ] {
         let policy = policy(class);
         let mut world = World::new();

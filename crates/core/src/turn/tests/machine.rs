@@ -474,6 +474,33 @@ fn every_state_with_every_event() {
     }
 }
 
+/// A retry was refused, and before that an attempt had done the job: in an earlier submission, of which nothing is left.
+#[test]
+fn what_is_made_again_on_a_guess_is_not_replaced_in_a_turn_that_came_before() {
+    const PLAN: &str =
+        r#"{"turnId":"t","calls":[{"id":"a","tool":"travel/a","alternatives":["travel/b"],"required":false}]}"#;
+    let refused = Failure { reach: Reach::Refused, repeat: Repeat::Unsafe, ..permanent() };
+    let again = || Submitted::Again(BTreeMap::new());
+    for (doubt, submitted, replayed, replaced) in [
+        (Doubt::MadeAgain, Submitted::First, false, true),
+        (Doubt::MadeAgain, Submitted::First, true, false),
+        (Doubt::MadeAgain, again(), false, false),
+        (Doubt::Told, again(), false, true),
+        (Doubt::Told, again(), true, true),
+    ] {
+        let tools = BTreeMap::from([(tool("a"), ToolFacts { doubt, ..ToolFacts::default() })]);
+        let mut stage = Stage::with(PLAN, &tools, submitted.clone());
+        let end = CallEnd::Failed(refused.clone());
+        stage.on(Event::Ended { id: call_id("a"), end, replayed });
+        assert_eq!(stage.started.len() == 2, replaced, "{doubt:?} {submitted:?} {replayed}");
+    }
+    // A call that nobody else can do, or nobody else may, is told as what it came to.
+    let later = Failure { code: Code::InFlight, nature: Nature::Transient, ..refused };
+    let mut stage = Stage::with(PLAN, &BTreeMap::new(), again());
+    stage.again("a", CallEnd::Failed(later));
+    assert!(!stage.call("a").escalated);
+}
+
 /// What the time ran out for before it was sent was once told as left running.
 #[test]
 fn what_never_started_is_skipped_or_has_failed_before() {

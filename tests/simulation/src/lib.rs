@@ -103,7 +103,7 @@ pub enum Defect {
     /// Nobody wakes a turn at its deadline.
     DeadlineNotKept,
     /// What the time ran out for before it was sent is told as what runs.
-    NotStartedToldAsEnded,
+    NotStartedToldAsRunning,
     /// A call whose choice could not be kept is forgotten.
     UnkeptForgotten,
     /// What a plan says about parallelism is not heard.
@@ -146,7 +146,7 @@ impl Defect {
         Self::StoreFailureToldAsOverload,
         Self::DeadlineNotPassedOn,
         Self::DeadlineNotKept,
-        Self::NotStartedToldAsEnded,
+        Self::NotStartedToldAsRunning,
         Self::UnkeptForgotten,
         Self::ParallelismIgnored,
         Self::TurnGoesOnByItself,
@@ -183,7 +183,7 @@ impl Defect {
             | Self::StoreFailureToldAsOverload
             | Self::DeadlineNotPassedOn
             | Self::DeadlineNotKept
-            | Self::NotStartedToldAsEnded
+            | Self::NotStartedToldAsRunning
             | Self::UnkeptForgotten
             | Self::ParallelismIgnored
             | Self::TurnGoesOnByItself => true,
@@ -239,7 +239,7 @@ impl Defect {
             Self::KeyWithoutCandidate => &["own key"],
             Self::HoldNotChecked | Self::HoldShorterThanTurn => &["one submission at a time"],
             Self::FailureToldAsNothing => &["no dependant without"],
-            Self::QuestionToldAsAnswer | Self::NotStartedToldAsEnded | Self::UnkeptForgotten => &["one true state"],
+            Self::QuestionToldAsAnswer | Self::NotStartedToldAsRunning | Self::UnkeptForgotten => &["one true state"],
             Self::DeadlineNotPassedOn => &["nothing after the deadline"],
             Self::DeadlineNotKept => &["turns end"],
             Self::ParallelismIgnored => &["parallelism"],

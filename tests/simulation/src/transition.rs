@@ -320,7 +320,9 @@ impl World {
             }
             Happening::Freeze { node } => {
                 let span = self.rng.between(1_000, 300_000);
-                self.nodes[node].frozen_until = self.now + std::time::Duration::from_millis(span);
+                let until = self.now + std::time::Duration::from_millis(span);
+                let home = &mut self.nodes[node];
+                home.frozen_until = home.frozen_until.max(until);
                 self.tell(format!("process {node} is frozen for {span} ms"));
                 Ok(())
             }

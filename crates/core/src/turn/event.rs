@@ -1,6 +1,5 @@
 //! What goes into the machine of a turn and what comes out of it.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -33,13 +32,12 @@ pub enum Event {
         /// To this.
         state: BreakerState,
     },
-    /// Time has passed. Needed at the deadline, harmless at any other time.
+    /// Time has passed. Needed at the deadline, after all that happened until then; harmless at any other time.
     Tick,
-    /// The time was over before the driver came to start these calls. It ends the turn as a [`Event::Tick`] at the deadline
-    /// does, and tells the truth of what never ran.
+    /// The deadline had passed before the driver came to start this call.
     NotStarted {
         /// Which.
-        ids: BTreeSet<ToolCallId>,
+        id: ToolCallId,
     },
     /// The caller withdraws the turn.
     Cancel,

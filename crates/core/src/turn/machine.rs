@@ -146,13 +146,12 @@ impl Turn {
             Event::Ended { id, end, replayed } => {
                 self.call_ended(&id, end, replayed, notes, &mut steps)?;
             }
-            // It starts nothing and ends nothing: at the deadline what has just ended still counts, and comes after it.
-            Event::BreakerChanged { tool, state } => {
-                self.breaker_changed(&tool, state, notes);
-                return Ok(steps);
+            Event::BreakerChanged { tool, state } => self.breaker_changed(&tool, state, notes),
+            Event::Tick if !self.is_over && self.latest >= self.deadline() => {
+                self.time_is_over(notes, &mut steps);
             }
             Event::Tick => {}
-            Event::NotStarted { ids } => self.not_started(&ids, notes, &mut steps)?,
+            Event::NotStarted { id } => self.not_started(&id, notes, &mut steps)?,
             Event::Cancel if self.is_over => {}
             Event::Cancel => {
                 self.note(None, None, Fact::TurnCancelled, notes);
@@ -247,16 +246,14 @@ impl Turn {
         }
     }
 
-    /// Starts what can start; ends the turn if nothing is left to do or no time is left to do it.
+    /// Starts what can start, as long as there is time, and ends the turn if nothing is left to do. Only a tick ends it for
+    /// want of time: what has ended by then still counts, also what is told a moment later.
     fn advance(&mut self, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
         if self.is_over {
             return;
         }
-        if self.open > 0 && self.latest >= self.deadline() {
-            self.time_is_over(notes, steps);
-            return;
-        }
-        while self.running < self.plan.parallelism().get()
+        while self.latest < self.deadline()
+            && self.running < self.plan.parallelism().get()
             && let Some(call) = self.ready.pop_first()
         {
             let candidate = self.first_candidate(call);
@@ -275,29 +272,26 @@ impl Turn {
     /// What was to be started and was not is skipped, or has failed if that was not the first tool that was asked.
     fn not_started(
         &mut self,
-        ids: &BTreeSet<ToolCallId>,
+        id: &ToolCallId,
         notes: &mut Vec<Note>,
         steps: &mut Vec<Step>,
     ) -> Result<(), Misuse> {
-        let mut calls = Vec::new();
-        for id in ids {
-            let call = self.plan.position(id).ok_or_else(|| Misuse::UnknownCall(id.clone()))?;
-            let State::Running { candidate } = self.slots[call].state else {
-                return Err(Misuse::NotRunning(id.clone()));
-            };
-            calls.push((call, candidate));
+        let call = self.plan.position(id).ok_or_else(|| Misuse::UnknownCall(id.clone()))?;
+        let State::Running { candidate } = self.slots[call].state else {
+            return Err(Misuse::NotRunning(id.clone()));
+        };
+        self.running = self.running.saturating_sub(1);
+        if self.slots[call].failed_once {
+            let (tool, code) = (self.tool(call, candidate), Some(Code::DeadlineExceeded));
+            let message = Some("the time of the turn was over before an alternative could start".to_owned());
+            let outcome = Outcome::Failed;
+            self.settle(call, Ended { outcome, tool, code, message, escalated: false, output: None });
+        } else {
+            self.skip(call, SkipReason::Deadline, notes);
         }
-        for (call, candidate) in calls {
-            if self.slots[call].failed_once {
-                let (tool, code) = (self.tool(call, candidate), Some(Code::DeadlineExceeded));
-                let message = Some("the time of the turn was over before an alternative could start".to_owned());
-                let outcome = Outcome::Failed;
-                self.settle(call, Ended { outcome, tool, code, message, escalated: false, output: None });
-            } else {
-                self.skip(call, SkipReason::Deadline, notes);
-            }
+        if self.open == 0 {
+            self.time_is_over(notes, steps);
         }
-        self.time_is_over(notes, steps);
         Ok(())
     }
 

@@ -18,10 +18,10 @@ mod hold;
 mod story;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -179,6 +179,7 @@ impl Engine {
             trace,
             classes: facts.classes,
             going: FuturesUnordered::new(),
+            arrived: VecDeque::new(),
             stops: BTreeMap::new(),
             tell,
             sent: 0,
@@ -278,6 +279,8 @@ struct Running {
     trace: TraceId,
     classes: BTreeMap<ToolRef, ToolClass>,
     going: FuturesUnordered<Going>,
+    /// Calls that ended while the store was waited for.
+    arrived: VecDeque<(ToolCallId, Ended)>,
     stops: BTreeMap<ToolCallId, Arc<Mutex<Option<Canceller>>>>,
     tell: tokio::sync::mpsc::UnboundedSender<Told>,
     /// Calls that were sent, alternatives included.
@@ -315,6 +318,17 @@ impl Drop for Held {
     }
 }
 
+/// The next call that has ended.
+async fn next(
+    arrived: &mut VecDeque<(ToolCallId, Ended)>,
+    going: &mut FuturesUnordered<Going>,
+) -> Option<(ToolCallId, Ended)> {
+    match arrived.pop_front() {
+        Some(ended) => Some(ended),
+        None => going.next().await,
+    }
+}
+
 /// Between two tries to give a turn back.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long the end of a turn waits for the store to take it back.
@@ -344,7 +358,7 @@ impl Running {
             let events = tokio::select! {
                 biased;
                 Some(heard) = told.recv() => self.heard(heard, &mut notes).into_iter().collect(),
-                Some((id, ended)) = self.going.next() => {
+                Some((id, ended)) = next(&mut self.arrived, &mut self.going) => {
                     // What was heard of it before comes first.
                     let mut events = Vec::new();
                     while let Ok(heard) = told.try_recv() {
@@ -377,16 +391,16 @@ impl Running {
         let mut queue = VecDeque::from(steps);
         while let Some(step) = queue.pop_front() {
             match step {
-                Step::Run { id, .. } if self.is_late() => queue = self.too_late(id, queue, notes),
+                Step::Run { id, .. } if self.engine.now() >= self.turn.deadline() => {
+                    queue.extend(self.feed(Event::NotStarted { id }, notes));
+                }
                 Step::Run { id, tool, arguments, timeout, choice } => {
                     self.record(notes);
-                    match self.keep(&id, &choice).await {
-                        Ok(()) => self.start(id, tool, arguments, timeout, &choice),
-                        Err(_) if self.is_late() => queue = self.too_late(id, queue, notes),
-                        Err(error) => {
-                            let end = CallEnd::Failed(unkept(&error));
-                            queue.extend(self.feed(Event::Ended { id, end, replayed: false }, notes));
-                        }
+                    if let Err(error) = self.keep(&id, &choice).await {
+                        let end = CallEnd::Failed(unkept(&error));
+                        queue.extend(self.feed(Event::Ended { id, end, replayed: false }, notes));
+                    } else {
+                        self.start(id, tool, arguments, timeout, &choice);
                     }
                 }
                 Step::Cancel { id } => {
@@ -402,30 +416,18 @@ impl Running {
         None
     }
 
-    fn is_late(&self) -> bool {
-        self.engine.now() >= self.turn.deadline()
-    }
-
-    /// The time was over before this call could be sent, and those that stand after it.
-    fn too_late(&mut self, first: ToolCallId, queue: VecDeque<Step>, notes: &mut Vec<Note>) -> VecDeque<Step> {
-        let mut ids = BTreeSet::from([first]);
-        let mut others = VecDeque::new();
-        for step in queue {
-            match step {
-                Step::Run { id, .. } => drop(ids.insert(id)),
-                Step::Cancel { .. } | Step::Leave { .. } | Step::Done(_) => others.push_back(step),
-            }
-        }
-        others.extend(self.feed(Event::NotStarted { ids }, notes));
-        others
-    }
-
-    /// Writes a choice down that would not be made again of itself. The turn does not wait for it beyond its deadline.
+    /// Writes a choice down that would not be made again of itself. Meanwhile the other calls go on, and the turn does not wait
+    /// beyond its deadline.
     async fn keep(&mut self, id: &ToolCallId, choice: &Choice) -> Result<(), StoreError> {
         let left = self.turn.deadline().since(self.engine.now());
-        match &mut self.held.hold {
-            Some(hold) => tokio::time::timeout(left, hold.choose(id, choice)).await.map_err(|_| silent())?,
-            None => Ok(()),
+        let Some(hold) = &mut self.held.hold else { return Ok(()) };
+        let mut writing = pin!(tokio::time::timeout(left, hold.choose(id, choice)));
+        loop {
+            tokio::select! {
+                biased;
+                written = &mut writing => return written.unwrap_or_else(|_| Err(silent())),
+                Some(ended) = self.going.next() => self.arrived.push_back(ended),
+            }
         }
     }
 

@@ -614,15 +614,112 @@ async fn what_nobody_can_look_up_is_not_replaced() {
             let (engine, tools) = (engine.clone(), tools.clone());
             tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
         };
-        // It is read and being taken, and then the store is away until the call has given up on it.
+        // It is read and being taken, and then the store is away.
         tokio::time::sleep(Duration::from_millis(150)).await;
         store.becomes(Health::Down);
-        settle().await;
-        store.becomes(Health::Up);
         let turned = submitting.await.unwrap();
         assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
         assert_eq!(tools.runs("flight_search_backup"), 0);
     }
+}
+
+/// Its end and the deadline come in the same moment. Told of a breaker first, the turn was over before it heard of the call, and
+/// nobody told its caller.
+#[tokio::test(start_paused = true)]
+async fn what_ends_at_the_very_deadline_counts() {
+    let engine = engine(measured(ToolClass::Mutating)).await;
+    let slow = script(async |_| {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        Ok(said("1"))
+    });
+    let tools = Tools::new([("slow", slow), ("next", says("2"))]);
+    let text = r#"{"deadlineMs":10000,"calls":[{"id":"s","tool":"t/slow"},{"id":"n","tool":"t/next","dependsOn":["s"]}]}"#;
+    let turned = tokio::time::timeout(Duration::from_secs(11), turn(&engine, &tools, text)).await.unwrap();
+    assert_eq!(outcomes(&turned), [("s", Outcome::Succeeded), ("n", Outcome::Skipped)]);
+    assert_eq!((turned.result.ended_by, tools.runs("next")), (EndedBy::Deadline, 0));
+}
+
+/// Neither the wish to run it, nor a choice that has to be kept, nor the way back may hold a turn for ever.
+#[tokio::test(start_paused = true)]
+async fn a_turn_ends_by_its_deadline_although_the_store_says_nothing() {
+    let (engine, store) = on_faulty().await;
+    let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    let text = r#"{"turnId":"trip","deadlineMs":10000,"calls":[{"id":"f","tool":"t/flight_search",
+        "alternatives":["t/flight_search_backup"]},{"id":"g","tool":"t/flight_search"}]}"#;
+    let before = tokio::time::Instant::now();
+    store.becomes(Health::Silent);
+    let refused = engine.turn(plan(text), Arc::new(tools.clone()), options()).await.unwrap_err();
+    assert!(matches!(refused, TurnRefused::Store(_)), "{refused}");
+    assert_eq!(before.elapsed(), Duration::from_secs(10));
+
+    store.becomes(Health::Slow);
+    engine.steer_breaker(None, &first_tool(), Steer::Open { until: None }, &by()).await;
+    let submitting = {
+        let (engine, tools) = (engine.clone(), tools.clone());
+        tokio::spawn(async move { turn(&engine, &tools, text).await })
+    };
+    let before = tokio::time::Instant::now();
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    store.becomes(Health::Silent);
+    let turned = submitting.await.unwrap();
+    assert_eq!(before.elapsed(), Duration::from_secs(12), "its deadline, and the grace for the way back");
+    assert_eq!(outcomes(&turned), [("f", Outcome::Failed), ("g", Outcome::Skipped)]);
+    assert!(turned.result.calls[0].message.as_ref().unwrap().starts_with("not sent"));
+    assert_eq!(tools.runs("flight_search") + tools.runs("flight_search_backup"), 0);
+    assert_eq!(turned.result.ended_by, EndedBy::Deadline);
+}
+
+/// What is tried again in the background ends by itself: with the engine, and at the latest when nobody is kept from the turn
+/// any more.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_cannot_be_given_back_keeps_nothing_alive() {
+    for (health, engine_lives) in [(Health::Down, true), (Health::Down, false), (Health::Silent, true)] {
+        let (engine, store) = on_faulty().await;
+        let others = Arc::strong_count(&store);
+        let tools = Tools::new([("flight_search", says("1"))]);
+        store.becomes(Health::Slow);
+        let submitting = {
+            let (engine, tools) = (engine.clone(), Arc::new(tools));
+            tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), tools, options()).await })
+        };
+        // It is read, and being taken.
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        store.becomes(health);
+        submitting.abort();
+        settle().await;
+        assert!(Arc::strong_count(&store) > others, "it is being given back");
+        if engine_lives {
+            tokio::time::sleep(Duration::from_secs(400)).await;
+            assert_eq!(Arc::strong_count(&store), others, "{health:?}");
+        } else {
+            drop(engine);
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            assert_eq!(Arc::strong_count(&store), 1, "{health:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_until_turns_are_given_back() {
+    let (engine, store) = on_faulty().await;
+    let tools = Tools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
+    let running = {
+        let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
+        tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), tools, options()).await })
+    };
+    settle().await;
+    store.becomes(Health::Slow);
+    running.abort();
+    settle().await;
+    engine.shutdown(Duration::ZERO).await;
+    store.becomes(Health::Up);
+    let next = on(store, measured(ToolClass::Mutating)).await;
+    assert!(next.turn(plan(WITH_BACKUP), Arc::new(tools), options()).await.is_ok());
+}
+
+async fn on_faulty() -> (Engine, Arc<Faulty>) {
+    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    (on(store.clone(), measured(ToolClass::Mutating)).await, store)
 }
 
 #[tokio::test(start_paused = true)]

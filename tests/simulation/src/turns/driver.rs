@@ -1,6 +1,6 @@
 //! A process carries out what the machine of a turn decides.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use steadfast_core::breaker::State as BreakerState;
 use steadfast_core::call::{self, CallResult, Provenance, Recorded, Waits};
@@ -122,7 +122,10 @@ impl World {
         let now = self.now;
         match step {
             Step::Run { ref id, .. } if now >= self.submissions[submission].deadline => {
-                self.too_late(submission, id.clone())
+                if self.defect == Some(Defect::NotStartedToldAsRunning) {
+                    return Ok(());
+                }
+                self.tell_turn(submission, Event::NotStarted { id: id.clone() })
             }
             Step::Run { ref id, ref choice, .. } => {
                 let kept = self.choosing(submission, id, choice);
@@ -167,23 +170,6 @@ impl World {
         }
     }
 
-    /// The time was over before this call could be sent, and those that stand after it.
-    fn too_late(&mut self, submission: usize, first: ToolCallId) -> Result<(), Broken> {
-        if self.defect == Some(Defect::NotStartedToldAsEnded) {
-            let end = unsent(Code::DeadlineExceeded);
-            return self.tell_turn(submission, Event::Ended { id: first, end, replayed: false });
-        }
-        let mut ids = BTreeSet::from([first]);
-        self.submissions[submission].queue.retain(|step| match step {
-            Step::Run { id, .. } => {
-                ids.insert(id.clone());
-                false
-            }
-            Step::Cancel { .. } | Step::Leave { .. } | Step::Done(_) => true,
-        });
-        self.tell_turn(submission, Event::NotStarted { ids })
-    }
-
     /// What has to be written before a call is sent.
     fn choosing(
         &self,
@@ -211,9 +197,6 @@ impl World {
         let Step::Run { id, .. } = run else { return Ok(()) };
         if self.defect == Some(Defect::UnkeptForgotten) {
             return Ok(());
-        }
-        if self.now >= self.submissions[submission].deadline {
-            return self.too_late(submission, id);
         }
         let end = unsent(Code::StoreUnavailable);
         self.tell_turn(submission, Event::Ended { id, end, replayed: false })

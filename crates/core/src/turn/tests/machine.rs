@@ -130,7 +130,7 @@ fn a_result_that_comes_in_with_the_deadline_still_counts_but_starts_nothing() {
         r#"{"deadlineMs":1000,"calls":[{"id":"a","tool":"travel/a"},{"id":"b","tool":"travel/b","dependsOn":["a"]}]}"#,
     );
     stage.now = Timestamp::from_millis(5000);
-    stage.succeed("a", "{}");
+    stage.succeed("a", "{}").on(Event::Tick);
     assert_eq!((stage.outcome("a"), stage.outcome("b")), (Outcome::Succeeded, Outcome::Skipped));
     assert_eq!(stage.started(), ["a"]);
 }
@@ -435,7 +435,7 @@ fn every_state_with_every_event() {
         ("tick", Event::Tick),
         ("deadline", Event::Tick),
         ("cancel", Event::Cancel),
-        ("not started", Event::NotStarted { ids: [x()].into() }),
+        ("not started", Event::NotStarted { id: x() }),
     ];
     // For each state: what each event makes of `x`.
     const REFUSED: &str = "refused";
@@ -468,7 +468,7 @@ fn every_state_with_every_event() {
                 }
             };
             assert_eq!(after, expected, "{at:?} {name}");
-            let ends = matches!(name, "deadline" | "cancel") || (name == "not started" && after != REFUSED);
+            let ends = matches!(name, "deadline" | "cancel");
             assert_eq!(stage.turn.is_over(), was_over || ends, "{at:?} {name}");
         }
     }
@@ -501,6 +501,20 @@ fn what_is_made_again_on_a_guess_is_not_replaced_in_a_turn_that_came_before() {
     assert!(!stage.call("a").escalated);
 }
 
+/// Several calls end by the deadline, and the driver comes to tell of them a moment later.
+#[test]
+fn what_has_ended_by_the_deadline_counts_and_nothing_starts_then() {
+    let mut stage = Stage::new(
+        r#"{"calls":[{"id":"a","tool":"travel/a"},{"id":"b","tool":"travel/b","alternatives":["travel/c"]},
+            {"id":"d","tool":"travel/d"},{"id":"e","tool":"travel/e","dependsOn":["a"]}]}"#,
+    );
+    stage.now = stage.turn.deadline();
+    stage.succeed("a", "1").fail("b", permanent()).succeed("d", "1").on(Event::Tick);
+    let outcomes = ["a", "b", "d", "e"].map(|id| stage.outcome(id));
+    assert_eq!(outcomes, [Outcome::Succeeded, Outcome::Failed, Outcome::Succeeded, Outcome::Skipped]);
+    assert_eq!((stage.started.len(), stage.result().ended_by), (3, EndedBy::Deadline));
+}
+
 /// What the time ran out for before it was sent was once told as left running.
 #[test]
 fn what_never_started_is_skipped_or_has_failed_before() {
@@ -510,7 +524,11 @@ fn what_never_started_is_skipped_or_has_failed_before() {
     );
     stage.fail("b", permanent());
     stage.now = stage.turn.deadline();
-    stage.on(Event::NotStarted { ids: [call_id("a"), call_id("b")].into() });
+    for id in ["a", "b"] {
+        stage.on(Event::NotStarted { id: call_id(id) });
+    }
+    assert!(!stage.turn.is_over(), "something else may have ended by then");
+    stage.on(Event::Tick);
     let outcomes = ["a", "b", "d", "e"].map(|id| stage.outcome(id));
     assert_eq!(outcomes, [Outcome::Skipped, Outcome::Failed, Outcome::LeftRunning, Outcome::Skipped]);
     let codes = ["a", "b", "e"].map(|id| stage.call(id).code);

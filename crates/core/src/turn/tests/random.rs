@@ -178,6 +178,9 @@ fn play(
             }
         };
         steps = turn.on(now, event, &mut notes).unwrap();
+        if now >= turn.deadline() {
+            steps.extend(turn.on(now, Event::Tick, &mut notes).unwrap());
+        }
         assert!(over || now < turn.deadline() || turn.is_over(), "the deadline ends the turn");
     }
     played.notes = notes;

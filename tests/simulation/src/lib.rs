@@ -239,7 +239,9 @@ impl Defect {
             Self::KeyWithoutCandidate => &["own key"],
             Self::HoldNotChecked | Self::HoldShorterThanTurn => &["one submission at a time"],
             Self::FailureToldAsNothing => &["no dependant without"],
-            Self::QuestionToldAsAnswer | Self::NotStartedToldAsRunning | Self::UnkeptForgotten => &["one true state"],
+            Self::QuestionToldAsAnswer | Self::NotStartedToldAsRunning | Self::UnkeptForgotten => {
+                &["one true state"]
+            }
             Self::DeadlineNotPassedOn => &["nothing after the deadline"],
             Self::DeadlineNotKept => &["turns end"],
             Self::ParallelismIgnored => &["parallelism"],

@@ -342,14 +342,11 @@ impl Call {
                     self.found(shared, verdict, now, notices)
                 }
             }),
-            // There may be an answer under the key, and nobody could look. Who was told of the breaker would take it that
-            // nothing has run, and have another tool do it: that is no harmless repetition, whatever this tool is.
-            (State::Looking { .. }, Event::StoreFailed(_)) if self.is_explicit() => {
-                notices.push(Notice::StoreFailed { goes_on: false });
-                let refusal = Refusal::us(say::store_unavailable(&self.request));
-                Ok(self.refuse(shared, refusal, now, notices))
-            }
             (State::Looking { refusal }, Event::StoreFailed(_)) => {
+                if self.is_explicit() {
+                    notices.push(Notice::StoreFailed { goes_on: false });
+                }
+                self.store = StoreSight::Down;
                 Ok(self.refuse(shared, *refusal, now, notices))
             }
 

@@ -68,11 +68,17 @@ impl Schedule {
     ) -> Self {
         let most = policy.attempts.get();
         let shortest = [policy.total, caller.elapsed, last_retry].into_iter().flatten().min();
-        let before = caller.start_by.map(|moment| Timestamp::from_millis(moment.as_millis().saturating_sub(1)));
+        let before =
+            caller.start_by.map(|moment| Timestamp::from_millis(moment.as_millis().saturating_sub(1)));
         Self {
             attempts: 1,
             most: caller.attempts.map_or(most, |asked| asked.clamp(1, most)),
-            last_start: shortest.map(|span| now + span).into_iter().chain(before).min().unwrap_or(Timestamp::MAX),
+            last_start: shortest
+                .map(|span| now + span)
+                .into_iter()
+                .chain(before)
+                .min()
+                .unwrap_or(Timestamp::MAX),
             deadline: caller.deadline.unwrap_or(Timestamp::MAX),
             spread: Spread::new(seed),
         }

@@ -19,8 +19,13 @@ enum Last {
     #[default]
     None,
     /// Nobody has seen its end.
-    UnderWay { cut: Option<Duration> },
-    Failed { how: FailedAttempt, cut: Option<Duration> },
+    UnderWay {
+        cut: Option<Duration>,
+    },
+    Failed {
+        how: FailedAttempt,
+        cut: Option<Duration>,
+    },
     /// The tool did its work.
     Done,
     /// The tool asked for input instead of doing anything.

@@ -135,7 +135,8 @@ impl Hold {
     /// lost; where nothing is, the store has lost it, and nobody has taken the turn since.
     pub fn stale(&mut self, there: Option<(u64, &Kept)>) -> Stale {
         let (version, holder) = there.map(|(version, kept)| (version, kept.holder.as_ref())).unzip();
-        let is_ours = |holder: &Holder| (&holder.process, holder.number) == (&self.me.process, self.me.number);
+        let is_ours =
+            |holder: &Holder| (&holder.process, holder.number) == (&self.me.process, self.me.number);
         match holder {
             Some(holder) if !holder.is_some_and(is_ours) => Stale::Lost,
             Some(_) | None => {

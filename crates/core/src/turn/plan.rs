@@ -358,7 +358,9 @@ fn put_together(
         let default = default.clone().map(|text| cut_default(text, path, on, taken, limits, errors));
         let all = |params: &Params| {
             let reference = params.all_from().filter(|reference| reference.from == *on);
-            reference.zip(default.as_ref()).and_then(|(all, default)| default.piece(on, &all.pointer).ok())
+            reference
+                .zip(default.as_ref())
+                .and_then(|(all, default)| default.piece(on, &all.pointer).ok())
                 .is_some_and(|piece| !piece.trim_start().starts_with('{'))
         };
         let own = call.alternatives.iter().filter_map(|alternative| alternative.params.as_ref());

@@ -100,7 +100,9 @@ impl Hold {
             None => Ok(()),
             Some(kept) => match self.write(kept).await? {
                 Stale::Again => Ok(()),
-                Stale::Lost => Err(StoreError::not_done(Trouble::Refused, "another process has gone on with this turn")),
+                Stale::Lost => {
+                    Err(StoreError::not_done(Trouble::Refused, "another process has gone on with this turn"))
+                }
             },
         }
     }

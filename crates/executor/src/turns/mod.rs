@@ -44,8 +44,8 @@ use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
 use steadfast_core::turn::trace::{Fact, Note, SpanId, ToolFault, TraceId};
 use steadfast_core::turn::{
-    CallEnd, Choice, Dependants, Doubt, Event, Facts, Failure, Heard, Need, Plan, PlannedCall, Repeat, Step, Stop, Submitted, ToolFacts,
-    Turn, TurnResult, decide,
+    CallEnd, Choice, Dependants, Doubt, Event, Facts, Failure, Heard, Need, Plan, PlannedCall, Repeat, Step,
+    Stop, Submitted, ToolFacts, Turn, TurnResult, decide,
 };
 use steadfast_store::{StoreError, Trouble};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};

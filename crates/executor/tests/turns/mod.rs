@@ -729,7 +729,8 @@ async fn a_question_of_a_tool_is_no_answer_to_those_who_depend_on_it() {
         ("book", script(async |_| Err(NotDone::InputRequired(said(r#""which seat?""#))))),
         ("pay", says("1")),
     ]);
-    let text = r#"{"calls":[{"id":"b","tool":"t/book"},{"id":"p","tool":"t/pay","params":{"x":{"$from":"b"}}}]}"#;
+    let text =
+        r#"{"calls":[{"id":"b","tool":"t/book"},{"id":"p","tool":"t/pay","params":{"x":{"$from":"b"}}}]}"#;
     let turned = turn(&engine, &tools, text).await;
     assert_eq!(outcomes(&turned), [("b", Outcome::Failed), ("p", Outcome::Skipped)]);
     assert!(turned.result.calls[0].message.as_ref().unwrap().contains("asks for input"));

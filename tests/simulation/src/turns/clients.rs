@@ -54,6 +54,7 @@ impl World {
             hold: None,
             queue: VecDeque::new(),
             inbox: VecDeque::new(),
+            is_due: false,
             command: 0,
             writing: None,
             truth: Truth::default(),

@@ -10,7 +10,9 @@ use steadfast_core::id::{Digest, ToolCallId, ToolRef, TurnId};
 use steadfast_core::key::Key;
 use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
-use steadfast_core::turn::{CallEnd, Choice, Doubt, Event, Failure, Heard, Repeat, Step, Stop, Submitted, ToolFacts, Turn};
+use steadfast_core::turn::{
+    CallEnd, Choice, Doubt, Event, Failure, Heard, Repeat, Step, Stop, Submitted, ToolFacts, Turn,
+};
 
 use crate::Defect;
 use crate::invariants::Broken;
@@ -96,6 +98,8 @@ impl World {
                 self.step(submission, step)?;
             } else if let Some(event) = working.inbox.pop_front() {
                 self.tell_turn(submission, event)?;
+            } else if std::mem::take(&mut working.is_due) {
+                self.tell_turn(submission, Event::Tick)?;
             } else {
                 return Ok(());
             }
@@ -158,7 +162,8 @@ impl World {
                 self.one_true_state(submission, &result)?;
                 self.tell(format!("submission {submission} ends: {}", result.summary));
                 let done = &mut self.submissions[submission];
-                let (inner, kept) = (done.inner, done.hold.as_ref().map(steadfast_core::turn::Hold::giving_back));
+                let (inner, kept) =
+                    (done.inner, done.hold.as_ref().map(steadfast_core::turn::Hold::giving_back));
                 done.stage = Stage::Releasing(Box::new(result));
                 self.break_connection(inner)?;
                 match kept {
@@ -368,5 +373,9 @@ fn unsent(code: Code) -> CallEnd {
 
 /// Arguments as the model counts them.
 fn number_of(arguments: &RawJson) -> u64 {
-    Digest::of(arguments.as_str().as_bytes()).as_bytes().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+    Digest::of(arguments.as_str().as_bytes())
+        .as_bytes()
+        .iter()
+        .take(8)
+        .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

@@ -64,6 +64,8 @@ pub(crate) struct Submission {
     queue: VecDeque<Step>,
     /// What happened while the store was asked.
     inbox: VecDeque<Event>,
+    /// Whether its deadline has come. The machine hears of it after all else that has happened by then.
+    is_due: bool,
     /// Store commands are numbered, so that nobody takes the answer to one for that to another.
     command: u64,
     writing: Option<Writing>,
@@ -212,7 +214,7 @@ impl World {
             }
             TurnHappening::Hears { in_turn, result, .. } => self.turn_call_ended(&in_turn, &result),
             TurnHappening::Tick { submission, .. } => {
-                self.submissions[submission].inbox.push_back(Event::Tick);
+                self.submissions[submission].is_due = true;
                 self.work(submission)
             }
             TurnHappening::GivesBack { submission, .. } => {

@@ -94,7 +94,10 @@ impl World {
         if open > wish.parallelism {
             return Err((
                 "parallelism",
-                format!("submission {submission} has {open} calls under way, and may have {}", wish.parallelism),
+                format!(
+                    "submission {submission} has {open} calls under way, and may have {}",
+                    wish.parallelism
+                ),
             ));
         }
         Ok(())
@@ -120,14 +123,22 @@ impl World {
             ));
         }
         if first && self.running(turn).next().is_none() {
-            return Err(("not unattended", format!("call {call} of turn {turn} starts, and nobody runs the turn")));
+            return Err((
+                "not unattended",
+                format!("call {call} of turn {turn} starts, and nobody runs the turn"),
+            ));
         }
         let unprotected = self.model.unprotected_turns.contains(&(turn, call));
         match self.model.succeeded.get(&(turn, call)) {
-            Some((at, since)) if claimed > *at && !unprotected && !emptied_since(&self.model, *since) => Err((
-                "done once in a turn",
-                format!("call {call} of turn {turn} was recorded as done at {} and starts again", clock(*at)),
-            )),
+            Some((at, since)) if claimed > *at && !unprotected && !emptied_since(&self.model, *since) => {
+                Err((
+                    "done once in a turn",
+                    format!(
+                        "call {call} of turn {turn} was recorded as done at {} and starts again",
+                        clock(*at)
+                    ),
+                ))
+            }
             Some(_) | None => Ok(()),
         }
     }
@@ -137,7 +148,10 @@ impl World {
         let Submission { turn, truth, .. } = &self.submissions[submission];
         let planned = self.model.turns[*turn].plan.calls().iter().map(|call| &call.id);
         if !planned.eq(result.calls.iter().map(|call| &call.id)) {
-            return Err(("one true state", format!("submission {submission} tells of other calls than planned")));
+            return Err((
+                "one true state",
+                format!("submission {submission} tells of other calls than planned"),
+            ));
         }
         for call in &result.calls {
             let id = &call.id;

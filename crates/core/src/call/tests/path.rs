@@ -144,7 +144,11 @@ fn nothing_starts_from_the_moment_that_the_caller_named_and_what_runs_is_left_al
     world.now = START + Duration::from_millis(9_999);
     let refused = Fault::new(Source::Http { status: 429 }, "slow down");
     let step = world.on(&mut call, Event::Ran(Outcome::Failure { fault: refused, output: None }));
-    assert_eq!((code(&finished(step)), world.runs), (Some(Code::RetryExhausted), 1), "there is no time for a retry");
+    assert_eq!(
+        (code(&finished(step)), world.runs),
+        (Some(Code::RetryExhausted), 1),
+        "there is no time for a retry"
+    );
 }
 
 #[test]

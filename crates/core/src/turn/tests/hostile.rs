@@ -276,7 +276,8 @@ fn what_a_turn_holds_is_bounded_whatever_its_calls_say() {
         });
     }
     let result = result.expect("the turn is over");
-    let outputs: usize = result.calls.iter().filter_map(|call| Some(call.output.as_ref()?.as_str().len())).sum();
+    let outputs: usize =
+        result.calls.iter().filter_map(|call| Some(call.output.as_ref()?.as_str().len())).sum();
     assert!(outputs <= 5_000 && outputs > 4_000, "{outputs}");
     let told = |call: &CallResult| call.code == Some(Code::ResultNotKept) && call.message.is_some();
     assert_eq!(result.calls.iter().filter(|call| told(call)).count(), 45);

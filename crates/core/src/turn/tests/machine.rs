@@ -447,7 +447,15 @@ fn every_state_with_every_event() {
         (At::Failed, [REFUSED, REFUSED, "Failed", "Failed", "Failed", "Failed", REFUSED]),
         (
             At::CutOff,
-            ["LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", REFUSED],
+            [
+                "LeftRunning",
+                "LeftRunning",
+                "LeftRunning",
+                "LeftRunning",
+                "LeftRunning",
+                "LeftRunning",
+                REFUSED,
+            ],
         ),
         (At::Late, [REFUSED, REFUSED, "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", REFUSED]),
     ];
@@ -477,8 +485,7 @@ fn every_state_with_every_event() {
 /// A retry was refused, and before that an attempt had done the job: in an earlier submission, of which nothing is left.
 #[test]
 fn what_is_made_again_on_a_guess_is_not_replaced_in_a_turn_that_came_before() {
-    const PLAN: &str =
-        r#"{"turnId":"t","calls":[{"id":"a","tool":"travel/a","alternatives":["travel/b"],"required":false}]}"#;
+    const PLAN: &str = r#"{"turnId":"t","calls":[{"id":"a","tool":"travel/a","alternatives":["travel/b"],"required":false}]}"#;
     let refused = Failure { reach: Reach::Refused, repeat: Repeat::Unsafe, ..permanent() };
     let again = || Submitted::Again(BTreeMap::new());
     for (doubt, submitted, replayed, replaced) in [

@@ -31,6 +31,7 @@ use steadfast_store::{
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 
 use crate::approvals::Asker;
 use crate::cells::{Cells, DependencyKey, Machines, SessionId, ToolKey};
@@ -74,6 +75,8 @@ pub(crate) struct Inner {
     pub(crate) deliveries: Deliveries,
     pub(crate) telling: Telling,
     pub(crate) stopping: CancellationToken,
+    /// Turns that nobody runs any more and that are being given back.
+    pub(crate) giving_back: TaskTracker,
     pub(crate) hosted: HostCalls,
     pub(crate) marks: Marks,
     pauses: Pauses,
@@ -133,6 +136,8 @@ pub struct CallOptions {
     pub listener: Option<Arc<dyn Listener>>,
     /// Whether the call belongs to a turn that may be submitted again.
     pub in_turn: InTurn,
+    /// From when on no attempt starts. One that runs then is left alone.
+    pub start_by: Option<Timestamp>,
 }
 
 /// Whether a call belongs to a turn that may be submitted again.
@@ -159,6 +164,7 @@ impl Default for CallOptions {
             trace: None,
             listener: None,
             in_turn: InTurn::Not,
+            start_by: None,
         }
     }
 }
@@ -248,6 +254,8 @@ impl Engine {
         // What was told to end has its last words and one store operation left.
         let _ = tokio::time::timeout(LAST_STEPS, inner.gate.empty()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.keeper.drain(inner)).await;
+        inner.giving_back.close();
+        let _ = tokio::time::timeout(LAST_STEPS, inner.giving_back.wait()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.persist_now()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.write_history_now()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.write_stories_now()).await;
@@ -291,6 +299,7 @@ async fn drive(
         Err(error) => return desk.give(inner.turned_away(&envelope, ErrorBody::from(&error))),
     };
     request.run_by = run_by;
+    request.limits.start_by = options.start_by;
     desk.left_alone.store(policy.modes.leave_alone(), Ordering::Release);
     let (asker, listener) = (options.asker, options.listener);
     if let (ArgumentCheck::Assist, false, Some(tool)) =
@@ -747,6 +756,7 @@ impl EngineBuilder {
             deliveries,
             telling: Telling::to(self.listeners),
             stopping: CancellationToken::new(),
+            giving_back: TaskTracker::new(),
             hosted: HostCalls::default(),
             marks: Marks::default(),
             pauses: Pauses::default(),

@@ -437,3 +437,93 @@ impl Room {
         line.trim_end().to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const BEGAN: u64 = 1_762_338_645_000;
+
+    fn iso(offset: u64) -> String {
+        Timestamp::from_millis(BEGAN + offset).to_string()
+    }
+
+    fn span(id: u8, call: &str, tool: &str, from: u64, to: Option<u64>, after: &[&str]) -> Value {
+        json!({
+            "span_id": format!("{id:016x}"), "parent_span_id": "0000000000000001", "name": format!("bank/{tool}"),
+            "call_id": call, "depends_on": after, "started_at": iso(from), "ended_at": to.map(iso),
+        })
+    }
+
+    fn root(id: u8, from: u64, to: Option<u64>) -> Value {
+        json!({ "span_id": format!("{id:016x}"), "name": "turn trip", "started_at": iso(from), "ended_at": to.map(iso) })
+    }
+
+    fn event(at: u64, kind: &str, span: u8, call: &str, sentence: &str, more: Value) -> Value {
+        let mut event = json!({
+            "event_type": kind, "kind": "Summary", "timestamp": iso(at), "trace_id": "a".repeat(32),
+            "span_id": format!("{span:016x}"), "sequence": at, "sentence": sentence,
+        });
+        let Value::Object(more) = more else { return event };
+        if !call.is_empty() {
+            event["call_id"] = call.into();
+            (event["tool_id"], event["tool_namespace"]) = ("pay".into(), "bank".into());
+        }
+        event.as_object_mut().unwrap().extend(more);
+        event
+    }
+
+    fn story(turn: Value, spans: Vec<Value>, events: Vec<Value>) -> TurnStory {
+        let mut head = json!({
+            "trace_id": "a".repeat(32), "turn_id": "trip", "session": "s", "actor": "a", "calls": 5,
+            "started_at_ms": BEGAN,
+        });
+        let Value::Object(turn) = turn else { panic!("a head is an object") };
+        head.as_object_mut().unwrap().extend(turn);
+        crate::trace::read(&json!({ "turn": head, "spans": spans, "events": events })).unwrap()
+    }
+
+    /// A retry, an alternative, a default and a skip.
+    fn trip() -> TurnStory {
+        let none = || json!({});
+        story(
+            json!({ "ended_at_ms": BEGAN + 2000, "status": "partial", "summary": "Completed look, but pay failed", "escalated": true }),
+            vec![
+                root(1, 0, Some(2000)),
+                span(2, "a", "look", 0, Some(1000), &[]),
+                span(3, "b", "look", 0, Some(400), &[]),
+                span(4, "b", "draw", 400, Some(800), &[]),
+                span(5, "c", "pay", 1000, Some(1500), &["a", "b"]),
+                span(6, "d", "draw", 1500, Some(2000), &["c"]),
+            ],
+            vec![
+                event(0, "TurnStarted", 1, "", "Turn started with 5 calls", none()),
+                event(0, "ToolStarted", 2, "a", "Started look", none()),
+                event(200, "ToolError", 2, "a", "Tool failed: look, 503", json!({ "decision": "RETRY", "retry_count": 0 })),
+                event(200, "ToolRetry", 2, "a", "Retry of look: attempt 2 in 300 ms", json!({ "delay_ms": 300, "retry_count": 1 })),
+                event(400, "ToolError", 3, "b", "Tool failed: look, 400", json!({ "decision": "ALTERNATIVE_TOOL" })),
+                event(400, "AlternativeUsed", 1, "b", "Used alternative tool draw instead of look", none()),
+                event(400, "ToolStarted", 4, "b", "Started draw", none()),
+                event(800, "ToolSucceeded", 4, "b", "Tool succeeded: draw", none()),
+                event(1000, "ToolSucceeded", 2, "a", "Tool succeeded on retry 2: look", json!({ "retry_count": 1 })),
+                event(1500, "ToolTimeout", 5, "c", "Tool timeout after 500 ms: pay", json!({ "decision": "ESCALATE" })),
+                event(1500, "ToolSkipped", 1, "e", "Required tool skipped due to dependency failure: pay needs c", json!({ "dependency_id": "c" })),
+                event(1500, "DefaultUsed", 1, "d", "Used default value for draw in place of the output of c", json!({ "dependency_id": "c" })),
+                event(1500, "ToolStarted", 6, "d", "Started draw", none()),
+                event(2000, "ToolSucceeded", 6, "d", "Tool succeeded: draw", none()),
+            ],
+        )
+    }
+
+    fn drawn(story: &TurnStory, columns: usize, now: u64) -> String {
+        let canvas = Canvas { columns, now: Timestamp::from_millis(BEGAN + now), paint: Paint(false) };
+        draw(story, canvas)
+    }
+
+    #[test]
+    fn eh_6_6_a_turn_is_drawn_with_what_it_waited_for_and_what_went_wrong() {
+        assert_eq!(drawn(&trip(), 100, 9000), "");
+    }
+}

@@ -70,12 +70,12 @@ pub(crate) async fn story(reach: &Reach, id: &str) -> Result<Value, Refused> {
 
 /// The same to work with. Of what a newer gateway tells, what is not understood is left out.
 pub(crate) fn read(told: &Value) -> Option<TurnStory> {
-    fn each<T: serde::de::DeserializeOwned>(told: &Value, place: &str) -> Vec<T> {
-        let read = |one: &Value| serde_json::from_value(one.clone()).ok();
-        seen::list(told, place).iter().filter_map(read).collect()
-    }
     let turn = serde_json::from_value(told.get("turn")?.clone()).ok()?;
-    Some(TurnStory { turn, spans: each(told, "/spans"), events: each(told, "/events") })
+    let spans =
+        seen::list(told, "/spans").iter().filter_map(|span| serde_json::from_value(span.clone()).ok());
+    let events =
+        seen::list(told, "/events").iter().filter_map(|event| serde_json::from_value(event.clone()).ok());
+    Some(TurnStory { turn, spans: spans.collect(), events: events.collect() })
 }
 
 /// The lines that `GET /v1/traces/{id}` has for whoever wants lines.

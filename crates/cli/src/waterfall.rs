@@ -2,12 +2,12 @@
 //!
 //! Nothing is asked for here and nothing is said: a story and a width come in, lines come out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use steadfast::{Timestamp, TurnHead, TurnStory};
 use steadfast_core::id::ToolCallId;
-use steadfast_core::turn::trace::{Event, EventType, Span, SpanId};
 use steadfast_core::millis;
+use steadfast_core::turn::trace::{Event, EventType, Span, SpanId};
 use steadfast_core::turn::{Strategy, TurnStatus};
 
 use crate::output::{Look, Paint, clean, short};
@@ -92,7 +92,8 @@ fn head(story: &TurnStory, canvas: Canvas) -> Vec<String> {
         lines.push(format!("  {}", paint.paint(Look::Warn, "▲ needs attention")));
     }
     if let Some(silence) = silence(story, canvas.now) {
-        let words = format!("nothing was heard of it for {}: it still runs, or its process is gone", lasted(silence));
+        let words =
+            format!("nothing was heard of it for {}: it still runs, or its process is gone", lasted(silence));
         lines.push(format!("  {}", paint.paint(Look::Warn, &words)));
     }
     let tenant = turn.tenant.as_ref().map(|tenant| format!(" · tenant {}", clean(tenant.as_str())));
@@ -115,6 +116,8 @@ struct Submission<'s> {
     began: Timestamp,
     ended: Timestamp,
     is_open: bool,
+    /// Calls in its plan.
+    calls: usize,
     rows: Vec<Row<'s>>,
     events: Vec<&'s Event>,
 }
@@ -164,6 +167,7 @@ fn submissions(story: &TurnStory, now: Timestamp) -> Vec<Submission<'_>> {
                 began,
                 ended: ended.or(until_now).max(known).unwrap_or(began).max(began),
                 is_open,
+                calls: story.turn.calls,
                 rows: rows(&spans, &events),
                 events,
             }
@@ -201,7 +205,7 @@ fn rows<'s>(spans: &[&'s Span], events: &[&'s Event]) -> Vec<Row<'s>> {
             None => rows.push(Row { call, tool: tool_of(&events), span: None, events }),
         }
     }
-    rows.sort_by_key(Row::began);
+    rows.sort_by_key(|row| (row.began(), row.events.first().map(|event| event.sequence)));
     rows
 }
 
@@ -241,15 +245,16 @@ impl Row<'_> {
     /// What else is to be known of it.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let names = |ids: &[ToolCallId]| {
-            ids.iter().map(|id| clean(id.as_str())).collect::<Vec<_>>().join(", ")
-        };
+        let names =
+            |ids: &[ToolCallId]| ids.iter().map(|id| clean(id.as_str())).collect::<Vec<_>>().join(", ");
         if let Some(span) = self.span.filter(|span| !span.depends_on.is_empty()) {
             notes.push(format!("after {}", names(&span.depends_on)));
         }
         for event in &self.events {
             match (event.event_type, &event.dependency_id) {
-                (EventType::ToolSkipped, Some(needed)) => notes.push(format!("needs {}", clean(needed.as_str()))),
+                (EventType::ToolSkipped, Some(needed)) => {
+                    notes.push(format!("needs {}", clean(needed.as_str())))
+                }
                 (EventType::DefaultUsed, Some(missing)) => {
                     notes.push(format!("default for {}", clean(missing.as_str())));
                 }
@@ -287,9 +292,9 @@ impl Submission<'_> {
         lines.push(paint.paint(Look::Dim, &room.line("", "CALL", "TOOL", &axis, "TOOK", "ENDED")));
         for (row, tail) in self.rows.iter().zip(&tails) {
             let (look, sign, _) = row.state(self.is_open);
-            let took = row.span.map(|span| {
-                lasted(millis(span.ended_at.unwrap_or(self.ended).since(span.started_at)))
-            });
+            let took = row
+                .span
+                .map(|span| lasted(millis(span.ended_at.unwrap_or(self.ended).since(span.started_at))));
             let line = room.line(
                 &paint.paint(look, sign),
                 row.call.as_str(),
@@ -299,6 +304,13 @@ impl Submission<'_> {
                 tail,
             );
             lines.push(line);
+        }
+        let begun: BTreeSet<_> = self.rows.iter().map(|row| row.call).collect();
+        match self.calls.saturating_sub(begun.len()) {
+            0 => {}
+            _ if !self.is_open => {}
+            1 => lines.push(paint.paint(Look::Dim, "    1 call has not begun")),
+            waiting => lines.push(paint.paint(Look::Dim, &format!("    {waiting} calls have not begun"))),
         }
     }
 
@@ -349,7 +361,9 @@ impl Submission<'_> {
             let (look, sign) = match event.event_type {
                 EventType::ToolError | EventType::ToolTimeout | EventType::TurnTimeout => (Look::Bad, "✖"),
                 EventType::ToolSucceeded | EventType::CallRestored => (Look::Good, "●"),
-                EventType::ToolSkipped | EventType::ToolCancelled | EventType::TurnCancelled => (Look::Warn, "○"),
+                EventType::ToolSkipped | EventType::ToolCancelled | EventType::TurnCancelled => {
+                    (Look::Warn, "○")
+                }
                 EventType::ToolRetry => (Look::Warn, "↻"),
                 _ => (Look::Dim, "·"),
             };
@@ -396,7 +410,8 @@ const LONGEST: usize = 80;
 
 impl Room {
     fn of(columns: usize, rows: &[Row<'_>], tails: &[String]) -> Self {
-        let widest = |lengths: &mut dyn Iterator<Item = usize>, head: usize| lengths.max().unwrap_or(0).max(head);
+        let widest =
+            |lengths: &mut dyn Iterator<Item = usize>, head: usize| lengths.max().unwrap_or(0).max(head);
         let letters = |text: &str| text.chars().count();
         let mut room = Self {
             call: widest(&mut rows.iter().map(|row| letters(row.call.as_str())), 4).min(24),
@@ -429,7 +444,8 @@ impl Room {
     /// The sign and the bar come as they are to be seen.
     fn line(&self, sign: &str, call: &str, tool: &str, bar: &str, took: &str, tail: &str) -> String {
         let sign = if sign.is_empty() { " " } else { sign };
-        let mut line = format!("{}{sign} {:<width$}  ", " ".repeat(INDENT), short(call, self.call), width = self.call);
+        let mut line =
+            format!("{}{sign} {:<width$}  ", " ".repeat(INDENT), short(call, self.call), width = self.call);
         if self.tool > 0 {
             line.push_str(&format!("{:<width$}  ", short(tool, self.tool), width = self.tool));
         }
@@ -501,16 +517,65 @@ mod tests {
             vec![
                 event(0, "TurnStarted", 1, "", "Turn started with 5 calls", none()),
                 event(0, "ToolStarted", 2, "a", "Started look", none()),
-                event(200, "ToolError", 2, "a", "Tool failed: look, 503", json!({ "decision": "RETRY", "retry_count": 0 })),
-                event(200, "ToolRetry", 2, "a", "Retry of look: attempt 2 in 300 ms", json!({ "delay_ms": 300, "retry_count": 1 })),
-                event(400, "ToolError", 3, "b", "Tool failed: look, 400", json!({ "decision": "ALTERNATIVE_TOOL" })),
+                event(
+                    200,
+                    "ToolError",
+                    2,
+                    "a",
+                    "Tool failed: look, 503",
+                    json!({ "decision": "RETRY", "retry_count": 0 }),
+                ),
+                event(
+                    200,
+                    "ToolRetry",
+                    2,
+                    "a",
+                    "Retry of look: attempt 2 in 300 ms",
+                    json!({ "delay_ms": 300, "retry_count": 1 }),
+                ),
+                event(
+                    400,
+                    "ToolError",
+                    3,
+                    "b",
+                    "Tool failed: look, 400",
+                    json!({ "decision": "ALTERNATIVE_TOOL" }),
+                ),
                 event(400, "AlternativeUsed", 1, "b", "Used alternative tool draw instead of look", none()),
                 event(400, "ToolStarted", 4, "b", "Started draw", none()),
                 event(800, "ToolSucceeded", 4, "b", "Tool succeeded: draw", none()),
-                event(1000, "ToolSucceeded", 2, "a", "Tool succeeded on retry 2: look", json!({ "retry_count": 1 })),
-                event(1500, "ToolTimeout", 5, "c", "Tool timeout after 500 ms: pay", json!({ "decision": "ESCALATE" })),
-                event(1500, "ToolSkipped", 1, "e", "Required tool skipped due to dependency failure: pay needs c", json!({ "dependency_id": "c" })),
-                event(1500, "DefaultUsed", 1, "d", "Used default value for draw in place of the output of c", json!({ "dependency_id": "c" })),
+                event(
+                    1000,
+                    "ToolSucceeded",
+                    2,
+                    "a",
+                    "Tool succeeded on retry 2: look",
+                    json!({ "retry_count": 1 }),
+                ),
+                event(
+                    1500,
+                    "ToolTimeout",
+                    5,
+                    "c",
+                    "Tool timeout after 500 ms: pay",
+                    json!({ "decision": "ESCALATE" }),
+                ),
+                event(
+                    1500,
+                    "ToolSkipped",
+                    1,
+                    "e",
+                    "Required tool skipped due to dependency failure: pay needs c",
+                    json!({ "dependency_id": "c" }),
+                ),
+                event(
+                    1500,
+                    "DefaultUsed",
+                    1,
+                    "d",
+                    "Used default value for draw in place of the output of c",
+                    json!({ "dependency_id": "c" }),
+                ),
                 event(1500, "ToolStarted", 6, "d", "Started draw", none()),
                 event(2000, "ToolSucceeded", 6, "d", "Tool succeeded: draw", none()),
             ],

@@ -129,7 +129,7 @@ function submissions({ turn, spans, events }) {
     const known = [...spans.map((one) => ms(one.ended_at ?? one.started_at)), ...events.map((event) => ms(event.timestamp))].reduce((a, b) => Math.max(a, b), ms(root.started_at));
     // What broke off lasted as long as anything is known of it.
     const until = runs && now() - known < SILENT ? now() : known;
-    return { root, from: ms(root.started_at), to: Math.max(ended ?? until, known), runs, rows: rows(spans, events), events };
+    return { root, from: ms(root.started_at), to: Math.max(ended ?? until, known), runs, calls: turn.calls, rows: rows(spans, events), events };
   });
 }
 
@@ -152,7 +152,8 @@ function rows(spans, events) {
     if (row) row.events.push(...events);
     else all.push({ id: `call ${call}`, call, tool: `${events[0].tool_namespace}/${events[0].tool_id}`, from: ms(events[0].timestamp), events });
   }
-  return all.sort((a, b) => a.from - b.from);
+  const place = (row) => row.events[0]?.sequence ?? 0;
+  return all.sort((a, b) => a.from - b.from || place(a) - place(b));
 }
 
 const isFinal = (event) => event.decision !== "RETRY";
@@ -199,11 +200,12 @@ class Part {
     this.rows = h("ol", { class: "rows" });
     this.events = h("ol", { class: "steps" });
     this.more = { rows: h("p", {}), events: h("p", {}) };
+    this.rest = h("p", { class: "quiet rest", hidden: true });
     this.element = h(
       "section",
       { class: "part" },
       title && h("h3", {}, name(title), " ", h("span", { class: "quiet" }, when(from))),
-      h("div", { class: "waterfall" }, h("div", { class: "scale quiet", "aria-hidden": "true" }, h("span", {}), this.scale, h("span", {})), this.rows),
+      h("div", { class: "waterfall" }, h("div", { class: "scale quiet", "aria-hidden": "true" }, h("span", {}), this.scale, h("span", {})), this.rows, this.rest),
       this.more.rows,
       h("h3", {}, "Step by step"),
       this.events,
@@ -218,6 +220,9 @@ class Part {
     const rows = part.rows.slice(0, this.limits.rows).map((row) => ({ row, from, to, runs }));
     list(this.rows, rows, ({ row }) => row.id, ({ row }) => drawRow(row, part, total));
     list(this.events, part.events.slice(0, this.limits.events), (event) => `${event.timestamp} ${event.sequence}`, (event) => sentence(event, from));
+    const waiting = runs ? part.calls - new Set(part.rows.map((row) => row.call)).size : 0;
+    this.rest.hidden = waiting <= 0;
+    this.rest.textContent = `${count(waiting, "call has", "calls have")} not begun`;
     for (const what of ["rows", "events"]) this.drawMore(what, part);
   }
 
@@ -236,15 +241,15 @@ class Part {
 function drawRow(row, part, total) {
   const how = ended(row, part.runs);
   const request = row.span?.request_id;
-  const tool = name(row.tool);
-  const what = request ? button(tool, () => openCall(request, row.from), { class: "link", "data-hand": `call ${row.id}`, "aria-label": `Open call ${shown(row.call)}, ${shown(row.tool)}` }) : tool;
+  const call = name(row.call);
+  const what = request ? button(call, () => openCall(request, row.from), { class: "link", "data-hand": `call ${row.id}`, "aria-label": `Open call ${shown(row.call)}, ${shown(row.tool)}` }) : call;
   const took = row.span && span((row.span.ended_at ? ms(row.span.ended_at) : part.to) - row.from);
   return h(
     "li",
     { class: tone(how) },
-    h("span", { class: "what" }, name(row.call, { class: "name call" }), what),
+    h("span", { class: "what" }, h("span", { class: "call" }, what), name(row.tool, { class: "name quiet" })),
     lane(row, part, total, how),
-    h("span", { class: "how" }, state(how), took && h("span", {}, took), notes(row).map((note) => h("span", { class: "quiet" }, note))),
+    h("span", { class: "how" }, state(how), took && h("span", { class: "took" }, took), notes(row).map((note) => h("span", { class: "quiet" }, note))),
   );
 }
 

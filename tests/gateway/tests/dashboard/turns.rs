@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::Gateway;
 use crate::browser::Page;
-use crate::{Gateway, TOKEN};
 
 const CONFIG: &str = "gateway.run_turn = true\n[guard]\nmode = \"off\"\n[trust]\nmode = \"off\"\n";
 
@@ -68,7 +68,13 @@ fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it()
     let edge = |call: &str, side: usize| starts[call][side].as_f64().unwrap();
     assert!(edge("plan bank/draw", 0) + 0.5 >= edge("rates bank/look", 1), "{starts:#}");
     assert!(edge("seats bank/draw", 0) + 0.5 >= edge("seats bank/look", 1), "{starts:#}");
-    for sentence in ["Turn started with 5 calls", "Retry of look", "Used alternative tool draw instead of look", "Used default value", "skipped due to dependency failure"] {
+    for sentence in [
+        "Turn started with 5 calls",
+        "Retry of look",
+        "Used alternative tool draw instead of look",
+        "Used default value",
+        "skipped due to dependency failure",
+    ] {
         page.sees("#dialog .steps", sentence);
     }
     page.fits_the_screen();
@@ -81,7 +87,6 @@ fn one_gets_from_a_turn_to_its_calls_and_back() {
     gateway.client.call("run_turn", trip());
     // A host has turns of its own, of which we know no more than their names.
     let host = json!({ "dev.steadfast/turn": "turn of the host" });
-    gateway.client.call_with("read_only_of_host", json!({ "id": "x" }), host.clone());
     gateway.client.call_with("look", json!({ "id": "of the host" }), host);
     let page = Page::open(gateway.address());
     // By keys alone, from the row of the turn to the call.
@@ -104,11 +109,15 @@ fn one_gets_from_a_turn_to_its_calls_and_back() {
     page.presses("Escape");
     page.run("await page.fill('#search', '')");
     page.sees("#calls tbody", "bank/look");
-    page.clicks("#calls tbody", "Open bank/look");
-    page.sees("#dialog .story", "Step by step");
-    page.run("await page.waitForLoadState('networkidle').catch(() => {})");
-    let parts = page.run("return await page.locator('#dialog .story').innerText()");
-    assert!(!parts.as_str().unwrap().contains("part of"), "{parts}");
+    let asked = page.run(
+        "const answered = page.waitForResponse((response) => response.url().includes('/v1/traces/turn'));
+        await page.locator('#calls').getByRole('button', { name: 'Open bank/look' }).first().click();
+        const status = (await answered).status();
+        await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
+        return [status, await page.locator('#dialog .story').innerText()];",
+    );
+    assert_eq!(asked[0], 404);
+    assert!(!asked[1].as_str().unwrap().contains("part of"), "{asked}");
     page.presses("Escape");
     page.close();
 }
@@ -134,7 +143,8 @@ fn a_turn_that_runs_is_followed_to_its_end() {
     page.sees("#dialog .outcome", "completed");
     page.sees("#dialog .rows", "after slow");
     page.sees_no_more("#dialog .rows", "running");
-    let held = page.run("return await page.evaluate(() => document.activeElement.getAttribute('aria-label'))");
+    let held =
+        page.run("return await page.evaluate(() => document.activeElement.getAttribute('aria-label'))");
     assert_eq!(held, "Open call slow, bank/look");
     page.presses("Escape");
     page.sees_no_more("#turns tbody", "running");
@@ -144,7 +154,14 @@ fn a_turn_that_runs_is_followed_to_its_end() {
 #[test]
 fn sf_6_names_in_a_turn_that_mean_harm_are_shown_and_do_nothing() {
     let long = "x".repeat(200);
-    let names = ["<img src=x onerror=alert(1)>", "\"><svg onload=alert(2)>", "\u{202e}desrever", "__proto__", "constructor", &long];
+    let names = [
+        "<img src=x onerror=alert(1)>",
+        "\"><svg onload=alert(2)>",
+        "\u{202e}desrever",
+        "__proto__",
+        "constructor",
+        &long,
+    ];
     let tools: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
     let mut gateway = Gateway::with_tools("turn_hostile", CONFIG, &tools);
     let calls: Vec<Value> = names
@@ -155,7 +172,8 @@ fn sf_6_names_in_a_turn_that_mean_harm_are_shown_and_do_nothing() {
             json!({ "id": name, "tool": name, "params": { "id": "a", "fault": if at % 2 == 0 { "" } else { "error" }, "text": "<script>alert(3)</script>" }, "dependsOn": before, "required": false })
         })
         .collect();
-    let said = gateway.client.call("run_turn", json!({ "turnId": "<img src=x onerror=alert(4)>", "calls": calls }));
+    let said =
+        gateway.client.call("run_turn", json!({ "turnId": "<img src=x onerror=alert(4)>", "calls": calls }));
     assert!(!said.structured["calls"].as_array().unwrap().is_empty(), "{said:?}");
     for visitor in [json!({}), json!({ "viewport": { "width": 360, "height": 740 } })] {
         let page = Page::open_as(gateway.address(), visitor);

@@ -589,6 +589,154 @@ mod tests {
 
     #[test]
     fn eh_6_6_a_turn_is_drawn_with_what_it_waited_for_and_what_went_wrong() {
-        assert_eq!(drawn(&trip(), 100, 9000), "");
+        let expected = "\
+▲ partial  turn trip  after 2.0 s, 5 calls, began 2025-11-05T10:30:45.000Z
+  Completed look, but pay failed
+  ▲ needs attention
+  trace aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa · session s
+
+    CALL  TOOL       0                           2.0 s     TOOK  ENDED
+  ● a     bank/look  ━━━✖┄┄┄┄↻━━━━━━━                     1.0 s  succeeded · 2 attempts
+  ✖ b     bank/look  ━━━━━━✖                             400 ms  failed
+  ● b     bank/draw        ━━━━━━━                       400 ms  succeeded · alternative
+  ✖ c     bank/pay                   ━━━━━━━━✖           500 ms  timed out · after a, b
+  ○ e     bank/pay                           ○                   skipped · needs c
+  ● d     bank/draw                          ━━━━━━━━━   500 ms  succeeded · after c · default for c
+
+      +0 ms  · Turn started with 5 calls
+      +0 ms  · Started look  (a)
+    +200 ms  ✖ Tool failed: look, 503  (a)
+    +200 ms  ↻ Retry of look: attempt 2 in 300 ms  (a)
+    +400 ms  ✖ Tool failed: look, 400  (b)
+    +400 ms  · Used alternative tool draw instead of look  (b)
+    +400 ms  · Started draw  (b)
+    +800 ms  ● Tool succeeded: draw  (b)
+     +1.0 s  ● Tool succeeded on retry 2: look  (a)
+     +1.5 s  ✖ Tool timeout after 500 ms: pay  (c)
+     +1.5 s  ○ Required tool skipped due to dependency failure: pay needs c  (e)
+     +1.5 s  · Used default value for draw in place of the output of c  (d)
+     +1.5 s  · Started draw  (d)
+     +2.0 s  ● Tool succeeded: draw  (d)";
+        assert_eq!(drawn(&trip(), 100, 9000), expected);
+    }
+
+    /// The lines of the picture alone.
+    fn picture(story: &TurnStory, columns: usize, now: u64) -> Vec<String> {
+        let lines = drawn(story, columns, now);
+        let lines = lines.lines().skip_while(|line| !line.starts_with("    CALL"));
+        lines.take_while(|line| !line.is_empty()).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_picture_fits_its_terminal_and_names_give_way_before_bars_do() {
+        assert_eq!(
+            picture(&trip(), 60, 9000),
+            [
+                "    CALL  TOOL      0           2.0 s     TOOK  ENDED",
+                "  ● a     bank/lo…  ━✖┄┄↻━━━             1.0 s  succeeded ·…",
+                "  ✖ b     bank/lo…  ━━✖                 400 ms  failed",
+                "  ● b     bank/dr…     ━━━              400 ms  succeeded ·…",
+                "  ✖ c     bank/pay          ━━━━✖       500 ms  timed out ·…",
+                "  ○ e     bank/pay              ○               skipped · n…",
+                "  ● d     bank/dr…              ━━━━━   500 ms  succeeded ·…",
+            ]
+        );
+        for columns in 40..200 {
+            let widest = picture(&trip(), columns, 9000).iter().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(columns), "{columns}: {widest:?}");
+        }
+    }
+
+    #[test]
+    fn what_runs_reaches_to_this_moment_and_what_waits_is_counted() {
+        let story = story(
+            json!({}),
+            vec![
+                root(1, 0, None),
+                span(2, "a", "look", 0, Some(500), &[]),
+                span(3, "b", "pay", 500, None, &["a"]),
+            ],
+            vec![event(500, "ToolSucceeded", 2, "a", "Tool succeeded: look", json!({}))],
+        );
+        assert!(drawn(&story, 80, 1000).starts_with("◌ running  turn trip  since 1.0 s, 5 calls"));
+        assert_eq!(
+            picture(&story, 80, 1000),
+            [
+                "    CALL  TOOL       0                              1.0 s     TOOK  ENDED",
+                "  ● a     bank/look  ━━━━━━━━━━━━━━━━━━               500 ms  succeeded",
+                "  ◌ b     bank/pay                     ━━━━━━━━━━━━━━━━━━   500 ms  running · after a",
+                "    3 calls have not begun",
+            ]
+        );
+        // Of one that has been silent for long nobody can say whether it still runs.
+        let silent = drawn(&story, 80, 500 + SILENT);
+        assert!(
+            silent.contains("nothing was heard of it for 10 min: it still runs, or its process is gone"),
+            "{silent}"
+        );
+        assert!(silent.contains("500 ms     TOOK"), "its scale ends where it was last heard of: {silent}");
+    }
+
+    #[test]
+    fn each_submission_under_one_trace_has_a_scale_of_its_own() {
+        let mut again = span(4, "a", "look", 60_000, Some(60_100), &[]);
+        again["parent_span_id"] = "0000000000000003".into();
+        let story = story(
+            json!({ "started_at_ms": BEGAN + 60_000, "ended_at_ms": BEGAN + 60_100, "status": "completed" }),
+            vec![root(1, 0, None), span(2, "a", "look", 0, None, &[]), root(3, 60_000, Some(60_100)), again],
+            vec![
+                event(100, "ToolError", 2, "a", "Tool failed: look, 503", json!({ "decision": "RETRY" })),
+                event(60_100, "CallRestored", 4, "a", "Finished earlier, not run again: look", json!({})),
+                event(60_100, "ToolSucceeded", 4, "a", "Tool succeeded: look", json!({})),
+            ],
+        );
+        let drawn = drawn(&story, 80, 99_000);
+        let rows: Vec<_> = drawn.lines().filter(|line| line.contains("bank/look")).collect();
+        assert_eq!(
+            rows,
+            [
+                "  ? a     bank/look  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━✖   100 ms  broke off",
+                "  ● a     bank/look  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━   100 ms  done before",
+            ],
+            "{drawn}"
+        );
+        assert!(drawn.contains("turn trip of 2025-11-05T10:31:45.000Z"), "{drawn}");
+    }
+
+    #[test]
+    fn sf_5_names_cannot_colour_or_turn_a_picture_and_colours_are_ours() {
+        let odd = "a\u{202e}b";
+        let mut hostile = span(2, odd, "look", 0, Some(10), &[odd]);
+        hostile["name"] = "bank/\x1b[31mlook".into();
+        let said = event(10, "ToolSucceeded", 2, odd, "Tool\u{9b}2J succeeded", json!({}));
+        let head = json!({ "turn_id": odd, "session": odd, "ended_at_ms": BEGAN + 10, "status": "completed", "summary": "x\x1b[2Jy" });
+        let story = story(head, vec![root(1, 0, Some(10)), hostile], vec![said]);
+        let plain = drawn(&story, 100, 10);
+        assert!(!plain.contains(['\x1b', '\u{9b}', '\u{202e}']), "{plain:?}");
+        assert!(plain.contains("a b") && plain.contains("after a b") && plain.contains("x [2Jy"), "{plain}");
+        let canvas = Canvas { columns: 100, now: Timestamp::from_millis(BEGAN), paint: Paint(true) };
+        let coloured = draw(&story, canvas);
+        assert!(coloured.contains("\x1b[32m━"), "{coloured:?}");
+        let mut letters = String::new();
+        for (at, piece) in coloured.split('\x1b').enumerate() {
+            letters.push_str(if at == 0 { piece } else { piece.split_once('m').unwrap().1 });
+        }
+        assert_eq!(letters, plain, "without its colours it is the same");
+    }
+
+    #[test]
+    fn spans_of_time_are_short() {
+        for (ms, said) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_000, "1.0 s"),
+            (9_999, "9.9 s"),
+            (59_999, "59 s"),
+            (90_000, "1.5 min"),
+            (3_599_999, "59 min"),
+            (7_200_000, "2 h"),
+        ] {
+            assert_eq!(lasted(ms), said);
+        }
     }
 }

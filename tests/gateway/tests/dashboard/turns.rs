@@ -45,7 +45,7 @@ fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it()
     page.sees("#turns tbody", "Completed look and draw");
     page.sees("#turns tbody .state", "needs attention");
     page.clicks("#turns tbody", "Open turn trip");
-    page.sees("#dialog .head", "need your attention");
+    page.sees("#dialog .head", "pay needs your attention");
     let rows = rows(&page);
     assert_eq!(rows.len(), 6, "five calls, and the alternative of one: {rows:#?}");
     has(&rows, &["rates bank/look", "succeeded", "3 attempts"]);

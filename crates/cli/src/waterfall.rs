@@ -328,9 +328,11 @@ impl Submission<'_> {
         let (mut first, mut last) = (0, width.saturating_sub(1));
         if let Some(span) = row.span {
             let ended = span.ended_at.unwrap_or(self.ended);
-            (first, last) = (scaled(span.started_at), scaled(ended));
+            first = scaled(span.started_at);
             // What ends where a cell begins is not in that cell.
-            put(first, if ended < self.ended { last } else { last + 1 }, (look, '━'));
+            let over = usize::from(ended < self.ended);
+            last = scaled(ended).saturating_sub(over).max(first);
+            put(first, last + 1, (look, '━'));
         }
         for event in &row.events {
             let at = scaled(event.timestamp).clamp(first, last);
@@ -480,14 +482,13 @@ mod tests {
     fn event(at: u64, kind: &str, span: u8, call: &str, sentence: &str, more: Value) -> Value {
         let mut event = json!({
             "event_type": kind, "kind": "Summary", "timestamp": iso(at), "trace_id": "a".repeat(32),
-            "span_id": format!("{span:016x}"), "sequence": at, "sentence": sentence,
+            "span_id": format!("{span:016x}"), "sentence": sentence,
         });
-        let Value::Object(more) = more else { return event };
         if !call.is_empty() {
             event["call_id"] = call.into();
             (event["tool_id"], event["tool_namespace"]) = ("pay".into(), "bank".into());
         }
-        event.as_object_mut().unwrap().extend(more);
+        event.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         event
     }
 
@@ -496,8 +497,11 @@ mod tests {
             "trace_id": "a".repeat(32), "turn_id": "trip", "session": "s", "actor": "a", "calls": 5,
             "started_at_ms": BEGAN,
         });
-        let Value::Object(turn) = turn else { panic!("a head is an object") };
-        head.as_object_mut().unwrap().extend(turn);
+        head.as_object_mut().unwrap().extend(turn.as_object().unwrap().clone());
+        let mut events = events;
+        for (place, event) in events.iter_mut().enumerate() {
+            event["sequence"] = place.into();
+        }
         crate::trace::read(&json!({ "turn": head, "spans": spans, "events": events })).unwrap()
     }
 
@@ -597,9 +601,9 @@ mod tests {
 
     CALL  TOOL       0                           2.0 s     TOOK  ENDED
   ● a     bank/look  ━━━✖┄┄┄┄↻━━━━━━━                     1.0 s  succeeded · 2 attempts
-  ✖ b     bank/look  ━━━━━━✖                             400 ms  failed
+  ✖ b     bank/look  ━━━━━✖                              400 ms  failed
   ● b     bank/draw        ━━━━━━━                       400 ms  succeeded · alternative
-  ✖ c     bank/pay                   ━━━━━━━━✖           500 ms  timed out · after a, b
+  ✖ c     bank/pay                   ━━━━━━━✖            500 ms  timed out · after a, b
   ○ e     bank/pay                           ○                   skipped · needs c
   ● d     bank/draw                          ━━━━━━━━━   500 ms  succeeded · after c · default for c
 
@@ -636,7 +640,7 @@ mod tests {
                 "  ● a     bank/lo…  ━✖┄┄↻━━━             1.0 s  succeeded ·…",
                 "  ✖ b     bank/lo…  ━━✖                 400 ms  failed",
                 "  ● b     bank/dr…     ━━━              400 ms  succeeded ·…",
-                "  ✖ c     bank/pay          ━━━━✖       500 ms  timed out ·…",
+                "  ✖ c     bank/pay          ━━━✖        500 ms  timed out ·…",
                 "  ○ e     bank/pay              ○               skipped · n…",
                 "  ● d     bank/dr…              ━━━━━   500 ms  succeeded ·…",
             ]
@@ -662,9 +666,9 @@ mod tests {
         assert_eq!(
             picture(&story, 80, 1000),
             [
-                "    CALL  TOOL       0                              1.0 s     TOOK  ENDED",
-                "  ● a     bank/look  ━━━━━━━━━━━━━━━━━━               500 ms  succeeded",
-                "  ◌ b     bank/pay                     ━━━━━━━━━━━━━━━━━━   500 ms  running · after a",
+                "    CALL  TOOL       0                         1.0 s     TOOK  ENDED",
+                "  ● a     bank/look  ━━━━━━━━━━━━━━━                   500 ms  succeeded",
+                "  ◌ b     bank/pay                  ━━━━━━━━━━━━━━━━   500 ms  running · after a",
                 "    3 calls have not begun",
             ]
         );
@@ -695,7 +699,7 @@ mod tests {
         assert_eq!(
             rows,
             [
-                "  ? a     bank/look  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━✖   100 ms  broke off",
+                "  ? a     bank/look  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━✖   100 ms  broke off",
                 "  ● a     bank/look  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━   100 ms  done before",
             ],
             "{drawn}"

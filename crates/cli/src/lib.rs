@@ -38,7 +38,9 @@ mod status;
 mod stop;
 mod streams;
 mod tail;
+mod trace;
 mod watched;
+mod waterfall;
 mod wrap;
 
 use std::process::ExitCode;
@@ -103,6 +105,8 @@ enum Command {
     Flush(flush::Options),
     /// Shows what happens, as it happens.
     Tail(tail::Options),
+    /// Shows what happened in a turn: which call ran when, what it waited for, what went wrong, and how it ended.
+    Trace(trace::Options),
     /// Looks at everything that one trips over: configuration, state, servers, clients.
     Doctor(doctor::Options),
     /// Measures your own server, alone and behind us.
@@ -146,6 +150,7 @@ pub fn main() -> ExitCode {
         Command::Breaker(options) => breaker::run(&options),
         Command::Flush(options) => flush::run(&options),
         Command::Tail(options) => tail::run(&options),
+        Command::Trace(options) => trace::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Completions(options) => completions::run(&options),

@@ -332,7 +332,7 @@ impl Reach {
 pub(crate) const PAGE: &str = "1000";
 
 /// Adds the rows of the next page to those before, and where it goes on.
-fn add_page(whole: &mut Value, page: Value) {
+pub(crate) fn add_page(whole: &mut Value, page: Value) {
     let (Some(whole), Value::Object(page)) = (whole.as_object_mut(), page) else { return };
     // A page that does not say so is the last one.
     whole.insert("next".to_owned(), Value::Null);

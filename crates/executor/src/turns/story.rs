@@ -364,6 +364,8 @@ fn span_id(seed: u64, started: Timestamp, number: u64) -> SpanId {
 pub(crate) struct Stories {
     waiting: Mutex<Vec<Entry>>,
     added: Notify,
+    /// One writes at a time, so that who has written what waits has also waited for what was on its way.
+    writing: tokio::sync::Mutex<()>,
 }
 
 impl Stories {
@@ -391,8 +393,9 @@ impl Inner {
         }
     }
 
-    /// Writes what waits.
+    /// Writes what waits. Then everything that was added before is in the store.
     pub(crate) async fn write_stories_now(&self) {
+        let _alone = self.stories.writing.lock().await;
         let lines = std::mem::take(&mut *self.stories.waiting.lock());
         for batch in lines.chunks(BATCH) {
             if let Err(error) = self.store.append(Journal::Traces, batch, self.traces_kept).await {

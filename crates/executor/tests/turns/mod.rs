@@ -768,6 +768,20 @@ async fn without_a_store_to_keep_a_choice_in_the_call_is_not_sent() {
     assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
 }
 
+/// Who asked while the last lines of a turn were on their way to the store was told that it still runs.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_was_answered_is_over_for_everybody_who_asks() {
+    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let engine = on(store.clone(), measured(ToolClass::ReadOnly)).await;
+    let tools = Tools::new([("flight_search", says("1"))]);
+    let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
+    store.becomes(Health::Slow);
+    // By now the writer has taken the lines, and the store has not.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    store.becomes(Health::Up);
+    assert_eq!(story(&engine, &turned).await.turn.status, Some(TurnStatus::Completed));
+}
+
 #[tokio::test(start_paused = true)]
 async fn sf_6_what_tools_say_is_redacted_in_the_trace() {
     let engine = engine(measured(ToolClass::ReadOnly)).await;

@@ -28,11 +28,8 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         self.tell_withheld(notices);
-        let refusal = if self.could_not_look() {
-            Refusal::us(say::store_unavailable(&self.request))
-        } else {
-            refusal
-        };
+        let refusal =
+            if self.could_not_look() { Refusal::us(say::store_unavailable(&self.request)) } else { refusal };
         notices.push(Notice::CallBlocked { code: refusal.failure.code });
         let mut kept = Vec::new();
         let mut result = CallResult { breaker: refusal.breaker, ..self.failed(refusal.failure, now) };

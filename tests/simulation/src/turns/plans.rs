@@ -20,7 +20,8 @@ impl World {
                 let turn = self.model.turns.len();
                 let parallelism = self.rng.between(1, 3);
                 let text = self.plan(turn, parallelism);
-                let plan = Plan::parse(text.as_bytes(), &Limits::DEFAULT).expect("the plans of the simulation are valid");
+                let plan = Plan::parse(text.as_bytes(), &Limits::DEFAULT)
+                    .expect("the plans of the simulation are valid");
                 self.tell(format!("client {client} will want turn {turn}: {text}"));
                 let parallelism = usize::try_from(parallelism).unwrap_or(1);
                 let plan = Arc::new(plan);

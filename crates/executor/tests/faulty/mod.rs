@@ -33,6 +33,7 @@ pub(crate) enum Health {
     /// It does what it is asked for, each thing after a tenth of a second, as many at once as are asked for.
     Slow,
     /// It does what it is asked for, and its answer is lost.
+    #[allow(dead_code, reason = "not every test that has this store needs it")]
     Unheard,
     /// It does nothing, and says so.
     Down,

@@ -14,6 +14,7 @@ mod completions;
 mod config;
 mod demo;
 mod doctor;
+mod explain;
 mod failure;
 mod flush;
 mod gateways;
@@ -26,6 +27,8 @@ mod own;
 mod peer;
 mod plain_tools;
 mod reach;
+mod recorded;
+mod rehearse;
 mod reset;
 mod resolve;
 mod seen;
@@ -58,7 +61,7 @@ struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 good, 1 it failed, 2 the command line or the configuration is not right; status and \
-                          doctor: 3 somebody should look, 4 something is wrong.";
+                          doctor: 3 somebody should look, 4 something is wrong; rehearse: 3 answers would change.";
 
 /// What time it is.
 fn now() -> Timestamp {
@@ -98,6 +101,10 @@ enum Command {
     Flush(flush::Options),
     /// Shows what happens, as it happens.
     Tail(tail::Options),
+    /// Tells the story of a call or a turn: what happened, which rule decided, and where that rule comes from.
+    Explain(explain::Options),
+    /// Replays recorded calls under another configuration, and shows which answers would be others.
+    Rehearse(rehearse::Options),
     /// Looks at everything that one trips over: configuration, state, servers, clients.
     Doctor(doctor::Options),
     /// Measures your own server, alone and behind us.
@@ -132,6 +139,8 @@ pub fn main() -> ExitCode {
         Command::Breaker(options) => breaker::run(&options),
         Command::Flush(options) => flush::run(&options),
         Command::Tail(options) => tail::run(&options),
+        Command::Explain(options) => explain::run(&options),
+        Command::Rehearse(options) => rehearse::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Completions(options) => completions::run(&options),

@@ -10,19 +10,24 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use steadfast_core::Timestamp;
-use steadfast_core::call::{Call, CallResult, Duplicates, Provenance, Recorded, Stage};
+use steadfast_core::approval::Channel;
+use steadfast_core::call::{
+    Call, CallResult, Duplicates, Provenance, Recorded, RunBy, SentKey, Stage, Waits,
+};
 use steadfast_core::code::{Code, Status};
 use steadfast_core::dedupe::AttemptFact;
+use steadfast_core::envelope::BreakerHint;
 use steadfast_core::id::{
     ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
 };
-use steadfast_core::policy::ToolClass;
+use steadfast_core::policy::{Annotations, ToolClass};
 use steadfast_core::redact;
+use steadfast_core::rehearse::{Asked, AttemptOutcome, Moment, Trail};
+use steadfast_core::{Timestamp, millis};
 use steadfast_store::{Entry, Journal, Keep};
 use tokio::sync::Notify;
 
-use crate::engine::Inner;
+use crate::engine::{InTurn, Inner};
 
 /// One call, as it is remembered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,6 +87,25 @@ pub struct CallFacts {
     pub input_required: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<bool>,
+    /// The engine that made the call; the order of moments is within one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Arc<str>>,
+    /// What else it asked for. Calls that an older version recorded do not say, and cannot be replayed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Asked>,
+    /// Everything that happened to it: `[order, milliseconds after the arrival, what]`. Nothing where it was too much.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trail: Vec<Moment>,
+    /// How its attempts ended, as far as anything was decided by it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outcomes: Vec<AttemptOutcome>,
+}
+
+/// What the surface said of a call beside its envelope, as far as it is remembered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OfSurface {
+    pub(crate) annotations: Annotations,
+    pub(crate) in_turn: InTurn,
 }
 
 /// Where finished calls go.
@@ -109,6 +133,9 @@ pub(crate) struct Finished {
     replayed: bool,
     stage: Stage,
     recorded: Recorded,
+    trail: Trail,
+    surface: OfSurface,
+    hint: Option<BreakerHint>,
 }
 
 /// How much is kept, unless it is set.
@@ -138,7 +165,13 @@ impl History {
 }
 
 impl Finished {
-    pub(crate) fn new(call: Call, result: &CallResult) -> Self {
+    pub(crate) fn new(
+        call: Call,
+        trail: Trail,
+        surface: OfSurface,
+        hint: Option<BreakerHint>,
+        result: &CallResult,
+    ) -> Self {
         let failure = result.ended.as_ref().err();
         Self {
             status: result.status(),
@@ -148,6 +181,9 @@ impl Finished {
             replayed: matches!(result.provenance, Provenance::Replayed { .. }),
             stage: result.stage,
             recorded: result.recorded,
+            trail,
+            surface,
+            hint,
             call,
         }
     }
@@ -178,7 +214,7 @@ impl Finished {
             invalid_arguments: request.invalid_arguments.as_ref().map(|why| redact::text(why).into_owned()),
             seed: self.call.seed(),
             arrived: self.call.arrived(),
-            took_ms: steadfast_core::millis(self.took),
+            took_ms: millis(self.took),
             attempts: self.call.attempts().to_vec(),
             status: self.status,
             code: self.code,
@@ -190,6 +226,36 @@ impl Finished {
                 Recorded::Yes => Some(true),
                 Recorded::No => Some(false),
             },
+            engine: Some(writing.engine.clone()),
+            asked: Some(self.asked()),
+            trail: self.trail.moments().to_vec(),
+            outcomes: self.call.outcomes().to_vec(),
+        }
+    }
+
+    fn asked(&self) -> Asked {
+        let request = self.call.request();
+        let Annotations { read_only, destructive, idempotent } = self.surface.annotations;
+        let address = request.address();
+        Asked {
+            most_attempts: request.limits.attempts,
+            most_elapsed_ms: request.limits.elapsed.map(millis),
+            timeout_ms: request.limits.attempt.map(millis),
+            deadline_at_ms: request.limits.deadline,
+            waits_long: request.waits == Waits::AsLongAsItTakes,
+            run_by_host: request.run_by == RunBy::Host,
+            expected_retry_safe: request.hints.expected_retry_safe,
+            safety_critical: request.hints.safety_critical,
+            interactive: request.channel == Channel::Interactive,
+            breaker_hint: self.hint,
+            found_by: address.map(|address| address.origin()),
+            index: address.and_then(|address| address.index()).map(|index| index.fingerprint()),
+            key_given: request.sent_key == SentKey::Given,
+            computed_since: request.computed_since,
+            read_only_hint: read_only,
+            destructive_hint: destructive,
+            idempotent_hint: idempotent,
+            in_turn: self.surface.in_turn == InTurn::ThatMayComeAgain,
         }
     }
 
@@ -203,8 +269,9 @@ impl Finished {
 }
 
 /// What the writer keeps from entry to entry.
-#[derive(Default)]
 struct Writing {
+    /// Whose history it is.
+    engine: Arc<str>,
     /// Changes places with what waits, so that neither grows anew each time.
     calls: Vec<Finished>,
     text: Vec<u8>,
@@ -217,6 +284,10 @@ struct Writing {
 const SIGNATURES: usize = 1024;
 
 impl Writing {
+    fn of(engine: Arc<str>) -> Self {
+        Self { engine, calls: Vec::new(), text: Vec::new(), signatures: HashMap::new() }
+    }
+
     fn signature(&mut self, signature: &Arc<str>) -> String {
         if let Some(shown) = self.signatures.get(signature) {
             return shown.clone();
@@ -233,7 +304,7 @@ impl Writing {
 impl Inner {
     /// Writes the history, for as long as the engine lives.
     pub(crate) async fn write_history(&self) {
-        let mut writing = Writing::default();
+        let mut writing = Writing::of(self.tag.clone());
         loop {
             self.history.added.notified().await;
             tokio::time::sleep(GATHER).await;
@@ -243,7 +314,7 @@ impl Inner {
 
     /// Writes what waits; for the end of the engine.
     pub(crate) async fn write_history_now(&self) {
-        self.write_gathered(&mut Writing::default()).await;
+        self.write_gathered(&mut Writing::of(self.tag.clone())).await;
     }
 
     async fn write_gathered(&self, writing: &mut Writing) {

@@ -56,15 +56,15 @@ pub use steadfast_config::{
 pub use steadfast_core::key::DedupeMode;
 pub use steadfast_core::{
     Timestamp, approval, breaker, call as path, classify, code, envelope, guard, id, json, policy, redact,
-    report, stats, trust,
+    rehearse, report, stats, trust,
 };
 pub use steadfast_executor::{
     About, Answer, AnswerError, Arrival, Asked, Asker, Asking, Attempt, AuditEntry, AuditPage, Begun,
-    BreakerAbout, BreakerKey, BreakerView, By, CallFacts, CallOptions, Called, Calling, Canceller, Counted,
-    Deed, Done, Drained, Engine, EngineEvent, GuardView, HookFuture, Hooks, HostError, InvalidBreakerKey,
-    Listener, NotDone, Order, Outside, Pulse, Reach, RuntimeClock, SignsOfLife, Steer, Steered,
+    BreakerAbout, BreakerKey, BreakerView, By, CallFacts, CallOptions, CallStep, Called, Calling, Canceller,
+    Counted, Deed, Done, Drained, Engine, EngineEvent, GuardView, HookFuture, Hooks, HostError, InvalidBreakerKey,
+    Listener, NotDone, Order, Outside, Pulse, Reach, Recording, RuntimeClock, SignsOfLife, Steer, Steered,
     StoppedSession, Surface, Tenants, Ticket, Tool, ToolFault, ToolInfo, ToolScore, ToolView, Trip,
-    TurnedAway,
+    TurnStory, TurnedAway,
 };
 pub use steadfast_store::{Flush, MemoryOptions, MemoryStore, Page, Selection, Store, StoreError};
 pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};

@@ -184,7 +184,9 @@ impl World {
                     Outcome::Success { .. } | Outcome::InputRequired { .. } => {
                         breaker::Verdict::Success { took: now.since(current.started) }
                     }
-                    Outcome::Failure { .. } => breaker::Verdict::Failure { took: now.since(current.started) },
+                    Outcome::Failure { .. } | Outcome::Remembered { .. } => {
+                        breaker::Verdict::Failure { took: now.since(current.started) }
+                    }
                 };
                 if let Some(transition) = home.breaker.record(&policy.breaker, ticket, verdict, now) {
                     return Err((

@@ -11,11 +11,12 @@ use super::{
 };
 use crate::Timestamp;
 use crate::breaker::{Breaker, Held, Ticket, Transition, Verdict};
-use crate::classify::{Classified, Fault, Nature, Reach, Severity, classify, is_session_lost};
+use crate::classify::{Classified, Nature, Reach, Severity, classify, is_session_lost};
 use crate::code::Code;
 use crate::dedupe::{AttemptFact, Ending, Failure};
 use crate::output::Output;
 use crate::policy::{BreakerPolicy, CacheFailures, Mode, Silence};
+use crate::rehearse::AttemptOutcome;
 use crate::retry::{Schedule, Stop};
 use crate::watchdog::{self, Watchdog};
 
@@ -410,14 +411,14 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        let took = now.since(attempt.started);
         if attempt.tickets.places == Places::Taken {
             shared.limiter.leave();
             shared.dependency_limiter.leave();
         }
         match outcome {
             Outcome::Success { output, concern } => {
-                self.went_well(shared, &mut attempt, now, notices);
+                let outcome = AttemptOutcome::of_success(&output, concern, &self.policy.guard);
+                self.went_well(shared, &mut attempt, outcome, now, notices);
                 let ending = Ending::Done(
                     Some(output.clone()).filter(|output| output.len() <= self.policy.dedupe.largest_output),
                 );
@@ -429,24 +430,45 @@ impl Call {
             // nothing to trust it for, and nothing unknown. Those who follow this run claim for themselves: a question
             // does no harm twice, and the state that comes with it may be good for one caller only.
             Outcome::InputRequired { output } => {
-                self.went_well(shared, &mut attempt, now, notices);
+                self.went_well(shared, &mut attempt, AttemptOutcome::InputRequired, now, notices);
                 self.ask_caller(shared, output, now, notices)
             }
             Outcome::Failure { fault, output } => {
                 let classified = classify(&fault, &self.policy.classify, now);
-                let verdict = match (attempt.cut, classified.nature) {
-                    (Some(Cut::Cancelled), _) => None,
-                    // A server that has forgotten our session lives, and is asked for another one with the next try. If
-                    // it gives none, that is what counts.
-                    (Some(_) | None, Nature::Transient) if is_session_lost(&fault) => Some(Verdict::Neutral),
-                    (Some(_) | None, Nature::Transient) => Some(Verdict::Failure { took }),
-                    (Some(_) | None, Nature::Permanent) => Some(Verdict::Neutral),
-                };
-                self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
-                self.attempt_ended(&attempt, Some(&classified), now, notices);
-                self.failed_attempt(shared, &attempt, fault, classified, output, now, notices)
+                let session_lost = classified.nature == Nature::Transient && is_session_lost(&fault);
+                let said = Said { message: fault.message, output, session_lost };
+                self.went_wrong(shared, attempt, said, classified, now, notices)
+            }
+            Outcome::Remembered { classified, session_lost, message } => {
+                let said = Said { message, output: None, session_lost };
+                self.went_wrong(shared, attempt, said, classified, now, notices)
             }
         }
+    }
+
+    /// The tool did not do what it was asked to.
+    fn went_wrong(
+        &mut self,
+        shared: &mut Shared<'_>,
+        mut attempt: Attempt,
+        said: Said,
+        classified: Classified,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let took = now.since(attempt.started);
+        let verdict = match (attempt.cut, classified.nature) {
+            (Some(Cut::Cancelled), _) => None,
+            // A server that has forgotten our session lives, and is asked for another one with the next try. If it gives
+            // none, that is what counts.
+            (Some(_) | None, Nature::Transient) if said.session_lost => Some(Verdict::Neutral),
+            (Some(_) | None, Nature::Transient) => Some(Verdict::Failure { took }),
+            (Some(_) | None, Nature::Permanent) => Some(Verdict::Neutral),
+        };
+        self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
+        let outcome = AttemptOutcome::of_failure(&classified, said.session_lost, &said.message);
+        self.attempt_ended(&attempt, Some(&classified), outcome, now, notices);
+        self.failed_attempt(shared, &attempt, said, classified, now, notices)
     }
 
     /// The tool did what it was asked to, as far as its breakers are concerned.
@@ -454,22 +476,25 @@ impl Call {
         &mut self,
         shared: &mut Shared<'_>,
         attempt: &mut Attempt,
+        outcome: AttemptOutcome,
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) {
         let verdict = Verdict::Success { took: now.since(attempt.started) };
         self.record_breakers(shared, &mut attempt.tickets, Some(verdict), now, notices);
-        self.attempt_ended(attempt, None, now, notices);
+        self.attempt_ended(attempt, None, outcome, now, notices);
     }
 
     fn attempt_ended(
         &mut self,
         attempt: &Attempt,
         failure: Option<&Classified>,
+        outcome: AttemptOutcome,
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) {
         if self.facts.len() < crate::dedupe::Record::MOST_ATTEMPTS {
+            self.outcomes.push(outcome);
             self.facts.push(AttemptFact {
                 started: attempt.started,
                 finished: now,
@@ -521,17 +546,12 @@ impl Call {
 
     // ---- 7. retry or stop ----
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one failed attempt with all its facts, from the one place that has them"
-    )]
     fn failed_attempt(
         &mut self,
         shared: &mut Shared<'_>,
         attempt: &Attempt,
-        fault: Fault,
+        said: Said,
         classified: Classified,
-        output: Option<Output>,
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
@@ -551,7 +571,7 @@ impl Call {
             && attempt.cut != Some(Cut::TooLong)
         {
             // Should nothing more be allowed to start after the wait, this failure is the answer.
-            let failure = self.last_word(fault.clone(), &classified, output.clone(), None, attempt.cut, now);
+            let failure = self.last_word(said.clone(), &classified, None, attempt.cut, now);
             self.last = Some((classified.clone(), failure));
             match self.retry(shared, attempt, &classified, now, notices) {
                 Ok(step) => return step,
@@ -563,7 +583,7 @@ impl Call {
         if let Some(StopReason::Schedule(stop)) = stop {
             notices.push(Notice::RetryStopped { stop });
         }
-        let failure = self.last_word(fault, &classified, output, stop, attempt.cut, now);
+        let failure = self.last_word(said, &classified, stop, attempt.cut, now);
         let breaker = matches!(stop, Some(StopReason::Breaker(_)))
             .then(|| shared.breaker.state(&self.policy.breaker, now));
         let result = CallResult { breaker, ..self.failed(failure, now) };
@@ -624,14 +644,14 @@ impl Call {
     /// The failure that the caller gets.
     fn last_word(
         &self,
-        fault: Fault,
+        said: Said,
         classified: &Classified,
-        output: Option<Output>,
         stop: Option<StopReason>,
         cut: Option<Cut>,
         now: Timestamp,
     ) -> Failure {
         let transient = classified.nature == Nature::Transient;
+        let Said { message, output, .. } = said;
         // Where nothing acts, the tool's own words are passed on as they are.
         if self.may_have_run(classified) && !self.policy.modes.leave_alone() {
             return Failure {
@@ -660,7 +680,7 @@ impl Call {
         };
         Failure {
             code,
-            message: say::failed(code, self.attempts, fault.message),
+            message: say::failed(code, self.attempts, message),
             retriable: transient,
             terminal: !transient,
             rule: Some(rule),
@@ -805,6 +825,14 @@ fn as_kept(failure: Failure, classified: Option<&Classified>) -> Failure {
         }
         (_, Some(_) | None) => failure,
     }
+}
+
+/// What a tool said that failed.
+#[derive(Clone)]
+struct Said {
+    message: String,
+    output: Option<Output>,
+    session_lost: bool,
 }
 
 /// Why there is no further attempt.

@@ -6,7 +6,7 @@ use super::notice::BreakerScope;
 use crate::Timestamp;
 use crate::approval::{GrantId, Spend};
 use crate::breaker;
-use crate::classify::{Fault, Severity};
+use crate::classify::{Classified, Fault, Severity};
 use crate::dedupe::{
     Claim, ClaimVerdict, Failure, Owner, Receipt, Release, RenewVerdict, ReplayReason, RunId, Save,
     SaveVerdict, StartVerdict,
@@ -103,6 +103,15 @@ pub enum Outcome {
         fault: Fault,
         /// What the tool itself said, word for word.
         output: Option<Output>,
+    },
+    /// It did not, some other day, and only what was made of that is known still; see [`rehearse`](crate::rehearse).
+    Remembered {
+        /// What was made of it.
+        classified: Classified,
+        /// Whether the server had forgotten our session.
+        session_lost: bool,
+        /// A text that differs where the words of the tool did.
+        message: String,
     },
 }
 

@@ -151,6 +151,15 @@ pub fn result_digest(policy: &GuardPolicy, output: &Output) -> Option<Digest> {
     }
 }
 
+/// A word that is the same for errors that are the same to the guard, and says nothing of what was in them. It stays as it
+/// is when it is [masked](mask).
+pub fn error_word(message: &str) -> String {
+    // None of the letters is a hex digit, so that it is not taken for a hash.
+    let letter = |nibble: u64| char::from(b"ghijklmnopqrstuv".get(nibble as usize).copied().unwrap_or(b'w'));
+    let ErrorMark(mark) = ErrorMark::of(message);
+    (0..16).map(|at| letter(mark >> (4 * at) & 15)).collect()
+}
+
 /// The guard of one session.
 ///
 /// For each call, in this order: [`would_refuse`](Self::would_refuse) looks ahead; a call that is then

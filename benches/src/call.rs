@@ -361,7 +361,6 @@ fn moment(number: u64) -> Timestamp {
 }
 
 fn bad_answer() -> Outcome {
-    let fault =
-        Fault { source: Source::Tool, message: "the entry is not there".to_owned(), retry_after: None };
+    let fault = Fault::new(Source::Tool, "the entry is not there");
     Outcome::Failure { fault, output: None }
 }

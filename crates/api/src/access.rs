@@ -1,14 +1,15 @@
 //! Who may ask for what.
 //!
 //! A page of a stranger can reach every port of this machine through its visitor's browser, so the name that is asked for and
-//! the page that asks are checked before anything else. Beyond that there are two kinds of token: that of the clients, with
-//! which agents make calls, and that of the admin, which lets a person see and steer. Where no token is set for clients,
-//! which is only so on the loopback interface, whoever is on this machine may look; steering needs the admin token even
-//! there, because agents run on this machine too.
+//! the page that asks are checked before anything else. Beyond that there are three kinds of token: those of clients, with
+//! which agents make calls, those of viewers, who see everything and do nothing, and that of the admin, which lets a person see
+//! and steer. As long as no client has a token, which is only so on the loopback interface, whoever is on this machine may
+//! call and look; steering needs the admin token even there, because agents run on this machine too.
 
 use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Uri};
-use steadfast_mcp::http::front::{Names, Principal, Tokens, bearer};
+use steadfast_core::id::ActorId;
+use steadfast_mcp::http::front::{Holder, Names, Principal, Tokens, bearer};
 use subtle::ConstantTimeEq as _;
 
 use crate::problem::Problem;
@@ -31,8 +32,10 @@ pub(crate) enum Who {
 pub(crate) enum Caller {
     /// The person who runs this.
     Admin,
-    /// One who has the token of the clients.
+    /// One who has the token of a client.
     Client(Principal),
+    /// One who has the token of a viewer.
+    Viewer(ActorId),
     /// Somebody on this machine, where clients need no token.
     Local,
     /// Somebody without a token where one is needed.
@@ -44,10 +47,22 @@ pub(crate) enum Caller {
 pub struct Access {
     /// The names that we may be asked for by.
     pub names: Names,
-    /// The tokens of clients. None means that whoever reaches us is on this machine.
-    pub clients: Option<Tokens>,
+    /// The tokens of clients and viewers.
+    pub tokens: Tokens,
+    /// Who can reach us at all.
+    pub reach: Reach,
     /// The admin token; without one nobody can steer.
     pub admin: Option<AdminToken>,
+}
+
+/// Who can reach us at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// Those on this machine. They need no token as long as no client has one.
+    #[default]
+    ThisMachine,
+    /// Others too.
+    Others,
 }
 
 /// The secret of whoever runs this.
@@ -76,13 +91,15 @@ impl Access {
             return Err(Problem::forbidden("asked from a page that is not ours"));
         }
         let Some(given) = bearer(headers) else {
-            return Ok(if self.clients.is_none() { Caller::Local } else { Caller::Stranger });
+            let is_open = self.reach == Reach::ThisMachine && !self.tokens.have_clients();
+            return Ok(if is_open { Caller::Local } else { Caller::Stranger });
         };
         if self.admin.as_ref().is_some_and(|token| token.0.ct_eq(given).into()) {
             return Ok(Caller::Admin);
         }
-        match self.clients.as_ref().and_then(|tokens| tokens.principal(given)) {
-            Some(principal) => Ok(Caller::Client(principal.clone())),
+        match self.tokens.holder(given) {
+            Some(Holder::Client(principal)) => Ok(Caller::Client(principal)),
+            Some(Holder::Viewer(name)) => Ok(Caller::Viewer(name)),
             None => Err(Problem::unauthorized("this token is not known here")),
         }
     }
@@ -103,22 +120,28 @@ impl Who {
         match (self, caller) {
             (Self::Anyone, _)
             | (Self::Caller, Caller::Admin | Caller::Client(_) | Caller::Local)
-            | (Self::Looker, Caller::Admin | Caller::Local)
+            | (Self::Looker, Caller::Admin | Caller::Viewer(_) | Caller::Local)
             | (Self::Admin, Caller::Admin) => Ok(()),
             (Self::Admin, Caller::Client(_)) => {
                 Err(Problem::forbidden("the token of a client makes calls; to steer takes the admin token"))
+            }
+            (Self::Admin, Caller::Viewer(_)) => Err(Problem::forbidden(
+                "the token of a viewer changes nothing; to steer takes the admin token",
+            )),
+            (Self::Caller, Caller::Viewer(_)) => {
+                Err(Problem::forbidden("the token of a viewer makes no calls; send that of a client"))
             }
             (Self::Admin, Caller::Local | Caller::Stranger) => Err(Problem::unauthorized(
                 "send the admin token: `Authorization: Bearer …`; it lies in the folder of the state as `admin-token`",
             )),
             (Self::Caller, Caller::Stranger) => Err(Problem::unauthorized(
-                "send the token of a client: `Authorization: Bearer …`; it is what STEADFAST_TOKEN was set to",
+                "send the token of a client: `Authorization: Bearer …`; it is set in [tokens.NAME] or STEADFAST_TOKEN",
             )),
             (Self::Looker, Caller::Client(_)) => Err(Problem::forbidden(
-                "the token of a client makes calls; to see what happens here takes the admin token",
+                "the token of a client makes calls; to see what happens here takes that of a viewer or the admin token",
             )),
             (Self::Looker, Caller::Stranger) => Err(Problem::unauthorized(
-                "send the admin token: `Authorization: Bearer …`; it lies in the state folder",
+                "send the token of a viewer, or the admin token, which lies in the state folder: `Authorization: Bearer …`",
             )),
         }
     }
@@ -132,13 +155,12 @@ mod tests {
     use super::*;
 
     fn access(with_clients: bool) -> Access {
-        let mut tokens = Tokens::default();
-        tokens.add("agent", Principal::new("a"));
-        Access {
-            names: Names::default(),
-            clients: with_clients.then_some(tokens),
-            admin: AdminToken::new("person"),
+        let tokens = Tokens::default();
+        tokens.add("watcher", Holder::Viewer(ActorId::new("w").unwrap()));
+        if with_clients {
+            tokens.add("agent", Holder::Client(Principal::new(ActorId::new("a").unwrap())));
         }
+        Access { tokens, admin: AdminToken::new("person"), ..Access::default() }
     }
 
     fn ask(access: &Access, who: Who, headers: &[(HeaderName, &str)]) -> Result<(), StatusCode> {
@@ -185,6 +207,25 @@ mod tests {
         assert_eq!(client, Err(StatusCode::FORBIDDEN));
         let nobody = Access { admin: None, ..access(false) };
         assert_eq!(ask(&nobody, Who::Admin, &[(AUTHORIZATION, "Bearer ")]), Err(StatusCode::UNAUTHORIZED));
+        assert!(AdminToken::new("").is_none(), "an empty token would be everybody's");
+    }
+
+    #[test]
+    fn sf_7_a_viewer_sees_and_neither_calls_nor_steers() {
+        let viewer = [(AUTHORIZATION, "Bearer watcher")];
+        for access in [access(false), access(true)] {
+            assert_eq!(ask(&access, Who::Looker, &viewer), Ok(()));
+            assert_eq!(ask(&access, Who::Caller, &viewer), Err(StatusCode::FORBIDDEN));
+            assert_eq!(ask(&access, Who::Admin, &viewer), Err(StatusCode::FORBIDDEN));
+        }
+    }
+
+    #[test]
+    fn sf_7_who_can_be_reached_by_others_is_open_to_nobody_without_a_token() {
+        // The last token of a client was taken away while it ran.
+        let reached = Access { reach: Reach::Others, ..access(false) };
+        assert_eq!(ask(&reached, Who::Looker, &[]), Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(ask(&reached, Who::Caller, &[]), Err(StatusCode::UNAUTHORIZED));
     }
 
     #[test]
@@ -192,6 +233,8 @@ mod tests {
         let access = access(false);
         let evil = [(ORIGIN, "https://evil.example"), (AUTHORIZATION, "Bearer person")];
         assert_eq!(ask(&access, Who::Anyone, &evil), Err(StatusCode::FORBIDDEN));
+        let guessing = [(ORIGIN, "https://evil.example"), (AUTHORIZATION, "Bearer perso")];
+        assert_eq!(ask(&access, Who::Anyone, &guessing), Err(StatusCode::FORBIDDEN), "it learns nothing");
         assert_eq!(ask(&access, Who::Anyone, &[(HOST, "evil.example")]), Err(StatusCode::FORBIDDEN));
         assert_eq!(ask(&access, Who::Anyone, &[(ORIGIN, "http://127.0.0.1:8080")]), Ok(()), "our own page");
         for other in ["http://127.0.0.1:3000", "http://localhost:8080", "null"] {
@@ -203,6 +246,6 @@ mod tests {
     #[test]
     fn sf_6_tokens_are_not_shown() {
         let shown = format!("{:?}", access(true));
-        assert!(!shown.contains("person") && !shown.contains("agent"), "{shown}");
+        assert!(["person", "agent", "watcher"].iter().all(|secret| !shown.contains(secret)), "{shown}");
     }
 }

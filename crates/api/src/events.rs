@@ -8,28 +8,50 @@ use axum::body::Body;
 use axum::extract::State as Shared;
 use bytes::Bytes;
 use futures_util::stream::unfold;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
+use steadfast::id::TenantId;
 use steadfast::{Feed, FeedReader, Happened, Next};
 use tokio::time::{Instant, timeout_at};
 
+use crate::access::Who;
 use crate::answer::{EVENTS, SILENT, whole};
 use crate::asked::Asked;
+use crate::endpoint::Endpoint;
+use crate::look::NamedTool;
 use crate::problem::Problem;
 use crate::{Answered, State};
+
+/// What can be followed.
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(
+            Method::GET,
+            "/v1/events",
+            "events",
+            "What happens, as it happens",
+            Who::Looker,
+            events,
+        )
+        .asks::<EventsAsked>()
+        .gives_text("server-sent events, until you hang up", EVENTS),
+    ]
+}
 
 /// Which events are wanted.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventsAsked {
-    /// Those about calls of this tool: `namespace/tool`.
-    tool: Option<String>,
+    /// Those about what belongs to this tenant.
+    tenant: Option<TenantId>,
+    /// Those about this tool: `namespace/tool`.
+    tool: Option<NamedTool>,
     /// Those of this name.
     event: Option<String>,
     /// Those behind this one, as the header `Last-Event-ID` says it, for whoever cannot send one.
-    behind: Option<String>,
+    after: Option<String>,
 }
 
 pub(crate) async fn events(
@@ -39,8 +61,8 @@ pub(crate) async fn events(
 ) -> Answered {
     let feed = inner.steadfast.telemetry().feed();
     let last = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default());
-    let behind = last.or(asked.behind.as_deref()).map(|id| number(feed, id)).transpose()?;
-    let wanted = Wanted { life: feed.life(), tool: asked.tool, event: asked.event };
+    let behind = last.or(asked.after.as_deref()).map(|id| number(feed, id)).transpose()?;
+    let wanted = Wanted { life: feed.life(), tenant: asked.tenant, tool: asked.tool, event: asked.event };
     // A first line at once: whoever connects knows that it is.
     let beginning = Some(Bytes::from_static(b": here is what happens\n\n"));
     let stream = unfold((feed.read(behind), wanted, beginning), async |(mut reader, wanted, beginning)| {
@@ -61,7 +83,7 @@ fn number(feed: &Feed, id: &str) -> Result<u64, Problem> {
     match parts {
         Some((life, number)) if life == feed.life() => Ok(number),
         Some(_) => Ok(0),
-        None => Err(Problem::bad_request(format!(
+        None => Err(Problem::misread(format!(
             "Last-Event-ID: `{id}` is the name of no event; send it as it came, or none to hear what happens from now on"
         ))),
     }
@@ -69,7 +91,8 @@ fn number(feed: &Feed, id: &str) -> Result<u64, Problem> {
 
 struct Wanted {
     life: u64,
-    tool: Option<String>,
+    tenant: Option<TenantId>,
+    tool: Option<NamedTool>,
     event: Option<String>,
 }
 
@@ -93,12 +116,17 @@ async fn next(reader: &mut FeedReader, wanted: &Wanted) -> Bytes {
 
 impl Wanted {
     fn has(&self, line: &Happened) -> bool {
-        let of_tool = |tool: &str| {
-            let fields: Value = serde_json::from_str(&line.text).unwrap_or_default();
-            let text = |name| fields.get(name).and_then(Value::as_str).unwrap_or_default();
-            tool.split_once('/') == Some((text("toolNamespace"), text("toolName")))
-        };
-        self.event.as_deref().is_none_or(|event| event == line.event)
-            && self.tool.as_deref().is_none_or(of_tool)
+        if self.event.as_deref().is_some_and(|event| event != line.event) {
+            return false;
+        }
+        if self.tenant.is_none() && self.tool.is_none() {
+            return true;
+        }
+        let fields: Value = serde_json::from_str(&line.text).unwrap_or_default();
+        let has = |name, wanted: &str| fields.get(name).and_then(Value::as_str) == Some(wanted);
+        self.tenant.as_ref().is_none_or(|tenant| has("tenantId", tenant.as_str()))
+            && self.tool.as_ref().is_none_or(|NamedTool(tool)| {
+                has("toolNamespace", tool.namespace.as_str()) && has("toolName", tool.tool.as_str())
+            })
     }
 }

@@ -2,12 +2,29 @@
 
 use std::collections::BTreeMap;
 
+use axum::extract::State as Shared;
+use axum::response::Response;
+use http::{Method, StatusCode};
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
+use crate::State;
 use crate::access::Who;
+use crate::answer;
 use crate::endpoint::{Content, Endpoint, Gives};
+
+/// The document, for whoever asks.
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(Method::GET, "/openapi.json", "openapi", "This document", Who::Anyone, answer)
+            .gives::<Map<String, Value>>("OpenAPI 3.1"),
+    ]
+}
+
+async fn answer(Shared(State(inner)): Shared<State>) -> Response {
+    answer::json(StatusCode::OK, &inner.document)
+}
 
 /// OpenAPI 3.1: its schemas are JSON Schema.
 pub(crate) fn document(endpoints: &[Endpoint]) -> Value {

@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use schemars::JsonSchema;
 use serde::Serialize;
-use steadfast::StoreError;
+use steadfast::{StoreError, redact};
 
 use crate::answer::json;
 
@@ -41,6 +41,11 @@ impl Problem {
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::bad("bad_request", message)
+    }
+
+    /// The same where it names what was given, which may be a secret in the wrong place.
+    pub(crate) fn misread(message: impl AsRef<str>) -> Self {
+        Self::bad_request(redact::text(message.as_ref()).into_owned())
     }
 
     /// The request cannot be understood, and there is a word for why.

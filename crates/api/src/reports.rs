@@ -2,22 +2,62 @@
 
 use axum::body::Body;
 use axum::extract::{Extension, Request, State as Shared};
-use http::StatusCode;
+use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast_core::classify::Severity;
-use steadfast_core::id::{Domain, ModelId, Namespace, ToolName};
+use steadfast_core::id::{Domain, ModelId, Namespace, ToolName, ToolRef};
 use steadfast_core::json::Limits;
 use steadfast_core::report::{ReportKind, ToolReport};
 use steadfast_core::trust::TrustChange;
+use steadfast_executor::ToolScore;
 
-use crate::access::Caller;
+use crate::access::{Caller, Who};
 use crate::answer::json;
 use crate::asked::{Asked, Named, body};
 use crate::calls::bound_tenant;
+use crate::endpoint::Endpoint;
 use crate::problem::Problem;
 use crate::steer::Whose;
 use crate::{Answered, Inner, State, look};
+
+/// What hosts say, and ask for.
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(
+            Method::POST,
+            "/v1/failures",
+            "reportFailure",
+            "Reports that a tool failed which the host ran without us",
+            Who::Caller,
+            failure,
+        )
+        .asks::<Whose>()
+        .takes::<FailureReport>()
+        .gives::<Taken>("it counts"),
+        Endpoint::new(
+            Method::POST,
+            "/v1/successes",
+            "reportSuccess",
+            "Reports that such a tool worked",
+            Who::Caller,
+            success,
+        )
+        .asks::<Whose>()
+        .takes::<SuccessReport>()
+        .gives::<Taken>("it counts"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/tools/{name}/score",
+            "score",
+            "How well a tool does, for an agent that has to choose one",
+            Who::Caller,
+            score,
+        )
+        .asks::<Whose>()
+        .gives::<ToolScore>("how well it does"),
+    ]
+}
 
 /// A tool failed.
 #[derive(JsonSchema)]
@@ -106,8 +146,34 @@ async fn take(inner: &Inner, caller: &Caller, whose: Whose, content: Body, kind:
     let tenant = bound_tenant(caller, whose.read()?)?;
     let text = body(content, Limits::ENVELOPE.bytes).await?;
     let report = ToolReport::parse(&text, kind).map_err(|why| Problem::bad_request(why.to_string()))?;
+    is_for_a_host_to_say(inner, caller, &report.tool, [&report.domain, &report.service])?;
     let changes = inner.steadfast.engine().take_report(tenant.as_ref(), &report);
     Ok(json(StatusCode::OK, &Taken { changes }))
+}
+
+/// Refuses to hear from a client how a tool does that is run here, or a server that is here: it could take the trust from what
+/// others use, or give it back to what it broke. What depends on a host elsewhere is for everybody to say.
+pub(crate) fn is_for_a_host_to_say(
+    inner: &Inner,
+    caller: &Caller,
+    tool: &ToolRef,
+    depends_on: [&Option<Domain>; 2],
+) -> Result<(), Problem> {
+    let is_ours = |namespace: &Namespace| inner.around.tools.runs(namespace);
+    let named = |domain: &Domain| Namespace::new(domain.as_str()).is_ok_and(|server| is_ours(&server));
+    let why = match caller {
+        Caller::Admin => return Ok(()),
+        Caller::Client(_) | Caller::Viewer(_) | Caller::Local | Caller::Stranger => {
+            if is_ours(&tool.namespace) {
+                format!("{tool} is run here, where it is seen how it does: call it with POST /v1/calls")
+            } else if let Some(server) = depends_on.into_iter().flatten().find(|domain| named(domain)) {
+                format!("the server {server} is run here, where it is seen how it does: leave it out")
+            } else {
+                return Ok(());
+            }
+        }
+    };
+    Err(Problem::forbidden(format!("{why}. Only the admin can report on it")))
 }
 
 /// `GET /v1/tools/{name}/score`; the name is `namespace/tool`, as one part of the path with the slash encoded.

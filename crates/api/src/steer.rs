@@ -3,12 +3,12 @@
 use axum::extract::{FromRequestParts, State as Shared};
 use axum::response::Response;
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use steadfast::approval::{Decided, Decision, Grantor, NotDecided, ParkedId};
+use steadfast::approval::{Decided, Decision, Grantor, ParkedId};
 use steadfast::guard::Stopped;
-use steadfast::{AnswerError, Engine, Switches, parse_span};
+use steadfast::{AnswerError, Engine, Switched, Switches, parse_span};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::Resolution;
 use steadfast_core::id::{Digest, SessionKey, TenantId};
@@ -18,11 +18,103 @@ use steadfast_core::trust::Target;
 use steadfast_executor::{BreakerKey, By, Deed, Done, Steer, Steered, Surface};
 use steadfast_store::{Flush, Selection};
 
+use crate::access::Who;
 use crate::answer::json;
 use crate::asked::{Asked, Named, Said};
+use crate::endpoint::Endpoint;
 use crate::look;
 use crate::problem::Problem;
 use crate::{Answered, State};
+
+/// What a person can change.
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(
+            Method::POST,
+            "/v1/breakers/{key}",
+            "steerBreaker",
+            "Opens or resets one",
+            Who::Admin,
+            breaker,
+        )
+        .asks::<Whose>()
+        .takes::<Turn>()
+        .gives::<Steered>("how it stands now"),
+        Endpoint::new(
+            Method::POST,
+            "/v1/trust/{key}/reset",
+            "resetTrust",
+            "Forgives a tool",
+            Who::Admin,
+            trust,
+        )
+        .asks::<Whose>()
+        .gives::<Forgiven>("it is trusted again")
+        .reads_the_store(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/approvals/{id}",
+            "answerApproval",
+            "Answers one",
+            Who::Admin,
+            approve,
+        )
+        .asks::<Whose>()
+        .takes::<Answer>()
+        .gives::<Answering>("it is answered")
+        .or_conflict()
+        .reads_the_store(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/guard/reset",
+            "resetGuard",
+            "Sets a conversation free that the guard stops",
+            Who::Admin,
+            guard,
+        )
+        .asks::<Whose>()
+        .takes::<Freeing>()
+        .gives::<Freed>("it is free")
+        .reads_the_store(),
+        Endpoint::new(
+            Method::POST,
+            "/debug/tool-reliability",
+            "debugToolReliability",
+            "The same by one name: holds a breaker open, resets one, forgets records",
+            Who::Admin,
+            debug,
+        )
+        .asks::<Whose>()
+        .takes::<Debug>()
+        .gives::<Debugged>("it is done")
+        .reads_the_store(),
+        Endpoint::new(Method::DELETE, "/v1/records", "flush", "Forgets records", Who::Admin, flush)
+            .asks::<Forgotten>()
+            .gives::<Removed>("they are forgotten")
+            .reads_the_store(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/records/{key}/resolve",
+            "resolve",
+            "Settles an unknown outcome",
+            Who::Admin,
+            resolve,
+        )
+        .takes::<Settle>()
+        .gives::<Settled>("it is settled")
+        .reads_the_store(),
+        Endpoint::new(
+            Method::PUT,
+            "/v1/switches",
+            "switch",
+            "Turns switches, until we are started again",
+            Who::Admin,
+            switches,
+        )
+        .takes::<Switching>()
+        .gives::<Switches>("how they stand now"),
+    ]
+}
 
 /// Who steers: whoever has the admin token, by the name that they give.
 pub(crate) struct Admin(By);
@@ -36,9 +128,21 @@ impl<S: Send + Sync> FromRequestParts<S> for Admin {
             return Ok(Self(by.clone()));
         }
         let name = named(&parts.headers).unwrap_or("admin");
-        Ok(Self(By::new(name, Surface::Http)))
+        Ok(Self(By::new(name, surface(&parts.headers))))
     }
 }
+
+/// Which of our own surfaces asks, as it says itself. Nothing is decided by it.
+fn surface(headers: &HeaderMap) -> Surface {
+    match headers.get(SURFACE).map(HeaderValue::as_bytes) {
+        Some(b"cli") => Surface::Cli,
+        Some(b"dashboard") => Surface::Dashboard,
+        Some(_) | None => Surface::Http,
+    }
+}
+
+/// The header in which the command line and the page say what they are.
+const SURFACE: &str = "steadfast-surface";
 
 fn named(headers: &HeaderMap) -> Option<&str> {
     headers.get("x-operator")?.to_str().ok().filter(|name| !name.trim().is_empty())
@@ -107,12 +211,12 @@ pub(crate) async fn approve(
             Ok(json(StatusCode::OK, &Answering { granted }))
         }
         Err(AnswerError::Store(error)) => Err(error.into()),
-        Err(AnswerError::NotDecided(why)) => Err(match why {
-            NotDecided::Gone => Problem::new(StatusCode::NOT_FOUND, "not_found", why.to_string()),
-            NotDecided::OperatorOnly | NotDecided::OnlyOnce | NotDecided::EndsInThePast | _ => {
-                Problem::new(StatusCode::CONFLICT, "conflict", why.to_string())
-            }
-        }),
+        Err(AnswerError::NotDecided(why)) if why.is_gone() => {
+            Err(Problem::new(StatusCode::NOT_FOUND, "not_found", why.to_string()))
+        }
+        Err(AnswerError::NotDecided(why)) => {
+            Err(Problem::new(StatusCode::CONFLICT, "conflict", why.to_string()))
+        }
     }
 }
 
@@ -161,7 +265,7 @@ async fn turned(
 
 /// When a span ends that begins now.
 fn end_of(span: &str, engine: &Engine) -> Result<Timestamp, Problem> {
-    let wrong = || Problem::bad_request(format!("for: `{span}` is no length of time, such as 30m or 8h"));
+    let wrong = || Problem::misread(format!("for: `{span}` is no length of time, such as 30m or 8h"));
     Ok(engine.now() + parse_span(span).ok_or_else(wrong)?)
 }
 
@@ -237,7 +341,7 @@ pub(crate) async fn debug(
 ) -> Answered {
     let engine = inner.steadfast.engine();
     let breaker = async |tool: &str, tenant: Whose, turn| -> Result<Debugged, Problem> {
-        let key = BreakerKey::Tool(look::tool(tool).map_err(Problem::bad_request)?);
+        let key = BreakerKey::Tool(look::tool(tool).map_err(Problem::misread)?);
         let steered = turned(engine, tenant.read()?.as_ref(), &key, turn, &by).await?;
         Ok(Debugged::Breaker(Box::new(steered)))
     };
@@ -319,7 +423,7 @@ pub(crate) async fn flush(
 impl Forgotten {
     /// What is meant, or what is wrong with it.
     fn read(self) -> Result<Flush, Problem> {
-        let bad = |why: String| Problem::bad_request(why);
+        let bad = |why: String| Problem::misread(why);
         match self {
             Self { key: Some(key), tool: None, session: None, tenant: None } => {
                 Ok(Flush::Key(read_key(&key)?))
@@ -398,8 +502,7 @@ pub(crate) async fn switches(
     Said(wanted): Said<Switching>,
 ) -> Response {
     let steadfast = &inner.steadfast;
-    let before = steadfast.config().switches();
-    let after = Switches {
+    let Switched { before, after } = steadfast.switch(|before| Switches {
         all: wanted.all.unwrap_or(before.all),
         dedupe: wanted.dedupe.unwrap_or(before.dedupe),
         retry: wanted.retry.unwrap_or(before.retry),
@@ -407,8 +510,7 @@ pub(crate) async fn switches(
         guard: wanted.guard.unwrap_or(before.guard),
         trust: wanted.trust.unwrap_or(before.trust),
         derive: wanted.derive.unwrap_or(before.derive),
-    };
-    steadfast.switch(after);
+    });
     let words = |switches: Switches| serde_json::to_string(&switches).ok();
     let done = Done {
         deed: Deed::Switched,

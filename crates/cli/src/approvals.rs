@@ -62,7 +62,8 @@ pub(crate) struct Deny {
 /// `steadfast approvals`.
 pub(crate) fn list(options: &List) -> Result<(), Failure> {
     let ask = Ask::get("/v1/approvals").with("tenant", options.whose.tenant.as_deref());
-    let waiting = reach::with(&options.ways, Need::WhatIsThere, async |reach| Ok(reach.ask(ask).await?))?;
+    let waiting =
+        reach::with(&options.ways, Need::WhatIsThere, async |reach| Ok(reach.ask_all(ask).await?))?;
     if options.ways.json {
         output::say_json(&waiting);
         return Ok(());
@@ -129,7 +130,7 @@ fn answer(ways: &Ways, whose: &Whose, id: u64, decision: Value) -> Result<Value,
         ))
     };
     reach::with(ways, Need::WhatIsThere, async |reach| {
-        let waiting = reach.ask(Ask::get("/v1/approvals").with("tenant", tenant)).await?;
+        let waiting = reach.ask_all(Ask::get("/v1/approvals").with("tenant", tenant)).await?;
         let request = seen::list(&waiting, "/approvals").iter().find(|one| seen::number(one, "/id") == id);
         let request = request.ok_or_else(gone)?;
         let ask = Ask::post(&format!("/v1/approvals/{id}"), Some(decision)).with("tenant", tenant);

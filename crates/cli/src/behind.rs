@@ -8,7 +8,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use steadfast::id::Namespace;
 use steadfast::redact::Redacted;
-use steadfast::{Isolation, Reached, Server};
+use steadfast::{Config, Isolation, Reached, Server};
 use steadfast_core::restart::RestartPolicy;
 use steadfast_gateway::{Backend, Configured, Sharing, Start, namespace_of, namespace_of_url};
 use steadfast_mcp::http::back;
@@ -21,8 +21,13 @@ const MOST_SESSIONS: usize = 64;
 
 /// A server that is started by this command. Everything that we were given is meant for it, but for what is meant for us: that
 /// may be the token by which clients come in, or the secret of the store.
-pub(crate) fn of_command(command: &[OsString], name: Option<Namespace>) -> Result<Configured, Failure> {
-    let launch = launch_of_command(command)?;
+pub(crate) fn of_command(
+    command: &[OsString],
+    name: Option<Namespace>,
+    config: &Config,
+) -> Result<Configured, Failure> {
+    let environment = Environment::inherited_and(without_tokens(env::vars_os(), config), &BTreeMap::new());
+    let launch = Launch { environment, ..launch_of_command(command)? };
     let name = name.unwrap_or_else(|| namespace_of(&launch));
     Ok(alone(name, child(launch, leash()?, RestartPolicy::default())))
 }
@@ -110,6 +115,17 @@ fn not_ours(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> impl Iterator<Item = (OsString, OsString)> {
     variables.filter(|(name, _)| !name.as_encoded_bytes().starts_with(b"STEADFAST_"))
+}
+
+/// The same without the tokens of clients, which the configuration takes from variables of any name.
+fn without_tokens(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+    config: &Config,
+) -> impl Iterator<Item = (OsString, OsString)> {
+    let is_token = |value: &OsString| {
+        config.tokens().values().any(|token| value.to_str() == Some(token.secret.expose().as_str()))
+    };
+    not_ours(variables).filter(move |(_, value)| !is_token(value))
 }
 
 /// A server of which each session has its own.

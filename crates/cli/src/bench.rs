@@ -107,7 +107,11 @@ async fn measure(
     rounds: usize,
     asked: &mut [Asked],
 ) -> Result<String, Failure> {
-    let wrong = |who: &'static str| move |why: String| Failure::World(format!("the server {who}: {why}"));
+    let at = place(bare);
+    let wrong = |who: &'static str| {
+        let at = at.clone();
+        move |why: String| Failure::World(format!("the server{at} {who}: {why}"))
+    };
     let mut bare =
         output::during("starting the server", Peer::meet(bare, PATIENCE)).await.map_err(wrong("alone"))?;
     let met = output::during("starting it behind us", Peer::meet(guarded, PATIENCE)).await;
@@ -123,6 +127,18 @@ async fn measure(
     bare.leave().await;
     guarded.leave().await;
     done.map(|()| name)
+}
+
+/// Where a server is that has a URL; of that, nothing that may be secret.
+fn place(reached: &Where) -> String {
+    match reached {
+        Where::Started(..) => String::new(),
+        Where::Url(url, _) => {
+            let uri = url.parse::<http::Uri>().ok();
+            let port = |uri: &http::Uri| uri.port().map(|port| format!(":{port}")).unwrap_or_default();
+            uri.and_then(|uri| Some(format!(" at {}{}", uri.host()?, port(&uri)))).unwrap_or_default()
+        }
+    }
 }
 
 async fn rounds_of(

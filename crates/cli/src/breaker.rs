@@ -107,7 +107,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 
 fn list(options: &List) -> Result<(), Failure> {
     let ask = Ask::get("/v1/breakers").with("tenant", options.whose.tenant.as_deref());
-    let breakers = reach::with(&options.ways, Need::WhatIsThere, async |reach| Ok(reach.ask(ask).await?))?;
+    let breakers =
+        reach::with(&options.ways, Need::WhatIsThere, async |reach| Ok(reach.ask_all(ask).await?))?;
     if options.ways.json {
         output::say_json(&breakers);
         return Ok(());
@@ -124,28 +125,34 @@ fn list(options: &List) -> Result<(), Failure> {
 /// Turns a breaker; gives what became of it.
 fn steer(ways: &Ways, whose: &Whose, written: &str, turn: Value) -> Result<Value, Failure> {
     let tenant = whose.tenant.as_deref();
-    reach::with(ways, Need::WhatComes, async |reach| {
+    // For what names none, nothing is made.
+    let need = if key(written).is_some() { Need::WhatComes } else { Need::WhatIsThere };
+    reach::with(ways, need, async |reach| {
         let key = named(reach, tenant, written).await?;
         let path = format!("/v1/breakers/{}", encoded(&key));
         Ok(reach.ask(Ask::post(&path, Some(turn)).with("tenant", tenant)).await?)
     })
 }
 
+/// The key that this is, or that of the tool that it names.
+fn key(written: &str) -> Option<String> {
+    let as_tool = || {
+        let (namespace, tool) = written.split_once('/')?;
+        let (namespace, tool) = (Namespace::new(namespace).ok()?, ToolName::new(tool).ok()?);
+        Some(BreakerKey::Tool(ToolRef { namespace, tool }))
+    };
+    written.parse().ok().or_else(as_tool).map(|key: BreakerKey| key.to_string())
+}
+
 /// The breaker that is meant. What nobody knows may be a tool that was not called yet; what looks like one that is known is
 /// more likely a slip.
 async fn named(reach: &Reach, tenant: Option<&str>, written: &str) -> Result<String, Failure> {
-    let breakers = reach.ask(Ask::get("/v1/breakers").with("tenant", tenant)).await?;
+    let breakers = reach.ask_all(Ask::get("/v1/breakers").with("tenant", tenant)).await?;
     let keys: Vec<_> = seen::list(&breakers, "/breakers").iter().map(|one| seen::text(one, "/key")).collect();
     if keys.iter().any(|key| key == written) {
         return Ok(written.to_owned());
     }
-    let whole = written.parse::<BreakerKey>().ok().map(|key| key.to_string());
-    let as_tool = || {
-        let (namespace, tool) = written.split_once('/')?;
-        let (namespace, tool) = (Namespace::new(namespace).ok()?, ToolName::new(tool).ok()?);
-        Some(BreakerKey::Tool(ToolRef { namespace, tool }).to_string())
-    };
-    let key = whole.clone().or_else(as_tool);
+    let (key, is_whole) = (key(written), written.parse::<BreakerKey>().is_ok());
     if let Some(key) = key.as_ref().filter(|key| keys.contains(key)) {
         return Ok(key.clone());
     }
@@ -158,7 +165,7 @@ async fn named(reach: &Reach, tenant: Option<&str>, written: &str) -> Result<Str
         (None, Some(meant)) => {
             Err(Failure::Usage(format!("there is no breaker `{written}`: did you mean `{meant}`?")))
         }
-        (Some(key), Some(meant)) if whole.is_none() => Err(Failure::Usage(format!(
+        (Some(key), Some(meant)) if !is_whole => Err(Failure::Usage(format!(
             "nothing is known of `{written}`: did you mean `{meant}`? If it is right, write `{key}`"
         ))),
         (None, None) => Err(Failure::Usage(format!(
@@ -175,7 +182,7 @@ fn tell(ways: &Ways, steered: &Value, said: &str) {
     if ways.json {
         output::say_json(steered);
     } else {
-        output::say(&format!("{} is {said}", seen::text(steered, "/breaker/key")));
+        output::say_words(&format!("{} is {said}", seen::text(steered, "/breaker/key")));
         if seen::text(steered, "/reach") == "only_here" {
             output::remark("note: the store did not take it; others hear of it when it is back");
         }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::{Config, ConfigFile, OnDamage, OpenError, Plan, Problem, Sources, WrittenAt};
+use steadfast::{Config, ConfigFile, OnDamage, OpenError, Plan, Problem, Role, Sources, Token, WrittenAt};
 use tokio::runtime::Runtime;
 
 use crate::failure::Failure;
@@ -29,6 +29,8 @@ struct Found {
     notes: Vec<String>,
     /// The store in words, where it is known which.
     store: Option<String>,
+    /// Who comes in with a token, in words.
+    tokens: Vec<String>,
     /// Whether it could be opened, where that was asked for.
     usable: Option<bool>,
     trouble: Option<OpenError>,
@@ -48,7 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     match found.trouble {
         Some(error) => Err(error.into()),
         None => {
-            output::say(&found.summary());
+            output::say_words(&found.summary());
             Ok(())
         }
     }
@@ -58,12 +60,14 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 fn look(sources: &Sources, open: Option<&Runtime>) -> Found {
     let there = |file: &&ConfigFile| file.path.exists();
     let files = sources.files.iter().filter(there).map(|file| file.path.display().to_string()).collect();
-    let mut found = Found { files, notes: Vec::new(), store: None, usable: None, trouble: None };
+    let mut found =
+        Found { files, notes: Vec::new(), store: None, tokens: Vec::new(), usable: None, trouble: None };
     let config = match Config::load(sources) {
         Ok(config) => config,
         Err(errors) => return Found { trouble: Some(OpenError::Configuration(errors)), ..found },
     };
     found.notes = config.notes().to_vec();
+    found.tokens = config.tokens().values().map(described).collect();
     let plan = match Plan::of(&config) {
         Ok(plan) => plan,
         Err(error) => return Found { trouble: Some(error), ..found },
@@ -85,7 +89,11 @@ impl Found {
         };
         let store = self.store.as_deref().unwrap_or_default();
         let usable = if self.usable == Some(true) { " (opened, usable)" } else { "" };
-        format!("the configuration is right\n  read   {read}\n  store  {store}{usable}")
+        let mut summary = format!("the configuration is right\n  read   {read}\n  store  {store}{usable}");
+        if !self.tokens.is_empty() {
+            summary.push_str(&format!("\n  tokens {}", self.tokens.join(", ")));
+        }
+        summary
     }
 
     fn to_json(&self) -> Value {
@@ -100,9 +108,19 @@ impl Found {
             "notes": self.notes,
             "store": self.store,
             "storeUsable": self.usable,
+            "tokens": self.tokens,
             "mistakes": mistakes,
             "error": error,
         })
+    }
+}
+
+/// Who has a token, and what it is good for.
+pub(crate) fn described(token: &Token) -> String {
+    match &token.role {
+        Role::Client { tenant: None } => token.name.to_string(),
+        Role::Client { tenant: Some(tenant) } => format!("{} (tenant {tenant})", token.name),
+        Role::Viewer => format!("{} (viewer)", token.name),
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn explain(options: &Options) -> Result<(), Failure> {
     if options.json {
         output::say_json(&to_json(&explanation));
     } else {
-        output::say(&explanation.to_string());
+        output::say_words(&explanation.to_string());
     }
     Ok(())
 }

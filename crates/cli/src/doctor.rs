@@ -11,10 +11,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use serde_json::{Value, json};
-use steadfast::{Config, OnDamage, Plan, Reached, Server, StoreKind};
+use steadfast::{Config, OnDamage, Plan, Reached, Role, Server, StoreKind};
 
+use crate::access;
 use crate::admin_token;
 use crate::behind;
+use crate::check;
 use crate::failure::Failure;
 use crate::gateways;
 use crate::import;
@@ -134,7 +136,7 @@ async fn examine(options: &Options) -> Findings {
     state_folder(&config, &mut found);
     store(&config, &mut found).await;
     gateways_that_run(&config, &mut found);
-    access(&config, &mut found);
+    who_may_come_in(&config, &mut found);
     if config.servers().is_empty() {
         found.ok("servers", "none are configured; `steadfast wrap -- COMMAND` needs none");
     }
@@ -354,7 +356,7 @@ fn gateways_that_run(config: &Config, found: &mut Findings) {
     }
 }
 
-fn access(config: &Config, found: &mut Findings) {
+fn who_may_come_in(config: &Config, found: &mut Findings) {
     match admin_token::place(config) {
         _ if admin_token::given().is_some() => {
             found.ok("admin token", format!("given by {}", admin_token::VARIABLE))
@@ -375,7 +377,7 @@ fn access(config: &Config, found: &mut Findings) {
         ),
     }
     let listen = config.global().listen;
-    let has_token = std::env::var_os("STEADFAST_TOKEN").is_some_and(|token| !token.is_empty());
+    let has_token = tokens(config, found);
     let is_ours = gateways::folder(config).is_some_and(|folder| {
         gateways::running(&folder).iter().any(|one| one.address.port() == listen.port())
     });
@@ -383,7 +385,7 @@ fn access(config: &Config, found: &mut Findings) {
         found.bad(
             "listener",
             format!("{listen} can be reached from other machines, and no token is set"),
-            "set STEADFAST_TOKEN, or listen on 127.0.0.1; `steadfast serve` will not start so",
+            "give clients tokens in [tokens.NAME], or listen on 127.0.0.1; `steadfast serve` will not start so",
         );
     } else if is_ours {
         found.ok("listener", format!("{listen}, in use by a gateway of ours"));
@@ -397,6 +399,33 @@ fn access(config: &Config, found: &mut Findings) {
             ),
         }
     }
+}
+
+/// Fewer characters of a token can be guessed.
+const SHORT: usize = 16;
+
+/// Says who comes in with a token. Gives whether any client does.
+fn tokens(config: &Config, found: &mut Findings) -> bool {
+    let of_config = config.tokens().values();
+    let has_client = of_config.clone().any(|token| token.role != Role::Viewer);
+    let given = access::given();
+    if let Some(token) = given.as_ref().filter(|token| token.len() < SHORT) {
+        found.warn(
+            "tokens",
+            format!("{} has {} characters, which can be guessed", access::VARIABLE, token.len()),
+            "take a longer one, as `openssl rand -hex 32` makes it",
+        );
+    }
+    let names: Vec<_> =
+        of_config.map(check::described).chain(given.iter().map(|_| access::VARIABLE.into())).collect();
+    match (names.is_empty(), has_client || given.is_some()) {
+        (true, _) => found.ok("tokens", "none: on this machine everybody may call and look"),
+        (false, false) => {
+            found.ok("tokens", format!("{}; clients of this machine need none", names.join(", ")))
+        }
+        (false, true) => found.ok("tokens", names.join(", ")),
+    }
+    has_client || given.is_some()
 }
 
 /// How long a server may take to greet: some are fetched first.

@@ -4,6 +4,7 @@
 //! gateway that runs, or the store), `seen` (what was answered, as tables), `output` (how things are said) and `failure` (how
 //! things go wrong, and the exit code that tells it).
 
+mod access;
 mod admin_token;
 mod approvals;
 mod behind;
@@ -84,6 +85,10 @@ enum Command {
     /// Reads the configuration and says everything that is wrong with it; opens nothing.
     Check(check::Options),
     /// Says whether anything is wrong, and what needs an answer.
+    ///
+    /// The exit code is 3 if somebody should look and 4 if calls fail, at any of the gateways that run here. With --json one
+    /// gateway is what it says at /v1/status; several are {"verdict", "gateways": [{"gateway", "status"}]}, the worst verdict
+    /// and what each says.
     Status(status::Options),
     /// Shows the calls that wait for a person's approval.
     Approvals(approvals::List),
@@ -122,7 +127,16 @@ pub fn main() -> ExitCode {
     if let Some(code) = steadfast_process::leash_main(std::env::args_os()) {
         return code;
     }
-    let done = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // What was typed stands in it, and others may have chosen that.
+        Err(mistake) if mistake.use_stderr() => {
+            output::remark(&mistake.to_string());
+            return ExitCode::from(2);
+        }
+        Err(asked) => asked.exit(),
+    };
+    let done = match cli.command {
         Command::Demo(options) => demo::run(&options),
         Command::DemoBank(options) => {
             demo::bank::run(&options);

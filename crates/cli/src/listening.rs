@@ -1,7 +1,6 @@
 //! Taking clients over HTTP: one address, a door for each path, and the API beside them.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZero;
 use std::process;
@@ -14,14 +13,14 @@ use http::Request;
 use http_body_util::Either;
 use steadfast::{Config, Engine, Plan, Steadfast, StoreKind};
 use steadfast_api::{Api, Around, Shelves};
-use steadfast_core::id::{ActorId, Digest};
-use steadfast_gateway::{Caller, Configured, Connection, Direct, Door, Listener, Pool};
-use steadfast_mcp::http::front::{Endpoint, Names, Peer, Principal, ServeLimits, Settings, Tokens, serve};
+use steadfast_gateway::{Caller, Configured, Direct, Door, Listener, OwnTools, Pool};
+use steadfast_mcp::http::front::{Endpoint, Names, Peer, ServeLimits, Settings, serve};
 use tokio::net::TcpListener;
 use tokio::runtime::{self, Runtime};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::Access;
 use crate::admin_token;
 use crate::failure::Failure;
 use crate::gateways::{self, Announcement};
@@ -36,37 +35,6 @@ pub(crate) struct Hosts {
     /// under a name of its own.
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
-}
-
-/// Who may come in.
-#[derive(Clone)]
-pub(crate) struct Access {
-    tokens: Tokens,
-    local: Option<ActorId>,
-}
-
-impl Access {
-    /// Whoever can reach us, on this machine.
-    pub(crate) fn of_everybody_here() -> Self {
-        Self { tokens: Tokens::default(), local: Some(Connection::of_parent().actor) }
-    }
-
-    /// As the environment says it. Others can reach an address that is not of this machine alone: that takes a token.
-    pub(crate) fn to(address: SocketAddr) -> Result<Self, Failure> {
-        let token = env::var("STEADFAST_TOKEN").unwrap_or_default();
-        if token.is_empty() {
-            return match address.ip().is_loopback() {
-                true => Ok(Self::of_everybody_here()),
-                false => Err(Failure::Usage(format!(
-                    "{address} can be reached from other machines: set STEADFAST_TOKEN to a secret that clients must send, or listen on 127.0.0.1"
-                ))),
-            };
-        }
-        let mut tokens = Tokens::default();
-        // Another token is somebody else, who must not find what this one left.
-        tokens.add(&token, Principal::new(&Digest::of(token.as_bytes()).fingerprint().to_string()));
-        Ok(Self { tokens, local: None })
-    }
 }
 
 /// An address at which clients are taken.
@@ -121,13 +89,15 @@ impl Listened {
         let mut tidying: Vec<_> =
             listeners.iter().map(|listener| tokio::spawn(listener.clone().tidy())).collect();
         tidying.push(tokio::spawn(direct.clone().tidy()));
+        tidying.push(tokio::spawn(access.clone().follow(steadfast.clone(), listeners.clone())));
         let tools =
             Shelves(vec![Arc::new(PlainTools::of(steadfast)?), Arc::new(ServerTools(direct.clone()))]);
         let api = Api::within(
             steadfast.clone(),
             steadfast_api::Access {
                 names,
-                clients: access.local.is_none().then_some(access.tokens),
+                tokens: access.tokens.clone(),
+                reach: access.reach(),
                 admin: admin_token::find_or_make(&steadfast.config()),
             },
             Around {
@@ -206,8 +176,9 @@ fn announce(config: &Config, address: SocketAddr) -> Option<Announcement> {
 
 /// As whom clients use the tools of our own, if they see them. A token lets a client in, and with it the model that uses it:
 /// nobody is an operator by it.
-pub(crate) fn own_tools(config: &Config) -> Option<Caller> {
-    config.global().gateway.reliability_tools.then_some(Caller::Client)
+pub(crate) fn own_tools(config: &Config) -> OwnTools {
+    let gateway = &config.global().gateway;
+    OwnTools { reliability: gateway.reliability_tools.then_some(Caller::Client), turns: gateway.run_turn }
 }
 
 /// What carries the messages of many clients. Clients and servers are on this machine more often than not and need its other
@@ -233,9 +204,9 @@ fn built(builder: &mut runtime::Builder) -> Result<Runtime, Failure> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use std::fs;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
+    use std::{env, fs};
 
     use http::{HeaderMap, Uri};
     use serde_json::json;

@@ -10,14 +10,33 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{}", text.trim_end());
 }
 
+/// The same in words of ours without colours, in which names that others chose may stand.
+pub(crate) fn say_words(text: &str) {
+    say(&text.lines().map(clean).collect::<Vec<_>>().join("\n"));
+}
+
 /// The same as JSON.
 pub(crate) fn say_json(value: &serde_json::Value) {
-    say(&format!("{value:#}"));
+    say(&escaped(&format!("{value:#}")));
 }
 
 /// One of many, as JSON on a line of its own. Whether somebody still reads.
 pub(crate) fn say_json_line(value: &serde_json::Value) -> bool {
-    say_line(&value.to_string())
+    say_line(&escaped(&value.to_string()))
+}
+
+/// JSON without anything that would turn a terminal on which somebody reads it. JSON itself escapes the older half of that.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for letter in json.chars() {
+        match letter {
+            '\n' => text.push(letter),
+            // All of these are of the first 65,536, and stand in strings only.
+            _ if is_harmful(letter) => text.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            _ => text.push(letter),
+        }
+    }
+    text
 }
 
 /// A line of something that goes on. Whether somebody still reads.
@@ -26,7 +45,7 @@ pub(crate) fn say_line(text: &str) -> bool {
     writeln!(out, "{text}").and_then(|()| out.flush()).is_ok()
 }
 
-/// Talk: what a person should know.
+/// Talk: what a person should know. Names that others chose may stand in it.
 pub(crate) fn remark(text: &str) {
     let _ = writeln!(io::stderr(), "{}", marked(text, Paint::of(&io::stderr())));
 }
@@ -34,6 +53,7 @@ pub(crate) fn remark(text: &str) {
 /// The text with its marks in colour, where somebody sees it.
 fn marked(text: &str, paint: Paint) -> String {
     let line = |line: &str| -> String {
+        let line = short(line, LONGEST);
         for (mark, look) in [("error:", Look::Bad), ("note:", Look::Warn)] {
             if let Some(rest) = line.strip_prefix(mark) {
                 return format!("{}{rest}", paint.paint(look, mark));
@@ -41,10 +61,13 @@ fn marked(text: &str, paint: Paint) -> String {
         }
         let margin = line.trim_start();
         let is_excerpt = margin.starts_with("-->") || margin.starts_with('|');
-        paint.paint(if is_excerpt { Look::Dim } else { Look::Plain }, line)
+        paint.paint(if is_excerpt { Look::Dim } else { Look::Plain }, &line)
     };
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
+
+/// The most letters of a line of talk. What was given to us may be longer than anybody reads.
+const LONGEST: usize = 2_000;
 
 /// How a piece of text looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,11 +126,13 @@ pub(crate) fn size() -> Option<(usize, usize)> {
 
 /// Text that others chose, without anything that would break a line, colour it, or turn its direction.
 pub(crate) fn clean(text: &str) -> String {
-    let harmless = |letter: char| {
-        let hidden = matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
-        if letter.is_control() || hidden { ' ' } else { letter }
-    };
-    text.chars().map(harmless).collect()
+    text.chars().map(|letter| if is_harmful(letter) { ' ' } else { letter }).collect()
+}
+
+/// Whether it does something to a terminal instead of being seen on it.
+fn is_harmful(letter: char) -> bool {
+    let hidden = matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+    letter.is_control() || hidden
 }
 
 /// As much as fits so many columns.
@@ -268,6 +293,10 @@ mod tests {
     #[test]
     fn sf_5_what_others_named_cannot_colour_or_turn_a_line() {
         assert_eq!(clean("a\x1b[31mb\nc\u{202e}d"), "a [31mb c d");
+        assert_eq!(marked("error: `\x1b[2J`\r\n  --> a\u{202e}b", Paint(false)), "error: ` [2J`\n  --> a b");
+        let odd = serde_json::json!({ "a\u{9b}b": "c\u{202e}d\x1be" });
+        assert_eq!(escaped(&format!("{odd:#}")), "{\n  \"a\\u009bb\": \"c\\u202ed\\u001be\"\n}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped(&odd.to_string())).unwrap(), odd);
         assert_eq!(short("abcdef", 4), "abc…");
         assert_eq!(short("abcd", 4), "abcd");
     }

@@ -4,9 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
-use steadfast::{Attempt, Config, Steadfast, Tool as _};
+use steadfast::{Attempt, COMMAND_NAMESPACE, Config, HTTP_NAMESPACE, Offered, Steadfast, Tool as _};
 use steadfast_api::{Found, Run, Shelf};
 use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::id::{Namespace, ToolRef};
+use steadfast_core::policy::Annotations;
 use steadfast_tools::Toolbox;
 
 use crate::failure::Failure;
@@ -67,5 +69,19 @@ impl Shelf for PlainTools {
             Found { run, domain, info: None }
         });
         ready(found).boxed()
+    }
+
+    fn runs(&self, namespace: &Namespace) -> bool {
+        let config = self.steadfast.config();
+        match namespace.as_str() {
+            HTTP_NAMESPACE => !config.http_tools().is_empty(),
+            COMMAND_NAMESPACE => !config.command_tools().is_empty(),
+            _ => false,
+        }
+    }
+
+    fn list(&self) -> Vec<Offered> {
+        let offered = |tool: &ToolRef| Offered { tool: tool.clone(), annotations: Annotations::default() };
+        self.now().names().map(offered).collect()
     }
 }

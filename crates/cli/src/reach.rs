@@ -303,8 +303,7 @@ impl Reach {
         }
     }
 
-    /// The calls that ended and came since then, in the order in which they came. A gateway that keeps them in its memory
-    /// tells no more than the last thousand.
+    /// The calls that ended and came since then, in the order in which they came.
     pub(crate) async fn recording(&self, since: Timestamp) -> Result<Recording, Failure> {
         match &self.way {
             Way::Store(held) => {
@@ -312,33 +311,45 @@ impl Reach {
                 let read = output::during("reading the history", reading).await;
                 read.map_err(|error| Failure::World(format!("the history cannot be read: {error}")))
             }
-            Way::Gateway(gateway) => {
+            Way::Gateway(_) => {
                 let since = since.as_millis().to_string();
-                let ask = Ask::get("/v1/history").with("limit", Some("1000")).with("since", Some(&since));
-                let mut answer = gateway.ask(ask).await?;
-                let calls = answer.pointer_mut("/calls").map(Value::take).unwrap_or_default();
+                let ask = Ask::get("/v1/history").with("since", Some(&since));
+                let mut answer = self.ask_all(ask).await?;
+                let calls = answer.get_mut("calls").map(Value::take).unwrap_or_default();
                 let facts: Vec<CallFacts> = serde_json::from_value(calls).map_err(|error| {
                     Failure::World(format!("the history of the gateway cannot be read: {error}"))
                 })?;
-                if facts.len() == 1000 {
-                    output::remark(
-                        "note: these are the last 1000 calls; a gateway that keeps its state in memory tells no more",
-                    );
-                }
                 Ok(Recording::of(facts))
             }
         }
     }
 
-    /// What is kept of a turn, by its name or its trace; nothing if there is none, or if only the gateway has it.
+    /// What is kept of a turn, by its name or its trace; nothing if there is none.
     pub(crate) async fn turn(&self, name: &str) -> Result<Option<TurnStory>, Failure> {
         match &self.way {
             Way::Store(held) => {
                 let story = held.steadfast.engine().story(name).await;
                 story.map_err(|error| Failure::World(format!("the trace cannot be read: {error}")))
             }
-            Way::Gateway(_) => Ok(None),
+            Way::Gateway(gateway) => match gateway.ask(Ask::get(&format!("/v1/traces/{}", encoded(name)))).await {
+                Ok(story) => serde_json::from_value(story).map(Some).map_err(|error| {
+                    Failure::World(format!("the trace of the gateway cannot be read: {error}"))
+                }),
+                Err(refused) if refused.is(StatusCode::NOT_FOUND) => Ok(None),
+                Err(refused) => Err(refused.into()),
+            },
         }
+    }
+
+    /// Asks for a whole list, page after page. What is given is one answer with everything in it.
+    pub(crate) async fn ask_all(&self, ask: Ask) -> Result<Value, Refused> {
+        let ask = ask.with("limit", Some(PAGE));
+        let mut whole = self.ask(ask.clone()).await?;
+        while let Some(next) = whole.get("next").and_then(Value::as_str) {
+            let page = self.ask(ask.clone().with("after", Some(next))).await?;
+            add_page(&mut whole, page);
+        }
+        Ok(whole)
     }
 
     /// One that may be the one that was meant, and does not answer.
@@ -351,6 +362,24 @@ impl Reach {
     pub(crate) async fn close(self) {
         if let Way::Store(held) = self.way {
             held.steadfast.shutdown(Duration::ZERO).await;
+        }
+    }
+}
+
+/// The most rows that are given at once.
+pub(crate) const PAGE: &str = "1000";
+
+/// Adds the rows of the next page to those before, and where it goes on.
+fn add_page(whole: &mut Value, page: Value) {
+    let (Some(whole), Value::Object(page)) = (whole.as_object_mut(), page) else { return };
+    // A page that does not say so is the last one.
+    whole.insert("next".to_owned(), Value::Null);
+    for (name, value) in page {
+        match (whole.get_mut(&name), value) {
+            (Some(Value::Array(rows)), Value::Array(more)) => rows.extend(more),
+            (_, value) => {
+                whole.insert(name, value);
+            }
         }
     }
 }
@@ -460,6 +489,7 @@ impl Gateway {
         if let Ok(name) = HeaderValue::from_str(&by_operator().name) {
             headers.insert("x-operator", name);
         }
+        headers.insert("steadfast-surface", HeaderValue::from_static("cli"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let target = ask.target.parse().map_err(|_| unaskable(&ask.target))?;
         let body = ask.body.map(|body| body.to_string().into()).unwrap_or_default();
@@ -516,6 +546,8 @@ fn read(status: StatusCode, body: &[u8]) -> Result<Value, Refused> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -562,6 +594,15 @@ mod tests {
             assert!(!is_sent.is_ok_and(|gateway| gateway.token.is_some()), "{strange}");
         }
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn pages_are_put_together_in_their_order() {
+        let mut whole = json!({ "stopped": [1], "trips": [2], "next": "a" });
+        add_page(&mut whole, json!({ "stopped": [], "trips": [3, 4], "next": "b" }));
+        assert_eq!(whole, json!({ "stopped": [1], "trips": [2, 3, 4], "next": "b" }));
+        add_page(&mut whole, json!({ "stopped": [], "trips": [5] }));
+        assert_eq!(whole, json!({ "stopped": [1], "trips": [2, 3, 4, 5], "next": null }));
     }
 
     #[test]

@@ -45,9 +45,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     } else if options.all {
         output::say("forgiven: everything");
     } else if tools.is_empty() {
-        output::say(&format!("nothing counts against {wanted}"));
+        output::say_words(&format!("nothing counts against {wanted}"));
     } else {
-        output::say(&format!("forgiven: {}", output::clean(&tools.join(", "))));
+        output::say_words(&format!("forgiven: {}", tools.join(", ")));
     }
     if let Some(meant) = meant {
         output::remark(&format!("note: did you mean `{meant}`?"));

@@ -47,9 +47,11 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         let name = key.get(..NAME).unwrap_or_default();
         output::say_json(&json!({ "key": name, "tool": tool, "ran": options.ran }));
     } else if options.ran {
-        output::say(&format!("settled: the call of {tool} ran; it is not run again, and its result is lost"));
+        output::say_words(&format!(
+            "settled: the call of {tool} ran; it is not run again, and its result is lost"
+        ));
     } else {
-        output::say(&format!("settled: the call of {tool} did not run; the next such call does"));
+        output::say_words(&format!("settled: the call of {tool} did not run; the next such call does"));
     }
     Ok(())
 }

@@ -168,8 +168,8 @@ pub(crate) fn stopped(seen: &Value, now: u64) -> Table {
 
 /// The tools that anything is known of.
 pub(crate) async fn known_tools(reach: &Reach, tenant: Option<&str>) -> Result<Vec<String>, Failure> {
-    let tools = reach.ask(Ask::get("/v1/tools").with("tenant", tenant)).await?;
-    let trust = reach.ask(Ask::get("/v1/trust").with("tenant", tenant)).await?;
+    let tools = reach.ask_all(Ask::get("/v1/tools").with("tenant", tenant)).await?;
+    let trust = reach.ask_all(Ask::get("/v1/trust").with("tenant", tenant)).await?;
     let of_trust = list(&trust, "/trust").iter().filter_map(|one| {
         let (namespace, tool) = (text(one, "/plugin_name"), text(one, "/tool_name"));
         (!tool.is_empty()).then(|| format!("{namespace}/{tool}"))

@@ -8,9 +8,10 @@ use clap::Args;
 use steadfast::Config;
 use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 
+use crate::access::Access;
 use crate::behind;
 use crate::failure::Failure;
-use crate::listening::{Access, Hosts, Listened, own_tools, runtime, runtime_of_one};
+use crate::listening::{Hosts, Listened, own_tools, runtime, runtime_of_one};
 use crate::output;
 use crate::sources::{self, Chosen};
 use crate::stop;
@@ -75,7 +76,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     } else {
         needed(!servers.is_empty() || has_plain_tools(&config))?;
         let address = options.listen.unwrap_or_else(|| config.global().listen);
-        let access = Access::to(address)?;
+        let access = Access::to(address, &config)?;
         let listened = Listened::open(&steadfast, address, &options.hosts, access, doors(&servers)).await?;
         tell(&listened, &servers);
         stop.cancelled().await;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use steadfast::{Attempt, Tool as _};
+use steadfast::{Attempt, Offered, Tool as _};
 use steadfast_api::{Found, Run, Shelf};
 use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::id::Namespace;
 use steadfast_gateway::Direct;
 
 /// The tools of the servers that a gateway stands in front of.
@@ -20,5 +21,13 @@ impl Shelf for ServerTools {
             Some(Found { run, domain: None, info })
         }
         .boxed()
+    }
+
+    fn runs(&self, namespace: &Namespace) -> bool {
+        self.0.has(namespace)
+    }
+
+    fn list(&self) -> Vec<Offered> {
+        self.0.tools()
     }
 }

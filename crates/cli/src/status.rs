@@ -2,7 +2,7 @@
 //!
 //! Everything shown here is what `GET /v1/status` and its neighbours say, so the page and this cannot disagree. Several gateways
 //! that share a store know the same of it; what is only of one process (calls that run, conversations that are stopped) is
-//! asked of each.
+//! asked of each. As JSON one gateway is what it says itself; of several each is, under the worst of their verdicts.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -28,8 +28,10 @@ pub(crate) struct Options {
 
 /// What was seen in one look.
 struct Seen {
-    /// What is shown as JSON.
+    /// What the gateway says that was asked, or the store.
     status: Value,
+    /// Its name; none for the store.
+    name: Option<String>,
     /// The same of the other gateways, with their names.
     others: Vec<(String, Value)>,
     approvals: Value,
@@ -57,14 +59,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         reach.close().await;
         let seen = seen?;
         if options.ways.json {
-            output::say_json(&seen.status);
-            if !seen.others.is_empty() {
-                let names: Vec<_> = seen.others.iter().map(|(name, _)| name.as_str()).collect();
-                output::remark(&format!(
-                    "note: other gateways run too, ask them with --gateway: {}",
-                    names.join(", ")
-                ));
-            }
+            output::say_json(&seen.json());
         } else {
             output::say(&seen.draw(Paint::of_stdout()));
         }
@@ -107,12 +102,16 @@ async fn watch(options: &Options) -> Result<(), Failure> {
         match (seen, &screen) {
             (Ok(seen), Some(screen)) => screen.show(&seen.draw(Paint::of_stdout())),
             (Ok(mut seen), None) => {
-                let (drawn, json) = (seen.draw(Paint::of_stdout()), seen.status.clone());
+                let (drawn, json) = (seen.draw(Paint::of_stdout()), seen.json());
                 // The time alone is no change.
-                if let Some(at) = seen.status.pointer_mut("/atMs") {
-                    *at = Value::Null;
+                for status in
+                    std::iter::once(&mut seen.status).chain(seen.others.iter_mut().map(|(_, status)| status))
+                {
+                    if let Some(at) = status.pointer_mut("/atMs") {
+                        *at = Value::Null;
+                    }
                 }
-                let now = seen.status.to_string();
+                let now = seen.json().to_string();
                 let heard = now == last
                     || if options.ways.json {
                         output::say_json_line(&json)
@@ -187,7 +186,7 @@ async fn look(reach: &Reach) -> Result<Seen, Failure> {
     others.extend(reach.silent.iter().map(|silent| (silent.name.clone(), mute("it does not answer at all"))));
     let of = async |counts: &[&str], path: &str| -> Result<Value, Failure> {
         let any = counts.iter().any(|count| number(&status, &format!("/counts/{count}")) > 0);
-        if any { Ok(reach.ask(Ask::get(path)).await?) } else { Ok(Value::Null) }
+        if any { Ok(reach.ask_all(Ask::get(path)).await?) } else { Ok(Value::Null) }
     };
     Ok(Seen {
         approvals: of(&["approvals"], "/v1/approvals").await?,
@@ -195,6 +194,7 @@ async fn look(reach: &Reach) -> Result<Seen, Failure> {
         trust: of(&["escalated", "recovering", "blocked"], "/v1/trust").await?,
         guard: of(&["stoppedSessions"], "/v1/guard").await?,
         asked: reach.gateway().into_iter().chain(&reach.others).map(|gateway| introduced(gateway)).collect(),
+        name: reach.gateway().map(|gateway| gateway.name.clone()),
         store: reach.store.clone(),
         is_untouched: reach.is_untouched,
         others,
@@ -239,6 +239,17 @@ impl Seen {
                 ["fine", "attention"].iter().position(|known| known == verdict).unwrap_or(9)
             })
             .unwrap_or("trouble")
+    }
+
+    /// One is what it says itself, as the page shows it. Several would hide each other: they are listed.
+    fn json(&self) -> Value {
+        if self.others.is_empty() {
+            return self.status.clone();
+        }
+        let first = json!({ "gateway": self.name, "status": self.status });
+        let others = self.others.iter().map(|(name, status)| json!({ "gateway": name, "status": status }));
+        let gateways: Vec<_> = std::iter::once(first).chain(others).collect();
+        json!({ "verdict": self.verdict(), "gateways": gateways })
     }
 
     fn draw(&self, paint: Paint) -> String {

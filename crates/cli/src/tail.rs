@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::failure::Failure;
 use crate::output::{self, Look, Paint};
-use crate::reach::{Ask, Gateway, Need, Reach, Ways};
+use crate::reach::{Ask, Gateway, Need, PAGE, Reach, Ways};
 use crate::seen::{self, number, text};
 use crate::state::runtime;
 use crate::{now, stop};
@@ -27,6 +27,9 @@ pub(crate) struct Options {
     /// Only calls of this tool: SERVER/TOOL.
     #[arg(long, value_name = "SERVER/TOOL")]
     tool: Option<String>,
+    /// Only what belongs to this tenant.
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
     /// Begins with so many calls that are over.
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
     lines: usize,
@@ -48,10 +51,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     })
 }
 
-/// How often the history is looked at, how far back, and the most calls that are read at once.
+/// How often the history is looked at, and how far back.
 const EVERY: Duration = Duration::from_millis(300);
 const BACK: u64 = 60_000;
-const MOST: usize = 1000;
 
 async fn follow(options: &Options, reach: &Reach) -> Result<(), Failure> {
     let stop = stop::asked();
@@ -62,7 +64,10 @@ async fn follow(options: &Options, reach: &Reach) -> Result<(), Failure> {
     }
     let (sender, mut events) = mpsc::channel(1024);
     for gateway in reach.gateway().into_iter().chain(&reach.others) {
-        tokio::spawn(listen(gateway.clone(), options.tool.clone(), sender.clone()));
+        let ask = Ask::get("/v1/events")
+            .with("tool", options.tool.as_deref())
+            .with("tenant", options.tenant.as_deref());
+        tokio::spawn(listen(gateway.clone(), ask, sender.clone()));
     }
     if !options.ways.json {
         let from = if reach.gateway().is_some() {
@@ -86,11 +91,10 @@ async fn follow(options: &Options, reach: &Reach) -> Result<(), Failure> {
 }
 
 /// Passes on what a gateway tells, for as long as it does.
-async fn listen(gateway: Arc<Gateway>, tool: Option<String>, sender: mpsc::Sender<Value>) {
+async fn listen(gateway: Arc<Gateway>, ask: Ask, sender: mpsc::Sender<Value>) {
     let mut last: Option<String> = None;
     loop {
-        let ask = Ask::get("/v1/events").with("tool", tool.as_deref());
-        match gateway.events(ask, last.as_deref()).await {
+        match gateway.events(ask.clone(), last.as_deref()).await {
             Ok(mut flow) => {
                 while let Some(Ok(event)) = flow.next().await {
                     last = flow.last_id().map(str::to_owned).or(last);
@@ -167,13 +171,15 @@ impl<'o> Told<'o> {
 
     /// The last calls that are over.
     async fn begin(&mut self, reach: &Reach) -> Result<(), Failure> {
-        let (wanted, most) = (self.options.lines.min(MOST), MOST.to_string());
-        let tool = self.options.tool.as_deref();
-        let ask = Ask::get("/v1/history").with("tool", tool).with("limit", Some(&most));
-        let history = reach.ask(ask).await?;
-        let calls = seen::list(&history, "/calls");
-        if let Some(tool) = tool.filter(|_| calls.is_empty()) {
-            let known = seen::known_tools(reach, None).await?;
+        let (ask, wanted) = (self.history(), self.options.lines);
+        let mut page = reach.ask(ask.clone()).await?;
+        let mut calls = seen::list(&page, "/calls").to_vec();
+        while let Some(next) = page.get("next").and_then(Value::as_str).filter(|_| calls.len() < wanted) {
+            page = reach.ask(ask.clone().with("after", Some(next))).await?;
+            calls.extend_from_slice(seen::list(&page, "/calls"));
+        }
+        if let Some(tool) = self.options.tool.as_deref().filter(|_| calls.is_empty()) {
+            let known = seen::known_tools(reach, self.options.tenant.as_deref()).await?;
             if let Some(meant) = seen::meant(tool, &known) {
                 output::remark(&format!("note: {tool} was not called yet; did you mean `{meant}`?"));
             }
@@ -194,25 +200,40 @@ impl<'o> Told<'o> {
     async fn catch_up(&mut self, reach: &Reach) -> Result<bool, Failure> {
         let now = now().as_millis();
         self.known.tidy(now);
-        let (since, most) = (now.saturating_sub(BACK).to_string(), MOST.to_string());
-        let ask = Ask::get("/v1/history")
-            .with("tool", self.options.tool.as_deref())
-            .with("since", Some(&since))
-            .with("limit", Some(&most));
-        let history = match reach.ask(ask).await {
-            Ok(history) => history,
-            // A gateway may be started again, and a store come back.
-            Err(_) => return Ok(true),
-        };
-        for call in seen::list(&history, "/calls").iter().rev() {
-            let name = of_history(call);
-            let is_told = self.known.is_new(&name, number(call, "/arrivedAtMs"), now)
-                && self.known.tell_of_history(name, now);
-            if is_told && !self.say_call(call) {
+        let ask = self.history().with("since", Some(&now.saturating_sub(BACK).to_string()));
+        let (mut new, mut after) = (Vec::new(), None);
+        // As far back as there is something new.
+        loop {
+            let Ok(page) = reach.ask(ask.clone().with("after", after.as_deref())).await else {
+                // A gateway may be started again, and a store come back.
+                break;
+            };
+            let calls = seen::list(&page, "/calls").iter();
+            let known_before = new.len();
+            new.extend(
+                calls
+                    .filter(|call| self.known.is_new(&of_history(call), number(call, "/arrivedAtMs"), now))
+                    .cloned(),
+            );
+            after = page.get("next").and_then(Value::as_str).map(str::to_owned);
+            if new.len() == known_before || after.is_none() {
+                break;
+            }
+        }
+        for call in new.iter().rev() {
+            if self.known.tell_of_history(of_history(call), now) && !self.say_call(call) {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Asks for the newest calls of the history.
+    fn history(&self) -> Ask {
+        Ask::get("/v1/history")
+            .with("tool", self.options.tool.as_deref())
+            .with("tenant", self.options.tenant.as_deref())
+            .with("limit", Some(PAGE))
     }
 
     /// Tells what a gateway told. Whether somebody still reads.

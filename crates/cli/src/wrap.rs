@@ -9,9 +9,10 @@ use steadfast::id::Namespace;
 use steadfast::{Flag, Sources};
 use steadfast_gateway::{Configured, Connection, Wrapped, wrap};
 
+use crate::access::Access;
 use crate::behind;
 use crate::failure::Failure;
-use crate::listening::{Access, Hosts, Listened, own_tools, runtime, runtime_of_one};
+use crate::listening::{Hosts, Listened, own_tools, runtime, runtime_of_one};
 use crate::output;
 use crate::sources::{self, Chosen};
 use crate::stop;
@@ -64,7 +65,7 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     let stop = stop::asked();
     match options.listen {
         Some(address) => {
-            let access = Access::to(address)?;
+            let access = Access::to(address, &steadfast.config())?;
             let doors = vec![(PATH.to_owned(), vec![server])];
             let listened = Listened::open(&steadfast, address, &options.hosts, access, doors).await?;
             output::remark(&format!("listening on {}", listened.url(PATH)));
@@ -113,6 +114,6 @@ fn server(options: &Options) -> Result<Configured, Failure> {
     };
     match &options.url {
         Some(url) => behind::of_url(url, &options.headers, name),
-        None => behind::of_command(&options.command, name),
+        None => behind::of_command(&options.command, name, &options.chosen.load()?),
     }
 }

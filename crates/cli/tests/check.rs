@@ -7,7 +7,9 @@ use std::io::{Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use steadfast_testkit::redis::Server;
 
@@ -67,9 +69,27 @@ impl Home {
 }
 
 fn ended(command: &mut Command) -> Ended {
-    let output = command.output().unwrap();
+    said(command.output().unwrap())
+}
+
+fn said(output: Output) -> Ended {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// How a command ended that must not stay.
+fn refused(command: &mut Command) -> Ended {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > Duration::from_secs(30) {
+            child.kill().unwrap();
+            let stayed = child.wait_with_output().unwrap();
+            unreachable!("it stays: {stayed:?}");
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    said(child.wait_with_output().unwrap())
 }
 
 #[test]
@@ -84,6 +104,52 @@ fn a_good_configuration_is_said_to_be_right_and_nothing_is_made() {
     );
     assert_eq!(out, expected);
     assert_eq!(home.names(), [""; 0]);
+}
+
+#[test]
+fn sf_6_it_is_said_who_has_a_token_and_no_token_is_shown() {
+    let home = Home::new("tokens");
+    home.write(
+        "steadfast.toml",
+        "[tokens.alice]\ntoken = \"${ALICE}\"\ntenant = \"acme\"\n[tokens.bob]\ntoken = \"of-bob-0123456789\"\n\
+         [tokens.grafana]\ntoken = \"of-grafana-0123456789\"\nrole = \"viewer\"\n",
+    );
+    for arguments in [&["check"][..], &["check", "--json"], &["doctor", "--json", "--no-servers"]] {
+        let Ended { out, err, .. } = ended(home.command(arguments).env("ALICE", "of-alice-0123456789"));
+        for told in ["alice (tenant acme)", "bob", "grafana (viewer)"] {
+            assert!(out.contains(told), "{arguments:?}: {told} in {out}{err}");
+        }
+        assert!(!format!("{out}{err}").contains("0123456789"), "{out}{err}");
+    }
+    let Ended { code, err, .. } = ended(home.command(&["check"]).env("ALICE", "of-bob-0123456789"));
+    assert!(code == 2 && err.contains("`[tokens.bob]` has the same token as `[tokens.alice]`"), "{err}");
+    let given = ("STEADFAST_ADMIN_TOKEN", "of-bob-0123456789");
+    let mut check = home.command(&["check"]);
+    let Ended { code, err, .. } = ended(check.env("ALICE", "of-alice-0123456789").env(given.0, given.1));
+    assert!(code == 2 && err.contains("has the same token as STEADFAST_ADMIN_TOKEN"), "{err}");
+    assert!(!err.contains("0123456789"), "{err}");
+}
+
+#[test]
+fn sf_7_where_others_can_reach_it_a_gateway_does_not_start_without_the_token_of_a_client() {
+    let home = Home::new("reached");
+    let tools = "[command_tools.date]\ncommand = [\"date\"]\n";
+    let viewer = "[tokens.grafana]\ntoken = \"of-grafana-0123456789\"\nrole = \"viewer\"\n";
+    for tokens in ["", viewer] {
+        home.write("steadfast.toml", &format!("{tools}{tokens}"));
+        let Ended { code, err, .. } = refused(&mut home.command(&["serve", "--listen", "0.0.0.0:0"]));
+        assert!(code != 0 && err.contains("[tokens.NAME]"), "{err}");
+    }
+    // Whoever has it could steer.
+    home.write("steadfast.toml", tools);
+    let folder = home.path(".local/state/steadfast");
+    fs::create_dir_all(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(folder.join("admin-token"), "of-everybody-0123456789").unwrap();
+    fs::set_permissions(folder.join("admin-token"), fs::Permissions::from_mode(0o600)).unwrap();
+    let mut serve = home.command(&["serve", "--listen", "127.0.0.1:0"]);
+    let Ended { code, err, .. } = refused(serve.env("STEADFAST_TOKEN", "of-everybody-0123456789"));
+    assert!(code == 2 && err.contains("is the admin token"), "{err}");
 }
 
 /// Ten mistakes of different kinds, in two files and in the environment.

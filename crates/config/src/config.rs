@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use steadfast_core::id::{Namespace, ToolName};
+use steadfast_core::id::{ActorId, Namespace, ToolName};
 use steadfast_core::policy::ToolClass;
 
 use crate::diagnostics::{ConfigErrors, Problem, nearest};
-use crate::document::{self, Layer, NamedLayer};
+use crate::document::{self, Layer, NamedLayer, SECRET_VARIABLES};
 use crate::global::{self, Global, StoreKind};
 use crate::import::{self, Imported};
 use crate::node::{self, Table};
@@ -20,6 +20,7 @@ use crate::server::{self, Incomplete, Server};
 use crate::setting::{Context, Form};
 use crate::sources::{Contents, GivenText, Sources, Start};
 use crate::switch::{self, Switches};
+use crate::token::{NoToken, Token, TokenDraft};
 use crate::tool::{
     COMMAND_NAMESPACE, CommandDraft, CommandToolSettings, HTTP_NAMESPACE, HttpDraft, HttpToolSettings,
     Missing,
@@ -44,6 +45,7 @@ pub(crate) struct Parts {
     /// Where each global setting is written; the last one counts.
     global_written: Vec<(usize, WrittenAt)>,
     behind: Behind,
+    tokens: BTreeMap<ActorId, Token>,
     pub(crate) rules: Rules,
     notes: Vec<String>,
     /// The switches of the environment.
@@ -113,6 +115,11 @@ impl Config {
     /// The tools that are a command, by name. Their namespace is [`COMMAND_NAMESPACE`].
     pub fn command_tools(&self) -> &BTreeMap<ToolName, CommandToolSettings> {
         &self.parts.behind.command_tools
+    }
+
+    /// Those who come in with a token of their own, by name.
+    pub fn tokens(&self) -> &BTreeMap<ActorId, Token> {
+        &self.parts.tokens
     }
 
     /// What was made of files of others, and what looks odd without being wrong: plain sentences.
@@ -250,6 +257,10 @@ impl<'s> Reader<'s> {
             self.keep(missing_command);
         }
         self.say_shared_namespaces(&layers, &behind);
+        let (tokens, wrong) = self.join_tokens(&layers);
+        if is_sound {
+            self.keep(wrong);
+        }
         let rules = Rules::of(layers.into_iter().flat_map(|layer| layer.rules));
         self.say_strangers(&rules, &behind);
         let parts = Parts {
@@ -257,6 +268,7 @@ impl<'s> Reader<'s> {
             global,
             global_written,
             behind,
+            tokens,
             rules,
             notes: Vec::new(),
             switches,
@@ -335,6 +347,37 @@ impl<'s> Reader<'s> {
         servers
     }
 
+    /// Those who have a token, and what is wrong with the others. Nobody could be told from another who has the same one.
+    fn join_tokens(&self, layers: &[Layer]) -> (BTreeMap<ActorId, Token>, Vec<Problem>) {
+        let (mut tokens, mut problems) = (BTreeMap::<ActorId, Token>::new(), Vec::new());
+        let variables = SECRET_VARIABLES.iter().filter_map(|(name, _)| {
+            let secret = self.sources.environment.get(*name)?.trim();
+            Some(((*name).to_owned(), secret.to_owned()))
+        });
+        let mut known: Vec<(String, String)> = variables.collect();
+        for (name, Joined { draft, place, .. }) in joined(layers, |layer| &layer.tokens) {
+            let section = format!("`[tokens.{name}]`");
+            match TokenDraft::finish(draft, name.clone()) {
+                Ok(token) => {
+                    let secret = token.secret.expose();
+                    match known.iter().find(|(_, other)| other == secret) {
+                        Some((other, _)) => {
+                            let what = format!("{section} has the same token as {other}");
+                            let help = "give each its own: by it they are told apart";
+                            problems.push(Problem::new(&place, what).help(help));
+                        }
+                        None => known.push((section, secret.clone())),
+                    }
+                    tokens.insert(name, token);
+                }
+                Err(NoToken { what, help }) => {
+                    problems.push(Problem::new(&place, format!("{section} {what}")).help(help));
+                }
+            }
+        }
+        (tokens, problems)
+    }
+
     /// A server whose tools could not be told from those that are configured one by one.
     fn say_shared_namespaces(&mut self, layers: &[Layer], behind: &Behind) {
         for server in layers.iter().flat_map(|layer| &layer.servers) {
@@ -395,7 +438,7 @@ impl Behind {
     }
 }
 
-/// A server or tool as all layers together have it.
+/// A server, tool or token as all layers together have it.
 struct Joined<D> {
     draft: D,
     place: Place,
@@ -403,7 +446,7 @@ struct Joined<D> {
     written: Vec<(usize, Place)>,
 }
 
-/// Servers or tools with what all layers say about each.
+/// Servers, tools or tokens with what all layers say about each.
 fn joined<N: Clone + Ord, D: Default>(
     layers: &[Layer],
     of: fn(&Layer) -> &[NamedLayer<N, D>],

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use steadfast_core::id::{Domain, Namespace, ToolName};
+use steadfast_core::id::{ActorId, Domain, Namespace, ToolName};
 use toml::de::DeTable;
 
 use crate::diagnostics::{Problem, nearest};
@@ -16,6 +16,7 @@ use crate::rule::{Rule, Selector};
 use crate::server::{self, ServerDraft};
 use crate::setting::{Context, Scope, Setting, Written, first_part, list, read_table};
 use crate::sources::{CONFIG_VARIABLE, Flag};
+use crate::token::{self, TokenDraft};
 use crate::tool::{self, CommandDraft, HttpDraft};
 
 /// The settings of one source.
@@ -26,17 +27,18 @@ pub(crate) struct Layer {
     pub(crate) servers: Vec<NamedLayer<Namespace, ServerDraft>>,
     pub(crate) http_tools: Vec<NamedLayer<ToolName, HttpDraft>>,
     pub(crate) command_tools: Vec<NamedLayer<ToolName, CommandDraft>>,
+    pub(crate) tokens: Vec<NamedLayer<ActorId, TokenDraft>>,
 }
 
-/// What one source says about one server or tool.
+/// What one source says about one server, tool or token.
 pub(crate) struct NamedLayer<N, D> {
     pub(crate) name: N,
     pub(crate) place: Place,
     pub(crate) written: Vec<Written<D>>,
 }
 
-/// The sections that hold rules, servers and tools by name.
-const NAMED: [&str; 6] = ["tools", "domains", "classes", "servers", "http_tools", "command_tools"];
+/// The sections that hold rules, servers, tools and tokens by name.
+const NAMED: [&str; 7] = ["tools", "domains", "classes", "servers", "http_tools", "command_tools", "tokens"];
 
 /// Reads a whole tree.
 pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
@@ -103,6 +105,10 @@ pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
         let settings = tool::command_settings();
         layer.command_tools.extend(read_named("command_tools", name, settings, (entry, table), cx));
     }
+    for (entry, table) in named(root, "tokens", cx) {
+        let name = section_name(entry, "a client", cx, |text| ActorId::new(text).ok());
+        layer.tokens.extend(read_named("tokens", name, token::settings(), (entry, table), cx));
+    }
     layer
 }
 
@@ -131,7 +137,7 @@ fn read_named<N, D: 'static>(
     Some(NamedLayer { name: name?, place: entry.key_place.clone(), written })
 }
 
-/// The name of a section, if servers and tools can have it.
+/// The name of a section, if servers, tools and clients can have it.
 fn section_name<N>(
     entry: &Entry,
     whose: &str,
@@ -181,6 +187,7 @@ fn unknown(entry: &Entry, cx: &mut Context<'_>) {
         ("servers", has(server::settings(), key)),
         ("http_tools", has(tool::http_settings(), key)),
         ("command_tools", has(tool::command_settings(), key)),
+        ("tokens", has(token::settings(), key)),
     ];
     let owner = owner.into_iter().find_map(|(section, is_its)| is_its.then_some(section));
     let paths: Vec<&str> = globals.chain(policies).collect();
@@ -231,7 +238,10 @@ fn is_no_setting(name: &str) -> bool {
 const OURS: &str = "STEADFAST_";
 /// Those that are ours and are secrets instead of settings.
 pub(crate) const SECRET_VARIABLES: [(&str, &str); 2] = [
-    ("STEADFAST_TOKEN", "the token that clients of a gateway must send"),
+    (
+        "STEADFAST_TOKEN",
+        "a token with which clients come in, of no tenant; `[tokens.NAME]` gives each its own",
+    ),
     (
         "STEADFAST_ADMIN_TOKEN",
         "the token of whoever looks after a gateway, instead of the one beside the state file",

@@ -40,6 +40,8 @@ pub struct Global {
 pub struct GatewaySettings {
     /// Whether clients see the tools `reliability_status` and `reliability_reset`.
     pub reliability_tools: bool,
+    /// Whether clients see the tool `run_turn`.
+    pub run_turn: bool,
 }
 
 /// Where state is kept.
@@ -147,7 +149,7 @@ impl Default for Global {
         Self {
             profile: Profile::Standard,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8931)),
-            gateway: GatewaySettings { reliability_tools: false },
+            gateway: GatewaySettings { reliability_tools: false, run_turn: false },
             store: StoreSettings {
                 kind: StoreKind::Memory,
                 path: None,
@@ -198,6 +200,13 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 Flag,
                 "Whether clients see two tools of the gateway itself: `reliability_status` says which tools are not \
                  trusted, `reliability_reset` forgives one and needs an operator."
+            ),
+            setting!(
+                Global,
+                "gateway.run_turn",
+                gateway.run_turn,
+                Flag,
+                "Whether clients see a tool of the gateway itself, `run_turn`, which makes several calls that depend on                  each other."
             ),
             setting!(
                 Global,

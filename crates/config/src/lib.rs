@@ -20,7 +20,7 @@
 //! | module | what is decided there |
 //! | --- | --- |
 //! | `setting`, `kind` | what a setting is, how values are read, shown and described |
-//! | `policy`, `global`, `server`, `tool` | the tables |
+//! | `policy`, `global`, `server`, `tool`, `token` | the tables |
 //! | `template` | URLs with places for parameters |
 //! | `node`, `place` | what was written, and where |
 //! | `document`, `rule` | which settings are about whom |
@@ -49,6 +49,7 @@ mod setting;
 mod sources;
 mod switch;
 mod template;
+mod token;
 mod tool;
 
 pub use config::{Config, DEFAULTS, Shown};
@@ -58,7 +59,7 @@ pub use global::{
     OtlpSettings, StoreKind, StoreSettings, TrustStateSettings,
 };
 pub use kind::parse_span;
-pub use live::{Live, Reload};
+pub use live::{Live, Reload, Switched};
 pub use place::WrittenAt;
 pub use resolve::{Explained, Explanation, Origin, Origins, Resolved};
 pub use server::{Isolation, Reached, Server};
@@ -66,4 +67,5 @@ pub use sources::{CONFIG_VARIABLE, ConfigFile, FILE_NAME, Flag, GivenText, Neede
 pub use steadfast_core::policy::Annotations;
 pub use switch::Switches;
 pub use template::{UrlPiece, UrlTemplate};
+pub use token::{Role, Token};
 pub use tool::{COMMAND_NAMESPACE, CommandToolSettings, HTTP_NAMESPACE, HttpMethod, HttpToolSettings};

@@ -38,6 +38,15 @@ impl Seen {
     }
 }
 
+/// How switches stood, and how they stand since they were turned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switched {
+    /// Before.
+    pub before: Switches,
+    /// Since.
+    pub after: Switches,
+}
+
 /// What a look at the files brought.
 #[derive(Debug)]
 pub enum Reload {
@@ -45,7 +54,7 @@ pub enum Reload {
     Unchanged,
     /// A new configuration is in use.
     Replaced {
-        /// The global settings and servers that differ; who uses them decides whether that takes a restart.
+        /// The global settings, servers, tools and tokens that differ; who uses them decides whether that takes a restart.
         changed: Vec<String>,
     },
     /// The files are not right; the running configuration stays.
@@ -87,11 +96,15 @@ impl Live {
         Reload::Unchanged
     }
 
-    /// Turns switches. They stay turned when files change.
-    pub fn switch(&self, switches: Switches) {
-        // Under the lock, so that a reload at the same moment does not bring the old switches back.
+    /// Turns switches, from how they stand to how they shall. They stay turned when files change.
+    pub fn switch(&self, turn: impl FnOnce(Switches) -> Switches) -> Switched {
+        // Under the lock, so that neither a reload nor another turn at the same moment brings the old switches back.
         let _seen = self.seen.lock();
-        self.current.store(Arc::new(self.current.load().with_switches(switches)));
+        let current = self.current.load();
+        let before = current.switches();
+        let after = turn(before);
+        self.current.store(Arc::new(current.with_switches(after)));
+        Switched { before, after }
     }
 
     fn judge(&self, seen: &mut Seen, found: Vec<Contents>) -> Reload {
@@ -126,7 +139,7 @@ impl Live {
     }
 }
 
-/// The global settings, servers and tools that differ.
+/// The global settings, servers, tools and tokens that differ.
 fn differences(before: &Config, after: &Config) -> Vec<String> {
     let (old, new) = (before.shown(), after.shown());
     let global = old.iter().zip(&new).filter(|(old, new)| old.value != new.value);
@@ -139,6 +152,7 @@ fn differences(before: &Config, after: &Config) -> Vec<String> {
     changed.extend(differing("servers", before.servers(), after.servers()));
     changed.extend(differing("http_tools", before.http_tools(), after.http_tools()));
     changed.extend(differing("command_tools", before.command_tools(), after.command_tools()));
+    changed.extend(differing("tokens", before.tokens(), after.tokens()));
     changed
 }
 

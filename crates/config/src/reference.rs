@@ -14,6 +14,7 @@ use crate::server::{self, ServerDraft};
 use crate::setting::{Scope, Setting, first_part};
 use crate::sources::{CONFIG_VARIABLE, Sources};
 use crate::switch;
+use crate::token;
 use crate::tool;
 
 const TOOLS: &str = "Settings of tools: \"server/tool\", \"server/*\", \"server/get_*\", or \"tool\" for a tool of \
@@ -31,6 +32,7 @@ pub fn schema() -> Json {
     shared.insert("server".to_owned(), object_schema(server::settings()));
     shared.insert("http_tool".to_owned(), object_schema(tool::http_settings()));
     shared.insert("command_tool".to_owned(), object_schema(tool::command_settings()));
+    shared.insert("token".to_owned(), object_schema(token::settings()));
     let by_name = |about: &str, inner: &str| json!({ "type": "object", "description": about, "additionalProperties": reference(inner) });
     let classes = classes().map(|(name, _)| (name.to_owned(), reference("policy"))).collect();
     root.insert("classes".to_owned(), object_of(classes));
@@ -44,6 +46,7 @@ pub fn schema() -> Json {
     root.insert("http_tools".to_owned(), by_name(http, "http_tool"));
     let command = "Tools that are a command. Their server is called `command`.";
     root.insert("command_tools".to_owned(), by_name(command, "command_tool"));
+    root.insert("tokens".to_owned(), by_name("Those who come in with a token of their own.", "token"));
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "steadfast.toml",
@@ -113,6 +116,11 @@ pub fn page() -> String {
     rows(&mut page, tool::http_settings(), |_| String::new());
     page.push_str(COMMAND_TOOLS);
     rows(&mut page, tool::command_settings(), |_| String::new());
+    page.push_str(TOKENS);
+    rows(&mut page, token::settings(), |setting| match setting.path {
+        "role" => "`\"client\"`".to_owned(),
+        _ => String::new(),
+    });
     variables(&mut page);
     page
 }
@@ -193,6 +201,23 @@ command = [\"convert-units\", \"--json\"]
 [tools.\"command/convert\"]
 class   = \"read_only\"
 timeout = \"5s\"
+```
+";
+
+const TOKENS: &str = "
+## Tokens
+
+These stand in `[tokens.NAME]`: NAME comes in with a token of its own, over HTTP as well as over MCP, and its calls are made in
+that name. [How tokens are used](../operating/tokens.md).
+
+```toml
+[tokens.alice]
+token  = \"${ALICE_TOKEN}\"
+tenant = \"acme\"
+
+[tokens.prometheus]
+token = \"${PROMETHEUS_TOKEN}\"
+role  = \"viewer\"
 ```
 ";
 

@@ -1,6 +1,6 @@
 //! A setting: its name, what it takes, what it means, and where its value goes.
 //!
-//! Settings stand in tables (`policy`, `global`, `server`, `tool`). From these tables everything is made: the
+//! Settings stand in tables (`policy`, `global`, `server`, `tool`, `token`). From these tables everything is made: the
 //! reader, the messages, the JSON Schema, the reference page, the names of variables, `explain`. There is no
 //! second place that knows a setting.
 

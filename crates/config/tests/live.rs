@@ -4,6 +4,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::thread;
 use std::time::Duration;
 
 use steadfast_config::{Annotations, ConfigFile, Live, Needed, Reload, Sources, Switches};
@@ -101,10 +103,62 @@ fn polling_waits_until_two_looks_find_the_same() {
 #[test]
 fn switches_stay_turned_when_files_change() {
     let followed = Followed::new("live-switch", "timeout = \"1s\"\n");
-    followed.live.switch(Switches { all: Mode::Off, ..Switches::default() });
+    followed.live.switch(|_| Switches { all: Mode::Off, ..Switches::default() });
     followed.write("timeout = \"2s\"\n");
     assert_eq!((word(&followed.live.check_now()), followed.timeout()), ("replaced", 2));
     assert_eq!(followed.live.current().switches().all, Mode::Off);
+}
+
+/// Two people turned a switch each at the same moment, and one of the turns was lost.
+#[test]
+fn switches_turned_at_the_same_moment_are_all_turned() {
+    let followed = Followed::new("live-switches", "");
+    let turns: [fn(&mut Switches); 7] = [
+        |switches| switches.all = Mode::Shadow,
+        |switches| switches.dedupe = Mode::Shadow,
+        |switches| switches.retry = Mode::Shadow,
+        |switches| switches.breaker = Mode::Shadow,
+        |switches| switches.guard = Mode::Shadow,
+        |switches| switches.trust = Mode::Shadow,
+        |switches| switches.derive = false,
+    ];
+    let mut all = Switches::default();
+    turns.iter().for_each(|turn| turn(&mut all));
+    for _ in 0..50 {
+        followed.live.switch(|_| Switches::default());
+        let (live, together) = (&followed.live, &Barrier::new(turns.len()));
+        thread::scope(|scope| {
+            for turn in turns {
+                scope.spawn(move || {
+                    together.wait();
+                    live.switch(|mut switches| {
+                        // Whoever looks at them meanwhile sees them as they were.
+                        thread::yield_now();
+                        turn(&mut switches);
+                        switches
+                    });
+                });
+            }
+        });
+        assert_eq!(followed.live.current().switches(), all);
+    }
+}
+
+#[test]
+fn sf_6_a_token_that_changed_is_told_by_name() {
+    let token = |secret: &str| format!("[tokens.ann]\ntoken = \"{secret}\"\n");
+    let followed = Followed::new("live-tokens", &token("0123456789abcdef-1"));
+    followed.write(&token("0123456789abcdef-2"));
+    let Reload::Replaced { changed } = followed.live.check_now() else { panic!("it should be replaced") };
+    assert_eq!(changed, ["tokens.ann"]);
+    let shown = format!("{:?} {:?}", followed.live.current().tokens(), followed.live.current().shown());
+    assert!(!shown.contains("0123456789abcdef"), "{shown}");
+    followed.write(&token("guessed"));
+    let Reload::Kept(errors) = followed.live.check_now() else { panic!("it should be kept") };
+    assert!(
+        errors.to_string().contains("7 characters") && !errors.to_string().contains("guessed\""),
+        "{errors}"
+    );
 }
 
 #[test]

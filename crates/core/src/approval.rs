@@ -284,6 +284,16 @@ pub enum NotDecided {
     EndsInThePast,
 }
 
+impl NotDecided {
+    /// Whether there is nothing to decide, rather than something against this decision.
+    pub const fn is_gone(self) -> bool {
+        match self {
+            Self::Gone => true,
+            Self::OperatorOnly | Self::OnlyOnce | Self::EndsInThePast => false,
+        }
+    }
+}
+
 impl fmt::Display for NotDecided {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -17,7 +17,9 @@ use crate::id::{ModelId, ToolRef};
 use crate::{Timestamp, millis};
 
 /// How a finished call counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It worked.
     Success,

@@ -56,6 +56,11 @@ impl Watchdog {
         self.last_sign + self.idle
     }
 
+    /// Whether it has shown a sign of life since then, and not been silent for too long after it.
+    pub fn shows_life(&self, since: Timestamp, now: Timestamp) -> bool {
+        since < self.last_sign && now < self.silent_at()
+    }
+
     /// When it ends in any case.
     pub fn total_at(&self) -> Timestamp {
         self.end

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use steadfast_core::id::TenantId;
 use steadfast_core::{Timestamp, redact};
-use steadfast_store::{Entry, Journal, Keep, Query, StoreError};
+use steadfast_store::{Entry, Journal, Keep, Part, Position, Query, StoreError, look_through};
 
 use crate::engine::{Engine, Inner};
 use crate::telling::Outside;
@@ -132,8 +132,12 @@ pub struct AuditPage {
     pub tenants: Tenants,
     /// Not older than this.
     pub since: Timestamp,
-    /// Older than this: the last one of the page before.
-    pub before: Option<Timestamp>,
+    /// By whom: the name alone.
+    pub by: Option<String>,
+    /// What.
+    pub deed: Option<Deed>,
+    /// Behind this place: where the page before ended.
+    pub behind: Option<Position>,
     /// The most entries.
     pub limit: usize,
 }
@@ -149,26 +153,29 @@ pub enum Tenants {
 
 impl Default for AuditPage {
     fn default() -> Self {
-        Self { tenants: Tenants::All, since: Timestamp::ZERO, before: None, limit: 100 }
+        Self { tenants: Tenants::All, since: Timestamp::ZERO, by: None, deed: None, behind: None, limit: 100 }
     }
 }
 
 impl Engine {
     /// What people changed by hand, the newest first.
-    pub async fn audit(&self, page: &AuditPage) -> Result<Vec<AuditEntry>, StoreError> {
-        let limit = usize::try_from(KEEP.most).unwrap_or(usize::MAX);
-        let query = Query { journal: Journal::Audit, subject: None, since: page.since, limit };
-        let entries = self.inner.store.entries(&query).await?;
-        let read = entries.iter().filter_map(|entry| serde_json::from_str::<AuditEntry>(&entry.body).ok());
-        let wanted = read.filter(|entry| {
+    pub async fn audit(&self, page: &AuditPage) -> Result<Part<AuditEntry>, StoreError> {
+        let query = Query {
+            subject: page.by.as_deref().map(Into::into),
+            since: page.since,
+            behind: page.behind,
+            ..Query::newest(Journal::Audit, page.limit)
+        };
+        let fits = |entry: &AuditEntry| {
             entry.format == FORMAT
-                && page.before.is_none_or(|before| entry.at < before)
+                && page.deed.is_none_or(|deed| entry.deed == deed)
                 && match &page.tenants {
                     Tenants::All => true,
                     Tenants::One(tenant) => entry.tenant == *tenant,
                 }
-        });
-        Ok(wanted.take(page.limit).collect())
+        };
+        let wanted = |entry: &Entry| serde_json::from_str(&entry.body).ok().filter(fits);
+        look_through(&*self.inner.store, &query, usize::MAX, wanted).await
     }
 
     /// Remembers a change by hand that a surface made itself, such as a switch that was turned.

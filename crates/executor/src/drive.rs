@@ -366,6 +366,7 @@ impl Drive {
                 Outcome::Success { output, concern }
             }
             Err(NotDone::InputRequired(output)) => Outcome::InputRequired { output },
+            Err(NotDone::NotRun(fault)) => Outcome::NotRun { fault },
             Err(NotDone::Failed(ToolFault { fault, output })) => Outcome::Failure { fault, output },
         })
     }

@@ -21,7 +21,7 @@ use steadfast_core::dedupe::{Owner, Process, RunId};
 use steadfast_core::envelope::{
     BreakerHint, CallEnvelope, EnvelopeError, ErrorBody, ResultEnvelope, UnknownFields,
 };
-use steadfast_core::id::{Digest, Domain, TurnId};
+use steadfast_core::id::{ActorId, Digest, Domain, TurnId};
 use steadfast_core::json::Document;
 use steadfast_core::policy::{Annotations, ArgumentCheck, Policy, Profile, ToolClass};
 use steadfast_core::rehearse::{Moment, Trail, What};
@@ -181,7 +181,17 @@ impl Engine {
 
     /// Reads a call. One that cannot be read is told to whoever listens, and its answer is the error.
     pub fn read(&self, text: &[u8], unknown: UnknownFields) -> Result<CallEnvelope, EnvelopeError> {
-        CallEnvelope::parse(text, unknown).inspect_err(|error| {
+        self.read_from(text, unknown, None)
+    }
+
+    /// The same from a sender who is known, if it is: a call that does not say who makes it is theirs.
+    pub fn read_from(
+        &self,
+        text: &[u8],
+        unknown: UnknownFields,
+        sender: Option<&ActorId>,
+    ) -> Result<CallEnvelope, EnvelopeError> {
+        CallEnvelope::parse_from(text, unknown, sender).inspect_err(|error| {
             self.inner.turn_away(None, &ErrorBody::from(error));
         })
     }
@@ -226,6 +236,10 @@ impl Engine {
 
     /// Takes no more calls, waits for those under way, and after `limit` ends them: what may have had its effect is
     /// recorded as unknown.
+    ///
+    /// Calls whose caller was answered before are waited for like the others. They go on only where their record is open: an
+    /// answer that comes in time is saved, and what nobody knew is done after all. To end them sooner would gain nothing but
+    /// a call that somebody has to resolve by hand.
     pub async fn shutdown(&self, limit: Duration) -> Drained {
         let inner = &self.inner;
         inner.gate.closing.store(true, Ordering::Release);
@@ -770,6 +784,7 @@ impl EngineBuilder {
         let listening = inner.clone();
         task(Box::pin(async move { listening.listen_to_store().await }));
         inner.load().await;
+        inner.load_scores().await;
         if let TrustKept::InFile(file) = &inner.trust_kept {
             inner.load_trust_file(file);
         }

@@ -104,7 +104,8 @@ impl Engine {
 
     /// Forgets everything that failed or was repeated in a conversation. For operators.
     ///
-    /// The guard of a conversation lives in the process that serves it; others that have it in use keep theirs.
+    /// Every process that shares the store and serves the conversation has a guard of its own for it; the reset reaches
+    /// them through the store. What is given back is what was stopped as far as this process knows.
     pub async fn reset_guard(
         &self,
         tenant: Option<&TenantId>,
@@ -117,14 +118,15 @@ impl Engine {
         // What is only stored is taken over first, so that it is not there again tomorrow.
         inner.reload_marked(&marked).await?;
         let policy = inner.policy_of_nothing(&id.tenant);
-        let freed = match inner.machines.sessions.find(&id) {
-            Some(guard) => {
-                let mut guard = guard.lock();
-                let freed = guard.stopped(&policy.guard, inner.clock.now());
-                guard.reset();
-                freed
-            }
-            None => Vec::new(),
+        // Also a conversation that only others serve has a guard here from now on: without one there would be nothing to
+        // store, and they would not hear of it.
+        let now = inner.clock.now();
+        let freed = {
+            let guard = inner.machines.sessions.get(&id);
+            let mut guard = guard.lock();
+            let freed = guard.stopped(&policy.guard, now);
+            guard.reset(now);
+            freed
         };
         if let Err(error) = inner.write(&marked).await {
             inner.store_trouble(&*inner.store, &error);

@@ -23,6 +23,7 @@ use steadfast_core::id::{
 use steadfast_core::policy::{Annotations, ToolClass};
 use steadfast_core::redact;
 use steadfast_core::rehearse::{Asked, AttemptOutcome, Moment, Trail};
+use steadfast_core::stats::Outcome;
 use steadfast_core::{Timestamp, millis};
 use steadfast_store::{Entry, Journal, Keep};
 use tokio::sync::Notify;
@@ -87,6 +88,9 @@ pub struct CallFacts {
     pub input_required: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<bool>,
+    /// How it counts for the score of its tool; nothing if it says nothing about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scored: Option<Outcome>,
     /// The engine that made the call; the order of moments is within one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<Arc<str>>,
@@ -226,6 +230,7 @@ impl Finished {
                 Recorded::Yes => Some(true),
                 Recorded::No => Some(false),
             },
+            scored: self.call.scored(),
             engine: Some(writing.engine.clone()),
             asked: Some(self.asked()),
             trail: self.trail.moments().to_vec(),

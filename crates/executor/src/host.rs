@@ -12,12 +12,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::call::RunBy;
+use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::dedupe::RunId;
 use steadfast_core::envelope::CallEnvelope;
 use tokio::sync::{Notify, oneshot};
 
 use crate::engine::{CallOptions, Called, Desk, Engine};
-use crate::tool::{Answer, Attempt, Tool};
+use crate::tool::{Answer, Attempt, NotDone, Tool};
 
 /// Names a call that the host runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,6 +63,16 @@ pub enum HostError {
     NoSuchCall,
     /// This attempt was ended; another one has been ordered since, or none.
     NotThisAttempt,
+}
+
+impl HostError {
+    /// Whether the call itself is not there, rather than this attempt of it.
+    pub const fn is_no_such_call(&self) -> bool {
+        match self {
+            Self::NoSuchCall => true,
+            Self::NotThisAttempt => false,
+        }
+    }
 }
 
 impl fmt::Display for HostError {
@@ -159,6 +170,13 @@ impl Engine {
     pub fn cancel(&self, call: Ticket) -> Result<(), HostError> {
         self.inner.hosted.find(call)?.desk.control.cancel();
         Ok(())
+    }
+
+    /// The host is gone and never heard of this order: nothing was run. The call is over, and says nothing about its tool.
+    pub async fn give_back(&self, order: &Order) -> Result<(), HostError> {
+        let gone = Source::Transport { error: Transport::ConnectionClosed, written: false };
+        let fault = Fault::new(gone, "the host was gone before it was told to run");
+        self.report(order.call, order.attempt, Err(NotDone::NotRun(fault))).await.map(|_| ())
     }
 
     /// Waits for the next order or for the answer.

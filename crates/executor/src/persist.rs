@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use steadfast_core::breaker::{self, Breaker, Transition};
 use steadfast_core::call::{BreakerScope, Notice, Request};
-use steadfast_core::guard::{self, LoopGuard};
+use steadfast_core::guard::{self, LoopGuard, UnsupportedSnapshot};
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::trust::{Bounds, Snapshot, TrustLedger};
 use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, News, StoreError, Trouble, Written};
@@ -381,11 +381,14 @@ impl Inner {
             }
             Name::Session(tenant, session) => {
                 let id = SessionId { tenant, session };
-                // A guard that is in use here knows more than one that was stored.
-                if self.machines.sessions.find(&id).is_none() {
-                    let snapshot: guard::Snapshot = serde_json::from_str(body).map_err(text)?;
-                    let restored = LoopGuard::restore(snapshot).map_err(|error| error.to_string())?;
-                    *self.machines.sessions.get(&id).lock() = restored;
+                let snapshot: guard::Snapshot = serde_json::from_str(body).map_err(text)?;
+                let unsupported = |error: UnsupportedSnapshot| error.to_string();
+                match self.machines.sessions.find(&id) {
+                    Some(in_use) => in_use.lock().adopt(&snapshot).map_err(unsupported)?,
+                    None => {
+                        let restored = LoopGuard::restore(snapshot).map_err(unsupported)?;
+                        *self.machines.sessions.get(&id).lock() = restored;
+                    }
                 }
             }
         }

@@ -13,7 +13,7 @@ use steadfast_core::policy::Annotations;
 use steadfast_core::rehearse::{Asked, Ending, Recorded};
 use steadfast_core::retry::CallerLimits;
 use steadfast_core::trust::Signature;
-use steadfast_store::{Journal, Query, Store, StoreError};
+use steadfast_store::{Entry, Journal, Query, Store, StoreError, look_through};
 
 use crate::history::CallFacts;
 
@@ -31,12 +31,12 @@ pub struct Recording {
 impl Recording {
     /// The newest calls of the history that came since then, at most so many.
     pub async fn read(store: &dyn Store, since: Timestamp, most: usize) -> Result<Self, StoreError> {
-        let query = Query { journal: Journal::History, subject: None, since, limit: most };
-        let entries = store.entries(&query).await?;
-        let facts: Vec<CallFacts> =
-            entries.iter().filter_map(|entry| serde_json::from_str(&entry.body).ok()).collect();
-        let unreadable = entries.len() - facts.len();
-        Ok(Self { unreadable, ..Self::of(facts) })
+        let query = Query { since, ..Query::newest(Journal::History, most) };
+        let facts = |entry: &Entry| Some(serde_json::from_str::<CallFacts>(&entry.body).ok());
+        let found = look_through(store, &query, usize::MAX, facts).await?.found;
+        let entries = found.len();
+        let facts: Vec<CallFacts> = found.into_iter().flatten().collect();
+        Ok(Self { unreadable: entries - facts.len(), ..Self::of(facts) })
     }
 
     /// These calls.

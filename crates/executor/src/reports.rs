@@ -1,7 +1,7 @@
 //! What hosts say about tools that they ran themselves.
 
 use steadfast_core::id::TenantId;
-use steadfast_core::policy::Mode;
+use steadfast_core::policy::{Annotations, Mode};
 use steadfast_core::report::ToolReport;
 use steadfast_core::trust::{Rules, TrustChange};
 
@@ -16,7 +16,8 @@ impl Engine {
         let (inner, now) = (&self.inner, self.inner.clock.now());
         let owner = tenant.cloned();
         let about = report.about();
-        let policy = inner.policy_of_blank(&owner, Some(about.tool), about.depends_on());
+        let policy =
+            inner.policy_of_blank(&owner, Some(about.tool), about.depends_on(), Annotations::default());
         if policy.modes.are_off() {
             return Vec::new();
         }

@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
-use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
 use steadfast_core::call::{Call, CallResult, Request};
 use steadfast_core::envelope::{CallEnvelope, UnknownFields};
-use steadfast_core::id::{Domain, Namespace, TenantId, ToolName, ToolRef};
+use steadfast_core::id::{Domain, ModelId, Namespace, TenantId, ToolName, ToolRef};
 use steadfast_core::policy::{Annotations, Policy, Profile, ToolClass};
-use steadfast_core::stats::Score;
+use steadfast_core::stats::{Outcome, Score};
 use steadfast_core::trust::{TrustRules, TrustState};
 use steadfast_store::{Journal, Query};
 
@@ -27,24 +29,36 @@ pub struct ToolView {
     pub tool: ToolRef,
     /// What running it twice would do.
     pub class: ToolClass,
+    /// Whether anything is known of a call of it. Of the others only that they can be called.
+    pub called: bool,
     /// Calls that are over.
     pub calls: u64,
     /// Those that ran and failed.
     pub failures: u64,
     /// Those that were refused without a run.
     pub refused: u64,
-    /// When the last one was over.
-    #[serde(rename = "lastCallAtMs")]
-    pub last_call_at: Timestamp,
+    /// When the last one was over; nothing if it was not called.
+    #[serde(rename = "lastCallAtMs", skip_serializing_if = "Option::is_none")]
+    pub last_call_at: Option<Timestamp>,
     /// Where these numbers come from.
     pub counted: Counted,
     /// How its breaker stands.
     pub breaker: State,
     /// How far it is trusted; the worst of its signatures counts.
     pub trust: TrustState,
-    /// How well it does; nothing if nobody used it since this process began.
+    /// How well it does; nothing if nobody used it since this process began, nor in the part of the history before that it
+    /// has read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<Score>,
+}
+
+/// A tool that can be called here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offered {
+    /// The tool.
+    pub tool: ToolRef,
+    /// What is said of it.
+    pub annotations: Annotations,
 }
 
 /// Where the numbers of a tool come from.
@@ -82,8 +96,13 @@ impl Engine {
         all.into_iter().collect()
     }
 
-    /// The tools that this process, or the newest part of the history, has seen; in the order of their names.
-    pub async fn tools(&self, tenant: Option<&TenantId>) -> Vec<ToolView> {
+    /// The tools that this process, or the newest part of the history, has seen, and those that are offered although nobody
+    /// called them yet; in the order of their names.
+    pub async fn tools(
+        &self,
+        tenant: Option<&TenantId>,
+        offered: impl IntoIterator<Item = Offered>,
+    ) -> Vec<ToolView> {
         let inner = &self.inner;
         let tenant = tenant.cloned();
         let mut views = BTreeMap::new();
@@ -91,41 +110,41 @@ impl Engine {
             let seen = cell.lock().seen.clone();
             if let Some(seen) = seen.filter(|_| key.tenant == tenant) {
                 let view = ToolView {
-                    tool: key.tool.clone(),
-                    class: seen.policy.class,
+                    called: true,
                     calls: seen.calls,
                     failures: seen.failures,
                     refused: seen.refused,
-                    last_call_at: seen.last,
-                    counted: Counted::SinceStart,
-                    breaker: State::Closed,
-                    trust: TrustState::Trusted,
-                    score: None,
+                    last_call_at: Some(seen.last),
+                    ..ToolView::of(key.tool.clone(), seen.policy.class)
                 };
                 views.insert(key.tool, view);
             }
         }
-        for facts in inner.newest_history().await.into_iter().filter(|facts| facts.tenant == tenant) {
-            let over = facts.arrived + std::time::Duration::from_millis(facts.took_ms);
+        for facts in inner
+            .newest_history::<CallFacts>(LOOK_BACK)
+            .await
+            .into_iter()
+            .filter(|facts| facts.tenant == tenant)
+        {
+            let over = facts.arrived + Duration::from_millis(facts.took_ms);
             let view = views.entry(facts.tool.clone()).or_insert_with(|| ToolView {
-                tool: facts.tool.clone(),
-                class: facts.class,
-                calls: 0,
-                failures: 0,
-                refused: 0,
-                last_call_at: over,
+                called: true,
                 counted: Counted::InHistory,
-                breaker: State::Closed,
-                trust: TrustState::Trusted,
-                score: None,
+                ..ToolView::of(facts.tool.clone(), facts.class)
             });
             if view.counted == Counted::InHistory {
                 let ran = !facts.attempts.is_empty();
                 view.calls += 1;
                 view.failures += u64::from(facts.code.is_some() && ran);
                 view.refused += u64::from(facts.code.is_some_and(|code| code.is_refusal()) && !ran);
-                view.last_call_at = view.last_call_at.max(over);
+                view.last_call_at = view.last_call_at.max(Some(over));
             }
+        }
+        for Offered { tool, annotations } in offered {
+            views.entry(tool).or_insert_with_key(|tool| {
+                let policy = inner.policy_of_blank(&tenant, Some(tool), None, annotations);
+                ToolView::of(tool.clone(), policy.class)
+            });
         }
         let trust = inner.trust_by_tool(&tenant);
         let mut views: Vec<_> = views.into_values().collect();
@@ -138,12 +157,45 @@ impl Engine {
     }
 
     /// How well a tool does: the share of its calls that worked, recent ones counting more, with its confidence, and how
-    /// long they took. Nothing if this process has seen none that says anything about it.
+    /// long they took. Nothing if this process has seen none that says anything about it. It has seen its own, and what the
+    /// history had of anybody's when it began; what hosts report counts from then on.
     pub fn score(&self, tenant: Option<&TenantId>, tool: &ToolRef) -> Option<ToolScore> {
         let (inner, tenant) = (&self.inner, tenant.cloned());
         let score = inner.score(&tenant, tool)?;
         let (breaker, trust) = (inner.breaker_state(&tenant, tool), inner.trust_by_tool(&tenant).of(tool));
         Some(ToolScore { tool: tool.clone(), score, breaker, trust })
+    }
+}
+
+/// What a score needs of [`CallFacts`]; there may be thousands to read before the first call.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ScoredFacts {
+    tool: ToolRef,
+    tenant: Option<TenantId>,
+    model: Option<ModelId>,
+    #[serde(rename = "arrivedAtMs")]
+    arrived: Timestamp,
+    took_ms: u64,
+    scored: Option<Outcome>,
+}
+
+impl ToolView {
+    /// One of which nothing happened.
+    fn of(tool: ToolRef, class: ToolClass) -> Self {
+        Self {
+            tool,
+            class,
+            called: false,
+            calls: 0,
+            failures: 0,
+            refused: 0,
+            last_call_at: None,
+            counted: Counted::SinceStart,
+            breaker: State::Closed,
+            trust: TrustState::Trusted,
+            score: None,
+        }
     }
 }
 
@@ -180,6 +232,21 @@ impl Inner {
         }
     }
 
+    /// Scores go on where they were: what the history knows is counted once, before there is a call to count.
+    pub(crate) async fn load_scores(&self) {
+        let newest: Vec<ScoredFacts> = self.newest_history(SCORES_LOOK_BACK).await;
+        let over = |facts: &ScoredFacts| facts.arrived + Duration::from_millis(facts.took_ms);
+        let mut scored: Vec<_> =
+            newest.iter().filter_map(|facts| Some((over(facts), facts, facts.scored?))).collect();
+        // Hours are counted as they come, the newest last.
+        scored.sort_by_key(|(over, ..)| *over);
+        for (over, facts, outcome) in scored {
+            let took = Duration::from_millis(facts.took_ms);
+            let cell = self.machines.tenants.get(&facts.tenant);
+            cell.scores.lock().record(&facts.tool, facts.model.as_ref(), outcome, Some(took), over);
+        }
+    }
+
     fn score(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> Option<Score> {
         let cell = self.machines.tenants.find(tenant)?;
         let scores = cell.scores.lock();
@@ -210,12 +277,10 @@ impl Inner {
     }
 
     /// The calls that ended last, in this process or another one. A store that fails has none.
-    async fn newest_history(&self) -> Vec<CallFacts> {
-        let query =
-            Query { journal: Journal::History, subject: None, since: Timestamp::ZERO, limit: LOOK_BACK };
-        match self.store.entries(&query).await {
+    async fn newest_history<F: DeserializeOwned>(&self, limit: usize) -> Vec<F> {
+        match self.store.entries(&Query::newest(Journal::History, limit)).await {
             Ok(entries) => {
-                entries.iter().filter_map(|entry| serde_json::from_str(&entry.body).ok()).collect()
+                entries.iter().filter_map(|(_, entry)| serde_json::from_str(&entry.body).ok()).collect()
             }
             Err(error) => {
                 self.store_trouble(&*self.store, &error);
@@ -228,7 +293,7 @@ impl Inner {
     pub(crate) fn policy_of_tool(&self, tenant: &Option<TenantId>, tool: &ToolRef) -> Arc<Policy> {
         let cell = self.machines.tools.find(&ToolKey { tenant: tenant.clone(), tool: tool.clone() });
         let seen = cell.and_then(|cell| cell.lock().seen.as_ref().map(|seen| seen.policy.clone()));
-        seen.unwrap_or_else(|| self.policy_of_blank(tenant, Some(tool), None))
+        seen.unwrap_or_else(|| self.policy_of_blank(tenant, Some(tool), None, Annotations::default()))
     }
 
     /// The policy of whatever depends on this host or server.
@@ -236,12 +301,12 @@ impl Inner {
         let domain = Domain::new(name).ok();
         let tool = Namespace::new(name).ok().zip(ToolName::new("*").ok());
         let tool = tool.map(|(namespace, tool)| ToolRef { namespace, tool });
-        self.policy_of_blank(tenant, tool.as_ref(), domain.as_ref())
+        self.policy_of_blank(tenant, tool.as_ref(), domain.as_ref(), Annotations::default())
     }
 
     /// The policy where neither tool nor server is known.
     pub(crate) fn policy_of_nothing(&self, tenant: &Option<TenantId>) -> Arc<Policy> {
-        self.policy_of_blank(tenant, None, None)
+        self.policy_of_blank(tenant, None, None, Annotations::default())
     }
 
     /// The policy of a call of which no more is known than this.
@@ -250,6 +315,7 @@ impl Inner {
         tenant: &Option<TenantId>,
         tool: Option<&ToolRef>,
         domain: Option<&Domain>,
+        annotations: Annotations,
     ) -> Arc<Policy> {
         let Some(mut envelope) = BLANK.clone() else {
             return Arc::new(Profile::Standard.policy(ToolClass::Unknown));
@@ -259,7 +325,7 @@ impl Inner {
         }
         (envelope.target.tenant_id, envelope.target.domain) = (tenant.clone(), domain.cloned());
         match Request::params(&envelope) {
-            Ok(params) => self.policies.policy(&envelope, params.root(), Annotations::default()),
+            Ok(params) => self.policies.policy(&envelope, params.root(), annotations),
             Err(_) => Arc::new(Profile::Standard.policy(ToolClass::Unknown)),
         }
     }
@@ -274,3 +340,5 @@ static BLANK: LazyLock<Option<CallEnvelope>> = LazyLock::new(|| {
 
 /// How many calls of the history are looked at for tools that this process has not seen.
 const LOOK_BACK: usize = 1000;
+/// How many of the last calls scores go on from. It is read before the first call can come, so it must not take long.
+const SCORES_LOOK_BACK: usize = 5000;

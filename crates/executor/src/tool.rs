@@ -29,6 +29,8 @@ pub enum NotDone {
     /// The tool wants to know something first, and does its work when the call is sent again with it. The question goes
     /// to the caller as it is; it is never stored, and it counts neither as a success nor as a failure of the call.
     InputRequired(Output),
+    /// Whoever was to run the tool is gone and has not begun. The call is withdrawn with it, and says nothing about the tool.
+    NotRun(Fault),
 }
 
 /// Something that can be called. Every async function from an [`Attempt`] to an [`Answer`] is one.

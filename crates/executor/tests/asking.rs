@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use steadfast_core::Timestamp;
 use steadfast_core::approval::{Channel, Decision, Grantor, Parked, ParkedId};
 use steadfast_core::classify::{Fault, Source};
 use steadfast_core::code::Code;
@@ -192,8 +191,7 @@ async fn a_question_of_a_tool_is_given_to_its_caller_each_time_and_remembered_as
     }
     assert_eq!(engine.call(pay(1, "k"), works).await.result.output, Some(text("paid")), "nothing is unknown");
     engine.shutdown(std::time::Duration::ZERO).await;
-    let query = Query { journal: Journal::History, subject: None, since: Timestamp::ZERO, limit: 10 };
-    let told = store.entries(&query).await.unwrap();
-    let asked = told.iter().filter(|entry| entry.body.contains("\"inputRequired\":true")).count();
+    let told = store.entries(&Query::newest(Journal::History, 10)).await.unwrap();
+    let asked = told.iter().filter(|(_, entry)| entry.body.contains("\"inputRequired\":true")).count();
     assert_eq!((told.len(), asked), (4, 3));
 }

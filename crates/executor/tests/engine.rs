@@ -10,14 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use steadfast_core::Timestamp;
 use steadfast_core::approval::{Channel, Decision, Grantor};
+use steadfast_core::breaker::State;
 use steadfast_core::call::{CallResult, Notice};
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::code::{Code, Status};
 use steadfast_core::envelope::{CallEnvelope, UnknownFields};
 use steadfast_core::output::{Output, RawJson};
 use steadfast_core::policy::{AskWhen, Mode, Modes, Policy, Profile, ToolClass};
+use steadfast_core::trust::TrustState;
 use steadfast_executor::{
     About, Answer, Attempt, Begun, By, CallFacts, CallOptions, Called, Drained, Engine, HookFuture, Hooks,
     HostError, Listener, Pulse, RuntimeClock, Surface, Tool, TrustFile,
@@ -245,6 +246,29 @@ async fn a_shutdown_waits_then_records_what_is_open_as_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_what_was_answered_as_unknown_and_becomes_done() {
+    let policy = standard(ToolClass::Mutating);
+    let timeout = policy.time.attempt;
+    let clock = Arc::new(RuntimeClock::new());
+    let store = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let builder = || {
+        let builder = Engine::builder().clock(clock.clone()).store(store.clone());
+        builder.policies(Arc::new(policy.clone()))
+    };
+    let engine = builder().start().await;
+    let tool = Gated::new();
+    let told = engine.call(pay(1, Some("k")), tool.clone()).await;
+    assert_eq!((code(&told), engine.open_calls()), (Some(Code::OutcomeUnknown), 1));
+    let ending = engine.clone();
+    let ended = tokio::spawn(async move { ending.shutdown(timeout).await });
+    tokio::time::sleep(timeout / 2).await;
+    tool.leave.add_permits(1);
+    assert_eq!(ended.await.unwrap(), Drained { ended: 0, lost: 0 });
+    let found = builder().start().await.call(pay(1, Some("k")), tool.clone()).await;
+    assert_eq!((found.result.status, found.result.from_cache, tool.runs()), (Status::Success, true, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn tr_8_five_failures_open_the_breaker_and_the_next_call_runs_nothing() {
     let mut policy = standard(ToolClass::Unknown);
     policy.retry.attempts = 1.try_into().unwrap();
@@ -300,6 +324,31 @@ async fn a_host_that_never_reports_does_not_hold_its_call_open_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn hosts_that_never_come_back_make_room_for_others() {
+    let mut policy = standard(ToolClass::ReadOnly);
+    policy.retry.attempts = 1.try_into().unwrap();
+    policy.modes.breaker = Mode::Off;
+    policy.modes.guard = Mode::Off;
+    policy.modes.trust = Mode::Off;
+    let engine = engine(policy).await;
+    let mut calls = Vec::new();
+    for amount in 0..=10_000 {
+        let Begun::Run(order) = engine.begin(pay(amount, None), CallOptions::default()).await else {
+            panic!()
+        };
+        calls.push(order.call);
+        if amount % 500 == 499 {
+            // Their time is over; their answers wait for them.
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            assert_eq!(engine.open_calls(), 0);
+        }
+    }
+    assert_eq!(engine.heartbeat(calls[0], 1), Err(HostError::NoSuchCall));
+    assert_ne!(engine.heartbeat(calls[1], 1), Err(HostError::NoSuchCall));
+    assert_eq!(engine.heartbeat(calls[10_000], 1), Ok(Pulse::Wanted));
+}
+
+#[tokio::test(start_paused = true)]
 async fn in_shadow_a_host_that_never_reports_is_given_up_when_the_time_of_its_call_is_over() {
     let mut policy = standard(ToolClass::ReadOnly);
     policy.modes = Modes::all(Mode::Shadow);
@@ -311,6 +360,52 @@ async fn in_shadow_a_host_that_never_reports_is_given_up_when_the_time_of_its_ca
     tokio::time::sleep(timeout * 3 / 4).await;
     assert_eq!(engine.open_calls(), 1, "a host that shows signs of life is left alone");
     tokio::time::sleep(timeout).await;
+    assert_eq!(engine.open_calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hosts_that_vanish_count_neither_for_the_breaker_nor_for_trust_nor_for_the_score_of_their_tool() {
+    for class in [ToolClass::Idempotent, ToolClass::Mutating] {
+        let policy = standard(class);
+        let (timeout, total) = (policy.time.attempt, policy.time.total);
+        let engine = engine(policy).await;
+        for amount in 0..12 {
+            let call = pay(amount, Some(&format!("key {amount}")));
+            let Begun::Run(lost) = engine.begin(call, CallOptions::default()).await else {
+                panic!("{class:?}: {amount} runs")
+            };
+            // The one never heard of it, the other one dies over it.
+            if amount % 2 == 0 {
+                engine.give_back(&lost).await.unwrap();
+            } else {
+                assert_eq!(engine.heartbeat(lost.call, 1), Ok(Pulse::Wanted));
+            }
+        }
+        settle().await;
+        assert_eq!(engine.open_calls(), 6, "{class:?}: what was given back is over");
+        tokio::time::sleep(timeout * 2).await;
+        let seen = &engine.tools(None, []).await[0];
+        let neutral = (State::Closed, TrustState::Trusted, None);
+        assert_eq!((seen.breaker, seen.trust, seen.score), neutral, "{class:?}");
+        tokio::time::sleep(total).await;
+        assert_eq!(engine.open_calls(), 0, "{class:?}");
+        let called = engine.call(pay(99, None), async |_: Attempt| ok()).await;
+        assert_eq!(called.result.status, Status::Success);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_everything_off_a_tool_that_hangs_is_ended_once_its_caller_is_gone() {
+    let mut policy = standard(ToolClass::Mutating);
+    policy.modes = Modes::all(Mode::Off);
+    let time = policy.time.total * 2;
+    let engine = engine(policy).await;
+    let tool = Gated::new();
+    let caller = tokio::spawn(engine.call(pay(1, Some("k")), tool.clone()));
+    tokio::time::sleep(time).await;
+    assert_eq!((tool.runs(), engine.open_calls()), (1, 1), "somebody waits for the answer");
+    caller.abort();
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(engine.open_calls(), 0);
 }
 
@@ -547,6 +642,29 @@ async fn an_open_breaker_and_lost_trust_survive_a_restart() {
     );
 }
 
+/// What is stored is read before it is written. It was written while the tool was not trusted.
+#[tokio::test(start_paused = true)]
+async fn rp_8_trust_that_was_won_back_stays_when_it_is_stored() {
+    let clock = Arc::new(RuntimeClock::new());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let mut policy = standard(ToolClass::Unknown);
+    policy.retry.attempts = 1.try_into().unwrap();
+    (policy.modes.guard, policy.modes.breaker) = (Mode::Off, Mode::Off);
+    let engine = restarted(&store, &clock, &policy).await;
+    for amount in 0..3 {
+        engine.call(pay(amount, None), flaky(1)).await;
+    }
+    assert_eq!(engine.trust(None).len(), 1);
+    tokio::time::sleep(Duration::from_secs(31 * 60)).await;
+    for amount in 3..6 {
+        assert_eq!(engine.call(pay(amount, None), flaky(0)).await.result.status, Status::Success);
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(engine.trust(None).is_empty(), "{:?}", engine.trust(None));
+    let other = restarted(&store, &clock, &policy).await;
+    assert!(other.trust(None).is_empty(), "{:?}", other.trust(None));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_person_who_answers_in_time_lets_the_waiting_call_run() {
     let mut policy = standard(ToolClass::Mutating);
@@ -627,11 +745,10 @@ async fn the_history_of_a_call_says_what_became_of_it_and_not_what_was_in_it() {
     let engine = restarted(&store, &clock, &standard(ToolClass::Idempotent)).await;
     engine.call(pay(314_159, Some("a-key-of-mine")), flaky(1)).await;
     engine.shutdown(Duration::ZERO).await;
-    let query =
-        Query { journal: Journal::History, subject: Some("r".into()), since: Timestamp::ZERO, limit: 10 };
+    let query = Query { subject: Some("r".into()), ..Query::newest(Journal::History, 10) };
     let entries = store.entries(&query).await.unwrap();
     assert_eq!(entries.len(), 1);
-    let body = &entries[0].body;
+    let body = &entries[0].1.body;
     assert!(!body.contains("314159") && !body.contains("a-key-of-mine") && !body.contains("paid"), "{body}");
     let facts: CallFacts = serde_json::from_str(body).unwrap();
     assert_eq!((facts.attempts.len(), facts.status, facts.recorded), (2, Status::Success, Some(true)));

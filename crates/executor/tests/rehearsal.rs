@@ -386,6 +386,8 @@ fn taken(recording: &Recording, policy: &Policy) -> Vec<usize> {
     calls.filter(|(_, call)| matches!(call.end, End::Taken(_))).map(|(index, _)| index).collect()
 }
 
+const NONE: [usize; 0] = [];
+
 fn number(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).unwrap()
 }
@@ -396,7 +398,7 @@ async fn a_lower_threshold_shows_the_calls_that_the_breaker_would_have_refused()
     was.modes.retry = Mode::Off;
     let failures = [Says::No, Says::No, Says::Yes, Says::Yes].map(|says| planned(&[says]));
     let recording = story(&was, failures).await;
-    assert_eq!(taken(&recording, &was), []);
+    assert_eq!(taken(&recording, &was), NONE);
     let mut would = was.clone();
     would.breaker.consecutive = Some(number(2));
     let refused = |call| (call, Kind::RefusedByBreaker, "circuit_open".to_owned());
@@ -422,7 +424,7 @@ async fn fewer_and_more_retries_are_told_apart() {
     two.retry.attempts = number(2);
     let calls = [&[Says::No, Says::Yes][..], &[Says::Yes], &[Says::No, Says::No]].map(planned);
     let recording = story(&two, calls).await;
-    assert_eq!(taken(&recording, &two), []);
+    assert_eq!(taken(&recording, &two), NONE);
     let mut off = two.clone();
     off.modes.retry = Mode::Off;
     let less = |call, code: &str| (call, Kind::RetriedLess, code.to_owned());
@@ -451,7 +453,7 @@ async fn a_stricter_guard_shows_the_calls_that_it_would_have_refused() {
     (was.modes.retry, was.modes.breaker) = (Mode::Off, Mode::Off);
     was.guard.identical = number(4);
     let recording = story(&was, vec![planned(&[Says::No]); 4]).await;
-    assert_eq!(taken(&recording, &was), []);
+    assert_eq!(taken(&recording, &was), NONE);
     let mut would = was.clone();
     would.guard.identical = number(2);
     let refused = |call| (call, Kind::RefusedByGuard, "loop_detected".to_owned());
@@ -481,7 +483,7 @@ async fn less_time_ends_an_attempt_and_more_time_leads_to_where_nobody_was() {
     let timeout = (1, Kind::AnsweredDifferently, "timeout".to_owned());
     assert_eq!(changed(&recording, &long, &short), [timeout]);
     let recording = story(&short, calls).await;
-    assert_eq!(taken(&recording, &short), []);
+    assert_eq!(taken(&recording, &short), NONE);
     assert_eq!(changed(&recording, &short, &long), [(1, Kind::GivenMoreTime, "?".to_owned())]);
 }
 

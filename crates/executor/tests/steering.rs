@@ -20,12 +20,12 @@ use steadfast_core::guard::Layer;
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::key::Key;
 use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{AskWhen, Policy, Profile, ToolClass};
+use steadfast_core::policy::{Annotations, AskWhen, Policy, Profile, ToolClass};
 use steadfast_core::report::{ReportKind, ToolReport};
 use steadfast_core::trust::{Target, TrustState};
 use steadfast_executor::{
-    Answer, Attempt, AuditPage, BreakerKey, By, Called, Counted, Deed, Done, Engine, Listener, Outside,
-    Reach, RuntimeClock, Steer, Surface, Tenants,
+    Answer, Attempt, AuditEntry, AuditPage, BreakerKey, By, Called, Counted, Deed, Done, Engine, Listener,
+    Offered, Outside, Reach, RuntimeClock, Steer, Surface, Tenants,
 };
 use steadfast_store::{Clock, Flush, MemoryOptions, MemoryStore, Page, Selection, Store};
 use tokio::sync::Semaphore;
@@ -347,6 +347,54 @@ async fn the_guard_shows_who_is_stopped_and_what_the_model_sent_until_it_is_rese
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_guard_that_is_reset_in_one_process_is_reset_in_all_that_serve_the_conversation() {
+    let world = World::new();
+    let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let (one, other) = (world.engine(strict.clone()).await, world.engine(strict.clone()).await);
+    let operators = world.engine(strict).await;
+    let sent = json!({ "path": "x" });
+    for serving in [&one, &other] {
+        for _ in 0..3 {
+            serving.call(call("read", &sent), async |_: Attempt| wrong()).await;
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let session = SessionKey::new("s").unwrap();
+    let freed = operators.reset_guard(None, Some(&session), &by()).await.unwrap();
+    assert!(!freed.is_empty(), "{freed:?}");
+    world.hear().await;
+    for serving in [&one, &other, &operators] {
+        assert_eq!(serving.guard(None).stopped, []);
+    }
+    let works = other.call(call("read", &sent), async |_: Attempt| ok()).await;
+    assert_eq!(works.result.status, Status::Success);
+
+    // Whoever fails again is stopped again, and what the others store of that time does not free it.
+    for serving in [&one, &other] {
+        for _ in 0..3 {
+            serving.call(call("read", &sent), async |_: Attempt| wrong()).await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(!one.guard(None).stopped.is_empty() && !other.guard(None).stopped.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_only_another_process_knows_of_is_reset_too() {
+    let world = World::new();
+    let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
+    let (serving, operators) = (world.engine(strict.clone()).await, world.engine(strict).await);
+    // One failure stops nobody yet, so nothing of it is stored.
+    serving.call(call("read", &json!({})), async |_: Attempt| broken()).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let session = SessionKey::new("s").unwrap();
+    assert_eq!(operators.reset_guard(None, Some(&session), &by()).await.unwrap(), []);
+    world.hear().await;
+    serving.call(call("read", &json!({})), async |_: Attempt| broken()).await;
+    assert_eq!(serving.guard(None).stopped, [], "the second failure is the first after the reset");
+}
+
+#[tokio::test(start_paused = true)]
 async fn trips_are_bounded() {
     let world = World::new();
     let strict = Policy { guard: Profile::Standard.policy(ToolClass::Idempotent).guard, ..policy() };
@@ -444,8 +492,18 @@ async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() 
     engine.steer_breaker(None, &key(), Steer::Open { until: None }, &by()).await;
     pay(&engine).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let tools = engine.tools(None).await;
-    assert_eq!(tools.len(), 1);
+    let unused = Offered {
+        tool: tool("unused"),
+        annotations: Annotations { read_only: Some(true), ..Annotations::default() },
+    };
+    let pay_too = Offered { tool: tool("pay"), annotations: Annotations::default() };
+    let tools = engine.tools(None, [unused, pay_too]).await;
+    assert_eq!(tools.len(), 2, "each once");
+    let unused = serde_json::to_value(&tools[1]).unwrap();
+    assert_eq!(
+        (&unused["tool"]["tool"], &unused["called"], &unused["calls"], unused.get("lastCallAtMs")),
+        (&json!("unused"), &json!(false), &json!(0), None)
+    );
     let seen = &tools[0];
     assert_eq!((seen.calls, seen.failures, seen.refused, seen.counted), (3, 1, 1, Counted::SinceStart));
     assert_eq!(
@@ -456,13 +514,39 @@ async fn tools_are_seen_with_their_numbers_and_found_in_the_history_by_others() 
     assert_eq!(engine.score(None, &tool("unused")), None);
     let written = serde_json::to_value(seen).unwrap();
     assert_eq!(
-        (&written["tool"], &written["class"]),
-        (&json!({ "namespace": "bank", "tool": "pay" }), &json!("idempotent"))
+        (&written["tool"], &written["class"], &written["called"]),
+        (&json!({ "namespace": "bank", "tool": "pay" }), &json!("idempotent"), &json!(true))
     );
-    let later = world.engine(policy()).await.tools(None).await;
+    let later = world.engine(policy()).await.tools(None, []).await;
     let elsewhere = &later[0];
     assert_eq!((elsewhere.calls, elsewhere.failures, elsewhere.refused), (3, 1, 1));
     assert_eq!((elsewhere.counted, elsewhere.breaker), (Counted::InHistory, State::ForcedOpen));
+}
+
+#[tokio::test(start_paused = true)]
+async fn scores_go_on_after_a_restart_where_they_were() {
+    let world = World::new();
+    let engine = world.engine(policy()).await;
+    let slow = async |_: Attempt| {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        ok()
+    };
+    fail(&engine).await;
+    engine.call(call("read", &json!({})), async |_: Attempt| wrong()).await;
+    // What is old weighs less, also after a restart.
+    tokio::time::sleep(Duration::from_secs(5 * 3600)).await;
+    engine.call(call("pay", &json!({ "amount": 1 })), slow).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = engine.score(None, &tool("pay")).unwrap();
+    assert!(before.score.samples == 2 && before.score.success_rate > 0.6, "{before:?}");
+    assert!(before.score.p95.is_some_and(|p95| p95 >= Duration::from_millis(400)), "{before:?}");
+    let model_mistake = engine.score(None, &tool("read"));
+    drop(engine);
+    let again = world.engine(policy()).await;
+    assert_eq!(again.score(None, &tool("pay")), Some(before));
+    assert_eq!(again.score(None, &tool("read")), model_mistake);
+    pay(&again).await;
+    assert_eq!(again.score(None, &tool("pay")).unwrap().score.samples, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -503,7 +587,7 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
     };
     engine.audited(&by(), done).await;
 
-    let entries = engine.audit(&AuditPage::default()).await.unwrap();
+    let entries = engine.audit(&AuditPage::default()).await.unwrap().found;
     let told: Vec<_> = entries.iter().rev().map(|entry| (entry.deed, entry.on.as_str())).collect();
     assert_eq!(
         told,
@@ -529,9 +613,14 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
     // Tenants apart, and page by page.
     let of_none = AuditPage { tenants: Tenants::One(None), limit: 2, ..AuditPage::default() };
     let page = engine.audit(&of_none).await.unwrap();
-    assert_eq!(page.iter().map(|entry| entry.deed).collect::<Vec<_>>(), [Deed::Flushed, Deed::GuardReset]);
-    let next = AuditPage { before: Some(began), ..of_none };
-    assert_eq!(engine.audit(&next).await.unwrap(), []);
+    let deeds = |entries: &[AuditEntry]| entries.iter().map(|entry| entry.deed).collect::<Vec<_>>();
+    assert_eq!(deeds(&page.found), [Deed::Flushed, Deed::GuardReset]);
+    let next = engine.audit(&AuditPage { behind: page.next, limit: 9, ..of_none }).await.unwrap();
+    assert_eq!((deeds(&next.found), next.next), (deeds(&entries[3..]), None));
+    let resets = AuditPage { deed: Some(Deed::BreakerReset), ..AuditPage::default() };
+    assert_eq!(deeds(&engine.audit(&resets).await.unwrap().found), [Deed::BreakerReset]);
+    let nobodys = AuditPage { by: Some("nobody".to_owned()), ..AuditPage::default() };
+    assert_eq!(engine.audit(&nobodys).await.unwrap().found, []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -545,7 +634,7 @@ async fn what_cannot_be_written_to_the_audit_is_done_all_the_same() {
         assert_eq!(state(&engine).await, Some(State::ForcedOpen), "{health:?}");
         engine.steer_breaker(None, &key(), Steer::Reset, &by()).await;
     }
-    let entries = engine.audit(&AuditPage::default()).await.unwrap();
+    let entries = engine.audit(&AuditPage::default()).await.unwrap().found;
     assert!(entries.iter().all(|entry| entry.deed == Deed::BreakerReset), "{entries:?}");
 }
 

@@ -40,18 +40,7 @@ pub(crate) fn envelope(
         }),
         tool_name: tool,
         tool_namespace: server.clone(),
-        target: Target {
-            agent_id: None,
-            session_key: said.session.unwrap_or_else(nobody_knows),
-            actor_id: connection.actor.clone(),
-            workspace_id: None,
-            correlation_id: None,
-            tenant_id: None,
-            turn_id: said.turn,
-            model_id: said.model,
-            domain: None,
-            unknown: Unknown::new(),
-        },
+        target: target(&said, connection),
         payload: Payload {
             version: PayloadVersion::V1_0,
             params: Kept::from_trusted(arguments),
@@ -62,6 +51,22 @@ pub(crate) fn envelope(
         transport: Transport::default(),
         control: Control::default(),
         trace: Trace { traceparent: said.traceparent, ..Trace::default() },
+        unknown: Unknown::new(),
+    }
+}
+
+/// For whom a call is made.
+pub(crate) fn target(said: &Said, connection: &Connection) -> Target {
+    Target {
+        agent_id: None,
+        session_key: said.session.clone().unwrap_or_else(nobody_knows),
+        actor_id: connection.actor.clone(),
+        workspace_id: None,
+        correlation_id: None,
+        tenant_id: connection.tenant.clone(),
+        turn_id: said.turn.clone(),
+        model_id: said.model.clone(),
+        domain: None,
         unknown: Unknown::new(),
     }
 }

@@ -24,6 +24,11 @@ impl Catalog {
         self.0.read().get(name).cloned()
     }
 
+    /// All that are known, with what is said of them.
+    pub(crate) fn tools(&self) -> Vec<(String, Annotations)> {
+        self.0.read().iter().map(|(name, info)| (name.clone(), info.annotations)).collect()
+    }
+
     /// How many tools are known.
     pub(crate) fn len(&self) -> usize {
         self.0.read().len()

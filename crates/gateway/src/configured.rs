@@ -1,11 +1,15 @@
 //! A server that is wanted behind clients.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use steadfast_core::id::Namespace;
+use steadfast_core::id::{Namespace, ToolName, ToolRef};
+use steadfast_core::policy::Annotations;
+use steadfast_executor::Offered;
 
+use crate::catalog::Catalog;
 use crate::look::ServerView;
 use crate::server::{Backend, Handshake, Keeping, Server};
 use crate::servers::Behind;
@@ -23,8 +27,16 @@ pub struct Configured {
     /// Who has it for himself.
     pub sharing: Sharing,
     start: Start,
-    /// What was made of it and is still there.
-    made: Arc<Mutex<Vec<Weak<Server>>>>,
+    made: Arc<Mutex<Made>>,
+}
+
+/// What was made of a server.
+#[derive(Default)]
+struct Made {
+    /// Each, and what it said of its tools. One that is not there any more is taken out with the next one.
+    servers: Vec<(Weak<Server>, Arc<Catalog>)>,
+    /// What the last one had said that is not there any more.
+    last: Option<Arc<Catalog>>,
 }
 
 /// Whether sessions share a server.
@@ -61,19 +73,44 @@ impl Configured {
     pub(crate) fn make(&self, handshake: Handshake) -> (Arc<Server>, Keeping) {
         let (server, keeping) = Server::new(self.name.clone(), (self.start)(), handshake);
         let mut made = self.made.lock();
-        made.retain(|server| server.strong_count() > 0);
-        made.push(Arc::downgrade(&server));
+        let gone = made.servers.extract_if(.., |(server, _)| server.strong_count() == 0);
+        let last = gone.map(|(_, catalog)| catalog).filter(|catalog| catalog.len() > 0).last();
+        made.last = last.or(made.last.take());
+        made.servers.push((Arc::downgrade(&server), server.catalog.clone()));
         (server, keeping)
     }
 
     /// How it stands.
     pub fn look(&self) -> ServerView {
-        let made: Vec<_> = self.made.lock().iter().filter_map(Weak::upgrade).collect();
+        let made: Vec<_> =
+            self.made.lock().servers.iter().filter_map(|(server, _)| server.upgrade()).collect();
         ServerView {
             name: self.name.to_string(),
             shared: self.sharing == Sharing::Shared,
             instances: made.iter().map(|server| server.look()).collect(),
         }
+    }
+
+    /// Its tools, as far as it has listed them to anybody: those that it lists now, or else what it listed last. It is not
+    /// started for this.
+    pub fn tools(&self) -> Vec<Offered> {
+        let known: Vec<Arc<Catalog>> = {
+            let made = self.made.lock();
+            let listed = || made.servers.iter().filter(|(_, catalog)| catalog.len() > 0);
+            let of = |(_, catalog): &(_, Arc<Catalog>)| catalog.clone();
+            let now: Vec<_> = listed().filter(|(server, _)| server.strong_count() > 0).map(of).collect();
+            match now.is_empty() {
+                true => listed().next_back().map(of).or(made.last.clone()).into_iter().collect(),
+                false => now,
+            }
+        };
+        // Where it listed one to several, it is still one.
+        let tools: BTreeMap<String, Annotations> = known.iter().flat_map(|catalog| catalog.tools()).collect();
+        let named = tools.into_iter().filter_map(|(name, annotations)| {
+            let tool = ToolRef { namespace: self.name.clone(), tool: ToolName::new(name).ok()? };
+            Some(Offered { tool, annotations })
+        });
+        named.collect()
     }
 }
 
@@ -87,11 +124,58 @@ impl fmt::Debug for Configured {
 impl Configured {
     /// One that nobody ever reaches.
     pub(crate) fn nowhere(sharing: Sharing) -> Self {
-        let start = || {
+        Self::at("bank", "127.0.0.1:9", sharing)
+    }
+
+    /// One of this name at this address.
+    pub(crate) fn at(name: &str, address: &str, sharing: Sharing) -> Self {
+        let url = format!("http://{address}/mcp");
+        let start = move || {
             let settings = steadfast_mcp::http::back::Settings::default();
-            let server = steadfast_mcp::http::back::Server::new("http://127.0.0.1:9/mcp", settings).unwrap();
+            let server = steadfast_mcp::http::back::Server::new(&url, settings).unwrap();
             Backend::Remote(server, http::HeaderMap::new())
         };
-        Self::new(Namespace::new("bank").unwrap(), sharing, Arc::new(start))
+        Self::new(Namespace::new(name).unwrap(), sharing, Arc::new(start))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_mcp::message::Message;
+
+    use super::*;
+
+    fn listed(server: &Server, tools: &str) {
+        let parse = |text: String| Message::parse(text, usize::MAX).unwrap();
+        let request = parse(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#.to_owned());
+        let answer = parse(format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":{tools}}}}}"#));
+        server.catalog.learn(&request, &answer);
+    }
+
+    fn known(server: &Configured) -> Vec<String> {
+        server.tools().iter().map(|offered| offered.tool.to_string()).collect()
+    }
+
+    #[tokio::test]
+    async fn the_tools_of_a_server_are_known_once_it_listed_them_and_it_is_not_started_for_that() {
+        let start: Start = Arc::new(|| panic!("nobody wants anything of it"));
+        let idle = Configured::new(Namespace::new("bank").unwrap(), Sharing::Shared, start);
+        assert_eq!(known(&idle), [""; 0]);
+
+        let server = Configured::nowhere(Sharing::Shared);
+        let (one, _keeping) = server.make(Handshake::default());
+        let (other, _keeping) = server.clone().make(Handshake::default());
+        assert_eq!(known(&server), [""; 0], "it has not said it yet");
+        listed(&one, r#"[{"name":"pay","annotations":{"readOnlyHint":true}},{"name":"a"}]"#);
+        listed(&other, r#"[{"name":"pay"},{"name":"look"}]"#);
+        assert_eq!(known(&server), ["bank/a", "bank/look", "bank/pay"], "each once");
+        drop(one);
+        assert_eq!(known(&server), ["bank/look", "bank/pay"], "what it lists now");
+        drop(other);
+        assert_eq!(known(&server), ["bank/look", "bank/pay"], "what it listed last");
+        let (again, _keeping) = server.make(Handshake::default());
+        assert_eq!(known(&server), ["bank/look", "bank/pay"], "until it says something else");
+        listed(&again, r#"[{"name":"b"}]"#);
+        assert_eq!(known(&server), ["bank/b"]);
     }
 }

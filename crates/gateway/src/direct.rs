@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use steadfast_core::classify::Fault;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{ActorId, Namespace, TenantId};
-use steadfast_executor::{Answer, Attempt, Tool, ToolInfo};
+use steadfast_executor::{Answer, Attempt, Offered, Tool, ToolInfo};
 use steadfast_mcp::http::LEGACY;
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw::{self, RawJson};
@@ -81,6 +81,11 @@ impl Direct {
         Arc::new(Self { servers, lines: Mutex::default() })
     }
 
+    /// Whether there is a server of this name.
+    pub fn has(&self, server: &Namespace) -> bool {
+        self.servers.contains_key(server)
+    }
+
     /// The tool that a call wants, and what its server says of it. None if there is no such server, or if it is known not
     /// to have such a tool.
     pub async fn find(&self, envelope: &CallEnvelope) -> Option<(DirectTool, Option<Arc<ToolInfo>>)> {
@@ -101,6 +106,11 @@ impl Direct {
             // One that is not there has its call all the same: how often it is tried and what is said then is for the engine.
             info => Some((DirectTool(Some(Arc::new(line))), info)),
         }
+    }
+
+    /// All tools of these servers that are known so far.
+    pub fn tools(&self) -> Vec<Offered> {
+        self.servers.values().flat_map(Configured::tools).collect()
     }
 
     /// Ends servers that are not used any more, until it is dropped.
@@ -239,6 +249,8 @@ impl Line {
                 return Err(gone(&answer.error_text().unwrap_or_default()));
             }
             self.server.catalog.learn(&request, &answer);
+            // By this it is known whether a server that was started again still has the same.
+            self.server.handshake.answered(&request, &answer);
             match answer.result().and_then(|result| raw::get(result, "nextCursor")) {
                 Some(next) if next.starts_with('"') => cursor = Some(json(next)),
                 Some(_) | None => break,
@@ -347,14 +359,20 @@ impl Owner for Hearing {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
+    use steadfast_core::code::Code;
+    use steadfast_core::envelope::IdempotencyKey;
     use steadfast_core::id::ToolName;
+    use steadfast_core::policy::{Profile, ToolClass};
+    use steadfast_executor::{Engine, RuntimeClock};
 
     use super::*;
     use crate::call::envelope_of;
     use crate::who::Connection;
 
     fn call_of(actor: &str) -> CallEnvelope {
-        let connection = Connection { actor: ActorId::new(actor).unwrap(), session: None };
+        let connection = Connection { actor: ActorId::new(actor).unwrap(), tenant: None, session: None };
         envelope_of(&Namespace::new("bank").unwrap(), ToolName::new("pay").unwrap(), &connection)
     }
 
@@ -381,5 +399,113 @@ mod tests {
         assert_eq!(began.elapsed(), Duration::ZERO);
         let elsewhere = CallEnvelope { tool_namespace: Namespace::new("mail").unwrap(), ..call_of("ann") };
         assert!(direct.find(&elsewhere).await.is_none(), "there is no such server");
+    }
+
+    /// A server that takes connections and never says a word.
+    fn silent() -> (Arc<Direct>, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        (Direct::new([Configured::at("bank", &address, Sharing::Shared)]), listener)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_says_nothing_is_waited_for_once_in_a_while() {
+        let (direct, _listener) = silent();
+        let waited = async || {
+            let began = Instant::now();
+            assert!(direct.find(&call_of("ann")).await.is_some());
+            began.elapsed()
+        };
+        assert!(waited().await > Duration::ZERO);
+        assert_eq!(waited().await, Duration::ZERO);
+        tokio::time::advance(LATELY).await;
+        assert!(waited().await > Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_withdrawn_before_its_server_was_ready_is_not_waited_for() {
+        let (direct, _listener) = silent();
+        // It must not be ended on our side once it may have been sent: only the server can say that it was not.
+        let policy = Profile::Standard.policy(ToolClass::Mutating);
+        let engine = Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy));
+        let engine = engine.start().await;
+        let mut call = call_of("ann");
+        call.payload.idempotency_key = IdempotencyKey::new("k").ok();
+        let (tool, _) = direct.find(&call).await.unwrap();
+        let calling = engine.call(call, tool);
+        let canceller = calling.canceller();
+        let calling = tokio::spawn(calling);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(engine.open_calls(), 1);
+        let began = Instant::now();
+        canceller.cancel();
+        let called = calling.await.unwrap();
+        assert_eq!(called.result.error.map(|error| error.code), Some(Code::Cancelled));
+        while engine.open_calls() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_used_its_server_last_keeps_it_longest() {
+        let direct = Direct::new([Configured::nowhere(Sharing::PerSession { most: 2 })]);
+        let find = async |actor: &str| direct.find(&call_of(actor)).await.unwrap().0;
+        let anns = find("ann").await;
+        for actor in ["bob", "ann"] {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            drop(find(actor).await);
+        }
+        drop(anns);
+        assert!(find("eve").await.0.is_some());
+        let mut kept: Vec<_> =
+            direct.lines.lock().keys().map(|(_, whose)| whose.actor.as_str().to_owned()).collect();
+        kept.sort();
+        assert_eq!(kept, ["ann", "eve"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn servers_and_tenants_are_apart_and_nobody_has_more_than_there_are() {
+        let sharing = Sharing::PerSession { most: 1 };
+        let both = ["bank", "mail"].map(|name| Configured::at(name, "127.0.0.1:9", sharing));
+        let direct = Direct::new(both);
+        let of_mail = CallEnvelope { tool_namespace: Namespace::new("mail").unwrap(), ..call_of("ann") };
+        let anns = direct.find(&call_of("ann")).await.unwrap().0;
+        assert!(anns.0.is_some());
+        assert!(direct.find(&of_mail).await.unwrap().0.0.is_some(), "each has its own limit");
+        let mut of_tenant = call_of("ann");
+        of_tenant.target.tenant_id = Some(TenantId::new("acme").unwrap());
+        assert!(direct.find(&of_tenant).await.unwrap().0.0.is_none(), "hers is not that of a namesake");
+
+        let shared = Direct::new([Configured::nowhere(Sharing::Shared)]);
+        let mut used = Vec::new();
+        for number in 0..=MOST_CALLERS {
+            used.push(shared.find(&call_of(&format!("caller-{number}"))).await.unwrap().0.0.is_some_and(
+                |line| {
+                    // It is in use for as long as the test lasts.
+                    std::mem::forget(line);
+                    true
+                },
+            ));
+        }
+        assert_eq!(used.iter().filter(|used| **used).count(), MOST_CALLERS);
+        assert_eq!(used.last(), Some(&false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_nobody_used_for_a_while_is_ended_and_one_in_use_is_not() {
+        let direct = Direct::new([Configured::nowhere(Sharing::Shared)]);
+        let tidying = tokio::spawn(direct.clone().tidy());
+        let anns = direct.find(&call_of("ann")).await.unwrap().0;
+        drop(direct.find(&call_of("bob")).await);
+        let kept = || direct.lines.lock().len();
+        tokio::time::sleep(UNUSED - Duration::from_secs(1)).await;
+        assert_eq!(kept(), 2);
+        tokio::time::sleep(LOOK + LOOK).await;
+        assert_eq!(kept(), 1);
+        drop(anns);
+        tokio::time::sleep(UNUSED + LOOK).await;
+        assert_eq!(kept(), 0);
+        tidying.abort();
     }
 }

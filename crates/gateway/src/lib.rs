@@ -26,7 +26,8 @@
 //! | `listen` | clients over HTTP and their sessions |
 //! | `wrap` | a client on a line |
 //! | `memory` | sessions that outlive us |
-//! | `reliability` | the two tools of our own |
+//! | `reliability` | two tools of our own: how the others stand |
+//! | `turn` | another one, which runs several calls at once |
 //! | `pieces` | JSON that is made of pieces |
 //! | `local` | who started us, and what a server is called that nobody gave a name |
 
@@ -52,6 +53,7 @@ mod server;
 mod servers;
 mod session;
 mod shared;
+mod turn;
 mod who;
 mod wrap;
 
@@ -61,7 +63,7 @@ pub use listen::{Door, Listener};
 pub use local::{namespace_of, namespace_of_url};
 pub use look::{EndView, InstanceState, InstanceView, ServerView, SessionView};
 pub use pool::Pool;
-pub use reliability::Caller;
+pub use reliability::{Caller, OwnTools};
 pub use server::Backend;
 pub use who::{Connection, Said, UnusableKey};
 pub use wrap::{Wrapped, wrap};

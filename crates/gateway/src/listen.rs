@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 use steadfast_core::id::{ActorId, Digest, SessionKey};
 use steadfast_executor::Engine;
 use steadfast_mcp::http::front::{
-    self, Caller, Front, Listening, Principal, Refusal, Resumed, SessionId, StreamLimits, Tokens,
+    self, Caller, Front, Holder, Listening, NotAdmitted, Principal, Refusal, Resumed, SessionId,
+    StreamLimits, Tokens,
 };
 use steadfast_mcp::http::{Era, MODERN};
 use steadfast_mcp::message::Message;
@@ -28,7 +29,7 @@ use crate::configured::{Configured, Sharing};
 use crate::look::SessionView;
 use crate::memory::{Agreements, Memory};
 use crate::pool::{Pool, Sharers};
-use crate::reliability;
+use crate::reliability::OwnTools;
 use crate::server::Handshake;
 use crate::session::{Incoming, Returned, Session};
 use crate::who::Connection;
@@ -44,13 +45,13 @@ pub struct Door {
     pub name: Arc<str>,
     /// The servers behind it.
     pub servers: Vec<Configured>,
-    /// As whom its clients may use the tools of our own, if they are offered.
-    pub own_tools: Option<reliability::Caller>,
+    /// The tools of our own that its clients see.
+    pub own_tools: OwnTools,
     /// The servers that sessions share, also those of other doors.
     pub pool: Arc<Pool>,
     /// Who may come in.
     pub tokens: Tokens,
-    /// Who asks without a token, where that is allowed.
+    /// Who asks without a token, as long as no client has one. Nobody, where others than those of this machine can ask.
     pub local: Option<ActorId>,
 }
 
@@ -98,7 +99,7 @@ const LOOK: Duration = Duration::from_secs(60);
 const LATER: Duration = Duration::from_secs(5);
 
 impl Listener {
-    /// Takes clients. Without tokens everybody who can reach us is the local one.
+    /// Takes clients. As long as none has a token, everybody who can reach us is the local one, where there is one.
     pub fn new(door: Door) -> Arc<Self> {
         let (sessions, sessionless) = (Mutex::default(), Mutex::default());
         let ended = AtomicU64::new(0);
@@ -109,7 +110,19 @@ impl Listener {
     pub fn look(&self) -> Vec<SessionView> {
         let mut attached: Vec<_> = self.sessions.lock().values().cloned().collect();
         attached.extend(self.sessionless.lock().values().cloned());
-        attached.iter().map(|one| one.look(&self.door.name)).collect()
+        attached.iter().map(|one| one.look(&self.door)).collect()
+    }
+
+    /// Ends the sessions of these, whose tokens do not count any more. What they agreed on stays in the store: whoever of them
+    /// is let in again goes on there.
+    pub fn turn_out(&self, is_out: impl Fn(&Principal) -> bool) {
+        let is_out = |one: &Attached| is_out(&one.principal);
+        let mut gone: Vec<_> =
+            self.sessions.lock().extract_if(|_, one| is_out(one)).map(|(_, one)| one).collect();
+        gone.extend(self.sessionless.lock().extract_if(|_, one| is_out(one)).map(|(_, one)| one));
+        for one in gone {
+            drop(one.end());
+        }
     }
 
     /// Ends sessions that are not used any more, until it is dropped.
@@ -169,7 +182,8 @@ impl Listener {
         // Who knows the name of a session can speak in it, so it is not written down.
         let key = streams.as_ref().map(|streams| Digest::of(streams.id().as_str().as_bytes()).fingerprint());
         let session = key.and_then(|key| SessionKey::new(format!("mcp:{key}")).ok());
-        let connection = Connection { actor: self.actor(&principal), session };
+        let Principal { actor, tenant } = principal.clone();
+        let connection = Connection { actor, tenant, session };
         let sharers = first.introduction().map(|said| Sharers { principal: principal.clone(), said });
         let behind = self.door.servers.iter().map(|server| match (server.sharing, &sharers) {
             (Sharing::Shared, Some(sharers)) => (self.door.pool.get(server, sharers), None),
@@ -256,13 +270,6 @@ impl Listener {
         most.min().unwrap_or(MOST_SESSIONS)
     }
 
-    fn actor(&self, principal: &Principal) -> ActorId {
-        match &self.door.local {
-            Some(local) if principal.as_str() == LOCAL => local.clone(),
-            Some(_) | None => token_actor(principal),
-        }
-    }
-
     /// The client that this message is of; in the older era `initialize` makes it one.
     fn client_of(&self, incoming: &front::Incoming) -> Result<Arc<Attached>, Refusal> {
         let id = incoming.message.id();
@@ -297,9 +304,6 @@ impl Listener {
         }
     }
 }
-
-/// As whom those are admitted who need no token.
-const LOCAL: &str = "local";
 
 /// How a client begins.
 enum First {
@@ -341,10 +345,15 @@ fn introduction(initialize: &Message) -> Digest {
 }
 
 impl Front for Listener {
-    fn admit(&self, bearer: Option<&[u8]>) -> Option<Principal> {
-        match &self.door.local {
-            Some(_) => Some(Principal::new(LOCAL)),
-            None => self.door.tokens.principal(bearer?).cloned(),
+    fn admit(&self, bearer: Option<&[u8]>) -> Result<Principal, NotAdmitted> {
+        let Door { tokens, local, .. } = &self.door;
+        match bearer.and_then(|bearer| tokens.holder(bearer)) {
+            Some(Holder::Client(principal)) => Ok(principal),
+            Some(Holder::Viewer(_)) => Err(NotAdmitted::VIEWER),
+            None => match local {
+                Some(local) if !tokens.have_clients() => Ok(Principal::new(local.clone())),
+                Some(_) | None => Err(NotAdmitted::TOKEN),
+            },
         }
     }
 
@@ -375,8 +384,8 @@ impl Front for Listener {
         let id = responder.as_ref().map(|responder| responder.id().clone());
         let reply = responder.map(|responder| Reply::Http(responder, era));
         // Those without a session share one, and are still each somebody.
-        let from =
-            (era == Era::Modern).then(|| Connection { actor: self.actor(&caller.principal), session: None });
+        let Principal { actor, tenant } = caller.principal;
+        let from = (era == Era::Modern).then_some(Connection { actor, tenant, session: None });
         let taken = client.inbox.try_send(Incoming { message, reply, headers: caller.headers, from });
         taken.map_err(|untaken| match untaken {
             TrySendError::Full(_) => Refusal::overloaded(id.as_ref(), LATER),
@@ -402,12 +411,14 @@ impl Front for Listener {
 }
 
 impl Attached {
-    fn look(&self, door: &str) -> SessionView {
+    fn look(&self, door: &Door) -> SessionView {
         let connection = self.session.connection();
         SessionView {
             session: connection.session.as_ref().map(ToString::to_string),
-            door: door.to_owned(),
+            door: door.name.to_string(),
+            servers: door.servers.iter().map(|server| server.name.to_string()).collect(),
             actor: connection.actor.to_string(),
+            tenant: connection.tenant.as_ref().map(ToString::to_string),
             silent_ms: steadfast_core::millis(self.heard.lock().elapsed()),
             listens: self.streams.as_ref().is_some_and(|streams| streams.is_listening()),
             waiting: self.session.waiting(),
@@ -442,15 +453,6 @@ impl Attached {
     }
 }
 
-/// Who has this token. Names are given by the operator; a digest is always a name.
-#[expect(clippy::expect_used, reason = "hex digits and a word")]
-fn token_actor(principal: &Principal) -> ActorId {
-    let name = principal.as_str();
-    ActorId::new(format!("token:{name}"))
-        .or_else(|_| ActorId::new(format!("token:{}", Digest::of(name.as_bytes()).fingerprint())))
-        .expect("it is short and printable")
-}
-
 /// A name that nobody can guess.
 #[expect(
     clippy::expect_used,
@@ -467,6 +469,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use http::HeaderMap;
+    use steadfast_core::id::TenantId;
     use steadfast_mcp::delivery::Link;
     use steadfast_store::MemoryStore;
 
@@ -480,15 +483,19 @@ mod tests {
             store: Arc::new(MemoryStore::default()),
             name: "door".into(),
             servers: vec![Configured::nowhere(Sharing::PerSession { most: MOST })],
-            own_tools: None,
+            own_tools: OwnTools::default(),
             pool: Arc::default(),
             tokens: Tokens::default(),
-            local: Some(ActorId::new("me").unwrap()),
+            local: Some(me()),
         })
     }
 
+    fn me() -> ActorId {
+        ActorId::new("me").unwrap()
+    }
+
     fn principal() -> Principal {
-        Principal::new(LOCAL)
+        Principal::new(me())
     }
 
     /// A client introduces itself: the name of its session, if it has a place.
@@ -539,6 +546,51 @@ mod tests {
         assert_eq!(comes(&listener), None);
         drop(busy);
         assert!(comes(&listener).is_some());
+    }
+
+    fn named(name: &str) -> ActorId {
+        ActorId::new(name).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sf_7_nobody_comes_in_without_a_token_as_soon_as_a_client_has_one() {
+        let listener = listener().await;
+        let tokens = &listener.door.tokens;
+        tokens.add("view", Holder::Viewer(named("grafana")));
+        assert_eq!(listener.admit(None), Ok(principal()));
+        assert_eq!(listener.admit(Some(b"anything")), Ok(principal()));
+        assert_eq!(listener.admit(Some(b"view")), Err(NotAdmitted::VIEWER));
+        let ann = Principal { actor: named("ann"), tenant: TenantId::new("acme").ok() };
+        tokens.add("call", Holder::Client(ann.clone()));
+        assert_eq!(listener.admit(Some(b"call")), Ok(ann));
+        for bearer in [None, Some(&b"anything"[..])] {
+            assert_eq!(listener.admit(bearer), Err(NotAdmitted::TOKEN));
+        }
+        let reached = Listener::new(Door { tokens: Tokens::default(), local: None, ..listener.door.clone() });
+        assert_eq!(reached.admit(None), Err(NotAdmitted::TOKEN), "others can reach it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sf_7_a_session_is_not_that_of_somebody_of_the_same_name_elsewhere() {
+        let listener = listener().await;
+        let id = comes(&listener).unwrap();
+        listener.memory(&id, &principal()).keep(Agreements::new()).await;
+        let namesake = Principal { tenant: TenantId::new("acme").ok(), ..principal() };
+        assert!(listener.memory(&id, &namesake).find().await.is_none());
+        assert!(listener.session(&id, &namesake).await.is_none());
+        assert!(listener.session(&id, &principal()).await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sf_7_who_is_turned_out_goes_on_if_they_are_let_in_again() {
+        let listener = listener().await;
+        let id = comes(&listener).unwrap();
+        listener.memory(&id, &principal()).keep(Agreements::new()).await;
+        listener.turn_out(|one| *one != principal());
+        assert!(listener.sessions.lock().contains_key(&id), "nobody else was meant");
+        listener.turn_out(|one| *one == principal());
+        assert!(listener.sessions.lock().is_empty());
+        assert!(listener.session(&id, &principal()).await.is_some());
     }
 
     #[tokio::test(start_paused = true)]

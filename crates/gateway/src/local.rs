@@ -16,7 +16,7 @@ impl Connection {
     pub fn of_parent() -> Self {
         let named = env::var("CLAUDE_CODE_SESSION_ID").ok().map(|id| format!("claude-code:{id}"));
         let session = named.or_else(parent).and_then(|text| SessionKey::new(text).ok());
-        Self { actor: user(), session }
+        Self { actor: user(), tenant: None, session }
     }
 }
 

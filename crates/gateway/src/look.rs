@@ -77,8 +77,13 @@ pub struct SessionView {
     /// What the conversation is called in records and in the log. In the era without sessions there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// On whose behalf it calls, where its token says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// Which door it came in by.
     pub door: String,
+    /// The servers behind that door.
+    pub servers: Vec<String>,
     /// Who it is.
     pub actor: String,
     /// How long nothing was heard of it.

@@ -192,6 +192,7 @@ mod tests {
         match answer_of(response) {
             Ok(output) => called(Some(output), None),
             Err(NotDone::InputRequired(output)) => called(Some(output), None),
+            Err(NotDone::NotRun(fault)) => panic!("a server that answered has begun: {fault:?}"),
             Err(NotDone::Failed(fault)) => {
                 called(fault.output, Some(ErrorBody::for_now(Code::ToolError, fault.fault.message)))
             }

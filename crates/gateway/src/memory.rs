@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use steadfast_core::id::Digest;
+use steadfast_core::id::{Digest, TenantId};
 use steadfast_core::{Timestamp, millis};
 use steadfast_mcp::http::front::{Principal, SessionId};
 use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, Store, Written as Outcome};
@@ -39,6 +39,8 @@ struct Kept {
     format: u32,
     door: String,
     principal: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
     told: Agreements,
 }
 
@@ -61,7 +63,8 @@ impl Memory {
         let kept = Kept {
             format: FORMAT,
             door: self.door.as_ref().to_owned(),
-            principal: self.principal.as_str().to_owned(),
+            principal: self.principal.actor.to_string(),
+            tenant: self.principal.tenant.as_ref().map(ToString::to_string),
             told,
         };
         let Ok(body) = serde_json::to_string(&kept) else { return };
@@ -85,8 +88,10 @@ impl Memory {
     pub(crate) async fn find(&self) -> Option<Agreements> {
         let document = self.store.read(&self.name).await.ok()??;
         let kept: Kept = serde_json::from_str(&document.body).ok()?;
-        let is_ours =
-            kept.format == FORMAT && kept.door == *self.door && kept.principal == self.principal.as_str();
+        let Principal { actor, tenant } = &self.principal;
+        let is_theirs = kept.principal == actor.as_str()
+            && kept.tenant.as_deref() == tenant.as_ref().map(TenantId::as_str);
+        let is_ours = kept.format == FORMAT && kept.door == *self.door && is_theirs;
         is_ours.then_some(kept.told)
     }
 

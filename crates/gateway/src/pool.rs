@@ -1,4 +1,5 @@
-//! Servers that sessions share: one for all that said the same of themselves, never across clients with other tokens.
+//! Servers that sessions share: one for all that said the same of themselves, never across clients with other
+//! names or of other tenants.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -63,6 +64,8 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    use steadfast_core::id::ActorId;
+
     use super::*;
     use crate::configured::Sharing;
 
@@ -70,7 +73,8 @@ mod tests {
     async fn a_server_that_somebody_has_just_got_is_not_ended_for_want_of_use() {
         let pool = Pool::default();
         let configured = Configured::nowhere(Sharing::Shared);
-        let sharers = Sharers { principal: Principal::new("me"), said: Digest::of(b"") };
+        let sharers =
+            Sharers { principal: Principal::new(ActorId::new("me").unwrap()), said: Digest::of(b"") };
         let got = || pool.get(&configured, &sharers).shared.unwrap();
         let first = got();
         tokio::time::advance(UNUSED).await;

@@ -7,9 +7,12 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use steadfast_core::id::TenantId;
 use steadfast_core::trust::{HistoryEntry, Target, ToolReliabilityState};
 use steadfast_executor::{By, Engine, Surface, is_named};
 use steadfast_mcp::raw::{self, RawJson};
+
+use crate::turn;
 
 /// What the tools are called.
 pub(crate) const STATUS: &str = "reliability_status";
@@ -24,8 +27,25 @@ pub enum Caller {
     Client,
 }
 
+/// Which tools of our own clients see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnTools {
+    /// How the others stand, and the way to forgive one; as whom clients use them.
+    pub reliability: Option<Caller>,
+    /// Several calls at once.
+    pub turns: bool,
+}
+
+impl OwnTools {
+    /// The tools as `tools/list` shows them.
+    pub(crate) fn definitions(self) -> Vec<&'static str> {
+        let reliability = self.reliability.map_or(&[][..], |_| definitions());
+        reliability.iter().copied().chain(self.turns.then_some(turn::DEFINITION)).collect()
+    }
+}
+
 /// The tools as `tools/list` shows them.
-pub(crate) fn definitions() -> &'static [&'static str] {
+fn definitions() -> &'static [&'static str] {
     &[
         r#"{"name":"reliability_status","title":"Reliability of tools","description":"Says which tools have lost trust, why, and what ends it. Without tool_name: all of them.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"One tool, as tool or server/tool"},"include_history":{"type":"boolean","description":"Also the last failures","default":false}}},"annotations":{"readOnlyHint":true,"openWorldHint":false}}"#,
         r#"{"name":"reliability_reset","title":"Forgive a tool","description":"Forgets what counts against a tool, so that it runs unasked again. Needs an operator.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"The tool, as tool or server/tool"}},"required":["tool_name"]},"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}"#,
@@ -37,15 +57,22 @@ pub(crate) fn is_ours(name: &str) -> bool {
     matches!(name, STATUS | RESET)
 }
 
-/// The result of a call of one of ours, as `tools/call` gives it. `arguments` is a JSON object.
-pub(crate) async fn call(engine: &Engine, name: &str, arguments: &str, caller: Caller) -> RawJson {
+/// The result of a call of one of ours, as `tools/call` gives it: about the tools of this tenant, as it sees them.
+/// `arguments` is a JSON object.
+pub(crate) async fn call(
+    engine: &Engine,
+    tenant: Option<&TenantId>,
+    name: &str,
+    arguments: &str,
+    caller: Caller,
+) -> RawJson {
     let tool = raw::get(arguments, "tool_name").and_then(raw::string).map(|name| name.into_owned());
     let done = match (name, tool) {
         (STATUS, tool) => {
             let history = raw::get(arguments, "include_history") == Some("true");
-            Ok(status(engine, tool.as_deref(), history))
+            Ok(status(engine, tenant, tool.as_deref(), history))
         }
-        (RESET, Some(tool)) => reset(engine, &tool, caller).await,
+        (RESET, Some(tool)) => reset(engine, tenant, &tool, caller).await,
         (RESET, None) => Err("say which tool: {\"tool_name\": \"server/tool\"}".to_owned()),
         (other, _) => Err(format!("there is no tool {other} here")),
     };
@@ -63,9 +90,9 @@ pub(crate) async fn call(engine: &Engine, name: &str, arguments: &str, caller: C
 /// What a person reads, and the same for programs.
 type Told = (String, Value);
 
-fn status(engine: &Engine, tool: Option<&str>, with_history: bool) -> Told {
+fn status(engine: &Engine, tenant: Option<&TenantId>, tool: Option<&str>, with_history: bool) -> Told {
     let is_meant = |stored: &ToolReliabilityState| tool.is_none_or(|name| is_about(stored, name));
-    let stand: Vec<_> = engine.trust(None).into_iter().filter(is_meant).collect();
+    let stand: Vec<_> = engine.trust(tenant).into_iter().filter(is_meant).collect();
     let mut lines: Vec<_> = stand.iter().map(line).collect();
     if lines.is_empty() {
         lines.push(match tool {
@@ -75,7 +102,7 @@ fn status(engine: &Engine, tool: Option<&str>, with_history: bool) -> Told {
     }
     let mut history = None;
     if with_history {
-        let failures = engine.failures(None, None, MOST_FAILURES);
+        let failures = engine.failures(tenant, None, MOST_FAILURES);
         let failures: Vec<_> = failures
             .into_iter()
             .filter(|entry| tool.is_none_or(|name| is_named(&entry.plugin_name, &entry.tool_name, name)))
@@ -90,20 +117,25 @@ fn status(engine: &Engine, tool: Option<&str>, with_history: bool) -> Told {
     (lines.join("\n"), facts)
 }
 
-async fn reset(engine: &Engine, name: &str, caller: Caller) -> Result<Told, String> {
+async fn reset(
+    engine: &Engine,
+    tenant: Option<&TenantId>,
+    name: &str,
+    caller: Caller,
+) -> Result<Told, String> {
     if caller != Caller::Operator {
         return Err(format!(
             "only an operator can forgive a tool; ask the person who runs this to call `steadfast reset {name}`"
         ));
     }
-    let known = engine.tools_with_a_past(None, name);
+    let known = engine.tools_with_a_past(tenant, name);
     if known.is_empty() {
         return Err(format!("nothing counts against {name}; call {STATUS} to see what does"));
     }
     let by = By::new("operator", Surface::Mcp);
     let mut changes = Vec::new();
     for tool in &known {
-        let changed = engine.reset_trust(None, Target::Tool(tool), &by).await;
+        let changed = engine.reset_trust(tenant, Target::Tool(tool), &by).await;
         changes.extend(changed.map_err(|error| format!("{tool} could not be reset: {error}"))?);
     }
     let reset: Vec<_> = known.iter().map(ToString::to_string).collect();
@@ -179,7 +211,7 @@ mod tests {
 
     async fn said(engine: &Engine, name: &str, arguments: &str, caller: Caller) -> (String, bool, Value) {
         let result: Value =
-            serde_json::from_str(call(engine, name, arguments, caller).await.as_str()).unwrap();
+            serde_json::from_str(call(engine, None, name, arguments, caller).await.as_str()).unwrap();
         let text = result["content"][0]["text"].as_str().unwrap().to_owned();
         (text, result["isError"] == true, result["structuredContent"].clone())
     }

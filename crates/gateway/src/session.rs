@@ -18,9 +18,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use http::HeaderMap;
 use parking_lot::Mutex;
+use steadfast_core::approval::Channel;
 use steadfast_core::call::{KeysOf, Waits};
-use steadfast_core::id::{Namespace, ToolName};
-use steadfast_executor::{CallOptions, Called, Canceller, Engine};
+use steadfast_core::id::{Namespace, TenantId, ToolName};
+use steadfast_executor::{CallOptions, Called, Canceller, Engine, TurnOptions};
 use steadfast_mcp::delivery::{Arrived, Delivery, GRACE};
 use steadfast_mcp::http::{Era, param};
 use steadfast_mcp::message::{Id, Kind, Message, code};
@@ -34,16 +35,17 @@ use self::missed::Missed;
 pub(crate) use self::missed::Returned;
 use self::wishes::Wishes;
 use crate::approval::{self, Conversation, Elicitation, Questions};
-use crate::call::{Upstream, envelope, named_so_far, next_request};
+use crate::call::{Upstream, envelope, named_so_far, next_request, target};
 use crate::client::{Client, Reply, Voice};
 use crate::made;
 use crate::memory::Memory;
 use crate::news::News;
 use crate::outbox::{Put, Word};
 use crate::pieces::json;
-use crate::reliability;
+use crate::reliability::{self, OwnTools};
 use crate::server::{FromServer, Keeping, Life, Owner, cancel};
 use crate::servers::{Behind, Route, Servers};
+use crate::turn::{self, Patience};
 use crate::who::{Connection, Said};
 
 /// A client and its servers.
@@ -52,8 +54,8 @@ pub(crate) struct Session {
     servers: Servers,
     client: Client,
     connection: Connection,
-    /// As whom the client may use the tools of our own, if they are offered.
-    own_tools: Option<reliability::Caller>,
+    /// The tools of our own that the client sees.
+    own_tools: OwnTools,
     /// Where it is kept what the client agreed on with the server, if it is to outlive us.
     memory: Option<Memory>,
     /// What the client waits for, by numbers of our own: clients that share a session have ids of their own.
@@ -140,7 +142,7 @@ impl Session {
         servers: Vec<Behind>,
         client: Client,
         connection: Connection,
-        own_tools: Option<reliability::Caller>,
+        own_tools: OwnTools,
         memory: Option<Memory>,
     ) -> Arc<Self> {
         let session = Arc::new(Self {
@@ -436,8 +438,11 @@ impl Session {
             }
         };
         let called = request.name().unwrap_or_default().into_owned();
-        if let Some(caller) = self.own_tools.filter(|_| reliability::is_ours(&called)) {
-            return self.call_own(id, &called, &request, caller, reply);
+        if let Some(caller) = self.own_tools.reliability.filter(|_| reliability::is_ours(&called)) {
+            return self.call_own(id, &called, &request, caller, from.tenant.clone(), reply);
+        }
+        if self.own_tools.turns && called == turn::RUN_TURN {
+            return self.run_turn(id, &request, reply, said, from);
         }
         let (at, plain) = match self.servers.named(&called) {
             Some((at, plain)) => (Some(at), plain),
@@ -484,6 +489,7 @@ impl Session {
             },
             continuation: said.continuation,
             trace: said.trace.clone(),
+            ..CallOptions::default()
         };
         let namespace = server.as_ref().map_or_else(nobody, |server| server.name.clone());
         // Only a client with streams can come back for an answer that it did not get.
@@ -539,14 +545,80 @@ impl Session {
         name: &str,
         request: &Message,
         caller: reliability::Caller,
+        tenant: Option<TenantId>,
         reply: Reply,
     ) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
         let (name, era) = (name.to_owned(), Era::of_request(request));
         self.spawn(|session| async move {
-            let result = reliability::call(&session.engine, &name, &arguments, caller).await;
+            let result = reliability::call(&session.engine, tenant.as_ref(), &name, &arguments, caller).await;
             reply.answer(&Message::result_response(&id, &made::of_era(result, era))).await;
         });
+    }
+
+    /// A call of the tool of our own that makes several.
+    fn run_turn(self: &Arc<Self>, id: Id, request: &Message, reply: Reply, said: Said, from: &Connection) {
+        let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
+        let era = Era::of_request(request);
+        let voice = reply.voice();
+        let news = News::of(request, &voice).filter(|news| news.tells_progress());
+        let patience = if news.is_some() { Patience::Long } else { Patience::Short };
+        let plan = match turn::plan(&arguments, &self.servers, patience) {
+            Ok(plan) => Arc::new(plan),
+            Err(errors) => {
+                let answer = Message::result_response(&id, &made::of_era(turn::mistakes(&errors), era));
+                self.tasks.spawn(async move { _ = reply.answer(&answer).await });
+                return;
+            }
+        };
+        let options = TurnOptions {
+            target: target(&said, from),
+            traceparent: said.traceparent,
+            channel: Channel::Headless,
+            asker: None,
+            keys_of: KeysOf::Actor,
+            withdrawn: CancellationToken::new(),
+        };
+        let withdrawn = Arc::new(Notify::new());
+        let number = self.begin(&id, None, voice.clone(), What::Other(withdrawn.clone()));
+        self.spawn(|session| async move {
+            let stop = options.withdrawn.clone();
+            let mut turning =
+                Box::pin(session.engine.turn(plan, Arc::new(turn::Tools(session.clone())), options));
+            let keeping = async {
+                match &news {
+                    Some(news) => news.keep_alive().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let turned = tokio::select! {
+                biased;
+                turned = &mut turning => turned,
+                never = keeping => match never {},
+                () = withdrawn.notified() => {
+                    stop.cancel();
+                    turning.await
+                }
+                () = voice.withdrawn() => {
+                    stop.cancel();
+                    turning.await
+                }
+                // Nothing runs unattended: what runs comes to its end, nothing else begins.
+                () = session.is_left() => {
+                    session.end(number);
+                    return;
+                }
+            };
+            if session.end(number) {
+                let answer = Message::result_response(&id, &made::of_era(turn::answer(&turned), era));
+                reply.answer(&answer).await;
+            }
+        });
+    }
+
+    /// The servers behind it.
+    pub(crate) fn servers(&self) -> &Servers {
+        &self.servers
     }
 
     fn refuse(&self, id: &Id, code: i64, why: &str, reply: Reply) {

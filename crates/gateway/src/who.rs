@@ -9,7 +9,7 @@ use std::fmt;
 use http::HeaderValue;
 use steadfast_core::call::{CallId, EqualCalls};
 use steadfast_core::envelope::IdempotencyKey;
-use steadfast_core::id::{ActorId, Digest, InvalidId, ModelId, SessionKey, ToolCallId, TurnId};
+use steadfast_core::id::{ActorId, Digest, InvalidId, ModelId, SessionKey, TenantId, ToolCallId, TurnId};
 use steadfast_core::json::{Document, Limits};
 use steadfast_core::key::continuation_digest;
 use steadfast_mcp::message::Message;
@@ -20,6 +20,8 @@ use steadfast_mcp::raw;
 pub struct Connection {
     /// Who is at the other end.
     pub actor: ActorId,
+    /// On whose behalf, where its token says so.
+    pub tenant: Option<TenantId>,
     /// The conversation, where the connection itself is one or the environment names it.
     pub session: Option<SessionKey>,
 }
@@ -183,7 +185,7 @@ mod tests {
 
     fn connection() -> Connection {
         let session = Some(SessionKey::new("of the connection").unwrap());
-        Connection { actor: ActorId::new("somebody").unwrap(), session }
+        Connection { actor: ActorId::new("somebody").unwrap(), tenant: None, session }
     }
 
     fn said(params: &str) -> Said {

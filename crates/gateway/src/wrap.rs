@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Reply};
 use crate::configured::Configured;
-use crate::reliability::Caller;
+use crate::reliability::OwnTools;
 use crate::server::Handshake;
 use crate::session::{Incoming, Session};
 use crate::who::Connection;
@@ -29,7 +29,7 @@ pub struct Wrapped<R, W> {
     /// The servers.
     pub servers: Vec<Configured>,
     /// As whom it may use the tools of our own, if they are offered.
-    pub own_tools: Option<Caller>,
+    pub own_tools: OwnTools,
 }
 
 /// How long calls that are under way may take when we are asked to end.

@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{MODERN, Raw, Server, get, legacy, modern, post, progress, result};
+use steadfast_core::id::ActorId;
 use steadfast_mcp::delivery::{Fate, GRACE, Proof};
 use steadfast_mcp::http::Era;
 use steadfast_mcp::http::front::{
-    Principal, Pushed, Refusal, Resumed, ServeLimits, Session, SessionId, Settings, StreamLimits, Tokens,
-    Unsent,
+    Holder, Principal, Pushed, Refusal, Resumed, ServeLimits, Session, SessionId, Settings, StreamLimits,
+    Tokens, Unsent,
 };
 use steadfast_mcp::message::{Id, Message};
 use tokio::io::AsyncWriteExt;
@@ -27,7 +28,7 @@ async fn a_final_answer_that_comes_first_is_one_json_text() {
     client.send(&modern("tools/list", 7)).await;
     let incoming = server.next().await;
     assert_eq!((incoming.era, incoming.version.as_deref()), (Era::Modern, Some("2026-07-28")));
-    assert_eq!((incoming.caller.principal.as_str(), incoming.session.is_none()), ("local", true));
+    assert_eq!((incoming.caller.principal.actor.as_str(), incoming.session.is_none()), ("local", true));
     incoming.responder.unwrap().finish(result(&Id::number(7), r#"{ "tools":[1.0] }"#));
     let head = client.head().await;
     assert_eq!((head.status, head.get("content-type")), (200, Some("application/json")));
@@ -156,8 +157,10 @@ async fn heads_that_are_too_large_are_refused() {
 
 #[tokio::test]
 async fn a_token_is_asked_for_and_names_the_principal() {
-    let mut tokens = Tokens::default();
-    tokens.add("s3cret", Principal::new("ann"));
+    let tokens = Tokens::default();
+    let ann = ActorId::new("ann").unwrap();
+    tokens.add("s3cret", Holder::Client(Principal::new(ann.clone())));
+    tokens.add("view", Holder::Viewer(ActorId::new("bob").unwrap()));
     let mut server = Server::with(Settings::default(), ServeLimits::default(), Some(tokens)).await;
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
     for headers in ["", "Authorization: Bearer wrong\r\n", "Authorization: s3cret\r\n"] {
@@ -166,9 +169,12 @@ async fn a_token_is_asked_for_and_names_the_principal() {
         let head = client.head().await;
         assert_eq!((head.status, head.get("www-authenticate")), (401, Some("Bearer")), "{headers}");
     }
+    let mut viewer = server.client().await;
+    viewer.send(&post("Authorization: Bearer view\r\n", body)).await;
+    assert_eq!(viewer.head().await.status, 403);
     let mut client = server.client().await;
     client.send(&post("Authorization: Bearer s3cret\r\n", body)).await;
-    assert_eq!(server.next().await.caller.principal.as_str(), "ann");
+    assert_eq!(server.next().await.caller.principal, Principal::new(ann));
     assert_eq!(client.head().await.status, 500, "given up without an answer");
 }
 

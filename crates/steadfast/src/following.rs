@@ -111,8 +111,10 @@ pub(crate) async fn follow(live: Arc<Live>, herald: Herald) {
     }
 }
 
-/// Whether a setting counts from the next call on. Servers and tools are followed by whoever runs them.
+/// Whether a setting counts from the next call on. Servers, tools and tokens are followed by whoever has them.
 fn is_followed(setting: &str) -> bool {
     setting == "profile"
-        || ["servers.", "http_tools.", "command_tools."].iter().any(|part| setting.starts_with(part))
+        || ["servers.", "http_tools.", "command_tools.", "tokens."]
+            .iter()
+            .any(|part| setting.starts_with(part))
 }

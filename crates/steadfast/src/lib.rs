@@ -50,8 +50,9 @@ pub use opening::{Logging, OpenError, Opening, Steadfast, usual_sources};
 pub use plan::Plan;
 
 pub use steadfast_config::{
-    Config, ConfigErrors, ConfigFile, Explained, Explanation, Flag, GivenText, Isolation, Needed, Problem,
-    Reached, Reload, Server, Sources, Start, StoreKind, Switches, WrittenAt, nearest, parse_span,
+    COMMAND_NAMESPACE, Config, ConfigErrors, ConfigFile, Explained, Explanation, Flag, GivenText,
+    HTTP_NAMESPACE, Isolation, Needed, Problem, Reached, Reload, Role, Server, Sources, Start, StoreKind,
+    Switched, Switches, Token, WrittenAt, nearest, parse_span,
 };
 pub use steadfast_core::key::DedupeMode;
 pub use steadfast_core::{
@@ -62,7 +63,7 @@ pub use steadfast_executor::{
     About, Answer, AnswerError, Arrival, Asked, Asker, Asking, Attempt, AuditEntry, AuditPage, Begun,
     BreakerAbout, BreakerKey, BreakerView, By, CallFacts, CallOptions, CallStep, Called, Calling, Canceller,
     Counted, Deed, Done, Drained, Engine, EngineEvent, GuardView, HookFuture, Hooks, HostError, InvalidBreakerKey,
-    Listener, NotDone, Order, Outside, Pulse, Reach, Recording, RuntimeClock, SignsOfLife, Steer, Steered,
+    Listener, NotDone, Offered, Order, Outside, Pulse, Reach, Recording, RuntimeClock, SignsOfLife, Steer, Steered,
     StoppedSession, Surface, Tenants, Ticket, Tool, ToolFault, ToolInfo, ToolScore, ToolView, Trip,
     TurnStory, TurnedAway,
 };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use steadfast_config::{Config, ConfigErrors, Flag, Live, Reload, Sources, Start, Switches};
+use steadfast_config::{Config, ConfigErrors, Flag, Live, Reload, Sources, Start, Switched, Switches};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_executor::{Calling, Drained, Engine, Hooks, Listener, Recent, Tool};
 use steadfast_store::{Clock, Store, StoreError, SystemClock};
@@ -119,10 +119,12 @@ impl Steadfast {
         reload
     }
 
-    /// Turns switches, for every call that comes from now on. They stay turned when files change.
-    pub fn switch(&self, switches: Switches) {
-        self.live.switch(switches);
-        self.herald.switched(switches);
+    /// Turns switches, from how they stand to how they shall, for every call that comes from now on. They stay turned when
+    /// files change.
+    pub fn switch(&self, turn: impl FnOnce(Switches) -> Switches) -> Switched {
+        let switched = self.live.switch(turn);
+        self.herald.switched(switched.after);
+        switched
     }
 
     /// What is told of calls.

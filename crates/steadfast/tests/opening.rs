@@ -186,13 +186,13 @@ async fn rp_17_switches_can_be_turned_at_run_time_and_stay_turned() {
     let steadfast = opened(sources(&folder, "steadfast.toml", alone, &[])).await;
     let mut news = steadfast.config_news();
     assert_eq!(steadfast.call(pay(1), drops).await.result.attempts, 4);
-    steadfast.switch(Switches { retry: Mode::Off, ..Switches::default() });
+    steadfast.switch(|_| Switches { retry: Mode::Off, ..Switches::default() });
     assert_eq!(steadfast.call(pay(2), drops).await.result.attempts, 1);
     assert!(matches!(news.try_recv(), Ok(ConfigNews::Switched(_))));
     fs::write(folder.join("steadfast.toml"), format!("{alone}[retry]\nattempts = 2\n")).unwrap();
     assert!(matches!(steadfast.reload(), Reload::Replaced { .. }));
     assert_eq!(steadfast.call(pay(3), drops).await.result.attempts, 1, "a file does not turn it back");
-    steadfast.switch(Switches::default());
+    steadfast.switch(|_| Switches::default());
     assert_eq!(steadfast.call(pay(4), drops).await.result.attempts, 2);
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use redis::Value;
 use steadfast_core::Timestamp;
-use steadfast_store::{Entry, Journal, Keep, Query, StoreError, Swept};
+use steadfast_store::{Entry, Journal, Keep, Position, Query, StoreError, Swept};
 
 use crate::Inner;
 use crate::link::Way;
@@ -71,7 +71,10 @@ impl Inner {
         Ok(())
     }
 
-    pub(crate) async fn entries(self: &Arc<Self>, query: &Query) -> Result<Vec<Entry>, StoreError> {
+    pub(crate) async fn entries(
+        self: &Arc<Self>,
+        query: &Query,
+    ) -> Result<Vec<(Position, Entry)>, StoreError> {
         match &query.subject {
             Some(subject) => self.entries_about(query, subject).await,
             None => self.entries_of_all(query).await,
@@ -93,46 +96,58 @@ impl Inner {
         Ok(Swept { removed, more: false })
     }
 
-    async fn entries_of_all(self: &Arc<Self>, query: &Query) -> Result<Vec<Entry>, StoreError> {
+    async fn entries_of_all(self: &Arc<Self>, query: &Query) -> Result<Vec<(Position, Entry)>, StoreError> {
         let stream = self.names.journal(query.journal);
         // Ids are the server's time of the writing. Whoever wrote may have a clock that is a little ahead.
         let oldest = query.since.before(AHEAD).as_millis();
         let mut found = Vec::new();
-        let mut from = "+".to_owned();
+        let mut from = query.behind.map_or_else(|| "+".to_owned(), |place| format!("({place}"));
         while found.len() < query.limit {
             let mut command = redis::cmd("XREVRANGE");
             command.arg(&stream).arg(&from).arg(oldest).arg("COUNT").arg(BATCH);
             let batch = read_batch(self.ask(&command, Way::Keys).await?.value)?;
-            let Some((last, _)) = batch.last() else { break };
+            let Some(last) = batch.last else { break };
             from = format!("({last}");
-            found.extend(batch.into_iter().map(|(_, entry)| entry).filter(|entry| entry.at >= query.since));
+            found.extend(batch.entries.into_iter().filter(|(_, entry)| entry.at >= query.since));
         }
         found.truncate(query.limit);
         Ok(found)
     }
 
-    async fn entries_about(self: &Arc<Self>, query: &Query, subject: &str) -> Result<Vec<Entry>, StoreError> {
+    async fn entries_about(
+        self: &Arc<Self>,
+        query: &Query,
+        subject: &str,
+    ) -> Result<Vec<(Position, Entry)>, StoreError> {
         let stream = self.names.journal(query.journal);
         let mut command = redis::cmd("LRANGE");
         command.arg(self.names.subject(query.journal, subject)).arg(0).arg(-1);
         let ids = self.ask(&command, Way::Keys).await?.value;
         let ids: Vec<String> = redis::from_redis_value(ids).map_err(|_| crate::strange())?;
         let mut found = Vec::new();
-        for id in ids.iter().rev() {
+        let ids = ids.iter().rev().filter_map(|id| id.parse::<Position>().ok());
+        for id in ids.filter(|id| query.behind.is_none_or(|behind| *id < behind)) {
             if found.len() >= query.limit {
                 break;
             }
             let mut command = redis::cmd("XRANGE");
-            command.arg(&stream).arg(id).arg(id);
+            command.arg(&stream).arg(id.to_string()).arg(id.to_string());
             let batch = read_batch(self.ask(&command, Way::Keys).await?.value)?;
-            found.extend(batch.into_iter().map(|(_, entry)| entry).filter(|entry| entry.at >= query.since));
+            found.extend(batch.entries.into_iter().filter(|(_, entry)| entry.at >= query.since));
         }
         Ok(found)
     }
 }
 
-/// Entries with their ids. One that nobody of us wrote is left out.
-fn read_batch(value: Value) -> Result<Vec<(String, Entry)>, StoreError> {
+/// A part of a stream.
+struct Batch {
+    entries: Vec<(Position, Entry)>,
+    /// Where it ends; nothing if nothing is in it.
+    last: Option<Position>,
+}
+
+/// Entries with their ids, which are the places. One that nobody of us wrote is left out.
+fn read_batch(value: Value) -> Result<Batch, StoreError> {
     type Raw = Vec<(String, Vec<String>)>;
     let raw: Raw = redis::from_redis_value(value).map_err(|_| crate::strange())?;
     let entry = |fields: &[String]| match fields {
@@ -145,5 +160,10 @@ fn read_batch(value: Value) -> Result<Vec<(String, Entry)>, StoreError> {
         }
         _ => None,
     };
-    Ok(raw.iter().filter_map(|(id, fields)| Some((id.clone(), entry(fields)?))).collect())
+    let places =
+        raw.iter().map(|(id, fields)| Ok((id.parse::<Position>().map_err(|_| crate::strange())?, fields)));
+    let all = places.collect::<Result<Vec<_>, StoreError>>()?;
+    let last = all.last().map(|(place, _)| *place);
+    let entries = all.into_iter().filter_map(|(place, fields)| Some((place, entry(fields)?))).collect();
+    Ok(Batch { entries, last })
 }

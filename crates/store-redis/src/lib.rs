@@ -71,7 +71,7 @@ use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
 use steadfast_store::{
     Clock, Document, DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep, News, Page,
-    Query, Selection, Store, StoreError, StoreFuture, Swept, SystemClock, Trouble, Written,
+    Position, Query, Selection, Store, StoreError, StoreFuture, Swept, SystemClock, Trouble, Written,
 };
 use tokio::sync::broadcast;
 
@@ -389,7 +389,7 @@ impl Store for RedisStore {
         Box::pin(self.inner.append(journal, entries, keep))
     }
 
-    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<Entry>> {
+    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>> {
         Box::pin(self.inner.entries(query))
     }
 

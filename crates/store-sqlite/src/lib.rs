@@ -40,8 +40,8 @@ use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
 use steadfast_store::{
     Clock, Codec, Document, DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep,
-    Neighbours, News, Page, Query, Selection, Sight, Store, StoreError, StoreFuture, Swept, SystemClock,
-    Trouble, Written, this_process,
+    Neighbours, News, Page, Position, Query, Selection, Sight, Store, StoreError, StoreFuture, Swept,
+    SystemClock, Trouble, Written, this_process,
 };
 use tokio::sync::{broadcast, oneshot};
 
@@ -410,7 +410,7 @@ impl Store for SqliteStore {
         Box::pin(self.operate_later(move |tx| tx.append(journal, &entries, keep)))
     }
 
-    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<Entry>> {
+    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>> {
         let query = query.clone();
         Box::pin(self.look_up(move |view| view.entries(&query)))
     }

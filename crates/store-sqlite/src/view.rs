@@ -10,7 +10,9 @@ use steadfast_core::dedupe::{
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
-use steadfast_store::{Document, DocumentKind, DocumentName, Entry, Page, Query, Selection, Trouble};
+use steadfast_store::{
+    Document, DocumentKind, DocumentName, Entry, Page, Position, Query, Selection, Trouble,
+};
 
 use crate::fault::Fault;
 use crate::open::OpenError;
@@ -177,9 +179,12 @@ impl<'c> View<'c> {
         Ok(found.filter(|record| !record.is_expired(now)))
     }
 
+    /// Records for a person to look at. One that cannot be read is passed over and told of: the others are not to be hidden
+    /// by it. If none at all can be read, the reason is the same for all of them, and said.
     pub(crate) fn records(&self, selection: &Selection, page: Page) -> Result<Vec<Record>, Fault> {
+        // Without a limit of its own: a page that is not full would be the last one.
         let mut find = self.statement(&format!(
-            "SELECT id, key, body FROM record WHERE key > ?1 AND {SELECTED} ORDER BY key LIMIT ?7"
+            "SELECT id, key, body FROM record WHERE key > ?1 AND {SELECTED} AND ?7 > 0 ORDER BY key"
         ))?;
         let Selected { namespace, tool, session, tenant } = selected(selection);
         let after: &[u8] = page.after.as_ref().map_or(&[], |key| key.0.as_bytes());
@@ -187,11 +192,26 @@ impl<'c> View<'c> {
             (signed(self.shared.clock.now().as_millis()), page.limit.try_into().unwrap_or(i64::MAX));
         let mut rows =
             find.query(params![after, namespace, tool, session, tenant, now, limit, selection.open])?;
-        let mut records = Vec::new();
-        while let Some(row) = rows.next()? {
-            records.push(Arc::unwrap_or_clone(self.stored(row)?.record));
+        let (mut records, mut unreadable) = (Vec::new(), Vec::new());
+        while records.len() < page.limit
+            && let Some(row) = rows.next()?
+        {
+            match self.stored(row) {
+                Ok(stored) => records.push(Arc::unwrap_or_clone(stored.record)),
+                Err(fault @ Fault::Record(..)) => unreadable.push(fault),
+                Err(fault @ (Fault::Sql(_) | Fault::Told(..))) => return Err(fault),
+            }
         }
-        Ok(records)
+        let passed_over = unreadable.len();
+        match unreadable.into_iter().next() {
+            Some(fault) if records.is_empty() && page.after.is_none() => Err(fault),
+            Some(fault) => {
+                let why = fault.not_done();
+                tracing::warn!(event = "store.unreadable", records = passed_over, %why, "they are left out of a list");
+                Ok(records)
+            }
+            None => Ok(records),
+        }
     }
 
     /// Keys and versions of finished records, in the order of their keys.
@@ -254,27 +274,29 @@ impl<'c> View<'c> {
         Ok((names, newest))
     }
 
-    pub(crate) fn entries(&self, query: &Query) -> Result<Vec<Entry>, Fault> {
+    pub(crate) fn entries(&self, query: &Query) -> Result<Vec<(Position, Entry)>, Fault> {
         // Without a subject the primary key has the order; with one, its index.
         let mut find = self.statement(match query.subject {
             None => {
-                "SELECT at, subject, body FROM entry
-                 WHERE journal = ?1 AND at >= ?2 AND ?4 IS NULL ORDER BY seq DESC LIMIT ?3"
+                "SELECT at, subject, body, seq FROM entry
+                 WHERE journal = ?1 AND seq < ?5 AND at >= ?2 AND ?4 IS NULL ORDER BY seq DESC LIMIT ?3"
             }
             Some(_) => {
-                "SELECT at, subject, body FROM entry
-                 WHERE journal = ?1 AND at >= ?2 AND subject = ?4 ORDER BY seq DESC LIMIT ?3"
+                "SELECT at, subject, body, seq FROM entry
+                 WHERE journal = ?1 AND seq < ?5 AND at >= ?2 AND subject = ?4 ORDER BY seq DESC LIMIT ?3"
             }
         })?;
         let (since, limit) = (signed(query.since.as_millis()), query.limit.try_into().unwrap_or(i64::MAX));
-        let rows =
-            find.query_map(params![query.journal.name(), since, limit, query.subject.as_deref()], |row| {
-                Ok(Entry {
-                    at: Timestamp::from_millis(unsigned(row.get(0)?)),
-                    subject: row.get::<_, String>(1)?.into(),
-                    body: row.get::<_, String>(2)?.into(),
-                })
-            })?;
+        let behind = query.behind.map_or(i64::MAX, |Position(number, _)| signed(number));
+        let (journal, subject) = (query.journal.name(), query.subject.as_deref());
+        let rows = find.query_map(params![journal, since, limit, subject, behind], |row| {
+            let entry = Entry {
+                at: Timestamp::from_millis(unsigned(row.get(0)?)),
+                subject: row.get::<_, String>(1)?.into(),
+                body: row.get::<_, String>(2)?.into(),
+            };
+            Ok((Position(unsigned(row.get(3)?), 0), entry))
+        })?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
 

@@ -37,7 +37,7 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use codec::{Codec, InvalidSecret, Unreadable};
 pub use document::{Document, DocumentKind, DocumentName, DocumentWrite, Written};
 pub use error::{StoreError, Trouble};
-pub use journal::{Entry, Journal, Keep, Query};
+pub use journal::{Entry, InvalidPosition, Journal, Keep, Part, Position, Query, look_through};
 pub use memory::{MemoryOptions, MemoryStore};
 pub use news::News;
 pub use process::{Neighbours, Sight, process, this_process};
@@ -112,8 +112,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Adds entries to a journal, within its bounds. Need not survive a crash of this process.
     fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()>;
 
-    /// Reads entries of a journal, newest first.
-    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<Entry>>;
+    /// Reads entries of a journal, each with its place; those first that were written last.
+    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>>;
 
     /// What other processes did to the documents, and what happened to the store itself. A receiver that lags has
     /// to read everything again.

@@ -196,7 +196,8 @@ mod tests {
     }
 
     async fn read(reader: &mut FeedReader) -> String {
-        match reader.next().await {
+        let next = tokio::time::timeout(Duration::from_secs(1), reader.next()).await;
+        match next.expect("something was to be told") {
             Next::Happened(line) => format!("{} {} {}", line.number, line.event, line.text),
             Next::Missed(number) => format!("missed {number}"),
         }
@@ -208,13 +209,15 @@ mod tests {
         assert!(!feed.wants(Level::Error));
         let reader = feed.read(None);
         assert!(feed.wants(Level::Debug) && !feed.wants(Level::Trace));
+        drop(feed.read(None));
+        assert_eq!(feed.0.until.load(Ordering::Relaxed), ALWAYS, "one still reads");
         drop(reader);
         assert!(feed.wants(Level::Debug), "whoever was away for a moment misses nothing");
         feed.0.until.fetch_sub(steadfast_core::millis(AWAY), Ordering::Relaxed);
         assert!(!feed.wants(Level::Error));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn whoever_was_away_for_too_long_is_told_that_something_may_be_missing() {
         let feed = Feed::default();
         let mut reader = feed.read(None);
@@ -225,7 +228,7 @@ mod tests {
         assert_eq!(read(&mut feed.read(Some(1))).await, "missed 1");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_reader_gets_what_happens_from_now_on_or_behind_what_it_has() {
         let feed = Feed::default();
         tell(&feed, "before");
@@ -247,7 +250,7 @@ mod tests {
         assert_eq!(waiting.await.unwrap(), line(4, "b"));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_reader_that_is_too_slow_is_told_what_it_missed() {
         let feed = Feed::default();
         let mut reader = feed.read(None);

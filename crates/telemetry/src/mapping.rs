@@ -51,6 +51,7 @@ impl Listener for Telemetry {
                 ("requestId", Field::Text(envelope.request_id.as_str())),
                 ("toolName", Field::Text(envelope.tool_name.as_str())),
                 ("toolNamespace", Field::Text(envelope.tool_namespace.as_str())),
+                ("tenantId", Field::text(envelope.target.tenant_id.as_ref().map(|id| id.as_str()))),
                 ("sessionKey", Field::Text(envelope.target.session_key.as_str())),
                 code,
             ];
@@ -404,6 +405,7 @@ impl Telemetry {
             ("requestId", Field::Text(request.id.as_str())),
             ("toolName", Field::Text(request.tool.tool.as_str())),
             ("toolNamespace", Field::Text(request.tool.namespace.as_str())),
+            ("tenantId", Field::text(request.tenant.as_ref().map(|tenant| tenant.as_str()))),
             ("sessionKey", Field::text(request.session.as_ref().map(|session| session.as_str()))),
             ("idempotencyKeyHash", Field::own(key.as_deref())),
             ("correlationId", Field::text(target.correlation_id.as_ref().map(|id| id.as_str()))),

@@ -2,6 +2,7 @@
 //! wait.
 
 use steadfast_core::breaker;
+use steadfast_core::id::TenantId;
 use steadfast_core::trust::{Scope, TrustChange};
 use steadfast_executor::{AuditEntry, BreakerKey, Outside};
 
@@ -19,9 +20,9 @@ impl Telemetry {
                     let now = tool.standing.breaker(name, *tenant, change.to);
                     self.metrics.breaker_state(&tool, now);
                 }
-                self.log_breaker(key, change);
+                self.log_breaker(*tenant, key, change);
             }
-            Outside::Trust { change, .. } => {
+            Outside::Trust { tenant, change } => {
                 if let Some(name) = &change.tool {
                     let tool = self.metrics.tool(name);
                     let (from, to) = (words::trust_state(change.from), words::trust_state(change.to));
@@ -34,7 +35,7 @@ impl Telemetry {
                         Scope::Domain => {}
                     }
                 }
-                self.log_trust(change);
+                self.log_trust(*tenant, change);
             }
             Outside::Waiting { before, now } => {
                 self.metrics.on.approvals_pending.shift([], count(*now) - count(*before));
@@ -51,6 +52,7 @@ impl Telemetry {
             ("by", Field::Text(&by)),
             ("deed", Field::Own(deed)),
             ("on", Field::Text(&entry.on)),
+            ("tenantId", Field::text(entry.tenant.as_ref().map(|tenant| tenant.as_str()))),
             ("before", Field::text(entry.before.as_deref())),
             ("after", Field::text(entry.after.as_deref())),
         ];
@@ -58,7 +60,7 @@ impl Telemetry {
         self.write(Level::Warn, "audit", entry.at, &[&fields]);
     }
 
-    fn log_breaker(&self, key: &BreakerKey, change: &breaker::Transition) {
+    fn log_breaker(&self, tenant: Option<&TenantId>, key: &BreakerKey, change: &breaker::Transition) {
         let (tool, dependency) = match key {
             BreakerKey::Tool(tool) => (Some(tool), None),
             BreakerKey::Dependency(name) => (None, Some(&**name)),
@@ -67,6 +69,7 @@ impl Telemetry {
             ("toolName", Field::text(tool.map(|tool| tool.tool.as_str()))),
             ("toolNamespace", Field::text(tool.map(|tool| tool.namespace.as_str()))),
             ("dependency", Field::text(dependency)),
+            ("tenantId", Field::text(tenant.map(|tenant| tenant.as_str()))),
             ("fromState", Field::Own(words::breaker_state(change.from))),
             ("breakerState", Field::Own(words::breaker_state(change.to))),
             ("reason", Field::Own(words::breaker_reason(change.reason))),
@@ -74,12 +77,13 @@ impl Telemetry {
         self.write(Level::Warn, "tool_call_circuit_state", change.at, &[&fields]);
     }
 
-    fn log_trust(&self, change: &TrustChange) {
+    fn log_trust(&self, tenant: Option<&TenantId>, change: &TrustChange) {
         let tool = change.tool.as_ref();
         let level = if change.to > change.from { Level::Warn } else { Level::Info };
         let fields = [
             ("toolName", Field::text(tool.map(|tool| tool.tool.as_str()))),
             ("toolNamespace", Field::text(tool.map(|tool| tool.namespace.as_str()))),
+            ("tenantId", Field::text(tenant.map(|tenant| tenant.as_str()))),
             ("fromState", Field::Own(words::trust_state(change.from))),
             ("trustState", Field::Own(words::trust_state(change.to))),
             ("subject", Field::Text(&change.subject)),

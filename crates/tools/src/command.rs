@@ -123,12 +123,13 @@ impl Parts {
     }
 
     /// What an end means that is no success. A program that ran to its end has answered, whatever its code: codes are no
-    /// proof of anything, not even those by which a shell says that it could not start one. One that was killed has not.
+    /// proof of anything, not even those by which a shell says that it could not start one; what
+    /// they mean for this tool its rules may say. One that was killed has not.
     fn failure(&self, exit: Exit, stderr: &Stderr, said: &[u8]) -> Fault {
-        let source = match exit {
-            Exit::Code(_) => Source::Tool,
-            Exit::Signal(signal) => Source::Exit { code: None, signal: Some(signal) },
-            Exit::Unknown => Source::Exit { code: None, signal: None },
+        let (source, code) = match exit {
+            Exit::Code(code) => (Source::Tool, Some(code)),
+            Exit::Signal(signal) => (Source::Exit { code: None, signal: Some(signal) }, None),
+            Exit::Unknown => (Source::Exit { code: None, signal: None }, None),
         };
         let mut lines = stderr.tail(SHOWN_LINES);
         if lines.iter().all(|line| line.trim().is_empty()) {
@@ -152,7 +153,7 @@ impl Parts {
                 message.push_str(&shown(line));
             }
         }
-        Fault::new(source, message)
+        Fault { exit: code, ..Fault::new(source, message) }
     }
 }
 

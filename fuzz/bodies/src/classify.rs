@@ -28,7 +28,7 @@ pub fn classify(input: &[u8]) {
     let asked = asked(&mut draw);
     let own = draw.byte();
     let message = String::from_utf8_lossy(draw.rest()).into_owned();
-    let fault = Fault { source, message, retry_after: asked };
+    let fault = Fault { retry_after: asked, ..Fault::new(source, message) };
     built_in(&fault);
     overridden(&fault, own);
     text(&fault.message);

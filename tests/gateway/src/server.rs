@@ -1,12 +1,14 @@
 //! An MCP server that counts what it does and misbehaves when it is told to: on stdio, or over HTTP at the address that is
-//! the second argument. With `--modern` as the last one it is of the modern era, and of the older one otherwise.
+//! the second argument. With `--modern` as the last one it is of the modern era, and of the older one otherwise. With `--run`
+//! and the name of a tool it is no server but that tool, as a command that is run once.
 //!
 //! Everything that happens is a line of the ledger, a file whose path is the first argument: `start PID`, `initialize`,
 //! `pay ID`, `look ID`, `ask ID`, `heard ID NAME`, `level LEVEL`, `resources/subscribe URI`, `cancelled`, `stdin closed`. All
 //! listed tools take `{"id": …, "fault": …, "times": …, "size": …}`: the fault shows in the first `times` runs with this id
 //! (always, without), and the effect is in the ledger before it. Some faults want more: `text` is what an error says, `code`
 //! the number of one, `lines` what is written as it stands (`$ID` is the id of the request, `hex:` begins bytes); over HTTP,
-//! `body` answers with the status, the content type and the text of these names instead of a stream. `ask` takes
+//! `body` answers with the status, the content type and the text of these names instead of a stream; `gate` waits until there is
+//! no file `LEDGER.gate`; `stderr` writes the text there. `ask` takes
 //! `{"id": …, "times": …}`, has its effect, and asks its client for a name so often before it answers. `tell` says by itself
 //! what servers say by themselves. These two are not listed.
 //!
@@ -18,6 +20,7 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::print_stdout,
+    clippy::print_stderr,
     reason = "a server of tests says what is wrong by ending"
 )]
 
@@ -40,8 +43,10 @@ fn main() {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--modern");
     let ledger = arguments.next().unwrap();
     note(&ledger, &format!("start {}", std::process::id()));
-    if let Some(address) = arguments.next() {
-        return http::serve(&ledger, &address);
+    match (arguments.next(), arguments.next()) {
+        (Some(_), Some(tool)) => return run(&ledger, &tool),
+        (Some(address), None) => return http::serve(&ledger, &address),
+        (None, _) => {}
     }
     for line in io::stdin().lock().lines() {
         let Ok(message) = serde_json::from_str::<Value>(&line.unwrap()) else { continue };
@@ -50,6 +55,22 @@ fn main() {
         thread::spawn(move || received(&ledger, &message, &Out::Line));
     }
     note(&ledger, "stdin closed");
+}
+
+/// One run of a tool, as a command: its arguments come in, its answer goes out, and why there is none is told beside it.
+fn run(ledger: &str, tool: &str) {
+    let arguments: Value = serde_json::from_reader(io::stdin()).unwrap();
+    let Some(result) =
+        called(ledger, &Value::Null, &json!({ "name": tool, "arguments": arguments }), &Out::Line)
+    else {
+        return;
+    };
+    let text = &result["content"][0]["text"];
+    if result["isError"] == true {
+        eprintln!("{}", text.as_str().unwrap());
+        std::process::exit(1);
+    }
+    println!("{text}");
 }
 
 /// Where answers go.
@@ -286,6 +307,8 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
         "hang" => loop {
             thread::park();
         },
+        "gate" => wait_for(ledger, "gate"),
+        "stderr" => eprintln!("{}", text.unwrap()),
         "slow" => thread::sleep(Duration::from_millis(arguments["size"].as_u64().unwrap())),
         "progress" => {
             for step in 0..size {

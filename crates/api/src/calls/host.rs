@@ -23,6 +23,7 @@ use crate::access::Caller;
 use crate::answer::json;
 use crate::asked::{Named, Said, body};
 use crate::problem::Problem;
+use crate::reports::is_for_a_host_to_say;
 use crate::{Answered, Inner, State};
 
 /// The most bytes of a report: more than any answer that is kept.
@@ -151,6 +152,7 @@ pub struct Withdrawn {
 pub(crate) async fn begin(Shared(State(inner)): Shared<State>, request: Request) -> Answered {
     let engine = inner.steadfast.engine().clone();
     let (wanted, envelope) = read::call(&engine, request).await?;
+    is_for_a_host_to_say(&inner, &wanted.caller, &envelope.tool(), [&envelope.target.domain, &None])?;
     let asking = engine.clone();
     let begun = waited_for(&engine, async move { Ok(asking.begin(envelope, patient()).await) }).await?;
     next(&inner, begun, wanted)
@@ -167,7 +169,7 @@ pub(crate) async fn report(
     let call = found(&inner, &id, &caller)?;
     let link = request.extensions().get::<Link>().cloned();
     let text = body(request.into_body(), LONGEST_REPORT).await?;
-    let unreadable = |error| Problem::bad_request(format!("the report cannot be read: {error}"));
+    let unreadable = |error| Problem::misread(format!("the report cannot be read: {error}"));
     let report: HostReport = serde_json::from_slice(&text).map_err(unreadable)?;
     let attempt = report.attempt;
     let answer = report.into_answer()?;
@@ -218,11 +220,8 @@ async fn waited_for(
     let engine = engine.clone();
     tokio::spawn(async move {
         if let Err(Ok(Begun::Run(order))) = tell.send(asking.await) {
-            let gone = Source::Transport { error: Transport::ConnectionClosed, written: false };
-            let answer = Err(Fault::new(gone, "the host was gone before it was told to run").into());
             // Nobody is left who would hear of it if this came too late.
-            let _ = engine.cancel(order.call);
-            let _ = engine.report(order.call, order.attempt, answer).await;
+            let _ = engine.give_back(&order).await;
         }
     });
     let lost = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the call was lost");
@@ -300,9 +299,11 @@ impl From<How> for Source {
 
 impl From<HostError> for Problem {
     fn from(error: HostError) -> Self {
-        match error {
-            HostError::NotThisAttempt => Self::new(StatusCode::CONFLICT, "conflict", error.to_string()),
-            HostError::NoSuchCall | _ => Self::new(StatusCode::NOT_FOUND, "not_found", error.to_string()),
-        }
+        let (status, code) = if error.is_no_such_call() {
+            (StatusCode::NOT_FOUND, "not_found")
+        } else {
+            (StatusCode::CONFLICT, "conflict")
+        };
+        Self::new(status, code, error.to_string())
     }
 }

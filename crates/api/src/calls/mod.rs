@@ -22,16 +22,86 @@ pub(crate) use seal::Seal;
 
 use axum::extract::{Request, State as Shared};
 use futures_util::FutureExt as _;
-use http::HeaderMap;
 use http::header::ACCEPT;
+use http::{HeaderMap, Method};
 use steadfast::path::Waits;
 use steadfast::{Attempt, CallOptions};
 use steadfast_core::classify::{Fault, Source};
+use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
 use steadfast_core::id::ToolRef;
 
+use crate::access::Who;
 use crate::answer::EVENTS;
+use crate::endpoint::Endpoint;
 use crate::shelf::{Found, Run};
 use crate::{Answered, State};
+
+/// What agents ask for to have tools run.
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(
+            Method::POST,
+            "/v1/calls",
+            "call",
+            "Runs a tool as often as it should be run",
+            Who::Caller,
+            call,
+        )
+        .asks::<CallAsked>()
+        .heeds("Idempotency-Key", KEY)
+        .heeds("Accept", "`text/event-stream` for events: `attempt`, `progress`, and at the end `result`")
+        .takes::<CallEnvelope>()
+        .gives_what_came_of_a_call::<ResultEnvelope>()
+        .gives_text("the call as events", EVENTS),
+        Endpoint::new(
+            Method::POST,
+            "/v1/calls/begin",
+            "beginCall",
+            "Asks whether a tool of the host's may run",
+            Who::Caller,
+            begin,
+        )
+        .asks::<CallAsked>()
+        .heeds("Idempotency-Key", KEY)
+        .takes::<CallEnvelope>()
+        .gives_what_came_of_a_call::<Next>()
+        .or_unavailable(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/calls/{id}/report",
+            "reportCall",
+            "Tells what came of an attempt",
+            Who::Caller,
+            report,
+        )
+        .takes::<HostReport>()
+        .gives_what_came_of_a_call::<Next>()
+        .or_unavailable()
+        .or_conflict(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/calls/{id}/heartbeat",
+            "heartbeat",
+            "Shows that an attempt is still at work",
+            Who::Caller,
+            heartbeat,
+        )
+        .takes::<Beat>()
+        .gives::<Beating>("it counts")
+        .or_conflict(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/calls/{id}/cancel",
+            "cancelCall",
+            "Withdraws a call",
+            Who::Caller,
+            cancel,
+        )
+        .gives::<Withdrawn>("it is withdrawn"),
+    ]
+}
+
+const KEY: &str = "the same as `payload.idempotencyKey`: same key, same call";
 
 /// `POST /v1/calls`. Whoever goes away before the answer leaves the call to the engine, which decides what that means.
 pub(crate) async fn call(Shared(State(inner)): Shared<State>, request: Request) -> Answered {

@@ -9,6 +9,7 @@ use steadfast_core::envelope::{CallEnvelope, IdempotencyKey, UnknownFields};
 use steadfast_core::id::TenantId;
 use steadfast_core::json::Limits;
 use steadfast_mcp::delivery::Link;
+use steadfast_mcp::http::front::Principal;
 
 use crate::access::Caller;
 use crate::asked::{Asked, body};
@@ -44,11 +45,15 @@ pub(super) async fn call(engine: &Engine, request: Request) -> Result<(Wanted, C
         Some(true) => UnknownFields::Refuse,
         Some(false) | None => UnknownFields::Keep,
     };
-    let mut envelope = engine
-        .read(&text, unknown)
-        .map_err(|error| Problem::bad(error.code().as_str(), error.to_string()))?;
     let caller = parts.extensions.remove::<Caller>().unwrap_or(Caller::Stranger);
-    is_own(&caller, &envelope)?;
+    let sender = match &caller {
+        Caller::Client(principal) => Some(&principal.actor),
+        Caller::Admin | Caller::Viewer(_) | Caller::Local | Caller::Stranger => None,
+    };
+    let mut envelope = engine
+        .read_from(&text, unknown, sender)
+        .map_err(|error| Problem::bad(error.code().as_str(), error.to_string()))?;
+    make_own(&caller, &mut envelope)?;
     take_key(&parts.headers, &mut envelope)?;
     let key = envelope.payload.idempotency_key.as_ref();
     // A key that no header can carry came in the envelope, and its caller has it there.
@@ -79,23 +84,30 @@ fn take_key(headers: &HeaderMap, envelope: &mut CallEnvelope) -> Result<(), Prob
 }
 
 /// Where callers are known by their token, that says who they are: an envelope that names another is refused.
-fn is_own(caller: &Caller, envelope: &CallEnvelope) -> Result<(), Problem> {
-    let Caller::Client(principal) = caller else { return Ok(()) };
-    let (target, own) = (&envelope.target, principal.as_str());
-    if target.actor_id.as_str() != own {
-        return Err(Problem::forbidden(format!(
-            "target.actorId: the token is that of `{own}`, and the envelope names another; write `{own}`"
-        )));
+fn make_own(caller: &Caller, envelope: &mut CallEnvelope) -> Result<(), Problem> {
+    let target = &mut envelope.target;
+    target.tenant_id = bound_tenant(caller, target.tenant_id.take())?;
+    match caller {
+        Caller::Client(Principal { actor, .. }) if target.actor_id != *actor => {
+            Err(Problem::forbidden(format!(
+                "target.actorId: the token is that of `{actor}`, and the envelope names another; leave it out"
+            )))
+        }
+        Caller::Client(_) | Caller::Admin | Caller::Viewer(_) | Caller::Local | Caller::Stranger => Ok(()),
     }
-    bound_tenant(caller, target.tenant_id.clone()).map(drop)
 }
 
-/// Whose data a caller may speak of: the tokens of clients are of no tenant.
+/// Whose data a caller speaks of: a client of that which its token is bound to.
 pub(crate) fn bound_tenant(caller: &Caller, wanted: Option<TenantId>) -> Result<Option<TenantId>, Problem> {
-    match (caller, wanted) {
-        (Caller::Client(_), Some(_)) => {
+    let Caller::Client(Principal { tenant: own, .. }) = caller else { return Ok(wanted) };
+    match (own, wanted) {
+        (_, None) => Ok(own.clone()),
+        (Some(own), Some(wanted)) if *own == wanted => Ok(Some(wanted)),
+        (Some(own), Some(_)) => Err(Problem::forbidden(format!(
+            "the token is that of the tenant `{own}`, and another one is named; leave it out"
+        ))),
+        (None, Some(_)) => {
             Err(Problem::forbidden("the token is that of no tenant, and a tenant is named; leave it out"))
         }
-        (_, wanted) => Ok(wanted),
     }
 }

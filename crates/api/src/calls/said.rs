@@ -127,3 +127,30 @@ impl http_body::Body for Sent {
         self.body.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::envelope::{CallEnvelope, ErrorBody, UnknownFields};
+
+    use super::*;
+
+    fn failed(code: Code, retry_after_ms: Option<u64>) -> ResultEnvelope {
+        let call = br#"{
+            "contractVersion": "1.1", "requestId": "r-1", "toolName": "pay", "toolNamespace": "bank",
+            "target": { "sessionKey": "s-1", "actorId": "ann" }, "payload": { "version": "1.0", "params": {} }
+        }"#;
+        let call = CallEnvelope::parse(call, UnknownFields::Refuse).unwrap();
+        ResultEnvelope::turned_away(&call, ErrorBody { retry_after_ms, ..ErrorBody::for_now(code, "no") })
+    }
+
+    #[test]
+    fn whoever_may_come_back_soon_is_told_when() {
+        for code in Code::ALL.iter().copied() {
+            let result = failed(code, None);
+            assert_eq!(status(&result).as_u16(), code.http_status(), "{code}");
+            let is_soon = matches!(code.http_status(), 429 | 503);
+            assert_eq!(retry_after(&result).is_some(), is_soon, "{code}");
+            assert_eq!(retry_after(&failed(code, Some(1001))), Some(2), "{code}: rounded up");
+        }
+    }
+}

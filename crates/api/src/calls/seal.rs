@@ -3,6 +3,7 @@
 
 use steadfast::Ticket;
 use steadfast_core::id::Digest;
+use steadfast_mcp::http::front::Principal;
 use subtle::ConstantTimeEq as _;
 
 use crate::access::Caller;
@@ -25,7 +26,9 @@ impl Seal {
             Caller::Admin => "admin",
             Caller::Local => "local",
             Caller::Stranger => "stranger",
-            Caller::Client(principal) => &format!("client {}", principal.as_str()),
+            // In quotes, so that no two of them read the same.
+            Caller::Client(Principal { actor, tenant }) => &format!("client {tenant:?} {actor:?}"),
+            Caller::Viewer(name) => &format!("viewer {name:?}"),
         };
         // The secret on both sides, so that nothing can be added to what was sealed.
         let sealed = [&self.0[..], &call.0.to_be_bytes(), who.as_bytes(), &self.0].concat();
@@ -47,17 +50,20 @@ const PROOF: usize = 32;
 
 #[cfg(test)]
 mod tests {
-    use steadfast_mcp::http::front::Principal;
+    use steadfast_core::id::{ActorId, TenantId};
 
     use super::*;
 
     #[test]
     fn sf_7_a_name_is_good_for_whoever_got_it_and_cannot_be_made_up() {
         let seal = Seal::new().unwrap();
-        let (ann, bob) = (Caller::Client(Principal::new("ann")), Caller::Client(Principal::new("bob")));
+        let named = |name: &str| Principal::new(ActorId::new(name).unwrap());
+        let of = |tenant: &str| Some(TenantId::new(tenant).unwrap());
+        let (ann, bob) = (Caller::Client(named("ann")), Caller::Client(named("bob")));
+        let namesake = Caller::Client(Principal { tenant: of("acme"), ..named("ann") });
         let name = seal.name(Ticket(7), &ann);
         assert_eq!(seal.call(&name, &ann), Some(Ticket(7)));
-        for other in [&bob, &Caller::Admin, &Caller::Local] {
+        for other in [&bob, &namesake, &Caller::Admin, &Caller::Local] {
             assert_eq!(seal.call(&name, other), None);
         }
         assert_eq!(Seal::new().unwrap().call(&name, &ann), None);

@@ -1,83 +1,80 @@
 //! What became of calls.
 
+use std::cmp::Reverse;
+
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use steadfast::{CallFacts, Store, StoreError};
 use steadfast_core::Timestamp;
 use steadfast_core::code::Status;
-use steadfast_core::id::{SessionKey, ToolRef};
-use steadfast_store::{Journal, Query};
+use steadfast_core::id::{SessionKey, TenantId};
+use steadfast_store::{Entry, Journal, Position, Query, look_through};
 
-use super::{limit, tool};
+use super::paging::{NamedTool, asks, fits};
 
-/// The most that can be had at once.
-const MOST: usize = 1000;
-/// How many are looked through for those that fit.
+/// How many are looked through at once for those that fit. Where that is not enough, the next page goes on.
 const LOOKED_THROUGH: usize = 20_000;
 
-/// Which calls are asked for.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct HistoryAsked {
-    /// The call with this request id.
-    request: Option<String>,
-    /// Of this tool: `namespace/tool`.
-    tool: Option<String>,
-    /// Of this conversation.
-    session: Option<String>,
-    /// That ended so.
-    status: Option<Status>,
-    /// Not older than this, in milliseconds since 1970.
-    since: Option<u64>,
-    /// So many, up to 1000.
-    #[schemars(range(min = 1, max = 1000))]
-    limit: Option<usize>,
+asks! {
+    /// Which calls are asked for.
+    HistoryAsked {
+        /// Of this tenant.
+        tenant: TenantId,
+        /// Under this request id.
+        request: String,
+        /// Of this tool: `namespace/tool`.
+        tool: NamedTool,
+        /// Of this conversation.
+        session: SessionKey,
+        /// That ended so.
+        status: Status,
+        /// Not older than this, in milliseconds since 1970.
+        since: u64,
+    }
 }
 
 /// The same, understood.
 #[derive(Clone, Debug)]
 pub struct HistoryWanted {
     query: Query,
-    tool: Option<ToolRef>,
-    session: Option<SessionKey>,
-    status: Option<Status>,
-    limit: usize,
+    asked: HistoryAsked,
 }
 
 impl HistoryAsked {
     /// What is meant, or what is wrong with it.
     pub fn read(self) -> Result<HistoryWanted, String> {
-        let limit = limit(self.limit, MOST)?;
-        let session =
-            self.session.map(SessionKey::new).transpose().map_err(|why| format!("session: {why}"))?;
-        let tool = self.tool.as_deref().map(tool).transpose()?;
-        let filters = tool.is_some() || session.is_some() || self.status.is_some();
+        let page = self.page::<Reverse<Position>>()?;
         let query = Query {
-            journal: Journal::History,
-            subject: self.request.map(Into::into),
+            subject: self.request.as_deref().map(Into::into),
             since: Timestamp::from_millis(self.since.unwrap_or(0)),
-            limit: if filters { LOOKED_THROUGH } else { limit },
+            behind: page.after.map(|Reverse(place)| place),
+            ..Query::newest(Journal::History, page.limit)
         };
-        Ok(HistoryWanted { query, tool, session, status: self.status, limit })
+        Ok(HistoryWanted { query, asked: self })
     }
 }
 
-/// Calls that are over.
+/// A page of calls that are over.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct History {
-    /// The newest first.
+    /// Those first that were over last.
     pub calls: Vec<CallFacts>,
+    /// What to ask for `after` next; nothing at the end. Where few of many fit there may be more behind a short page, or an
+    /// empty one.
+    pub next: Option<String>,
 }
 
 /// The newest calls that fit.
 pub async fn history(store: &dyn Store, wanted: &HistoryWanted) -> Result<History, StoreError> {
-    let fits = |facts: &CallFacts| {
-        wanted.tool.as_ref().is_none_or(|tool| facts.tool == *tool)
-            && wanted.session.as_ref().is_none_or(|session| facts.session.as_ref() == Some(session))
-            && wanted.status.is_none_or(|status| facts.status == status)
+    let asked = &wanted.asked;
+    let is_wanted = |facts: &CallFacts| {
+        fits(asked.tenant.as_ref(), facts.tenant.as_ref())
+            && fits(asked.tool.as_ref().map(|named| &named.0), Some(&facts.tool))
+            && fits(asked.session.as_ref(), facts.session.as_ref())
+            && fits(asked.status.as_ref(), Some(&facts.status))
     };
-    let entries = store.entries(&wanted.query).await?;
     // One that a newer version wrote is not ours to read.
-    let facts = entries.iter().filter_map(|entry| serde_json::from_str(&entry.body).ok());
-    Ok(History { calls: facts.filter(fits).take(wanted.limit).collect() })
+    let read = |entry: &Entry| serde_json::from_str(&entry.body).ok().filter(is_wanted);
+    let part = look_through(store, &wanted.query, LOOKED_THROUGH, read).await?;
+    Ok(History { calls: part.found, next: part.next.map(|place| place.to_string()) })
 }

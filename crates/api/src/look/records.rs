@@ -1,36 +1,27 @@
 //! What is remembered of calls, without what they were given and what they gave.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use steadfast::{Engine, Page, Selection, StoreError};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{AttemptFact, Origin, Record, RecordState as Kept};
 use steadfast_core::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolRef};
 use steadfast_core::key::Key;
 
-use super::{limit, tool};
+use super::paging::{Cursor as _, NamedTool, asks};
 
-/// The most that can be had at once.
-const MOST: usize = 500;
-
-/// Which records are asked for.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RecordsAsked {
-    /// Of this tool: `namespace/tool`.
-    tool: Option<String>,
-    /// Of this conversation.
-    session: Option<String>,
-    /// Of this tenant.
-    tenant: Option<String>,
-    /// Only those that run, or of which nobody knows whether they ran.
-    #[serde(default)]
-    open: bool,
-    /// Those behind this key: `next` of the page before.
-    after: Option<String>,
-    /// So many, up to 500.
-    #[schemars(range(min = 1, max = 500))]
-    limit: Option<usize>,
+asks! {
+    /// Which records are asked for.
+    RecordsAsked {
+        /// Of this tenant.
+        tenant: TenantId,
+        /// Of this tool: `namespace/tool`.
+        tool: NamedTool,
+        /// Of this conversation.
+        session: SessionKey,
+        /// Only those that run, or of which nobody knows whether they ran.
+        open: bool,
+    }
 }
 
 /// The same, understood.
@@ -43,16 +34,14 @@ pub struct RecordsWanted {
 impl RecordsAsked {
     /// What is meant, or what is wrong with it.
     pub fn read(self) -> Result<RecordsWanted, String> {
-        let session =
-            self.session.map(SessionKey::new).transpose().map_err(|why| format!("session: {why}"))?;
-        let tenant = self.tenant.map(TenantId::new).transpose().map_err(|why| format!("tenant: {why}"))?;
-        let after = match self.after {
-            None => None,
-            Some(text) => Some(Key(Digest::from_hex(&text).ok_or(format!("after={text} is no key"))?)),
+        let page = self.page::<Key>()?;
+        let selection = Selection {
+            tool: self.tool.map(|NamedTool(tool)| tool),
+            session: self.session,
+            tenant: self.tenant,
+            open: self.open.unwrap_or(false),
         };
-        let selection =
-            Selection { tool: self.tool.as_deref().map(tool).transpose()?, session, tenant, open: self.open };
-        Ok(RecordsWanted { selection, page: Page { after, limit: limit(self.limit, MOST)? } })
+        Ok(RecordsWanted { selection, page: Page { after: page.after, limit: page.limit } })
     }
 }
 
@@ -131,7 +120,7 @@ pub enum RecordState {
 pub async fn records(engine: &Engine, wanted: &RecordsWanted) -> Result<Records, StoreError> {
     let found = engine.records(&wanted.selection, wanted.page).await?;
     let full = found.len() >= wanted.page.limit;
-    let next = found.last().filter(|_| full).map(|record| record.key.0.to_hex());
+    let next = found.last().filter(|_| full).map(|record| record.key.text());
     Ok(Records { records: found.into_iter().map(RecordView::of).collect(), next })
 }
 

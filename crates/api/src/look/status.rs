@@ -256,3 +256,25 @@ fn store_and_switches(store: &StoreSeen, switches: &Switches) -> Vec<Finding> {
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_does_not_answer_is_trouble_and_what_was_switched_is_not_forgotten() {
+        let seen = |trouble: Option<&str>, switches| {
+            let store = StoreSeen { kind: "redis".to_owned(), trouble: trouble.map(str::to_owned) };
+            store_and_switches(&store, &switches)
+                .into_iter()
+                .map(|found| (found.level, found.what))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(seen(None, Switches::default()), []);
+        let silent = (Level::Trouble, "the redis store does not answer: gone".to_owned());
+        assert_eq!(seen(Some("gone"), Switches::default()), [silent]);
+        let turned = Switches { all: Mode::Shadow, breaker: Mode::Off, ..Switches::default() };
+        let switched = "switched: everything only watched, breakers off".to_owned();
+        assert_eq!(seen(None, turned), [(Level::Attention, switched)]);
+    }
+}

@@ -29,14 +29,30 @@ async function read(response) {
 
 export const get = async (path) => read(await request(path));
 
+// A whole list, page after page: the answer with the rows of all of them.
+export async function all(path) {
+  const whole = await get(`${path}?limit=1000`);
+  while (whole.next) {
+    const page = await get(`${path}?limit=1000&after=${encodeURIComponent(whole.next)}`);
+    for (const [name, value] of Object.entries(page)) {
+      if (Array.isArray(value)) whole[name].push(...value);
+    }
+    whole.next = page.next;
+  }
+  return whole;
+}
+
 const send = (method) => async (path, body) =>
-  read(await request(path, { method, headers: { "content-type": "application/json", "x-operator": "dashboard" }, body: JSON.stringify(body ?? {}) }));
+  read(await request(path, { method, headers: { "content-type": "application/json", "steadfast-surface": "dashboard" }, body: JSON.stringify(body ?? {}) }));
 
 export const post = send("POST");
 export const put = send("PUT");
 
-// Whether this token lets its bearer steer.
-export async function isAdmin(text) {
-  const response = await fetch("/v1/audit?limit=1", { headers: { authorization: `Bearer ${text}` }, cache: "no-store" });
+const opens = (path) => async (text) => {
+  const response = await fetch(path, { headers: { authorization: `Bearer ${text}` }, cache: "no-store" });
   return response.status !== 401 && response.status !== 403;
-}
+};
+
+// Whether this token lets its bearer steer, and whether it lets them look.
+export const isAdmin = opens("/v1/audit?limit=1");
+export const mayLook = opens("/v1/series");

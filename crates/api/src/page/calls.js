@@ -16,7 +16,9 @@ const COLUMNS = [
   { title: "conversation", class: "session" },
 ];
 
-let last = { running: [], history: [] };
+let last = { running: [], history: [], next: null };
+// What a person looked back for, and where that ended. What was newest then is in it, so that nothing is missing between.
+let back = { calls: [], next: null };
 let parts;
 const pages = pager(50, () => draw());
 
@@ -24,7 +26,7 @@ const pages = pager(50, () => draw());
 export const depth = () => (parts && (parts.search.value || parts.kind.value) ? DEEP : USUAL);
 
 export function drawCalls({ running, history }) {
-  last = { running, history };
+  last = { running, history: history.calls, next: history.next };
   draw();
 }
 
@@ -42,8 +44,9 @@ function build() {
   const rows = table(COLUMNS, "Calls, the newest first");
   const empty = h("p", { class: "empty" });
   const found = h("span", { class: "quiet", "aria-live": "polite" });
-  body.append(h("p", { class: "line" }, search, kind, found), rows.element, empty, pages.place);
-  parts = { search, kind, rows, empty, found };
+  const older = button("Look further back", lookBack, { class: "plain", "data-hand": "older" });
+  body.append(h("p", { class: "line" }, search, kind, found), rows.element, empty, pages.place, h("p", {}, older));
+  parts = { search, kind, rows, empty, found, older };
   let timer;
   const look = () => {
     pages.first();
@@ -51,7 +54,10 @@ function build() {
     clearTimeout(timer);
     // What lies further back is asked for when the person has paused.
     timer = setTimeout(async () => {
-      if (depth() === DEEP) last.history = (await get(`/v1/history?limit=${DEEP}`).catch(() => ({ calls: last.history }))).calls;
+      if (depth() === DEEP) {
+        const history = await get(`/v1/history?limit=${DEEP}`).catch(() => null);
+        if (history) Object.assign(last, { history: history.calls, next: history.next });
+      }
       draw();
     }, 200);
   };
@@ -59,8 +65,24 @@ function build() {
   kind.addEventListener("change", look);
 }
 
+// Where what is shown ends; nothing if nothing is older.
+const end = () => (back.calls.length > 0 ? back.next : last.next);
+
+async function lookBack() {
+  const page = await get(`/v1/history?limit=${DEEP}&after=${encodeURIComponent(end())}`).catch(() => null);
+  if (!page) return;
+  back = { calls: [...(back.calls.length > 0 ? back.calls : last.history), ...page.calls], next: page.next };
+  draw();
+}
+
+// All calls that are known to be over, each once.
+function over() {
+  const each = (call) => [`${call.requestId} ${call.arrivedAtMs} ${call.tookMs}`, call];
+  return [...new Map([...last.history, ...back.calls].map(each)).values()];
+}
+
 // Both kinds of call as one.
-function unite({ running, history }) {
+function unite({ running }, history) {
   const open = running.map((trace) => ({
     id: trace.requestId,
     at: trace.arrivedAtMs,
@@ -70,7 +92,7 @@ function unite({ running, history }) {
     step: trace.steps.at(-1)?.text,
     attempts: trace.steps.filter((step) => step.kind === "attempt_started").length,
   }));
-  const over = history.map((facts) => ({
+  const ended = history.map((facts) => ({
     id: facts.requestId,
     at: facts.arrivedAtMs,
     tool: facts.tool,
@@ -83,7 +105,7 @@ function unite({ running, history }) {
     took: facts.tookMs,
     replayed: facts.replayed,
   }));
-  return [...open, ...over.sort((a, b) => b.at - a.at)];
+  return [...open, ...ended.sort((a, b) => b.at - a.at)];
 }
 
 const KINDS = {
@@ -97,7 +119,7 @@ const KINDS = {
 function draw() {
   if (!parts) build();
   const words = parts.search.value.toLowerCase().split(/\s+/).filter(Boolean);
-  const all = unite(last);
+  const all = unite(last, over());
   const fits = (call) => {
     const text = [toolName(call.tool), call.id, call.session, call.code, call.rule, call.status, call.model].join(" ").toLowerCase();
     return words.every((word) => text.includes(word));
@@ -107,7 +129,9 @@ function draw() {
   parts.rows.element.hidden = found.length === 0;
   parts.empty.hidden = found.length > 0;
   parts.empty.textContent = all.length === 0 ? "No calls yet. Each call of a tool appears here the moment it comes." : "No call fits.";
-  parts.found.textContent = words.length > 0 || parts.kind.value ? `${found.length} of ${all.length}` : "";
+  const whole = `${end() ? "the newest " : ""}${all.length}`;
+  parts.found.textContent = words.length > 0 || parts.kind.value ? `${found.length} of ${whole}` : end() ? whole : "";
+  parts.older.hidden = !end();
 }
 
 function row(call) {

@@ -17,9 +17,10 @@ function draw() {
     body.append(h("ul", { class: "lost" }), h("div", { class: "trips" }), h("p", { class: "empty" }, "The guard has not acted. When a model repeats a call that cannot work, what it sent is shown here."), pages.place);
   }
   const [stopped, trips, empty] = body.children;
-  list(stopped, last.stopped, (one) => JSON.stringify(one), stop);
+  const stops = [...last.stopped].sort((a, b) => a.since - b.since);
+  list(stopped, stops, (one) => JSON.stringify(one), stop);
   stopped.hidden = last.stopped.length === 0;
-  const newest = [...last.trips].reverse();
+  const newest = [...last.trips].sort((a, b) => b.lastAtMs - a.lastAtMs);
   list(trips, pages.cut(newest, "trips"), (trip) => `${trip.session} ${toolName(trip.tool)} ${trip.digest}`, row);
   empty.hidden = newest.length + last.stopped.length > 0;
 }

@@ -1,7 +1,7 @@
 // Puts the page together: asks for everything, shows it, and keeps it current.
 
 import { afterEveryDeed, unlock } from "./act.js";
-import { Refused, get, token } from "./api.js";
+import { Refused, all, get, mayLook, token } from "./api.js";
 import { drawApprovals } from "./approvals.js";
 import { drawBreakers } from "./breakers.js";
 import { depth, drawCalls } from "./calls.js";
@@ -26,20 +26,20 @@ async function refresh() {
   try {
     const [status, approvals, running, history, series, guard, trust, servers] = await Promise.all([
       get("/v1/status"),
-      get("/v1/approvals"),
-      get("/v1/running"),
+      all("/v1/approvals"),
+      all("/v1/running"),
       get(`/v1/history?limit=${depth()}`),
       get("/v1/series"),
-      get("/v1/guard"),
-      get("/v1/trust"),
-      get("/v1/servers"),
+      all("/v1/guard"),
+      all("/v1/trust"),
+      all("/v1/servers"),
     ]);
     const changed = JSON.stringify(status.counts) !== JSON.stringify(seen.status?.counts);
-    Object.assign(seen, { status, guard, series, approvals: approvals.approvals, running: running.calls, history: history.calls, trust: trust.trust, servers: servers.servers });
+    Object.assign(seen, { status, guard, series, approvals: approvals.approvals, running: running.calls, history, trust: trust.trust, servers: servers.servers });
     setClock(status.atMs);
     if (changed || Date.now() - heavyAt > HEAVY_EVERY) {
       heavyAt = Date.now();
-      const [breakers, tools] = await Promise.all([get("/v1/breakers"), get("/v1/tools")]);
+      const [breakers, tools] = await Promise.all([all("/v1/breakers"), all("/v1/tools")]);
       Object.assign(seen, { breakers: breakers.breakers, tools: tools.tools });
     }
     draw();
@@ -61,7 +61,7 @@ async function ask(error) {
   drawToken();
   if (isAsking) return;
   isAsking = true;
-  isAsking = !(await unlock(error.status === 401 ? "To see what happens here takes the admin token." : error.message));
+  isAsking = !(await unlock(error.status === 401 ? "To see what happens here takes the token of a viewer, or the admin token." : error.message, mayLook));
 }
 
 function draw() {
@@ -96,7 +96,7 @@ function drawToken() {
 const LIVE = {
   live: ["●", "live", "Told of everything as it happens"],
   asking: ["●", "live", "Asked for every second or two"],
-  locked: ["○", "locked", "To look takes the admin token"],
+  locked: ["○", "locked", "To look takes the token of a viewer or of the admin"],
   lost: ["○", "no answer", "The gateway does not answer; what you see is old"],
 };
 

@@ -48,12 +48,12 @@ function draw() {
   parts.lost.hidden = last.trust.length === 0;
   const word = parts.filter.value.toLowerCase();
   const found = last.tools.filter((tool) => toolName(tool.tool).toLowerCase().includes(word));
-  found.sort((a, b) => badness(b) - badness(a) || b.calls - a.calls);
+  found.sort((a, b) => badness(b) - badness(a) || b.calls - a.calls || b.called - a.called);
   list(parts.rows.body, pages.cut(found, "tools"), (tool) => toolName(tool.tool), row);
   parts.rows.element.hidden = found.length === 0;
   parts.filter.parentElement.hidden = last.tools.length === 0;
   parts.empty.hidden = found.length > 0;
-  parts.empty.textContent = last.tools.length === 0 ? "No tool was called yet. Each tool appears here with how well it does." : "No tool has this in its name.";
+  parts.empty.textContent = last.tools.length === 0 ? "No tool is known yet. Each tool appears here with how well it does." : "No tool has this in its name.";
 }
 
 function row(tool) {
@@ -68,7 +68,7 @@ function row(tool) {
     digits(tool.refused),
     works,
     score?.p95Ms === undefined ? "–" : span(score.p95Ms),
-    when(tool.lastCallAtMs),
+    tool.called ? when(tool.lastCallAtMs) : h("span", { class: "quiet" }, "not called"),
   );
 }
 

@@ -12,10 +12,9 @@ use steadfast::code::Code;
 use steadfast::envelope::CallEnvelope;
 use steadfast::{Answer, Attempt, HookFuture, Hooks, Logging, Sources, Steadfast, output};
 use steadfast_api::Access;
-use steadfast_mcp::http::front::{Principal, Tokens};
 use tokio::sync::Semaphore;
 
-use crate::support::{World, envelope, http_fault, in_session, keyed, settle, told};
+use crate::support::{World, access_of, envelope, http_fault, in_session, keyed, settle, told};
 
 #[tokio::test(start_paused = true)]
 async fn tr_1_what_is_no_envelope_is_told_everything_that_is_wrong_and_leaves_nothing() {
@@ -125,6 +124,9 @@ async fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_key_back() 
     assert_eq!(another.status, StatusCode::BAD_REQUEST, "{}", another.body);
     assert!(!another.body.to_string().contains("invoice"), "keys are nobody's business: {}", another.body);
     assert_eq!(post(&call, "x".repeat(300).as_str()).await.status, StatusCode::BAD_REQUEST);
+    let both = [("idempotency-key", "invoice 44"), ("idempotency-key", "invoice 45")];
+    let both = world.post("/v1/calls", &both, &call.to_string()).await;
+    assert_eq!(both.status, StatusCode::BAD_REQUEST, "nobody knows which of them is meant: {}", both.body);
     assert_eq!(world.runs("bank/pay"), 1);
     let keyless = world.call(&call).await;
     assert_eq!((keyless.header("idempotency-key"), world.runs("bank/pay")), (None, 2));
@@ -421,6 +423,59 @@ async fn a_call_that_takes_too_long_and_one_that_nobody_knows_of() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_for_which_there_is_no_room_is_429_and_says_when_to_come_back() {
+    let world = World::new(&[("tools.\"bank/pay\".limits.concurrency", "1")]).await;
+    let (begun, may_end) = gated(&world, "bank/pay");
+    let first = envelope("bank/pay", json!({ "to": "bob" }));
+    tokio::join!(world.call(&first), async {
+        begun.acquire().await.unwrap().forget();
+        let said = world.call(&envelope("bank/pay", json!({ "to": "eve" }))).await;
+        assert_eq!(
+            (said.status, said.code()),
+            (StatusCode::TOO_MANY_REQUESTS, "overloaded"),
+            "{}",
+            said.body
+        );
+        assert_eq!(said.header("retry-after"), Some("1"));
+        may_end.add_permits(1);
+    });
+    assert_eq!(world.runs("bank/pay"), 1);
+}
+
+/// Whoever reads events waits as long as it takes; whoever waits for one answer is told when it is time to ask again.
+#[tokio::test(start_paused = true)]
+async fn only_a_call_that_shows_nothing_meanwhile_is_answered_before_it_is_over() {
+    let settings = [("tools.\"bank/pay\".class", "mutating"), ("tools.\"bank/pay\".answer_by", "5s")];
+    let world = World::new(&settings).await;
+    world.tool("bank/pay", async |_, _| {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        Ok(output("paid"))
+    });
+    let said = world.call(&keyed("bank/pay", json!({}), "a")).await;
+    assert_eq!((said.status, said.code()), (StatusCode::CONFLICT, "in_flight"), "{}", said.body);
+    let call = keyed("bank/pay", json!({}), "b").to_string();
+    let said = world.post("/v1/calls", &[("accept", "text/event-stream")], &call).await;
+    let events = events(said.body.as_str().unwrap());
+    assert_eq!(events.last().unwrap().1["output"]["content"], "paid", "{}", said.body);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_is_ended_is_told_as_ended() {
+    let world =
+        World::new(&[("tools.\"web/get\".retry.attempts", "1"), ("tools.\"web/get\".class", "read_only")])
+            .await;
+    world.tool("web/get", async |_, _| std::future::pending().await);
+    let call = envelope("web/get", json!({})).to_string();
+    let said = world.post("/v1/calls", &[("accept", "text/event-stream")], &call).await;
+    let events = events(said.body.as_str().unwrap());
+    let [(_, begun), (_, ended), (_, result)] = &events[..] else { panic!("{}", said.body) };
+    assert_eq!(begun, &json!({ "attempt": 1, "state": "begun" }));
+    assert_eq!((&ended["attempt"], &ended["state"]), (&json!(1), &json!("ended")), "{}", said.body);
+    assert!(ended["tookMs"].as_u64().is_some_and(|took| took >= 30_000), "{}", said.body);
+    assert_eq!(result["error"]["code"], "timeout", "{}", said.body);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tool_that_says_no_has_answered() {
     let world = World::new(&[]).await;
     world.tool("web/get", async |_, _| -> Answer {
@@ -486,10 +541,7 @@ async fn sf_5_hostile_bodies_are_refused_and_run_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn sf_7_a_token_says_who_calls() {
-    let mut tokens = Tokens::default();
-    tokens.add("token of ann", Principal::new("ann"));
-    tokens.add("token of bob", Principal::new("bob"));
-    let access = Access { clients: Some(tokens), ..Access::default() };
+    let access = access_of(&[("ann", None), ("bob", None), ("eve", Some("acme"))]);
     let world = World::opened(Steadfast::opening(Sources::default()), &[], access).await;
     world.works("bank/pay");
     let ann = [("authorization", "Bearer token of ann")];
@@ -507,10 +559,11 @@ async fn sf_7_a_token_says_who_calls() {
     assert_eq!(post(&ann, &call).await.status, StatusCode::OK);
     let said = post(&bob, &call).await;
     assert_eq!((said.status, said.code()), (StatusCode::FORBIDDEN, "forbidden"));
-    assert!(said.body["error"]["message"].as_str().unwrap().contains("`bob`"), "{}", said.body);
-    let mut of_bob = call.clone();
-    of_bob["target"]["actorId"] = "bob".into();
-    let said = post(&bob, &of_bob).await;
+    let message = said.body["error"]["message"].as_str().unwrap();
+    assert!(message.contains("`bob`") && message.contains("leave it out"), "{message}");
+    let mut unnamed = call.clone();
+    unnamed["target"].as_object_mut().unwrap().remove("actorId");
+    let said = post(&bob, &unnamed).await;
     assert_eq!(
         (said.status, &said.body["output"]["content"]),
         (StatusCode::OK, &json!("run 2")),
@@ -524,9 +577,18 @@ async fn sf_7_a_token_says_who_calls() {
     assert_eq!(said.status, StatusCode::FORBIDDEN);
     assert_eq!(world.post("/v1/failures", &ann, &report).await.status, StatusCode::OK);
     assert_eq!(world.runs("bank/pay"), 2);
-    // The admin may speak for a tenant, whose records are apart.
+    // The admin may speak for a tenant, whose records are apart, and says for whom.
     let person = [("authorization", "Bearer person")];
     assert_eq!(post(&person, &of_tenant).await.body["output"]["content"], "run 3");
+    assert_eq!(post(&person, &unnamed).await.status, StatusCode::BAD_REQUEST);
+    // A token of a tenant makes calls for it, whether the envelope names it or not.
+    let eve = [("authorization", "Bearer token of eve")];
+    assert_eq!(post(&eve, &unnamed).await.body["output"]["content"], "run 4");
+    let mut of_eve = unnamed.clone();
+    of_eve["target"]["tenantId"] = "acme".into();
+    assert_eq!(post(&eve, &of_eve).await.body["fromCache"], true);
+    of_eve["target"]["tenantId"] = "umbra".into();
+    assert_eq!(post(&eve, &of_eve).await.status, StatusCode::FORBIDDEN);
 }
 
 #[tokio::test(start_paused = true)]
@@ -557,6 +619,10 @@ async fn a_call_is_streamed_with_its_attempts_its_signs_of_life_and_its_result()
     assert!(said.body.as_str().unwrap().contains("\n:\n"), "something keeps the connection alive");
     let (_, result) = events.last().unwrap();
     assert_eq!((&result["status"], &result["output"]["content"]["a"]), (&json!("success"), &json!(1)));
+    let took: Vec<_> = events.iter().filter_map(|(_, data)| data["tookMs"].as_u64()).collect();
+    assert_eq!(took, [0, 40_000]);
+    let plain = world.post("/v1/calls", &[("accept", "application/json, */*")], &call).await;
+    assert_eq!(plain.body["fromCache"], true, "whoever does not name events gets none: {}", plain.body);
     let operation = &world.document["paths"]["/v1/calls"]["post"];
     crate::support::fits(&world.document, operation, StatusCode::OK, result);
 }
@@ -568,6 +634,28 @@ fn events(text: &str) -> Vec<(String, Value)> {
         Some((name, serde_json::from_str(&data.join("\n")).unwrap()))
     };
     text.split("\n\n").filter_map(event).collect()
+}
+
+/// Whoever only waited for the answer of another's run, and goes, waits no longer.
+#[tokio::test(start_paused = true)]
+async fn who_leaves_the_stream_of_a_duplicate_is_waited_for_no_more() {
+    let world = World::new(&[]).await;
+    let (begun, may_end) = gated(&world, "bank/pay");
+    let call = keyed("bank/pay", json!({}), "k");
+    let open = async || world.steer("get", "/v1/status", &Value::Null).await["counts"]["openCalls"].clone();
+    tokio::join!(world.call(&call), async {
+        begun.acquire().await.unwrap().forget();
+        let stream =
+            Request::post("/v1/calls").header("host", "127.0.0.1").header("accept", "text/event-stream");
+        let stream = world.api.respond(stream.body(call.to_string()).unwrap()).await;
+        settle().await;
+        assert_eq!(open().await, 2);
+        drop(stream);
+        settle().await;
+        assert_eq!(open().await, 1);
+        may_end.add_permits(1);
+    });
+    assert_eq!(world.runs("bank/pay"), 1);
 }
 
 /// Whoever reads a stream and goes leaves a started call to the engine: it ends, and the answer is there for the next one.

@@ -90,6 +90,44 @@ async fn an_answer_is_delivered_when_its_connection_brings_the_next_request() {
     assert!(began.elapsed() < GRACE, "by the request, and not by time");
 }
 
+/// So it is for whoever reads events, and for a host that hears what became of its report.
+#[tokio::test]
+async fn an_answer_in_another_form_is_delivered_in_the_same_way() {
+    for way in ["streamed", "reported"] {
+        let world = world().await;
+        world.works("bank/pay");
+        let (address, _stop) = listen(&world).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let call = keyed("bank/pay", json!({}), "k");
+        if way == "streamed" {
+            let accept = "HTTP/1.1\r\naccept: text/event-stream\r\n";
+            let request = String::from_utf8(post(&call)).unwrap().replacen("HTTP/1.1\r\n", accept, 1);
+            stream.write_all(request.as_bytes()).await.unwrap();
+            // The last piece of what has no length.
+            let mut all = String::new();
+            while !all.ends_with("0\r\n\r\n") {
+                let mut piece = Vec::new();
+                assert_ne!(stream.read_buf(&mut piece).await.unwrap(), 0, "{all}");
+                all.push_str(std::str::from_utf8(&piece).unwrap());
+            }
+        } else {
+            let call = keyed("own/pay", json!({}), "k");
+            let begun = world.post("/v1/calls/begin", &[], &call.to_string()).await;
+            let report = json!({ "attempt": 1, "output": { "content": 1 } });
+            let path = format!("/v1/calls/{}/report", begun.body["id"].as_str().unwrap());
+            let request = String::from_utf8(post(&report)).unwrap().replacen("/v1/calls", &path, 1);
+            stream.write_all(request.as_bytes()).await.unwrap();
+            assert_eq!(read(&mut stream).await.0, 200);
+        }
+        let began = Instant::now();
+        assert_eq!(delivered(&world).await, Value::Null, "{way}: nobody knows yet");
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").await.unwrap();
+        assert_eq!(read(&mut stream).await.0, 200);
+        until(async || delivered(&world).await.is_u64()).await;
+        assert!(began.elapsed() < GRACE, "{way}: by the request, and not by time");
+    }
+}
+
 #[tokio::test]
 async fn a_client_that_goes_before_the_answer_finds_it_by_calling_again() {
     let world = world().await;

@@ -1,14 +1,21 @@
 //! What happens, as it happens.
 
+use std::time::Duration;
+
 use axum::response::Response;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use serde_json::Value;
-use steadfast::{Answer, Attempt, Steadfast, call, output};
+use steadfast::id::TenantId;
+use steadfast::{Answer, Attempt, BreakerKey, By, Steadfast, Steer, Surface, call, output};
 use steadfast_api::Api;
+use tokio::time::{Instant, timeout};
 
 use crate::support::{api, get};
+
+/// What comes when nothing else does.
+const NOTHING: &str = ": nothing happens\n\n";
 
 /// A connection on which events come.
 struct Listening(Response);
@@ -33,12 +40,20 @@ async fn listen(api: &Api, path: &str, last: Option<&str>) -> Listening {
 }
 
 impl Listening {
+    /// The next that comes, which may be no event.
+    async fn piece(&mut self) -> String {
+        let piece = timeout(Duration::from_secs(60), self.0.body_mut().frame()).await;
+        let piece = piece.unwrap().unwrap().unwrap().into_data().unwrap();
+        let text = String::from_utf8(piece.to_vec()).unwrap();
+        assert!(text.ends_with("\n\n"), "{text:?}");
+        text
+    }
+
     /// The next event. Each comes as a piece of its own.
     async fn next(&mut self) -> Event {
         loop {
-            let piece = self.0.body_mut().frame().await.unwrap().unwrap().into_data().unwrap();
-            let text = String::from_utf8(piece.to_vec()).unwrap();
-            assert!(text.ends_with("\n\n"), "{text:?}");
+            let text = self.piece().await;
+            assert_ne!(text, NOTHING, "an event was to come");
             let field =
                 |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
             if let Some(name) = field("event") {
@@ -90,15 +105,57 @@ async fn whoever_was_away_goes_on_behind_what_it_has_seen() {
     pay(&steadfast, "pay", "second").await;
     for mut again in [
         listen(&api, "/v1/events", Some(&seen)).await,
-        listen(&api, &format!("/v1/events?behind={seen}"), None).await,
+        listen(&api, &format!("/v1/events?after={seen}"), None).await,
     ] {
         assert_eq!(again.named("tool_call_start").await.data["sessionKey"], "second");
     }
     let mut other_life = listen(&api, "/v1/events", Some("1-1")).await;
     assert_eq!(other_life.named("tool_call_start").await.data["sessionKey"], "first", "all that is known");
-    let (status, wrong) = get(&api, "/v1/events?behind=yesterday").await;
+    let (status, wrong) = get(&api, "/v1/events?after=yesterday").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(wrong["error"]["message"].as_str().unwrap().contains("`yesterday`"), "{wrong}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_too_slow_is_told_how_much_it_missed_and_gets_the_rest() {
+    let (api, steadfast) = api().await;
+    let mut listening = listen(&api, "/v1/events", None).await;
+    // Nobody reads meanwhile, and there are more events than are kept.
+    for number in 0..600 {
+        pay(&steadfast, "pay", &format!("s-{number}")).await;
+    }
+    let missed = listening.next().await;
+    assert_eq!((missed.name.as_str(), missed.id.as_str()), ("missed", ""), "{missed:?}");
+    let missed = missed.data["missed"].as_u64().unwrap();
+    let rest = listening.next().await;
+    assert_eq!(rest.id.rsplit('-').next(), Some((missed + 1).to_string().as_str()), "{rest:?}");
+    let mut last = listening.named("tool_call_end").await;
+    while last.data["sessionKey"] != "s-599" {
+        last = listening.named("tool_call_end").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_on_which_nothing_is_told_shows_that_it_lives() {
+    let (api, steadfast) = api().await;
+    let mut listening = listen(&api, "/v1/events?tool=bank/other", None).await;
+    let began = Instant::now();
+    assert_eq!(listening.piece().await, ": here is what happens\n\n");
+    assert_eq!(began.elapsed(), Duration::ZERO, "at once");
+    assert_eq!(listening.piece().await, NOTHING);
+    assert_eq!(began.elapsed(), Duration::from_secs(15));
+    // What happens to others is nothing that it hears.
+    let others = async {
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            pay(&steadfast, "pay", "first").await;
+        }
+    };
+    tokio::select! {
+        () = others => unreachable!("it never ends"),
+        piece = listening.piece() => assert_eq!(piece, NOTHING),
+    }
+    assert!(began.elapsed() <= Duration::from_secs(31), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,4 +168,36 @@ async fn events_can_be_those_of_one_tool_and_of_one_name() {
     assert_eq!(of_tool.next().await.data["sessionKey"], "second");
     let ends = [of_name.next().await, of_name.next().await].map(|event| event.data["sessionKey"].clone());
     assert_eq!(ends, ["first", "second"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sf_7_events_can_be_those_of_one_tenant() {
+    let (api, steadfast) = api().await;
+    let mut of_tenant = listen(&api, "/v1/events?tenant=acme", None).await;
+    pay(&steadfast, "pay", "nobody's").await;
+    let mut envelope = call("bank", "pay").session("acme's").envelope().unwrap();
+    for tenant in ["other", "acme"] {
+        envelope.target.tenant_id = Some(TenantId::new(tenant).unwrap());
+        let works = async |_: Attempt| -> Answer { Ok(output("paid")) };
+        steadfast.call(envelope.clone(), works).await;
+    }
+    let first = of_tenant.next().await;
+    assert_eq!(
+        (&first.data["tenantId"], &first.data["sessionKey"]),
+        (&"acme".into(), &"acme's".into()),
+        "{first:?}"
+    );
+    // What a person does to what is another's, or nobody's, is not told either.
+    let by = By::new("ann", Surface::Library);
+    let key: BreakerKey = "tool:bank:pay".parse().unwrap();
+    for tenant in [None, Some("other"), Some("acme")] {
+        let tenant = tenant.map(|tenant| TenantId::new(tenant).unwrap());
+        steadfast.engine().steer_breaker(tenant.as_ref(), &key, Steer::Open { until: None }, &by).await;
+    }
+    for name in ["tool_call_circuit_state", "audit"] {
+        assert_eq!(of_tenant.named(name).await.data["tenantId"], "acme", "{name}");
+    }
+    let (status, wrong) = get(&api, "/v1/events?tool=pay").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(wrong["error"]["message"].as_str().unwrap().contains("namespace/tool"), "{wrong}");
 }

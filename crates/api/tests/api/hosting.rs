@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 use steadfast::envelope::CallEnvelope;
 use steadfast::{HookFuture, Hooks, Sources, Steadfast};
 use steadfast_api::Access;
-use steadfast_mcp::http::front::{Principal, Tokens};
 
-use crate::support::{Said, World, envelope, keyed, settle};
+use crate::support::{Said, World, access_of, envelope, keyed, settle};
 
 async fn begin(world: &World, call: &Value) -> Said {
     world.post("/v1/calls/begin", &[], &call.to_string()).await
@@ -32,6 +31,10 @@ async fn a_host_runs_its_tool_and_a_duplicate_gets_its_answer() {
     let call = keyed("host/pay", json!({ "to": "bob" }), "k");
     let begun = begin(&world, &call).await;
     assert_eq!((&begun.body["attempt"], begun.header("idempotency-key")), (&json!(1), Some("k")));
+    let unrelated = begin(&world, &keyed("host/pay", json!({ "to": "bob" }), "l")).await;
+    assert_ne!(begun.body["run"], unrelated.body["run"], "by its name an upstream knows a run again");
+    let now = world.steer("get", "/v1/status", &Value::Null).await["atMs"].as_u64().unwrap();
+    assert_eq!(begun.body["deadlineAtMs"], now + 30_000, "{}", begun.body);
     let done =
         tell(&world, &id(&begun), "report", json!({ "attempt": 1, "output": { "content": { "paid": 7 } } }))
             .await;
@@ -73,6 +76,104 @@ async fn a_failed_attempt_is_ordered_again_and_its_report_comes_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_attempt_is_ordered_again_when_the_other_side_asked_to_be() {
+    let world = World::new(&[]).await;
+    let id = id(&begin(&world, &envelope("host/get", json!({}))).await);
+    let busy =
+        json!({ "message": "busy", "source": { "kind": "http", "status": 429 }, "retryAfterMs": 7000 });
+    let began = tokio::time::Instant::now();
+    let again = tell(&world, &id, "report", json!({ "attempt": 1, "failure": busy })).await;
+    assert_eq!(again.body["next"], "run", "{}", again.body);
+    assert!(began.elapsed() >= Duration::from_secs(7), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_tool_itself_said_is_in_the_answer_to_a_failure() {
+    let world = World::new(&[]).await;
+    let id = id(&begin(&world, &envelope("host/get", json!({}))).await);
+    let failure =
+        json!({ "message": "no", "source": { "kind": "is_error" }, "output": { "content": { "seats": 0 } } });
+    let done = tell(&world, &id, "report", json!({ "attempt": 1, "failure": failure })).await;
+    assert_eq!(done.body["result"]["error"]["code"], "tool_error", "{}", done.body);
+    assert_eq!(done.body["result"]["output"]["content"], json!({ "seats": 0 }), "{}", done.body);
+}
+
+/// A tool that only asks has not run: the same call comes again with what it wants to know.
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_asks_for_input_has_not_run() {
+    let world = World::new(&[("tools.\"host/pay\".class", "mutating")]).await;
+    let call = keyed("host/pay", json!({}), "k");
+    let first = id(&begin(&world, &call).await);
+    let question = json!({ "attempt": 1, "inputRequired": { "content": { "who": "?" } } });
+    let asked = tell(&world, &first, "report", question).await;
+    assert_eq!((asked.status, &asked.body["next"]), (StatusCode::OK, &json!("answer")), "{}", asked.body);
+    assert_eq!(asked.body["result"]["output"]["content"], json!({ "who": "?" }), "{}", asked.body);
+    assert_ne!(id(&begin(&world, &call).await), first);
+}
+
+/// Each source of a failure is what the engine takes it for: how a call that must not run twice goes on depends on it.
+#[tokio::test(start_paused = true)]
+async fn the_source_of_a_failure_decides_how_the_call_goes_on() {
+    let settings = [
+        ("tools.\"host/pay\".class", "mutating"),
+        ("tools.\"host/pay\".breaker.mode", "off"),
+        ("tools.\"host/pay\".trust.mode", "off"),
+        ("guard.mode", "off"),
+    ];
+    let world = World::new(&settings).await;
+    for (number, (source, expected)) in [
+        (json!({ "kind": "tool" }), "answer tool_error unknown.tool"),
+        (json!({ "kind": "http", "status": 503 }), "answer outcome_unknown http.503"),
+        (json!({ "kind": "json_rpc", "code": -32601 }), "answer unknown_tool jsonrpc.-32601"),
+        (json!({ "kind": "is_error" }), "answer tool_error unknown.tool"),
+        (json!({ "kind": "transport", "error": "connection_reset", "written": false }), "run null null"),
+        (
+            json!({ "kind": "transport", "error": "connection_reset", "written": true }),
+            "answer outcome_unknown transport.reset",
+        ),
+        (json!({ "kind": "web_socket", "code": 1013 }), "answer outcome_unknown websocket.1013"),
+        (json!({ "kind": "exit", "code": 1 }), "answer outcome_unknown exit.1"),
+        (json!({ "kind": "exit", "signal": 9 }), "answer outcome_unknown exit.signal.9"),
+        (json!({ "kind": "timeout", "afterMs": 100 }), "answer outcome_unknown timeout"),
+        (json!({ "kind": "bad_answer" }), "answer outcome_unknown bad-answer"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let begun = begin(&world, &keyed("host/pay", json!({}), &format!("k-{number}"))).await;
+        let report = json!({ "attempt": 1, "failure": { "message": "no", "source": source } });
+        let said = tell(&world, &id(&begun), "report", report).await;
+        let error = &said.body["result"]["error"];
+        let went = format!("{} {} {}", said.body["next"], error["code"], error["rule"]).replace('"', "");
+        assert_eq!(went, expected, "{source}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_whose_time_is_over_hears_so_from_its_heartbeat_and_its_report_comes_too_late() {
+    let world =
+        World::new(&[("tools.\"host/get\".class", "read_only"), ("tools.\"host/get\".retry.attempts", "1")])
+            .await;
+    let id = id(&begin(&world, &envelope("host/get", json!({}))).await);
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    let beat = tell(&world, &id, "heartbeat", json!({ "attempt": 1 })).await;
+    assert_eq!((beat.status, &beat.body), (StatusCode::OK, &json!({ "wanted": false })));
+    let late = tell(&world, &id, "report", json!({ "attempt": 1, "output": { "content": 1 } })).await;
+    assert_eq!((late.status, late.code()), (StatusCode::CONFLICT, "conflict"), "{}", late.body);
+}
+
+/// A host waits for its own report, however long its tool takes.
+#[tokio::test(start_paused = true)]
+async fn a_host_gets_the_answer_to_its_report_however_late() {
+    let settings = [("tools.\"host/pay\".class", "mutating"), ("tools.\"host/pay\".answer_by", "5s")];
+    let world = World::new(&settings).await;
+    let id = id(&begin(&world, &keyed("host/pay", json!({}), "k")).await);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let done = tell(&world, &id, "report", json!({ "attempt": 1, "output": { "content": "paid" } })).await;
+    assert_eq!(done.body["result"]["output"]["content"], "paid", "{}", done.body);
+}
+
+#[tokio::test(start_paused = true)]
 async fn signs_of_life_keep_an_attempt_and_a_withdrawn_one_hears_of_it() {
     let world = World::new(&[("tools.\"host/pay\".class", "mutating")]).await;
     let id = id(&begin(&world, &envelope("host/pay", json!({}))).await);
@@ -93,10 +194,7 @@ async fn signs_of_life_keep_an_attempt_and_a_withdrawn_one_hears_of_it() {
 
 #[tokio::test(start_paused = true)]
 async fn sf_7_the_calls_of_others_are_not_there() {
-    let mut tokens = Tokens::default();
-    tokens.add("token of ann", Principal::new("ann"));
-    tokens.add("token of bob", Principal::new("bob"));
-    let access = Access { clients: Some(tokens), ..Access::default() };
+    let access = access_of(&[("ann", None), ("bob", None)]);
     let world = World::opened(Steadfast::opening(Sources::default()), &[], access).await;
     let (ann, bob) = ([("authorization", "Bearer token of ann")], [("authorization", "Bearer token of bob")]);
     let call = envelope("host/pay", json!({})).to_string();

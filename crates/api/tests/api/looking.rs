@@ -1,12 +1,15 @@
 //! What there is to see over HTTP, and that the OpenAPI document says the truth about it.
 
+use std::time::Duration;
+
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 use steadfast::classify::{Fault, Source};
 use steadfast::id::TenantId;
 use steadfast::{Answer, Attempt, call};
+use steadfast_api::{Access, AdminToken, Api};
 
-use crate::support::{api, ask, fits, get};
+use crate::support::{World, access_of, api, ask, envelope, fits, get, in_session, settle};
 
 #[tokio::test(start_paused = true)]
 async fn the_status_says_what_is_wrong_and_what_to_do() {
@@ -31,6 +34,109 @@ async fn the_trouble_of_a_tenant_is_seen_beside_that_of_nobody() {
     assert_eq!(seen["counts"]["escalated"], 2, "{seen}");
     let said = seen["findings"].to_string();
     assert!(said.contains("tenant acme: 1 tool has lost trust"), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_first() {
+    let down = [("tools.\"web/down\".retry.attempts", "1"), ("tools.\"web/down\".trust.mode", "off")];
+    let world = World::new(&down).await;
+    let reported = async |whose: &str, tool: &str, severity: &str, times: u32| {
+        let recoverable = severity != "security";
+        let report = json!({
+            "tool_name": tool, "plugin_name": "web", "error": "no", "severity": severity, "recoverable": recoverable,
+        });
+        for _ in 0..times {
+            let said = world.post(&format!("/v1/failures{whose}"), &[], &report.to_string()).await;
+            assert_eq!(said.status, StatusCode::OK, "{}", said.body);
+        }
+    };
+    reported("", "better", "server_error", 3).await;
+    tokio::time::advance(Duration::from_secs(31 * 60)).await;
+    let worked = json!({ "tool_name": "better", "plugin_name": "web" }).to_string();
+    world.post("/v1/successes", &[], &worked).await;
+    reported("", "lost", "server_error", 3).await;
+    world.works("web/lost");
+    assert_eq!(world.call(&envelope("web/lost", json!({}))).await.code(), "approval_required");
+    reported("?tenant=acme", "gone", "security", 1).await;
+    world.fails("web/down", 503);
+    for number in 0..5 {
+        let call = envelope("web/down", json!({ "number": number }));
+        world.call(&in_session(call, &format!("s-{number}"))).await;
+    }
+    world.steer("post", "/v1/breakers/tool:web:held", &json!({ "to": "open" })).await;
+    for _ in 0..3 {
+        world.call(&in_session(envelope("web/none", json!({})), "loops")).await;
+    }
+    world.steer("put", "/v1/switches", &json!({ "retry": "shadow" })).await;
+    world.tool("web/slow", async |_, _| std::future::pending().await);
+    let slow = in_session(envelope("web/slow", json!({})), "slow");
+    let seen = tokio::select! {
+        biased;
+        said = world.call(&slow) => unreachable!("it never ends: {}", said.body),
+        seen = async { settle().await; world.steer("get", "/v1/status", &Value::Null).await } => seen,
+    };
+    let counts = json!({
+        "openCalls": 1, "approvals": 1, "escalated": 1, "recovering": 1, "blocked": 1, "openBreakers": 2,
+        "forcedBreakers": 1, "stoppedSessions": 1,
+    });
+    assert_eq!((&seen["verdict"], &seen["counts"]), (&json!("trouble"), &counts), "{seen}");
+    let whats: Vec<_> = seen["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| finding["what"].as_str().unwrap())
+        .collect();
+    let expected = [
+        "1 tool keeps failing and is left alone",
+        "tenant acme: 1 tool is blocked",
+        "1 call waits for approval",
+        "1 tool has lost trust",
+        "1 breaker is forced open",
+        "1 conversation loops and is stopped",
+        "switched: retries only watched",
+    ];
+    assert_eq!(whats, expected, "{seen}");
+}
+
+/// Whoever makes calls sees nothing of what others do, whatever there is to see; and without a token nobody sees more than
+/// that we live.
+#[tokio::test(start_paused = true)]
+async fn sf_7_where_clients_have_tokens_only_the_admin_looks() {
+    let (_, steadfast) = api().await;
+    let access = Access { admin: AdminToken::new("person"), ..access_of(&[("ann", None)]) };
+    let api = Api::new(steadfast, access);
+    let (_, document) = get(&api, "/openapi.json").await;
+    let is_let_in = async |path: &str, token: Option<&str>| {
+        let request = Request::get(path.replace(['{', '}'], "")).header("host", "127.0.0.1");
+        let request = token
+            .into_iter()
+            .fold(request, |request, token| request.header("authorization", format!("Bearer {token}")));
+        // Only that: events go on for ever.
+        let status = api.respond(request.body(String::new()).unwrap()).await.status();
+        status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN
+    };
+    let mut looked = 0;
+    for (path, _) in document["paths"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .filter(|(_, operations)| operations.get("get").is_some())
+    {
+        let expected = match path.as_str() {
+            "/healthz" | "/readyz" | "/openapi.json" => [true, true],
+            // An agent chooses its tools by it.
+            "/v1/tools/{name}/score" => [false, true],
+            _ => [false, false],
+        };
+        looked += 1;
+        assert_eq!(
+            [is_let_in(path, None).await, is_let_in(path, Some("token of ann")).await],
+            expected,
+            "{path}"
+        );
+        assert!(is_let_in(path, Some("person")).await, "{path}");
+    }
+    assert!(looked > 15, "{looked}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,7 +208,7 @@ async fn sf_6_one_call_is_told_step_by_step_with_the_rules_that_decided_and_with
     let story = get(&api, &format!("/v1/history/{id}")).await.1.to_string();
     assert!(story.contains("no such key") && !story.contains("sk-live"), "{story}");
     assert_eq!(get(&api, "/v1/history/nobody").await.0, StatusCode::NOT_FOUND);
-    assert_eq!(get(&api, "/v1/running").await.1, json!({ "calls": [] }));
+    assert_eq!(get(&api, "/v1/running").await.1, json!({ "calls": [], "next": null }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,14 +246,15 @@ async fn sf_7_the_page_is_for_everybody_and_allows_nothing_but_its_own() {
 async fn sf_5_what_cannot_be_understood_says_why() {
     let (api, _steadfast) = api().await;
     for (path, word) in [
-        ("/v1/records?limit=0", "from 1 to 500"),
+        ("/v1/records?limit=0", "from 1 to 1000"),
         ("/v1/records?limit=many", "limit"),
         ("/v1/records?limit=9999999999999999999999", "limit"),
-        ("/v1/records?after=xyz", "no key"),
+        ("/v1/records?after=xyz", "no place in this list"),
         ("/v1/records?tool=pay", "namespace/tool"),
         ("/v1/records?colour=red", "colour"),
         ("/v1/history?status=fine", "fine"),
         ("/v1/history?since=-1", "since"),
+        ("/v1/history/%ff", "path"),
     ] {
         let (status, body) = get(&api, path).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{path}");

@@ -68,6 +68,27 @@ async fn rp_9_a_report_says_how_bad_it_is_whom_it_hits_and_whether_time_heals_it
     );
 }
 
+/// Whoever could report on what others use could take the trust from it, or give it back to what they broke themselves.
+#[tokio::test(start_paused = true)]
+async fn sf_7_what_runs_here_is_not_reported_on_by_those_who_call_it() {
+    let world = World::new(&[]).await;
+    let person = [("authorization", "Bearer person")];
+    let ours = json!({ "tool_name": "pay", "plugin_name": "bank", "error": "no" });
+    let by_domain = json!({ "tool_name": "t", "plugin_name": "web", "error": "no", "domain": "bank" });
+    let by_service = json!({ "tool_name": "t", "plugin_name": "web", "error": "no", "service": "bank" });
+    for report in [ours, by_domain, by_service].map(|report| report.to_string()) {
+        let said = world.post("/v1/failures", &[], &report).await;
+        assert_eq!((said.status, said.code()), (StatusCode::FORBIDDEN, "forbidden"), "{report}");
+        let said = world.post("/v1/failures", &person, &report).await;
+        assert_eq!(said.status, StatusCode::OK, "{}", said.body);
+    }
+    let begin = envelope("bank/pay", json!({})).to_string();
+    let said = world.post("/v1/calls/begin", &[], &begin).await;
+    assert_eq!(said.status, StatusCode::FORBIDDEN);
+    assert!(said.body["error"]["message"].as_str().unwrap().contains("POST /v1/calls"), "{}", said.body);
+    assert_eq!(world.post("/v1/calls/begin", &person, &begin).await.status, StatusCode::OK);
+}
+
 #[tokio::test(start_paused = true)]
 async fn rp_7_rp_13_an_escalated_tool_asks_with_its_reasons_and_is_forgiven() {
     let world = World::new(&[]).await;

@@ -115,6 +115,47 @@ async fn switches_are_turned_one_by_one() {
     assert_eq!(deeds(&api).await.len(), 2);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn switches_turned_at_the_same_moment_are_all_turned() {
+    let (api, _steadfast) = api().await;
+    for _ in 0..20 {
+        let mechanisms = ["all", "dedupe", "retry", "breaker", "guard", "trust"];
+        let reset = json!({ "all": "enforce", "dedupe": "enforce", "retry": "enforce", "breaker": "enforce", "guard": "enforce", "trust": "enforce" });
+        steer(&api, Method::PUT, "/v1/switches", &reset).await;
+        let turning = mechanisms.map(|name| {
+            let api = api.clone();
+            tokio::spawn(
+                async move { steer(&api, Method::PUT, "/v1/switches", &json!({ name: "shadow" })).await },
+            )
+        });
+        for turned in turning {
+            assert_eq!(turned.await.unwrap().0, StatusCode::OK);
+        }
+        let (_, seen) = steer(&api, Method::PUT, "/v1/switches", &json!({})).await;
+        assert!(mechanisms.iter().all(|name| seen[name] == "shadow"), "{seen}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_written_down_with_who_made_it_and_from_where() {
+    let (api, _steadfast) = api().await;
+    for (headers, name, from) in [
+        (&[][..], "admin", "http"),
+        (&[("steadfast-surface", "cli"), ("x-operator", "ann")][..], "ann", "cli"),
+        (&[("steadfast-surface", "dashboard")][..], "admin", "dashboard"),
+        (&[("steadfast-surface", "somewhere else")][..], "admin", "http"),
+    ] {
+        let mut request = Request::put("/v1/switches").header("authorization", "Bearer person");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        assert_eq!(ask(&api, request, r#"{"guard":"shadow"}"#).await.0, StatusCode::OK);
+        let request = Request::get("/v1/audit?limit=1").header("authorization", "Bearer person");
+        let (_, seen) = ask(&api, request, "").await;
+        assert_eq!(seen["audit"][0]["by"], json!({ "name": name, "from": from }));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn sf_7_nobody_steers_without_the_admin_token_and_wrong_words_change_nothing() {
     let (api, _steadfast) = api().await;

@@ -12,9 +12,12 @@ use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use steadfast::classify::{Fault, Source};
 use steadfast::envelope::CallEnvelope;
-use steadfast::id::Domain;
+use steadfast::id::{ActorId, Domain, Namespace, TenantId, ToolName, ToolRef};
+use steadfast::policy::Annotations;
 use steadfast::{Answer, Attempt, Opening, RuntimeClock, Sources, Steadfast, call, output};
 use steadfast_api::{Access, AdminToken, Api, Found, Run, Shelf};
+use steadfast_executor::Offered;
+use steadfast_mcp::http::front::{Holder, Principal, Tokens};
 
 /// The API of an engine that has seen some calls: two that worked, one of them twice, and three that cost a tool its trust.
 pub(crate) async fn api() -> (Api, Steadfast) {
@@ -109,16 +112,12 @@ impl World {
         name: &str,
         run: impl Fn(u32, Attempt) -> F + Send + Sync + 'static,
     ) {
-        let made: Made = Arc::new(move |number, attempt| run(number, attempt).boxed());
-        let mut tools = self.tools.tools.lock().unwrap();
-        // Another way to run it is still the same tool.
-        let runs = tools.get(name).map(|(_, runs)| runs.clone()).unwrap_or_default();
-        tools.insert(name.to_owned(), (made, runs));
+        self.tools.tool(name, run);
     }
 
     /// A tool that works.
     pub(crate) fn works(&self, name: &str) {
-        self.tool(name, async |number: u32, _| Ok(output(&format!("run {number}"))));
+        self.tools.works(name);
     }
 
     /// A tool that answers with this status as often as it is run.
@@ -177,6 +176,25 @@ fn template(path: &str) -> String {
     }
 }
 
+impl Bench {
+    fn tool<F: Future<Output = Answer> + Send + 'static>(
+        &self,
+        name: &str,
+        run: impl Fn(u32, Attempt) -> F + Send + Sync + 'static,
+    ) {
+        let made: Made = Arc::new(move |number, attempt| run(number, attempt).boxed());
+        let mut tools = self.tools.lock().unwrap();
+        // Another way to run it is still the same tool.
+        let runs = tools.get(name).map(|(_, runs)| runs.clone()).unwrap_or_default();
+        tools.insert(name.to_owned(), (made, runs));
+    }
+
+    /// A tool that works.
+    pub(crate) fn works(&self, name: &str) {
+        self.tool(name, async |number: u32, _| Ok(output(&format!("run {number}"))));
+    }
+}
+
 impl Shelf for Bench {
     fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>> {
         let made = self.tools.lock().unwrap().get(&envelope.tool().to_string()).cloned();
@@ -186,6 +204,20 @@ impl Shelf for Bench {
             Found { run, domain: Domain::new("bench.example").ok(), info: None }
         });
         ready(found).boxed()
+    }
+
+    fn runs(&self, namespace: &Namespace) -> bool {
+        namespace.as_str() == "bank"
+    }
+
+    fn list(&self) -> Vec<Offered> {
+        let tools = self.tools.lock().unwrap();
+        let named = |name: &String| {
+            let (namespace, tool) = name.split_once('/').unwrap();
+            ToolRef { namespace: Namespace::new(namespace).unwrap(), tool: ToolName::new(tool).unwrap() }
+        };
+        let annotations = Annotations::default();
+        tools.keys().map(|name| Offered { tool: named(name), annotations }).collect()
     }
 }
 
@@ -218,6 +250,17 @@ pub(crate) async fn told(api: &Api, request: http::request::Builder, body: Vec<u
         _ => text.into(),
     };
     Said { status, headers, body }
+}
+
+/// What somebody with one of these tokens is let in by: `token of ann`, of this tenant if there is one.
+pub(crate) fn access_of(clients: &[(&str, Option<&str>)]) -> Access {
+    let tokens = Tokens::default();
+    for (name, tenant) in clients {
+        let tenant = tenant.map(|tenant| TenantId::new(tenant).unwrap());
+        let principal = Principal { actor: ActorId::new(name).unwrap(), tenant };
+        tokens.add(&format!("token of {name}"), Holder::Client(principal));
+    }
+    Access { tokens, ..Access::default() }
 }
 
 /// A call of a tool, with everything that has to be there.

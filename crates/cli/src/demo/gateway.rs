@@ -9,9 +9,10 @@ use steadfast_core::restart::RestartPolicy;
 use steadfast_gateway::{Configured, Sharing};
 use steadfast_process::{Launch, Leash};
 
+use crate::access::Access;
 use crate::behind;
 use crate::failure::Failure;
-use crate::listening::{Access, Hosts, Listened};
+use crate::listening::{Hosts, Listened};
 
 /// A gateway that takes clients.
 pub(super) struct Gateway {

@@ -165,7 +165,13 @@ pub(crate) fn rule_settings() -> &'static [Setting<RuleDraft>] {
                 OrNone(CLOSE),
                 "The close code of a WebSocket, also where a message states it."
             ),
-            setting!(RuleDraft, "exit", when.exit, OrNone(EXIT), "The exit code of a process."),
+            setting!(
+                RuleDraft,
+                "exit",
+                when.exit,
+                OrNone(EXIT),
+                "The exit code of a process: of a command that answered by it, or of a server that ended."
+            ),
             setting!(RuleDraft, "source", when.source, OrNone(SOURCES), "The kind of source."),
             setting!(
                 RuleDraft,
@@ -334,7 +340,13 @@ fn example_settings() -> &'static [Setting<ExampleDraft>] {
                 OrNone(CLOSE),
                 "A WebSocket closed with this code."
             ),
-            setting!(ExampleDraft, "exit", exit, OrNone(EXIT), "A process that ended with this code."),
+            setting!(
+                ExampleDraft,
+                "exit",
+                exit,
+                OrNone(EXIT),
+                "A process that ended with this code; with `source = \"tool\"` a command that answered by it."
+            ),
             setting!(
                 ExampleDraft,
                 "source",
@@ -369,7 +381,8 @@ impl Kind<(Fault, Placed)> for Example {
                 return None;
             }
         }
-        let fault = Fault::new(draft.source(), draft.message.unwrap_or_default());
+        let (source, exit) = (draft.source(), draft.exit);
+        let fault = Fault { exit, ..Fault::new(source, draft.message.unwrap_or_default()) };
         Some((fault, Arc::new(node.place.clone())))
     }
 
@@ -405,7 +418,9 @@ impl ExampleDraft {
         if let Some(code) = self.web_socket {
             return Source::WebSocket { code };
         }
-        if let Some(code) = self.exit {
+        if let Some(code) = self.exit
+            && self.source != Some(SourceKind::Tool)
+        {
             return Source::Exit { code: Some(code), signal: None };
         }
         match self.source.unwrap_or(SourceKind::Tool) {

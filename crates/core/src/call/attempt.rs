@@ -11,12 +11,12 @@ use super::{
 };
 use crate::Timestamp;
 use crate::breaker::{Breaker, Held, Ticket, Transition, Verdict};
-use crate::classify::{Classified, Nature, Reach, Severity, classify, is_session_lost};
+use crate::classify::{Classified, Fault, Nature, Reach, Severity, classify};
 use crate::code::Code;
 use crate::dedupe::{AttemptFact, Ending, Failure};
 use crate::output::Output;
 use crate::policy::{BreakerPolicy, CacheFailures, Mode, Silence};
-use crate::rehearse::AttemptOutcome;
+use crate::rehearse::{AttemptOutcome, Manner};
 use crate::retry::{Schedule, Stop};
 use crate::watchdog::{self, Watchdog};
 
@@ -334,14 +334,13 @@ impl Call {
             }
             // It must not be ended on our side: the caller learns that nobody knows, and the record stays in flight.
             Some(cut) if waiting => {
-                self.record_breakers(
-                    shared,
-                    &mut attempt.tickets,
-                    Some(Verdict::Failure { took: now.since(attempt.started) }),
-                    now,
-                    notices,
-                );
+                let silent = self.host_is_silent(&attempt, now);
+                let verdict = (!silent).then(|| Verdict::Failure { took: now.since(attempt.started) });
+                self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
                 notices.push(Notice::OutcomeUnknown);
+                if silent {
+                    self.abandon(shared, now, notices);
+                }
                 let failure = say::caller_time_is_up(&self.policy, cut);
                 let result = self.failed(failure, now);
                 let result = self.judge_run(shared, result, Some(Severity::Timeout), None, now, notices);
@@ -417,7 +416,8 @@ impl Call {
         }
         match outcome {
             Outcome::Success { output, concern } => {
-                let outcome = AttemptOutcome::of_success(&output, concern, &self.policy.guard);
+                let result = self.result_digest(&output);
+                let outcome = AttemptOutcome::of_success(&output, concern, result);
                 self.went_well(shared, &mut attempt, outcome, now, notices);
                 let ending = Ending::Done(
                     Some(output.clone()).filter(|output| output.len() <= self.policy.dedupe.largest_output),
@@ -433,17 +433,44 @@ impl Call {
                 self.went_well(shared, &mut attempt, AttemptOutcome::InputRequired, now, notices);
                 self.ask_caller(shared, output, now, notices)
             }
+            Outcome::NotRun { fault } => {
+                let classified = classify(&fault, &self.policy.classify, now);
+                let said = Said { message: fault.message, output: None, manner: Manner::NotRun };
+                self.never_began(shared, attempt, &said, &classified, now, notices)
+            }
             Outcome::Failure { fault, output } => {
                 let classified = classify(&fault, &self.policy.classify, now);
-                let session_lost = classified.nature == Nature::Transient && is_session_lost(&fault);
-                let said = Said { message: fault.message, output, session_lost };
-                self.went_wrong(shared, attempt, said, classified, now, notices)
+                self.went_wrong(shared, attempt, Said::of(fault, output), classified, now, notices)
             }
-            Outcome::Remembered { classified, session_lost, message } => {
-                let said = Said { message, output: None, session_lost };
-                self.went_wrong(shared, attempt, said, classified, now, notices)
+            Outcome::Remembered(failed) => {
+                let classified = failed.classified();
+                let said = Said { message: failed.error, output: None, manner: failed.manner };
+                match said.manner {
+                    Manner::NotRun => self.never_began(shared, attempt, &said, &classified, now, notices),
+                    Manner::Plain | Manner::TimedOut | Manner::SessionLost => {
+                        self.went_wrong(shared, attempt, said, classified, now, notices)
+                    }
+                }
             }
         }
+    }
+
+    /// Whoever was to run the tool is gone.
+    fn never_began(
+        &mut self,
+        shared: &mut Shared<'_>,
+        mut attempt: Attempt,
+        said: &Said,
+        classified: &Classified,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        attempt.tickets.release(shared, notices);
+        let outcome = AttemptOutcome::of_failure(classified, said.manner, &said.message);
+        self.attempt_ended(&attempt, Some(classified), outcome, now, notices);
+        self.put_off(shared, now);
+        let result = self.failed(say::cancelled(), now);
+        self.release(result, Vec::new(), now, notices)
     }
 
     /// The tool did not do what it was asked to.
@@ -459,16 +486,35 @@ impl Call {
         let took = now.since(attempt.started);
         let verdict = match (attempt.cut, classified.nature) {
             (Some(Cut::Cancelled), _) => None,
+            (Some(_), _) if self.is_lost_with_host(&attempt, &said, now) => None,
             // A server that has forgotten our session lives, and is asked for another one with the next try. If it gives
             // none, that is what counts.
-            (Some(_) | None, Nature::Transient) if said.session_lost => Some(Verdict::Neutral),
+            (Some(_) | None, Nature::Transient) if said.manner == Manner::SessionLost => Some(Verdict::Neutral),
             (Some(_) | None, Nature::Transient) => Some(Verdict::Failure { took }),
             (Some(_) | None, Nature::Permanent) => Some(Verdict::Neutral),
         };
         self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
-        let outcome = AttemptOutcome::of_failure(&classified, said.session_lost, &said.message);
+        let outcome = AttemptOutcome::of_failure(&classified, said.manner, &said.message);
         self.attempt_ended(&attempt, Some(&classified), outcome, now, notices);
         self.failed_attempt(shared, &attempt, said, classified, now, notices)
+    }
+
+    /// Whether an attempt was cut of which its host said nothing: see [`Self::host_is_silent`].
+    fn is_lost_with_host(&self, attempt: &Attempt, said: &Said, now: Timestamp) -> bool {
+        // What a host still says when it is told to stop is a report like any other.
+        said.manner == Manner::TimedOut && attempt.cut.is_some() && self.host_is_silent(attempt, now)
+    }
+
+    /// Whether the host that runs this attempt may be gone. One that is there reports, its own time-outs too, or shows signs
+    /// of life. So its silence says nothing about the tool: neither breaker nor trust count it, and there is nobody to whom
+    /// another order could be given.
+    fn host_is_silent(&self, attempt: &Attempt, now: Timestamp) -> bool {
+        match self.request.run_by {
+            RunBy::Driver => false,
+            RunBy::Host => {
+                !attempt.watchdog.is_some_and(|watchdog| watchdog.shows_life(attempt.started, now))
+            }
+        }
     }
 
     /// The tool did what it was asked to, as far as its breakers are concerned.
@@ -564,7 +610,11 @@ impl Call {
         if self.may_have_run(&classified) && self.policy.modes.furthest() == Mode::Shadow {
             self.shadow(Shadowed::Told(Code::OutcomeUnknown), notices);
         }
-        let may_repeat = (proved_not_run || self.retry_safe) && self.caller != Caller::GaveUp;
+        let lost = self.is_lost_with_host(attempt, &said, now);
+        if lost {
+            self.abandon(shared, now, notices);
+        }
+        let may_repeat = (proved_not_run || self.retry_safe) && self.caller != Caller::GaveUp && !lost;
         let helps = classified.nature == Nature::Transient && may_repeat;
         let stop = if helps
             && matches!(self.store, StoreSight::Fine | StoreSight::Down)
@@ -832,7 +882,13 @@ fn as_kept(failure: Failure, classified: Option<&Classified>) -> Failure {
 struct Said {
     message: String,
     output: Option<Output>,
-    session_lost: bool,
+    manner: Manner,
+}
+
+impl Said {
+    fn of(fault: Fault, output: Option<Output>) -> Self {
+        Self { manner: Manner::of(&fault), message: fault.message, output }
+    }
 }
 
 /// Why there is no further attempt.

@@ -73,6 +73,10 @@ impl Call {
             state @ State::Probing { .. } if self.attempts == 0 => {
                 self.cancelled(shared, state, others, now, notices)
             }
+            // Where everything is off, nothing else would ever end it: it goes with its caller, as it would without us.
+            state @ State::Attempting(_) if self.policy.modes.furthest() == Mode::Off => {
+                self.cancelled(shared, state, others, now, notices)
+            }
             // A disconnect never ends what was started.
             state @ (State::Attempting(_)
             | State::Probing { .. }

@@ -6,7 +6,7 @@ use super::notice::BreakerScope;
 use crate::Timestamp;
 use crate::approval::{GrantId, Spend};
 use crate::breaker;
-use crate::classify::{Classified, Fault, Severity};
+use crate::classify::{Fault, Severity};
 use crate::dedupe::{
     Claim, ClaimVerdict, Failure, Owner, Receipt, Release, RenewVerdict, ReplayReason, RunId, Save,
     SaveVerdict, StartVerdict,
@@ -14,6 +14,7 @@ use crate::dedupe::{
 use crate::guard::Remark;
 use crate::key::Key;
 use crate::output::Output;
+use crate::rehearse::FailedOutcome;
 use crate::trust::Escalation;
 
 /// Something that happened. Each one is answered by the machine with one [`Step`].
@@ -97,6 +98,12 @@ pub enum Outcome {
         /// The question, for the caller.
         output: Output,
     },
+    /// Whoever was to run the tool is gone and has not begun: a host that was not reached with its order. It says nothing
+    /// about the tool, and nobody is left to try again.
+    NotRun {
+        /// How that is known.
+        fault: Fault,
+    },
     /// It did not, or said no.
     Failure {
         /// How.
@@ -105,14 +112,7 @@ pub enum Outcome {
         output: Option<Output>,
     },
     /// It did not, some other day, and only what was made of that is known still; see [`rehearse`](crate::rehearse).
-    Remembered {
-        /// What was made of it.
-        classified: Classified,
-        /// Whether the server had forgotten our session.
-        session_lost: bool,
-        /// A text that differs where the words of the tool did.
-        message: String,
-    },
+    Remembered(Box<FailedOutcome>),
 }
 
 /// How a store failed.

@@ -63,12 +63,15 @@ pub struct Fault {
     pub message: String,
     /// When the other side asked to be called again.
     pub retry_after: Option<RetryAfter>,
+    /// The exit code of a command that answered by it ([`Source::Tool`]). It proves nothing by itself; a rule of the tool may
+    /// say what it means.
+    pub exit: Option<i32>,
 }
 
 impl Fault {
     /// A fault whose other side did not say when to call again.
     pub fn new(source: Source, message: impl Into<String>) -> Self {
-        Self { source, message: message.into(), retry_after: None }
+        Self { source, message: message.into(), retry_after: None, exit: None }
     }
 }
 

@@ -54,7 +54,7 @@ pub struct Match {
     pub transport: Option<Transport>,
     /// The close code of a WebSocket, also where a message states it (`closed (1012)`).
     pub web_socket: Option<u16>,
-    /// The exit code of a process.
+    /// The exit code of a process: of a command that answered by it, or of a server that ended.
     pub exit: Option<i32>,
     /// The kind of source.
     pub source: Option<SourceKind>,
@@ -295,10 +295,11 @@ mod tests {
     #[test]
     fn rules_match_every_kind_of_fact_and_all_that_are_set_must_hold() {
         let any = Match::default;
-        let hold = |when: Match, source: Source, message: &str| {
+        let holds = |when: Match, fault: &Fault| {
             let checked = Checked::new(rule(when, Nature::Permanent)).unwrap();
-            checked.holds(&Facts::of(&Fault::new(source, message)))
+            checked.holds(&Facts::of(fault))
         };
+        let hold = |when: Match, source: Source, message: &str| holds(when, &Fault::new(source, message));
         let reset = Source::Transport { error: Transport::ConnectionReset, written: true };
         assert!(hold(Match { transport: Some(Transport::ConnectionReset), ..any() }, reset.clone(), ""));
         assert!(!hold(Match { transport: Some(Transport::Tls), ..any() }, reset.clone(), ""));
@@ -309,6 +310,9 @@ mod tests {
         let exit = Source::Exit { code: Some(75), signal: None };
         assert!(hold(Match { exit: Some(75), ..any() }, exit.clone(), ""));
         assert!(!hold(Match { exit: Some(1), ..any() }, exit, ""));
+        let answered = Fault { exit: Some(75), ..Fault::new(Source::Tool, "") };
+        assert!(holds(Match { exit: Some(75), source: Some(SourceKind::Tool), ..any() }, &answered));
+        assert!(!holds(Match { exit: Some(1), ..any() }, &answered));
         assert!(hold(Match { source: Some(SourceKind::Panic), ..any() }, Source::Panic, ""));
         let both = Match { status: Some(403), ..text("(?i).*rate limit") };
         assert!(hold(both.clone(), Source::Http { status: 403 }, "API rate limit exceeded"));

@@ -563,7 +563,7 @@ proptest! {
         now in any::<u64>(),
     ) {
         let retry_after = wait.map(|at| RetryAfter::At(Timestamp::from_millis(at)));
-        let fault = Fault { source, message, retry_after };
+        let fault = Fault { retry_after, ..Fault::new(source, message) };
         let now = Timestamp::from_millis(now);
         let decided = classify(&fault, &Overrides::default(), now);
         prop_assert_eq!(&decided, &classify(&fault, &Overrides::default(), now));

@@ -48,7 +48,7 @@ impl<'f> Facts<'f> {
         let mut facts = Self {
             kind: fault.source.kind(),
             transport: None,
-            exit: None,
+            exit: fault.exit,
             status: body_status,
             json_rpc: None,
             close: None,

@@ -106,7 +106,9 @@ pub struct Target {
     pub agent_id: Option<AgentId>,
     /// The conversation.
     pub session_key: SessionKey,
-    /// The user or account.
+    /// The user or account. Over the network it comes from the token and need not be here; an envelope that names another
+    /// is refused.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<ActorId>"))]
     pub actor_id: ActorId,
     /// The workspace, where the host has such a thing.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,7 +116,7 @@ pub struct Target {
     /// Ties the call to other records of the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<CorrelationId>,
-    /// Whose data it is. Over the network it comes from the token, and an envelope that names another is refused.
+    /// Whose data it is. Over the network it comes from the token as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant_id: Option<TenantId>,
     /// The turn of the assistant, if the host tells.

@@ -12,7 +12,7 @@ use super::call::{
 use super::{MAX_BAGGAGE_BYTES, MAX_BAGGAGE_ENTRIES, MAX_TAGS};
 use crate::Timestamp;
 use crate::code::Code;
-use crate::id::InvalidId;
+use crate::id::{ActorId, InvalidId};
 use crate::json::{Document, JsonError, Kind, Limits, Value};
 use crate::key::DedupeMode;
 use crate::output::RawJson;
@@ -21,8 +21,17 @@ use crate::redact;
 impl CallEnvelope {
     /// Reads an envelope, or says everything that is wrong with it.
     pub fn parse(text: &[u8], unknown: UnknownFields) -> Result<Self, EnvelopeError> {
+        Self::parse_from(text, unknown, None)
+    }
+
+    /// The same from a sender who is known, if it is: an envelope that does not say who calls is theirs.
+    pub fn parse_from(
+        text: &[u8],
+        unknown: UnknownFields,
+        sender: Option<&ActorId>,
+    ) -> Result<Self, EnvelopeError> {
         let document = Document::parse(text, Limits::ENVELOPE).map_err(EnvelopeError::Json)?;
-        let mut reader = Reader::new(unknown);
+        let mut reader = Reader { sender: sender.cloned(), ..Reader::new(unknown) };
         let call = reader.call(document.root());
         match call {
             Some(call) if reader.problems.is_empty() => Ok(call),
@@ -122,6 +131,8 @@ impl fmt::Display for Problem {
 /// Reads objects field by field, and gathers everything that is wrong with them.
 pub(crate) struct Reader {
     unknown: UnknownFields,
+    /// Who calls, where nobody says it.
+    sender: Option<ActorId>,
     /// Set as soon as a version is not ours.
     version: Option<Code>,
     problems: Vec<Problem>,
@@ -141,7 +152,7 @@ pub(crate) type Wrong = String;
 
 impl Reader {
     pub(crate) const fn new(unknown: UnknownFields) -> Self {
-        Self { unknown, version: None, problems: Vec::new(), more: 0 }
+        Self { unknown, sender: None, version: None, problems: Vec::new(), more: 0 }
     }
 
     /// What is wrong, and how much more beyond that.
@@ -185,7 +196,10 @@ impl Reader {
         let target = self.required_object(call, "target", "target", TARGET);
         let agent_id = self.optional(target, "agentId", ID, id);
         let session_key = self.required(target, "sessionKey", ID, id);
-        let actor_id = self.required(target, "actorId", ID, id);
+        let actor_id = match self.sender.clone() {
+            Some(sender) => self.optional(target, "actorId", ID, id).or(Some(sender)),
+            None => self.required(target, "actorId", ID, id),
+        };
         let target = Target {
             agent_id,
             workspace_id: self.optional(target, "workspaceId", ID, id),

@@ -8,7 +8,7 @@ use super::*;
 use crate::Timestamp;
 use crate::breaker;
 use crate::code::{Code, Status};
-use crate::id::{RequestId, ToolName, TurnId};
+use crate::id::{ActorId, RequestId, ToolName, TurnId};
 use crate::key::DedupeMode;
 use crate::output::{Output, RawJson};
 use crate::retry::CallerLimits;
@@ -414,6 +414,29 @@ fn every_code_has_a_page_that_names_its_status() {
     }
     let pages = std::fs::read_dir(folder).unwrap().count();
     assert_eq!(pages, Code::ALL.len() + 1, "a page for each code, and the index");
+}
+
+#[test]
+fn an_envelope_that_does_not_say_who_calls_is_of_its_sender() {
+    let with = |actor: &str| {
+        let text = format!(
+            r#"{{"contractVersion":"1.1","requestId":"r","toolName":"t","toolNamespace":"n","target":{{"sessionKey":"s"{actor}}},"payload":{{"version":"1.0","params":{{}}}}}}"#
+        );
+        let sender = ActorId::new("ann").unwrap();
+        let read = CallEnvelope::parse_from(text.as_bytes(), UnknownFields::Refuse, Some(&sender));
+        (
+            read.map(|call| call.target.actor_id.to_string()),
+            CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse),
+        )
+    };
+    for absent in ["", r#","actorId":null"#] {
+        let (of_sender, of_nobody) = with(absent);
+        assert_eq!(of_sender.unwrap(), "ann");
+        assert!(of_nobody.unwrap_err().to_string().contains("target.actorId"));
+    }
+    // Whether it may say so is not for the reader to decide.
+    assert_eq!(with(r#","actorId":"bob""#).0.unwrap(), "bob");
+    assert!(with(r#","actorId":17"#).0.unwrap_err().to_string().contains("target.actorId"));
 }
 
 #[cfg(feature = "schema")]

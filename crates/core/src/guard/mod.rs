@@ -41,6 +41,7 @@ mod tests;
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -179,6 +180,8 @@ pub struct LoopGuard {
     traces: VecDeque<TurnId>,
     /// Successes so far; two readings that differ say that something worked in between.
     successes: u64,
+    /// When a person last set the conversation free, by which other processes that serve it know that one did.
+    reset: Option<Timestamp>,
 }
 
 /// What a failure is about: a call, or a tool that does not exist.
@@ -403,7 +406,25 @@ impl LoopGuard {
     }
 
     /// Forgets all that failed or was repeated, because a person says so. What is in flight still counts when it ends.
-    pub fn reset(&mut self) {
+    pub fn reset(&mut self, now: Timestamp) {
+        // Always later than the one before, also where the clocks of two machines differ.
+        let later = self.reset.map(|before| before + Duration::from_millis(1));
+        self.forget(later.map_or(now, |later| later.max(now)));
+    }
+
+    /// Hears what another process that serves the same conversation has stored. A guard that is in use knows more than
+    /// that, but for one thing: a person may have set the conversation free there.
+    pub fn adopt(&mut self, stored: &Snapshot) -> Result<(), UnsupportedSnapshot> {
+        if let Some(reset) =
+            stored.last_reset()?.filter(|reset| self.reset.is_none_or(|known| known < *reset))
+        {
+            self.forget(reset);
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, reset: Timestamp) {
+        self.reset = Some(reset);
         self.failing.clear();
         self.repeats.clear();
         self.row.clear();

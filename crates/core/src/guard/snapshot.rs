@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::turns::{SavedGuess, ToldTurn, Turns};
 use super::{Failing, LONGEST_ROW, LoopGuard, MOST_CALLS, MOST_ERRORS, Repeat, Subject};
+use crate::Timestamp;
 
 /// A guard in a form that can be stored. What was in flight is left out: it ended with its process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -18,6 +19,9 @@ pub struct Snapshot {
     told: VecDeque<ToldTurn>,
     guess: SavedGuess,
     successes: u64,
+    /// A version of us that does not know it leaves it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reset: Option<Timestamp>,
 }
 
 /// A snapshot that a later version of us wrote.
@@ -47,15 +51,14 @@ impl LoopGuard {
             told,
             guess,
             successes: self.successes,
+            reset: self.reset,
         }
     }
 
     /// The guard that was stored. A snapshot larger than a guard may be loses its oldest part.
     pub fn restore(snapshot: Snapshot) -> Result<Self, UnsupportedSnapshot> {
-        let Snapshot { version, mut failing, mut row, mut repeats, told, guess, successes } = snapshot;
-        if version != VERSION {
-            return Err(UnsupportedSnapshot { version });
-        }
+        let Snapshot { version, mut failing, mut row, mut repeats, told, guess, successes, reset } = snapshot;
+        readable(version)?;
         failing.drain(..failing.len().saturating_sub(MOST_CALLS));
         for failing in &mut failing {
             failing.errors.drain(..failing.errors.len().saturating_sub(MOST_ERRORS));
@@ -63,8 +66,20 @@ impl LoopGuard {
         row.drain(..row.len().saturating_sub(LONGEST_ROW));
         repeats.drain(..repeats.len().saturating_sub(MOST_CALLS));
         let (turns, traces) = (Turns::restore(told, guess), VecDeque::new());
-        Ok(Self { failing, row, repeats, turns, traces, successes })
+        Ok(Self { failing, row, repeats, turns, traces, successes, reset })
     }
+}
+
+impl Snapshot {
+    /// When a person last set the conversation free.
+    pub(super) fn last_reset(&self) -> Result<Option<Timestamp>, UnsupportedSnapshot> {
+        readable(self.version)?;
+        Ok(self.reset)
+    }
+}
+
+fn readable(version: u32) -> Result<(), UnsupportedSnapshot> {
+    if version == VERSION { Ok(()) } else { Err(UnsupportedSnapshot { version }) }
 }
 
 const VERSION: u32 = 1;

@@ -11,7 +11,7 @@ use crate::Timestamp;
 use crate::call::{
     Approval, CallResult, Event, Others, Outcome, Provenance, Request, Stage, StoreFault, Wake,
 };
-use crate::classify::{Classified, Mistake, Nature, Reach, Severity};
+use crate::classify::{Classified, Fault, Mistake, Nature, Reach, Severity, Source, is_session_lost};
 use crate::code::{Code, Status};
 use crate::dedupe::{AttemptFact, ClaimVerdict, RenewVerdict, SaveVerdict, StartVerdict};
 use crate::envelope::BreakerHint;
@@ -19,7 +19,7 @@ use crate::guard;
 use crate::id::Digest;
 use crate::millis;
 use crate::output::{Output, RawJson};
-use crate::policy::{Annotations, GuardPolicy, Policy, RepeatedSuccess};
+use crate::policy::{Annotations, Policy, RepeatedSuccess};
 
 /// A call as it was recorded.
 #[derive(Clone, Debug)]
@@ -366,21 +366,52 @@ pub struct FailedOutcome {
     pub retry_after_ms: Option<u64>,
     pub code: Code,
     pub rule: Cow<'static, str>,
-    #[serde(default, skip_serializing_if = "is_not")]
-    pub session_lost: bool,
+    #[serde(default, skip_serializing_if = "Manner::is_plain")]
+    pub manner: Manner,
     /// The same word for errors that are the same to the guard.
     pub error: String,
 }
 
+/// What sets some failures apart, beside what the classifier made of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Manner {
+    /// Nothing.
+    #[default]
+    Plain,
+    /// Nothing was heard in time.
+    TimedOut,
+    /// The server had forgotten our session.
+    SessionLost,
+    /// Whoever was to run the tool was gone before it began.
+    NotRun,
+}
+
+impl Manner {
+    pub(crate) fn of(fault: &Fault) -> Self {
+        match fault.source {
+            Source::Timeout { .. } => Self::TimedOut,
+            _ if is_session_lost(fault) => Self::SessionLost,
+            _ => Self::Plain,
+        }
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+    fn is_plain(&self) -> bool {
+        *self == Self::Plain
+    }
+}
+
 impl AttemptOutcome {
-    /// The tool answered with this.
-    pub fn of_success(output: &Output, concern: Option<Severity>, policy: &GuardPolicy) -> Self {
+    /// The tool answered with this, whose digest is known where the guard asked for it.
+    pub fn of_success(output: &Output, concern: Option<Severity>, result: Option<Digest>) -> Self {
         let size = u64::try_from(output.len()).unwrap_or(u64::MAX);
-        Self::Answered { size, concern, result: guard::result_digest(policy, output) }
+        Self::Answered { size, concern, result }
     }
 
     /// This was made of its failure, of which the tool said so.
-    pub fn of_failure(classified: &Classified, session_lost: bool, message: &str) -> Self {
+    pub fn of_failure(classified: &Classified, manner: Manner, message: &str) -> Self {
         let Classified { nature, reach, severity, mistake, retry_after, code, rule } = classified;
         Self::Failed(Box::new(FailedOutcome {
             nature: *nature,
@@ -390,7 +421,7 @@ impl AttemptOutcome {
             retry_after_ms: retry_after.map(millis),
             code: *code,
             rule: rule.clone(),
-            session_lost,
+            manner,
             error: guard::error_word(message),
         }))
     }
@@ -411,17 +442,14 @@ impl AttemptOutcome {
                 Outcome::Success { output, concern: *concern }
             }
             Self::InputRequired => Outcome::InputRequired { output: nothing() },
-            Self::Failed(failed) => Outcome::Remembered {
-                classified: failed.classified(),
-                session_lost: failed.session_lost,
-                message: failed.error.clone(),
-            },
+            Self::Failed(failed) => Outcome::Remembered(failed.clone()),
         }
     }
 }
 
 impl FailedOutcome {
-    fn classified(&self) -> Classified {
+    /// What the classifier had made of it.
+    pub(crate) fn classified(&self) -> Classified {
         Classified {
             nature: self.nature,
             reach: self.reach,

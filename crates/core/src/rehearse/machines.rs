@@ -94,7 +94,7 @@ impl Machines {
             }
             Believed::ModelLoops => {
                 if let Some(guard) = self.guards.get_mut(&uses.session) {
-                    guard.reset();
+                    guard.reset(now);
                 }
             }
             Believed::TrustIsLost => {

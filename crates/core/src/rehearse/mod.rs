@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-pub use facts::{Asked, AttemptOutcome, Ending, FailedOutcome, Moment, Recorded, Trail, What};
+pub use facts::{Asked, AttemptOutcome, Ending, FailedOutcome, Manner, Moment, Recorded, Trail, What};
 use machines::Believed;
 use world::{Happened, World};
 

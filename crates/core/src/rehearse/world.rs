@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::facts::{AttemptOutcome, Ending, Moment, Recorded, What, nothing};
+use super::facts::{AttemptOutcome, Ending, FailedOutcome, Manner, Moment, Recorded, What, nothing};
 use super::machines::{Believed, Machines, Uses};
 use super::{End, NotKnown, Replayed, WhyTaken};
 use crate::Timestamp;
@@ -18,7 +18,7 @@ use crate::breaker::Verdict;
 use crate::call::{
     Approval, Call, CallResult, Duplicates, Event, Notice, Others, Outcome, Request, Step, StoreFault, Wake,
 };
-use crate::classify::{Classified, Fault, Nature, Reach, Severity, Source};
+use crate::classify::{Fault, Nature, Reach, Severity, Source};
 use crate::code::{Code, Status};
 use crate::dedupe::{
     Absence, Address, Claim, ClaimVerdict, Ending as Kept, Failure, Intent, LeaseSight, Owner, Record,
@@ -418,7 +418,7 @@ impl<'a> World<'a> {
             for (attempt, number) in recorded.attempts.iter().zip(0..) {
                 let took = attempt.finished.since(attempt.started);
                 let outcome = recorded.outcomes.get::<usize>(number);
-                let lost = matches!(outcome, Some(AttemptOutcome::Failed(failed)) if failed.session_lost);
+                let lost = matches!(outcome, Some(AttemptOutcome::Failed(failed)) if failed.manner == Manner::SessionLost);
                 let verdict = match &attempt.rule {
                     None => Verdict::Success { took },
                     Some(_) if attempt.retriable && !lost => Verdict::Failure { took },
@@ -905,19 +905,17 @@ fn claim(request: &Request, address: Address, policy: &Policy, recorded: &Record
 
 /// An end of an attempt that says nothing about anything.
 fn neutral() -> Outcome {
-    Outcome::Remembered {
-        classified: Classified {
-            nature: Nature::Permanent,
-            reach: Reach::NotSent,
-            severity: Severity::Informational,
-            mistake: None,
-            retry_after: None,
-            code: Code::ToolError,
-            rule: "rehearsal".into(),
-        },
-        session_lost: false,
-        message: String::new(),
-    }
+    Outcome::Remembered(Box::new(FailedOutcome {
+        nature: Nature::Permanent,
+        reach: Reach::NotSent,
+        severity: Severity::Informational,
+        mistake: None,
+        retry_after_ms: None,
+        code: Code::ToolError,
+        rule: "rehearsal".into(),
+        manner: Manner::NotRun,
+        error: String::new(),
+    }))
 }
 
 /// Whether this can be what came of a step.

@@ -25,6 +25,9 @@ pub(super) struct Account {
     pub(super) last_success: Option<Timestamp>,
     /// The host or server of the last failure; for a signature this is what people know it by.
     pub(super) domain: Option<Domain>,
+    /// When it was last trusted again, by what it did or by a person. Trouble that began earlier is over, whoever still has it
+    /// written down.
+    pub(super) trusted_again: Option<Timestamp>,
 }
 
 /// A state with what it has to know.
@@ -112,6 +115,7 @@ impl Account {
                     let failures = recovering.failures;
                     // The fence: what led here is forgiven and does not count again.
                     self.window = Window::default();
+                    self.trusted_again = Some(now);
                     let step = Step { reason, failures, ..self.enter(State::Trusted) };
                     steps.push(step);
                 }

@@ -209,7 +209,7 @@ impl TrustLedger {
         let mut changes = Vec::new();
         for (told, account) in self.accounts_of(target) {
             let from = account.state.name();
-            *account = Account::default();
+            *account = Account { trusted_again: Some(now), ..Account::default() };
             if from != TrustState::Trusted {
                 changes.push(told.change(Step::to_trusted(from, "reset by hand"), now));
             }

@@ -302,7 +302,8 @@ impl TrustLedger {
     }
 
     /// Takes over what another process stored, entry by entry whichever is newer. What is not trusted here and is
-    /// missing there was reset there, unless something happened here since.
+    /// missing there was reset there, unless something happened here since. What is trusted here and not there has lost its
+    /// trust there, unless that is the trouble after which it is trusted again.
     ///
     /// Single failures are not taken over: they count in the process that saw them.
     pub fn adopt(&mut self, snapshot: Snapshot) -> Result<(), SnapshotError> {
@@ -381,7 +382,7 @@ impl<K: Ord + Clone> Shelf<K, Account> {
         }
         for (key, stored) in theirs.items.into_iter().filter(|(_, stored)| stored.state != State::Trusted) {
             if let Some(account) = self.get_or_make(key, written)
-                && (account.state == State::Trusted || account.touched() < stored.touched())
+                && account.is_behind(&stored)
             {
                 // The failures that were seen here stay; the state is theirs.
                 let window = std::mem::take(&mut account.window);
@@ -392,15 +393,29 @@ impl<K: Ord + Clone> Shelf<K, Account> {
 }
 
 impl Account {
+    /// Whether another process knows more of it, which does not trust it.
+    fn is_behind(&self, stored: &Self) -> bool {
+        match &self.state {
+            State::Trusted => self.trusted_again < stored.trouble(),
+            State::Escalated(_) | State::Recovering(_) | State::Blocked(_) => {
+                self.touched() < stored.touched()
+            }
+        }
+    }
+
     /// When something last happened to it.
     fn touched(&self) -> Timestamp {
-        let changed = match &self.state {
+        self.trouble().max(self.last_failure).max(self.last_success).unwrap_or_default()
+    }
+
+    /// When it last got to where it is, if it is not trusted.
+    fn trouble(&self) -> Option<Timestamp> {
+        match &self.state {
             State::Trusted => None,
             State::Escalated(escalated) => Some(escalated.at.max(escalated.last_counted)),
             State::Recovering(recovering) => Some(recovering.at),
             State::Blocked(blocked) => Some(blocked.at),
-        };
-        changed.max(self.last_failure).max(self.last_success).unwrap_or_default()
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use super::clip;
 /// How a turn ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TurnResult {
     /// The turn, if its plan named one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,6 +38,7 @@ pub struct TurnResult {
 /// How much of a turn succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum TurnStatus {
     /// Every call.
     Completed,
@@ -49,6 +51,7 @@ pub enum TurnStatus {
 /// What ended a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum EndedBy {
     /// Every call had ended.
     Finished,
@@ -78,6 +81,7 @@ pub enum Outcome {
 /// One call of a turn that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallResult {
     /// Its name within the plan.
     pub id: ToolCallId,

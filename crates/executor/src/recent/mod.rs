@@ -226,3 +226,43 @@ impl Listener for Recent {
 fn kept_message(message: &str) -> String {
     if message.len() <= KEPT_MESSAGE { message.to_owned() } else { redact::excerpt(message, SHOWN_MESSAGE) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+    use steadfast_core::output::{Output, RawJson};
+
+    use super::*;
+    use crate::{Answer, Attempt, Engine};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_made_room_leaves_nothing_behind() {
+        let recent = Arc::new(Recent::default());
+        let engine = Engine::builder().listener(recent.clone()).start().await;
+        for number in 0..MOST + 10 {
+            let text = format!(
+                r#"{{"contractVersion":"1.1","requestId":"r","toolName":"pay","toolNamespace":"bank",
+                    "target":{{"sessionKey":"s-{number}","actorId":"ann"}},
+                    "payload":{{"version":"1.0","params":{{}}}}}}"#
+            );
+            let call = CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap();
+            let works = async |_: Attempt| -> Answer {
+                Ok(Output { content: RawJson::from_trusted("1"), metadata: None })
+            };
+            engine.call(call, works).await;
+        }
+        let kept = recent.0.lock();
+        assert_eq!((kept.calls.len(), kept.places.len()), (MOST, MOST));
+    }
+
+    #[test]
+    fn a_long_message_is_not_kept_and_no_secret_is_cut_in_two() {
+        assert_eq!(kept_message("short"), "short");
+        let before = "x ".repeat(SHOWN_MESSAGE / 2 - 8);
+        let long = format!("{before}sk-live-4f9a8b7c6d5e4f3a2b1c {}", "y ".repeat(KEPT_MESSAGE));
+        let kept = kept_message(&long);
+        assert!(kept.len() <= SHOWN_MESSAGE && !kept.contains("sk-live"), "{kept}");
+    }
+}

@@ -148,6 +148,46 @@ mod tests {
     }
 
     #[test]
+    fn a_minute_that_is_over_stays_over() {
+        let mut minutes = Minutes::default();
+        let at = |minute: u64| Timestamp::from_millis(minute * MINUTE_MS);
+        let one = Tally::of(None, 1, false);
+        minutes.add(at(100), &one);
+        // The clock was set back by an hour; the minute of then has given its place away.
+        minutes.add(at(40), &one);
+        let now = minutes.series(at(100));
+        assert_eq!((now.minutes[HOUR - 1].tally, now.since_start.calls), (one, 2));
+        let later = minutes.series(at(160));
+        assert!(later.minutes.iter().all(|minute| minute.tally == Tally::default()), "{later:?}");
+    }
+
+    #[test]
+    fn all_that_became_of_calls_is_added_up() {
+        let mut minutes = Minutes::default();
+        let at = Timestamp::from_millis(1_700_000_000_000);
+        let each = [
+            Tally::of(None, 2, false),
+            Tally::of(None, 0, true),
+            Tally::of(Some(Code::Timeout), 1, false),
+            Tally::of(Some(Code::LoopDetected), 0, false),
+        ];
+        for _ in 0..2 {
+            each.iter().for_each(|tally| minutes.add(at, tally));
+        }
+        let all = Tally {
+            calls: 8,
+            successes: 4,
+            failures: 2,
+            refused: 2,
+            duplicates: 2,
+            saved: 2,
+            guard_stops: 2,
+        };
+        let series = minutes.series(at);
+        assert_eq!((series.minutes[HOUR - 1].tally, series.since_start), (all, all));
+    }
+
+    #[test]
     fn what_a_call_counts_as() {
         let count = |code, attempts, replayed| {
             let Tally { successes, failures, refused, duplicates, saved, guard_stops, .. } =

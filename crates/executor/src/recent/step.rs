@@ -255,8 +255,91 @@ mod tests {
 
     use steadfast_core::call::FailedAttempt;
     use steadfast_core::classify::Severity;
+    use steadfast_core::trust::{Scope, TrustChange};
 
     use super::*;
+
+    const AT: Timestamp = Timestamp::from_millis(5);
+
+    #[test]
+    fn each_step_says_whether_it_is_good_news() {
+        let change = |from, to| Notice::BreakerChanged {
+            scope: BreakerScope::Tool,
+            transition: Transition { from, to, reason: Reason::CooledDown, at: AT },
+        };
+        let trust = |from, to| {
+            Notice::TrustChanged(TrustChange {
+                subject: "bank/sk-live-4f9a8b7c6d5e4f3a2b1c".into(),
+                scope: Scope::Tool,
+                tool: None,
+                signature: None,
+                domain: None,
+                from,
+                to,
+                reason: "token=hunter2-and-more".to_owned(),
+                failures: 3,
+                until: None,
+                successes_needed: 3,
+                notify: true,
+                at: AT,
+            })
+        };
+        let failed = |reach| Notice::AttemptEnded {
+            attempt: 1,
+            took: Duration::from_millis(7),
+            failure: Some(FailedAttempt {
+                nature: Nature::Permanent,
+                reach,
+                severity: Severity::Transient,
+                rule: Cow::Borrowed("x"),
+            }),
+        };
+        let (trusted, escalated) = (TrustState::Trusted, TrustState::Escalated);
+        for (notice, tone, text) in [
+            (
+                change(State::Closed, State::Open),
+                Tone::Bad,
+                "the breaker of the tool opens: the tool is left alone",
+            ),
+            (
+                change(State::HalfOpen, State::Closed),
+                Tone::Good,
+                "the breaker of the tool closes: calls pass again",
+            ),
+            (
+                change(State::Open, State::HalfOpen),
+                Tone::Waiting,
+                "the breaker of the tool lets one call through to find out",
+            ),
+            (trust(trusted, escalated), Tone::Bad, "trust in bank/[redacted]: escalated instead of trusted"),
+            (trust(escalated, trusted), Tone::Good, "trust in bank/[redacted]: trusted instead of escalated"),
+            (
+                failed(Reach::NotSent),
+                Tone::Bad,
+                "attempt 1 failed after 7 ms: trying again would not help; it was never sent",
+            ),
+            (
+                failed(Reach::Unknown),
+                Tone::Bad,
+                "attempt 1 failed after 7 ms: trying again would not help; nobody knows whether it had its effect",
+            ),
+            (
+                Notice::RetryScheduled { attempt: 2, at: AT + Duration::from_secs(130) },
+                Tone::Waiting,
+                "attempt 2 follows in 2 min",
+            ),
+            (Notice::ApprovalEnded { granted: true }, Tone::Good, "approved"),
+            (
+                Notice::ApprovalEnded { granted: false },
+                Tone::Bad,
+                "not approved: denied, withdrawn, or nobody answered",
+            ),
+        ] {
+            let step = of(AT, &notice).unwrap();
+            assert_eq!((step.tone, step.text.as_str()), (tone, text));
+            assert!(!format!("{step:?}").contains("hunter2"), "{step:?}");
+        }
+    }
 
     #[test]
     fn a_step_says_what_happened_and_which_rule_decided() {

@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
+use steadfast_core::call::KeysOf;
 use steadfast_core::dedupe::{LeaseSight, Process};
-use steadfast_core::envelope::Target;
 use steadfast_core::id::{Digest, ToolCallId, TurnId};
 use steadfast_core::turn::{Choice, Submitted};
 use steadfast_store::{
     DocumentKind, DocumentName, DocumentWrite, Neighbours, Sight as _, Store, StoreError, Trouble, Written,
 };
+
+use super::TurnOptions;
 
 /// How long a holder may be silent before another one may go on, where its process cannot be judged.
 const LEASE: Duration = Duration::from_secs(30);
@@ -65,9 +67,14 @@ struct Holder {
 
 const FORMAT: u32 = 1;
 
-/// The document of a turn: of one tenant, conversation and actor, as the keys of its calls are.
-fn name(turn: &TurnId, target: &Target) -> DocumentName {
-    let whose = (&target.tenant_id, &target.session_key, &target.actor_id, turn);
+/// The document of a turn: of one tenant and actor, and of one conversation where the keys of its calls are.
+pub(super) fn name(turn: &TurnId, options: &TurnOptions) -> DocumentName {
+    let target = &options.target;
+    let session = match options.keys_of {
+        KeysOf::Conversation => Some(&target.session_key),
+        KeysOf::Actor => None,
+    };
+    let whose = (&target.tenant_id, session, &target.actor_id, turn);
     let text = serde_json::to_vec(&whose).unwrap_or_default();
     DocumentName { kind: DocumentKind::Turn, id: Digest::of(&text).to_hex().into() }
 }
@@ -76,12 +83,10 @@ impl Hold {
     /// Takes the turn, unless somebody runs it.
     pub(super) async fn take(
         store: Arc<dyn Store>,
-        turn: &TurnId,
-        target: &Target,
+        name: DocumentName,
         (process, number): (Process, u64),
         lasts: Duration,
     ) -> Result<Taken, StoreError> {
-        let name = name(turn, target);
         let mut found = store.read(&name).await?;
         loop {
             let now = store.now();

@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::Channel;
 use steadfast_core::breaker::State as BreakerState;
-use steadfast_core::call::Waits;
+use steadfast_core::call::{KeysOf, Waits};
 use steadfast_core::classify::{Nature, Reach};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{
@@ -73,6 +73,8 @@ pub struct TurnOptions {
     pub channel: Channel,
     /// Who puts a question to the person at the caller's end.
     pub asker: Option<Arc<dyn Asker>>,
+    /// Within what the same name is the same turn.
+    pub keys_of: KeysOf,
     /// Withdraws the turn: nothing more starts, what runs is told to stop.
     pub withdrawn: CancellationToken,
 }
@@ -138,7 +140,7 @@ impl Engine {
             Some(turn) => {
                 let me = (inner.process.clone(), number);
                 let store = inner.store.clone();
-                match Hold::take(store, turn, &options.target, me, facts.records_last).await {
+                match Hold::take(store, hold::name(turn, &options), me, facts.records_last).await {
                     Ok(Taken::Ours(hold, submitted)) => (Some(*hold), submitted),
                     Ok(Taken::Busy(until)) => {
                         return Err(TurnRefused::InFlight(until.since(inner.store.now())));
@@ -424,6 +426,7 @@ impl Running {
         let options = CallOptions {
             channel: self.options.channel,
             asker: self.options.asker.clone(),
+            keys_of: self.options.keys_of,
             waits: Waits::AsLongAsItTakes,
             listener: Some(watch.clone()),
             in_turn: if self.name.is_some() { InTurn::ThatMayComeAgain } else { InTurn::Not },

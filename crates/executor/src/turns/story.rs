@@ -66,7 +66,7 @@ pub struct TurnHead {
 }
 
 /// A turn as it happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TurnStory {
     /// In short.
@@ -292,15 +292,11 @@ impl Inner {
 
 /// The turns that began last, the newest first; of one tenant, or of all.
 pub(super) async fn heads(store: &dyn Store, limit: usize) -> Result<Vec<TurnHead>, StoreError> {
-    let query = Query {
-        journal: Journal::Traces,
-        subject: Some(HEADS.into()),
-        since: Timestamp::ZERO,
-        // Each has one when it begins and one when it ends.
-        limit: limit.saturating_mul(2),
-    };
+    // Each has one when it begins and one when it ends.
+    let newest = Query::newest(Journal::Traces, limit.saturating_mul(2));
+    let query = Query { subject: Some(HEADS.into()), ..newest };
     let mut heads: Vec<TurnHead> = Vec::new();
-    for entry in store.entries(&query).await? {
+    for (_, entry) in store.entries(&query).await? {
         // One that a newer version wrote is not ours to read.
         let Ok(head) = serde_json::from_str::<TurnHead>(&entry.body) else { continue };
         if !heads.iter().any(|known| is_same(known, &head)) {
@@ -318,14 +314,10 @@ fn is_same(one: &TurnHead, other: &TurnHead) -> bool {
 
 /// What is kept of a turn; of several submissions under one trace, all of it.
 pub(super) async fn story(store: &dyn Store, turn: TurnHead) -> Result<TurnStory, StoreError> {
-    let query = Query {
-        journal: Journal::Traces,
-        subject: Some(turn.trace_id.to_string().into()),
-        since: Timestamp::ZERO,
-        limit: 4 * Trace::DEFAULT_LIMIT,
-    };
+    let newest = Query::newest(Journal::Traces, 4 * Trace::DEFAULT_LIMIT);
+    let query = Query { subject: Some(turn.trace_id.to_string().into()), ..newest };
     let (mut spans, mut events) = (Vec::new(), Vec::new());
-    for entry in store.entries(&query).await? {
+    for (_, entry) in store.entries(&query).await? {
         match serde_json::from_str(&entry.body) {
             Ok(Line::Span(span)) => spans.push(span),
             Ok(Line::Event(event)) => events.push(*event),

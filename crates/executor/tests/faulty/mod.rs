@@ -13,7 +13,7 @@ use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
 use steadfast_store::{
     Document, DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep, MemoryStore, News,
-    Page, Query, Selection, Store, StoreError, StoreFuture, Swept, Trouble, Written,
+    Page, Position, Query, Selection, Store, StoreError, StoreFuture, Swept, Trouble, Written,
 };
 use tokio::sync::{broadcast, watch};
 
@@ -146,7 +146,7 @@ impl Store for Faulty {
         self.if_up(Box::pin(async move { self.inner.append(journal, entries, keep).await }))
     }
 
-    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<Entry>> {
+    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>> {
         self.if_up(self.inner.entries(query))
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
+use steadfast_core::call::KeysOf;
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
 use steadfast_core::turn::trace::{Event, EventType, Fact, Note};
 use steadfast_core::turn::{EndedBy, Limits, Outcome, Plan, Strategy, TurnStatus};
@@ -105,6 +106,7 @@ fn options() -> TurnOptions {
         traceparent: None,
         channel: Channel::Headless,
         asker: None,
+        keys_of: KeysOf::Conversation,
         withdrawn: CancellationToken::new(),
     }
 }

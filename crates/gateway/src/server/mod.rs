@@ -44,8 +44,8 @@ pub enum Backend {
 pub(crate) struct Server {
     pub(crate) name: Namespace,
     pub(crate) handshake: Handshake,
-    /// What it said of its tools.
-    pub(crate) catalog: Catalog,
+    /// What it said of its tools: known longer than it is there itself.
+    pub(crate) catalog: Arc<Catalog>,
     /// Judges it by what it is asked beside calls, whose tools have breakers of their own.
     pub(crate) breaker: SharedBreaker,
     bridge: Bridge,
@@ -112,7 +112,7 @@ impl Server {
                 (Way::Remote(Box::new(Remote::new(server, headers, handshake.has_begun()))), None)
             }
         };
-        let (catalog, bridge, pending) = (Catalog::default(), Bridge::default(), Arc::default());
+        let (catalog, bridge, pending) = (Arc::default(), Bridge::default(), Arc::default());
         let (breaker, owner) = (SharedBreaker::new(Breaker::default()), OnceLock::new());
         let server = Arc::new(Self { name, handshake, catalog, breaker, bridge, pending, owner, way });
         (server, Keeping(incarnations))

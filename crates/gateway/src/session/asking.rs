@@ -21,7 +21,6 @@ use crate::client::{Reply, Voice};
 use crate::memory::Agreements;
 use crate::merge::{self, List, Part};
 use crate::news::News;
-use crate::reliability;
 use crate::server::{HANDSHAKE, Place, Server, initialized};
 use crate::servers::{Behind, Joining, Route};
 use crate::shared::Shared;
@@ -71,10 +70,11 @@ impl Session {
         let is_end = |result: &&str| raw::get(result, "nextCursor").is_none();
         let list = request.method().and_then(List::of).filter(|list| list.member == "tools");
         let result = answered.result().filter(is_end);
-        let (Some(list), Some(result), true) = (list, result, self.own_tools.is_some()) else {
+        let own = self.own_tools.definitions();
+        let (Some(list), Some(result), false) = (list, result, own.is_empty()) else {
             return answered;
         };
-        let own = format!(r#"{{"tools":[{}]}}"#, reliability::definitions().join(","));
+        let own = format!(r#"{{"tools":[{}]}}"#, own.join(","));
         let part = |result| Part { server: "", prefix: None, result };
         Message::result_response(id, &merge::lists(list, &[part(result), part(&own)]))
     }

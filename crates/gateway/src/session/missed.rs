@@ -19,6 +19,7 @@ use steadfast_mcp::http::front::Notifier;
 use super::Session;
 use crate::call::{envelope_of, named};
 use crate::made;
+use crate::who::Connection;
 
 /// Answers that never arrived.
 pub(super) struct Missed {
@@ -85,7 +86,8 @@ impl Session {
     /// this client gets nothing by that.
     fn is_missed_answer(&self, record: &Record) -> Option<CallEnvelope> {
         let (number, _) = named(&record.request)?;
-        let is_own = record.actor.as_ref() == Some(&self.connection.actor);
+        let Connection { actor, tenant, .. } = &self.connection;
+        let is_own = record.actor.as_ref() == Some(actor) && record.tenant == *tenant;
         let is_here = self.servers.iter().any(|behind| behind.server.name == record.tool.namespace);
         let is_answered =
             number >= self.missed.since && record.owner.process == steadfast_store::this_process();

@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use steadfast_core::id::ActorId;
 use steadfast_mcp::http::front::{
-    Caller, Endpoint, Front, Incoming, Listening, Principal, Refusal, ServeLimits, Session, SessionId,
-    Settings, StreamLimits, Tokens, serve,
+    Caller, Endpoint, Front, Holder, Incoming, Listening, NotAdmitted, Principal, Refusal, ServeLimits,
+    Session, SessionId, Settings, StreamLimits, Tokens, serve,
 };
 use steadfast_mcp::message::{Id, Message};
 use steadfast_mcp::raw::RawJson;
@@ -41,10 +42,12 @@ pub struct Handed {
 }
 
 impl Front for Handed {
-    fn admit(&self, bearer: Option<&[u8]>) -> Option<Principal> {
-        match &self.tokens {
-            None => Some(Principal::new("local")),
-            Some(tokens) => tokens.principal(bearer?).cloned(),
+    fn admit(&self, bearer: Option<&[u8]>) -> Result<Principal, NotAdmitted> {
+        let Some(tokens) = &self.tokens else { return Ok(Principal::new(ActorId::new("local").unwrap())) };
+        match bearer.and_then(|bearer| tokens.holder(bearer)) {
+            Some(Holder::Client(principal)) => Ok(principal),
+            Some(Holder::Viewer(_)) => Err(NotAdmitted::VIEWER),
+            None => Err(NotAdmitted::TOKEN),
         }
     }
     fn versions(&self) -> Vec<String> {

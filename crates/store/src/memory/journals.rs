@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 
-use crate::journal::{Entry, Journal, Keep, Query};
+use crate::journal::{Entry, Journal, Keep, Position, Query};
 
 /// The most entries of one journal, whatever its writer asks for: here they cost memory.
 const MOST: u64 = 25_000;
@@ -21,6 +21,8 @@ pub(super) struct Journals {
 struct Log {
     /// Oldest first.
     entries: VecDeque<Entry>,
+    /// How many there were before the oldest one.
+    forgotten: u64,
     /// As its last writer asked for.
     keep: Option<Keep>,
 }
@@ -33,12 +35,20 @@ impl Journals {
         log.trim(now);
     }
 
-    pub(super) fn read(&self, query: &Query) -> Vec<Entry> {
+    pub(super) fn read(&self, query: &Query) -> Vec<(Position, Entry)> {
         let log = self.log(query.journal).lock();
-        let asked_for = |entry: &&Entry| {
+        let asked_for = |entry: &Entry| {
             entry.at >= query.since && query.subject.as_ref().is_none_or(|subject| entry.subject == *subject)
         };
-        log.entries.iter().rev().filter(asked_for).take(query.limit).cloned().collect()
+        // What stands behind a place are the older ones; how many are left of them follows from its number.
+        let older = query.behind.map_or(u64::MAX, |Position(number, _)| number.saturating_sub(log.forgotten));
+        let older = usize::try_from(older).unwrap_or(usize::MAX).min(log.entries.len());
+        let numbered = log.entries.range(..older).enumerate().rev();
+        numbered
+            .filter(|(_, entry)| asked_for(entry))
+            .take(query.limit)
+            .map(|(at, entry)| (Position(log.forgotten + at as u64, 0), entry.clone()))
+            .collect()
     }
 
     pub(super) fn sweep(&self, now: Timestamp) -> u64 {
@@ -64,6 +74,8 @@ impl Log {
         while self.entries.front().is_some_and(|entry| entry.at < oldest) {
             self.entries.pop_front();
         }
-        (before - self.entries.len()) as u64
+        let forgotten = (before - self.entries.len()) as u64;
+        self.forgotten += forgotten;
+        forgotten
     }
 }

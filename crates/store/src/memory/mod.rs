@@ -36,7 +36,7 @@ use self::shards::{Carried, Shards};
 use crate::clock::{Clock, SystemClock};
 use crate::document::{Document, DocumentKind, DocumentName, DocumentWrite, Written};
 use crate::error::{StoreError, Trouble};
-use crate::journal::{Entry, Journal, Keep, Query};
+use crate::journal::{Entry, Journal, Keep, Position, Query};
 use crate::news::News;
 use crate::process::{Neighbours, Sight, this_process};
 use crate::select::{Flush, Page, Selection, Swept};
@@ -318,7 +318,7 @@ impl Store for MemoryStore {
         done(())
     }
 
-    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<Entry>> {
+    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>> {
         done(self.journals.read(query))
     }
 

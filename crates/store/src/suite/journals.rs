@@ -5,7 +5,7 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 
 use super::world::{LONG, World};
-use crate::journal::{Entry, Journal, Keep, Query};
+use crate::journal::{Entry, Journal, Keep, Position, Query, look_through};
 
 const KEEP: Keep = Keep { most: 1000, age: LONG };
 
@@ -17,16 +17,92 @@ pub(super) async fn a_journal_is_read_newest_first(world: World) {
     }
     all.reverse();
     let query = everything(Journal::History);
-    assert_eq!(world.entries(&query).await.unwrap(), all);
+    assert_eq!(read(&world, &query).await, all);
     let last = Query { limit: 7, ..query.clone() };
-    assert_eq!(world.entries(&last).await.unwrap(), all[..7]);
+    assert_eq!(read(&world, &last).await, all[..7]);
     let none = Query { limit: 0, ..query.clone() };
-    assert_eq!(world.entries(&none).await.unwrap(), []);
+    assert_eq!(read(&world, &none).await, []);
     let since = Query { since: all[9].at, ..query.clone() };
-    assert_eq!(world.entries(&since).await.unwrap(), all[..10], "the moment itself included");
+    assert_eq!(read(&world, &since).await, all[..10], "the moment itself included");
     let subject = Query { subject: Some("odd".into()), limit: 3, ..query };
     let odd: Vec<Entry> = all.iter().filter(|entry| &*entry.subject == "odd").take(3).cloned().collect();
-    assert_eq!(world.entries(&subject).await.unwrap(), odd);
+    assert_eq!(read(&world, &subject).await, odd);
+}
+
+/// Several entries have one time, so that time alone is no place to go on at; and it is written to while it is read.
+pub(super) async fn a_journal_is_read_page_by_page(world: World) {
+    let begin = world.now();
+    let mut all: Vec<Entry> = (0..30).map(|number| entry(begin, number)).collect();
+    for some in all.chunks(8) {
+        world.append(Journal::History, some, KEEP).await.unwrap();
+    }
+    all.reverse();
+    let about = |subject: Option<&str>| {
+        let fits = |entry: &&Entry| subject.is_none_or(|subject| *entry.subject == *subject);
+        all.iter().filter(fits).cloned().collect::<Vec<_>>()
+    };
+    for (subject, limit) in [(None, 7), (None, 1), (None, 30), (Some("odd"), 4), (Some("even"), 15)] {
+        let mut query =
+            Query { subject: subject.map(Into::into), limit, ..Query::newest(Journal::History, limit) };
+        let mut paged: Vec<(Position, Entry)> = Vec::new();
+        loop {
+            let page = world.entries(&query).await.unwrap();
+            assert!(page.len() <= limit);
+            let Some((last, _)) = page.last() else { break };
+            // What is handed out as text comes back as it was.
+            query.behind = Some(last.to_string().parse().unwrap());
+            paged.extend(page);
+            assert!(paged.len() < 500, "it comes to an end");
+            let new = Entry { subject: "new".into(), ..entry(begin, 30) };
+            world.append(Journal::History, &[new], KEEP).await.unwrap();
+        }
+        let places: Vec<Position> = paged.iter().map(|(place, _)| *place).collect();
+        assert!(places.is_sorted_by(|newer, older| newer > older), "each has its own place, in order");
+        let seen: Vec<Entry> = paged.into_iter().map(|(_, entry)| entry).collect();
+        let known: Vec<Entry> = seen.into_iter().filter(|entry| &*entry.subject != "new").collect();
+        assert_eq!(known, about(subject), "each once, {limit} at a time");
+    }
+}
+
+pub(super) async fn a_page_of_a_journal_goes_on_where_the_one_before_was_forgotten(world: World) {
+    let begin = world.now();
+    let keep = Keep { most: 10, ..KEEP };
+    let all: Vec<Entry> = (0..25).map(|number| entry(begin, number)).collect();
+    world.append(Journal::Audit, &all[..10], keep).await.unwrap();
+    let page = world.entries(&Query::newest(Journal::Audit, 4)).await.unwrap();
+    let behind = Query { behind: Some(page[3].0), ..everything(Journal::Audit) };
+    world.append(Journal::Audit, &all[10..13], keep).await.unwrap();
+    assert_eq!(
+        read(&world, &behind).await,
+        [5, 4, 3].map(|number| all[number].clone()),
+        "what is left of it"
+    );
+    world.append(Journal::Audit, &all[13..], keep).await.unwrap();
+    assert_eq!(read(&world, &behind).await, [], "and nothing that is newer");
+}
+
+pub(super) async fn looking_through_a_journal_says_where_to_go_on(world: World) {
+    let begin = world.now();
+    let all: Vec<Entry> = (0..30).map(|number| entry(begin, number)).collect();
+    world.append(Journal::Traces, &all, KEEP).await.unwrap();
+    let odd = |entry: &Entry| (&*entry.subject == "odd").then(|| entry.clone());
+    let store = world.first();
+    for (limit, most) in [(1, 100), (4, 100), (15, 100), (30, 100), (4, 1), (4, 3), (30, 7)] {
+        let mut query = Query::newest(Journal::Traces, limit);
+        let mut found = Vec::new();
+        for round in 0.. {
+            assert!(round < 100, "it comes to an end");
+            let part = look_through(&*store, &query, most, odd).await.unwrap();
+            assert!(part.found.len() <= limit.min(most), "{limit} of {most}");
+            found.extend(part.found);
+            let Some(next) = part.next else { break };
+            query.behind = Some(next);
+        }
+        let expected: Vec<Entry> = all.iter().rev().filter_map(odd).collect();
+        assert_eq!(found, expected, "{limit} at a time, looking through {most}");
+    }
+    let whole = look_through(&*store, &Query::newest(Journal::Traces, 30), 30, odd).await.unwrap();
+    assert_eq!(whole.next, None, "nothing is behind the last one");
 }
 
 pub(super) async fn a_journal_is_bounded_in_number(world: World) {
@@ -35,25 +111,25 @@ pub(super) async fn a_journal_is_bounded_in_number(world: World) {
     let keep = Keep { most: 12, ..KEEP };
     for (number, some) in all.chunks(5).enumerate() {
         world.append(Journal::Audit, some, keep).await.unwrap();
-        let kept = world.entries(&everything(Journal::Audit)).await.unwrap();
+        let kept = read(&world, &everything(Journal::Audit)).await;
         assert_eq!(kept.len(), (5 * (number + 1)).min(12));
     }
     let newest: Vec<Entry> = all.iter().rev().take(12).cloned().collect();
-    assert_eq!(world.entries(&everything(Journal::Audit)).await.unwrap(), newest);
+    assert_eq!(read(&world, &everything(Journal::Audit)).await, newest);
 }
 
 pub(super) async fn a_journal_is_bounded_in_age(world: World) {
     let keep = Keep { age: 16 * world.moment(), ..KEEP };
     let old = entry(world.now(), 0);
     world.append(Journal::Traces, std::slice::from_ref(&old), keep).await.unwrap();
-    assert_eq!(world.entries(&everything(Journal::Traces)).await.unwrap(), [old]);
+    assert_eq!(read(&world, &everything(Journal::Traces)).await, [old]);
     world.pass(18).await;
     let new = entry(world.now(), 1);
     world.append(Journal::Traces, std::slice::from_ref(&new), keep).await.unwrap();
-    assert_eq!(world.entries(&everything(Journal::Traces)).await.unwrap(), [new], "by the next entry");
+    assert_eq!(read(&world, &everything(Journal::Traces)).await, [new], "by the next entry");
     world.pass(18).await;
     world.sweep().await.unwrap();
-    assert_eq!(world.entries(&everything(Journal::Traces)).await.unwrap(), [], "by a sweep");
+    assert_eq!(read(&world, &everything(Journal::Traces)).await, [], "by a sweep");
 }
 
 pub(super) async fn journals_are_apart(world: World) {
@@ -61,7 +137,7 @@ pub(super) async fn journals_are_apart(world: World) {
         world.append(journal, &[entry(world.now(), number)], KEEP).await.unwrap();
     }
     for (number, journal) in (0..).zip(Journal::ALL) {
-        let kept = world.entries(&everything(journal)).await.unwrap();
+        let kept = read(&world, &everything(journal)).await;
         assert_eq!(kept.len(), 1);
         assert_eq!(*kept[0].body, *format!(r#"{{"number":{number}}}"#));
     }
@@ -76,5 +152,9 @@ fn entry(begin: Timestamp, number: u64) -> Entry {
 }
 
 fn everything(journal: Journal) -> Query {
-    Query { journal, subject: None, since: Timestamp::ZERO, limit: 1000 }
+    Query::newest(journal, 1000)
+}
+
+async fn read(world: &World, query: &Query) -> Vec<Entry> {
+    world.entries(query).await.unwrap().into_iter().map(|(_, entry)| entry).collect()
 }

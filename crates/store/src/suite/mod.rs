@@ -266,6 +266,9 @@ cases! { $
         other_processes_hear_of_a_document;
     journals:
         a_journal_is_read_newest_first,
+        a_journal_is_read_page_by_page,
+        a_page_of_a_journal_goes_on_where_the_one_before_was_forgotten,
+        looking_through_a_journal_says_where_to_go_on,
         a_journal_is_bounded_in_number,
         a_journal_is_bounded_in_age,
         journals_are_apart;

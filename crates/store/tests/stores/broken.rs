@@ -24,7 +24,7 @@ use steadfast_core::policy::{CacheFailures, Lifetimes};
 use steadfast_store::suite::{CASES, Case};
 use steadfast_store::{
     Document, DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep, MemoryOptions,
-    MemoryStore, News, Page, Query, Selection, Sight, Store, StoreFuture, Swept, Written,
+    MemoryStore, News, Page, Position, Query, Selection, Sight, Store, StoreFuture, Swept, Written,
 };
 use tokio::sync::broadcast;
 
@@ -74,6 +74,8 @@ enum Fault {
     MixesKinds,
     TellsNoNews,
     ReadsOldestFirst,
+    RepeatsEntries,
+    ForgetsWhereItWas,
     JournalsGrow,
     MixesJournals,
     DecidesOnAnEarlierLook,
@@ -223,6 +225,14 @@ const BROKEN: &[(Fault, &[&str])] = &[
     (Fault::MixesKinds, &["documents_are_listed_by_kind"]),
     (Fault::TellsNoNews, &["other_processes_hear_of_a_document"]),
     (Fault::ReadsOldestFirst, &["a_journal_is_read_newest_first"]),
+    (
+        Fault::RepeatsEntries,
+        &["a_journal_is_read_page_by_page", "looking_through_a_journal_says_where_to_go_on"],
+    ),
+    (
+        Fault::ForgetsWhereItWas,
+        &["a_journal_is_read_page_by_page", "a_page_of_a_journal_goes_on_where_the_one_before_was_forgotten"],
+    ),
     (Fault::JournalsGrow, &["a_journal_is_bounded_in_number", "a_journal_is_bounded_in_age"]),
     (Fault::MixesJournals, &["journals_are_apart"]),
     (
@@ -650,13 +660,23 @@ impl Store for Broken {
         self.inner.append(journal, entries, keep)
     }
 
-    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<Entry>> {
+    fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>> {
         Box::pin(async move {
             let mut query = query.clone();
             if self.is(Fault::MixesJournals) {
                 query.journal = Journal::History;
             }
+            if let Some(Position(number, _)) =
+                query.behind.as_mut().filter(|_| self.is(Fault::RepeatsEntries))
+            {
+                *number += 1;
+            }
             let mut entries = self.inner.entries(&query).await?;
+            if self.is(Fault::ForgetsWhereItWas) {
+                for (Position(number, _), entry) in &mut entries {
+                    *number = entry.at.as_millis();
+                }
+            }
             if self.is(Fault::ReadsOldestFirst) {
                 entries.reverse();
             }

@@ -159,7 +159,7 @@ impl Parts {
             format!("the server answered with the status {number}{reason}{said}")
         };
         let retry_after = RetryAfter::from_headers(text(&RETRY_AFTER), text(&RETRY_AFTER_MS));
-        Fault { source: Source::Http { status: number }, message, retry_after }
+        Fault { retry_after, ..Fault::new(Source::Http { status: number }, message) }
     }
 }
 

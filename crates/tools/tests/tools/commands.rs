@@ -1,8 +1,10 @@
 //! Tools that are commands.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use steadfast_core::classify::{Match, Nature, OverrideRule, Overrides};
 use steadfast_core::code::{Code, Status};
 use steadfast_core::policy::{Mode, Modes, ToolClass};
 use steadfast_executor::Called;
@@ -96,6 +98,32 @@ async fn an_exit_code_is_an_answer_told_by_the_end_of_stderr() {
     .await;
     assert!(message(&flood).starts_with("the command ended with exit code 1: last\n"), "{flood:?}");
     assert!(message(&flood).len() < 5000);
+}
+
+#[tokio::test]
+async fn eh_1_5_a_rule_of_the_tool_says_what_an_exit_code_means() {
+    let place = folder("command-exit-code").join("tried");
+    let script =
+        format!("if [ -e {0} ]; then echo \"$TOOL_ATTEMPT\"; else touch {0}; exit 75; fi", place.display());
+    let rule = |exit: i32| OverrideRule {
+        name: Some("try later".to_owned()),
+        when: Match { exit: Some(exit), ..Match::default() },
+        nature: Nature::Transient,
+        severity: None,
+        reach: None,
+        retry_after: None,
+        matches: Vec::new(),
+        misses: Vec::new(),
+    };
+    // A code that the rule does not name is the tool's answer, as it was.
+    for (exit, told, attempts) in [(74, Err(Code::ToolError), 1), (75, Ok("2"), 2)] {
+        let _ = std::fs::remove_file(&place);
+        let mut policy = standard(ToolClass::ReadOnly);
+        policy.classify = Arc::new(Overrides::new(vec![rule(exit)]).unwrap());
+        let called = soon(engine(policy).await.call(call("command", "{}", None), sh(&script))).await;
+        let came = code(&called).map_or_else(|| Ok(content(&called)), Err);
+        assert_eq!((came, called.result.attempts), (told, attempts), "{called:?}");
+    }
 }
 
 #[tokio::test]

@@ -169,7 +169,7 @@ pub(super) fn outcome(draw: &mut Draw<'_>) -> Outcome {
         2 => Some(RetryAfter::Delay(Duration::MAX)),
         _ => None,
     };
-    let fault = Fault { source, message: "it did not work".to_owned(), retry_after };
+    let fault = Fault { retry_after, ..Fault::new(source, "it did not work") };
     Outcome::Failure { fault, output: (told & 4 != 0).then(output) }
 }
 

@@ -93,7 +93,7 @@ pub(super) async fn tr_8_what_a_person_forces_open_is_obeyed_by_a_fleet_and_over
     if world.tells() {
         obeyed(&second, SUCCESS).await;
     }
-    let audit = third.audit(&AuditPage::default()).await.unwrap();
+    let audit = third.audit(&AuditPage::default()).await.unwrap().found;
     assert_eq!(
         audit.iter().map(|entry| entry.deed).collect::<Vec<_>>(),
         [Deed::BreakerReset, Deed::BreakerForcedOpen]

@@ -37,7 +37,7 @@ fn a_quiet_gateway_says_that_all_is_well_and_what_will_be_where() {
         ("#approvals", "Nothing waits"),
         ("#breakers", "No tool was called yet"),
         ("#calls", "No calls yet"),
-        ("#trust", "No tool was called yet"),
+        ("#trust", "not called"),
         ("#guard", "The guard has not acted"),
         ("#numbers", "Duplicates prevented"),
         ("#servers", "running"),
@@ -204,20 +204,24 @@ fn everything_is_reached_by_keys() {
 
 #[test]
 fn sf_7_where_strangers_may_not_look_the_page_asks_for_the_token() {
-    let world = crate::World::of("dashboard_closed", "", crate::By::Http, crate::By::Stdio);
+    let config = "[tokens.watcher]\ntoken = \"of-the-watcher-0123456789\"\nrole = \"viewer\"\n";
+    let world = crate::World::of("dashboard_closed", config, crate::By::Http, crate::By::Stdio);
     let address = crate::world::free_address();
     let mut command = world.wrap(&["--listen", &address.to_string()]);
     command.env("STEADFAST_TOKEN", "of-the-agents").env("STEADFAST_ADMIN_TOKEN", TOKEN);
     let _gateway = crate::Client::over_http(command, address);
     let page = Page::open(address);
-    page.sees("#dialog[open]", "To see what happens here takes the admin token.");
+    page.sees("#dialog[open]", "To see what happens here takes the token of a viewer, or the admin token.");
     page.gives_token("of-the-agents");
-    page.sees("#dialog[open]", "This is not the admin token.");
+    page.sees("#dialog[open]", "This is not the right token.");
     page.gives_token(TOKEN);
     page.sees("#now h1", "All is well.");
     // Another tab knows nothing of it.
     let other = Page::open(address);
     other.sees("#dialog[open]", "admin token");
+    // A viewer sees everything, and changes nothing.
+    other.gives_token("of-the-watcher-0123456789");
+    other.sees("#now h1", "All is well.");
     other.close();
     page.close();
 }

@@ -77,7 +77,7 @@ fn an_hour_ago(page: &Page) {
             }});
             await route.fulfill({{ json: series }});
         }});
-        await page.route('**/v1/breakers', async (route) => {{
+        await page.route('**/v1/breakers*', async (route) => {{
             const breakers = await (await route.fetch()).json();
             const open = breakers.breakers.find((breaker) => breaker.key === 'tool:bank:convert');
             const change = (from, to, reason, minutes) => ({{ from, to, reason, at: now - minutes * 60000 }});

@@ -24,7 +24,7 @@ fn a_call_that_waits_is_approved_with_one_click_and_the_token_is_asked_for_once(
     page.clicks("#approvals", "Approve once");
     page.sees("#dialog[open]", "To change something takes the admin token.");
     page.gives_token("guessed");
-    page.sees("#dialog[open]", "This is not the admin token.");
+    page.sees("#dialog[open]", "This is not the right token.");
     assert!(gateway.client.call("pay", json!({ "id": "invoice-1", "password": "hunter2-hunter2" })).is_error);
     page.gives_token(TOKEN);
     page.sees("#told", "approved once");

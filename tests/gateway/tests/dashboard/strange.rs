@@ -13,7 +13,8 @@ fn a_thousand_tools_are_no_burden() {
         gateway.client.call(tool, json!({ "id": "a" }));
     }
     let page = Page::open(gateway.address());
-    page.sees("#trust .pager", "1–25 of 1000 tools");
+    // Those that its server has besides are there too, although nobody called them.
+    page.sees("#trust .pager", "1–25 of 1006 tools");
     page.clicks("#breakers", "Show 1000 quiet breakers");
     page.sees("#breakers .pager", "of 1000 breakers");
     let elements = page.run("return await page.evaluate(() => document.querySelectorAll('*').length)");

@@ -75,18 +75,20 @@ fn sf_7_without_the_token_nothing_is_done_whatever_is_asked() {
 
 #[test]
 fn sf_7_a_server_gets_the_environment_of_its_client_without_what_is_ours() {
-    let world = World::new("sf_7_environment");
+    let tokens = "[tokens.ann]\ntoken = \"${ANN}\"\n";
+    let world = World::of("sf_7_environment", tokens, By::Stdio, By::Stdio);
     let script = "env > environment; exec cat";
     let mut command = world.wrap_alone(&["--name", "bank", "--store", "memory", "--", "sh", "-c", script]);
     command
         .env("STEADFAST_TOKEN", "s3cret")
         .env("STEADFAST_STORE_KIND", "memory")
+        .env("ANN", "of-ann-0123456789")
         .env("BANK_TOKEN", "theirs");
     let mut client = Client::on_streams(command);
     client.send("initialize", json!({}));
     let read = || std::fs::read_to_string(world.folder().join("environment")).unwrap_or_default();
     crate::world::wait(|| read().contains("BANK_TOKEN=theirs"), || format!("what is theirs in {:?}", read()));
-    assert!(!read().contains("STEADFAST_") && !read().contains("s3cret"), "{}", read());
+    assert!(["STEADFAST_", "s3cret", "of-ann"].iter().all(|ours| !read().contains(ours)), "{}", read());
 }
 
 #[test]

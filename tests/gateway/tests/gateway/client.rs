@@ -411,6 +411,8 @@ pub(crate) struct Said {
     pub(crate) from_cache: bool,
     /// All that the gateway says of it.
     pub(crate) ours: Value,
+    /// What the tool says to programs.
+    pub(crate) structured: Value,
 }
 
 impl Said {
@@ -425,6 +427,7 @@ impl Said {
             code: ours["error"]["code"].as_str().map(str::to_owned),
             from_cache: ours["fromCache"] == true,
             ours: ours.clone(),
+            structured: result["structuredContent"].clone(),
         }
     }
 }

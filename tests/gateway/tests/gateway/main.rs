@@ -9,6 +9,7 @@
 )]
 
 mod access;
+mod api;
 mod approvals;
 mod bridge;
 mod client;
@@ -25,5 +26,7 @@ mod real;
 mod serve;
 mod session;
 mod soak;
+mod tenants;
 mod trust;
+mod turns;
 mod world;

@@ -1,10 +1,13 @@
 //! Tools of servers called over plain HTTP, by callers that have never heard of MCP.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::raw::{Answered, Request, send};
-use crate::world::{By, World, kill, wait};
+use crate::serve::Served;
+use crate::world::{By, World, free_address, kill, wait};
 
 /// A gateway in front of a server that is reached so, and a client that keeps it running.
 fn opened(test: &str, config: &str, back: By) -> (World, Client) {
@@ -93,6 +96,96 @@ fn sf_7_callers_with_other_names_have_other_processes_of_a_server() {
         let started = world.ledger().iter().filter(|line| line.starts_with("start ")).count();
         assert_eq!(started - before, processes, "{actor}");
     }
+    let mut of_tenant = envelope("look", json!({ "id": "ann" }), "ann");
+    of_tenant["target"]["tenantId"] = "acme".into();
+    post(&client, "/v1/calls", &of_tenant);
+    let ledger = world.ledger();
+    let started = ledger.iter().filter(|line| line.starts_with("start ")).count();
+    assert_eq!(started - before, 3, "a namesake elsewhere");
+    assert_eq!(world.count("initialize"), started, "each is greeted once: {ledger:?}");
+}
+
+#[test]
+fn a_server_that_gets_other_tools_is_asked_for_them_again() {
+    let (world, client) = opened("plain_changed", "", By::Stdio);
+    let has = |names: &str| fs::write(world.folder().join("ledger.names"), names).unwrap();
+    let call = |tool: &str, id: &str| {
+        let mut call = envelope(tool, json!({ "id": id }), "ann");
+        // Whoever asks again and again is stopped.
+        call["target"]["sessionKey"] = format!("{tool} {id}").into();
+        post(&client, "/v1/calls", &call)
+    };
+    has("tell");
+    assert_eq!(call("look", "a").0.status, 200);
+    has("tell\nburn");
+    assert_eq!(call("burn", "a").0.status, 404, "it has not said so yet");
+    // It says before it answers that its tools are others.
+    assert_eq!(call("tell", "a").0.status, 200);
+    let (answered, body) = call("burn", "b");
+    assert_eq!((answered.status, world.count("burn b")), (200, 1), "{body}");
+    // One that is started again may have others too.
+    has("tell\nburn\nbury");
+    kill(world.server());
+    assert_eq!(call("look", "b").0.status, 200);
+    let mut tries = 0;
+    wait(
+        || {
+            tries += 1;
+            call("bury", &tries.to_string()).0.status == 200
+        },
+        || "the tool of the new process".to_owned(),
+    );
+}
+
+#[test]
+fn a_list_that_cannot_be_read_to_its_end_says_of_no_tool_that_it_is_missing() {
+    let (world, client) = opened("plain_pages", "", By::Stdio);
+    world.makes_it("pages");
+    let (_, body) = post(&client, "/v1/calls", &envelope("burn", json!({ "id": "a" }), "ann"));
+    let said = body["error"]["message"].as_str().unwrap();
+    assert!(
+        said.contains("Unknown tool: burn") && !said.contains("Nobody here"),
+        "the server said it: {said}"
+    );
+}
+
+#[test]
+fn a_server_that_asks_something_hears_that_nobody_can_be_asked() {
+    let (world, client) = opened("plain_asks", "", By::Stdio);
+    fs::write(world.folder().join("ledger.names"), "ask").unwrap();
+    let (answered, body) = post(&client, "/v1/calls", &envelope("ask", json!({ "id": "a" }), "ann"));
+    assert_eq!(answered.status, 200, "{body}");
+    assert_eq!(body["output"]["content"]["content"][0]["text"], "a is for nobody", "{body}");
+}
+
+#[test]
+fn progress_keeps_a_call_over_http_from_being_ended() {
+    let config = "[tools.\"bank/look\"]\ntimeout = \"2s\"\nretry.attempts = 1\n";
+    let (world, client) = opened("plain_progress", config, By::Stdio);
+    let long = json!({ "id": "a", "fault": "progress", "size": 30 });
+    let (answered, body) = post(&client, "/v1/calls", &envelope("look", long, "ann"));
+    assert_eq!((answered.status, &body["status"]), (200, &json!("success")), "{body}");
+    assert_eq!(world.count("look a"), 1);
+}
+
+/// Where there may be one process, whoever does not use it makes room: its own ends before the next one's begins.
+#[test]
+fn whoever_does_not_use_a_server_makes_room_for_another() {
+    let served = Served::new("plain_room", "isolation = \"per_session\"\nmost_sessions = 1\n");
+    let client = Client::at(served.address());
+    let look = |actor: &str| {
+        let mut call = envelope("look", json!({ "id": actor }), actor);
+        call["toolNamespace"] = "mail".into();
+        post(&client, "/v1/calls", &call).0.status
+    };
+    assert_eq!((look("ann"), look("bob")), (200, 200));
+    let seen = get(&client, "/v1/servers");
+    let names: Vec<_> = seen["servers"].as_array().unwrap().iter().map(|server| &server["name"]).collect();
+    assert_eq!(names, ["bank", "mail"]);
+    assert_eq!([&seen["servers"][0]["shared"], &seen["servers"][1]["shared"]], [&json!(true), &json!(false)]);
+    let ledger = served.ledger("mail");
+    let lines: Vec<_> = ledger.iter().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(lines, ["start", "initialize", "look", "stdin", "start", "initialize", "look"], "{ledger:?}");
 }
 
 #[test]
@@ -109,6 +202,20 @@ fn what_a_server_says_of_a_tool_counts_over_http_too() {
 }
 
 #[test]
+fn sf_6_what_a_server_wrote_to_stderr_is_seen_without_secrets() {
+    let world = World::of("plain_stderr", "", By::Http, By::Stdio);
+    let address = free_address();
+    let mut command =
+        world.wrap_alone(&["--name", "bank", "--listen", &address.to_string(), "--", "sh", "-c"]);
+    command.arg("echo \"ready with sk-live-4f9a8b7c6d5e4f3a2b1c\" >&2; exec \"$0\" \"$1\"");
+    command.arg(env!("CARGO_BIN_EXE_steadfast-test-server")).arg(world.folder().join("ledger"));
+    let mut client = Client::over_http(command, address);
+    client.initialize();
+    let seen = get(&client, "/v1/servers");
+    assert_eq!(seen["servers"][0]["instances"][0]["stderr"], json!(["ready with [redacted]"]), "{seen}");
+}
+
+#[test]
 fn servers_and_sessions_are_seen_with_what_went_wrong() {
     let (world, mut client) = opened("plain_seen", "", By::Stdio);
     client.call("pay", json!({ "id": "a", "fault": "die_after" }));
@@ -119,9 +226,55 @@ fn servers_and_sessions_are_seen_with_what_went_wrong() {
     let seen = get(&client, "/v1/servers");
     assert_eq!(seen["servers"][0]["name"], "bank");
     assert!(seen["servers"][0]["instances"][0]["lastEnd"]["why"].as_str().unwrap().contains('4'), "{seen}");
-    let sessions = get(&client, "/v1/sessions");
+    let sessions = get(&client, "/v1/sessions?server=bank");
     let session = &sessions["sessions"][0];
     assert_eq!((&session["door"], &session["waiting"]), (&json!("/mcp"), &json!(0)), "{sessions}");
+    assert_eq!(session["listens"], false, "{sessions}");
+    assert!(session["actor"].as_str().is_some_and(|actor| !actor.is_empty()), "{sessions}");
     assert!(!sessions.to_string().contains(&client.session()), "whoever knows the name can speak in it");
+    client.call("look", json!({ "id": "a" }));
+    let seen = get(&client, "/v1/servers");
+    let instance = &seen["servers"][0]["instances"][0];
+    assert_eq!((&instance["state"], &instance["tools"]), (&json!("up"), &json!(6)), "{seen}");
+    // A call that hangs is waited for; whoever spoke before is the more silent one.
+    let mut other = Client::at(client.address());
+    other.initialize();
+    other.send_call("look", json!({ "id": "b", "fault": "hang" }));
+    world.until("look b", 1);
+    let sessions = get(&client, "/v1/sessions");
+    let with = |waiting: u64| {
+        let one = sessions["sessions"].as_array().unwrap().iter().find(|one| one["waiting"] == waiting);
+        one.expect("one that waits for so much")["silentMs"].as_u64().unwrap()
+    };
+    assert_eq!(sessions["sessions"].as_array().unwrap().len(), 2, "{sessions}");
+    assert!(with(1) < with(0), "{sessions}");
+    // In the era without sessions there is one all the same, and it has no name.
+    let mut modern = Client::at(client.address());
+    modern.without_handshake(json!({}));
+    modern.send_call("look", json!({ "id": "c", "fault": "hang" }));
+    world.until("look c", 1);
+    let sessions = get(&client, "/v1/sessions");
+    let nameless = sessions["sessions"].as_array().unwrap().iter().find(|one| one.get("session").is_none());
+    assert_eq!(nameless.expect("it is seen")["waiting"], 1, "{sessions}");
+    assert_eq!(get(&client, "/v1/sessions?server=other")["sessions"], json!([]));
     drop(world);
+}
+
+#[test]
+fn all_tools_that_are_known_are_listed_called_or_not_and_no_server_is_started_for_it() {
+    let (world, client) = opened("plain_tools", "[command_tools.hello]\ncommand = [\"true\"]\n", By::Stdio);
+    let started = || world.ledger().iter().filter(|line| line.starts_with("start ")).count();
+    let before = started();
+    let tools = |query: &str| -> Vec<String> {
+        let seen = get(&client, &format!("/v1/tools?{query}"));
+        let name = |tool: &Value| format!("{}/{}", tool["namespace"], tool["tool"]).replace('"', "");
+        seen["tools"].as_array().unwrap().iter().map(|one| name(&one["tool"])).collect()
+    };
+    assert_eq!(tools("called=false&namespace=command"), ["command/hello"]);
+    assert_eq!(started(), before);
+    let (answered, body) = post(&client, "/v1/calls", &envelope("look", json!({ "id": "a" }), "ann"));
+    assert_eq!(answered.status, 200, "{body}");
+    let known = tools("namespace=bank");
+    assert!(known.contains(&"bank/look".to_owned()) && known.contains(&"bank/pay".to_owned()), "{known:?}");
+    assert_eq!(tools("called=true"), ["bank/look"]);
 }

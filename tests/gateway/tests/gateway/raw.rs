@@ -54,7 +54,11 @@ impl Request {
         self
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut head = format!("{}\r\n", self.line);
         for (name, value) in &self.headers {
             head.push_str(&format!("{name}: {value}\r\n"));

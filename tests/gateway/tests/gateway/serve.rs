@@ -13,7 +13,7 @@ use crate::raw::{Request, send};
 use crate::world::{free_address, kill, lives, signal, wait};
 
 /// A gateway with the servers `bank` and `mail` behind it.
-struct Served {
+pub(crate) struct Served {
     folder: PathBuf,
     address: SocketAddr,
     gateway: Option<Child>,
@@ -21,7 +21,7 @@ struct Served {
 
 impl Served {
     /// With these lines in the configuration beside those of the two servers.
-    fn new(test: &str, more: &str) -> Self {
+    pub(crate) fn new(test: &str, more: &str) -> Self {
         let mut served = Self::quiet(test, more);
         served.start();
         served
@@ -77,7 +77,12 @@ impl Served {
         file
     }
 
-    fn ledger(&self, server: &str) -> Vec<String> {
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn ledger(&self, server: &str) -> Vec<String> {
         let text = fs::read_to_string(self.folder.join(server)).unwrap();
         text.lines().map(str::to_owned).collect()
     }

@@ -8,6 +8,7 @@
 //! | `late` | starts, timers and callers that are too late |
 //! | `store` | a store that fails, the fence, what is kept |
 //! | `cancel` | cancel, disconnect, time is up, can never answer |
+//! | `host` | hosts that run the tool themselves |
 //! | `approval` | asking a person |
 //! | `input` | tools that ask for input first |
 //! | `modes` | off and shadow |
@@ -17,6 +18,7 @@
 
 mod approval;
 mod cancel;
+mod host;
 mod input;
 mod intake;
 mod late;

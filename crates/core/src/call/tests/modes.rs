@@ -117,6 +117,7 @@ fn dedupe_in_shadow_lets_a_failing_store_and_a_lost_fence_change_nothing() {
     world.store.faults = [Some(StoreFault::NotDone)].into();
     let step = world.on(&mut call, Event::Answered(Approval::Granted(None)));
     assert_eq!(name_of(&step), "Run", "a start that could not be written refuses nothing");
+    assert_eq!(would_have(&world), [Shadowed::Refused(Code::StoreUnavailable)]);
 }
 
 #[test]
@@ -231,6 +232,90 @@ fn dedupe_in_shadow_tells_what_a_claim_would_have_led_to() {
 }
 
 #[test]
+fn dedupe_in_shadow_is_not_held_up_by_a_store_that_takes_nobody_in() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.modes.dedupe = Mode::Shadow;
+    for (verdict, code) in
+        [(ClaimVerdict::Full, Code::Overloaded), (ClaimVerdict::Closed, Code::StoreUnavailable)]
+    {
+        let mut world = World::new();
+        let (mut call, _) = world.begin_only(request(&policy), &policy);
+        assert_eq!(name_of(&world.on(&mut call, Event::Claimed(verdict))), "Run", "{code}");
+        assert_eq!(would_have(&world), [Shadowed::Refused(code)]);
+    }
+}
+
+#[test]
+fn what_spoke_against_a_run_is_told_before_the_store_that_failed() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.modes = Modes::all(Mode::Shadow);
+    let mut world = World::new();
+    looping(&mut world, &request(&policy), &policy);
+    world.store.faults = [Some(StoreFault::NotDone); 3].into();
+    assert!(world.drive(request(&policy), &policy, &at_once(paid())).ended.is_ok());
+    assert_eq!(would_have(&world), [Shadowed::Refused(Code::LoopDetected)]);
+}
+
+#[test]
+fn dedupe_in_shadow_lends_the_run_of_a_holder_that_is_gone_to_nobody() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.modes.dedupe = Mode::Shadow;
+    let mut world = World::new();
+    let (first, _) = world.begin(request(&policy), &policy);
+    world.store.sight = LeaseSight::Gone;
+    let (second, step) = world.begin(request(&policy), &policy);
+    let Step::Run(run) = step else { panic!("{step:?}") };
+    assert!(world.has(&Notice::TookOver) && run.run != first.request().run, "{run:?}");
+    assert_eq!(run.run, second.request().run, "the tool is told what it would be told without us");
+}
+
+#[test]
+fn dedupe_in_shadow_tells_nobody_that_its_call_still_runs() {
+    for modes in [Modes::all(Mode::Shadow), Modes { dedupe: Mode::Shadow, ..Modes::all(Mode::Enforce) }] {
+        let mut policy = policy(ToolClass::Mutating);
+        policy.modes = modes;
+        policy.time.answer_by = Some(policy.time.attempt / 2);
+        let mut world = World::new();
+        let (mut call, _) = world.begin(request(&policy), &policy);
+        assert_eq!(world.wake(&mut call), Step::Stay, "{modes:?}");
+        assert_eq!(
+            (world.now, would_have(&world)),
+            (START + policy.time.attempt / 2, vec![Shadowed::Told(Code::InFlight)])
+        );
+        assert!(call.wake_at().is_none_or(|at| at > world.now), "{modes:?}: it is told once");
+        assert!(
+            finished(world.on(&mut call, Event::Ran(paid()))).ended.is_ok(),
+            "{modes:?}: the tool's answer"
+        );
+    }
+}
+
+#[test]
+fn dedupe_in_shadow_gives_back_nothing_but_what_it_claimed() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.modes.dedupe = Mode::Shadow;
+    let mut world = World::new();
+    let (mut call, _) = world.begin_only(request(&policy), &policy);
+    let (_, kept) = finished_keeping(world.on(&mut call, Event::Cancelled(Others::None)));
+    let [Kept::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+    let address = request(&policy).address().unwrap();
+    assert_eq!(release.key, address.shadowed().own(), "a record that is enforced is not touched");
+}
+
+#[test]
+fn dedupe_in_shadow_retries_although_its_lease_cannot_be_renewed() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.modes.dedupe = Mode::Shadow;
+    policy.dedupe.keep.lease = Duration::from_millis(150);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.on(&mut call, Event::Ran(http(500)));
+    world.now = call.wake_at().unwrap();
+    assert_eq!(world.on_only(&mut call, Event::Woke(Wake::Time)), Ok(Step::Renew));
+    assert_eq!(name_of(&world.on(&mut call, Event::StoreFailed(StoreFault::NotDone))), "Run");
+}
+
+#[test]
 fn in_shadow_a_trace_is_a_turn_for_the_guard_alone() {
     for (mode, shown) in [(Mode::Shadow, None), (Mode::Enforce, Some("t"))] {
         let mut policy = policy(ToolClass::Idempotent);
@@ -286,6 +371,24 @@ fn in_shadow_a_call_that_nobody_waits_for_any_more_is_ended_as_enforcing_does() 
 }
 
 #[test]
+fn with_everything_off_a_call_goes_with_its_caller() {
+    for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
+        let mut policy = policy(class);
+        policy.modes = Modes::all(Mode::Off);
+        let mut world = World::new();
+        let (mut call, step) = world.begin(request(&policy), &policy);
+        assert_eq!((name_of(&step), call.wake_at()), ("Run", None), "nothing else would end it");
+        assert_eq!(world.on(&mut call, Event::Disconnected(Others::None)), Step::Cut(Cut::Cancelled));
+        assert_eq!(code(&finished(world.on(&mut call, Event::Ran(timed_out())))), Some(Code::Cancelled));
+
+        // Where anything is on, a disconnect ends nothing that was started.
+        policy.modes.guard = Mode::Shadow;
+        let (mut call, _) = world.begin(request(&policy), &policy);
+        assert_eq!(world.on(&mut call, Event::Disconnected(Others::None)), Step::Stay);
+    }
+}
+
+#[test]
 fn the_guard_in_shadow_counts_what_the_tool_said_and_not_what_it_would_have_refused() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.modes = Modes { guard: Mode::Shadow, ..Modes::all(Mode::Off) };
@@ -311,7 +414,7 @@ fn what_spoke_against_a_run_is_asked_again_after_a_wait_before_it_is_told() {
         world.on(&mut first, Event::Ran(not_sent()));
         world.notices.clear();
         if !still_loops {
-            world.guard.reset();
+            world.guard.reset(world.now);
         }
         assert_eq!(name_of(&world.on(&mut second, Event::Woke(Wake::Changed))), "Run");
         let told = still_loops.then_some(Shadowed::Refused(Code::LoopDetected));

@@ -24,6 +24,39 @@ fn a_snapshot_keeps_the_loop_over_a_restart() {
 }
 
 #[test]
+fn a_guard_in_use_hears_from_another_that_a_person_reset_it_and_nothing_else() {
+    let looping = || {
+        let mut session = Session::new();
+        session.steps(&[fails("pay", "{}", DOWN), fails("pay", "{}", DOWN)]);
+        session
+    };
+    let stopped = |session: &Session| session.guard.stopped(&session.policy, session.now).len();
+    let (mut here, mut there) = (looping(), looping());
+    here.guard.adopt(&LoopGuard::default().snapshot()).unwrap();
+    assert_eq!(stopped(&here), 1, "one that knows nothing does not make others forget");
+    there.guard.reset(there.now);
+    let text = serde_json::to_string(&there.guard.snapshot()).unwrap();
+    let stored: Snapshot = serde_json::from_str(&text).unwrap();
+    here.guard.adopt(&stored).unwrap();
+    assert_eq!(stopped(&here), 0);
+
+    // Once: what fails after that counts, here and after a restart.
+    here.steps(&[fails("pay", "{}", DOWN), fails("pay", "{}", DOWN)]);
+    here.guard.adopt(&stored).unwrap();
+    here.guard = LoopGuard::restore(here.guard.snapshot()).unwrap();
+    here.guard.adopt(&stored).unwrap();
+    assert_eq!(stopped(&here), 1);
+
+    // The clock of the machine at which it is reset again is behind.
+    there.guard.reset(Timestamp::from_millis(1));
+    here.guard.adopt(&there.guard.snapshot()).unwrap();
+    assert_eq!(stopped(&here), 0);
+
+    let newer: Snapshot = serde_json::from_str(&text.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
+    assert_eq!(here.guard.adopt(&newer), Err(UnsupportedSnapshot { version: 2 }));
+}
+
+#[test]
 fn a_snapshot_that_is_too_large_loses_its_oldest_part() {
     let mut session = Session::new();
     session.steps(&[fails("old", "{}", DOWN), fails("old", "{}", DOWN)]);

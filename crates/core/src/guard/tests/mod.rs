@@ -171,7 +171,7 @@ fn who_is_stopped_can_be_seen_and_set_free() {
     let restored = LoopGuard::restore(session.guard.snapshot()).unwrap();
     assert_eq!(restored.stopped(&session.policy, session.now), stopped(&session), "also after a restart");
 
-    session.guard.reset();
+    session.guard.reset(session.now);
     assert_eq!(stopped(&session), []);
     assert_eq!(session.step(fails("pay", "{}", DOWN).turn("1")).short(), "ran");
     session.now = session.now + Duration::from_secs(3600);

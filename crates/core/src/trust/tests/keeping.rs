@@ -315,3 +315,26 @@ fn rp_11_two_processes_learn_from_each_other_and_the_newer_word_counts() {
     failed_since.ledger.adopt(stored).unwrap();
     assert_eq!(failed_since.state(32), TrustState::Escalated, "something happened here after the reset");
 }
+
+/// What was stored while it was not trusted is read again before what is known now is written.
+#[test]
+fn rp_11_trust_that_was_won_or_given_back_is_not_taken_by_what_was_stored_before() {
+    for second in [10, 1810] {
+        let mut one = One::escalated(TrustRule::default(), 10);
+        one.record(OK, second);
+        let before = one.ledger.snapshot(at(second));
+        let mut forgiven = One::new(TrustRule::default());
+        forgiven.ledger = one.ledger.clone();
+        forgiven.ledger.reset(Target::All, at(1811));
+        one.records(&[OK; 3], 1811);
+        for (who, how) in [(&mut one, "won"), (&mut forgiven, "given back")] {
+            assert_eq!(who.state(1811), TrustState::Trusted, "{how}");
+            who.ledger.adopt(before.clone()).unwrap();
+            assert_eq!(who.state(1812), TrustState::Trusted, "{how}, and stored at {second}");
+            // Trouble that is new counts.
+            let later = One::escalated(TrustRule::default(), 1820);
+            who.ledger.adopt(later.ledger.snapshot(at(1821))).unwrap();
+            assert_eq!(who.state(1822), TrustState::Escalated, "{how}");
+        }
+    }
+}

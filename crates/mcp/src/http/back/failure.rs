@@ -71,7 +71,7 @@ impl Failure {
                     None if text.trim().is_empty() => format!("the server answered with the status {status}"),
                     None => text.clone(),
                 };
-                Fault { source, message, retry_after: *retry_after }
+                Fault { retry_after: *retry_after, ..Fault::new(source, message) }
             }
             Self::BadAnswer { text } => Fault::new(Source::BadAnswer, text.clone()),
         }

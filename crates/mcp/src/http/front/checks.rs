@@ -25,6 +25,19 @@ pub struct NotAdmitted {
     pub text: &'static str,
 }
 
+impl NotAdmitted {
+    /// A token is needed, and none came that is somebody's.
+    pub const TOKEN: Self = Self {
+        status: StatusCode::UNAUTHORIZED,
+        text: "a bearer token is needed: `Authorization: Bearer …`",
+    };
+    /// The token is that of somebody who makes no calls.
+    pub const VIEWER: Self = Self {
+        status: StatusCode::FORBIDDEN,
+        text: "this token is that of a viewer, who sees things and calls nothing; send that of a client",
+    };
+}
+
 pub(super) fn host_and_origin(uri: &Uri, headers: &HeaderMap, names: &Names) -> Result<(), Refusal> {
     names.admit(uri, headers).map_err(|why| Refusal::invalid(why.status, why.text))
 }

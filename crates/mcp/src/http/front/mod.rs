@@ -45,15 +45,15 @@ pub use self::refusal::Refusal;
 pub use self::serve::{Peer, ServeLimits, serve};
 use self::session::EventId;
 pub use self::session::{Pushed, Session, SessionId};
-pub use self::token::{Principal, Tokens};
+pub use self::token::{Holder, Principal, Tokens};
 use super::{Era, LAST_EVENT_ID, MCP_SESSION_ID};
 use crate::delivery::Link;
 use crate::message::{Kind, Message, code};
 
 /// The layer above.
 pub trait Front: Send + Sync + 'static {
-    /// Whether this bearer token (or none) may ask here, and as whom. Compare in constant time: [`Tokens`] does.
-    fn admit(&self, bearer: Option<&[u8]>) -> Option<Principal>;
+    /// As whom this bearer token (or none) may ask here, or why not. Compare in constant time: [`Tokens`] does.
+    fn admit(&self, bearer: Option<&[u8]>) -> Result<Principal, NotAdmitted>;
 
     /// The versions of the protocol that are spoken here, for clients that ask for another one.
     fn versions(&self) -> Vec<String>;
@@ -198,9 +198,8 @@ impl<F: Front> Endpoint<F> {
     {
         let (parts, body) = request.into_parts();
         checks::host_and_origin(&parts.uri, &parts.headers, &self.settings.names)?;
-        let Some(principal) = self.front.admit(bearer(&parts.headers)) else {
-            return Err(Refusal::invalid(StatusCode::UNAUTHORIZED, "a bearer token is needed"));
-        };
+        let admitted = self.front.admit(bearer(&parts.headers));
+        let principal = admitted.map_err(|why| Refusal::invalid(why.status, why.text))?;
         let caller = Caller { principal, headers: parts.headers, address: peer.address, link: peer.link };
         match parts.method {
             Method::POST => self.post(caller, body).await,

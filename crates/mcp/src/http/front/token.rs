@@ -3,51 +3,76 @@
 use std::fmt;
 use std::sync::Arc;
 
+use parking_lot::RwLock;
+use steadfast_core::id::{ActorId, TenantId};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 /// As whom a client was admitted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Principal(Arc<str>);
+pub struct Principal {
+    /// Who it is.
+    pub actor: ActorId,
+    /// On whose behalf. Somebody of the same name is somebody else there.
+    pub tenant: Option<TenantId>,
+}
 
 impl Principal {
-    /// One of this name.
-    pub fn new(name: &str) -> Self {
-        Self(name.into())
-    }
-
-    /// Its name.
-    pub fn as_str(&self) -> &str {
-        &self.0
+    /// One of no tenant.
+    pub fn new(actor: ActorId) -> Self {
+        Self { actor, tenant: None }
     }
 }
 
-/// Bearer tokens, and who has them.
+/// One who has a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// Makes calls.
+    Client(Principal),
+    /// Looks, and does nothing else.
+    Viewer(ActorId),
+}
+
+/// Bearer tokens, and who has them. All clones are one, so that a token that is taken away is gone everywhere.
 #[derive(Clone, Default)]
-pub struct Tokens(Vec<(Box<[u8]>, Principal)>);
+pub struct Tokens(Arc<RwLock<Vec<Held>>>);
+
+type Held = (Box<[u8]>, Holder);
 
 impl Tokens {
     /// Adds a token. One that is empty admits nobody.
-    pub fn add(&mut self, token: &str, principal: Principal) {
+    pub fn add(&self, token: &str, holder: Holder) {
         if !token.is_empty() {
-            self.0.push((token.as_bytes().into(), principal));
+            self.0.write().push((token.as_bytes().into(), holder));
         }
     }
 
+    /// From now on these count, and no others.
+    pub fn replace(&self, tokens: &Self) {
+        let tokens = tokens.0.read().clone();
+        *self.0.write() = tokens;
+    }
+
     /// Whose token this is. The time it takes tells nothing of the tokens but how many and how long they are.
-    pub fn principal(&self, bearer: &[u8]) -> Option<&Principal> {
+    pub fn holder(&self, bearer: &[u8]) -> Option<Holder> {
+        let held = self.0.read();
         let mut found = u64::MAX;
-        for (place, (token, _)) in (0_u64..).zip(&self.0) {
+        for (place, (token, _)) in (0_u64..).zip(&*held) {
             let same: Choice = token.ct_eq(bearer);
             found.conditional_assign(&place, same);
         }
-        usize::try_from(found).ok().and_then(|place| self.0.get(place)).map(|(_, principal)| principal)
+        usize::try_from(found).ok().and_then(|place| held.get(place)).map(|(_, holder)| holder.clone())
+    }
+
+    /// Whether anybody makes calls with a token. Only where nobody does may calls come without one.
+    pub fn have_clients(&self) -> bool {
+        self.0.read().iter().any(|(_, holder)| matches!(holder, Holder::Client(_)))
     }
 }
 
 /// Says how many there are and nothing else.
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} tokens", self.0.len())
+        write!(f, "{} tokens", self.0.read().len())
     }
 }
 
@@ -55,18 +80,37 @@ impl fmt::Debug for Tokens {
 mod tests {
     use super::*;
 
+    fn named(name: &str) -> ActorId {
+        ActorId::new(name).unwrap()
+    }
+
     #[test]
     fn a_token_admits_its_owner_and_nothing_else_admits_anybody() {
-        let mut tokens = Tokens::default();
-        assert_eq!(tokens.principal(b""), None);
-        tokens.add("", Principal::new("nobody"));
-        tokens.add("s3cret-a", Principal::new("a"));
-        tokens.add("s3cret-b", Principal::new("b"));
-        assert_eq!(tokens.principal(b"s3cret-a"), Some(&Principal::new("a")));
-        assert_eq!(tokens.principal(b"s3cret-b"), Some(&Principal::new("b")));
+        let tokens = Tokens::default();
+        assert_eq!(tokens.holder(b""), None);
+        let (a, b) = (Holder::Client(Principal::new(named("a"))), Holder::Viewer(named("b")));
+        tokens.add("", Holder::Viewer(named("nobody")));
+        tokens.add("s3cret-b", b.clone());
+        assert!(!tokens.have_clients());
+        tokens.add("s3cret-a", a.clone());
+        assert!(tokens.have_clients());
+        assert_eq!(tokens.holder(b"s3cret-a"), Some(a));
+        assert_eq!(tokens.holder(b"s3cret-b"), Some(b));
         for wrong in [&b""[..], b"s3cret", b"s3cret-c", b"s3cret-aa"] {
-            assert_eq!(tokens.principal(wrong), None);
+            assert_eq!(tokens.holder(wrong), None);
         }
         assert_eq!(format!("{tokens:?}"), "2 tokens");
+    }
+
+    #[test]
+    fn sf_7_a_token_that_was_taken_away_admits_nobody_anywhere() {
+        let tokens = Tokens::default();
+        tokens.add("s3cret-a", Holder::Viewer(named("a")));
+        let elsewhere = tokens.clone();
+        let fresh = Tokens::default();
+        fresh.add("s3cret-b", Holder::Viewer(named("b")));
+        tokens.replace(&fresh);
+        assert_eq!(elsewhere.holder(b"s3cret-a"), None);
+        assert_eq!(elsewhere.holder(b"s3cret-b"), Some(Holder::Viewer(named("b"))));
     }
 }

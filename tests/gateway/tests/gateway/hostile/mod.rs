@@ -15,4 +15,4 @@ pub(crate) fn resident(pid: u32) -> u64 {
 }
 
 /// More than allocators keep back, and less than anything that is kept of each message would come to.
-const SLACK: u64 = 48 << 10;
+pub(crate) const SLACK: u64 = 48 << 10;

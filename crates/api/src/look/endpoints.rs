@@ -1,0 +1,260 @@
+//! What can be asked for of what there is to see.
+
+use axum::extract::State as Shared;
+use axum::response::Response;
+use http::{Method, StatusCode};
+use serde::Serialize;
+use steadfast_executor::Series;
+
+use crate::access::Who;
+use crate::answer::{json, whole};
+use crate::asked::{Asked, Named};
+use crate::endpoint::Endpoint;
+use crate::problem::Problem;
+use crate::{Answered, State, look};
+
+/// What a person can see.
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(
+            Method::GET,
+            "/v1/status",
+            "status",
+            "Whether anything is wrong, in one look",
+            Who::Looker,
+            status,
+        )
+        .gives::<look::Status>("how things stand"),
+        Endpoint::new(Method::GET, "/v1/breakers", "breakers", "How breakers stand", Who::Looker, breakers)
+            .asks::<look::BreakersAsked>()
+            .gives::<look::Breakers>("a page of those that anything is known of"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/trust",
+            "trust",
+            "Tools that have lost trust, and why",
+            Who::Looker,
+            trust,
+        )
+        .asks::<look::TrustAsked>()
+        .gives::<look::Trust>("a page of those that are not simply trusted"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/approvals",
+            "approvals",
+            "What waits for a person's answer",
+            Who::Looker,
+            approvals,
+        )
+        .asks::<look::ApprovalsAsked>()
+        .gives::<look::Approvals>("a page of the requests that wait"),
+        Endpoint::new(Method::GET, "/v1/guard", "guard", "Whom the guard stops, and why", Who::Looker, guard)
+            .asks::<look::GuardAsked>()
+            .gives::<look::Guard>("who is stopped, and what the guard last did"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/tools",
+            "tools",
+            "The tools that can be called or were, and how they do",
+            Who::Looker,
+            tools,
+        )
+        .asks::<look::ToolsAsked>()
+        .gives::<look::Tools>("a page of them, in the order of their names"),
+        Endpoint::new(Method::GET, "/v1/audit", "audit", "What people changed by hand", Who::Admin, audit)
+            .asks::<look::AuditAsked>()
+            .gives::<look::Audit>("a page of it, the newest first")
+            .reads_the_store(),
+        Endpoint::new(
+            Method::GET,
+            "/v1/records",
+            "records",
+            "What is remembered of calls",
+            Who::Looker,
+            records,
+        )
+        .asks::<look::RecordsAsked>()
+        .gives::<look::Records>("a page of records")
+        .reads_the_store(),
+        Endpoint::new(
+            Method::GET,
+            "/v1/history",
+            "history",
+            "What became of calls, the newest first",
+            Who::Looker,
+            history,
+        )
+        .asks::<look::HistoryAsked>()
+        .gives::<look::History>("a page of those that fit")
+        .reads_the_store(),
+        Endpoint::new(
+            Method::GET,
+            "/v1/servers",
+            "servers",
+            "The servers, their restarts and what they last wrote to stderr",
+            Who::Looker,
+            servers,
+        )
+        .asks::<look::ServersAsked>()
+        .gives::<look::Servers>("a page of those of the configuration"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/sessions",
+            "sessions",
+            "The clients that are connected",
+            Who::Looker,
+            sessions,
+        )
+        .asks::<look::SessionsAsked>()
+        .gives::<look::Sessions>("a page of them"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/history/{id}",
+            "story",
+            "What happened to the calls under one request, step by step",
+            Who::Looker,
+            story,
+        )
+        .gives::<look::Story>("what became of them, and how")
+        .reads_the_store(),
+        Endpoint::new(Method::GET, "/v1/running", "running", "Calls that run now", Who::Looker, running)
+            .asks::<look::RunningAsked>()
+            .gives::<look::Running>("a page of them, the newest first, as far as they have come"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/series",
+            "series",
+            "What became of calls, minute by minute",
+            Who::Looker,
+            series,
+        )
+        .gives::<Series>("the last hour, and all since the start"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/config",
+            "config",
+            "The settings, and where each comes from",
+            Who::Looker,
+            config,
+        )
+        .asks::<look::SettingsAsked>()
+        .gives::<look::Settings>("a page of the settings, without secrets"),
+        Endpoint::new(
+            Method::GET,
+            "/metrics",
+            "metrics",
+            "Metrics as Prometheus reads them",
+            Who::Looker,
+            metrics,
+        )
+        .gives_text("the metrics", METRICS),
+        Endpoint::new(
+            Method::GET,
+            "/healthz",
+            "healthz",
+            "Whether this process answers at all",
+            Who::Anyone,
+            healthz,
+        )
+        .gives::<look::Health>("it does"),
+        Endpoint::new(
+            Method::GET,
+            "/readyz",
+            "readyz",
+            "Whether calls can be taken: the store answers",
+            Who::Anyone,
+            readyz,
+        )
+        .gives::<look::Health>("they can")
+        .reads_the_store(),
+    ]
+}
+
+const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+async fn status(Shared(State(inner)): Shared<State>) -> Response {
+    json(StatusCode::OK, &look::status(&inner.steadfast).await)
+}
+
+async fn breakers(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::BreakersAsked>) -> Answered {
+    listed(look::breakers(inner.steadfast.engine(), &asked).await)
+}
+
+async fn trust(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::TrustAsked>) -> Answered {
+    listed(look::trust(inner.steadfast.engine(), &asked))
+}
+
+async fn approvals(
+    Shared(State(inner)): Shared<State>,
+    Asked(asked): Asked<look::ApprovalsAsked>,
+) -> Answered {
+    listed(look::approvals(inner.steadfast.engine(), &asked))
+}
+
+async fn guard(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::GuardAsked>) -> Answered {
+    listed(look::guard(inner.steadfast.engine(), &asked))
+}
+
+async fn tools(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::ToolsAsked>) -> Answered {
+    listed(look::tools(inner.steadfast.engine(), &*inner.around.tools, &asked).await)
+}
+
+/// A page, or what was wrong with the question.
+fn listed(page: Result<impl Serialize, String>) -> Answered {
+    Ok(json(StatusCode::OK, &page.map_err(Problem::misread)?))
+}
+
+async fn audit(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::AuditAsked>) -> Answered {
+    let wanted = asked.read().map_err(Problem::misread)?;
+    Ok(json(StatusCode::OK, &look::audit(inner.steadfast.engine(), &wanted).await?))
+}
+
+async fn records(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::RecordsAsked>) -> Answered {
+    let wanted = asked.read().map_err(Problem::misread)?;
+    Ok(json(StatusCode::OK, &look::records(inner.steadfast.engine(), &wanted).await?))
+}
+
+async fn history(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::HistoryAsked>) -> Answered {
+    let wanted = asked.read().map_err(Problem::misread)?;
+    Ok(json(StatusCode::OK, &look::history(&**inner.steadfast.store(), &wanted).await?))
+}
+
+async fn story(Shared(State(inner)): Shared<State>, Named(id): Named) -> Answered {
+    match look::story(&inner.steadfast, &id).await? {
+        Some(story) => Ok(json(StatusCode::OK, &story)),
+        None => Err(Problem::no_such("call under this request")),
+    }
+}
+
+async fn running(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::RunningAsked>) -> Answered {
+    listed(look::running(&inner.steadfast, &asked))
+}
+
+async fn series(Shared(State(inner)): Shared<State>) -> Response {
+    json(StatusCode::OK, &look::series(&inner.steadfast))
+}
+
+async fn config(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::SettingsAsked>) -> Answered {
+    listed(look::settings(&inner.steadfast.config(), &asked))
+}
+
+async fn servers(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::ServersAsked>) -> Answered {
+    listed(look::servers(&inner.around, &asked))
+}
+
+async fn sessions(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::SessionsAsked>) -> Answered {
+    listed(look::sessions(&inner.around, &asked))
+}
+
+async fn metrics(Shared(State(inner)): Shared<State>) -> Response {
+    whole(StatusCode::OK, METRICS, inner.steadfast.metrics().await)
+}
+
+async fn healthz() -> Response {
+    json(StatusCode::OK, &look::Health { ok: true })
+}
+
+async fn readyz(Shared(State(inner)): Shared<State>) -> Answered {
+    look::reach(&**inner.steadfast.store()).await?;
+    Ok(json(StatusCode::OK, &look::Health { ok: true }))
+}

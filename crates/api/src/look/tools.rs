@@ -1,0 +1,46 @@
+//! The tools there are.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use steadfast::Engine;
+use steadfast_core::id::{Namespace, TenantId};
+use steadfast_executor::{BreakerKey, ToolView};
+
+use super::paging::{asks, fits};
+use crate::Shelf;
+
+asks! {
+    /// Which tools are asked for.
+    ToolsAsked {
+        /// As this tenant uses them; otherwise as those do who belong to none.
+        tenant: TenantId,
+        /// Those of this group or server.
+        namespace: Namespace,
+        /// Those whose `namespace/tool` begins so.
+        prefix: String,
+        /// Those that were called, or those that were not.
+        called: bool,
+    }
+}
+
+/// A page of tools.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Tools {
+    /// In the order of their names.
+    pub tools: Vec<ToolView>,
+    /// What to ask for `after` next; nothing at the end.
+    pub next: Option<String>,
+}
+
+/// The tools that can be called here, as far as they are known, and those that were.
+pub async fn tools(engine: &Engine, shelf: &dyn Shelf, asked: &ToolsAsked) -> Result<Tools, String> {
+    let page = asked.page::<BreakerKey>()?;
+    let all = engine.tools(asked.tenant.as_ref(), shelf.list()).await.into_iter().filter(|view| {
+        fits(asked.namespace.as_ref(), Some(&view.tool.namespace))
+            && asked.prefix.as_ref().is_none_or(|prefix| view.tool.to_string().starts_with(prefix))
+            && fits(asked.called.as_ref(), Some(&view.called))
+    });
+    // As its breaker is called, which is the name of no other tool, whatever letters are in it.
+    let listed = page.of(all, |view| BreakerKey::Tool(view.tool.clone()));
+    Ok(Tools { tools: listed.rows, next: listed.next })
+}

@@ -1,0 +1,316 @@
+//! Lists: page by page to their end, and only what was asked for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, StatusCode};
+use serde_json::{Value, json};
+use steadfast::classify::{Fault, Source};
+use steadfast::id::{Namespace, TenantId};
+use steadfast::{Answer, Attempt, By, RuntimeClock, Sources, Steadfast, Steer, Surface, Tool, call, output};
+use steadfast_api::{Access, AdminToken, Api, Around, Shelf};
+use steadfast_gateway::{Backend, Configured, Sharing};
+use steadfast_store::{Entry, Journal, Keep, Query};
+
+use crate::support::{Bench, ask, fits};
+
+/// A gateway in which much has happened, and more can.
+struct World {
+    api: Api,
+    steadfast: Steadfast,
+    document: Value,
+}
+
+/// A list: its path, where its rows stand in the answer, and what makes a row this one.
+struct List {
+    path: &'static str,
+    rows: &'static [&'static str],
+    key: &'static [&'static str],
+}
+
+const LISTS: &[List] = &[
+    List { path: "/v1/tools", rows: &["tools"], key: &["/tool"] },
+    List { path: "/v1/breakers", rows: &["breakers"], key: &["/key"] },
+    List {
+        path: "/v1/trust",
+        rows: &["trust"],
+        key: &["/scope", "/plugin_name", "/tool_name", "/signature", "/domain"],
+    },
+    List { path: "/v1/approvals", rows: &["approvals"], key: &["/id"] },
+    List {
+        path: "/v1/guard",
+        rows: &["stopped", "trips"],
+        key: &["/session", "/tool", "/digest", "/arguments", "/layer", "/times"],
+    },
+    List { path: "/v1/records", rows: &["records"], key: &["/key"] },
+    List { path: "/v1/history", rows: &["calls"], key: &["/requestId"] },
+    List { path: "/v1/running", rows: &["calls"], key: &["/call"] },
+    List { path: "/v1/servers", rows: &["servers"], key: &["/name"] },
+    List { path: "/v1/sessions", rows: &["sessions"], key: &["/session"] },
+    List { path: "/v1/config", rows: &["settings"], key: &["/name"] },
+    List { path: "/v1/audit", rows: &["audit"], key: &["/on"] },
+];
+
+impl List {
+    fn rows(&self, answer: &Value) -> Vec<Value> {
+        let all = self.rows.iter().flat_map(|name| answer[name].as_array().unwrap().clone());
+        all.collect()
+    }
+
+    fn key(&self, row: &Value) -> String {
+        self.key.iter().map(|part| format!("{} ", row.pointer(part).unwrap_or(&Value::Null))).collect()
+    }
+}
+
+impl World {
+    async fn new() -> Self {
+        let steadfast = Steadfast::opening(Sources::default())
+            .clock(Arc::new(RuntimeClock::new()))
+            .set("store.kind", "memory")
+            .set("retry.attempts", "1")
+            // Nobody answers, and what runs goes on.
+            .set("approval_timeout", "1s")
+            .set("timeout", "20m")
+            .open()
+            .await
+            .unwrap();
+        let access = Access { admin: AdminToken::new("person"), ..Access::default() };
+        let tools = Arc::new(Bench::default());
+        for name in ["bank/never", "bank/pay 1", "files/never"] {
+            tools.works(name);
+        }
+        let servers = ["bank", "files", "mail", "maps", "music"].map(server).to_vec();
+        let around = Around { tools: tools as Arc<dyn Shelf>, servers, listeners: Vec::new() };
+        let api = Api::within(steadfast.clone(), access, around);
+        let mut world = Self { api, steadfast, document: Value::Null };
+        world.document = world.get("/openapi.json").await;
+        for number in [1, 3, 5, 7, 9] {
+            world.happens(number).await;
+        }
+        world
+    }
+
+    /// As the admin, and held against the document.
+    async fn get(&self, path: &str) -> Value {
+        let (status, body) = self.ask(path).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {body}");
+        let operation = &self.document["paths"][path.split('?').next().unwrap()]["get"];
+        if !self.document.is_null() {
+            fits(&self.document, operation, status, &body);
+        }
+        body
+    }
+
+    async fn ask(&self, path: &str) -> (StatusCode, Value) {
+        ask(&self.api, Request::get(path).header("authorization", "Bearer person"), "").await
+    }
+
+    /// One row more in every list that can grow, in the middle of it or at an end.
+    async fn happens(&self, number: u32) {
+        let session = format!("s-{number}");
+        let works = async |_: Attempt| -> Answer { Ok(output("paid")) };
+        let (tool, key) = (format!("pay {number}"), format!("invoice {number}"));
+        let pay = call("bank", &tool).key(&key).session(&session).envelope().unwrap();
+        self.steadfast.call(pay, works).await;
+        // It loses its trust, and then somebody must be asked.
+        let fails =
+            async |_: Attempt| -> Answer { Err(Fault::new(Source::Http { status: 500 }, "no").into()) };
+        let tool = format!("fails {number}");
+        for amount in 0..3 {
+            self.call(&tool, amount, &format!("{session} of {amount}"), None, fails).await;
+        }
+        self.call(&tool, 9, &session, None, works).await;
+        // A model that repeats itself.
+        let wrong = async |_: Attempt| -> Answer {
+            Err(Fault::new(Source::JsonRpc { code: -32602 }, "`to` is missing").into())
+        };
+        for _ in 0..4 {
+            self.call(&format!("asked {number}"), number, &session, None, wrong).await;
+        }
+        // One that goes on.
+        let tool = format!("runs {number}");
+        let envelope = call("files", &tool).key(&tool).session(&tool).envelope().unwrap();
+        let calling = self.steadfast.call(envelope, async |_: Attempt| -> Answer {
+            std::future::pending::<()>().await;
+            Ok(output("never"))
+        });
+        tokio::spawn(calling);
+        let by = By::new(if number == 1 { "bob" } else { "ann" }, Surface::Library);
+        let key = format!("dependency:host-{number}").parse().unwrap();
+        self.steadfast.engine().steer_breaker(None, &key, Steer::Open { until: None }, &by).await;
+        // The history is gathered for a moment before it is written.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    async fn call(&self, tool: &str, amount: u32, session: &str, tenant: Option<&str>, run: impl Tool) {
+        let params = [("amount", amount)];
+        let mut envelope = call("bank", tool).params(&params).session(session).envelope().unwrap();
+        envelope.target.tenant_id = tenant.map(|tenant| TenantId::new(tenant).unwrap());
+        self.steadfast.call(envelope, run).await;
+    }
+
+    /// The keys of all rows that fit.
+    async fn keys(&self, list: &List, query: &str) -> Vec<String> {
+        let answer = self.get(&format!("{}?limit=1000&{query}", list.path)).await;
+        assert_eq!(answer["next"], Value::Null);
+        list.rows(&answer).iter().map(|row| list.key(row)).collect()
+    }
+}
+
+/// One that nobody may start for being looked at.
+#[expect(clippy::panic, reason = "which is how the test says it")]
+fn server(name: &str) -> Configured {
+    let start = || -> Backend { panic!("nobody asked for a tool of it") };
+    Configured::new(Namespace::new(name).unwrap(), Sharing::Shared, Arc::new(start))
+}
+
+fn list(path: &str) -> &'static List {
+    LISTS.iter().find(|list| list.path == path).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_list_is_read_page_by_page_each_row_once_while_rows_are_added() {
+    let world = World::new().await;
+    let mut new = 0;
+    for list in LISTS {
+        let before = world.keys(list, "").await;
+        assert!(before.len() >= 5 || list.path == "/v1/sessions", "{}: {before:?}", list.path);
+        let (mut seen, mut after) = (Vec::new(), String::new());
+        loop {
+            let page = world.get(&format!("{}?limit=2{after}", list.path)).await;
+            let rows = list.rows(&page);
+            assert!(rows.len() <= 2, "{}", list.path);
+            seen.extend(rows.iter().map(|row| list.key(row)));
+            let Some(next) = page["next"].as_str() else { break };
+            assert_eq!(rows.len(), 2, "{}: a page before the last one is full", list.path);
+            after = format!("&after={}", encoded(next));
+            // Between those that were there, behind them, and in front.
+            if seen.len() <= 6 {
+                world.happens([2, 99, 0][new % 3] + 10 * u32::try_from(new / 3).unwrap()).await;
+                new += 1;
+            }
+        }
+        let once: BTreeSet<_> = seen.iter().collect();
+        assert_eq!(once.len(), seen.len(), "{}: none comes twice: {seen:?}", list.path);
+        let missing: Vec<_> = before.iter().filter(|key| !once.contains(key)).collect();
+        assert!(missing.is_empty(), "{}: {missing:?}", list.path);
+    }
+    assert!(new >= 20, "{new}");
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_list_gives_only_what_was_asked_for() {
+    let world = World::new().await;
+    let works = async |_: Attempt| -> Answer { Ok(output("paid")) };
+    world.call("pay 1", 1, "s-1", Some("acme"), works).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let by = By::new("ann", Surface::Library);
+    let (acme, key) = (TenantId::new("acme").unwrap(), "tool:bank:pay".parse().unwrap());
+    world.steadfast.engine().steer_breaker(Some(&acme), &key, Steer::Reset, &by).await;
+    let mut wrong = Vec::new();
+    for (path, query, count) in [
+        ("/v1/tools", "prefix=bank/pay", 5),
+        ("/v1/tools", "prefix=bank/pay%201", 1),
+        ("/v1/tools", "namespace=files", 1),
+        ("/v1/tools", "called=false", 2),
+        ("/v1/tools", "called=true&namespace=bank", 15),
+        ("/v1/tools", "tenant=acme&called=true", 1),
+        ("/v1/tools", "tenant=nobody", 3),
+        ("/v1/breakers", "tool=bank/pay%201", 1),
+        ("/v1/breakers", "namespace=bank", 15),
+        ("/v1/breakers", "state=FORCED_OPEN", 5),
+        ("/v1/breakers", "state=FORCED_OPEN&namespace=bank", 0),
+        ("/v1/breakers", "tenant=acme", 2),
+        ("/v1/trust", "tool=bank/fails%201&state=escalated", 1),
+        ("/v1/trust", "namespace=files", 0),
+        ("/v1/trust", "state=blocked", 0),
+        ("/v1/trust", "tenant=acme", 0),
+        ("/v1/approvals", "", 5),
+        ("/v1/approvals", "tool=bank/fails%203", 1),
+        ("/v1/approvals", "session=s-5", 1),
+        ("/v1/approvals", "session=s-5&tool=bank/fails%203", 0),
+        ("/v1/approvals", "tenant=acme", 0),
+        ("/v1/guard", "session=s-7", 3),
+        ("/v1/guard", "tool=bank/asked%207", 2),
+        ("/v1/guard", "tool=bank/asked%207&session=s-1", 0),
+        ("/v1/guard", "tenant=acme", 0),
+        ("/v1/records", "session=s-9&tool=bank/pay%209", 1),
+        ("/v1/records", "tenant=acme", 0),
+        ("/v1/records", "open=true", 5),
+        ("/v1/history", "tenant=acme", 1),
+        ("/v1/history", "tool=bank/pay%201", 2),
+        ("/v1/history", "tool=bank/pay%201&tenant=acme&session=s-1&status=success", 1),
+        ("/v1/history", "tenant=nobody", 0),
+        ("/v1/running", "session=runs%201", 1),
+        ("/v1/running", "tool=files/runs%203", 1),
+        ("/v1/running", "tenant=acme", 0),
+        ("/v1/servers", "prefix=m", 3),
+        ("/v1/sessions", "server=bank", 0),
+        ("/v1/config", "prefix=store.kind", 1),
+        ("/v1/audit", "by=bob", 1),
+        ("/v1/audit", "by=ann&deed=breaker_forced_open", 4),
+        ("/v1/audit", "deed=breaker_reset", 1),
+        ("/v1/audit", "tenant=acme", 1),
+        ("/v1/audit", "since=99999999999999", 0),
+    ] {
+        let found = world.keys(list(path), query).await;
+        if found.len() != count {
+            wrong.push(format!("{path}?{query}: {count} wanted, {found:#?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_list_can_give_is_refused_and_said() {
+    let world = World::new().await;
+    for list in LISTS {
+        for limit in [0, 1001] {
+            let (status, body) = world.ask(&format!("{}?limit={limit}", list.path)).await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{}", list.path);
+            let said = body["error"]["message"].as_str().unwrap();
+            assert_eq!(said, format!("limit={limit}: from 1 to 1000 can be had at once"), "{}", list.path);
+        }
+        let (status, body) = world.ask(&format!("{}?colour=red", list.path)).await;
+        let said = body["error"]["message"].as_str().unwrap();
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{}", list.path);
+        assert!(said.contains("`colour`") && said.contains("`limit`"), "{}: {said}", list.path);
+    }
+    for path in ["/v1/breakers", "/v1/approvals", "/v1/records", "/v1/history", "/v1/running", "/v1/audit"] {
+        let (status, body) = world.ask(&format!("{path}?after=nowhere")).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{path}");
+        assert!(
+            body["error"]["message"].as_str().unwrap().starts_with("after=nowhere is no place"),
+            "{body}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_history_goes_back_as_far_as_the_store_keeps_it_and_says_where_it_stopped_looking() {
+    let world = World::new().await;
+    let store = world.steadfast.store();
+    let before = world.keys(list("/v1/history"), "").await.len();
+    let newest = store.entries(&Query::newest(Journal::History, 1)).await.unwrap();
+    let other: Vec<Entry> = vec![newest[0].1.clone(); 20_100];
+    let keep = Keep { most: 25_000, age: Duration::from_secs(3600) };
+    store.append(Journal::History, &other, keep).await.unwrap();
+    let first = world.get("/v1/history?tool=bank/pay%201").await;
+    assert_eq!(first["calls"], json!([]), "it lies further back than is looked at once");
+    let next = first["next"].as_str().expect("which is said");
+    let second = world.get(&format!("/v1/history?tool=bank/pay%201&after={next}")).await;
+    assert_eq!((second["calls"].as_array().unwrap().len(), &second["next"]), (1, &Value::Null), "{second}");
+    let (mut count, mut after) = (0, String::new());
+    loop {
+        let page = world.get(&format!("/v1/history?limit=1000{after}")).await;
+        count += page["calls"].as_array().unwrap().len();
+        let Some(next) = page["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    assert_eq!(count, 20_100 + before);
+}

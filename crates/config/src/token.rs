@@ -1,0 +1,165 @@
+//! Those who come in with a token of their own.
+
+use std::sync::LazyLock;
+
+use serde_json::{Value as Json, json};
+use steadfast_core::id::{ActorId, TenantId};
+use steadfast_core::redact::{self, Redacted};
+
+use crate::kind::{Expanded, Kind, OrNone, Words, expanded};
+use crate::node::Node;
+use crate::setting::{Context, Setting, setting};
+
+/// One who comes in with a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Who it is.
+    pub name: ActorId,
+    /// What they send.
+    pub secret: Redacted<String>,
+    /// What they may do.
+    pub role: Role,
+}
+
+/// What somebody with a token may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Make calls.
+    Client {
+        /// On whose behalf. What belongs to one tenant is not there for another.
+        tenant: Option<TenantId>,
+    },
+    /// See everything, call nothing and change nothing.
+    Viewer,
+}
+
+/// A token taken apart into what is written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TokenDraft {
+    secret: Option<Redacted<String>>,
+    tenant: Option<TenantId>,
+    is_viewer: bool,
+}
+
+/// Why a draft is no token, and what to do.
+pub(crate) struct NoToken {
+    pub(crate) what: &'static str,
+    pub(crate) help: &'static str,
+}
+
+impl TokenDraft {
+    pub(crate) fn finish(self, name: ActorId) -> Result<Token, NoToken> {
+        let missing = NoToken { what: "has no token", help: "add `token = \"${NAME_OF_A_VARIABLE}\"`" };
+        let secret = self.secret.ok_or(missing)?;
+        let role = match (self.is_viewer, self.tenant) {
+            (false, tenant) => Role::Client { tenant },
+            (true, None) => Role::Viewer,
+            // What there is to see is not kept apart by tenants.
+            (true, Some(_)) => {
+                return Err(NoToken {
+                    what: "is a viewer of one tenant, and viewers see everything",
+                    help: "leave `tenant` out, or write `role = \"client\"`",
+                });
+            }
+        };
+        Ok(Token { name, secret, role })
+    }
+}
+
+/// The table.
+pub(crate) fn settings() -> &'static [Setting<TokenDraft>] {
+    static SETTINGS: LazyLock<Vec<Setting<TokenDraft>>> = LazyLock::new(|| {
+        vec![
+            setting!(
+                TokenDraft,
+                "token",
+                secret,
+                Secret,
+                "What is sent as `Authorization: Bearer …`. Write `${NAME}` and keep it in the environment."
+            ),
+            setting!(
+                TokenDraft,
+                "tenant",
+                tenant,
+                OrNone(Tenant),
+                "On whose behalf its calls are made. Records, approvals, sessions, processes of servers, breakers, trust and scores \
+                 of one tenant are not there for another."
+            ),
+            setting!(
+                TokenDraft,
+                "role",
+                is_viewer,
+                Words(&[("client", false), ("viewer", true)]),
+                "A client makes calls. A viewer sees what there is to see, `/metrics` too, and can neither call nor \
+                 change anything."
+            ),
+        ]
+    });
+    &SETTINGS
+}
+
+/// Fewer characters can be guessed.
+const LEAST: usize = 16;
+const MOST: usize = 1024;
+
+/// A secret that a header can carry and that nobody guesses.
+struct Secret;
+
+impl Kind<Option<Redacted<String>>> for Secret {
+    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Option<Redacted<String>>> {
+        let text = expanded(node, cx, &self.takes())?;
+        let length = text.chars().count();
+        let wrong = if text.is_empty() {
+            "is empty".to_owned()
+        } else if length < LEAST {
+            format!("has {length} characters, which can be guessed")
+        } else if length > MOST {
+            format!("has {length} characters, more than a header should carry")
+        } else if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            "has a blank or another sign that no header can carry".to_owned()
+        } else {
+            return Some(Some(Redacted::new(text)));
+        };
+        let help =
+            format!("take {LEAST} to {MOST} letters, digits and signs, as `openssl rand -hex 32` makes them");
+        cx.refuse(&node.place, format!("`{}` {wrong}", cx.name), help);
+        None
+    }
+
+    fn show(&self, _: &Option<Redacted<String>>) -> String {
+        format!("\"{}\"", redact::MASK)
+    }
+
+    fn takes(&self) -> String {
+        Expanded.takes()
+    }
+
+    fn schema(&self) -> Json {
+        Expanded.schema()
+    }
+}
+
+/// The name of a tenant.
+struct Tenant;
+
+impl Kind<TenantId> for Tenant {
+    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<TenantId> {
+        let tenant = node.text().and_then(|text| TenantId::new(text).ok());
+        if tenant.is_none() {
+            cx.wrong(node, &self.takes(), format!("write for example {}", cx.with("\"acme\"")));
+        }
+        tenant
+    }
+
+    fn show(&self, value: &TenantId) -> String {
+        format!("{:?}", value.as_str())
+    }
+
+    fn takes(&self) -> String {
+        "the name of a tenant".to_owned()
+    }
+
+    fn schema(&self) -> Json {
+        json!({ "type": "string", "minLength": 1, "maxLength": 256 })
+    }
+}

@@ -1,0 +1,153 @@
+//! A tool of our own that runs a whole turn: several calls of the client's servers that depend on each other.
+//!
+//! The plan is that of [`steadfast_core::turn`], with tools under the names by which the client knows them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::turn::{CallResult, Limits, Outcome, Plan, PlanErrors, TurnStatus};
+use steadfast_executor::{Found, Run, Shelf, Tool as _, TurnRefused, Turned};
+use steadfast_mcp::message::{Id, Message};
+use steadfast_mcp::raw::RawJson;
+
+use crate::call::Upstream;
+use crate::servers::Servers;
+use crate::session::Session;
+
+/// What the tool is called.
+pub(crate) const RUN_TURN: &str = "run_turn";
+
+/// The longest turn of a client that is not known to wait: it has to have its answer before it gives up.
+const SHORT: Duration = Duration::from_secs(50);
+
+/// The tool as `tools/list` shows it.
+pub(crate) const DEFINITION: &str = r#"{"name":"run_turn","title":"Run several calls","description":"Runs several tool calls that may depend on each other, in parallel where they can be. Gives what could be done by the deadline and says what could not and why. To go on with a turn that ended early, call it again with the same turnId and plan: what was finished is not run again.","inputSchema":{"type":"object","properties":{"turnId":{"type":"string","description":"A name for this turn, so that it can be gone on with"},"deadlineMs":{"type":"integer","minimum":1},"parallelism":{"type":"integer","minimum":1},"calls":{"type":"array","items":{"type":"object","properties":{"id":{"type":"string","description":"A name for the call within this plan"},"tool":{"type":"string","description":"The tool, by the name under which you know it"},"params":{"type":"object","description":"Its arguments; {\"$from\": \"<id>\", \"path\": \"<JSON Pointer>\"} stands for a part of another call's output"},"dependsOn":{"type":"array","items":{"type":["string","object"],"description":"The id of a call, or {\"id\": …, \"default\": …} with what stands in if it fails"}},"required":{"type":"boolean","default":true},"alternatives":{"type":"array","items":{"type":["string","object"],"description":"Another tool for the same job, or {\"tool\": …, \"params\": …}"}},"timeoutMs":{"type":"integer","minimum":1}},"required":["id","tool"]}}},"required":["calls"]},"annotations":{"readOnlyHint":false,"openWorldHint":true}}"#;
+
+/// How long the client waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// It hears of progress.
+    Long,
+    /// Nobody knows.
+    Short,
+}
+
+/// The plan that a client sent, with its tools under the names that we know them by.
+pub(crate) fn plan(arguments: &str, servers: &Servers, patience: Patience) -> Result<Plan, PlanErrors> {
+    let limits = match patience {
+        Patience::Long => Limits::DEFAULT,
+        Patience::Short => Limits { deadline: Limits::DEFAULT.deadline.min(SHORT), ..Limits::DEFAULT },
+    };
+    match serde_json::from_str::<Value>(arguments) {
+        Ok(mut plan) => {
+            for call in plan.get_mut("calls").and_then(Value::as_array_mut).into_iter().flatten() {
+                rename(call.get_mut("tool"), servers);
+                let alternatives = call.get_mut("alternatives").and_then(Value::as_array_mut);
+                for alternative in alternatives.into_iter().flatten() {
+                    if alternative.is_object() {
+                        rename(alternative.get_mut("tool"), servers);
+                    } else {
+                        rename(Some(alternative), servers);
+                    }
+                }
+            }
+            Plan::parse(plan.to_string().as_bytes(), &limits)
+        }
+        // What is wrong with it is said by whoever reads plans.
+        Err(_) => Plan::parse(arguments.as_bytes(), &limits),
+    }
+}
+
+/// From the name by which the client knows a tool to that of its server.
+fn rename(tool: Option<&mut Value>, servers: &Servers) {
+    let Some(Value::String(name)) = tool else { return };
+    let found = servers.named(name).and_then(|(at, plain)| {
+        let behind = servers.get(at)?;
+        // A name that no server lists may be ours already.
+        let known = behind.server.catalog.tool(plain).is_some() || !name.contains('/');
+        known.then(|| format!("{}/{plain}", behind.server.name))
+    });
+    if let Some(found) = found {
+        *name = found;
+    }
+}
+
+/// The servers of a session as a shelf.
+pub(crate) struct Tools(pub(crate) Arc<Session>);
+
+impl Shelf for Tools {
+    fn find<'a>(
+        &'a self,
+        envelope: &'a CallEnvelope,
+    ) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
+        Box::pin(async {
+            let behind = self.0.servers().iter().find(|one| one.server.name == envelope.tool_namespace)?;
+            let params = json!({ "name": envelope.tool_name.as_str(), "arguments": null }).to_string();
+            let params = params.replacen("null", envelope.payload.params.as_str(), 1);
+            let params = RawJson::parse(params).ok()?;
+            let request = Message::request(&Id::number(0), "tools/call", Some(&params));
+            let upstream = Upstream::at(behind, request, None);
+            let run: Run = Box::new(move |attempt| Box::pin(upstream.run(attempt)));
+            let info = behind.server.catalog.tool(envelope.tool_name.as_str());
+            Some(Found { run, domain: None, info })
+        })
+    }
+}
+
+/// What the client is told of a turn.
+pub(crate) fn answer(turned: &Result<Turned, TurnRefused>) -> RawJson {
+    let result = match turned {
+        Ok(turned) => {
+            let mut text = turned.result.summary.clone();
+            for call in &turned.result.calls {
+                text.push('\n');
+                text.push_str(&line(call));
+            }
+            if turned.result.status == TurnStatus::Partial && turned.result.turn_id.is_some() {
+                text.push_str(
+                    "\nTo go on with what is not done, call run_turn again with the same turnId and plan.",
+                );
+            }
+            let mut facts = json!(turned.result);
+            if let Some(facts) = facts.as_object_mut() {
+                facts.insert("traceId".to_owned(), json!(turned.trace));
+            }
+            json!({
+                "content": [{ "type": "text", "text": text }],
+                "structuredContent": facts,
+                "isError": turned.result.status == TurnStatus::Failed,
+            })
+        }
+        Err(refused) => refusal(&refused.to_string()),
+    };
+    RawJson::parse(result.to_string()).unwrap_or_else(|_| RawJson::string(""))
+}
+
+/// What it is told of a plan that cannot run.
+pub(crate) fn mistakes(errors: &PlanErrors) -> RawJson {
+    let text = format!("nothing was run, the plan has mistakes:\n{errors}");
+    RawJson::parse(refusal(&text).to_string()).unwrap_or_else(|_| RawJson::string(""))
+}
+
+fn refusal(why: &str) -> Value {
+    json!({ "content": [{ "type": "text", "text": why }], "isError": true })
+}
+
+fn line(call: &CallResult) -> String {
+    let how = match call.outcome {
+        Outcome::Succeeded => "done",
+        Outcome::Failed => "failed",
+        Outcome::Skipped => "skipped",
+        Outcome::Cancelled => "stopped",
+        Outcome::LeftRunning => "still running",
+    };
+    match (&call.output, &call.message) {
+        (Some(output), _) => format!("{} ({}): {how}: {}", call.id, call.tool.tool, output.as_str()),
+        (None, Some(message)) => format!("{} ({}): {how}: {message}", call.id, call.tool.tool),
+        (None, None) => format!("{} ({}): {how}", call.id, call.tool.tool),
+    }
+}

@@ -1,0 +1,209 @@
+//! Who may ask for what (SF-7): every endpoint that the document has, the MCP doors beside them, and the command line.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{ADMIN, Gateway};
+use crate::raw::Request;
+
+/// The token of the agents.
+const CLIENT: &str = "token-of-the-agents";
+
+/// Whom something is for, as the page about the API says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum For {
+    Everybody,
+    Callers,
+    Lookers,
+    TheAdmin,
+}
+
+/// Everything that the gateway says it can be asked for.
+fn operations(gateway: &Gateway) -> Vec<(String, For)> {
+    let document = gateway.get("/openapi.json");
+    let mut all = Vec::new();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let calls = ["/v1/calls", "/v1/failures", "/v1/successes", "/v1/tools/{name}/score"];
+            let whom = match path.as_str() {
+                "/healthz" | "/readyz" | "/openapi.json" => For::Everybody,
+                path if calls.iter().any(|begin| path.starts_with(begin)) => For::Callers,
+                "/v1/audit" => For::TheAdmin,
+                _ if method != "get" => For::TheAdmin,
+                _ => For::Lookers,
+            };
+            // What the document says of it: nothing, perhaps a token, a token.
+            let said = match whom {
+                For::Everybody => json!([]),
+                For::Callers | For::Lookers => json!([{}, { "token": [] }]),
+                For::TheAdmin => json!([{ "token": [] }]),
+            };
+            assert_eq!(operation["security"], said, "{method} {path}");
+            let path =
+                path.replace("{id}", "1").replace("{key}", "tool:bank:pay").replace("{name}", "bank%2Fpay");
+            all.push((format!("{} {path}", method.to_uppercase()), whom));
+        }
+    }
+    assert!(all.len() > 30, "{all:?}");
+    all
+}
+
+/// The status of the answer; some never end.
+fn status(request: &Request) -> u16 {
+    let mut stream = TcpStream::connect(request.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(&request.bytes()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{line:?}"))
+}
+
+/// Asked so, with something in the body that means nothing.
+fn ask(gateway: &Gateway, line: &str, headers: &[(&str, &str)]) -> u16 {
+    let request = gateway.request(line).body("{}");
+    status(&headers.iter().fold(request, |request, (name, value)| request.header(name, value)))
+}
+
+fn bearer(token: &str) -> String {
+    format!("Bearer {token}")
+}
+
+/// Nothing was changed, and nothing was run.
+fn untouched(gateway: &Gateway) {
+    let audit = gateway.get("/v1/audit");
+    assert_eq!(audit["audit"], json!([]), "{audit}");
+    let history = gateway.get("/v1/history");
+    assert_eq!(history["calls"], json!([]), "{history}");
+}
+
+#[test]
+fn sf_7_where_agents_have_a_token_each_endpoint_is_for_those_it_is_for() {
+    let gateway = Gateway::with("sf_7_tokens", "", "", |command| {
+        command.env("STEADFAST_TOKEN", CLIENT);
+    });
+    let operations = operations(&gateway);
+    let (client, admin) = (bearer(CLIENT), bearer(ADMIN));
+    for (line, whom) in &operations {
+        let public = *whom == For::Everybody;
+        assert_eq!(ask(&gateway, line, &[]) == 401, !public, "{line} without a token");
+        for wrong in ["Bearer wrong", "Bearer", "Basic x", ADMIN, &bearer(&CLIENT[1..]), &format!("{admin}x")]
+        {
+            let status = ask(&gateway, line, &[("authorization", wrong)]);
+            assert!(status == 401 || (public && status == 200), "{line} with {wrong:?}: {status}");
+        }
+        // It is no part of an address.
+        let elsewhere = format!("{line}?token={ADMIN}&access_token={ADMIN}");
+        assert_eq!(ask(&gateway, &elsewhere, &[]) == 401, !public, "{elsewhere}");
+        let status = ask(&gateway, line, &[("authorization", &client)]);
+        let refused = matches!(whom, For::Lookers | For::TheAdmin);
+        assert_eq!(status == 403, refused, "{line} with the token of an agent: {status}");
+    }
+    untouched(&gateway);
+    for (line, whom) in &operations {
+        // From a page of somebody else, under a name of somebody else: not even with the token.
+        for (name, value) in [
+            ("host", "evil.example"),
+            ("host", "127.0.0.1.evil.example"),
+            ("origin", "https://evil.example"),
+            ("origin", "null"),
+            ("origin", "http://localhost:3000"),
+        ] {
+            let status = ask(&gateway, line, &[("authorization", &admin), (name, value)]);
+            assert_eq!(status, 403, "{line} with {name}: {value}");
+        }
+        assert!(*whom == For::Everybody || ask(&gateway, line, &[("origin", "https://evil.example")]) == 403);
+    }
+    untouched(&gateway);
+    for (line, whom) in &operations {
+        let allowed = ask(&gateway, line, &[("authorization", &admin)]);
+        assert!(![401, 403].contains(&allowed) && allowed < 500, "{line} with the admin's: {allowed}");
+        if *whom == For::Callers {
+            let allowed = ask(&gateway, line, &[("authorization", &client)]);
+            assert!(![401, 403].contains(&allowed) && allowed < 500, "{line} with the agent's: {allowed}");
+        }
+    }
+}
+
+#[test]
+fn sf_7_on_this_machine_everybody_calls_and_looks_and_only_the_admin_steers() {
+    let gateway = Gateway::new("sf_7_local", "");
+    for (line, whom) in operations(&gateway) {
+        let status = ask(&gateway, &line, &[]);
+        assert_eq!(status == 401, whom == For::TheAdmin, "{line}: {status}");
+        assert_eq!(ask(&gateway, &line, &[("authorization", "Bearer wrong")]), 401, "{line}");
+        assert_eq!(ask(&gateway, &line, &[("host", "evil.example")]), 403, "{line}");
+        assert_eq!(ask(&gateway, &line, &[("origin", "http://evil.example")]), 403, "{line}");
+    }
+    untouched(&gateway);
+}
+
+#[test]
+fn sf_7_each_mcp_door_of_serve_needs_the_token_of_the_agents() {
+    let gateway = Gateway::with("sf_7_doors", "", "", |command| {
+        command.env("STEADFAST_TOKEN", CLIENT);
+    });
+    let hello = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" },
+        },
+    });
+    let knock = |door: &str, headers: &[(&str, &str)]| {
+        let request =
+            Request::to(gateway.address).line(&format!("POST {door} HTTP/1.1")).body(hello.to_string());
+        status(&headers.iter().fold(request, |request, (name, value)| request.header(name, value)))
+    };
+    for door in ["/mcp", "/mcp/bank"] {
+        assert_eq!(knock(door, &[]), 401, "{door}");
+        for wrong in ["Bearer wrong", "Bearer", "Basic x", CLIENT, &bearer(&CLIENT[1..])] {
+            assert_eq!(knock(door, &[("authorization", wrong)]), 401, "{door} {wrong:?}");
+        }
+        let client = bearer(CLIENT);
+        let token = ("authorization", client.as_str());
+        assert_eq!(knock(door, &[token, ("origin", "https://evil.example")]), 403, "{door}");
+        assert_eq!(knock(door, &[token, ("host", "evil.example")]), 403, "{door}");
+        assert_eq!(knock(door, &[token]), 200, "{door}");
+    }
+}
+
+#[test]
+fn sf_7_the_command_line_is_let_in_with_the_admin_token_and_without_it_changes_nothing() {
+    let gateway = Gateway::with("sf_7_line", "", "", |command| {
+        command.env("STEADFAST_TOKEN", CLIENT);
+    });
+    let commands: [&[&str]; 10] = [
+        &["status"],
+        &["approvals"],
+        &["breaker"],
+        &["tail", "--once"],
+        &["breaker", "open", "tool:bank:pay"],
+        &["breaker", "reset", "tool:bank:pay"],
+        &["approve", "1"],
+        &["deny", "1"],
+        &["flush", "--tool", "bank/pay"],
+        &["reset", "bank/pay"],
+    ];
+    let address = gateway.address.to_string();
+    for command in commands {
+        for token in [None, Some("token-of-nobody"), Some(CLIENT)] {
+            let mut line = gateway.command(&[command, &["--gateway", &address]].concat());
+            match token {
+                Some(token) => line.env("STEADFAST_ADMIN_TOKEN", token),
+                None => line.env_remove("STEADFAST_ADMIN_TOKEN"),
+            };
+            let ended = line.output().unwrap();
+            let said = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
+            assert!(!ended.status.success(), "{command:?} with {token:?}: {said}");
+            assert!(said.contains("STEADFAST_ADMIN_TOKEN"), "what to do: {command:?} with {token:?}: {said}");
+            assert!(token.is_none_or(|token| !said.contains(token)), "{command:?}: {said}");
+        }
+    }
+    untouched(&gateway);
+    let ended = gateway.run(&["breaker", "open", "tool:bank:pay", "--gateway", &address]);
+    assert!(ended.status.success(), "{ended:?}");
+    let audit: Value = gateway.get("/v1/audit");
+    assert_eq!(audit["audit"][0]["deed"], "breaker_forced_open", "{audit}");
+}

@@ -1,0 +1,148 @@
+//! TR-8 to TR-10: a tool that is down is left alone, and found again.
+
+use std::ops::Range;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::{Gateway, KINDS, PLAIN, Said, envelope, keyed, within};
+use crate::raw::Kept;
+use crate::world::wait;
+
+/// Fails once for each number, all at once: the tool never answers.
+fn fail(gateway: &Gateway, kind: &str, numbers: Range<u32>) {
+    thread::scope(|scope| {
+        for number in numbers {
+            scope.spawn(move || {
+                let params = json!({ "id": format!("bad {number}"), "fault": "hang" });
+                let said = gateway.call(&within(envelope(&format!("{kind}/pay"), &params), 300));
+                assert_eq!(said.code(), "outcome_unknown", "{}", said.body);
+            });
+        }
+    });
+}
+
+fn pay(gateway: &Gateway, kind: &str, id: &str) -> Said {
+    gateway.call(&envelope(&format!("{kind}/pay"), &json!({ "id": id })))
+}
+
+fn is_open(said: &Said) -> bool {
+    said.code() == "circuit_open"
+}
+
+#[test]
+fn tr_8_five_failing_mutations_open_the_breaker_and_the_next_call_fails_at_once() {
+    let gateway = Gateway::with("tr_8", PLAIN, "breaker.cooldown = \"10m\"\n", |_| {});
+    for kind in KINDS {
+        let tool = format!("{kind}/pay");
+        fail(&gateway, kind, 0..4);
+        assert_eq!(gateway.breaker(&tool)["state"], "CLOSED", "four are not enough");
+        fail(&gateway, kind, 4..5);
+        assert_eq!(gateway.breaker(&tool)["state"], "OPEN", "{}", gateway.get("/v1/breakers"));
+        // It would succeed, and is refused: at once, and with the time when to come again.
+        let refused = pay(&gateway, kind, "good");
+        assert_eq!((refused.status, refused.code()), (503, "circuit_open"), "{}", refused.body);
+        assert_eq!(refused.body["status"], "circuit_open");
+        let seconds: u64 = refused.answered.header("retry-after").unwrap().parse().unwrap();
+        assert!((1..=600).contains(&seconds), "{seconds}");
+        let request =
+            gateway.request("POST /v1/calls").body(envelope(&tool, &json!({ "id": "good" })).to_string());
+        let mut connection = Kept::to(gateway.address);
+        let mut took: Vec<Duration> = (0..20)
+            .map(|_| {
+                let began = Instant::now();
+                connection.ask(&request);
+                began.elapsed()
+            })
+            .collect();
+        took.sort();
+        assert!(took[0] <= Duration::from_millis(10), "{took:?}");
+        assert_eq!(gateway.count(kind, "pay good"), 0);
+        // Its neighbour is free.
+        let look = gateway.call(&envelope(&format!("{kind}/look"), &json!({ "id": "a" })));
+        assert_eq!(look.text(), "look a, run 1", "{}", look.body);
+    }
+}
+
+#[test]
+fn tr_9_two_good_probes_close_the_breaker() {
+    let gateway = Gateway::with("tr_9", PLAIN, "breaker.cooldown = \"1s\"\n", |_| {});
+    thread::scope(|scope| {
+        for kind in KINDS {
+            let gateway = &gateway;
+            scope.spawn(move || {
+                let tool = format!("{kind}/pay");
+                fail(gateway, kind, 0..5);
+                // Whoever asks too early is refused, which changes nothing.
+                wait(|| !is_open(&pay(gateway, kind, "first")), || "a probe".to_owned());
+                assert_eq!(gateway.breaker(&tool)["state"], "HALF_OPEN", "one good probe is not enough");
+                assert_eq!(pay(gateway, kind, "second").text(), "pay second, run 1");
+                assert_eq!(gateway.breaker(&tool)["state"], "CLOSED");
+                // All come through again, at the first attempt, at the same time.
+                thread::scope(|scope| {
+                    for number in 0..8 {
+                        scope.spawn(move || {
+                            let said = pay(gateway, kind, &number.to_string());
+                            assert_eq!(
+                                (said.status, &said.body["attempts"]),
+                                (200, &json!(1)),
+                                "{}",
+                                said.body
+                            );
+                        });
+                    }
+                });
+                assert_eq!((gateway.count(kind, "pay first"), gateway.count(kind, "pay second")), (1, 1));
+            });
+        }
+    });
+    let changes = gateway.logged_times("tool_call_circuit_state", 9);
+    for kind in KINDS {
+        let of_kind: Vec<_> = changes
+            .iter()
+            .filter(|change| change["toolNamespace"] == kind)
+            .map(|change| (change["fromState"].as_str().unwrap(), change["breakerState"].as_str().unwrap()))
+            .collect();
+        assert_eq!(of_kind, [("CLOSED", "OPEN"), ("OPEN", "HALF_OPEN"), ("HALF_OPEN", "CLOSED")], "{kind}");
+    }
+}
+
+#[test]
+fn tr_10_a_failing_probe_opens_the_breaker_again_with_a_fresh_cool_down() {
+    let cooldown = Duration::from_millis(1_500);
+    let gateway = Gateway::with("tr_10", PLAIN, "breaker.cooldown = \"1500ms\"\n", |_| {});
+    thread::scope(|scope| {
+        for kind in KINDS {
+            let gateway = &gateway;
+            scope.spawn(move || {
+                let tool = format!("{kind}/pay");
+                let before = keyed(&tool, &json!({ "id": "before" }), "k");
+                assert_eq!(gateway.call(&before).text(), "pay before, run 1");
+                fail(gateway, kind, 0..5);
+                let mut probed = Instant::now();
+                let probe = within(envelope(&tool, &json!({ "id": "probe", "fault": "hang" })), 300);
+                wait(
+                    || {
+                        probed = Instant::now();
+                        !is_open(&gateway.call(&probe))
+                    },
+                    || "a probe".to_owned(),
+                );
+                let refused = pay(gateway, kind, "after");
+                assert_eq!(refused.code(), "circuit_open", "{}", refused.body);
+                assert_eq!(gateway.breaker(&tool)["state"], "OPEN");
+                // What succeeded before is still to be had.
+                let replayed = gateway.call(&before);
+                assert_eq!(
+                    (replayed.text(), &replayed.body["fromCache"]),
+                    ("pay before, run 1", &json!(true))
+                );
+                wait(|| !is_open(&pay(gateway, kind, "after")), || "the next probe".to_owned());
+                assert!(probed.elapsed() >= cooldown, "the time began anew: {:?}", probed.elapsed());
+                let runs = ["pay probe", "pay before", "pay after"].map(|did| gateway.count(kind, did));
+                assert_eq!(runs, [1, 1, 1]);
+            });
+        }
+    });
+}

@@ -1,0 +1,167 @@
+//! TR-1 to TR-4: what is no call, and the same call again.
+
+use std::thread;
+
+use serde_json::{Value, json};
+
+use super::{Gateway, KINDS, envelope, keyed};
+
+#[test]
+fn tr_1_what_is_no_envelope_is_refused_runs_nothing_and_leaves_no_record() {
+    let gateway = Gateway::new("tr_1", "");
+    for kind in KINDS {
+        let good = keyed(&format!("{kind}/pay"), &json!({ "id": "a" }), "k");
+        let mut nameless = good.clone();
+        nameless.as_object_mut().unwrap().remove("toolName");
+        let mut of_tomorrow = good.clone();
+        of_tomorrow["contractVersion"] = "9.9".into();
+        for (envelope, code, said) in [
+            (&nameless, "invalid_envelope", "toolName: expected"),
+            (&of_tomorrow, "unsupported_version", "contractVersion: expected"),
+        ] {
+            let refused = gateway.call(envelope);
+            assert_eq!((refused.status, refused.code()), (400, code), "{}", refused.body);
+            assert!(refused.message().contains(said), "{}", refused.body);
+        }
+        let records = gateway.get("/v1/records");
+        assert!(!records.to_string().contains(&format!("\"{kind}\"")), "{records}");
+        assert_eq!(gateway.count(kind, "pay a"), 0);
+        // Under the very same key a good one runs.
+        let said = gateway.call(&good);
+        assert_eq!((said.status, said.text()), (200, "pay a, run 1"), "{}", said.body);
+        assert_eq!((&said.body["fromCache"], &said.body["attempts"]), (&json!(false), &json!(1)));
+    }
+    assert!(gateway.logged("tool_call_retry").is_empty());
+}
+
+#[test]
+fn tr_2_a_duplicate_in_flight_waits_and_does_not_run() {
+    let gateway = Gateway::new("tr_2", "");
+    for kind in KINDS {
+        let mut call = keyed(&format!("{kind}/pay"), &json!({ "id": "a", "fault": "gate" }), "k");
+        call["transport"]["dedupeMode"] = "enabled".into();
+        let mut hasty = call.clone();
+        hasty["transport"]["dedupeMode"] = "bestEffort".into();
+        let gate = gateway.gate(kind);
+        let (first, second) = thread::scope(|scope| {
+            let first = scope.spawn(|| gateway.call(&call));
+            gateway.until(kind, "pay a", 1);
+            let mut happening = gateway.listen(&format!("?tool={kind}/pay"));
+            let second = scope.spawn(|| gateway.call(&call));
+            happening.next("tool_call_following");
+            // Whoever would rather not wait is told that it runs.
+            let told = gateway.call(&hasty);
+            assert_eq!((told.status, told.code()), (409, "in_flight"), "{}", told.body);
+            drop(gate);
+            (first.join().unwrap(), second.join().unwrap())
+        });
+        assert_eq!((first.text(), second.text()), ("pay a, run 1", "pay a, run 1"), "{}", second.body);
+        assert_eq!(
+            (&second.body["fromCache"], &second.body["cache"]["matchedOn"]),
+            (&json!(true), &json!("inflight"))
+        );
+        assert_eq!(gateway.count(kind, "pay a"), 1);
+    }
+}
+
+#[test]
+fn tr_2_without_dedupe_a_duplicate_waits_for_nothing() {
+    let gateway = Gateway::new("tr_2_off", "");
+    for kind in KINDS {
+        // The first run waits; the second does not.
+        let mut call = envelope(&format!("{kind}/pay"), &json!({ "id": "a", "fault": "gate", "times": 1 }));
+        call["transport"]["dedupeMode"] = "disabled".into();
+        let gate = gateway.gate(kind);
+        let (first, second) = thread::scope(|scope| {
+            let first = scope.spawn(|| gateway.call(&call));
+            gateway.until(kind, "pay a", 1);
+            let second = gateway.call(&call);
+            drop(gate);
+            (first.join().unwrap(), second)
+        });
+        assert_eq!((first.text(), second.text()), ("pay a, run 1", "pay a, run 2"), "{}", second.body);
+        assert_eq!(second.body["fromCache"], false);
+    }
+}
+
+#[test]
+fn tr_3_a_duplicate_of_a_finished_call_gets_its_answer_and_the_digest_stays() {
+    let mut gateway = Gateway::new("tr_3", "");
+    let record = |gateway: &Gateway, kind: &str| -> Value {
+        gateway.get(&format!("/v1/records?tool={kind}/pay"))["records"][0].clone()
+    };
+    let mut kept = Vec::new();
+    for kind in KINDS {
+        let call = keyed(&format!("{kind}/pay"), &json!({ "id": "a" }), "k");
+        let first = gateway.call(&call);
+        let before = record(&gateway, kind);
+        for _ in 0..2 {
+            let again = gateway.call(&call);
+            assert_eq!(again.answered.header("idempotency-key"), Some("k"));
+            assert_eq!(
+                (&again.body["fromCache"], &again.body["cache"]["matchedOn"]),
+                (&json!(true), &json!("completed")),
+                "{}",
+                again.body
+            );
+            assert_eq!(again.body["output"], first.body["output"]);
+        }
+        let after = record(&gateway, kind);
+        for fact in ["key", "digest", "state"] {
+            assert!(before[fact].is_string() && before[fact] == after[fact], "{fact}: {before} {after}");
+        }
+        kept.push((kind, call, first.body["output"].clone()));
+    }
+    // A gateway that is started later knows it too, and what it was the answer to.
+    gateway.kill();
+    gateway.start(|_| {});
+    for (kind, call, output) in kept {
+        assert_eq!(gateway.call(&call).body["output"], output);
+        let other = gateway.call(&keyed(&format!("{kind}/pay"), &json!({ "id": "b" }), "k"));
+        assert_eq!(other.code(), "idempotency_conflict", "{}", other.body);
+        assert_eq!((gateway.count(kind, "pay a"), gateway.count(kind, "pay b")), (1, 0));
+    }
+}
+
+#[test]
+fn tr_4_one_key_for_two_calls_is_a_conflict_and_nothing_runs() {
+    let gateway = Gateway::new("tr_4", "");
+    for kind in KINDS {
+        let pay =
+            |id: &str, key: &str| gateway.call(&keyed(&format!("{kind}/pay"), &json!({ "id": id }), key));
+        // The same key at another kind of tool means another call.
+        assert_eq!(pay("a", "k").text(), "pay a, run 1");
+        let refused = pay("b", "k");
+        assert_eq!((refused.status, refused.code()), (422, "idempotency_conflict"), "{}", refused.body);
+        assert_eq!(
+            (&refused.body["error"]["terminal"], &refused.body["output"]),
+            (&json!(true), &Value::Null),
+            "{}",
+            refused.body
+        );
+        assert_eq!(gateway.count(kind, "pay b"), 0);
+        assert_eq!(pay("b", "l").text(), "pay b, run 1", "another key is another call");
+        assert_eq!(pay("a", "k").body["fromCache"], true, "the conflict took nothing away");
+    }
+    let metrics = gateway.get("/metrics");
+    for kind in KINDS {
+        let counted = format!("steadfast_tool_idempotency_conflicts_total{{tool=\"{kind}/pay\"}} 1");
+        assert!(metrics.as_str().unwrap().contains(&counted), "{counted} in {metrics}");
+    }
+}
+
+#[test]
+fn tr_4_one_key_for_two_calls_is_two_keys_where_that_is_wanted() {
+    let gateway = Gateway::new("tr_4_separate", "dedupe.conflict = \"separate\"\n");
+    for kind in KINDS {
+        for from_cache in [false, true] {
+            for id in ["a", "b"] {
+                let said = gateway.call(&keyed(&format!("{kind}/pay"), &json!({ "id": id }), "k"));
+                assert_eq!(
+                    (said.text(), &said.body["fromCache"]),
+                    (format!("pay {id}, run 1").as_str(), &json!(from_cache))
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! The HTTP API of `steadfast serve`, as its callers and the person who runs it see it: the real program, with tools of every
+//! kind behind it.
+
+mod access;
+mod around;
+mod breaker;
+mod duplicates;
+mod hostile;
+mod line;
+mod retries;
+mod secrets;
+mod service;
+mod trust;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use self::service::Service;
+use crate::raw::{Answered, Request, send};
+use crate::world::{free_address, signal, wait};
+
+/// What tools there are: requests over HTTP, commands, and those of an MCP server. Each has a `pay`, which changes something,
+/// and a `look`, which does not; both do what the server of these tests does.
+const KINDS: [&str; 3] = ["http", "command", "bank"];
+
+/// Nobody asks and nobody is stopped for anything but what a test is about.
+const PLAIN: &str = "guard.mode = \"off\"\ntrust.mode = \"off\"\n";
+
+/// The token of the person who runs it.
+const ADMIN: &str = "token-of-the-person";
+
+/// A gateway that runs until this is dropped.
+struct Gateway {
+    folder: PathBuf,
+    address: SocketAddr,
+    child: Option<Child>,
+    service: Service,
+}
+
+impl Gateway {
+    /// With these lines in its configuration.
+    fn new(test: &str, config: &str) -> Self {
+        Self::with(test, config, "", |_| {})
+    }
+
+    /// The same with these lines about each tool, started a little differently.
+    fn with(test: &str, config: &str, each: &str, change: impl FnOnce(&mut Command)) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("api_{test}"));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        for kind in KINDS {
+            fs::write(folder.join(kind), "").unwrap();
+        }
+        let service = Service::start(folder.join("http"));
+        let server = env!("CARGO_BIN_EXE_steadfast-test-server");
+        let mut tools = format!("[servers.bank]\ncommand = [{server:?}, {:?}]\n", folder.join("bank"));
+        for (tool, class, method) in [("pay", "mutating", "POST"), ("look", "read_only", "GET")] {
+            tools += &format!(
+                "[http_tools.{tool}]\nmethod = \"{method}\"\nurl = \"http://{}/{tool}\"\n\
+                 [command_tools.{tool}]\ncommand = [{server:?}, {:?}, \"--run\", \"{tool}\"]\n",
+                service.address,
+                folder.join("command"),
+            );
+            for kind in KINDS {
+                tools += &format!("[tools.\"{kind}/{tool}\"]\nclass = \"{class}\"\n{each}");
+            }
+        }
+        fs::write(folder.join("steadfast.toml"), format!("{config}\n{tools}")).unwrap();
+        let mut gateway = Self { folder, address: free_address(), child: None, service };
+        gateway.start(change);
+        gateway
+    }
+
+    fn start(&mut self, change: impl FnOnce(&mut Command)) {
+        let mut command = self.command(&["serve", "--listen", &self.address.to_string()]);
+        change(&mut command);
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join("log")).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.child = Some(command.spawn().unwrap());
+        wait(|| TcpStream::connect(self.address).is_ok(), || format!("somebody at {}", self.address));
+    }
+
+    /// Asks it to end, which it does when everything is written.
+    fn stop(&mut self) {
+        let mut child = self.child.take().unwrap();
+        signal(child.id(), "-TERM");
+        wait(|| child.try_wait().unwrap().is_some(), || "the end of the gateway".to_owned());
+    }
+
+    /// Ends it as nobody can refuse.
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// A command of the same user in the same folder.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
+        command.args(arguments).current_dir(&self.folder).env_clear();
+        command.env("HOME", &self.folder).env("PATH", "/usr/bin:/bin").env("STEADFAST_ADMIN_TOKEN", ADMIN);
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// A request as a program sends it.
+    fn request(&self, line: &str) -> Request {
+        Request::to(self.address).header("accept", "application/json").line(&format!("{line} HTTP/1.1"))
+    }
+
+    /// Calls a tool.
+    fn call(&self, envelope: &Value) -> Said {
+        Said::to(&self.request("POST /v1/calls").body(envelope.to_string()))
+    }
+
+    /// Posts something, as an agent does.
+    fn post(&self, path: &str, body: &Value) -> Said {
+        Said::to(&self.request(&format!("POST {path}")).body(body.to_string()))
+    }
+
+    /// What is to be seen there.
+    fn get(&self, path: &str) -> Value {
+        let said = self.asked(&format!("GET {path}"), &Value::Null);
+        assert_eq!(said.status, 200, "{path}: {}", said.body);
+        said.body
+    }
+
+    /// Steers, as the person who runs it.
+    fn steer(&self, line: &str, body: &Value) -> Value {
+        let said = self.asked(line, body);
+        assert_eq!(said.status, 200, "{line}: {}", said.body);
+        said.body
+    }
+
+    /// Asks for something as the person who runs it.
+    fn asked(&self, line: &str, body: &Value) -> Said {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        Said::to(&self.request(line).header("authorization", &format!("Bearer {ADMIN}")).body(body))
+    }
+
+    /// Listens to what happens, from now on.
+    fn listen(&self, query: &str) -> Listening {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let request = format!(
+            "GET /v1/events{query} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {ADMIN}\r\n\r\n",
+            self.address
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut listening = Listening(BufReader::new(stream));
+        while !listening.line().starts_with(": here") {}
+        listening
+    }
+
+    fn ledger(&self, kind: &str) -> String {
+        fs::read_to_string(self.folder.join(kind)).unwrap()
+    }
+
+    /// How often a tool of this kind has done this: `pay a`.
+    fn count(&self, kind: &str, did: &str) -> usize {
+        self.ledger(kind).lines().filter(|line| *line == did).count()
+    }
+
+    fn until(&self, kind: &str, did: &str, times: usize) {
+        wait(|| self.count(kind, did) >= times, || format!("{times} times {did:?} in {}", self.ledger(kind)));
+    }
+
+    /// Whoever is told to waits here, until what this gives is dropped.
+    fn gate(&self, kind: &str) -> Gate {
+        let file = self.folder.join(format!("{kind}.gate"));
+        fs::write(&file, "").unwrap();
+        Gate(file)
+    }
+
+    /// What it has logged of one kind of event.
+    fn logged(&self, event: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.folder.join("log")).unwrap();
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.filter(|line| line["event"] == event).collect()
+    }
+
+    /// The same when there are so many, which there must soon be. Then there are no more.
+    fn logged_times(&self, event: &str, times: usize) -> Vec<Value> {
+        wait(
+            || self.logged(event).len() >= times,
+            || format!("{times} times {event}, not {:#?}", self.logged(event)),
+        );
+        let logged = self.logged(event);
+        assert_eq!(logged.len(), times, "{logged:#?}");
+        logged
+    }
+
+    /// How the breaker of a tool stands.
+    fn breaker(&self, tool: &str) -> Value {
+        let key = format!("tool:{}", tool.replace('/', ":"));
+        let seen = self.get("/v1/breakers");
+        let breakers = seen["breakers"].as_array().unwrap();
+        breakers.iter().find(|breaker| breaker["key"] == key).cloned().unwrap_or_default()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Keeps tools waiting. A test that fails lets them go too.
+struct Gate(PathBuf);
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+struct Said {
+    status: u16,
+    answered: Answered,
+    body: Value,
+}
+
+impl Said {
+    fn to(request: &Request) -> Self {
+        let answered = send(request).expect("an answer");
+        let body = serde_json::from_slice(&answered.body)
+            .unwrap_or_else(|_| String::from_utf8_lossy(&answered.body).into());
+        Self { status: answered.status, answered, body }
+    }
+
+    fn code(&self) -> &str {
+        self.body["error"]["code"].as_str().unwrap_or_default()
+    }
+
+    fn message(&self) -> &str {
+        self.body["error"]["message"].as_str().unwrap_or_default()
+    }
+
+    /// What the tool said.
+    fn text(&self) -> &str {
+        let content = &self.body["output"]["content"];
+        content.as_str().or_else(|| content["content"][0]["text"].as_str()).unwrap_or_default()
+    }
+}
+
+/// What happens, as it happens.
+struct Listening(BufReader<TcpStream>);
+
+impl Listening {
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(self.0.read_line(&mut line).unwrap() > 0, "the stream of events ended");
+        line
+    }
+
+    /// The next event.
+    fn any(&mut self) -> Value {
+        let began = Instant::now();
+        loop {
+            assert!(began.elapsed() < Duration::from_secs(30), "nothing happens");
+            if let Some(text) = self.line().strip_prefix("data: ") {
+                return serde_json::from_str(text).unwrap();
+            }
+        }
+    }
+
+    /// The next event of this name; those before it are passed over.
+    fn next(&mut self, event: &str) -> Value {
+        loop {
+            let data = self.any();
+            if data["event"] == event {
+                return data;
+            }
+        }
+    }
+}
+
+/// A call of a tool, `kind/name`.
+fn envelope(tool: &str, params: &Value) -> Value {
+    let (namespace, name) = tool.split_once('/').unwrap();
+    json!({
+        "contractVersion": "1.1", "requestId": "r-1", "toolNamespace": namespace,
+        "toolName": name, "target": { "sessionKey": "s-1", "actorId": "ann" },
+        "payload": { "version": "1.0", "params": params },
+    })
+}
+
+/// The same under a key that means intent.
+fn keyed(tool: &str, params: &Value, key: &str) -> Value {
+    let mut envelope = envelope(tool, params);
+    envelope["payload"]["idempotencyKey"] = key.into();
+    envelope
+}
+
+/// The same where each attempt may take only so long.
+fn within(mut envelope: Value, ms: u64) -> Value {
+    envelope["payload"]["callHints"]["timeoutMs"] = ms.into();
+    envelope
+}

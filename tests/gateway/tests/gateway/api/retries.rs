@@ -1,0 +1,121 @@
+//! TR-5 to TR-7 and TR-11: when it is tried again, and when not.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::{Gateway, KINDS, PLAIN, envelope, keyed, within};
+
+#[test]
+fn tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits() {
+    let gateway = Gateway::new("tr_5", PLAIN);
+    thread::scope(|scope| {
+        for (kind, id) in KINDS.into_iter().flat_map(|kind| ["a", "b", "c"].map(|id| (kind, id))) {
+            let gateway = &gateway;
+            scope.spawn(move || {
+                let params = json!({ "id": id, "fault": "hang", "times": 2 });
+                let said = gateway.call(&within(envelope(&format!("{kind}/look"), &params), 1_000));
+                assert_eq!((said.status, &said.body["attempts"]), (200, &json!(3)), "{}", said.body);
+                assert_eq!(said.text(), format!("look {id}, run 3"));
+                assert_eq!(said.body["retriedBy"].as_array().map(Vec::len), Some(2), "{}", said.body);
+                assert_eq!(gateway.count(kind, &format!("look {id}")), 3);
+            });
+        }
+    });
+    let mut waits = BTreeSet::new();
+    for retry in gateway.logged_times("tool_call_retry", 18) {
+        let (attempt, wait) = (retry["attempt"].as_u64().unwrap(), retry["delayMs"].as_u64().unwrap());
+        assert!(wait <= if attempt == 2 { 200 } else { 400 }, "exponential from 200 ms: {retry}");
+        waits.insert(wait);
+    }
+    assert!(waits.len() >= 6, "waits are spread: {waits:?}");
+    for kind in KINDS {
+        let said = gateway.call(&envelope(&format!("{kind}/look"), &json!({ "id": "stable" })));
+        assert_eq!((&said.body["attempts"], said.text()), (&json!(1), "look stable, run 1"), "{}", said.body);
+        assert!(said.body["retriedBy"].is_null(), "{}", said.body);
+    }
+    assert_eq!(gateway.logged("tool_call_retry").len(), 18);
+}
+
+#[test]
+fn tr_6_a_400_is_final_after_one_attempt_and_arrives_as_the_tool_said_it() {
+    let gateway = Gateway::new("tr_6", PLAIN);
+    for kind in KINDS {
+        for tool in ["pay", "look"] {
+            let call = keyed(&format!("{kind}/{tool}"), &json!({ "id": "a", "fault": "400" }), tool);
+            let said = gateway.call(&call);
+            let error = &said.body["error"];
+            assert_eq!((said.status, said.code()), (200, "tool_error"), "{}", said.body);
+            assert_eq!((&error["terminal"], &error["retriable"]), (&json!(true), &json!(false)), "{error}");
+            assert!(error["rule"].as_str().unwrap().contains("400"), "{error}");
+            assert_eq!(kind == "http", said.message().contains("no such account"), "its own words: {error}");
+            assert_eq!((&said.body["attempts"], gateway.count(kind, &format!("{tool} a"))), (&json!(1), 1));
+            // Whoever insists is told the same.
+            let again = gateway.call(&call);
+            assert_eq!((&again.body["fromCache"], again.message()), (&json!(true), said.message()));
+            assert_eq!(gateway.count(kind, &format!("{tool} a")), 1);
+            let good = gateway.call(&envelope(&format!("{kind}/{tool}"), &json!({ "id": "b" })));
+            assert_eq!((good.status, &good.body["attempts"]), (200, &json!(1)), "{}", good.body);
+        }
+    }
+    assert!(gateway.logged("tool_call_retry").is_empty());
+}
+
+#[test]
+fn tr_7_a_tool_that_always_fails_exhausts_its_attempts_in_bounded_time() {
+    let gateway = Gateway::new("tr_7", PLAIN);
+    thread::scope(|scope| {
+        for kind in KINDS {
+            let gateway = &gateway;
+            scope.spawn(move || {
+                let tool = format!("{kind}/look");
+                let began = Instant::now();
+                let said = gateway.call(&envelope(&tool, &json!({ "id": "a", "fault": "503" })));
+                assert_eq!((said.status, said.code()), (502, "retry_exhausted"), "{}", said.body);
+                assert_eq!(said.body["status"], "retry_exhausted");
+                assert_eq!((&said.body["attempts"], gateway.count(kind, "look a")), (&json!(4), 4));
+                assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+                // A caller may ask for less.
+                let mut modest = envelope(&tool, &json!({ "id": "b", "fault": "503" }));
+                modest["transport"]["retryBudget"] = json!({ "maxAttempts": 2, "maxElapsedMs": 60_000 });
+                assert_eq!(gateway.call(&modest).code(), "retry_exhausted");
+                assert_eq!(gateway.count(kind, "look b"), 2);
+                // The breaker has seen all six: two more are the eight that open it for a tool that only reads.
+                assert_eq!(gateway.breaker(&tool)["state"], "CLOSED");
+                modest["payload"]["params"]["id"] = "c".into();
+                gateway.call(&modest);
+                assert_eq!(gateway.breaker(&tool)["state"], "OPEN", "{}", gateway.get("/v1/breakers"));
+                // Others are not kept waiting.
+                let other = gateway.call(&envelope(&format!("{kind}/pay"), &json!({ "id": "d" })));
+                assert_eq!(other.text(), "pay d, run 1", "{}", other.body);
+            });
+        }
+    });
+}
+
+#[test]
+fn tr_11_nothing_is_retried_against_an_open_breaker_and_there_is_no_storm() {
+    let config = format!("{PLAIN}retry.attempts = 20\nretry.base = \"1ms\"\nbreaker.cooldown = \"10m\"\n");
+    let gateway = Gateway::new("tr_11", &config);
+    for kind in KINDS {
+        let call = |id: &str| envelope(&format!("{kind}/look"), &json!({ "id": id, "fault": "503" }));
+        // Closed, it is retried until the breaker opens, and not once more.
+        let said = gateway.call(&call("a"));
+        assert_eq!((said.status, said.code()), (503, "circuit_open"), "{}", said.body);
+        assert_eq!((&said.body["attempts"], gateway.count(kind, "look a")), (&json!(8), 8));
+        // Many callers during a full outage make no attempt at all.
+        thread::scope(|scope| {
+            for number in 0..30 {
+                let (gateway, call) = (&gateway, call(&number.to_string()));
+                scope.spawn(move || {
+                    let said = gateway.call(&call);
+                    assert_eq!((said.status, &said.body["attempts"]), (503, &json!(0)), "{}", said.body);
+                    assert_eq!(said.code(), "circuit_open");
+                });
+            }
+        });
+        assert_eq!(gateway.ledger(kind).lines().filter(|line| line.starts_with("look ")).count(), 8);
+    }
+}

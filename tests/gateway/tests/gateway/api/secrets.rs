@@ -1,0 +1,345 @@
+//! Planted secrets (SF-6, TR-15): whatever they look like and wherever they come in, they are found in nothing that leaves.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{ADMIN, Gateway, KINDS, Said, envelope, keyed, within};
+use crate::client::Client;
+use crate::raw::Request;
+use crate::world::wait;
+
+/// What nobody may see. Those whose shape says nothing are given under a name that does.
+const PASSWORD: &str = "hunter2-of-ann";
+const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+const CLOUD: &str = "AKIAIOSFODNN7EXAMPLE";
+const LIVE: &str = "sk-live-4f9a8b7c6d5e4f3a2b1c";
+const JWT: &str = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJlLW9mLWFubg";
+const RANDOM: &str = "q7Zt2Lm9Xw4Rb8Kc5Vn1Hs6Jd3Fg0PyA2eUoT7iB";
+const IN_URL: &str = "s3cr3t-of-the-url";
+const KEY: &str = "key-of-ann-hZ8sQ2vN7kR4tW1xY6bM3cL9";
+const KEY_OF_HANGING: &str = "key-of-ann-pT4gB8wE1zR6vX3nC7mK2jH5";
+const CONFIGURED: &str = "configured-credential-of-ann";
+const GIVEN: &str = "environment-credential-of-ann";
+const CLIENT: &str = "token-of-the-agents-5521";
+const SECRETS: [&str; 13] = [
+    PASSWORD,
+    TOKEN,
+    CLOUD,
+    LIVE,
+    JWT,
+    RANDOM,
+    IN_URL,
+    KEY,
+    KEY_OF_HANGING,
+    CONFIGURED,
+    GIVEN,
+    CLIENT,
+    ADMIN,
+];
+
+/// Everything at once, in words.
+fn words() -> String {
+    format!(
+        "cannot log in: password={PASSWORD} token {TOKEN}, tried {CLOUD} and {LIVE}; Authorization: Bearer {JWT} at \
+         https://ann:{IN_URL}@bank.example.com/v1?api_key={CONFIGURED} ({RANDOM})"
+    )
+}
+
+/// Everything at once, in arguments.
+fn leaky(id: &str, fault: &str) -> Value {
+    json!({
+        "id": id, "fault": fault, "text": words(), "password": PASSWORD, "note": format!("use {TOKEN} or {CLOUD}"),
+        "apiKey": CONFIGURED, "list": [LIVE, RANDOM], "url": format!("https://ann:{IN_URL}@bank.example.com/v1"),
+        "headers": { "Authorization": format!("Bearer {JWT}"), "Cookie": format!("session={RANDOM}") },
+        "nested": format!("{{\"client_secret\":\"{PASSWORD}\"}}"),
+    })
+}
+
+/// What is found in a text that should not be there.
+fn found(text: &[u8]) -> Vec<&'static str> {
+    let has = |secret: &&str| text.windows(secret.len()).any(|window| window == secret.as_bytes());
+    SECRETS.into_iter().filter(has).collect()
+}
+
+/// Those places in which something is found, with what is around it.
+fn leaks<T: AsRef<[u8]>>(places: impl IntoIterator<Item = (String, T)>) -> Vec<String> {
+    let mut leaks = Vec::new();
+    for (place, text) in places {
+        let text = text.as_ref();
+        for secret in found(text) {
+            let at = text.windows(secret.len()).position(|window| window == secret.as_bytes()).unwrap_or(0);
+            let around = &text[at.saturating_sub(120)..text.len().min(at + 60)];
+            leaks.push(format!("{secret} in {place}: …{}…", String::from_utf8_lossy(around)));
+        }
+    }
+    leaks
+}
+
+/// A gateway whose configuration and environment have secrets too.
+fn gateway(test: &str) -> Gateway {
+    let config = format!(
+        "guard.mode = \"shadow\"\nlog.level = \"trace\"\nlog.malformed_calls = \"malformed.jsonl\"\nretry.base = \"1ms\"\nretry.attempts = 2\n\
+         [http_tools.away]\nmethod = \"GET\"\nurl = \"http://127.0.0.1:1/x?api_key={CONFIGURED}\"\n\
+         headers = {{ Authorization = \"Bearer ${{GIVEN}}\", X-Api-Key = \"{CONFIGURED}\" }}\n\
+         [command_tools.env]\ncommand = [\"sh\", \"-c\", \"echo no luck with $BANK_PASSWORD >&2; exit 1\", \"--password={CONFIGURED}\"]\n\
+         env = {{ BANK_PASSWORD = \"${{GIVEN}}\" }}\n\
+         [command_tools.asks]\ncommand = [\"true\"]\n[tools.\"command/asks\"]\napproval = \"always\"\n\
+         [servers.gone]\ncommand = [\"no-such-program\", \"--token\", \"{CONFIGURED}\"]\nenv = {{ API_KEY = \"{CONFIGURED}\" }}\n\
+         [servers.far]\nurl = \"http://127.0.0.1:1/mcp?token={CONFIGURED}\"\nheaders = {{ Authorization = \"Bearer ${{GIVEN}}\" }}\n"
+    );
+    Gateway::with(test, &config, "", |command| {
+        command.env("GIVEN", GIVEN).env("STEADFAST_TOKEN", CLIENT);
+    })
+}
+
+/// Asks with the token of the agents, and says what it must not hear of elsewhere in headers too.
+fn agent(gateway: &Gateway, line: &str, body: &str) -> Said {
+    let request = gateway
+        .request(line)
+        .header("authorization", &format!("Bearer {CLIENT}"))
+        .header("x-api-key", CONFIGURED)
+        .header("cookie", &format!("session={RANDOM}"))
+        .header("user-agent", &format!("agent/{TOKEN}"))
+        .header("referer", &format!("https://ann:{IN_URL}@bank.example.com/"));
+    Said::to(&request.body(body))
+}
+
+/// Sends every secret in by every way in. Gives what we said to it ourselves: the words of tools are their own.
+fn plant(gateway: &Gateway) -> Vec<(String, String)> {
+    let mut said = Vec::new();
+    let mut ours = |what: String, answer: &Said| said.push((what, answer.body.to_string()));
+    // Who the token stands for is told to whoever names another.
+    let refused = agent(gateway, "POST /v1/calls", &envelope("bank/pay", &leaky("x", "")).to_string());
+    assert_eq!(refused.status, 403, "{}", refused.body);
+    let actor = refused.message().split('`').nth(1).unwrap().to_owned();
+    let named = |mut call: Value| {
+        call["target"]["actorId"] = actor.as_str().into();
+        call["trace"] = json!({
+            "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "baggage": { "who": TOKEN, "password": PASSWORD },
+        });
+        call["control"]["requestTags"] = json!([TOKEN]);
+        call
+    };
+    let call = |envelope: Value| agent(gateway, "POST /v1/calls", &named(envelope).to_string());
+    for kind in KINDS {
+        for tool in ["pay", "look"] {
+            let name = format!("{kind}/{tool}");
+            let leaky = |id: &str, fault: &str| {
+                let mut params = leaky(id, fault);
+                // No object can stand in a query.
+                if name == "http/look" {
+                    params["headers"] = format!("Authorization: Bearer {JWT}").into();
+                }
+                params
+            };
+            ours(format!("{name} works"), &call(keyed(&name, &leaky("good", ""), KEY)));
+            ours(format!("{name} is replayed"), &call(keyed(&name, &leaky("good", ""), KEY)));
+            ours(format!("{name} conflicts"), &call(keyed(&name, &leaky("other", ""), KEY)));
+            ours(
+                format!("{name} hangs"),
+                &call(within(keyed(&name, &leaky("hang", "hang"), KEY_OF_HANGING), 300)),
+            );
+            // What a tool says is for its caller, who gets it as it was said, and for nobody else.
+            for fault in ["400", "503"] {
+                let said = call(envelope(&name, &leaky(fault, fault)));
+                assert!(
+                    name != "http/pay" || fault != "400" || said.message().contains(TOKEN),
+                    "{}",
+                    said.body
+                );
+            }
+        }
+    }
+    ours("a server's stderr".into(), &call(envelope("bank/look", &leaky("stderr", "stderr"))));
+    ours("a server dies".into(), &call(envelope("bank/look", &leaky("dies", "die_after"))));
+    for tool in ["http/away", "command/env", "command/asks", "gone/x", "far/x", "http/none"] {
+        ours(tool.to_owned(), &call(envelope(tool, &leaky("x", ""))));
+    }
+    // What is no call.
+    let mut malformed = envelope("bank/pay", &leaky("x", ""));
+    malformed["contractVersion"] = format!("9.9 {TOKEN}").into();
+    malformed["payload"]["idempotencyKey"] = json!([KEY]);
+    malformed["target"]["sessionKey"] = json!({ "password": PASSWORD });
+    ours("malformed".into(), &call(malformed));
+    ours("no JSON".into(), &agent(gateway, "POST /v1/calls", &format!("{{ {}", words())));
+    // What hosts report, and what they run.
+    let report = json!({
+        "tool_name": "search", "error": words(), "severity": "server_error", "arguments": leaky("x", ""),
+        "context": leaky("x", ""),
+    });
+    for _ in 0..3 {
+        ours("report".into(), &agent(gateway, "POST /v1/failures", &report.to_string()));
+    }
+    let begun =
+        agent(gateway, "POST /v1/calls/begin", &named(envelope("host/run", &leaky("x", ""))).to_string());
+    let id = begun.body["id"].as_str().unwrap_or_else(|| panic!("{}", begun.body));
+    let path = format!("POST /v1/calls/{id}/report");
+    let failed = json!({ "attempt": 1, "failure": { "message": words(), "source": { "kind": "http", "status": 400 } } });
+    agent(gateway, &path, &failed.to_string());
+    // A person steers, and slips.
+    let operator = |line: &str, body: &str| {
+        let request = gateway.request(line).header("authorization", &format!("Bearer {ADMIN}"));
+        Said::to(&request.header("x-operator", &format!("ann {TOKEN}")).body(body))
+    };
+    ours("a breaker".into(), &operator("POST /v1/breakers/tool:http:pay", r#"{"to":"open"}"#));
+    ours("a slip".into(), &operator(&format!("POST /v1/breakers/{TOKEN}"), r#"{"to":"open"}"#));
+    ours("a query".into(), &operator(&format!("GET /v1/records?tool={TOKEN}"), ""));
+    ours("a field".into(), &operator("PUT /v1/switches", &json!({ TOKEN: "off" }).to_string()));
+    ours(
+        "a wrong token".into(),
+        &Said::to(&gateway.request("GET /v1/status").header("authorization", &format!("Bearer {LIVE}"))),
+    );
+    ours("a token in a query".into(), &Said::to(&gateway.request(&format!("GET /v1/status?token={ADMIN}"))));
+    // The same by MCP.
+    let mut client = Client::at(gateway.address).with_headers(&format!("authorization: Bearer {CLIENT}\r\n"));
+    client.initialize();
+    client.request("tools/list", json!({}));
+    for fault in ["", "400", "error"] {
+        let meta = json!({ "dev.steadfast/idempotency-key": format!("{KEY}{fault}"), "baggage": TOKEN });
+        client.call_with("bank__look", leaky(&format!("mcp {fault}"), fault), meta);
+    }
+    client.request(&format!("no/{TOKEN}"), leaky("x", ""));
+    said
+}
+
+/// Everything that a person or a program can look at over HTTP.
+fn seen(gateway: &Gateway) -> Vec<(String, String)> {
+    let document = gateway.get("/openapi.json");
+    let mut lines = vec!["/".to_owned(), "/page/main.js".to_owned(), "/v1/history/r-1".to_owned()];
+    for tool in ["http%2Fpay", "command%2Flook", "bank%2Flook", "host%2Fsearch"] {
+        lines.push(format!("/v1/tools/{tool}/score"));
+    }
+    let paths = document["paths"].as_object().unwrap().iter();
+    let looked_at =
+        paths.filter(|(path, operations)| operations.get("get").is_some() && *path != "/v1/events");
+    lines.extend(looked_at.map(|(path, _)| path.replace("{id}", "r-1").replace("{name}", "http%2Fpay")));
+    assert!(lines.len() > 20, "{lines:?}");
+    let ask = |path: String| {
+        let said = gateway.asked(&format!("GET {path}"), &Value::Null);
+        assert_eq!(said.status, 200, "{path}: {}", said.body);
+        (path, String::from_utf8_lossy(&said.answered.body).into_owned())
+    };
+    lines.into_iter().map(ask).collect()
+}
+
+/// What every command says, for people and for programs.
+fn told(gateway: &Gateway) -> Vec<(String, String)> {
+    let waiting = gateway.get("/v1/approvals");
+    let id = waiting["approvals"][0]["id"].to_string();
+    let open = gateway.get("/v1/records?open=true");
+    let key = open["records"][0]["key"].as_str().expect("a call of which nobody knows").to_owned();
+    let commands: Vec<Vec<&str>> = vec![
+        vec!["status"],
+        vec!["approvals"],
+        vec!["breaker"],
+        vec!["tail", "--once", "-n", "100"],
+        vec!["tail", "--once", "--all"],
+        vec!["doctor"],
+        vec!["check"],
+        vec!["check", "--open"],
+        vec!["import"],
+        vec!["config", "explain", "bank/pay"],
+        vec!["config", "explain", "http/away"],
+        vec!["config", "explain", "bank/pay", "--arguments", "{}"],
+        vec!["deny", &id],
+        vec!["approve", "99999"],
+        vec!["resolve", &key, "--ran"],
+        vec!["breaker", "reset", "tool:http:pay"],
+        vec!["reset", "host/search"],
+        vec!["flush", "--tool", "bank/pay"],
+        vec!["bench", "gone"],
+    ];
+    let mut all = Vec::new();
+    for command in commands {
+        for more in [&[][..], &["--json"], &["--gateway", "none"]] {
+            let arguments = [&command[..], more].concat();
+            let mut line = gateway.command(&arguments);
+            let ended = line.env("GIVEN", GIVEN).output().unwrap();
+            let said = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
+            all.push((format!("steadfast {}", arguments.join(" ")), said));
+        }
+    }
+    all
+}
+
+/// All that was written below the folder but what others have written there: ledgers, and our configuration.
+fn written(gateway: &Gateway) -> Vec<(String, Vec<u8>)> {
+    let (mut files, mut folders) = (Vec::new(), vec![gateway.folder.clone()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let name = entry.file_name();
+            match entry.file_type().unwrap().is_dir() {
+                true => folders.push(entry.path()),
+                false if KINDS.iter().any(|kind| name == *kind) || name == "steadfast.toml" => {}
+                // Such as a socket, or a file that is gone already.
+                false => files
+                    .extend(fs::read(entry.path()).map(|bytes| (entry.path().display().to_string(), bytes))),
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
+    let mut gateway = gateway("sf_6");
+    // Everything that happens, from the beginning to the end.
+    let mut events = TcpStream::connect(gateway.address).unwrap();
+    let listening = Request::to(gateway.address).line("GET /v1/events HTTP/1.1");
+    let listening = listening.header("authorization", &format!("Bearer {ADMIN}")).bytes();
+    std::io::Write::write_all(&mut events, &listening).unwrap();
+    let mut leaked = leaks(plant(&gateway));
+    // A request is kept behind the answer to its call.
+    let waiting = || gateway.get("/v1/approvals")["approvals"].as_array().map_or(0, Vec::len);
+    wait(|| waiting() > 0, || "a request".to_owned());
+    let (seen, told) = (seen(&gateway), told(&gateway));
+    leaked.extend(leaks(seen.clone()));
+    leaked.extend(leaks(told));
+    // What was open while it ran, and what lies there when it has ended.
+    leaked.extend(leaks(written(&gateway)));
+    gateway.stop();
+    let written = written(&gateway);
+    leaked.extend(leaks(written.clone()));
+    let mut happened = Vec::new();
+    events.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let _ = events.read_to_end(&mut happened);
+    leaked.extend(leaks([("the events".to_owned(), happened.clone())]));
+    assert!(leaked.is_empty(), "{leaked:#?}");
+
+    // There was something to be found everywhere.
+    let names: Vec<_> = written.iter().map(|(path, _)| path).collect();
+    for wanted in ["/log", "state.db", "malformed.jsonl"] {
+        assert!(names.iter().any(|name| name.ends_with(wanted)), "no {wanted}: {names:?}");
+    }
+    let happened = String::from_utf8_lossy(&happened).into_owned();
+    let log = fs::read_to_string(gateway.folder.join("log")).unwrap();
+    for event in ["tool_call_end", "tool_call_retry", "tool_call_conflict", "tool_call_malformed", "audit"] {
+        assert!(happened.contains(event) && log.contains(event), "{event}");
+    }
+    let of = |path: &str| seen.iter().find(|(own, _)| own == path).map(|(_, text)| text.clone()).unwrap();
+    for (path, part) in [
+        ("/v1/servers", "cannot log in"),
+        ("/v1/approvals", "[redacted]"),
+        ("/v1/history/r-1", "cannot log in"),
+        ("/v1/trust", "search"),
+        ("/v1/config", "bank"),
+        ("/metrics", "bank/look"),
+        ("/v1/audit", "breaker_forced_open"),
+    ] {
+        assert!(of(path).contains(part), "{part} in {path}: {}", of(path));
+    }
+    // The tools themselves have got what was sent to them.
+    let heard = gateway.service.heard();
+    let paid = heard.iter().find(|heard| heard.line.starts_with("POST /pay")).unwrap();
+    assert!(
+        paid.body.contains(TOKEN)
+            && paid.body.contains(PASSWORD)
+            && paid.header("idempotency-key") == Some(KEY)
+    );
+    assert!(happened.contains("[redacted]"), "secrets are masked, and the rest is told");
+}

@@ -1,0 +1,140 @@
+//! A service over plain HTTP that counts what it does and misbehaves when it is told to, as the server of these tests does:
+//! `{"id": …, "fault": …, "times": …, "text": …}`, in the body or in the query, and a ledger of what was done.
+
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+/// Listens until the test is over.
+pub(super) struct Service {
+    pub(super) address: SocketAddr,
+    heard: Arc<Mutex<Vec<Heard>>>,
+}
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub(super) struct Heard {
+    pub(super) line: String,
+    pub(super) headers: Vec<String>,
+    pub(super) body: String,
+}
+
+impl Service {
+    pub(super) fn start(ledger: PathBuf) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let heard = Arc::<Mutex<Vec<Heard>>>::default();
+        let hearing = heard.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let (ledger, heard) = (ledger.clone(), hearing.clone());
+                thread::spawn(move || serve(&ledger, &heard, stream));
+            }
+        });
+        Self { address, heard }
+    }
+
+    /// What it was asked, in the order in which it came.
+    pub(super) fn heard(&self) -> Vec<Heard> {
+        self.heard.lock().clone()
+    }
+}
+
+impl Heard {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        let headers = self.headers.iter().filter_map(|line| line.split_once(": "));
+        headers.filter(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
+    }
+
+    /// What it is asked to do: the name in its path, and what stands in its body or query.
+    fn asked(&self) -> (String, Value) {
+        let target = self.line.split(' ').nth(1).unwrap();
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let mut params: Value = serde_json::from_str(&self.body).unwrap_or(json!({}));
+        for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+            let value = decoded(value);
+            params[name] = match name {
+                "times" => json!(value.parse::<u64>().unwrap()),
+                _ => json!(value),
+            };
+        }
+        (path.trim_start_matches('/').to_owned(), params)
+    }
+}
+
+/// A text as it was before it stood in a query.
+fn decoded(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text.bytes());
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digits: String = rest.by_ref().take(2).map(char::from).collect();
+                u8::from_str_radix(&digits, 16).unwrap()
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+fn serve(ledger: &Path, heard: &Mutex<Vec<Heard>>, stream: TcpStream) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    let mut head = Vec::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        match line.trim() {
+            "" => break,
+            line => head.push(line.to_owned()),
+        }
+    }
+    let mut request = Heard { line: head.first()?.clone(), headers: head.split_off(1), body: String::new() };
+    let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    request.body = String::from_utf8(body).unwrap();
+    heard.lock().push(request.clone());
+    let (tool, params) = request.asked();
+    let did = format!("{tool} {}", params["id"].as_str().unwrap_or_default());
+    let before = {
+        // One after the other, so that each knows which run it is.
+        let _order = heard.lock();
+        let done = fs::read_to_string(ledger).unwrap();
+        let mut file = OpenOptions::new().append(true).open(ledger).unwrap();
+        file.write_all(format!("{did}\n").as_bytes()).unwrap();
+        done.lines().filter(|line| **line == did).count()
+    };
+    let shows = params["times"].as_u64().is_none_or(|times| u64::try_from(before).unwrap() < times);
+    let text = params["text"].as_str();
+    let (status, answer) = match params["fault"].as_str().filter(|_| shows).unwrap_or_default() {
+        // For ever: whoever asked gives up.
+        "hang" => {
+            let _ = reader.read_to_end(&mut Vec::new());
+            return None;
+        }
+        "gate" => {
+            while fs::exists(ledger.with_extension("gate")).unwrap() {
+                thread::sleep(Duration::from_millis(10));
+            }
+            ("200 OK", None)
+        }
+        "400" => ("400 Bad Request", Some(json!({ "error": text.unwrap_or("no such account") }))),
+        "error" | "503" => ("503 Service Unavailable", Some(json!({ "error": text.unwrap_or("busy") }))),
+        _ => ("200 OK", None),
+    };
+    let body = answer.unwrap_or_else(|| json!(format!("{did}, run {}", before + 1))).to_string();
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let _ = reader.get_mut().write_all((head + &body).as_bytes());
+    Some(())
+}

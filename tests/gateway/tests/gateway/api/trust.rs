@@ -1,0 +1,259 @@
+//! Trust over HTTP (RP-7 to RP-9, RP-13): a tool that fails asks before it runs, people are told why, and it is forgiven by
+//! time or by a person.
+
+use std::thread;
+
+use serde_json::{Value, json};
+
+use super::{ADMIN, Gateway, KINDS, Said, envelope};
+use crate::client::Client;
+use crate::world::wait;
+
+/// Two failures within the hour are too many; nothing else is in the way.
+const STRICT: &str = "guard.mode = \"off\"\nbreaker.mode = \"off\"\nretry.attempts = 1\n[trust]\ncount = 2\n";
+
+fn look(gateway: &Gateway, kind: &str, params: Value) -> Said {
+    gateway.call(&envelope(&format!("{kind}/look"), &params))
+}
+
+/// The tool fails as often as it takes.
+fn lose_trust(gateway: &Gateway, kind: &str) {
+    for id in ["bad 1", "bad 2"] {
+        let said = look(gateway, kind, json!({ "id": id, "fault": "503" }));
+        assert!(said.body["attempts"] == 1 && said.body["error"].is_object(), "{}", said.body);
+    }
+}
+
+/// The request of a tool of this kind that waits for a person. It is kept behind the answer to its call.
+fn waiting(gateway: &Gateway, kind: &str) -> Value {
+    let of_kind = || {
+        let seen = gateway.get("/v1/approvals");
+        let waiting = seen["approvals"].as_array().unwrap().iter();
+        waiting.filter(|one| one["tool"]["namespace"] == kind).cloned().collect::<Vec<_>>()
+    };
+    wait(|| of_kind().len() == 1, || format!("a request of {kind}: {:?}", of_kind()));
+    of_kind().remove(0)
+}
+
+#[test]
+fn rp_7_an_escalated_tool_asks_although_it_was_allowed_with_all_that_a_person_needs_to_know() {
+    let gateway = Gateway::new("rp_7", STRICT);
+    for kind in KINDS {
+        assert_eq!(look(&gateway, kind, json!({ "id": "before" })).text(), "look before, run 1");
+        lose_trust(&gateway, kind);
+        let call = json!({ "id": "asked" });
+        let refused = look(&gateway, kind, call.clone());
+        assert_eq!((refused.status, refused.code()), (409, "approval_required"), "{}", refused.body);
+        assert!(
+            refused.message().contains(&format!("{kind}/look"))
+                && refused.message().contains("2 failures in 1 h"),
+            "{}",
+            refused.message()
+        );
+        assert_eq!((&refused.body["attempts"], gateway.count(kind, "look asked")), (&json!(0), 0));
+
+        let request = waiting(&gateway, kind);
+        let prompt = &request["prompt"];
+        assert_eq!((&prompt["state"], &prompt["failures"]), (&json!("escalated"), &json!(2)), "{request}");
+        assert_eq!((&prompt["reason"], &prompt["window"]), (&json!("2 failures in 1 h"), &json!("1 h")));
+        assert_eq!((&prompt["level"], &prompt["format_hint"]), (&json!("warning"), &json!("text")));
+        assert!(prompt["recovery_hint"].as_str().unwrap().contains("3 successful calls"), "{prompt}");
+        assert!(prompt["summary"].as_str().unwrap().contains(&format!("{kind}/look")), "{prompt}");
+        let warnings: Vec<_> =
+            prompt["warnings"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        for part in ["2 failures in 1 h", "1 h", "3 successful calls"] {
+            assert!(warnings.iter().any(|line| line.contains(part)), "{part} in {warnings:?}");
+        }
+        assert_eq!(request["shown"], json!(call).to_string(), "what it would be called with: {request}");
+
+        // A yes is for this call, once; a no is for this request.
+        let answer = |decision: &str| {
+            let path = format!("POST /v1/approvals/{}", waiting(&gateway, kind)["id"]);
+            gateway.steer(&path, &json!({ "decision": decision }))
+        };
+        assert_eq!(answer("once"), json!({ "granted": true }));
+        assert_eq!(look(&gateway, kind, json!({ "id": "another" })).code(), "approval_required");
+        gateway.steer(
+            &format!("POST /v1/approvals/{}", waiting(&gateway, kind)["id"]),
+            &json!({ "decision": "deny" }),
+        );
+        assert_eq!(look(&gateway, kind, call.clone()).text(), "look asked, run 1");
+        assert_eq!(look(&gateway, kind, call.clone()).code(), "approval_required", "it is spent");
+        assert_eq!(answer("session"), json!({ "granted": true }));
+        for id in ["first", "second"] {
+            assert_eq!(look(&gateway, kind, json!({ "id": id })).text(), format!("look {id}, run 1"));
+        }
+        let mut elsewhere = envelope(&format!("{kind}/look"), &json!({ "id": "elsewhere" }));
+        elsewhere["target"]["sessionKey"] = "s-2".into();
+        assert_eq!(gateway.call(&elsewhere).code(), "approval_required", "of this conversation only");
+        assert_eq!(gateway.count(kind, "look elsewhere") + gateway.count(kind, "look another"), 0);
+        // Its neighbour has done nothing wrong.
+        let pay = gateway.call(&envelope(&format!("{kind}/pay"), &json!({ "id": "a" })));
+        assert_eq!(pay.text(), "pay a, run 1", "{}", pay.body);
+    }
+}
+
+#[test]
+fn rp_8_escalation_and_recovery_are_told_with_their_facts() {
+    let config = format!("{STRICT}duration = \"1s\"\ncooldown = \"0s\"\nsuccesses_to_recover = 2\n");
+    let mut gateway = Gateway::new("rp_8", &config);
+    thread::scope(|scope| {
+        for kind in KINDS {
+            let gateway = &gateway;
+            scope.spawn(move || {
+                let mut happening = gateway.listen(&format!("?event=tool_call_trust_state&tool={kind}/look"));
+                lose_trust(gateway, kind);
+                let mut told = |from: &str, to: &str| {
+                    let event = happening.any();
+                    assert_eq!(
+                        (&event["fromState"], &event["trustState"]),
+                        (&json!(from), &json!(to)),
+                        "{event}"
+                    );
+                    for fact in ["time", "subject", "reason", "toolName", "toolNamespace"] {
+                        assert!(event[fact].is_string(), "{fact} in {event}");
+                    }
+                    assert!(
+                        event["subject"].as_str().unwrap().starts_with(&format!("{kind}/look")),
+                        "{event}"
+                    );
+                    event
+                };
+                let lost = told("TRUSTED", "ESCALATED");
+                assert_eq!(
+                    (&lost["reason"], &lost["failures"], &lost["level"]),
+                    (&json!("2 failures in 1 h"), &json!(2), &json!("warn"))
+                );
+                // When its time is over it runs unasked again, and earns its trust.
+                wait(
+                    || look(gateway, kind, json!({ "id": "good" })).status == 200,
+                    || format!("an end of the escalation of {kind}"),
+                );
+                told("ESCALATED", "RECOVERING");
+                look(gateway, kind, json!({ "id": "good" }));
+                let won = told("RECOVERING", "TRUSTED");
+                assert_eq!((&won["reason"], &won["level"]), (&json!("2 successful calls"), &json!("info")));
+            });
+        }
+    });
+    assert_eq!(gateway.get("/v1/trust")["trust"], json!([]));
+    let metrics = gateway.get("/metrics");
+    for kind in KINDS {
+        for (from, to) in [("TRUSTED", "ESCALATED"), ("ESCALATED", "RECOVERING"), ("RECOVERING", "TRUSTED")] {
+            let counted = format!(
+                "steadfast_tool_trust_transitions_total{{tool=\"{kind}/look\",from_state=\"{from}\",to_state=\"{to}\"}} 1"
+            );
+            assert!(metrics.as_str().unwrap().contains(&counted), "{counted}: {metrics}");
+        }
+    }
+    // It has them for good.
+    gateway.stop();
+    gateway.start(|_| {});
+    assert_eq!(gateway.get("/v1/trust")["trust"], json!([]));
+}
+
+/// Reports of a host about a tool that it ran itself.
+fn report(gateway: &Gateway, tool: &str, more: Value) -> Value {
+    let mut body = json!({ "tool_name": tool, "plugin_name": "web", "error": "it broke" });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let said = gateway.post("/v1/failures", &body);
+    assert_eq!(said.status, 200, "{}", said.body);
+    said.body["changes"].clone()
+}
+
+#[test]
+fn rp_9_a_report_carries_its_own_severity_domain_service_and_whether_it_can_recover() {
+    let config = "[domains.\"api.example.com\".trust]\ncount = 1\n[domains.\"billing\".trust]\ncount = 1\n";
+    let gateway = Gateway::new("rp_9", config);
+    // How bad it is, whatever its words look like.
+    for _ in 0..5 {
+        let words = json!({ "error": "HTTP 500 Internal Server Error", "severity": "informational" });
+        assert_eq!(report(&gateway, "mild", words), json!([]));
+    }
+    let changes = report(&gateway, "wild", json!({ "error": "not found", "severity": "security" }));
+    assert_eq!((&changes[0]["to"], &changes[0]["scope"]), (&json!("blocked"), &json!("tool")), "{changes}");
+    // Whom it hits: the rule of that host or service counts, and it is counted there.
+    let severe = json!({ "severity": "server_error" });
+    assert_eq!(report(&gateway, "search", severe.clone()), json!([]), "one of three");
+    for (tool, field, value) in [("find", "domain", "api.example.com"), ("bill", "service", "billing")] {
+        let mut more = severe.clone();
+        more[field] = value.into();
+        let changes = report(&gateway, tool, more);
+        let of_domain = changes.as_array().unwrap().iter().find(|change| change["scope"] == "domain");
+        assert_eq!(of_domain.map(|change| &change["domain"]), Some(&json!(value)), "{changes}");
+        assert!(changes.as_array().unwrap().iter().all(|change| change["until"].is_u64()), "{changes}");
+    }
+    // Whether time heals it.
+    let forever = json!({ "severity": "crash", "domain": "api.example.com", "recoverable": false });
+    let changes = report(&gateway, "gone", forever);
+    let of_tool = changes.as_array().unwrap().iter().find(|change| change["tool"]["tool"] == "gone").unwrap();
+    assert_eq!((&of_tool["to"], &of_tool["until"]), (&json!("escalated"), &Value::Null), "{changes}");
+    let seen = gateway.get("/v1/trust");
+    let of = |tool: &str| {
+        let states = seen["trust"].as_array().unwrap().iter();
+        states.filter(|state| state["tool_name"] == tool).cloned().collect::<Vec<_>>()
+    };
+    assert!(of("mild").is_empty() && of("search").is_empty(), "{seen}");
+    assert_eq!(of("wild")[0]["state"], "blocked", "{seen}");
+    assert_eq!(
+        (&of("gone")[0]["state"], &of("gone")[0]["recoverable"]),
+        (&json!("escalated"), &json!(false))
+    );
+    // What cannot be meant is told, all of it at once.
+    let refused =
+        gateway.post("/v1/failures", &json!({ "toolName": "x", "severity": "awful", "recoverable": "no" }));
+    assert_eq!(refused.status, 400, "{}", refused.body);
+    for part in ["\"tool_name\"", "severity: expected", "recoverable: expected"] {
+        assert!(refused.message().contains(part), "{part} in {}", refused.message());
+    }
+    let score = gateway.get("/v1/tools/web%2Fwild/score");
+    assert_eq!(score["trust"], "blocked", "{score}");
+}
+
+#[test]
+fn rp_13_the_status_is_the_same_over_every_way_and_a_person_forgives_a_tool() {
+    let gateway = Gateway::new("rp_13", &format!("gateway.reliability_tools = true\n{STRICT}"));
+    let mut model = Client::at(gateway.address);
+    model.initialize();
+    model.request("tools/list", json!({}));
+    for kind in KINDS {
+        lose_trust(&gateway, kind);
+        let tool = format!("{kind}/look");
+        assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
+        // A program, a model and a person see the same.
+        let seen = gateway.get("/v1/trust");
+        let state =
+            seen["trust"].as_array().unwrap().iter().find(|state| state["plugin_name"] == kind).unwrap();
+        assert_eq!(
+            (&state["state"], &state["failures_in_window"], &state["escalation_reason"]),
+            (&json!("escalated"), &json!(2), &json!("2 failures in 1 h")),
+            "{seen}"
+        );
+        let status = model.call("reliability_status", json!({ "tool_name": tool }));
+        assert!(status.text.starts_with(&format!("{tool}: escalated")), "{status:?}");
+        assert!(status.text.contains("2 failures in 1 h"), "{status:?}");
+        let line = String::from_utf8(gateway.run(&["status"]).stdout).unwrap();
+        assert!(line.contains(&tool), "{line}");
+        // A model forgives nobody, nor does a program without the token.
+        let refused = model.call("reliability_reset", json!({ "tool_name": tool }));
+        assert!(refused.is_error && refused.text.contains(&format!("steadfast reset {tool}")), "{refused:?}");
+        let path = format!("POST /v1/trust/{kind}%2Flook/reset");
+        assert_eq!(Said::to(&gateway.request(&path)).status, 401);
+        assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
+        let named = gateway.request(&path).header("authorization", &format!("Bearer {ADMIN}"));
+        let forgiven = Said::to(&named.header("x-operator", "ann"));
+        assert_eq!(forgiven.status, 200, "{}", forgiven.body);
+        assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).text(), "look asked, run 1");
+        assert_eq!(gateway.asked("POST /v1/trust/bank%2Fnone/reset", &Value::Null).status, 404);
+        let audit = gateway.get("/v1/audit");
+        let (deed, by) = (&audit["audit"][0]["deed"], &audit["audit"][0]["by"]["name"]);
+        assert_eq!((deed, by), (&json!("trust_reset"), &json!("ann")), "{audit}");
+    }
+    assert_eq!(model.call("reliability_status", json!({})).text, "all tools are trusted");
+    // All at once, from the command line.
+    lose_trust(&gateway, "http");
+    lose_trust(&gateway, "command");
+    let ended = gateway.run(&["reset", "--all"]);
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(gateway.get("/v1/trust")["trust"], json!([]));
+}

@@ -1,0 +1,367 @@
+//! Several clients of one gateway, each with a token of its own: whose is whose, over HTTP and over MCP (SF-7).
+
+use std::fs;
+use std::net::SocketAddr;
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::raw::{Answered, Request, send};
+use crate::world::{By, World, free_address, wait};
+
+/// Ann and Bob are of two tenants, Grafana looks.
+const TOKENS: &str = r#"
+[tokens.ann]
+token = "${TOKEN_OF_ANN}"
+tenant = "acme"
+
+[tokens.bob]
+token = "${TOKEN_OF_BOB}"
+tenant = "umbra"
+
+[tokens.grafana]
+token = "${TOKEN_OF_GRAFANA}"
+role = "viewer"
+"#;
+
+const ANN: &str = "of-ann-0123456789abcdef";
+const BOB: &str = "of-bob-0123456789abcdef";
+const GRAFANA: &str = "of-grafana-0123456789abcdef";
+const NEXT: &str = "of-ann-next-0123456789abcdef";
+
+/// A gateway that all of them use.
+struct Shared {
+    world: World,
+    /// Keeps it running.
+    gateway: Client,
+}
+
+impl Shared {
+    fn new(test: &str, more: &str) -> Self {
+        let world = World::of(test, &format!("{TOKENS}{more}"), By::Http, By::Stdio);
+        let address = free_address();
+        let mut command = world.wrap(&["--listen", &address.to_string()]);
+        for (name, token) in [
+            ("TOKEN_OF_ANN", ANN),
+            ("TOKEN_OF_BOB", BOB),
+            ("TOKEN_OF_GRAFANA", GRAFANA),
+            ("NEXT_TOKEN", NEXT),
+        ] {
+            command.env(name, token);
+        }
+        let gateway = Client::over_http(command, address);
+        Self { world, gateway }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.gateway.address()
+    }
+
+    /// An MCP client with this token, past the handshake.
+    fn client(&self, token: &str) -> Client {
+        let mut client =
+            Client::at(self.address()).with_headers(&format!("authorization: Bearer {token}\r\n"));
+        client.initialize();
+        client.request("tools/list", json!({}));
+        client
+    }
+
+    /// The same of the modern era.
+    fn modern(&self, token: &str) -> Client {
+        let mut client =
+            Client::at(self.address()).with_headers(&format!("authorization: Bearer {token}\r\n"));
+        client.without_handshake(json!({}));
+        client
+    }
+
+    fn ask(&self, token: &str, line: &str, body: &Value) -> (u16, Value) {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = Request::to(self.address()).header("accept", "application/json");
+        let request = request.header("authorization", &format!("Bearer {token}"));
+        let Answered { status, body, .. } =
+            send(&request.line(&format!("{line} HTTP/1.1")).body(body)).unwrap();
+        (status, serde_json::from_slice(&body).unwrap_or_else(|_| String::from_utf8_lossy(&body).into()))
+    }
+
+    fn post(&self, token: &str, path: &str, body: &Value) -> (u16, Value) {
+        self.ask(token, &format!("POST {path}"), body)
+    }
+
+    fn get(&self, token: &str, path: &str) -> (u16, Value) {
+        self.ask(token, &format!("GET {path}"), &Value::Null)
+    }
+
+    /// What there is to see.
+    fn see(&self, path: &str) -> Value {
+        let (status, seen) = self.get(GRAFANA, path);
+        assert_eq!(status, 200, "{path}: {seen}");
+        seen
+    }
+
+    fn admin(&self) -> String {
+        let folder = self.world.folder().join(".local/state/steadfast");
+        fs::read_to_string(folder.join("admin-token")).unwrap()
+    }
+
+    /// Writes the configuration anew, and waits until its tokens count.
+    fn configure(&self, config: &str) {
+        let times = self.world.logged("tokens.replaced").len();
+        fs::write(self.world.folder().join("steadfast.toml"), config).unwrap();
+        wait(
+            || self.world.logged("tokens.replaced").len() > times,
+            || format!("tokens in {:#?}", self.world.log()),
+        );
+    }
+
+    fn ping(&self, token: &str, session: &str) -> Request {
+        Request::to(self.address())
+            .body(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#)
+            .header("mcp-session-id", session)
+            .header("authorization", &format!("Bearer {token}"))
+    }
+}
+
+/// A call that does not say who makes it.
+fn call(tool: &str, params: Value, key: Option<&str>) -> Value {
+    let (namespace, name) = tool.split_once('/').unwrap();
+    json!({
+        "contractVersion": "1.1", "requestId": "r-1", "toolNamespace": namespace, "toolName": name,
+        "target": { "sessionKey": "same" },
+        "payload": { "version": "1.0", "params": params, "idempotencyKey": key },
+    })
+}
+
+#[test]
+fn sf_7_the_same_key_of_two_tenants_is_two_calls() {
+    let shared = Shared::new("sf_7_tenants_keys", "");
+    let (mut ann, mut bob) = (shared.client(ANN), shared.client(BOB));
+    let arguments = json!({ "id": "m" });
+    assert_eq!(ann.call_keyed("pay", arguments.clone(), "k").text, "pay m, run 1");
+    let said = bob.call_keyed("pay", arguments.clone(), "k");
+    assert_eq!((said.text.as_str(), said.from_cache), ("pay m, run 2", false), "{said:?}");
+    for client in [&mut ann, &mut bob] {
+        assert!(client.call_keyed("pay", arguments.clone(), "k").from_cache, "to each its own");
+    }
+    let pay = call("bank/pay", json!({ "id": "h" }), Some("h"));
+    for (token, text) in [(ANN, "pay h, run 1"), (BOB, "pay h, run 2"), (ANN, "pay h, run 1")] {
+        let (status, said) = shared.post(token, "/v1/calls", &pay);
+        assert_eq!((status, &said["output"]["content"]["content"][0]["text"]), (200, &json!(text)), "{said}");
+    }
+    assert_eq!((shared.world.count("pay m"), shared.world.count("pay h")), (2, 2));
+    for (tenant, actor) in [("acme", "ann"), ("umbra", "bob")] {
+        let seen = shared.see(&format!("/v1/records?tenant={tenant}"));
+        let records = seen["records"].as_array().unwrap();
+        assert_eq!(records.len(), 2, "{seen}");
+        assert!(
+            records.iter().all(|record| record["tenant"] == tenant && record["actor"] == actor),
+            "{seen}"
+        );
+    }
+    let seen = shared.see("/v1/sessions");
+    let mut sessions: Vec<_> =
+        seen["sessions"].as_array().unwrap().iter().map(|one| (&one["actor"], &one["tenant"])).collect();
+    sessions.sort_by_key(|(actor, _)| actor.as_str());
+    assert_eq!(sessions, [(&json!("ann"), &json!("acme")), (&json!("bob"), &json!("umbra"))]);
+}
+
+#[test]
+fn sf_7_an_envelope_that_names_another_than_its_token_is_refused() {
+    let shared = Shared::new("sf_7_tenants_names", "");
+    let pay = call("bank/pay", json!({ "id": "a" }), None);
+    for (field, own, other) in [("actorId", "ann", "bob"), ("tenantId", "acme", "umbra")] {
+        let mut named = pay.clone();
+        named["target"][field] = own.into();
+        assert_eq!(shared.post(ANN, "/v1/calls", &named).0, 200, "{field}");
+        named["target"][field] = other.into();
+        for path in ["/v1/calls", "/v1/calls/begin"] {
+            let (status, said) = shared.post(ANN, path, &named);
+            let message = said["error"]["message"].as_str().unwrap_or_default();
+            assert_eq!(status, 403, "{said}");
+            assert!(message.contains(&format!("`{own}`")) && message.contains("leave it out"), "{said}");
+        }
+    }
+    assert_eq!(shared.world.count("pay a"), 2);
+    assert_eq!(shared.get(ANN, "/v1/tools/bank%2Fpay/score?tenant=umbra").0, 403);
+}
+
+#[test]
+fn sf_7_what_one_tenant_broke_works_for_the_other() {
+    let config = "[trust]\ncount = 1\nseverities = [\"crash\"]\n[gateway]\nreliability_tools = true\n";
+    let shared = Shared::new("sf_7_tenants_trust", config);
+    let (mut ann, mut bob) = (shared.client(ANN), shared.client(BOB));
+    ann.call("pay", json!({ "id": "a", "fault": "die_after" }));
+    // Trust, scores and requests for approval.
+    assert!(ann.call("reliability_status", json!({})).text.starts_with("bank/pay: escalated"));
+    assert_eq!(bob.call("reliability_status", json!({})).text, "all tools are trusted");
+    let score = "/v1/tools/bank%2Fpay/score";
+    assert_eq!((shared.get(ANN, score).0, shared.get(BOB, score).0), (200, 404));
+    assert_eq!(ann.call("pay", json!({ "id": "b" })).code.as_deref(), Some("approval_required"));
+    assert_eq!(shared.post(ANN, "/v1/calls", &call("bank/pay", json!({ "id": "b" }), None)).0, 409);
+    let waiting = |tenant: &str| {
+        let seen = shared.see(&format!("/v1/approvals?tenant={tenant}"));
+        seen["approvals"].as_array().unwrap().len()
+    };
+    wait(|| waiting("acme") > 0, || "a request of Ann's".to_owned());
+    assert_eq!(waiting("umbra"), 0);
+    assert_eq!(bob.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
+    assert_eq!(shared.post(BOB, "/v1/calls", &call("bank/pay", json!({ "id": "b" }), None)).0, 200);
+    // The breaker.
+    let (status, said) =
+        shared.post(&shared.admin(), "/v1/breakers/tool:bank:look?tenant=acme", &json!({ "to": "open" }));
+    assert_eq!(status, 200, "{said}");
+    let look = call("bank/look", json!({ "id": "c" }), None);
+    assert_eq!(ann.call("look", json!({ "id": "c" })).code.as_deref(), Some("circuit_open"));
+    assert_eq!(shared.post(ANN, "/v1/calls", &look).0, 503);
+    assert_eq!(bob.call("look", json!({ "id": "c" })).text, "look c, run 1");
+    // In the era without sessions each request says whose it is.
+    let (mut ann, mut bob) = (shared.modern(ANN), shared.modern(BOB));
+    assert_eq!(ann.call("look", json!({ "id": "d" })).code.as_deref(), Some("circuit_open"));
+    assert_eq!(bob.call("look", json!({ "id": "d" })).text, "look d, run 1");
+    assert_eq!(shared.post(BOB, "/v1/calls", &look).0, 200);
+}
+
+#[test]
+fn sf_7_the_guard_stops_a_conversation_and_not_one_of_that_name_elsewhere() {
+    let shared = Shared::new("sf_7_tenants_guard", "");
+    let burn = call("bank/burn", json!({}), None);
+    let code = |token| shared.post(token, "/v1/calls", &burn).1["error"]["code"].clone();
+    wait(|| code(ANN) == "loop_detected", || "that Ann is stopped".to_owned());
+    assert_eq!(code(BOB), "unknown_tool");
+    let stopped = |tenant: &str| shared.see(&format!("/v1/guard?tenant={tenant}"))["stopped"].clone();
+    assert_eq!(stopped("acme").as_array().unwrap().len(), 1);
+    assert_eq!(stopped("umbra"), json!([]));
+    // The same over MCP, in a conversation that both call the same.
+    let (mut ann, mut bob) = (shared.client(ANN), shared.client(BOB));
+    let meta = json!({ "dev.steadfast/session": "ours" });
+    let code = |client: &mut Client| client.call_with("burn", json!({}), meta.clone()).code;
+    wait(|| code(&mut ann).as_deref() == Some("loop_detected"), || "that Ann is stopped".to_owned());
+    assert_ne!(code(&mut bob).as_deref(), Some("loop_detected"));
+}
+
+#[test]
+fn sf_7_calls_that_hosts_run_and_sessions_of_another_tenant_are_not_there() {
+    let shared = Shared::new("sf_7_tenants_hosts", "");
+    let (status, begun) = shared.post(ANN, "/v1/calls/begin", &call("host/pay", json!({}), None));
+    assert_eq!((status, &begun["next"]), (200, &json!("run")), "{begun}");
+    let path = |deed: &str| format!("/v1/calls/{}/{deed}", begun["id"].as_str().unwrap());
+    let report = json!({ "attempt": 1, "output": { "content": "done" } });
+    for (deed, body) in
+        [("report", &report), ("heartbeat", &json!({ "attempt": 1 })), ("cancel", &Value::Null)]
+    {
+        let (status, said) = shared.post(BOB, &path(deed), body);
+        assert_eq!(status, 404, "{deed}: {said}");
+    }
+    assert_eq!(shared.post(ANN, &path("report"), &report).0, 200);
+    let (ann, bob) = (shared.client(ANN), shared.client(BOB));
+    for line in ["POST /mcp HTTP/1.1", "GET /mcp HTTP/1.1", "DELETE /mcp HTTP/1.1"] {
+        assert_eq!(send(&shared.ping(BOB, &ann.session()).line(line)).unwrap().status, 404, "{line}");
+    }
+    for (token, client) in [(ANN, &ann), (BOB, &bob)] {
+        assert_eq!(send(&shared.ping(token, &client.session())).unwrap().status, 200);
+    }
+}
+
+#[test]
+fn sf_7_how_a_tool_does_that_runs_here_is_no_clients_word() {
+    let shared = Shared::new("sf_7_reports", "[command_tools.date]\ncommand = [\"date\"]\n");
+    for (tool, domain) in [("bank", None), ("command", None), ("host", Some("bank"))] {
+        let failure = json!({ "tool_name": "pay", "plugin_name": tool, "domain": domain, "error": "no" });
+        let success = json!({ "tool_name": "pay", "plugin_name": tool, "domain": domain });
+        let mut begin = call(&format!("{tool}/pay"), json!({}), None);
+        begin["target"]["domain"] = domain.into();
+        for (path, body) in
+            [("/v1/failures", &failure), ("/v1/successes", &success), ("/v1/calls/begin", &begin)]
+        {
+            let (status, said) = shared.post(ANN, path, body);
+            let message = said["error"]["message"].as_str().unwrap_or_default();
+            assert!(status == 403 && message.contains("is run here"), "{tool} {path}: {said}");
+        }
+        assert_eq!(shared.post(&shared.admin(), "/v1/failures", &failure).0, 200);
+    }
+    // Nobody here has HTTP tools, and what a host calls so is its own.
+    for own in ["host", "http"] {
+        let failure = json!({ "tool_name": "pay", "plugin_name": own, "error": "no" });
+        assert_eq!(shared.post(ANN, "/v1/failures", &failure).0, 200, "{own}");
+    }
+}
+
+#[test]
+fn sf_7_a_viewer_reads_metrics_and_neither_calls_nor_steers() {
+    let shared = Shared::new("sf_7_viewer", "");
+    let pay = call("bank/pay", json!({ "id": "a" }), None);
+    shared.post(ANN, "/v1/calls", &pay);
+    let (status, metrics) = shared.get(GRAFANA, "/metrics");
+    assert!(status == 200 && metrics.as_str().unwrap().contains("steadfast_tool_calls_total"), "{metrics}");
+    assert_eq!(shared.get(ANN, "/metrics").0, 403);
+    assert_eq!(shared.get("nobody", "/metrics").0, 401);
+    assert_eq!(shared.post(GRAFANA, "/v1/calls", &pay).0, 403);
+    assert_eq!(shared.ask(GRAFANA, "PUT /v1/switches", &json!({ "all": "off" })).0, 403);
+    assert_eq!(shared.get(GRAFANA, "/v1/audit").0, 403);
+    let over_mcp = shared.ping(GRAFANA, "none").without("mcp-session-id");
+    assert_eq!(send(&over_mcp).unwrap().status, 403);
+    assert_eq!(shared.world.count("pay a"), 1);
+}
+
+#[test]
+fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
+    let shared = Shared::new("sf_7_tokens_change", "");
+    let (ann, bob) = (shared.client(ANN), shared.client(BOB));
+    let pay = call("bank/pay", json!({ "id": "a" }), Some("k"));
+    assert_eq!(shared.post(ANN, "/v1/calls", &pay).0, 200);
+    let listening = shared.ping(BOB, &bob.session()).line("GET /mcp HTTP/1.1");
+    let listening = thread::spawn(move || send(&listening).unwrap().status);
+    let is_listening = || {
+        let seen = shared.see("/v1/sessions");
+        seen["sessions"].as_array().unwrap().iter().any(|one| one["listens"] == true)
+    };
+    wait(is_listening, || "that Bob listens".to_owned());
+    let (_, others) = TOKENS.split_once("[tokens.grafana]").unwrap();
+    let changed =
+        format!("[tokens.ann]\ntoken = \"${{NEXT_TOKEN}}\"\ntenant = \"acme\"\n[tokens.grafana]{others}");
+    shared.configure(&changed);
+    wait(|| listening.is_finished(), || "that Bob's stream ends".to_owned());
+    assert_eq!(listening.join().unwrap(), 200);
+    for gone in [ANN, BOB] {
+        assert_eq!(shared.post(gone, "/v1/calls", &pay).0, 401);
+        assert_eq!(send(&shared.ping(gone, &ann.session())).unwrap().status, 401);
+    }
+    // Another token is no other Ann.
+    let (status, said) = shared.post(NEXT, "/v1/calls", &pay);
+    assert_eq!((status, &said["fromCache"]), (200, &json!(true)), "{said}");
+    assert_eq!(send(&shared.ping(NEXT, &ann.session())).unwrap().status, 200, "her session goes on");
+    // One that is wrong keeps those that count.
+    fs::write(shared.world.folder().join("steadfast.toml"), "[tokens.ann]\ntoken = \"short\"\n").unwrap();
+    wait(|| !shared.world.logged("config.kept").is_empty(), || format!("{:#?}", shared.world.log()));
+    assert_eq!(shared.post(NEXT, "/v1/calls", &pay).0, 200);
+    assert!(!shared.see("/v1/config").to_string().contains("0123456789abcdef"));
+    for (path, bytes) in shared.world.written() {
+        let text = String::from_utf8_lossy(&bytes);
+        assert!([ANN, BOB, GRAFANA, NEXT].iter().all(|token| !text.contains(token)), "{}", path.display());
+    }
+}
+
+#[test]
+fn sf_7_the_audit_tells_commands_from_programs_and_who_it_was() {
+    let shared = Shared::new("sf_7_audit", "");
+    // It listens before it says so, and the command line would go straight to the store.
+    let announced = shared.world.folder().join(".local/state/steadfast/gateways");
+    wait(
+        || fs::read_dir(&announced).is_ok_and(|mut files| files.next().is_some()),
+        || "the gateway".to_owned(),
+    );
+    let admin = shared.admin();
+    // The command line needs the tokens too where the configuration names them.
+    let config = TOKENS.replace("${TOKEN_OF_ANN}", ANN).replace("${TOKEN_OF_BOB}", BOB);
+    fs::write(shared.world.folder().join("steadfast.toml"), config.replace("${TOKEN_OF_GRAFANA}", GRAFANA))
+        .unwrap();
+    let (said, went_well) = shared.world.steadfast(&["breaker", "open", "bank/pay"]);
+    assert!(went_well, "{said}");
+    assert_eq!(shared.ask(&admin, "PUT /v1/switches", &json!({ "guard": "shadow" })).0, 200);
+    let (_, audit) = shared.get(&admin, "/v1/audit");
+    let entries = audit["audit"].as_array().unwrap();
+    let by: Vec<_> = entries.iter().map(|entry| (&entry["deed"], &entry["by"]["from"])).collect();
+    assert_eq!(by, [(&json!("switched"), &json!("http")), (&json!("breaker_forced_open"), &json!("cli"))]);
+    assert_eq!(entries[0]["by"]["name"], "admin");
+    assert!(entries.iter().all(|entry| entry["atMs"].is_u64()), "{audit}");
+}

@@ -1,0 +1,97 @@
+//! Several calls that depend on each other, as an MCP client has them made: `run_turn`.
+
+use serde_json::{Value, json};
+
+use crate::client::Said;
+use crate::world::World;
+
+const OFFERED: &str = "gateway.run_turn = true\n";
+
+/// A turn with two calls, the second of which needs what the first one says.
+fn trip() -> Value {
+    json!({
+        "turnId": "trip",
+        "calls": [
+            { "id": "look", "tool": "look", "params": { "id": "a" } },
+            { "id": "pay", "tool": "pay", "params": { "id": { "$from": "look", "path": "/content/0/text" } } },
+        ],
+    })
+}
+
+fn outcomes(said: &Said) -> Vec<(String, String)> {
+    let calls = said.structured["calls"].as_array().unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    calls.iter().map(|call| (text(&call["id"]), text(&call["outcome"]))).collect()
+}
+
+#[test]
+fn the_tool_is_offered_where_it_is_wanted() {
+    for (config, is_offered) in [(OFFERED, true), ("", false)] {
+        World::each("turn_offered", config, |world| {
+            let mut client = world.client();
+            let listed = client.request("tools/list", json!({}));
+            let offered =
+                listed["result"]["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "run_turn");
+            assert_eq!(offered, is_offered, "{listed}");
+        });
+    }
+}
+
+#[test]
+fn eh_5_4_a_turn_makes_its_calls_in_order_and_when_it_comes_again_runs_none_twice() {
+    World::each("turn_again", OFFERED, |world| {
+        let mut client = world.client();
+        let said = client.call("run_turn", trip());
+        assert!(!said.is_error, "{said:?}");
+        assert!(said.text.starts_with("Completed look and pay"), "{}", said.text);
+        assert!(
+            said.text.contains("pay look a, run 1, run 1"),
+            "the output of the first is in the second: {}",
+            said.text
+        );
+        let again = client.call("run_turn", trip());
+        assert_eq!(outcomes(&again), outcomes(&said));
+        assert_eq!((world.count("look a"), world.count("pay look a, run 1")), (1, 1), "nothing ran twice");
+    });
+}
+
+#[test]
+fn eh_5_1_eh_6_4_what_fails_is_replaced_or_leaves_its_dependants_out() {
+    World::each("turn_failing", OFFERED, |world| {
+        let mut client = world.client();
+        let said = client.call(
+            "run_turn",
+            json!({ "calls": [
+                { "id": "a", "tool": "look", "params": { "id": "a", "fault": "400" }, "alternatives": [{ "tool": "draw", "params": { "id": "instead" } }] },
+                { "id": "b", "tool": "look", "params": { "id": "b", "fault": "400" } },
+                { "id": "c", "tool": "pay", "params": { "id": "c" }, "dependsOn": ["b"] },
+                { "id": "d", "tool": "draw", "params": { "id": "d" } },
+            ] }),
+        );
+        let told = outcomes(&said);
+        let expected = [("a", "succeeded"), ("b", "failed"), ("c", "skipped"), ("d", "succeeded")];
+        assert_eq!(told, expected.map(|(id, outcome)| (id.to_owned(), outcome.to_owned())), "{said:?}");
+        assert_eq!((world.count("draw instead"), world.count("pay c")), (1, 0));
+        assert!(said.text.contains("look and pay need your attention"), "{}", said.text);
+    });
+}
+
+#[test]
+fn a_plan_with_mistakes_runs_nothing_and_all_of_them_are_told_at_once() {
+    World::each("turn_mistaken", OFFERED, |world| {
+        let mut client = world.client();
+        let said = client.call(
+            "run_turn",
+            json!({ "calls": [
+                { "id": "a", "tool": "look", "params": { "id": "a" }, "dependsOn": ["b"] },
+                { "id": "b", "tool": "look", "dependsOn": ["a", "nobody"] },
+                { "id": "c", "params": { "x": { "$from": "c" } } },
+            ] }),
+        );
+        assert!(said.is_error, "{said:?}");
+        for mistake in ["a -> b -> a", "nobody", "/calls/2"] {
+            assert!(said.text.contains(mistake), "{mistake}: {}", said.text);
+        }
+        assert_eq!(world.count("look a"), 0);
+    });
+}

@@ -72,6 +72,10 @@ fn policies(change: Change) -> BTreeMap<String, Arc<Policy>> {
             "list" => policy.limits = LimitPolicy { concurrency: NonZeroU32::new(3), rate: None },
             _ => {}
         }
+        // Where nobody has to be asked there is more to see of everything else.
+        if matches!(tool, "pay" | "balance" | "get" | "list") {
+            policy.modes.trust = Mode::Off;
+        }
         change(&mut policy);
         (format!("{namespace}/{tool}"), Arc::new(policy))
     };
@@ -106,17 +110,17 @@ async fn run(attempt: Attempt, mut dice: Dice, down: bool) -> Answer {
             1 => fault(closed(true), "the connection was closed"),
             _ => fault(Source::Transport { error: Transport::ConnectionRefused, written: false }, "refused"),
         },
-        0..5 => fault(Source::Http { status: 500 }, &format!("internal error in request {}", dice.roll())),
-        5..8 => fault(closed(true), "the connection was closed"),
-        8..10 => fault(closed(false), "the connection was closed"),
-        10..13 => fault(Source::JsonRpc { code: -32602 }, "amount must be a number"),
-        13..16 => fault(Source::IsError, "there is not enough money"),
-        16..18 => {
+        0..3 => fault(Source::Http { status: 500 }, &format!("internal error in request {}", dice.roll())),
+        3 => fault(closed(true), "the connection was closed"),
+        4 => fault(closed(false), "the connection was closed"),
+        5 => fault(Source::JsonRpc { code: -32602 }, "amount must be a number"),
+        6 => fault(Source::IsError, "there is not enough money"),
+        7..9 => {
             let retry_after = Some(RetryAfter::Delay(Duration::from_millis(dice.below(3000))));
             let fault = Fault { retry_after, ..Fault::new(Source::Http { status: 429 }, "slow down") };
             Err(fault.into())
         }
-        18 => Err(NotDone::InputRequired(Output { content: RawJson::string("which one?"), metadata: None })),
+        9 => Err(NotDone::InputRequired(Output { content: RawJson::string("which one?"), metadata: None })),
         _ => Ok(Output { content: RawJson::from_trusted("{\"done\":true}"), metadata: None }),
     }
 }
@@ -127,8 +131,8 @@ fn envelope(number: u64, dice: &mut Dice, tool: (&str, &str), now: Timestamp) ->
         r#"{{"contractVersion":"1.1","requestId":"r{number}","toolName":"{}","toolNamespace":"{}","#,
         tool.1, tool.0
     );
-    // Turns follow each other; half of the hosts do not tell them.
-    let turn = if session % 2 == 0 { format!(r#","turnId":"t{}""#, number / 300) } else { String::new() };
+    // Turns follow each other; some hosts do not tell them.
+    let turn = if session % 8 == 0 { String::new() } else { format!(r#","turnId":"t{}""#, number / 200) };
     text.push_str(&format!(r#""target":{{"sessionKey":"s{session}","actorId":"ann"{turn}}},"#));
     let hint = match dice.below(10) {
         0 => r#""circuitBreakerHint":"dependency","#,
@@ -176,15 +180,22 @@ async fn record(calls: u64, seed: u64) -> Recording {
     for number in 0..calls {
         let pause = if dice.percent(60) { dice.below(300) } else { 0 };
         tokio::time::sleep(Duration::from_millis(pause)).await;
-        if number % 50 == 0 {
+        if number % 20 == 0 {
             answer_requests(&engine, &mut dice).await;
         }
         let mut own = Dice(seed ^ number.wrapping_mul(0x1234_5678_9abc_def1));
-        let tool = TOOLS[usize::try_from(own.below(6)).unwrap()];
+        let tool = match own.below(20) {
+            0 => ("shop", "order"),
+            1..6 => ("bank", "pay"),
+            6..10 => ("bank", "balance"),
+            10..14 => ("web", "get"),
+            14..16 => ("web", "post"),
+            _ => ("shop", "list"),
+        };
         let now = engine.now();
         // Each tool is down for a while now and then.
         let phase = now.as_millis() / 20_000 + u64::try_from(tool.1.len()).unwrap();
-        let down = phase % 7 == 0;
+        let down = phase % 15 == 0;
         let envelope = envelope(number, &mut own, tool, now);
         let mut options = CallOptions::default();
         if own.percent(30) {
@@ -255,14 +266,6 @@ fn rehearse<'r>(recording: &'r Recording, change: Change) -> (Rehearsal<'r>, Vec
     (rehearsal, differences)
 }
 
-fn kinds(differences: &[Difference]) -> BTreeMap<Kind, usize> {
-    let mut kinds = BTreeMap::new();
-    for difference in differences {
-        *kinds.entry(difference.kind).or_default() += 1;
-    }
-    kinds
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_history_of_ten_thousand_calls_comes_out_as_it_was() {
     let recording = record(CALLS, 1).await;
@@ -274,10 +277,12 @@ async fn a_history_of_ten_thousand_calls_comes_out_as_it_was() {
     }
     eprintln!("{seen:#?}");
     let (rehearsal, differences) = rehearse(&recording, unchanged);
-    for (facts, call) in recording.facts.iter().zip(&rehearsal.before().calls) {
-        if let End::Taken(_) = call.end {
-            eprintln!("{} {:?} {:?} {:?}", facts.request_id, facts.code, facts.rule, facts.trail);
-        }
+    if let Some(first) = rehearsal.before().calls.iter().position(|call| matches!(call.end, End::Taken(_))) {
+        let policies = policies(unchanged);
+        let of = |call: &Recorded| policies[&call.request.tool.to_string()].clone();
+        let again = Rehearsal::of(&recording.calls, &mut |call| of(call), Some(first), &mut |_| {});
+        let (facts, would) = (&recording.facts[first], &again.before().calls[first]);
+        panic!("the first that is not explained: {facts:#?}, replayed as {would:#?}");
     }
     assert_eq!(rehearsal.taken(WhyTaken::NotExplained), 0, "every answer is explained");
     assert_eq!(rehearsal.taken(WhyTaken::TooLittleIsKnown), 0);

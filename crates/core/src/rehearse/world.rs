@@ -26,7 +26,7 @@ use crate::dedupe::{
 };
 use crate::guard::{self, GuardedCall};
 use crate::key::Key;
-use crate::policy::{ComputedKeys, Mode, Policy};
+use crate::policy::{ComputedKeys, Mode, Policy, ToolClass};
 use crate::trust::{Escalation, Finished, Rules as TrustRules, Subject};
 
 /// Something that was recorded, in the order in which it happened.
@@ -47,7 +47,8 @@ pub(super) struct World<'a> {
     /// The call whose steps are kept.
     told: Option<usize>,
     machines: Machines,
-    records: Records,
+    /// The store that all share, and the memory of each engine.
+    records: BTreeMap<Memory, Records>,
     active: BTreeMap<usize, Active>,
     followers: BTreeMap<Key, BTreeSet<usize>>,
     /// How leaders were refused for whom somebody waited.
@@ -110,7 +111,7 @@ impl<'a> World<'a> {
             before,
             told,
             machines: Machines::default(),
-            records: Records::default(),
+            records: BTreeMap::new(),
             active: BTreeMap::new(),
             followers: BTreeMap::new(),
             refusals: BTreeMap::new(),
@@ -127,7 +128,7 @@ impl<'a> World<'a> {
         for (place, happened) in order.iter().enumerate() {
             if place % 4096 == 0 {
                 progress(place);
-                self.records.sweep(happened.at);
+                self.records.values_mut().for_each(|records| drop(records.sweep(happened.at)));
             }
             self.place = place;
             self.do_what_is_due(happened.at);
@@ -241,7 +242,7 @@ impl<'a> World<'a> {
                     None => Event::Woke(Wake::Time),
                 }
             }
-            What::Renewed | What::RenewedUnknown | What::RenewedLost => self.renew(active, now),
+            What::Renewed | What::RenewedUnknown | What::RenewedLost => self.renew(index, active, now),
             What::Spent => Event::Spent(Spend::Spent),
             What::NotSpent => Event::Spent(Spend::Lost),
             What::LeaderRefused => {
@@ -475,11 +476,12 @@ impl<'a> World<'a> {
             Some(_) | None => return,
         };
         let claim = claim(request, address, policy, recorded);
-        if let ClaimVerdict::Mine(claimed) = self.records.claim(&claim, &[], |_| LeaseSight::Alive, now) {
+        let records = self.records.entry(memory(recorded, policy)).or_default();
+        if let ClaimVerdict::Mine(claimed) = records.claim(&claim, &[], |_| LeaseSight::Alive, now) {
             let attempts = recorded.attempts.clone();
             let keep = policy.dedupe.keep;
             let save = Save { claimed, ending, attempts, delivered: None, hold: false, keep };
-            self.records.save(&save, now);
+            records.save(&save, now);
         }
     }
 
@@ -701,6 +703,12 @@ impl<'a> World<'a> {
         }
     }
 
+    /// The records among which that of this call is.
+    fn records_of(&mut self, index: usize, active: &Active) -> &mut Records {
+        let memory = self.calls.get(index).and_then(|recorded| memory(recorded, active.call.policy()));
+        self.records.entry(memory).or_default()
+    }
+
     /// What the store says to a step, where it is one for the store.
     fn asked_of_store(
         &mut self,
@@ -711,16 +719,17 @@ impl<'a> World<'a> {
     ) -> Option<Event> {
         Some(match step {
             Step::Claim(claim) => {
-                self.see_deliveries(index, claim, now);
-                Event::Claimed(self.records.claim(claim, &[], |_| LeaseSight::Alive, now))
+                self.see_deliveries(index, active, claim, now);
+                let records = self.records_of(index, active);
+                Event::Claimed(records.claim(claim, &[], |_| LeaseSight::Alive, now))
             }
-            Step::Start { key, owner } => Event::Started(self.records.start(key, owner, now)),
+            Step::Start { key, owner } => Event::Started(self.records_of(index, active).start(key, owner, now)),
             Step::Spend { .. } => Event::Spent(Spend::Spent),
             Step::Probe(_) => Event::Probed,
-            Step::Renew => self.renew(active, now),
-            Step::Save(save) => Event::Saved(self.records.save(save, now)),
+            Step::Renew => self.renew(index, active, now),
+            Step::Save(save) => Event::Saved(self.records_of(index, active).save(save, now)),
             Step::Release(release) => {
-                self.records.release(release);
+                self.records_of(index, active).release(release);
                 Event::Released
             }
             Step::Follow(_)
@@ -735,25 +744,26 @@ impl<'a> World<'a> {
         })
     }
 
-    fn renew(&mut self, active: &Active, now: Timestamp) -> Event {
+    fn renew(&mut self, index: usize, active: &Active, now: Timestamp) -> Event {
         let Some(record) = active.call.claimed().cloned() else { return Event::Woke(Wake::Time) };
         let keep = active.call.policy().dedupe.keep;
-        let verdict = self.records.renew(&record, &keep, Absence::Removed, now);
+        let verdict = self.records_of(index, active).renew(&record, &keep, Absence::Removed, now);
         Event::Renewed { owner: record.owner, sent: now, verdict }
     }
 
     /// When an answer reached its caller is not recorded. But a call without a key that ran although an equal one was over
     /// says that the answer to that one had arrived.
-    fn see_deliveries(&mut self, index: usize, claim: &Claim, now: Timestamp) {
+    fn see_deliveries(&mut self, index: usize, active: &Active, claim: &Claim, now: Timestamp) {
         let Some(recorded) = self.calls.get(index) else { return };
         let first = recorded.trail.iter().find(|moment| moment.what.is_claim());
         if claim.role != Role::Fresh || !first.is_some_and(|moment| moment.what == What::Mine) {
             return;
         }
-        let indexed = self.records.indexed(claim.address.index());
+        let records = self.records_of(index, active);
+        let indexed = records.indexed(claim.address.index());
         let over = indexed.filter(|record| !matches!(record.state, RecordState::Inflight));
         if let Some(receipt) = over.map(Record::receipt) {
-            self.records.delivered(&receipt, now.before(claim.rules.after_telling));
+            records.delivered(&receipt, now.before(claim.rules.after_telling));
         }
     }
 
@@ -837,6 +847,17 @@ impl Recorded {
     pub(super) fn moment_at(&self, at: usize) -> Timestamp {
         let after = self.trail.get(at).map_or(0, |moment: &Moment| moment.after_ms);
         self.arrived + Duration::from_millis(after)
+    }
+}
+
+/// Whose memory a record is in; nobody's is the store that all share.
+type Memory = Option<Arc<str>>;
+
+/// Calls that change nothing are remembered by their own engine, unless they belong to a turn.
+fn memory(recorded: &Recorded, policy: &Policy) -> Memory {
+    match policy.class {
+        ToolClass::ReadOnly if !recorded.in_turn => Some(recorded.engine.clone()),
+        ToolClass::ReadOnly | ToolClass::Idempotent | ToolClass::Mutating | ToolClass::Unknown => None,
     }
 }
 

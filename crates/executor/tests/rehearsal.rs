@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -270,12 +270,8 @@ fn rehearse<'r>(recording: &'r Recording, change: Change) -> (Rehearsal<'r>, Vec
 async fn a_history_of_ten_thousand_calls_comes_out_as_it_was() {
     let recording = record(CALLS, 1).await;
     assert_eq!(recording.calls.len(), usize::try_from(CALLS).unwrap());
-    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
-    for facts in &recording.facts {
-        let code = facts.code.map_or("done", |code| code.as_str());
-        *seen.entry(format!("{code}{}", if facts.replayed { " again" } else { "" })).or_default() += 1;
-    }
-    eprintln!("{seen:#?}");
+    let codes: BTreeSet<_> = recording.facts.iter().filter_map(|facts| facts.code).collect();
+    assert!(codes.len() > 8, "there is something to explain: {codes:?}");
     let (rehearsal, differences) = rehearse(&recording, unchanged);
     if let Some(first) = rehearsal.before().calls.iter().position(|call| matches!(call.end, End::Taken(_))) {
         let policies = policies(unchanged);

@@ -95,3 +95,25 @@ fn a_plan_with_mistakes_runs_nothing_and_all_of_them_are_told_at_once() {
         assert_eq!(world.count("look a"), 0);
     });
 }
+
+#[test]
+fn explain_tells_the_story_of_a_turn_and_which_calls_to_ask_about() {
+    World::each("turn_explained", OFFERED, |world| {
+        let mut client = world.client();
+        let said = client.call("run_turn", trip());
+        assert!(!said.is_error, "{said:?}");
+        drop(client);
+        let (told, went_well) = world.steadfast(&["explain", "trip"]);
+        assert!(went_well, "{told}");
+        println!("{told}");
+        assert!(told.starts_with("turn trip  2 calls, "), "{told}");
+        let order = ["began at", "bank/look", "bank/pay", "ended: Completed look and pay", "its calls"];
+        let places: Vec<_> = order.iter().map(|part| told.find(part).unwrap_or_else(|| panic!("{part}: {told}"))).collect();
+        assert!(places.is_sorted(), "{told}");
+        // Each call has a story of its own, and the turn is found by its trace as well.
+        let trace = told.split("trace ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
+        let (one, went_well) = world.steadfast(&["explain", &format!("{trace}.1")]);
+        assert!(went_well && one.contains("bank/look") && one.contains("ended: success"), "{one}");
+        assert_eq!(world.steadfast(&["explain", trace]), (told.clone(), true));
+    });
+}

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use steadfast::code::Code;
 use steadfast::path::{Cut, Notice};
 use steadfast::rehearse::{End, NotKnown, Recorded, Rehearsal, Replayed, ReplayedCall, WhyTaken};
-use steadfast::{CallFacts, CallStep, Config, Explained, Flag, Recording, Timestamp, TurnStory};
+use steadfast::{CallFacts, CallStep, Config, Explained, Flag, Recording, Timestamp, TurnStory, parse_span};
 use steadfast_core::dedupe::ReplayReason;
 use steadfast_core::guard::Layer;
 use steadfast_core::millis;
@@ -97,6 +97,13 @@ struct Told<'t> {
     before: &'t ReplayedCall,
     /// Under another profile.
     would: Option<(Named, &'t ReplayedCall)>,
+}
+
+/// What decided a step.
+enum Decided<'t> {
+    Setting(&'t Explained),
+    /// A limit in the envelope.
+    Caller(String),
 }
 
 fn tell_call(
@@ -214,13 +221,48 @@ impl Told<'_> {
 
     /// The rule that decided a step, and where it comes from.
     fn why(&self, step: &CallStep, notice: &Notice) -> Option<String> {
-        let setting =
-            decided_by(notice).iter().find_map(|name| self.settings.iter().find(|one| one.setting == *name));
-        match (&step.rule, setting) {
-            (_, Some(one)) => Some(format!("by {} = {} ({})", one.setting, one.value, one.origin)),
+        match (&step.rule, self.decided(notice)) {
+            (_, Some(Decided::Caller(limit))) => Some(format!("by {limit}, as its caller asked")),
+            (_, Some(Decided::Setting(one))) => {
+                Some(format!("by {} = {} ({})", one.setting, one.value, one.origin))
+            }
             (Some(rule), None) => Some(format!("by the rule {rule}")),
             (None, None) => None,
         }
+    }
+
+    /// What decided a step, if it was a setting or a limit of the caller.
+    fn decided(&self, notice: &Notice) -> Option<Decided<'_>> {
+        let limits = &self.call.request.limits;
+        let by_caller = match notice {
+            Notice::AttemptCut { cut: Cut::Silent(silent) } => {
+                limits.attempt.filter(|attempt| attempt <= silent).map(|one| format!("timeoutMs = {}", millis(one)))
+            }
+            Notice::RetryStopped { stop: Stop::Attempts } => {
+                let made = u32::try_from(self.facts.attempts.len()).unwrap_or(u32::MAX);
+                limits.attempts.filter(|most| *most <= made).map(|most| format!("maxAttempts = {most}"))
+            }
+            Notice::RetryStopped { stop: Stop::TotalTime } => {
+                limits.elapsed.map(|most| format!("maxElapsedMs = {}", millis(most)))
+            }
+            Notice::AttemptCut { cut: Cut::Deadline } | Notice::RetryStopped { stop: Stop::Deadline } => {
+                limits.deadline.map(|at| format!("deadlineAtMs = {}", at.as_millis()))
+            }
+            _ => None,
+        };
+        if let Some(limit) = by_caller {
+            return Some(Decided::Caller(limit));
+        }
+        let value = |name: &&str| self.settings.iter().find(|one| one.setting == *name);
+        let mut settings = decided_by(notice).iter().filter_map(value);
+        let setting = match notice {
+            // Whichever it was that had passed.
+            Notice::AttemptCut { cut: Cut::Silent(silent) } => settings.find(|one| {
+                parse_span(one.value.trim_matches('"')).is_some_and(|span| span <= *silent)
+            }),
+            _ => settings.next(),
+        };
+        setting.map(Decided::Setting)
     }
 
     /// The first step that would have been another one.
@@ -255,9 +297,16 @@ impl Told<'_> {
             .steps()
             .filter_map(|(at, notice)| {
                 let step = CallStep::of(*at, notice)?;
-                let setting = decided_by(notice)
-                    .iter()
-                    .find_map(|name| self.settings.iter().find(|one| one.setting == *name));
+                let decided = self.decided(notice);
+                let setting = match &decided {
+                    Some(Decided::Setting(setting)) => Some(*setting),
+                    Some(Decided::Caller(_)) | None => None,
+                };
+                let by = match &decided {
+                    Some(Decided::Setting(setting)) => Some(setting.origin.to_string()),
+                    Some(Decided::Caller(limit)) => Some(format!("the caller: {limit}")),
+                    None => None,
+                };
                 Some(json!({
                     "atMs": step.at_ms,
                     "kind": step.kind,
@@ -265,7 +314,7 @@ impl Told<'_> {
                     "rule": step.rule,
                     "setting": setting.map(|one| one.setting),
                     "value": setting.map(|one| one.value.clone()),
-                    "decidedBy": setting.map(|one| one.origin.to_string()),
+                    "decidedBy": by,
                 }))
             })
             .collect();

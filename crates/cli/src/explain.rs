@@ -1,6 +1,7 @@
 //! `steadfast explain`: the story of a call or a turn, with the rule that decided each step and where that rule comes from.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
@@ -155,17 +156,17 @@ impl Told<'_> {
         let mut lines = vec![format!(
             "{} {}  {} at {}",
             paint.paint(Look::Bold, "call"),
-            paint.paint(Look::Bold, self.facts.request_id.as_str()),
-            self.facts.tool,
+            paint.paint(Look::Bold, &output::clean(self.facts.request_id.as_str())),
+            output::clean(&self.facts.tool.to_string()),
             self.facts.arrived
         )];
         lines.extend(self.came_in().into_iter().map(|line| format!("  {line}")));
         lines.push(String::new());
         for (at, notice) in self.steps() {
             let Some(step) = CallStep::of(*at, notice) else { continue };
-            lines.push(format!("  {:>9}  {}", self.after(*at), step.text));
+            lines.push(format!("  {:>9}  {}", self.after(*at), output::clean(&step.text)));
             if let Some(why) = self.why(&step, notice) {
-                lines.push(format!("  {:>9}  {}", "", paint.paint(Look::Dim, &why)));
+                lines.push(format!("  {:>9}  {}", "", paint.paint(Look::Dim, &output::clean(&why))));
             }
         }
         let look = if self.facts.code.is_none() { Look::Good } else { Look::Bad };
@@ -206,8 +207,18 @@ impl Told<'_> {
         lines.push(format!("class {}{class}", word(&json!(facts.class))));
         let key = facts.key.as_ref().map(|key| format!(", key {key}")).unwrap_or_default();
         lines.push(format!("arguments {}{key}", facts.digest.fingerprint()));
-        lines.extend(facts.danger.as_ref().map(|shape| format!("a command of the dangerous shape {shape}")));
-        lines.extend(facts.invalid_arguments.as_ref().map(|why| format!("arguments that do not fit: {why}")));
+        lines.extend(
+            facts
+                .danger
+                .as_ref()
+                .map(|shape| format!("a command of the dangerous shape {}", output::clean(shape))),
+        );
+        lines.extend(
+            facts
+                .invalid_arguments
+                .as_ref()
+                .map(|why| format!("arguments that do not fit: {}", output::clean(why))),
+        );
         lines
     }
 
@@ -233,36 +244,46 @@ impl Told<'_> {
 
     /// What decided a step, if it was a setting or a limit of the caller.
     fn decided(&self, notice: &Notice) -> Option<Decided<'_>> {
-        let limits = &self.call.request.limits;
-        let by_caller = match notice {
-            Notice::AttemptCut { cut: Cut::Silent(silent) } => {
-                limits.attempt.filter(|attempt| attempt <= silent).map(|one| format!("timeoutMs = {}", millis(one)))
-            }
-            Notice::RetryStopped { stop: Stop::Attempts } => {
-                let made = u32::try_from(self.facts.attempts.len()).unwrap_or(u32::MAX);
-                limits.attempts.filter(|most| *most <= made).map(|most| format!("maxAttempts = {most}"))
-            }
-            Notice::RetryStopped { stop: Stop::TotalTime } => {
-                limits.elapsed.map(|most| format!("maxElapsedMs = {}", millis(most)))
-            }
-            Notice::AttemptCut { cut: Cut::Deadline } | Notice::RetryStopped { stop: Stop::Deadline } => {
-                limits.deadline.map(|at| format!("deadlineAtMs = {}", at.as_millis()))
-            }
-            _ => None,
-        };
-        if let Some(limit) = by_caller {
+        if let Some(limit) = self.limit(notice) {
             return Some(Decided::Caller(limit));
         }
         let value = |name: &&str| self.settings.iter().find(|one| one.setting == *name);
         let mut settings = decided_by(notice).iter().filter_map(value);
-        let setting = match notice {
+        let setting = if let Notice::AttemptCut { cut: Cut::Silent(silent) } = notice {
             // Whichever it was that had passed.
-            Notice::AttemptCut { cut: Cut::Silent(silent) } => settings.find(|one| {
-                parse_span(one.value.trim_matches('"')).is_some_and(|span| span <= *silent)
-            }),
-            _ => settings.next(),
+            settings.find(|one| parse_span(one.value.trim_matches('"')).is_some_and(|span| span <= *silent))
+        } else {
+            settings.next()
         };
         setting.map(Decided::Setting)
+    }
+
+    /// The limit in the envelope that decided a step.
+    fn limit(&self, notice: &Notice) -> Option<String> {
+        let limits = &self.call.request.limits;
+        let deadline = || limits.deadline.map(|at| format!("deadlineAtMs = {}", at.as_millis()));
+        let named = |name: &str, limit: Duration| format!("{name} = {}", millis(limit));
+        if let Notice::AttemptCut { cut } = notice {
+            match cut {
+                Cut::Silent(silent) => {
+                    limits.attempt.filter(|limit| limit <= silent).map(|limit| named("timeoutMs", limit))
+                }
+                Cut::Deadline => deadline(),
+                Cut::TooLong | Cut::Cancelled => None,
+            }
+        } else if let Notice::RetryStopped { stop } = notice {
+            match stop {
+                Stop::Attempts => {
+                    let made = u32::try_from(self.facts.attempts.len()).unwrap_or(u32::MAX);
+                    limits.attempts.filter(|most| *most <= made).map(|most| format!("maxAttempts = {most}"))
+                }
+                Stop::TotalTime => limits.elapsed.map(|limit| named("maxElapsedMs", limit)),
+                Stop::Deadline => deadline(),
+                Stop::RetryAfter(_) | Stop::Budget => None,
+            }
+        } else {
+            None
+        }
     }
 
     /// The first step that would have been another one.
@@ -471,11 +492,12 @@ fn tell_turn(options: &Options, story: &TurnStory, recording: &Recording) -> Res
     let head = &story.turn;
     let name = head.turn_id.as_ref().map_or_else(|| trace.clone(), ToString::to_string);
     let mut lines = vec![format!(
-        "{} {}  {} calls, session {}, trace {trace}",
+        "{} {}  {} call{}, session {}, trace {trace}",
         paint.paint(Look::Bold, "turn"),
-        paint.paint(Look::Bold, &name),
+        paint.paint(Look::Bold, &output::clean(&name)),
         head.calls,
-        head.session
+        if head.calls == 1 { "" } else { "s" },
+        output::clean(head.session.as_str()),
     )];
     lines.push(format!("  began at {}", head.started_at_ms));
     for event in &story.events {
@@ -496,7 +518,8 @@ fn tell_turn(options: &Options, story: &TurnStory, recording: &Recording) -> Res
     for facts in calls {
         let one = recording.facts.iter().position(|other| std::ptr::eq(other, facts));
         let one = one.and_then(|at| recording.calls.get(at)).map(|call| ending(&call.ending));
-        lines.push(format!("    {}  {}  {}", facts.request_id, facts.tool, one.unwrap_or_default()));
+        let (id, tool) = (output::clean(facts.request_id.as_str()), output::clean(&facts.tool.to_string()));
+        lines.push(format!("    {id}  {tool}  {}", one.unwrap_or_default()));
     }
     output::say(&lines.join("\n"));
     Ok(())

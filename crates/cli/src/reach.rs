@@ -331,13 +331,15 @@ impl Reach {
                 let story = held.steadfast.engine().story(name).await;
                 story.map_err(|error| Failure::World(format!("the trace cannot be read: {error}")))
             }
-            Way::Gateway(gateway) => match gateway.ask(Ask::get(&format!("/v1/traces/{}", encoded(name)))).await {
-                Ok(story) => serde_json::from_value(story).map(Some).map_err(|error| {
-                    Failure::World(format!("the trace of the gateway cannot be read: {error}"))
-                }),
-                Err(refused) if refused.is(StatusCode::NOT_FOUND) => Ok(None),
-                Err(refused) => Err(refused.into()),
-            },
+            Way::Gateway(gateway) => {
+                match gateway.ask(Ask::get(&format!("/v1/traces/{}", encoded(name)))).await {
+                    Ok(story) => serde_json::from_value(story).map(Some).map_err(|error| {
+                        Failure::World(format!("the trace of the gateway cannot be read: {error}"))
+                    }),
+                    Err(refused) if refused.is(StatusCode::NOT_FOUND) => Ok(None),
+                    Err(refused) => Err(refused.into()),
+                }
+            }
         }
     }
 

@@ -84,11 +84,14 @@ const NEEDS_PARAMETERS: [&str; 9] = [
     "guard.repeated_success",
 ];
 
+/// All that the settings of a call depend on: its tool, where that is, and what its server says of it.
+type KindOfCall = (ToolRef, Option<Domain>, [Option<bool>; 3]);
+
 /// What differs between two configurations, for each kind of call.
 pub(crate) struct Changes<'c> {
     from: &'c Config,
     to: &'c Config,
-    known: BTreeMap<(ToolRef, Option<Domain>, [Option<bool>; 3]), Vec<Changed>>,
+    known: BTreeMap<KindOfCall, Vec<Changed>>,
 }
 
 impl<'c> Changes<'c> {

@@ -62,10 +62,10 @@ pub use steadfast_core::{
 pub use steadfast_executor::{
     About, Answer, AnswerError, Arrival, Asked, Asker, Asking, Attempt, AuditEntry, AuditPage, Begun,
     BreakerAbout, BreakerKey, BreakerView, By, CallFacts, CallOptions, CallStep, Called, Calling, Canceller,
-    Counted, Deed, Done, Drained, Engine, EngineEvent, GuardView, HookFuture, Hooks, HostError, InvalidBreakerKey,
-    Listener, NotDone, Offered, Order, Outside, Pulse, Reach, Recording, RuntimeClock, SignsOfLife, Steer, Steered,
-    StoppedSession, Surface, Tenants, Ticket, Tool, ToolFault, ToolInfo, ToolScore, ToolView, Trip,
-    TurnStory, TurnedAway,
+    Counted, Deed, Done, Drained, Engine, EngineEvent, GuardView, HookFuture, Hooks, HostError,
+    InvalidBreakerKey, Listener, NotDone, Offered, Order, Outside, Pulse, Reach, Recording, RuntimeClock,
+    SignsOfLife, Steer, Steered, StoppedSession, Surface, Tenants, Ticket, Tool, ToolFault, ToolInfo,
+    ToolScore, ToolView, Trip, TurnStory, TurnedAway,
 };
 pub use steadfast_store::{Flush, MemoryOptions, MemoryStore, Page, Selection, Store, StoreError};
 pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};

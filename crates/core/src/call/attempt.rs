@@ -489,7 +489,9 @@ impl Call {
             (Some(_), _) if self.is_lost_with_host(&attempt, &said, now) => None,
             // A server that has forgotten our session lives, and is asked for another one with the next try. If it gives
             // none, that is what counts.
-            (Some(_) | None, Nature::Transient) if said.manner == Manner::SessionLost => Some(Verdict::Neutral),
+            (Some(_) | None, Nature::Transient) if said.manner == Manner::SessionLost => {
+                Some(Verdict::Neutral)
+            }
             (Some(_) | None, Nature::Transient) => Some(Verdict::Failure { took }),
             (Some(_) | None, Nature::Permanent) => Some(Verdict::Neutral),
         };

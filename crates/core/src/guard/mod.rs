@@ -155,10 +155,10 @@ pub fn result_digest(policy: &GuardPolicy, output: &Output) -> Option<Digest> {
 /// A word that is the same for errors that are the same to the guard, and says nothing of what was in them. It stays as it
 /// is when it is [masked](mask).
 pub fn error_word(message: &str) -> String {
-    // None of the letters is a hex digit, so that it is not taken for a hash.
-    let letter = |nibble: u64| char::from(b"ghijklmnopqrstuv".get(nibble as usize).copied().unwrap_or(b'w'));
     let ErrorMark(mark) = ErrorMark::of(message);
-    (0..16).map(|at| letter(mark >> (4 * at) & 15)).collect()
+    // From g to v: none of the letters is a hex digit, so that it is not taken for a hash.
+    let letters = mark.to_be_bytes().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    letters.map(|nibble| char::from(b'g' + nibble)).collect()
 }
 
 /// The guard of one session.

@@ -390,10 +390,12 @@ pub enum Manner {
 
 impl Manner {
     pub(crate) fn of(fault: &Fault) -> Self {
-        match fault.source {
-            Source::Timeout { .. } => Self::TimedOut,
-            _ if is_session_lost(fault) => Self::SessionLost,
-            _ => Self::Plain,
+        if matches!(fault.source, Source::Timeout { .. }) {
+            Self::TimedOut
+        } else if is_session_lost(fault) {
+            Self::SessionLost
+        } else {
+            Self::Plain
         }
     }
 

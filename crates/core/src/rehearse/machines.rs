@@ -90,7 +90,9 @@ impl Machines {
             Believed::ToolIsDown => {
                 let coarser = uses.coarser.as_ref().and_then(|name| self.coarser.get_mut(name));
                 let own = self.tools.get_mut(&uses.tool).map(|(breaker, _)| breaker);
-                own.into_iter().chain(coarser).for_each(|breaker| drop(breaker.reset(now)));
+                for breaker in own.into_iter().chain(coarser) {
+                    breaker.reset(now);
+                }
             }
             Believed::ModelLoops => {
                 if let Some(guard) = self.guards.get_mut(&uses.session) {

@@ -128,7 +128,7 @@ impl<'a> World<'a> {
         for (place, happened) in order.iter().enumerate() {
             if place % 4096 == 0 {
                 progress(place);
-                self.records.values_mut().for_each(|records| drop(records.sweep(happened.at)));
+                self.records.values_mut().for_each(|records| records.sweep(happened.at));
             }
             self.place = place;
             self.do_what_is_due(happened.at);
@@ -285,10 +285,9 @@ impl<'a> World<'a> {
     /// After a step on the recorded path: whether the recording goes on with what it asks for.
     fn settle(&mut self, index: usize, mut active: Active, step: Step, now: Timestamp) {
         let Some(recorded) = self.calls.get(index) else { return };
-        let step = match step {
-            Step::Finish { result, .. } => return self.finish(index, active, &result, now),
-            step => step,
-        };
+        if let Step::Finish { result, .. } = step {
+            return self.finish(index, active, &result, now);
+        }
         self.note(index, &mut active, step, now);
         let wake = active.call.wake_at();
         let next = recorded
@@ -328,14 +327,13 @@ impl<'a> World<'a> {
         if let Some(record) = active.call.claimed() {
             active.held = Some(record.key);
         }
-        if !matches!(step, Step::Stay | Step::Answer { .. } | Step::CancelUpstream) {
-            if let Some(key) = active.following.take()
-                && let Some(followers) = self.followers.get_mut(&key)
-            {
-                followers.remove(&index);
-                if followers.is_empty() {
-                    self.followers.remove(&key);
-                }
+        if !matches!(step, Step::Stay | Step::Answer { .. } | Step::CancelUpstream)
+            && let Some(key) = active.following.take()
+            && let Some(followers) = self.followers.get_mut(&key)
+        {
+            followers.remove(&index);
+            if followers.is_empty() {
+                self.followers.remove(&key);
             }
         }
         match &step {
@@ -506,14 +504,12 @@ impl<'a> World<'a> {
 
     /// What it asked for last is not what the recording has next.
     fn on_its_own(&mut self, index: usize, mut active: Active, now: Timestamp) {
-        match std::mem::replace(&mut active.pending, Step::Stay) {
+        if matches!(active.pending, Step::Run(_)) {
             // It runs already.
-            step @ Step::Run(_) => {
-                active.pending = step;
-                self.wait_for_attempt(index, active, now);
-            }
-            step => self.carry_out(index, active, step, now),
+            return self.wait_for_attempt(index, active, now);
         }
+        let step = std::mem::replace(&mut active.pending, Step::Stay);
+        self.carry_out(index, active, step, now);
     }
 
     /// Does what it asks for, until it has to wait.
@@ -723,7 +719,9 @@ impl<'a> World<'a> {
                 let records = self.records_of(index, active);
                 Event::Claimed(records.claim(claim, &[], |_| LeaseSight::Alive, now))
             }
-            Step::Start { key, owner } => Event::Started(self.records_of(index, active).start(key, owner, now)),
+            Step::Start { key, owner } => {
+                Event::Started(self.records_of(index, active).start(key, owner, now))
+            }
             Step::Spend { .. } => Event::Spent(Spend::Spent),
             Step::Probe(_) => Event::Probed,
             Step::Renew => self.renew(index, active, now),
@@ -756,7 +754,7 @@ impl<'a> World<'a> {
     fn see_deliveries(&mut self, index: usize, active: &Active, claim: &Claim, now: Timestamp) {
         let Some(recorded) = self.calls.get(index) else { return };
         let first = recorded.trail.iter().find(|moment| moment.what.is_claim());
-        if claim.role != Role::Fresh || !first.is_some_and(|moment| moment.what == What::Mine) {
+        if claim.role != Role::Fresh || first.is_none_or(|moment| moment.what != What::Mine) {
             return;
         }
         let records = self.records_of(index, active);

@@ -104,13 +104,22 @@ fn explain_tells_the_story_of_a_turn_and_which_calls_to_ask_about() {
         assert!(!said.is_error, "{said:?}");
         // What is told is written a moment later.
         let told = || world.steadfast(&["explain", "trip"]);
-        let is_over = || [".1  bank/look", ".2  bank/pay", "ended: "].iter().all(|part| told().0.contains(part));
+        let is_over =
+            || [".1  bank/look", ".2  bank/pay", "ended: "].iter().all(|part| told().0.contains(part));
         wait(is_over, || format!("the whole story, not {}", told().0));
         let (told, went_well) = told();
         assert!(went_well, "{told}");
         assert!(told.starts_with("turn trip  2 calls, "), "{told}");
-        let order = ["began at", "Started look", "Started pay", "ended: Completed look and pay", ".1  bank/look  success", ".2  bank/pay  success"];
-        let places: Vec<_> = order.iter().map(|part| told.find(part).unwrap_or_else(|| panic!("{part}: {told}"))).collect();
+        let order = [
+            "began at",
+            "Started look",
+            "Started pay",
+            "ended: Completed look and pay",
+            ".1  bank/look  success",
+            ".2  bank/pay  success",
+        ];
+        let places: Vec<_> =
+            order.iter().map(|part| told.find(part).unwrap_or_else(|| panic!("{part}: {told}"))).collect();
         assert!(places.is_sorted(), "{told}");
         // Each call has a story of its own, and the turn is found by its trace as well.
         let trace = told.split("trace ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();

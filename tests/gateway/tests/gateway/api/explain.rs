@@ -81,12 +81,25 @@ fn explain_says_what_happened_which_rule_decided_and_where_it_stands() {
         }
         let (told, code) = gateway.said(&["explain", "r-retried"]);
         assert_eq!(code, 0, "{told}");
-        for part in ["call r-retried", "http/look", "session s-1", "class read only", "by retry.attempts = 5 (", "/steadfast.toml:3:", "ended: success, 2 attempts"] {
+        for part in [
+            "call r-retried",
+            "http/look",
+            "session s-1",
+            "class read only",
+            "by retry.attempts = 5 (",
+            "/steadfast.toml:3:",
+            "ended: success, 2 attempts",
+        ] {
             assert!(told.contains(part), "{part}: {told}");
         }
         let (told, code) = gateway.said(&["explain", "r-bad-2"]);
         assert_eq!(code, 0, "{told}");
-        for part in ["by timeoutMs = 200, as its caller asked", "by breaker.consecutive = 2 (", &breaker, "ended: outcome_unknown by timeout"] {
+        for part in [
+            "by timeoutMs = 200, as its caller asked",
+            "by breaker.consecutive = 2 (",
+            &breaker,
+            "ended: outcome_unknown by timeout",
+        ] {
             assert!(told.contains(part), "{part}: {told}");
         }
         let (told, code) = gateway.said(&["explain", "r-refused"]);
@@ -115,7 +128,11 @@ fn explain_says_what_another_profile_would_have_made_of_it() {
         assert!(told.contains(would), "{told}");
     }
     let (json, _) = gateway.said_json(&["explain", "r-retried", "--profile", "measured"]);
-    assert_eq!((&json["replayed"], &json["under"]["profile"]), (&json!(true), &json!("measured")), "{json:#}");
+    assert_eq!(
+        (&json["replayed"], &json["under"]["profile"]),
+        (&json!(true), &json!("measured")),
+        "{json:#}"
+    );
     let (told, code) = gateway.said(&["explain", "r-retried", "--profile", "none-such"]);
     assert_eq!(code, 2, "{told}");
 }
@@ -145,7 +162,12 @@ fn rehearse_shows_which_answers_a_changed_configuration_would_change() {
     let new = gateway.changed("breaker.consecutive = 2", "breaker.consecutive = 1");
     let (told, code) = gateway.said(&["rehearse", "--config", &new, "--since", "24h"]);
     assert_eq!(code, 3, "{told}");
-    for part in ["2 of 6 answers would change", "refused by the breaker: ", "breaker.consecutive = 1 instead of 2 (new.toml:", "r-bad-2"] {
+    for part in [
+        "2 of 6 answers would change",
+        "refused by the breaker: ",
+        "breaker.consecutive = 1 instead of 2 (new.toml:",
+        "r-bad-2",
+    ] {
         assert!(told.contains(part), "{part}: {told}");
     }
     let (json, code) = gateway.said_json(&["rehearse", "--config", &new]);
@@ -155,7 +177,10 @@ fn rehearse_shows_which_answers_a_changed_configuration_would_change() {
     let changed: Vec<_> = kind["examples"].as_array().unwrap().iter().map(|one| &one["requestId"]).collect();
     assert_eq!(changed, ["r-retried", "r-bad-2"], "{json:#}");
     let example = &kind["examples"][1];
-    assert_eq!((&example["was"]["code"], &example["would"]["code"]), (&json!("outcome_unknown"), &json!("circuit_open")));
+    assert_eq!(
+        (&example["was"]["code"], &example["would"]["code"]),
+        (&json!("outcome_unknown"), &json!("circuit_open"))
+    );
 
     // The calls of the last millisecond are none.
     let (told, code) = gateway.said(&["rehearse", "--config", &new, "--since", "1ms"]);

@@ -1,7 +1,11 @@
 //! A history of ten thousand calls that the real engine made, replayed: unchanged it must not differ in anything, and
 //! changed it must differ in what was changed and in nothing else.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on says so by panicking"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -132,7 +136,8 @@ fn envelope(number: u64, dice: &mut Dice, tool: (&str, &str), now: Timestamp) ->
         tool.1, tool.0
     );
     // Turns follow each other; some hosts do not tell them.
-    let turn = if session % 8 == 0 { String::new() } else { format!(r#","turnId":"t{}""#, number / 200) };
+    let turn =
+        if session.is_multiple_of(8) { String::new() } else { format!(r#","turnId":"t{}""#, number / 200) };
     text.push_str(&format!(r#""target":{{"sessionKey":"s{session}","actorId":"ann"{turn}}},"#));
     let hint = match dice.below(10) {
         0 => r#""circuitBreakerHint":"dependency","#,
@@ -180,7 +185,7 @@ async fn record(calls: u64, seed: u64) -> Recording {
     for number in 0..calls {
         let pause = if dice.percent(60) { dice.below(300) } else { 0 };
         tokio::time::sleep(Duration::from_millis(pause)).await;
-        if number % 20 == 0 {
+        if number.is_multiple_of(20) {
             answer_requests(&engine, &mut dice).await;
         }
         let mut own = Dice(seed ^ number.wrapping_mul(0x1234_5678_9abc_def1));
@@ -195,7 +200,7 @@ async fn record(calls: u64, seed: u64) -> Recording {
         let now = engine.now();
         // Each tool is down for a while now and then.
         let phase = now.as_millis() / 20_000 + u64::try_from(tool.1.len()).unwrap();
-        let down = phase % 15 == 0;
+        let down = phase.is_multiple_of(15);
         let envelope = envelope(number, &mut own, tool, now);
         let mut options = CallOptions::default();
         if own.percent(30) {

@@ -948,7 +948,7 @@ fn explain_asks_the_gateway_for_a_turn() {
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let head = json!({
         "trace_id": trace, "turn_id": "trip/1", "session": "s", "actor": "ann", "calls": 1,
-        "started_at_ms": 1_000, "ended_at_ms": 3_500, "status": "success", "summary": "Completed look.",
+        "started_at_ms": 1_000, "ended_at_ms": 3_500, "status": "completed", "summary": "Completed look.",
     });
     let event = json!({
         "sequence": 1, "event_type": "ToolStarted", "kind": "ToolInvocation", "timestamp": "1970-01-01T00:00:01.250Z",

@@ -15,6 +15,7 @@ mod completions;
 mod config;
 mod demo;
 mod doctor;
+mod explain;
 mod failure;
 mod flush;
 mod gateways;
@@ -27,6 +28,8 @@ mod own;
 mod peer;
 mod plain_tools;
 mod reach;
+mod recorded;
+mod rehearse;
 mod reset;
 mod resolve;
 mod seen;
@@ -61,7 +64,7 @@ struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 good, 1 it failed, 2 the command line or the configuration is not right; status and \
-                          doctor: 3 somebody should look, 4 something is wrong.";
+                          doctor: 3 somebody should look, 4 something is wrong; rehearse: 3 answers would change.";
 
 /// What time it is.
 fn now() -> Timestamp {
@@ -107,6 +110,10 @@ enum Command {
     Tail(tail::Options),
     /// Shows what happened in a turn: which call ran when, what it waited for, what went wrong, and how it ended.
     Trace(trace::Options),
+    /// Tells the story of a call or a turn: what happened, which rule decided, and where that rule comes from.
+    Explain(explain::Options),
+    /// Replays recorded calls under another configuration, and shows which answers would be others.
+    Rehearse(rehearse::Options),
     /// Looks at everything that one trips over: configuration, state, servers, clients.
     Doctor(doctor::Options),
     /// Measures your own server, alone and behind us.
@@ -151,6 +158,8 @@ pub fn main() -> ExitCode {
         Command::Flush(options) => flush::run(&options),
         Command::Tail(options) => tail::run(&options),
         Command::Trace(options) => trace::run(&options),
+        Command::Explain(options) => explain::run(&options),
+        Command::Rehearse(options) => rehearse::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Completions(options) => completions::run(&options),

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::Value;
 use steadfast::redact::Redacted;
-use steadfast::{Config, Logging, Plan, Steadfast, StoreKind};
+use steadfast::{CallFacts, Config, Logging, Plan, Recording, Steadfast, StoreKind, Timestamp, TurnStory};
 use steadfast_api::{Access, AdminToken, Api};
 use steadfast_mcp::http::back::{Asked, EventFlow, Origin, Settings, UnderWay};
 
@@ -300,6 +300,46 @@ impl Reach {
         match &self.way {
             Way::Gateway(gateway) => gateway.ask(ask).await,
             Way::Store(held) => output::during("reading the store", held.ask(ask)).await,
+        }
+    }
+
+    /// The calls that ended and came since then, in the order in which they came.
+    pub(crate) async fn recording(&self, since: Timestamp) -> Result<Recording, Failure> {
+        match &self.way {
+            Way::Store(held) => {
+                let reading = Recording::read(&**held.steadfast.store(), since, usize::MAX);
+                let read = output::during("reading the history", reading).await;
+                read.map_err(|error| Failure::World(format!("the history cannot be read: {error}")))
+            }
+            Way::Gateway(_) => {
+                let since = since.as_millis().to_string();
+                let ask = Ask::get("/v1/history").with("since", Some(&since));
+                let mut answer = self.ask_all(ask).await?;
+                let calls = answer.get_mut("calls").map(Value::take).unwrap_or_default();
+                let facts: Vec<CallFacts> = serde_json::from_value(calls).map_err(|error| {
+                    Failure::World(format!("the history of the gateway cannot be read: {error}"))
+                })?;
+                Ok(Recording::of(facts))
+            }
+        }
+    }
+
+    /// What is kept of a turn, by its name or its trace; nothing if there is none.
+    pub(crate) async fn turn(&self, name: &str) -> Result<Option<TurnStory>, Failure> {
+        match &self.way {
+            Way::Store(held) => {
+                let story = held.steadfast.engine().story(name).await;
+                story.map_err(|error| Failure::World(format!("the trace cannot be read: {error}")))
+            }
+            Way::Gateway(gateway) => {
+                match gateway.ask(Ask::get(&format!("/v1/traces/{}", encoded(name)))).await {
+                    Ok(story) => serde_json::from_value(story).map(Some).map_err(|error| {
+                        Failure::World(format!("the trace of the gateway cannot be read: {error}"))
+                    }),
+                    Err(refused) if refused.is(StatusCode::NOT_FOUND) => Ok(None),
+                    Err(refused) => Err(refused.into()),
+                }
+            }
         }
     }
 

@@ -31,6 +31,11 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
+    /// These files, instead of those that are read without being named.
+    pub(crate) fn of(files: Vec<PathBuf>) -> Self {
+        Self { files }
+    }
+
     /// All places, from weakest to strongest.
     pub(crate) fn sources(&self) -> Sources {
         let mut sources = usual_sources(Start::Gateway);

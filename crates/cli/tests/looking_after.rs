@@ -941,3 +941,38 @@ async fn tr_15_no_command_says_a_secret_of_a_call_and_everything_else_is_said() 
         assert!(all.contains(said), "{said} is hidden too: {all}");
     }
 }
+
+#[test]
+fn explain_asks_the_gateway_for_a_turn() {
+    let home = Home::new("turn");
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let head = json!({
+        "trace_id": trace, "turn_id": "trip/1", "session": "s", "actor": "ann", "calls": 1,
+        "started_at_ms": 1_000, "ended_at_ms": 3_500, "status": "completed", "summary": "Completed look.",
+    });
+    let event = json!({
+        "sequence": 1, "event_type": "ToolStarted", "kind": "ToolInvocation", "timestamp": "1970-01-01T00:00:01.250Z",
+        "trace_id": trace, "sentence": "Started look",
+    });
+    let gateway = Stranger::answering(move |_, path| match path {
+        "/v1/traces/trip%2f1" => (200, json!({ "turn": head, "spans": [], "events": [event] })),
+        "/v1/traces/broken" => (200, json!({ "turn": "what" })),
+        "/v1/history?since=0&limit=1000" => (200, json!({ "calls": [], "next": null })),
+        _ => (404, json!({ "error": { "message": "not here" } })),
+    });
+    let address = gateway.address.to_string();
+    let explain = |id: &str| home.run(&["explain", id, "--gateway", &address]);
+    let (out, err, code) = explain("trip/1");
+    assert_eq!(code, 0, "{out}{err}");
+    for part in [
+        "turn trip/1  1 call, session s, trace 0af7",
+        "+250 ms  Started look",
+        "2.500 s  ended: Completed look.",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let (out, err, code) = explain("nobody");
+    assert!(code == 1 && err.contains("no call and no turn `nobody` is kept"), "{code} {out}{err}");
+    let (out, err, code) = explain("broken");
+    assert!(code == 1 && err.contains("the trace of the gateway cannot be read"), "{code} {out}{err}");
+}

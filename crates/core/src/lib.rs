@@ -25,6 +25,7 @@ pub mod output;
 pub mod patterns;
 pub mod policy;
 pub mod redact;
+pub mod rehearse;
 pub mod report;
 pub mod restart;
 pub mod retry;

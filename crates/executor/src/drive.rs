@@ -22,6 +22,7 @@ use steadfast_core::dedupe::{Owner, RenewVerdict};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::key::Key;
 use steadfast_core::policy::Mode;
+use steadfast_core::rehearse::{Moment, Trail, What};
 use steadfast_store::{Store, StoreError};
 use tokio::sync::watch;
 
@@ -30,7 +31,7 @@ use crate::cells::Cells;
 use crate::control::Signal;
 use crate::engine::{Desk, Inner, coarser};
 use crate::followers::{self, Entered};
-use crate::history::Finished;
+use crate::history::{Finished, OfSurface};
 use crate::keep::Keeping;
 use crate::persist::Marked;
 use crate::telling::Listener;
@@ -52,6 +53,9 @@ pub(crate) struct Drive {
     /// Who hears of this call alone.
     pub(crate) listener: Option<Arc<dyn Listener>>,
     pub(crate) notices: Vec<Notice>,
+    /// Everything that the machine was told, for whoever replays it one day.
+    pub(crate) trail: Trail,
+    pub(crate) surface: OfSurface,
     going: Going,
     entered: Option<(Key, Entered)>,
     renewal: Renewal,
@@ -108,6 +112,8 @@ impl Drive {
             asker,
             listener: None,
             notices,
+            trail: Trail::default(),
+            surface: OfSurface::default(),
             going,
             entered: None,
             renewal,
@@ -225,7 +231,12 @@ impl Drive {
     /// Tells the machine what happened; what it says is what to do next.
     fn feed(&mut self, event: Event) -> Step {
         let now = self.inner.clock.now();
-        let step = self.cells.with(|shared| self.call.on(shared, now, event, &mut self.notices));
+        let what = What::of(&event);
+        let after_ms = steadfast_core::millis(now.since(self.call.arrived()));
+        let step = self.cells.with(|shared| {
+            self.trail.add(Moment { order: self.inner.next_told(), after_ms, what });
+            self.call.on(shared, now, event, &mut self.notices)
+        });
         self.see_claim(now);
         step.unwrap_or_else(|misuse| {
             // A mistake of this file: the call goes on waiting, and somebody has to hear of it.
@@ -525,7 +536,8 @@ impl Drive {
         self.inner.note_trip(&self.envelope, &self.call, result);
         self.inner.note_end(&self.cells, &self.call, result);
         self.inner.telling.finished(|| self.inner.about(&self.envelope, &self.call), result);
-        let finished = Finished::new(self.call, result);
+        let hint = self.envelope.transport.circuit_breaker_hint;
+        let finished = Finished::new(self.call, self.trail, self.surface, hint, result);
         self.desk.answer(result, finished.request(), &self.store);
         self.inner.history.remember(finished);
     }

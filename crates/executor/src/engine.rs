@@ -24,6 +24,7 @@ use steadfast_core::envelope::{
 use steadfast_core::id::{ActorId, Digest, Domain, TurnId};
 use steadfast_core::json::Document;
 use steadfast_core::policy::{Annotations, ArgumentCheck, Policy, Profile, ToolClass};
+use steadfast_core::rehearse::{Moment, Trail, What};
 use steadfast_core::trust::Bounds;
 use steadfast_store::{
     Clock, Keep, MemoryOptions, MemoryStore, Neighbours, Store, StoreError, SystemClock, this_process,
@@ -40,7 +41,7 @@ use crate::deliveries::{Arrival, Deliveries};
 use crate::drive::Drive;
 use crate::followers::Runs;
 use crate::guards::Trips;
-use crate::history::{self, History};
+use crate::history::{self, History, OfSurface};
 use crate::hooks::{Hooked, Hooks};
 use crate::host::HostCalls;
 use crate::info::{Assistance, ToolInfo};
@@ -90,8 +91,10 @@ pub(crate) struct Inner {
     pub(crate) trust_bounds: Bounds,
     gate: Gate,
     pub(crate) process: Process,
-    /// Names this process in the ids of runs.
-    tag: String,
+    /// Names this engine, in the ids of its runs and in its history.
+    pub(crate) tag: Arc<str>,
+    /// Numbers everything that the machines of calls are told, in the order in which they are.
+    pub(crate) told: AtomicU64,
     seed: u64,
 }
 
@@ -302,6 +305,8 @@ async fn drive(
     request.limits.start_by = options.start_by;
     desk.left_alone.store(policy.modes.leave_alone(), Ordering::Release);
     let (asker, listener) = (options.asker, options.listener);
+    let annotations = options.tool.as_ref().map(|tool| tool.annotations).unwrap_or_default();
+    let surface = OfSurface { annotations, in_turn: options.in_turn };
     if let (ArgumentCheck::Assist, false, Some(tool)) =
         (policy.arguments, policy.modes.leave_alone(), options.tool)
     {
@@ -319,9 +324,15 @@ async fn drive(
     let now = inner.clock.now();
     // They are told after each step, and hardly any step has more.
     let mut notices = Vec::with_capacity(4);
-    let (call, step) = cells.with(|shared| Call::begin(shared, request, policy, seed, now, &mut notices));
+    let mut trail = Trail::new();
+    let (call, step) = cells.with(|shared| {
+        trail.add(Moment { order: inner.next_told(), after_ms: 0, what: What::Came });
+        Call::begin(shared, request, policy, seed, now, &mut notices)
+    });
     let mut drive = Drive::new(inner, envelope, call, cells, store, tool, desk, asker, notices);
     drive.listener = listener;
+    drive.trail = trail;
+    drive.surface = surface;
     let result = drive.run(step).await;
     drive.finish(&result);
     drop(place);
@@ -555,6 +566,12 @@ impl Inner {
         About { envelope, request: call.request(), policy: call.policy(), at: self.clock.now() }
     }
 
+    /// The place of something that a machine is told now. Asked for while the machine is lent, so that it is the order in
+    /// which they were.
+    pub(crate) fn next_told(&self) -> u64 {
+        self.told.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// A number that no other engine has for this one of ours.
     pub(crate) fn seed_of(&self, number: u64) -> u64 {
         spread(self.seed ^ number)
@@ -769,7 +786,8 @@ impl EngineBuilder {
             trust_kept: self.trust_kept,
             trust_bounds,
             gate: Gate::of_at_most(self.most_calls.unwrap_or(MOST_CALLS)),
-            tag: me.fingerprint(),
+            tag: me.fingerprint().into(),
+            told: AtomicU64::new(1),
             seed,
             process,
             clock,

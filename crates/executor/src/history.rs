@@ -10,20 +10,25 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use steadfast_core::Timestamp;
-use steadfast_core::call::{Call, CallResult, Duplicates, Provenance, Recorded, Stage};
+use steadfast_core::approval::Channel;
+use steadfast_core::call::{
+    Call, CallResult, Duplicates, Provenance, Recorded, RunBy, SentKey, Stage, Waits,
+};
 use steadfast_core::code::{Code, Status};
 use steadfast_core::dedupe::AttemptFact;
+use steadfast_core::envelope::BreakerHint;
 use steadfast_core::id::{
     ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
 };
-use steadfast_core::policy::ToolClass;
+use steadfast_core::policy::{Annotations, ToolClass};
 use steadfast_core::redact;
+use steadfast_core::rehearse::{Asked, AttemptOutcome, Moment, Trail};
 use steadfast_core::stats::Outcome;
+use steadfast_core::{Timestamp, millis};
 use steadfast_store::{Entry, Journal, Keep};
 use tokio::sync::Notify;
 
-use crate::engine::Inner;
+use crate::engine::{InTurn, Inner};
 
 /// One call, as it is remembered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -86,6 +91,25 @@ pub struct CallFacts {
     /// How it counts for the score of its tool; nothing if it says nothing about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scored: Option<Outcome>,
+    /// The engine that made the call; the order of moments is within one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Arc<str>>,
+    /// What else it asked for. Calls that an older version recorded do not say, and cannot be replayed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Asked>,
+    /// Everything that happened to it: `[order, milliseconds after the arrival, what]`. Nothing where it was too much.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trail: Vec<Moment>,
+    /// How its attempts ended, as far as anything was decided by it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outcomes: Vec<AttemptOutcome>,
+}
+
+/// What the surface said of a call beside its envelope, as far as it is remembered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OfSurface {
+    pub(crate) annotations: Annotations,
+    pub(crate) in_turn: InTurn,
 }
 
 /// Where finished calls go.
@@ -113,6 +137,9 @@ pub(crate) struct Finished {
     replayed: bool,
     stage: Stage,
     recorded: Recorded,
+    trail: Trail,
+    surface: OfSurface,
+    hint: Option<BreakerHint>,
 }
 
 /// How much is kept, unless it is set.
@@ -142,7 +169,13 @@ impl History {
 }
 
 impl Finished {
-    pub(crate) fn new(call: Call, result: &CallResult) -> Self {
+    pub(crate) fn new(
+        call: Call,
+        trail: Trail,
+        surface: OfSurface,
+        hint: Option<BreakerHint>,
+        result: &CallResult,
+    ) -> Self {
         let failure = result.ended.as_ref().err();
         Self {
             status: result.status(),
@@ -152,6 +185,9 @@ impl Finished {
             replayed: matches!(result.provenance, Provenance::Replayed { .. }),
             stage: result.stage,
             recorded: result.recorded,
+            trail,
+            surface,
+            hint,
             call,
         }
     }
@@ -182,7 +218,7 @@ impl Finished {
             invalid_arguments: request.invalid_arguments.as_ref().map(|why| redact::text(why).into_owned()),
             seed: self.call.seed(),
             arrived: self.call.arrived(),
-            took_ms: steadfast_core::millis(self.took),
+            took_ms: millis(self.took),
             attempts: self.call.attempts().to_vec(),
             status: self.status,
             code: self.code,
@@ -195,6 +231,37 @@ impl Finished {
                 Recorded::No => Some(false),
             },
             scored: self.call.scored(),
+            engine: Some(writing.engine.clone()),
+            asked: Some(self.asked()),
+            trail: self.trail.moments().to_vec(),
+            outcomes: self.call.outcomes().to_vec(),
+        }
+    }
+
+    fn asked(&self) -> Asked {
+        let request = self.call.request();
+        let Annotations { read_only, destructive, idempotent } = self.surface.annotations;
+        let address = request.address();
+        Asked {
+            most_attempts: request.limits.attempts,
+            most_elapsed_ms: request.limits.elapsed.map(millis),
+            timeout_ms: request.limits.attempt.map(millis),
+            deadline_at_ms: request.limits.deadline,
+            start_by_ms: request.limits.start_by,
+            waits_long: request.waits == Waits::AsLongAsItTakes,
+            run_by_host: request.run_by == RunBy::Host,
+            expected_retry_safe: request.hints.expected_retry_safe,
+            safety_critical: request.hints.safety_critical,
+            interactive: request.channel == Channel::Interactive,
+            breaker_hint: self.hint,
+            found_by: address.map(|address| address.origin()),
+            index: address.and_then(|address| address.index()).map(|index| index.fingerprint()),
+            key_given: request.sent_key == SentKey::Given,
+            computed_since: request.computed_since,
+            read_only_hint: read_only,
+            destructive_hint: destructive,
+            idempotent_hint: idempotent,
+            in_turn: self.surface.in_turn == InTurn::ThatMayComeAgain,
         }
     }
 
@@ -208,8 +275,9 @@ impl Finished {
 }
 
 /// What the writer keeps from entry to entry.
-#[derive(Default)]
 struct Writing {
+    /// Whose history it is.
+    engine: Arc<str>,
     /// Changes places with what waits, so that neither grows anew each time.
     calls: Vec<Finished>,
     text: Vec<u8>,
@@ -222,6 +290,10 @@ struct Writing {
 const SIGNATURES: usize = 1024;
 
 impl Writing {
+    fn of(engine: Arc<str>) -> Self {
+        Self { engine, calls: Vec::new(), text: Vec::new(), signatures: HashMap::new() }
+    }
+
     fn signature(&mut self, signature: &Arc<str>) -> String {
         if let Some(shown) = self.signatures.get(signature) {
             return shown.clone();
@@ -238,7 +310,7 @@ impl Writing {
 impl Inner {
     /// Writes the history, for as long as the engine lives.
     pub(crate) async fn write_history(&self) {
-        let mut writing = Writing::default();
+        let mut writing = Writing::of(self.tag.clone());
         loop {
             self.history.added.notified().await;
             tokio::time::sleep(GATHER).await;
@@ -248,7 +320,7 @@ impl Inner {
 
     /// Writes what waits; for the end of the engine.
     pub(crate) async fn write_history_now(&self) {
-        self.write_gathered(&mut Writing::default()).await;
+        self.write_gathered(&mut Writing::of(self.tag.clone())).await;
     }
 
     async fn write_gathered(&self, writing: &mut Writing) {

@@ -30,7 +30,7 @@
 //! | `pauses` | when duplicates were last not recognised |
 //! | `approvals` | people's answers |
 //! | `persist`, `trust_file` | what the machines know, kept |
-//! | `history` | what became of calls |
+//! | `history`, `recording` | what became of calls, and the same for whoever replays them |
 //! | `turns` | several calls that depend on each other |
 //! | `shelf` | where tools are found by name |
 //! | `telling` | facts for whoever listens |
@@ -60,6 +60,7 @@ mod pauses;
 mod persist;
 mod policies;
 mod recent;
+mod recording;
 mod records;
 mod reports;
 mod seen;
@@ -86,6 +87,7 @@ pub use host::{Begun, HostError, Order, Pulse, Ticket};
 pub use info::ToolInfo;
 pub use policies::Policies;
 pub use recent::{CallEnd, CallStep, CallTrace, Minute, Recent, Series, Tally, Tone};
+pub use recording::Recording;
 pub use seen::{Counted, Offered, ToolScore, ToolView};
 pub use shelf::{Found, Run, Shelf, Shelves};
 pub use standing::is_named;

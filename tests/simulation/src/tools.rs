@@ -197,7 +197,7 @@ impl World {
                     Outcome::Success { .. } | Outcome::InputRequired { .. } => {
                         breaker::Verdict::Success { took: now.since(current.started) }
                     }
-                    Outcome::Failure { .. } | Outcome::NotRun { .. } => {
+                    Outcome::Failure { .. } | Outcome::NotRun { .. } | Outcome::Remembered(_) => {
                         breaker::Verdict::Failure { took: now.since(current.started) }
                     }
                 };

@@ -11,11 +11,12 @@ use super::{
 };
 use crate::Timestamp;
 use crate::breaker::{Breaker, Held, Ticket, Transition, Verdict};
-use crate::classify::{Classified, Fault, Nature, Reach, Severity, Source, classify, is_session_lost};
+use crate::classify::{Classified, Fault, Nature, Reach, Severity, classify};
 use crate::code::Code;
 use crate::dedupe::{AttemptFact, Ending, Failure};
 use crate::output::Output;
 use crate::policy::{BreakerPolicy, CacheFailures, Mode, Silence};
+use crate::rehearse::{AttemptOutcome, Manner};
 use crate::retry::{Schedule, Stop};
 use crate::watchdog::{self, Watchdog};
 
@@ -409,14 +410,15 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        let took = now.since(attempt.started);
         if attempt.tickets.places == Places::Taken {
             shared.limiter.leave();
             shared.dependency_limiter.leave();
         }
         match outcome {
             Outcome::Success { output, concern } => {
-                self.went_well(shared, &mut attempt, now, notices);
+                let result = self.result_digest(&output);
+                let outcome = AttemptOutcome::of_success(&output, concern, result);
+                self.went_well(shared, &mut attempt, outcome, now, notices);
                 let ending = Ending::Done(
                     Some(output.clone()).filter(|output| output.len() <= self.policy.dedupe.largest_output),
                 );
@@ -428,41 +430,81 @@ impl Call {
             // nothing to trust it for, and nothing unknown. Those who follow this run claim for themselves: a question
             // does no harm twice, and the state that comes with it may be good for one caller only.
             Outcome::InputRequired { output } => {
-                self.went_well(shared, &mut attempt, now, notices);
+                self.went_well(shared, &mut attempt, AttemptOutcome::InputRequired, now, notices);
                 self.ask_caller(shared, output, now, notices)
             }
             Outcome::NotRun { fault } => {
                 let classified = classify(&fault, &self.policy.classify, now);
-                attempt.tickets.release(shared, notices);
-                self.attempt_ended(&attempt, Some(&classified), now, notices);
-                self.put_off(shared, now);
-                let result = self.failed(say::cancelled(), now);
-                self.release(result, Vec::new(), now, notices)
+                let said = Said { message: fault.message, output: None, manner: Manner::NotRun };
+                self.never_began(shared, attempt, &said, &classified, now, notices)
             }
             Outcome::Failure { fault, output } => {
                 let classified = classify(&fault, &self.policy.classify, now);
-                let verdict = match (attempt.cut, classified.nature) {
-                    (Some(Cut::Cancelled), _) => None,
-                    (Some(_), _) if self.is_lost_with_host(&attempt, &fault, now) => None,
-                    // A server that has forgotten our session lives, and is asked for another one with the next try. If
-                    // it gives none, that is what counts.
-                    (Some(_) | None, Nature::Transient) if is_session_lost(&fault) => Some(Verdict::Neutral),
-                    (Some(_) | None, Nature::Transient) => Some(Verdict::Failure { took }),
-                    (Some(_) | None, Nature::Permanent) => Some(Verdict::Neutral),
-                };
-                self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
-                self.attempt_ended(&attempt, Some(&classified), now, notices);
-                self.failed_attempt(shared, &attempt, fault, classified, output, now, notices)
+                self.went_wrong(shared, attempt, Said::of(fault, output), classified, now, notices)
+            }
+            Outcome::Remembered(failed) => {
+                let classified = failed.classified();
+                let said = Said { message: failed.error, output: None, manner: failed.manner };
+                match said.manner {
+                    Manner::NotRun => self.never_began(shared, attempt, &said, &classified, now, notices),
+                    Manner::Plain | Manner::TimedOut | Manner::SessionLost => {
+                        self.went_wrong(shared, attempt, said, classified, now, notices)
+                    }
+                }
             }
         }
     }
 
+    /// Whoever was to run the tool is gone.
+    fn never_began(
+        &mut self,
+        shared: &mut Shared<'_>,
+        mut attempt: Attempt,
+        said: &Said,
+        classified: &Classified,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        attempt.tickets.release(shared, notices);
+        let outcome = AttemptOutcome::of_failure(classified, said.manner, &said.message);
+        self.attempt_ended(&attempt, Some(classified), outcome, now, notices);
+        self.put_off(shared, now);
+        let result = self.failed(say::cancelled(), now);
+        self.release(result, Vec::new(), now, notices)
+    }
+
+    /// The tool did not do what it was asked to.
+    fn went_wrong(
+        &mut self,
+        shared: &mut Shared<'_>,
+        mut attempt: Attempt,
+        said: Said,
+        classified: Classified,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let took = now.since(attempt.started);
+        let verdict = match (attempt.cut, classified.nature) {
+            (Some(Cut::Cancelled), _) => None,
+            (Some(_), _) if self.is_lost_with_host(&attempt, &said, now) => None,
+            // A server that has forgotten our session lives, and is asked for another one with the next try. If it gives
+            // none, that is what counts.
+            (Some(_) | None, Nature::Transient) if said.manner == Manner::SessionLost => {
+                Some(Verdict::Neutral)
+            }
+            (Some(_) | None, Nature::Transient) => Some(Verdict::Failure { took }),
+            (Some(_) | None, Nature::Permanent) => Some(Verdict::Neutral),
+        };
+        self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
+        let outcome = AttemptOutcome::of_failure(&classified, said.manner, &said.message);
+        self.attempt_ended(&attempt, Some(&classified), outcome, now, notices);
+        self.failed_attempt(shared, &attempt, said, classified, now, notices)
+    }
+
     /// Whether an attempt was cut of which its host said nothing: see [`Self::host_is_silent`].
-    fn is_lost_with_host(&self, attempt: &Attempt, fault: &Fault, now: Timestamp) -> bool {
+    fn is_lost_with_host(&self, attempt: &Attempt, said: &Said, now: Timestamp) -> bool {
         // What a host still says when it is told to stop is a report like any other.
-        matches!(fault.source, Source::Timeout { .. })
-            && attempt.cut.is_some()
-            && self.host_is_silent(attempt, now)
+        said.manner == Manner::TimedOut && attempt.cut.is_some() && self.host_is_silent(attempt, now)
     }
 
     /// Whether the host that runs this attempt may be gone. One that is there reports, its own time-outs too, or shows signs
@@ -482,22 +524,25 @@ impl Call {
         &mut self,
         shared: &mut Shared<'_>,
         attempt: &mut Attempt,
+        outcome: AttemptOutcome,
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) {
         let verdict = Verdict::Success { took: now.since(attempt.started) };
         self.record_breakers(shared, &mut attempt.tickets, Some(verdict), now, notices);
-        self.attempt_ended(attempt, None, now, notices);
+        self.attempt_ended(attempt, None, outcome, now, notices);
     }
 
     fn attempt_ended(
         &mut self,
         attempt: &Attempt,
         failure: Option<&Classified>,
+        outcome: AttemptOutcome,
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) {
         if self.facts.len() < crate::dedupe::Record::MOST_ATTEMPTS {
+            self.outcomes.push(outcome);
             self.facts.push(AttemptFact {
                 started: attempt.started,
                 finished: now,
@@ -549,17 +594,12 @@ impl Call {
 
     // ---- 7. retry or stop ----
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one failed attempt with all its facts, from the one place that has them"
-    )]
     fn failed_attempt(
         &mut self,
         shared: &mut Shared<'_>,
         attempt: &Attempt,
-        fault: Fault,
+        said: Said,
         classified: Classified,
-        output: Option<Output>,
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
@@ -572,7 +612,7 @@ impl Call {
         if self.may_have_run(&classified) && self.policy.modes.furthest() == Mode::Shadow {
             self.shadow(Shadowed::Told(Code::OutcomeUnknown), notices);
         }
-        let lost = self.is_lost_with_host(attempt, &fault, now);
+        let lost = self.is_lost_with_host(attempt, &said, now);
         if lost {
             self.abandon(shared, now, notices);
         }
@@ -583,7 +623,7 @@ impl Call {
             && attempt.cut != Some(Cut::TooLong)
         {
             // Should nothing more be allowed to start after the wait, this failure is the answer.
-            let failure = self.last_word(fault.clone(), &classified, output.clone(), None, attempt.cut, now);
+            let failure = self.last_word(said.clone(), &classified, None, attempt.cut, now);
             self.last = Some((classified.clone(), failure));
             match self.retry(shared, attempt, &classified, now, notices) {
                 Ok(step) => return step,
@@ -595,7 +635,7 @@ impl Call {
         if let Some(StopReason::Schedule(stop)) = stop {
             notices.push(Notice::RetryStopped { stop });
         }
-        let failure = self.last_word(fault, &classified, output, stop, attempt.cut, now);
+        let failure = self.last_word(said, &classified, stop, attempt.cut, now);
         let breaker = matches!(stop, Some(StopReason::Breaker(_)))
             .then(|| shared.breaker.state(&self.policy.breaker, now));
         let result = CallResult { breaker, ..self.failed(failure, now) };
@@ -656,14 +696,14 @@ impl Call {
     /// The failure that the caller gets.
     fn last_word(
         &self,
-        fault: Fault,
+        said: Said,
         classified: &Classified,
-        output: Option<Output>,
         stop: Option<StopReason>,
         cut: Option<Cut>,
         now: Timestamp,
     ) -> Failure {
         let transient = classified.nature == Nature::Transient;
+        let Said { message, output, .. } = said;
         // Where nothing acts, the tool's own words are passed on as they are.
         if self.may_have_run(classified) && !self.policy.modes.leave_alone() {
             return Failure {
@@ -692,7 +732,7 @@ impl Call {
         };
         Failure {
             code,
-            message: say::failed(code, self.attempts, fault.message),
+            message: say::failed(code, self.attempts, message),
             retriable: transient,
             terminal: !transient,
             rule: Some(rule),
@@ -836,6 +876,20 @@ fn as_kept(failure: Failure, classified: Option<&Classified>) -> Failure {
             Failure { code: classified.code, rule: Some(classified.rule.clone()), ..failure }
         }
         (_, Some(_) | None) => failure,
+    }
+}
+
+/// What a tool said that failed.
+#[derive(Clone)]
+struct Said {
+    message: String,
+    output: Option<Output>,
+    manner: Manner,
+}
+
+impl Said {
+    fn of(fault: Fault, output: Option<Output>) -> Self {
+        Self { manner: Manner::of(&fault), message: fault.message, output }
     }
 }
 

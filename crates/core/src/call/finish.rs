@@ -13,8 +13,10 @@ use crate::dedupe::{
     ClaimVerdict, Ending, Failure, Owner, Receipt, Release, Replay, ReplayReason, Save, SaveVerdict,
 };
 use crate::guard;
+use crate::id::Digest;
 use crate::output::Output;
 use crate::policy::{AfterUnknown, Dangerous, Mode, Policy};
+use crate::rehearse::AttemptOutcome;
 use crate::stats::Outcome;
 use crate::trust::Finished;
 
@@ -194,6 +196,18 @@ impl Call {
         }
     }
 
+    /// The digest of an answer, where the guard asks for it. That of a run is made when it ends.
+    pub(super) fn result_digest(&self, output: &Output) -> Option<Digest> {
+        match self.outcomes.last() {
+            Some(AttemptOutcome::Answered { result, .. }) => *result,
+            Some(AttemptOutcome::InputRequired | AttemptOutcome::Failed(_)) | None => {
+                (self.policy.modes.guard != Mode::Off)
+                    .then(|| guard::result_digest(&self.policy.guard, output))
+                    .flatten()
+            }
+        }
+    }
+
     fn judge_guard(
         &mut self,
         shared: &mut Shared<'_>,
@@ -212,7 +226,7 @@ impl Call {
             return result;
         }
         let ending = match &result.ended {
-            Ok(output) => guard::Ending::Success { result: guard::result_digest(&self.policy.guard, output) },
+            Ok(output) => guard::Ending::Success { result: self.result_digest(output) },
             // Neither says anything about the tool or the model. Nor does the news that an earlier run is unknown: who
             // has found out what became of it may call again.
             Err(failure)

@@ -68,6 +68,7 @@ use crate::key::Key;
 use crate::limit::Limiter;
 use crate::output::Output;
 use crate::policy::{AfterUnknown, ArgumentCheck, AskWhen, Mode, OnStoreFailure, Policy, ToolClass};
+use crate::rehearse::AttemptOutcome;
 use crate::retry::{RetryBudget, Schedule};
 use crate::stats;
 use crate::trust::{Escalation, Rules, Standing, Subject, TrustLedger};
@@ -139,6 +140,8 @@ pub struct Call {
     first_attempt: Option<Timestamp>,
     attempts: u32,
     facts: Vec<AttemptFact>,
+    /// How they ended, for whoever replays the call one day.
+    outcomes: Vec<AttemptOutcome>,
     retries: Vec<Retried>,
     /// Why the last attempt failed.
     last: Option<(Classified, Failure)>,
@@ -294,6 +297,7 @@ impl Call {
             first_attempt: None,
             attempts: 0,
             facts: Vec::new(),
+            outcomes: Vec::new(),
             retries: Vec::new(),
             last: None,
             caller: Caller::Waiting,
@@ -535,6 +539,11 @@ impl Call {
     /// The attempts that were made, as the record remembers them.
     pub fn attempts(&self) -> &[AttemptFact] {
         &self.facts
+    }
+
+    /// How they ended, in the same order: as far as anything was decided by it.
+    pub fn outcomes(&self) -> &[AttemptOutcome] {
+        &self.outcomes
     }
 
     /// What decided its jitter.

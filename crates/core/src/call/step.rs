@@ -14,6 +14,7 @@ use crate::dedupe::{
 use crate::guard::Remark;
 use crate::key::Key;
 use crate::output::Output;
+use crate::rehearse::FailedOutcome;
 use crate::trust::Escalation;
 
 /// Something that happened. Each one is answered by the machine with one [`Step`].
@@ -110,6 +111,8 @@ pub enum Outcome {
         /// What the tool itself said, word for word.
         output: Option<Output>,
     },
+    /// It did not, some other day, and only what was made of that is known still; see [`rehearse`](crate::rehearse).
+    Remembered(Box<FailedOutcome>),
 }
 
 /// How a store failed.

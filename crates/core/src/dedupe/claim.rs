@@ -82,7 +82,8 @@ impl Address {
         }
     }
 
-    fn origin(&self) -> Origin {
+    /// How the record of this call is found.
+    pub fn origin(&self) -> Origin {
         match self {
             Self::Explicit(_) => Origin::Explicit,
             Self::CallId { .. } => Origin::CallId,

@@ -163,7 +163,8 @@ impl Records {
         self.index.retain(|_, key| self.records.contains_key(key));
     }
 
-    fn indexed(&self, index: Option<Key>) -> Option<&Record> {
+    /// The record that this entry of the index points to.
+    pub fn indexed(&self, index: Option<Key>) -> Option<&Record> {
         self.get(self.index.get(&index?)?)
     }
 }

@@ -152,6 +152,15 @@ pub fn result_digest(policy: &GuardPolicy, output: &Output) -> Option<Digest> {
     }
 }
 
+/// A word that is the same for errors that are the same to the guard, and says nothing of what was in them. It stays as it
+/// is when it is [masked](mask).
+pub fn error_word(message: &str) -> String {
+    let ErrorMark(mark) = ErrorMark::of(message);
+    // From g to v: none of the letters is a hex digit, so that it is not taken for a hash.
+    let letters = mark.to_be_bytes().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    letters.map(|nibble| char::from(b'g' + nibble)).collect()
+}
+
 /// The guard of one session.
 ///
 /// For each call, in this order: [`would_refuse`](Self::would_refuse) looks ahead; a call that is then

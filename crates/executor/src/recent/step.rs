@@ -46,6 +46,13 @@ pub enum Tone {
     Bad,
 }
 
+impl CallStep {
+    /// The step that this fact is; nothing if people need not know.
+    pub fn of(at: Timestamp, notice: &Notice) -> Option<Self> {
+        of(at, notice)
+    }
+}
+
 /// The step that this fact is; nothing if people need not know.
 pub(super) fn of(at: Timestamp, notice: &Notice) -> Option<CallStep> {
     let (kind, tone, text, rule) = words(at, notice)?;

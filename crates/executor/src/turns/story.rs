@@ -77,7 +77,7 @@ pub struct TurnHead {
 }
 
 /// A turn as it happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TurnStory {
     /// In short.

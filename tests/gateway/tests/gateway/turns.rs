@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::Said;
-use crate::world::World;
+use crate::world::{World, wait};
 
 const OFFERED: &str = "gateway.run_turn = true\n";
 
@@ -93,5 +93,38 @@ fn a_plan_with_mistakes_runs_nothing_and_all_of_them_are_told_at_once() {
             assert!(said.text.contains(mistake), "{mistake}: {}", said.text);
         }
         assert_eq!(world.count("look a"), 0);
+    });
+}
+
+#[test]
+fn explain_tells_the_story_of_a_turn_and_which_calls_to_ask_about() {
+    World::each("turn_explained", OFFERED, |world| {
+        let mut client = world.client();
+        let said = client.call("run_turn", trip());
+        assert!(!said.is_error, "{said:?}");
+        // What is told is written a moment later.
+        let told = || world.steadfast(&["explain", "trip"]);
+        let is_over =
+            || [".1  bank/look", ".2  bank/pay", "ended: "].iter().all(|part| told().0.contains(part));
+        wait(is_over, || format!("the whole story, not {}", told().0));
+        let (told, went_well) = told();
+        assert!(went_well, "{told}");
+        assert!(told.starts_with("turn trip  2 calls, "), "{told}");
+        let order = [
+            "began at",
+            "Started look",
+            "Started pay",
+            "ended: Completed look and pay",
+            ".1  bank/look  success",
+            ".2  bank/pay  success",
+        ];
+        let places: Vec<_> =
+            order.iter().map(|part| told.find(part).unwrap_or_else(|| panic!("{part}: {told}"))).collect();
+        assert!(places.is_sorted(), "{told}");
+        // Each call has a story of its own, and the turn is found by its trace as well.
+        let trace = told.split("trace ").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
+        let (one, went_well) = world.steadfast(&["explain", &format!("{trace}.1")]);
+        assert!(went_well && one.contains("bank/look") && one.contains("ended: success"), "{one}");
+        assert_eq!(world.steadfast(&["explain", trace]), (told.clone(), true));
     });
 }

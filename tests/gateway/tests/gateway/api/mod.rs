@@ -5,6 +5,7 @@ mod access;
 mod around;
 mod breaker;
 mod duplicates;
+mod explain;
 mod hostile;
 mod line;
 mod retries;

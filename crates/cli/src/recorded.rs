@@ -1,0 +1,118 @@
+//! Recorded calls and the configurations that they are replayed under, for the commands that do.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use steadfast::id::{Domain, ToolRef};
+use steadfast::policy::{Annotations, Policy};
+use steadfast::rehearse::Recorded;
+use steadfast::{Config, Explained, Plan};
+
+use crate::failure::Failure;
+use crate::reach::{Need, Reach, Ways};
+use crate::sources::Chosen;
+
+/// Where the recording is, and what was in force.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Where {
+    /// The gateway whose recording it is, where it keeps it in its memory: ADDRESS:PORT or a URL.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) gateway: Option<String>,
+    /// Says it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Where {
+    /// Whoever has the recording. A store that is shared is read itself, whether or not a gateway runs on it: there may be
+    /// more in it than a gateway tells at once.
+    pub(crate) async fn find(&self, files: &[PathBuf], config: &Config) -> Result<Reach, Failure> {
+        let gateway = match &self.gateway {
+            None if Plan::of(config)?.is_shared() => Some("none".to_owned()),
+            named => named.clone(),
+        };
+        let ways = Ways { chosen: Chosen::of(files.to_vec()), gateway, json: self.json };
+        Reach::find(&ways, Need::WhatIsThere).await
+    }
+}
+
+/// The policy that a recorded call has under a configuration.
+pub(crate) fn policy(config: &Config, call: &Recorded) -> Arc<Policy> {
+    let Recorded { request, annotations, .. } = call;
+    config.resolve_at(&request.tool, *annotations, request.domain.as_ref()).policy
+}
+
+/// Why a recorded call has the settings that it has under a configuration.
+pub(crate) fn settings(config: &Config, call: &Recorded) -> Vec<Explained> {
+    config.explain(&call.request.tool, call.annotations, call.request.domain.as_ref()).settings
+}
+
+/// A setting that is another one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Changed {
+    pub(crate) setting: &'static str,
+    pub(crate) from: String,
+    pub(crate) to: String,
+    /// Who decided that it is now.
+    pub(crate) by: String,
+}
+
+impl Changed {
+    pub(crate) fn in_words(&self) -> String {
+        let Self { setting, from, to, by } = self;
+        format!("{setting} = {to} instead of {from} ({by})")
+    }
+
+    /// Whether it decides by what is not recorded.
+    pub(crate) fn needs_what_is_not_recorded(&self) -> bool {
+        NEEDS_PARAMETERS.iter().any(|known| self.setting.starts_with(known))
+    }
+}
+
+/// Settings that decide by parameters, answers or words of tools.
+const NEEDS_PARAMETERS: [&str; 9] = [
+    "classify.",
+    "danger.",
+    "validate_arguments",
+    "dedupe.computed_keys",
+    "dedupe.conflict",
+    "dedupe.scope",
+    "dedupe.strings",
+    "dedupe.volatile",
+    "guard.repeated_success",
+];
+
+/// All that the settings of a call depend on: its tool, where that is, and what its server says of it.
+type KindOfCall = (ToolRef, Option<Domain>, [Option<bool>; 3]);
+
+/// What differs between two configurations, for each kind of call.
+pub(crate) struct Changes<'c> {
+    from: &'c Config,
+    to: &'c Config,
+    known: BTreeMap<KindOfCall, Vec<Changed>>,
+}
+
+impl<'c> Changes<'c> {
+    pub(crate) fn between(from: &'c Config, to: &'c Config) -> Self {
+        Self { from, to, known: BTreeMap::new() }
+    }
+
+    pub(crate) fn of(&mut self, call: &Recorded) -> &[Changed] {
+        let Annotations { read_only, destructive, idempotent } = call.annotations;
+        let request = &call.request;
+        let name = (request.tool.clone(), request.domain.clone(), [read_only, destructive, idempotent]);
+        self.known.entry(name).or_insert_with(|| {
+            let before = settings(self.from, call);
+            let missing = || "nothing".to_owned();
+            let changed = settings(self.to, call).into_iter().filter_map(|now| {
+                let was = before.iter().find(|was| was.setting == now.setting);
+                let from = was.map_or_else(missing, |was| was.value.clone());
+                let by = now.origin.to_string();
+                (from != now.value).then_some(Changed { setting: now.setting, from, to: now.value, by })
+            });
+            changed.collect()
+        })
+    }
+}

@@ -1,0 +1,119 @@
+//! The small machines that the calls of a replay share, as the engine has them: one for each tool, dependency, conversation
+//! and tenant.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::facts::Recorded;
+use crate::Timestamp;
+use crate::approval::Approvals;
+use crate::breaker::Breaker;
+use crate::call::Shared;
+use crate::envelope::BreakerHint;
+use crate::guard::LoopGuard;
+use crate::id::{Domain, SessionKey, TenantId, ToolRef};
+use crate::limit::Limiter;
+use crate::retry::RetryBudget;
+use crate::trust::{Target, TrustLedger};
+
+type ToolKey = (Option<TenantId>, ToolRef);
+type DependencyKey = (Option<TenantId>, Arc<str>);
+type SessionId = (Option<TenantId>, Option<SessionKey>);
+
+/// Which machines a call uses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Uses {
+    pub(super) tool: ToolKey,
+    pub(super) dependency: DependencyKey,
+    pub(super) coarser: Option<DependencyKey>,
+    pub(super) session: SessionId,
+    domain: Option<Domain>,
+}
+
+impl Uses {
+    pub(super) fn of(call: &Recorded) -> Self {
+        let request = &call.request;
+        let tenant = &request.tenant;
+        let name =
+            request.domain.as_ref().map_or_else(|| request.tool.namespace.to_shared(), Domain::to_shared);
+        let dependency = (tenant.clone(), name);
+        Self {
+            tool: (tenant.clone(), request.tool.clone()),
+            coarser: match call.breaker {
+                None | Some(BreakerHint::Tool) => None,
+                Some(BreakerHint::Dependency) => Some(dependency.clone()),
+                Some(BreakerHint::Global) => Some((tenant.clone(), "*".into())),
+            },
+            dependency,
+            session: (tenant.clone(), request.session.clone()),
+            domain: request.domain.clone(),
+        }
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Machines {
+    tools: BTreeMap<ToolKey, (Breaker, Limiter)>,
+    coarser: BTreeMap<DependencyKey, Breaker>,
+    loads: BTreeMap<DependencyKey, (RetryBudget, Limiter)>,
+    guards: BTreeMap<SessionId, LoopGuard>,
+    trust: BTreeMap<Option<TenantId>, TrustLedger>,
+}
+
+impl Machines {
+    /// Lends those of one call for one step.
+    pub(super) fn lend<R>(
+        &mut self,
+        uses: &Uses,
+        approvals: &Approvals,
+        act: impl FnOnce(&mut Shared<'_>) -> R,
+    ) -> R {
+        let (breaker, limiter) = self.tools.entry(uses.tool.clone()).or_default();
+        let dependency = uses.coarser.as_ref().map(|name| self.coarser.entry(name.clone()).or_default());
+        let (budget, dependency_limiter) = self.loads.entry(uses.dependency.clone()).or_default();
+        act(&mut Shared {
+            breaker,
+            dependency,
+            budget,
+            limiter,
+            dependency_limiter,
+            guard: self.guards.entry(uses.session.clone()).or_default(),
+            trust: self.trust.entry(uses.tool.0.clone()).or_default(),
+            approvals,
+        })
+    }
+
+    /// Forgets what speaks against calls like this one: in reality nothing did.
+    pub(super) fn forget(&mut self, uses: &Uses, what: Believed, now: Timestamp) {
+        match what {
+            Believed::ToolIsDown => {
+                let coarser = uses.coarser.as_ref().and_then(|name| self.coarser.get_mut(name));
+                let own = self.tools.get_mut(&uses.tool).map(|(breaker, _)| breaker);
+                for breaker in own.into_iter().chain(coarser) {
+                    breaker.reset(now);
+                }
+            }
+            Believed::ModelLoops => {
+                if let Some(guard) = self.guards.get_mut(&uses.session) {
+                    guard.reset(now);
+                }
+            }
+            Believed::TrustIsLost => {
+                if let Some(trust) = self.trust.get_mut(&uses.tool.0) {
+                    trust.reset(Target::Tool(&uses.tool.1), now);
+                    let domain = uses.domain.as_ref().map(Target::Domain);
+                    domain.into_iter().for_each(|domain| drop(trust.reset(domain, now)));
+                }
+            }
+        }
+    }
+}
+
+/// What a replay held against a call, wrongly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Believed {
+    ToolIsDown,
+    ModelLoops,
+    TrustIsLost,
+}

@@ -1,0 +1,553 @@
+//! A history of ten thousand calls that the real engine made, replayed: unchanged it must not differ in anything, and
+//! changed it must differ in what was changed and in nothing else.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on says so by panicking"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::approval::{Channel, Decision, Grantor};
+use steadfast_core::call::EqualCalls;
+use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
+use steadfast_core::envelope::{CallEnvelope, UnknownFields};
+use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::{Ambiguous, AskWhen, LimitPolicy, Mode, Policy, Profile, ToolClass};
+use steadfast_core::rehearse::{Difference, End, Kind, Recorded, Rehearsal, WhyTaken};
+use steadfast_executor::{
+    Answer, Attempt, By, CallOptions, Engine, NotDone, Recording, RuntimeClock, Steer, Surface,
+};
+use steadfast_store::{Keep, MemoryOptions, MemoryStore, Store};
+
+const CALLS: u64 = 10_000;
+
+/// SplitMix64: one number decides everything.
+#[derive(Clone)]
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, most: u64) -> u64 {
+        self.roll() % most
+    }
+
+    fn percent(&mut self, share: u64) -> bool {
+        self.below(100) < share
+    }
+}
+
+const TOOLS: [(&str, &str); 6] = [
+    ("bank", "pay"),
+    ("bank", "balance"),
+    ("web", "get"),
+    ("web", "post"),
+    ("shop", "order"),
+    ("shop", "list"),
+];
+
+type Change = fn(&mut Policy);
+
+/// The policies of the tools, with a change to all of them.
+fn policies(change: Change) -> BTreeMap<String, Arc<Policy>> {
+    let of = |(namespace, tool): (&str, &str)| {
+        let class = match tool {
+            "pay" | "order" => ToolClass::Mutating,
+            "balance" | "list" => ToolClass::ReadOnly,
+            "get" => ToolClass::Idempotent,
+            _ => ToolClass::Unknown,
+        };
+        let mut policy = Profile::Standard.policy(class);
+        match tool {
+            "order" => policy.approval.when = AskWhen::Always,
+            "post" => policy.repeat.ambiguous = Ambiguous::Stop,
+            "list" => policy.limits = LimitPolicy { concurrency: NonZeroU32::new(3), rate: None },
+            _ => {}
+        }
+        // Where nobody has to be asked there is more to see of everything else.
+        if matches!(tool, "pay" | "balance" | "get" | "list") {
+            policy.modes.trust = Mode::Off;
+        }
+        change(&mut policy);
+        (format!("{namespace}/{tool}"), Arc::new(policy))
+    };
+    TOOLS.into_iter().map(of).collect()
+}
+
+fn unchanged(_: &mut Policy) {}
+
+/// A tool that does what it likes; each has times at which nothing works.
+async fn run(attempt: Attempt, mut dice: Dice, down: bool) -> Answer {
+    let fault = |source, words: &str| -> Answer { Err(Fault::new(source, words).into()) };
+    for _ in 0..attempt.number {
+        dice.roll();
+    }
+    let takes = match dice.below(40) {
+        0 => 45_000,
+        1..5 => dice.below(12_000),
+        _ => dice.below(400),
+    };
+    let pulse = dice.percent(10);
+    let mut left = takes;
+    while pulse && left > 10_000 {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        attempt.progress();
+        left -= 10_000;
+    }
+    tokio::time::sleep(Duration::from_millis(left)).await;
+    let closed = |written| Source::Transport { error: Transport::ConnectionClosed, written };
+    match dice.below(100) {
+        _ if down => match dice.below(3) {
+            0 => fault(Source::Http { status: 503 }, "unavailable"),
+            1 => fault(closed(true), "the connection was closed"),
+            _ => fault(Source::Transport { error: Transport::ConnectionRefused, written: false }, "refused"),
+        },
+        0..3 => fault(Source::Http { status: 500 }, &format!("internal error in request {}", dice.roll())),
+        3 => fault(closed(true), "the connection was closed"),
+        4 => fault(closed(false), "the connection was closed"),
+        5 => fault(Source::JsonRpc { code: -32602 }, "amount must be a number"),
+        6 => fault(Source::IsError, "there is not enough money"),
+        7..9 => {
+            let retry_after = Some(RetryAfter::Delay(Duration::from_millis(dice.below(3000))));
+            let fault = Fault { retry_after, ..Fault::new(Source::Http { status: 429 }, "slow down") };
+            Err(fault.into())
+        }
+        9 => Err(NotDone::InputRequired(Output { content: RawJson::string("which one?"), metadata: None })),
+        _ => Ok(Output { content: RawJson::from_trusted("{\"done\":true}"), metadata: None }),
+    }
+}
+
+fn envelope(number: u64, dice: &mut Dice, tool: (&str, &str), now: Timestamp) -> CallEnvelope {
+    let session = dice.below(40);
+    let mut text = format!(
+        r#"{{"contractVersion":"1.1","requestId":"r{number}","toolName":"{}","toolNamespace":"{}","#,
+        tool.1, tool.0
+    );
+    // Turns follow each other; some hosts do not tell them.
+    let turn =
+        if session.is_multiple_of(8) { String::new() } else { format!(r#","turnId":"t{}""#, number / 200) };
+    text.push_str(&format!(r#""target":{{"sessionKey":"s{session}","actorId":"ann"{turn}}},"#));
+    let hint = match dice.below(10) {
+        0 => r#""circuitBreakerHint":"dependency","#,
+        1 => r#""circuitBreakerHint":"global","#,
+        _ => "",
+    };
+    let mode = match dice.below(12) {
+        0 => r#""dedupeMode":"bestEffort","#,
+        1 => r#""dedupeMode":"enforced","#,
+        2 => r#""dedupeMode":"disabled","#,
+        _ => "",
+    };
+    let budget = if dice.percent(10) { r#""retryBudget":{"maxAttempts":2}"# } else { r#""retryBudget":{}"# };
+    text.push_str(&format!(r#""transport":{{{hint}{mode}{budget}}},"#));
+    if dice.percent(5) {
+        let deadline = now.as_millis() + dice.below(20_000);
+        text.push_str(&format!(r#""control":{{"deadlineAtMs":{deadline}}},"#));
+    }
+    let key = if dice.percent(30) {
+        format!(r#","idempotencyKey":"k{}""#, number / 40 * 40 + dice.below(15))
+    } else {
+        String::new()
+    };
+    let hints = if dice.percent(5) { r#","callHints":{"timeoutMs":5000}"# } else { "" };
+    let amount = number / 60 * 10 + dice.below(10);
+    text.push_str(&format!(r#""payload":{{"version":"1.0","params":{{"amount":{amount}}}{key}{hints}}}}}"#));
+    CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap()
+}
+
+/// Makes calls, some of them at once, and gives what is remembered of them.
+async fn record(calls: u64, seed: u64) -> Recording {
+    let clock = Arc::new(RuntimeClock::new());
+    let options = MemoryOptions::new(clock.clone());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions { most: 100_000, ..options }));
+    let by_tool = policies(unchanged);
+    let engine = Engine::builder()
+        .clock(clock)
+        .store(store.clone())
+        .policies(move |call: &CallEnvelope| by_tool[&call.tool().to_string()].clone())
+        .history(Keep { most: 1_000_000, age: Duration::from_secs(30 * 24 * 3600) })
+        .start()
+        .await;
+    let mut dice = Dice(seed);
+    let mut callers = Vec::new();
+    for number in 0..calls {
+        let pause = if dice.percent(60) { dice.below(300) } else { 0 };
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        if number.is_multiple_of(20) {
+            answer_requests(&engine, &mut dice).await;
+        }
+        let mut own = Dice(seed ^ number.wrapping_mul(0x1234_5678_9abc_def1));
+        let tool = match own.below(20) {
+            0 => ("shop", "order"),
+            1..6 => ("bank", "pay"),
+            6..10 => ("bank", "balance"),
+            10..14 => ("web", "get"),
+            14..16 => ("web", "post"),
+            _ => ("shop", "list"),
+        };
+        let now = engine.now();
+        // Each tool is down for a while now and then.
+        let phase = now.as_millis() / 20_000 + u64::try_from(tool.1.len()).unwrap();
+        let down = phase.is_multiple_of(15);
+        let envelope = envelope(number, &mut own, tool, now);
+        let mut options = CallOptions::default();
+        if own.percent(30) {
+            options.equal_calls = EqualCalls::Joined;
+        }
+        if own.percent(30) {
+            options.channel = Channel::Interactive;
+        }
+        let arrives = own.percent(80);
+        let patience = own.percent(8).then(|| own.below(5000));
+        let withdraws = own.percent(50);
+        let answers = own.clone();
+        let calling = engine.call_with(envelope, move |attempt| run(attempt, answers.clone(), down), options);
+        let engine = engine.clone();
+        callers.push(tokio::spawn(async move {
+            let canceller = calling.canceller();
+            let called = match patience.map(Duration::from_millis) {
+                None => calling.await,
+                Some(patience) if withdraws => {
+                    let cancel = async {
+                        tokio::time::sleep(patience).await;
+                        canceller.cancel();
+                    };
+                    tokio::join!(calling, cancel).0
+                }
+                Some(patience) => match tokio::time::timeout(patience, calling).await {
+                    Ok(called) => called,
+                    Err(_) => return,
+                },
+            };
+            if let Some(arrival) = called.arrival.filter(|_| arrives) {
+                engine.delivered(arrival);
+            }
+        }));
+    }
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    while engine.open_calls() > 0 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    engine.shutdown(Duration::ZERO).await;
+    Recording::read(&*store, Timestamp::ZERO, 1_000_000).await.unwrap()
+}
+
+/// An operator looks in now and then.
+async fn answer_requests(engine: &Engine, dice: &mut Dice) {
+    for (id, _) in engine.approvals(None) {
+        let decision = match dice.below(4) {
+            0 => Decision::Deny,
+            1 => continue,
+            _ => Decision::Once,
+        };
+        let by = By::new("ann", Surface::Library);
+        // It may be over by now.
+        drop(engine.decide(None, id, decision, Grantor::Operator, &by).await);
+    }
+}
+
+fn rehearse<'r>(recording: &'r Recording, change: Change) -> (Rehearsal<'r>, Vec<Difference>) {
+    let (was, would) = (policies(unchanged), policies(change));
+    let of = |policies: &BTreeMap<String, Arc<Policy>>, call: &Recorded| {
+        policies[&call.request.tool.to_string()].clone()
+    };
+    let rehearsal = Rehearsal::of(&recording.calls, &mut |call| of(&was, call), None, &mut |_| {});
+    let replayed = rehearsal.under(&mut |call| of(&would, call), None, &mut |_| {});
+    let differences = rehearsal.differences(&replayed);
+    (rehearsal, differences)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_history_of_ten_thousand_calls_comes_out_as_it_was() {
+    let recording = record(CALLS, 1).await;
+    assert_eq!(recording.calls.len(), usize::try_from(CALLS).unwrap());
+    let codes: BTreeSet<_> = recording.facts.iter().filter_map(|facts| facts.code).collect();
+    assert!(codes.len() > 8, "there is something to explain: {codes:?}");
+    let (rehearsal, differences) = rehearse(&recording, unchanged);
+    if let Some(first) = rehearsal.before().calls.iter().position(|call| matches!(call.end, End::Taken(_))) {
+        let policies = policies(unchanged);
+        let of = |call: &Recorded| policies[&call.request.tool.to_string()].clone();
+        let again = Rehearsal::of(&recording.calls, &mut |call| of(call), Some(first), &mut |_| {});
+        let (facts, would) = (&recording.facts[first], &again.before().calls[first]);
+        panic!("the first that is not explained: {facts:#?}, replayed as {would:#?}");
+    }
+    assert_eq!(rehearsal.taken(WhyTaken::NotExplained), 0, "every answer is explained");
+    assert_eq!(rehearsal.taken(WhyTaken::TooLittleIsKnown), 0);
+    assert_eq!(differences, []);
+}
+
+// ---- small stories, each with one change ----
+
+/// What a tool answers to an attempt.
+#[derive(Clone, Copy)]
+enum Says {
+    Yes,
+    /// It is down.
+    No,
+    /// Yes, after so many seconds.
+    Late(u64),
+}
+
+/// A call a second after the one before it.
+#[derive(Clone)]
+struct Planned {
+    amount: u32,
+    key: Option<&'static str>,
+    says: Vec<Says>,
+}
+
+fn planned(says: &[Says]) -> Planned {
+    Planned { amount: 1, key: None, says: says.to_vec() }
+}
+
+fn keyed(key: &'static str) -> Planned {
+    Planned { key: Some(key), ..planned(&[Says::Yes]) }
+}
+
+/// The standard profile, with nothing but retries, breaker and dedupe.
+fn plain() -> Policy {
+    let mut policy = Profile::Standard.policy(ToolClass::Idempotent);
+    (policy.modes.guard, policy.modes.trust) = (Mode::Off, Mode::Off);
+    policy
+}
+
+async fn start(policy: &Policy) -> (Engine, Arc<dyn Store>) {
+    let clock = Arc::new(RuntimeClock::new());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::new(clock.clone())));
+    let policies = Arc::new(policy.clone());
+    (Engine::builder().clock(clock).store(store.clone()).policies(policies).start().await, store)
+}
+
+async fn make(engine: &Engine, number: usize, planned: Planned) {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let Planned { amount, key, says } = planned;
+    let key = key.map_or(String::new(), |key| format!(r#","idempotencyKey":"{key}""#));
+    let text = format!(
+        r#"{{"contractVersion":"1.1","requestId":"r{number}","toolName":"pay","toolNamespace":"bank",
+            "target":{{"sessionKey":"s","actorId":"ann"}},
+            "payload":{{"version":"1.0","params":{{"amount":{amount}}}{key}}}}}"#
+    );
+    let envelope = CallEnvelope::parse(text.as_bytes(), UnknownFields::Refuse).unwrap();
+    let tool = move |attempt: Attempt| {
+        let says = says[usize::try_from(attempt.number).unwrap() - 1];
+        async move {
+            let ok = || Ok(Output { content: RawJson::string("paid"), metadata: None });
+            match says {
+                Says::Yes => ok(),
+                Says::No => Err(Fault::new(Source::Http { status: 503 }, "unavailable").into()),
+                Says::Late(seconds) => {
+                    tokio::time::sleep(Duration::from_secs(seconds)).await;
+                    ok()
+                }
+            }
+        }
+    };
+    engine.call(envelope, tool).await;
+}
+
+async fn story(policy: &Policy, calls: impl IntoIterator<Item = Planned>) -> Recording {
+    let (engine, store) = start(policy).await;
+    for (number, planned) in calls.into_iter().enumerate() {
+        make(&engine, number, planned).await;
+    }
+    engine.shutdown(Duration::ZERO).await;
+    Recording::read(&*store, Timestamp::ZERO, 1000).await.unwrap()
+}
+
+/// The differences: which call, in what way, and the code that it would get; `?` where nobody knows.
+fn changed(recording: &Recording, was: &Policy, would: &Policy) -> Vec<(usize, Kind, String)> {
+    let (was, would) = (Arc::new(was.clone()), Arc::new(would.clone()));
+    let rehearsal = Rehearsal::of(&recording.calls, &mut |_| was.clone(), None, &mut |_| {});
+    let same = rehearsal.under(&mut |_| was.clone(), None, &mut |_| {});
+    assert_eq!(rehearsal.differences(&same), [], "unchanged it is the same");
+    let replayed = rehearsal.under(&mut |_| would.clone(), None, &mut |_| {});
+    let one = |difference: Difference| {
+        let code = match difference.would {
+            None => "?".to_owned(),
+            Some(would) => would.code.map_or("success".to_owned(), |code| code.to_string()),
+        };
+        (difference.call, difference.kind, code)
+    };
+    rehearsal.differences(&replayed).into_iter().map(one).collect()
+}
+
+fn taken(recording: &Recording, policy: &Policy) -> Vec<usize> {
+    let policy = Arc::new(policy.clone());
+    let rehearsal = Rehearsal::of(&recording.calls, &mut |_| policy.clone(), None, &mut |_| {});
+    let calls = rehearsal.before().calls.iter().enumerate();
+    calls.filter(|(_, call)| matches!(call.end, End::Taken(_))).map(|(index, _)| index).collect()
+}
+
+const NONE: [usize; 0] = [];
+
+fn number(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lower_threshold_shows_the_calls_that_the_breaker_would_have_refused() {
+    let mut was = plain();
+    was.modes.retry = Mode::Off;
+    let failures = [Says::No, Says::No, Says::Yes, Says::Yes].map(|says| planned(&[says]));
+    let recording = story(&was, failures).await;
+    assert_eq!(taken(&recording, &was), NONE);
+    let mut would = was.clone();
+    would.breaker.consecutive = Some(number(2));
+    let refused = |call| (call, Kind::RefusedByBreaker, "circuit_open".to_owned());
+    assert_eq!(changed(&recording, &was, &would), [refused(2), refused(3)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_higher_threshold_lets_calls_run_of_which_nobody_knows_the_outcome() {
+    let mut was = plain();
+    was.modes.retry = Mode::Off;
+    was.breaker.consecutive = Some(number(2));
+    let recording =
+        story(&was, [Says::No, Says::No, Says::Yes, Says::Yes].map(|says| planned(&[says]))).await;
+    let mut would = was.clone();
+    would.breaker.consecutive = Some(number(5));
+    let unknown = |call| (call, Kind::RunAlthoughRefused, "?".to_owned());
+    assert_eq!(changed(&recording, &was, &would), [unknown(2), unknown(3)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fewer_and_more_retries_are_told_apart() {
+    let mut two = plain();
+    two.retry.attempts = number(2);
+    let calls = [&[Says::No, Says::Yes][..], &[Says::Yes], &[Says::No, Says::No]].map(planned);
+    let recording = story(&two, calls).await;
+    assert_eq!(taken(&recording, &two), NONE);
+    let mut off = two.clone();
+    off.modes.retry = Mode::Off;
+    let less = |call, code: &str| (call, Kind::RetriedLess, code.to_owned());
+    let code = "upstream_unavailable";
+    assert_eq!(changed(&recording, &two, &off), [less(0, code), less(2, code)]);
+    let mut four = two.clone();
+    four.retry.attempts = number(4);
+    assert_eq!(changed(&recording, &two, &four), [(2, Kind::RetriedMore, "?".to_owned())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_dedupe_what_was_given_again_would_run_and_with_it_the_second_would_not() {
+    let calls = [keyed("k"), keyed("k"), keyed("other")];
+    let (on, mut off) = (plain(), plain());
+    off.modes.dedupe = Mode::Off;
+    let recording = story(&on, calls.clone()).await;
+    assert_eq!(changed(&recording, &on, &off), [(1, Kind::RunInsteadOfReplay, "?".to_owned())]);
+    let recording = story(&off, calls).await;
+    assert_eq!(changed(&recording, &off, &on), [(1, Kind::Replayed, "success".to_owned())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stricter_guard_shows_the_calls_that_it_would_have_refused() {
+    let mut was = plain();
+    was.modes.guard = Mode::Enforce;
+    (was.modes.retry, was.modes.breaker) = (Mode::Off, Mode::Off);
+    was.guard.identical = number(4);
+    let recording = story(&was, vec![planned(&[Says::No]); 4]).await;
+    assert_eq!(taken(&recording, &was), NONE);
+    let mut would = was.clone();
+    would.guard.identical = number(2);
+    let refused = |call| (call, Kind::RefusedByGuard, "loop_detected".to_owned());
+    assert_eq!(changed(&recording, &was, &would), [refused(2), refused(3)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_would_have_to_be_asked_is_told() {
+    let was = plain();
+    let recording = story(&was, [planned(&[Says::Yes])]).await;
+    let mut would = was.clone();
+    would.modes.trust = Mode::Enforce;
+    would.approval.when = AskWhen::Always;
+    let asked = (0, Kind::ApprovalAsked, "approval_required".to_owned());
+    assert_eq!(changed(&recording, &was, &would), [asked]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn less_time_ends_an_attempt_and_more_time_leads_to_where_nobody_was() {
+    let long = plain();
+    let mut short = plain();
+    short.time.attempt = Duration::from_secs(5);
+    (short.modes.retry, short.modes.breaker) = (Mode::Off, Mode::Off);
+    let long = Policy { modes: short.modes, ..long };
+    let calls = [Says::Late(2), Says::Late(10)].map(|says| planned(&[says]));
+    let recording = story(&long, calls.clone()).await;
+    let timeout = (1, Kind::AnsweredDifferently, "timeout".to_owned());
+    assert_eq!(changed(&recording, &long, &short), [timeout]);
+    let recording = story(&short, calls).await;
+    assert_eq!(taken(&recording, &short), NONE);
+    assert_eq!(changed(&recording, &short, &long), [(1, Kind::GivenMoreTime, "?".to_owned())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_began_before_the_recording_is_no_difference() {
+    let mut was = plain();
+    was.modes.retry = Mode::Off;
+    was.breaker.consecutive = Some(number(2));
+    let says = [Says::No, Says::No, Says::Yes, Says::Yes].map(|says| planned(&[says]));
+    let mut recording = story(&was, says).await;
+    recording = Recording::of(recording.facts.split_off(2));
+    assert_eq!(taken(&recording, &was), [0, 1], "the breaker was open before");
+    let mut would = was.clone();
+    would.breaker.consecutive = Some(number(1));
+    assert_eq!(changed(&recording, &was, &would), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_person_did_by_hand_is_no_difference_and_is_believed() {
+    let mut was = plain();
+    was.modes.retry = Mode::Off;
+    was.breaker.consecutive = Some(number(2));
+    let (engine, store) = start(&was).await;
+    for at in 0..3 {
+        make(&engine, at, planned(&[Says::No])).await;
+    }
+    let by = By::new("ann", Surface::Library);
+    let key = engine.breakers(None).await[0].key.clone();
+    engine.steer_breaker(None, &key, Steer::Reset, &by).await;
+    for at in 3..6 {
+        make(&engine, at, planned(&[Says::Yes])).await;
+    }
+    engine.shutdown(Duration::ZERO).await;
+    let recording = Recording::read(&*store, Timestamp::ZERO, 1000).await.unwrap();
+    assert_eq!(
+        taken(&recording, &was),
+        [3],
+        "the first call after the reset is not explained; those after it are"
+    );
+    assert_eq!(changed(&recording, &was, &was), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_of_an_older_version_are_taken_as_they_were_and_count_for_those_after_them() {
+    let mut was = plain();
+    was.modes.retry = Mode::Off;
+    let says = [Says::No, Says::No, Says::Yes].map(|says| planned(&[says]));
+    let mut recording = story(&was, says).await;
+    for facts in recording.facts.iter_mut().take(2) {
+        let text = serde_json::to_value(&*facts).unwrap();
+        let old = |name: &str| !["engine", "asked", "trail", "outcomes"].contains(&name);
+        let kept = text.as_object().unwrap().iter().filter(|(name, _)| old(name));
+        let text: serde_json::Map<_, _> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+        *facts = serde_json::from_value(text.into()).unwrap();
+    }
+    let recording = Recording::of(recording.facts);
+    assert_eq!(taken(&recording, &was), [0, 1]);
+    let mut would = was.clone();
+    would.breaker.consecutive = Some(number(2));
+    assert_eq!(changed(&recording, &was, &would), [(2, Kind::RefusedByBreaker, "circuit_open".to_owned())]);
+}

@@ -1,0 +1,191 @@
+//! `steadfast explain` and `steadfast rehearse`: why calls ended as they did, and how they would have under another
+//! configuration.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::{Gateway, PLAIN, envelope, keyed, within};
+use crate::world::wait;
+
+/// What a tool says that nobody must read elsewhere, and what it is asked.
+const SECRET: &str = "hunter2hunter2";
+
+/// A gateway at which something has happened: a call that was tried again, one that the breaker refused, one that was a
+/// duplicate.
+fn lived(test: &str, config: &str) -> Gateway {
+    let each = "breaker.consecutive = 2\nbreaker.cooldown = \"10m\"\n";
+    let gateway = Gateway::with(test, &format!("{PLAIN}{config}"), each, |_| {});
+    let named = |mut envelope: Value, id: &str| {
+        envelope["requestId"] = id.into();
+        envelope
+    };
+    let fault = json!({ "id": SECRET, "fault": "503", "times": 1, "text": SECRET });
+    let retried = gateway.call(&named(envelope("http/look", &fault), "r-retried"));
+    assert_eq!(retried.body["attempts"], 2, "{}", retried.body);
+    let hangs = json!({ "id": "x", "fault": "hang" });
+    for id in ["r-bad-1", "r-bad-2"] {
+        let bad = gateway.call(&named(within(envelope("http/pay", &hangs), 200), id));
+        assert_eq!(bad.code(), "outcome_unknown", "{}", bad.body);
+    }
+    let refused = gateway.call(&named(envelope("http/pay", &json!({ "id": "y" })), "r-refused"));
+    assert_eq!(refused.code(), "circuit_open", "{}", refused.body);
+    for id in ["r-first", "r-again"] {
+        let said = gateway.call(&named(keyed("command/pay", &json!({ "id": "z" }), "once"), id));
+        assert_eq!(said.text(), "pay z, run 1", "{}", said.body);
+    }
+    let calls = || gateway.get("/v1/history")["calls"].as_array().unwrap().len();
+    wait(|| calls() == 6, || format!("six calls in the history, not {}", calls()));
+    gateway
+}
+
+impl Gateway {
+    /// What a command says, and its exit code. Neither parameters nor words of tools are in it.
+    fn said(&self, arguments: &[&str]) -> (String, i32) {
+        let output = self.run(arguments);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(!text.contains(SECRET), "{arguments:?}: {text}");
+        (text, output.status.code().unwrap())
+    }
+
+    fn said_json(&self, arguments: &[&str]) -> (Value, i32) {
+        let (text, code) = self.said(&[arguments, &["--json"]].concat());
+        (serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")), code)
+    }
+
+    /// A copy of its configuration, with something changed.
+    fn changed(&self, from: &str, to: &str) -> String {
+        let text = fs::read_to_string(self.folder.join("steadfast.toml")).unwrap();
+        assert!(text.contains(from), "{text}");
+        fs::write(self.folder.join("new.toml"), text.replace(from, to)).unwrap();
+        "new.toml".to_owned()
+    }
+}
+
+/// Where a setting stands in the file, as it is told.
+fn place(gateway: &Gateway, table: &str, setting: &str) -> String {
+    let text = fs::read_to_string(gateway.folder.join("steadfast.toml")).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    let table = lines.iter().position(|line| *line == table).unwrap();
+    let line = lines.iter().skip(table).position(|line| line.starts_with(setting)).unwrap();
+    format!("/steadfast.toml:{}:", table + line + 1)
+}
+
+#[test]
+fn explain_says_what_happened_which_rule_decided_and_where_it_stands() {
+    let mut gateway = lived("explain", "retry.attempts = 5\n");
+    let breaker = place(&gateway, "[tools.\"http/pay\"]", "breaker.consecutive");
+    for is_running in [true, false] {
+        if !is_running {
+            gateway.stop();
+        }
+        let (told, code) = gateway.said(&["explain", "r-retried"]);
+        assert_eq!(code, 0, "{told}");
+        for part in [
+            "call r-retried",
+            "http/look",
+            "session s-1",
+            "class read only",
+            "by retry.attempts = 5 (",
+            "/steadfast.toml:3:",
+            "ended: success, 2 attempts",
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        let (told, code) = gateway.said(&["explain", "r-bad-2"]);
+        assert_eq!(code, 0, "{told}");
+        for part in [
+            "by timeoutMs = 200, as its caller asked",
+            "by breaker.consecutive = 2 (",
+            &breaker,
+            "ended: outcome_unknown by timeout",
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        let (told, code) = gateway.said(&["explain", "r-refused"]);
+        assert_eq!(code, 0, "{told}");
+        assert!(told.contains("ended: circuit_open by breaker, 0 attempts"), "{told}");
+        let (told, code) = gateway.said(&["explain", "r-again"]);
+        assert_eq!(code, 0, "{told}");
+        for part in ["by dedupe.mode = ", "ended: success, given again"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+    }
+    let (told, code) = gateway.said(&["explain", "r-nobody"]);
+    assert_eq!(code, 1, "{told}");
+    assert!(told.contains("no call and no turn `r-nobody` is kept"), "{told}");
+}
+
+#[test]
+fn explain_says_what_another_profile_would_have_made_of_it() {
+    let gateway = lived("explain_profile", "");
+    for (id, would) in [
+        ("r-retried", "under the profile measured it would have gone another way:"),
+        ("r-again", "under the profile measured it would have gone the same way"),
+    ] {
+        let (told, code) = gateway.said(&["explain", id, "--profile", "measured"]);
+        assert_eq!(code, 0, "{told}");
+        assert!(told.contains(would), "{told}");
+    }
+    let (json, _) = gateway.said_json(&["explain", "r-retried", "--profile", "measured"]);
+    assert_eq!(
+        (&json["replayed"], &json["under"]["profile"]),
+        (&json!(true), &json!("measured")),
+        "{json:#}"
+    );
+    let (told, code) = gateway.said(&["explain", "r-retried", "--profile", "none-such"]);
+    assert_eq!(code, 2, "{told}");
+}
+
+#[test]
+fn a_gateway_that_keeps_its_state_in_memory_is_asked() {
+    let mut gateway = lived("explain_memory", "store.kind = \"memory\"\n");
+    let (told, code) = gateway.said(&["explain", "r-retried"]);
+    assert_eq!(code, 0, "{told}");
+    assert!(told.contains("ended: success, 2 attempts"), "{told}");
+    let (told, code) = gateway.said(&["rehearse", "--config", "steadfast.toml"]);
+    assert_eq!(code, 0, "{told}");
+    assert!(told.contains("6 calls, and no answer would change"), "{told}");
+    gateway.stop();
+    let (told, code) = gateway.said(&["explain", "r-retried"]);
+    assert_eq!(code, 2, "{told}");
+}
+
+#[test]
+fn rehearse_shows_which_answers_a_changed_configuration_would_change() {
+    let gateway = lived("rehearse", "");
+    let (told, code) = gateway.said(&["rehearse", "--config", "steadfast.toml", "--since", "24h"]);
+    assert_eq!(code, 0, "{told}");
+    assert!(told.contains("6 calls, and no answer would change"), "{told}");
+    assert!(!told.contains("taken as they were"), "everything is explained: {told}");
+
+    let new = gateway.changed("breaker.consecutive = 2", "breaker.consecutive = 1");
+    let (told, code) = gateway.said(&["rehearse", "--config", &new, "--since", "24h"]);
+    assert_eq!(code, 3, "{told}");
+    for part in [
+        "2 of 6 answers would change",
+        "refused by the breaker: ",
+        "breaker.consecutive = 1 instead of 2 (new.toml:",
+        "r-bad-2",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let (json, code) = gateway.said_json(&["rehearse", "--config", &new]);
+    assert_eq!((code, &json["calls"], &json["notExplained"]), (3, &json!(6), &json!(0)), "{json:#}");
+    let kind = &json["kinds"][0];
+    assert_eq!(kind["kind"], "refused_by_breaker", "{json:#}");
+    let changed: Vec<_> = kind["examples"].as_array().unwrap().iter().map(|one| &one["requestId"]).collect();
+    assert_eq!(changed, ["r-retried", "r-bad-2"], "{json:#}");
+    let example = &kind["examples"][1];
+    assert_eq!(
+        (&example["was"]["code"], &example["would"]["code"]),
+        (&json!("outcome_unknown"), &json!("circuit_open"))
+    );
+
+    // The calls of the last millisecond are none.
+    let (told, code) = gateway.said(&["rehearse", "--config", &new, "--since", "1ms"]);
+    assert_eq!(code, 0, "{told}");
+    assert!(told.contains("nothing to rehearse"), "{told}");
+    let (told, code) = gateway.said(&["rehearse", "--config", &new, "--since", "soon"]);
+    assert_eq!(code, 2, "{told}");
+}

@@ -53,7 +53,7 @@ async fn show(options: &Options, reach: &Reach, id: &str) -> Result<(), Failure>
         // Until nobody reads them any more.
         lines(&told).iter().all(output::say_json_line);
     } else {
-        let story = read(&told).ok_or_else(|| Failure::World("the story cannot be read".to_owned()))?;
+        let story = read(&told).ok_or_else(unreadable)?;
         let columns = output::size().map_or(UNSEEN, |(columns, _)| columns);
         output::say(&waterfall::draw(&story, Canvas { columns, now: now(), paint: Paint::of_stdout() }));
     }
@@ -64,12 +64,25 @@ async fn show(options: &Options, reach: &Reach, id: &str) -> Result<(), Failure>
 const UNSEEN: usize = 100;
 
 /// What is kept of a turn, as `GET /v1/traces/{id}` has it.
-pub(crate) async fn story(reach: &Reach, id: &str) -> Result<Value, Refused> {
+async fn story(reach: &Reach, id: &str) -> Result<Value, Refused> {
     reach.ask(Ask::get(&format!("/v1/traces/{}", encoded(id)))).await
 }
 
+/// The same to work with; nothing if there is none.
+pub(crate) async fn find(reach: &Reach, id: &str) -> Result<Option<TurnStory>, Failure> {
+    match story(reach, id).await {
+        Ok(told) => read(&told).map(Some).ok_or_else(unreadable),
+        Err(refused) if refused.is(StatusCode::NOT_FOUND) => Ok(None),
+        Err(refused) => Err(refused.into()),
+    }
+}
+
+fn unreadable() -> Failure {
+    Failure::World("the story cannot be read".to_owned())
+}
+
 /// The same to work with. Of what a newer gateway tells, what is not understood is left out.
-pub(crate) fn read(told: &Value) -> Option<TurnStory> {
+fn read(told: &Value) -> Option<TurnStory> {
     let turn = serde_json::from_value(told.get("turn")?.clone()).ok()?;
     let spans =
         seen::list(told, "/spans").iter().filter_map(|span| serde_json::from_value(span.clone()).ok());

@@ -78,7 +78,7 @@ impl Problem {
     /// A plan that cannot run, with all that is wrong with it.
     pub(crate) fn wrong_plan(errors: &PlanErrors) -> Self {
         let mistakes = errors.errors.iter().map(|error| Mistake {
-            path: error.path.clone(),
+            path: redact::text(&error.path).into_owned(),
             message: redact::text(&error.problem.to_string()).into_owned(),
         });
         let message = format!("nothing was run, the plan has mistakes: {errors}");

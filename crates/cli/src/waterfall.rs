@@ -496,7 +496,7 @@ mod tests {
 
     fn story(turn: Value, spans: Vec<Value>, events: Vec<Value>) -> TurnStory {
         let mut head = json!({
-            "trace_id": "a".repeat(32), "turn_id": "trip", "session": "s", "actor": "a", "calls": 5,
+            "trace_id": "a".repeat(32), "span_id": "b".repeat(16), "turn_id": "trip", "session": "s", "actor": "a", "calls": 5,
             "started_at_ms": BEGAN,
         });
         head.as_object_mut().unwrap().extend(turn.as_object().unwrap().clone());

@@ -117,6 +117,8 @@ pub(crate) struct OfSurface {
 pub(crate) struct History {
     waiting: Mutex<Waiting>,
     added: Notify,
+    /// Held while entries are on their way to the store: who wants everything to be there waits for them too.
+    writing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -324,6 +326,7 @@ impl Inner {
     }
 
     async fn write_gathered(&self, writing: &mut Writing) {
+        let _alone = self.history.writing.lock().await;
         let mut calls = std::mem::take(&mut writing.calls);
         let dropped = {
             let mut waiting = self.history.waiting.lock();

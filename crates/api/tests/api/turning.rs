@@ -469,3 +469,32 @@ async fn sf_6_secrets_in_what_tools_say_are_in_no_trace() {
     assert!(!story.to_string().contains("4f9a8b7c"), "{story:#}");
     assert!(story.to_string().contains("refused for"), "{story:#}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn tg_2_the_failures_of_a_turn_are_counted_together_and_too_many_stop_it() {
+    let world = measured(&[("guard.per_turn", "3")]).await;
+    for number in 0..6 {
+        world.fails(&format!("t/x{number}"), 400);
+    }
+    let calls: Vec<_> = (0..6)
+        .map(|number| json!({ "id": number.to_string(), "tool": format!("t/x{number}"), "params": { "n": number } }))
+        .collect();
+    let plan = json!({ "parallelism": 1, "calls": calls });
+    let (turned, _) = world.turned(&plan).await;
+    let codes: Vec<_> = turned["calls"].as_array().unwrap().iter().map(|call| &call["code"]).collect();
+    assert_eq!(
+        codes,
+        [
+            "tool_error",
+            "tool_error",
+            "tool_error",
+            "tool_error_limit",
+            "tool_error_limit",
+            "tool_error_limit"
+        ]
+    );
+    assert_eq!((world.runs("t/x2"), world.runs("t/x3")), (1, 0));
+    // Another turn counts from nothing.
+    let (turned, _) = world.turned(&plan).await;
+    assert_eq!(turned["calls"][0]["code"], "tool_error");
+}

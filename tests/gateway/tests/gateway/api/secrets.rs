@@ -160,6 +160,17 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
     for tool in ["http/away", "command/env", "command/asks", "gone/x", "far/x", "http/none"] {
         ours(tool.to_owned(), &call(envelope(tool, &leaky("x", ""))));
     }
+    // A turn, and a plan that is none.
+    let turn = |plan: Value| {
+        let turn = json!({ "contractVersion": "1.1", "target": envelope("bank/pay", &json!({}))["target"], "plan": plan });
+        agent(gateway, "POST /v1/turns", &named(turn).to_string())
+    };
+    let turned = turn(json!({ "turnId": "r-1", "calls": [
+        { "id": "a", "tool": "http/pay", "params": leaky("turn", "400"), "alternatives": ["command/env"] },
+        { "id": "b", "tool": "command/env", "params": leaky("turn", "") },
+    ] }));
+    assert_eq!(turned.status, 200, "{}", turned.body);
+    ours("a wrong plan".into(), &turn(json!({ "calls": [{ "id": TOKEN, TOKEN: LIVE, "dependsOn": [words()] }] })));
     // What is no call.
     let mut malformed = envelope("bank/pay", &leaky("x", ""));
     malformed["contractVersion"] = format!("9.9 {TOKEN}").into();
@@ -326,6 +337,7 @@ fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
         ("/v1/servers", "cannot log in"),
         ("/v1/approvals", "[redacted]"),
         ("/v1/history/r-1", "cannot log in"),
+        ("/v1/traces/r-1", "cannot log in"),
         ("/v1/trust", "search"),
         ("/v1/config", "bank"),
         ("/metrics", "bank/look"),

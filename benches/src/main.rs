@@ -47,6 +47,7 @@ const SUITES: &[Suite] = &[
         subjects: &[
             Subject { name: "call", run: engine::run },
             Subject { name: "call", run: peers::run },
+            Subject { name: "turn", run: engine::run_turn },
             Subject { name: "memory", run: engine::run_footprint },
             Subject { name: "sqlite", run: sqlite::run },
             Subject { name: "redis", run: redis::run },

@@ -4,6 +4,7 @@ use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::stream::{self, StreamExt as _};
 use steadfast_core::classify::{Fault, Source};
 use steadfast_core::code::{Code, Status};
 use steadfast_core::envelope::{CallEnvelope, IdempotencyKey, UnknownFields};
@@ -114,6 +115,27 @@ impl Caller {
         self.runtime.block_on(async { tokio::spawn(calls).await }).unwrap_or(Duration::MAX)
     }
 
+    /// The same number of calls, so many at once.
+    pub(super) fn calls_at_once(&mut self, count: u32, at_once: usize) -> Duration {
+        let envelopes: Vec<_> = (0..count).filter_map(|_| self.envelope()).collect();
+        let (engine, tool, way) = (self.engine.clone(), self.tool.clone(), self.way);
+        let calls = async move {
+            let started = Instant::now();
+            let calls = envelopes.into_iter().map(|envelope| engine.call(envelope, tool.clone()));
+            let mut calls = stream::iter(calls).buffer_unordered(at_once);
+            while let Some(called) = calls.next().await {
+                assert!(way.was_taken(&called), "a call went another way than {}", way.name());
+            }
+            started.elapsed()
+        };
+        self.runtime.block_on(async { tokio::spawn(calls).await }).unwrap_or(Duration::MAX)
+    }
+
+    /// The same caller with arguments of this size.
+    pub(super) fn with_params(self, bytes: usize) -> Self {
+        Self { params: sample::params(bytes), ..self }
+    }
+
     /// One call on this thread, for counting what it allocates. The envelope is the caller's; it is counted as well.
     pub(crate) fn call_once(&mut self) -> Option<Called> {
         let envelope = self.envelope()?;
@@ -176,7 +198,7 @@ impl Caller {
 }
 
 /// The arguments with this number in the place of their last bytes, so that no two calls have the same.
-fn numbered(params: &str, number: u64) -> String {
+pub(super) fn numbered(params: &str, number: u64) -> String {
     let tail = format!("{number:016x}\"}}");
     let mut text = String::with_capacity(params.len());
     text.push_str(params.get(..params.len().saturating_sub(tail.len())).unwrap_or_default());
@@ -194,7 +216,7 @@ pub(crate) fn arguments(count: u64) -> Vec<String> {
 /// before the breaker has seen enough.
 const OTHERS: &str = "another-";
 
-fn policies() -> impl Policies {
+pub(super) fn policies() -> impl Policies {
     let usual = policy();
     let mut led = (*usual).clone();
     led.modes.trust = Mode::Off;
@@ -209,7 +231,7 @@ pub(crate) fn policy() -> Arc<Policy> {
     Arc::new(Profile::Standard.policy(ToolClass::Unknown))
 }
 
-fn template() -> Result<CallEnvelope, Unmade> {
+pub(super) fn template() -> Result<CallEnvelope, Unmade> {
     let text = r#"{"contractVersion":"1.1","requestId":"request-0123456789abcdef","toolCallId":"call-0123456789",
         "toolName":"update_entries","toolNamespace":"accounts",
         "target":{"sessionKey":"session-0123456789abcdef","actorId":"someone"},
@@ -219,10 +241,10 @@ fn template() -> Result<CallEnvelope, Unmade> {
 
 /// A tool that answers at once, always the same.
 #[derive(Clone)]
-struct Ready(Arc<Answer>);
+pub(super) struct Ready(Arc<Answer>);
 
 impl Ready {
-    fn well() -> Self {
+    pub(super) fn well() -> Self {
         let content =
             RawJson::from_trusted(r#"{"content":[{"type":"text","text":"42 entries were updated"}]}"#);
         Self(Arc::new(Ok(Output { content, metadata: None })))

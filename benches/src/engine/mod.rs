@@ -5,6 +5,7 @@
 
 mod caller;
 mod footprint;
+mod turn;
 
 use std::fmt;
 use std::hint::black_box;
@@ -20,6 +21,7 @@ use tokio::runtime::Runtime;
 
 pub(crate) use self::caller::{Caller, Given, Way};
 pub(crate) use self::footprint::{CHILD as FOOTPRINT, child as footprint_child, run as run_footprint};
+pub(crate) use self::turn::run as run_turn;
 use crate::measure::{allocations, contest};
 use crate::report::{Budget, Figure, Report, Row};
 

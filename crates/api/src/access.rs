@@ -42,6 +42,16 @@ pub(crate) enum Caller {
     Stranger,
 }
 
+impl Caller {
+    /// Who calls, where their token says it.
+    pub(crate) fn actor(&self) -> Option<&ActorId> {
+        match self {
+            Self::Client(principal) => Some(&principal.actor),
+            Self::Admin | Self::Viewer(_) | Self::Local | Self::Stranger => None,
+        }
+    }
+}
+
 /// What lets people in.
 #[derive(Clone, Debug, Default)]
 pub struct Access {

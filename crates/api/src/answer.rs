@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, StatusCode};
+use bytes::Bytes;
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
 
 /// An answer in JSON. What is told here changes all the time, so nobody may keep it.
@@ -34,4 +35,25 @@ pub(crate) fn whole(status: StatusCode, kind: &'static str, body: impl Into<Body
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     response
+}
+
+/// One event. What a tool said may be written over several lines, and is so again.
+pub(crate) fn event(name: &str, content: &impl Serialize) -> Bytes {
+    let text = serde_json::to_string(content).unwrap_or_else(|_| "null".to_owned());
+    let mut event = format!("event: {name}\n");
+    for line in text.split(['\n', '\r']) {
+        event.push_str("data: ");
+        event.push_str(line);
+        event.push('\n');
+    }
+    event.push('\n');
+    event.into()
+}
+
+/// Whether the client wants its answer in this form.
+pub(crate) fn accepts(headers: &HeaderMap, form: &str) -> bool {
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepted
+        .flat_map(|value| value.split(','))
+        .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == form))
 }

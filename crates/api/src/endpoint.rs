@@ -111,6 +111,12 @@ impl Endpoint {
         self
     }
 
+    /// There is too much to do already.
+    pub(crate) fn or_overloaded(mut self) -> Self {
+        self.gives.push(wrong(StatusCode::TOO_MANY_REQUESTS, "as many of them are under way as may be"));
+        self
+    }
+
     /// It cannot be done at all for now.
     pub(crate) fn or_unavailable(mut self) -> Self {
         self.gives.push(wrong(StatusCode::SERVICE_UNAVAILABLE, "it cannot be done for now"));

@@ -7,7 +7,7 @@
 //! | `openapi` | the document that is made of them |
 //! | `access` | who may ask |
 //! | `calls` | calls of tools, and of those that hosts run themselves |
-//! | `shelf` | where the tools are |
+//! | `turns` | several calls that depend on each other |
 //! | `reports` | what hosts say of tools that they ran without us |
 //! | `events` | what happens, as it happens |
 //! | `look` | what there is to see, as one finds it over HTTP and with the command line |
@@ -27,8 +27,8 @@ mod openapi;
 mod page;
 mod problem;
 pub mod reports;
-mod shelf;
 pub mod steer;
+mod turns;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -42,6 +42,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::Value;
 use steadfast::Steadfast;
+use steadfast_executor::{Shelf, Shelves};
 use steadfast_gateway::{Configured, Listener};
 use steadfast_mcp::delivery::Link;
 use tower::ServiceExt as _;
@@ -49,7 +50,6 @@ use tower::ServiceExt as _;
 pub use access::{Access, AdminToken, Reach};
 pub use events::EventsAsked;
 pub use problem::{ProblemBody, Wrong};
-pub use shelf::{Found, Run, Shelf, Shelves};
 
 use crate::access::Who;
 use crate::calls::Seal;
@@ -162,6 +162,7 @@ async fn admit(Shared((state, who)): Shared<(State, Who)>, mut request: Request,
 fn endpoints() -> Vec<Endpoint> {
     [
         calls::endpoints(),
+        turns::endpoints(),
         reports::endpoints(),
         look::endpoints(),
         events::endpoints(),

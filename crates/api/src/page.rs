@@ -45,6 +45,8 @@ const FILES: &[(&str, &str, &str)] = files! {
     "breakers.js": SCRIPT,
     "calls.js": SCRIPT,
     "story.js": SCRIPT,
+    "turns.js": SCRIPT,
+    "waterfall.js": SCRIPT,
     "tools.js": SCRIPT,
     "guard.js": SCRIPT,
     "numbers.js": SCRIPT,

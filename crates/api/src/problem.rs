@@ -1,6 +1,7 @@
 //! Answers that say what is wrong with a request.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -8,6 +9,7 @@ use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::{StoreError, redact};
+use steadfast_core::turn::PlanErrors;
 
 use crate::answer::json;
 
@@ -16,7 +18,11 @@ use crate::answer::json;
 pub(crate) struct Problem {
     status: StatusCode,
     error: ProblemBody,
+    retry_after: Option<Duration>,
 }
+
+/// When what cannot be done for now is worth trying again.
+const SOON: Duration = Duration::from_secs(1);
 
 /// An error as it is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -24,6 +30,18 @@ pub struct ProblemBody {
     /// A stable word for programs.
     pub code: Cow<'static, str>,
     /// What is wrong and what to do, for people.
+    pub message: String,
+    /// Everything that is wrong with a plan, each with its place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mistakes: Vec<Mistake>,
+}
+
+/// Something that is wrong with a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Mistake {
+    /// Where, as a JSON Pointer into the plan.
+    pub path: String,
+    /// What.
     pub message: String,
 }
 
@@ -36,7 +54,11 @@ pub struct Wrong {
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, error: ProblemBody { code: code.into(), message: message.into() } }
+        Self {
+            status,
+            error: ProblemBody { code: code.into(), message: message.into(), mistakes: Vec::new() },
+            retry_after: None,
+        }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -51,6 +73,24 @@ impl Problem {
     /// The request cannot be understood, and there is a word for why.
     pub(crate) fn bad(code: &'static str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, message)
+    }
+
+    /// A plan that cannot run, with all that is wrong with it.
+    pub(crate) fn wrong_plan(errors: &PlanErrors) -> Self {
+        let mistakes = errors.errors.iter().map(|error| Mistake {
+            path: error.path.clone(),
+            message: redact::text(&error.problem.to_string()).into_owned(),
+        });
+        let message = format!("nothing was run, the plan has mistakes: {errors}");
+        let mut problem = Self::bad("invalid_plan", redact::text(&message).into_owned());
+        problem.error.mistakes = mistakes.collect();
+        problem
+    }
+
+    /// The same, with when it is worth trying again.
+    pub(crate) fn after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
     }
 
     pub(crate) fn no_such(what: &str) -> Self {
@@ -85,8 +125,10 @@ impl IntoResponse for Problem {
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, http::HeaderValue::from_static("Bearer"));
         }
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(RETRY_AFTER, http::HeaderValue::from_static("1"));
+        let soon = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(SOON);
+        if let Some(wait) = self.retry_after.or(soon) {
+            let seconds = u64::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
+            headers.insert(RETRY_AFTER, seconds.into());
         }
         response
     }

@@ -20,6 +20,7 @@ use crate::recorded::{self, Where};
 use crate::rehearse::ending;
 use crate::sources::Chosen;
 use crate::state::runtime;
+use crate::trace;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -63,7 +64,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         let read = async {
             let recording = reach.recording(Timestamp::ZERO).await?;
             let is_call = recording.facts.iter().any(|facts| facts.request_id.as_str() == options.id);
-            let turn = if is_call { None } else { reach.turn(&options.id).await? };
+            let turn = if is_call { None } else { trace::find(&reach, &options.id).await? };
             Ok::<_, Failure>((recording, turn))
         };
         let read = read.await;

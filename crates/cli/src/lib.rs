@@ -41,7 +41,9 @@ mod status;
 mod stop;
 mod streams;
 mod tail;
+mod trace;
 mod watched;
+mod waterfall;
 mod wrap;
 
 use std::process::ExitCode;
@@ -106,6 +108,8 @@ enum Command {
     Flush(flush::Options),
     /// Shows what happens, as it happens.
     Tail(tail::Options),
+    /// Shows what happened in a turn: which call ran when, what it waited for, what went wrong, and how it ended.
+    Trace(trace::Options),
     /// Tells the story of a call or a turn: what happened, which rule decided, and where that rule comes from.
     Explain(explain::Options),
     /// Replays recorded calls under another configuration, and shows which answers would be others.
@@ -153,6 +157,7 @@ pub fn main() -> ExitCode {
         Command::Breaker(options) => breaker::run(&options),
         Command::Flush(options) => flush::run(&options),
         Command::Tail(options) => tail::run(&options),
+        Command::Trace(options) => trace::run(&options),
         Command::Explain(options) => explain::run(&options),
         Command::Rehearse(options) => rehearse::run(&options),
         Command::Doctor(options) => doctor::run(&options),

@@ -82,7 +82,7 @@ pub(crate) enum Look {
 
 /// Whether there are colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Paint(bool);
+pub(crate) struct Paint(pub(crate) bool);
 
 impl Paint {
     /// As it fits the standard output.

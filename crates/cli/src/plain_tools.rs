@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
-use steadfast::{Attempt, COMMAND_NAMESPACE, Config, HTTP_NAMESPACE, Offered, Steadfast, Tool as _};
-use steadfast_api::{Found, Run, Shelf};
+use steadfast::{
+    Attempt, COMMAND_NAMESPACE, Config, Found, HTTP_NAMESPACE, Offered, Run, Shelf, Steadfast, Tool as _,
+};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Namespace, ToolRef};
 use steadfast_core::policy::Annotations;

@@ -324,25 +324,6 @@ impl Reach {
         }
     }
 
-    /// What is kept of a turn, by its name or its trace; nothing if there is none.
-    pub(crate) async fn turn(&self, name: &str) -> Result<Option<TurnStory>, Failure> {
-        match &self.way {
-            Way::Store(held) => {
-                let story = held.steadfast.engine().story(name).await;
-                story.map_err(|error| Failure::World(format!("the trace cannot be read: {error}")))
-            }
-            Way::Gateway(gateway) => {
-                match gateway.ask(Ask::get(&format!("/v1/traces/{}", encoded(name)))).await {
-                    Ok(story) => serde_json::from_value(story).map(Some).map_err(|error| {
-                        Failure::World(format!("the trace of the gateway cannot be read: {error}"))
-                    }),
-                    Err(refused) if refused.is(StatusCode::NOT_FOUND) => Ok(None),
-                    Err(refused) => Err(refused.into()),
-                }
-            }
-        }
-    }
-
     /// Asks for a whole list, page after page. What is given is one answer with everything in it.
     pub(crate) async fn ask_all(&self, ask: Ask) -> Result<Value, Refused> {
         let ask = ask.with("limit", Some(PAGE));
@@ -372,7 +353,7 @@ impl Reach {
 pub(crate) const PAGE: &str = "1000";
 
 /// Adds the rows of the next page to those before, and where it goes on.
-fn add_page(whole: &mut Value, page: Value) {
+pub(crate) fn add_page(whole: &mut Value, page: Value) {
     let (Some(whole), Value::Object(page)) = (whole.as_object_mut(), page) else { return };
     // A page that does not say so is the last one.
     whole.insert("next".to_owned(), Value::Null);

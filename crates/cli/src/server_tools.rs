@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use steadfast::{Attempt, Offered, Tool as _};
-use steadfast_api::{Found, Run, Shelf};
+use steadfast::{Attempt, Found, Offered, Run, Shelf, Tool as _};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Namespace;
 use steadfast_gateway::Direct;

@@ -306,24 +306,27 @@ impl<'o> Told<'o> {
             "warn" => Look::Warn,
             _ => Look::Plain,
         };
-        let fields = event.as_object().into_iter().flatten();
-        let notes: Vec<_> = fields
-            .filter(|(name, _)| !KNOWN.contains(&name.as_str()))
-            .map(|(name, value)| {
-                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                format!("{name} {}", output::short(&value, 60))
-            })
-            .collect();
         let (at, tool) = (at(event), tool_of(event));
         format!(
             "{}  {}  {tool:<28}  {}",
             self.paint.paint(Look::Dim, &at),
             self.paint.paint(look, &format!("{word:<18}")),
-            self.paint.paint(Look::Dim, &notes.join(" · "))
+            self.paint.paint(Look::Dim, &notes(event).join(" · "))
         )
         .trim_end()
         .to_owned()
     }
+}
+
+/// What an event says: first in words, if it has some, then its fields.
+fn notes(event: &Value) -> Vec<String> {
+    let fields = event.as_object().into_iter().flatten();
+    let fields = fields.filter(|(name, _)| !KNOWN.contains(&name.as_str())).map(|(name, value)| {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        format!("{name} {}", output::short(&value, 60))
+    });
+    let message = Some(text(event, "/message")).filter(|message| !message.is_empty());
+    message.map(|message| output::short(&message, 160)).into_iter().chain(fields).collect()
 }
 
 /// How a call ended.
@@ -376,7 +379,7 @@ fn at_of_day(iso: &str) -> String {
 }
 
 /// What is told beside the ends of calls: what changes, what needs a person, and what nobody expects.
-const WORTH_TELLING: [&str; 23] = [
+const WORTH_TELLING: [&str; 28] = [
     "tool_call_turned_away",
     "tool_call_malformed",
     "tool_call_taken_over",
@@ -390,6 +393,11 @@ const WORTH_TELLING: [&str; 23] = [
     "tool_call_fence_lost",
     "tool_call_store_failed",
     "tool_call_shadow",
+    "turn_end",
+    "turn_timeout",
+    "turn_alternative_used",
+    "turn_default_used",
+    "turn_tool_skipped",
     "store_failed",
     "store_lost",
     "store_back",
@@ -403,7 +411,7 @@ const WORTH_TELLING: [&str; 23] = [
 ];
 
 /// Fields that are in every line, or have a place of their own.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 12] = [
     "time",
     "level",
     "event",
@@ -415,6 +423,7 @@ const KNOWN: [&str; 11] = [
     "correlationId",
     "traceId",
     "target",
+    "message",
 ];
 
 #[cfg(test)]
@@ -433,5 +442,15 @@ mod tests {
         assert!(known.tell_of_gateway(name(), 0), "another call of the same name");
         known.tidy(2 * BACK);
         assert!(known.is_new(&name(), 1, 0) && known.tell_of_history(name(), 0), "nothing is kept for ever");
+    }
+
+    #[test]
+    fn the_end_of_a_turn_is_told_in_its_own_words() {
+        let event = json!({ "event": "turn_end", "level": "info", "traceId": "07", "sessionKey": "s",
+            "message": "Completed flight search", "turnId": "trip", "status": "completed" });
+        assert!(WORTH_TELLING.contains(&"turn_end"));
+        let said = notes(&event);
+        assert_eq!(said[0], "Completed flight search");
+        assert_eq!(said[1..], ["status completed", "turnId trip"]);
     }
 }

@@ -25,6 +25,8 @@ pub struct Global {
     pub store: StoreSettings,
     /// How much of past calls is kept.
     pub history: HistorySettings,
+    /// How much of the traces of turns is kept.
+    pub traces: TracesSettings,
     /// How trust is kept.
     pub trust_state: TrustStateSettings,
     /// The numbers that are told.
@@ -82,6 +84,15 @@ pub struct HistorySettings {
     /// For how long.
     pub keep: Duration,
     /// How many at most.
+    pub entries: NonZeroU32,
+}
+
+/// How much of the traces of turns is kept.
+#[derive(Clone, Debug)]
+pub struct TracesSettings {
+    /// For how long.
+    pub keep: Duration,
+    /// How many lines at most: one for each event, two or three for each call.
     pub entries: NonZeroU32,
 }
 
@@ -161,6 +172,7 @@ impl Default for Global {
                 wait_replicas: 0,
             },
             history: HistorySettings { keep: Duration::ZERO, entries: NonZeroU32::MIN },
+            traces: TracesSettings { keep: Duration::ZERO, entries: NonZeroU32::MIN },
             trust_state: TrustStateSettings { persist: true, entries: NonZeroU32::MIN, file: None },
             metrics: MetricsSettings { namespace: String::new(), tools: NonZeroU32::MIN },
             log: LogSettings { level: LogLevel::Info, format: LogFormat::Json, malformed_calls: None },
@@ -290,6 +302,21 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 history.entries,
                 Count(1..=10_000_000),
                 "How many of them at most."
+            ),
+            setting!(
+                Global,
+                "traces.keep",
+                traces.keep,
+                Span(SECOND..=YEAR),
+                "How long the traces of turns are kept."
+            ),
+            setting!(
+                Global,
+                "traces.entries",
+                traces.entries,
+                Count(1..=10_000_000),
+                "How many lines of them at most. A turn has one for each thing that happened in it, and some for each call; \
+                 each takes about half a kilobyte."
             ),
             setting!(
                 Global,

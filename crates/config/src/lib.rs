@@ -56,7 +56,7 @@ pub use config::{Config, DEFAULTS, Shown};
 pub use diagnostics::{ConfigErrors, Problem, nearest};
 pub use global::{
     GatewaySettings, Global, HistorySettings, LogFormat, LogLevel, LogSettings, MetricsSettings,
-    OtlpSettings, StoreKind, StoreSettings, TrustStateSettings,
+    OtlpSettings, StoreKind, StoreSettings, TracesSettings, TrustStateSettings,
 };
 pub use kind::parse_span;
 pub use live::{Live, Reload, Switched};

@@ -32,6 +32,7 @@ use steadfast_store::{
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 
 use crate::approvals::Asker;
 use crate::cells::{Cells, DependencyKey, Machines, SessionId, ToolKey};
@@ -51,7 +52,7 @@ use crate::policies::Policies;
 use crate::telling::{About, EngineEvent, Listener, Telling, TurnedAway};
 use crate::tool::{AnyTool, Tool};
 use crate::trust_file::{TrustFile, TrustKept};
-use crate::turns::Stories;
+use crate::turns::{self, Stories, Turning};
 
 /// Makes calls safe to make. Cheap to clone; all clones are one engine.
 #[derive(Clone, Debug)]
@@ -75,13 +76,17 @@ pub(crate) struct Inner {
     pub(crate) deliveries: Deliveries,
     pub(crate) telling: Telling,
     pub(crate) stopping: CancellationToken,
+    /// Turns that nobody runs any more and that are being given back.
+    pub(crate) giving_back: TaskTracker,
     pub(crate) hosted: HostCalls,
     pub(crate) marks: Marks,
     pauses: Pauses,
     pub(crate) history: History,
     pub(crate) history_kept: Keep,
+    pub(crate) traces_kept: Keep,
     pub(crate) trips: Trips,
     pub(crate) stories: Stories,
+    pub(crate) turning: Turning,
     pub(crate) trust_kept: TrustKept,
     pub(crate) trust_bounds: Bounds,
     gate: Gate,
@@ -134,6 +139,8 @@ pub struct CallOptions {
     pub listener: Option<Arc<dyn Listener>>,
     /// Whether the call belongs to a turn that may be submitted again.
     pub in_turn: InTurn,
+    /// From when on no attempt starts. One that runs then is left alone.
+    pub start_by: Option<Timestamp>,
 }
 
 /// Whether a call belongs to a turn that may be submitted again.
@@ -160,6 +167,7 @@ impl Default for CallOptions {
             trace: None,
             listener: None,
             in_turn: InTurn::Not,
+            start_by: None,
         }
     }
 }
@@ -249,6 +257,8 @@ impl Engine {
         // What was told to end has its last words and one store operation left.
         let _ = tokio::time::timeout(LAST_STEPS, inner.gate.empty()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.keeper.drain(inner)).await;
+        inner.giving_back.close();
+        let _ = tokio::time::timeout(LAST_STEPS, inner.giving_back.wait()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.persist_now()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.write_history_now()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.write_stories_now()).await;
@@ -292,6 +302,7 @@ async fn drive(
         Err(error) => return desk.give(inner.turned_away(&envelope, ErrorBody::from(&error))),
     };
     request.run_by = run_by;
+    request.limits.start_by = options.start_by;
     desk.left_alone.store(policy.modes.leave_alone(), Ordering::Release);
     let (asker, listener) = (options.asker, options.listener);
     let annotations = options.tool.as_ref().map(|tool| tool.annotations).unwrap_or_default();
@@ -645,6 +656,7 @@ pub struct EngineBuilder {
     trust_history: Option<usize>,
     records_in_memory: Option<usize>,
     history: Option<Keep>,
+    traces: Option<Keep>,
 }
 
 impl EngineBuilder {
@@ -707,6 +719,12 @@ impl EngineBuilder {
         self
     }
 
+    /// How much of the traces of turns is kept, counted in their lines. Without it: 200,000, for a day.
+    pub fn traces(mut self, keep: Keep) -> Self {
+        self.traces = Some(keep);
+        self
+    }
+
     /// How many failures the history of trust remembers, for calls without a tenant. Without it: 1000.
     pub fn trust_history(mut self, most: usize) -> Self {
         self.trust_history = Some(most);
@@ -755,13 +773,16 @@ impl EngineBuilder {
             deliveries,
             telling: Telling::to(self.listeners),
             stopping: CancellationToken::new(),
+            giving_back: TaskTracker::new(),
             hosted: HostCalls::default(),
             marks: Marks::default(),
             pauses: Pauses::default(),
             history: History::default(),
             trips: Trips::default(),
             stories: Stories::default(),
+            turning: Turning::default(),
             history_kept: self.history.unwrap_or(history::KEEP),
+            traces_kept: self.traces.unwrap_or(turns::TRACES_KEPT),
             trust_kept: self.trust_kept,
             trust_bounds,
             gate: Gate::of_at_most(self.most_calls.unwrap_or(MOST_CALLS)),

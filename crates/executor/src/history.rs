@@ -247,6 +247,7 @@ impl Finished {
             most_elapsed_ms: request.limits.elapsed.map(millis),
             timeout_ms: request.limits.attempt.map(millis),
             deadline_at_ms: request.limits.deadline,
+            start_by_ms: request.limits.start_by,
             waits_long: request.waits == Waits::AsLongAsItTakes,
             run_by_host: request.run_by == RunBy::Host,
             expected_retry_safe: request.hints.expected_retry_safe,

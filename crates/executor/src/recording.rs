@@ -81,6 +81,7 @@ impl CallFacts {
                     elapsed: asked.most_elapsed_ms.map(Duration::from_millis),
                     attempt: asked.timeout_ms.map(Duration::from_millis),
                     deadline: asked.deadline_at_ms,
+                    start_by: asked.start_by_ms,
                 },
                 waits: if asked.waits_long { Waits::AsLongAsItTakes } else { Waits::NotForLong },
                 run_by: if asked.run_by_host { RunBy::Host } else { RunBy::Driver },

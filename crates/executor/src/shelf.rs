@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use steadfast_core::classify::{Fault, Source};
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_core::id::{Domain, ToolRef};
+use steadfast_core::id::{Domain, Namespace, ToolRef};
 
 use crate::info::ToolInfo;
+use crate::seen::Offered;
 use crate::tool::{Answer, Attempt};
 
 /// Runs one attempt of a tool.
@@ -49,4 +50,42 @@ pub trait Shelf: Send + Sync + 'static {
         &'a self,
         envelope: &'a CallEnvelope,
     ) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>>;
+
+    /// Whether the tools of this namespace are run here. Then we see ourselves how they do.
+    fn runs(&self, _namespace: &Namespace) -> bool {
+        false
+    }
+
+    /// All that are known so far. Nothing is started to find out.
+    fn list(&self) -> Vec<Offered> {
+        Vec::new()
+    }
+}
+
+/// Several shelves: the first that has a tool is asked for it. Without any, nobody has one.
+#[derive(Clone, Default)]
+pub struct Shelves(pub Vec<Arc<dyn Shelf>>);
+
+impl Shelf for Shelves {
+    fn find<'a>(
+        &'a self,
+        envelope: &'a CallEnvelope,
+    ) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
+        Box::pin(async {
+            for shelf in &self.0 {
+                if let Some(found) = shelf.find(envelope).await {
+                    return Some(found);
+                }
+            }
+            None
+        })
+    }
+
+    fn runs(&self, namespace: &Namespace) -> bool {
+        self.0.iter().any(|shelf| shelf.runs(namespace))
+    }
+
+    fn list(&self) -> Vec<Offered> {
+        self.0.iter().flat_map(|shelf| shelf.list()).collect()
+    }
 }

@@ -11,16 +11,18 @@ use std::sync::Arc;
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::Transition;
 use steadfast_core::call::{CallResult, Notice, Request};
+use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, ErrorBody, Target};
 use steadfast_core::id::{RequestId, SessionKey, TenantId, ToolRef, TurnId};
 use steadfast_core::policy::Policy;
 use steadfast_core::trust::TrustChange;
-use steadfast_core::turn::trace::{Note, TraceId};
+use steadfast_core::turn::trace::{Event, Note, Span, TraceId};
 use steadfast_store::{News, StoreError};
 use tokio::sync::broadcast;
 
 use crate::audit::AuditEntry;
 use crate::breakers::BreakerKey;
+use crate::turns::TurnHead;
 
 /// Hears of everything. All of it has to be redacted before it leaves the process.
 pub trait Listener: Send + Sync + 'static {
@@ -41,6 +43,11 @@ pub trait Listener: Send + Sync + 'static {
 
     /// Something happened in a turn: among it every failure, with what the error handler decided.
     fn turn(&self, _about: &TurnAbout<'_>, _note: &Note) {}
+
+    /// A stretch of a turn is over: a tool was at work for one of its calls, or, told last, the turn itself. It has the ids
+    /// that it has in the trace, and its texts are redacted like there. The turn is told as it stands; if it has no status at
+    /// its own end, nobody waits for it any more.
+    fn turn_span(&self, _turn: &TurnHead, _span: &TurnSpan<'_>) {}
 
     /// Something happened outside of any call.
     fn outside(&self, _fact: &Outside<'_>) {}
@@ -82,6 +89,29 @@ pub struct TurnAbout<'a> {
     pub target: &'a Target,
     /// When it ends at the latest.
     pub deadline: Timestamp,
+}
+
+/// A stretch of a turn that is over.
+#[derive(Clone, Copy, Debug)]
+pub struct TurnSpan<'a> {
+    /// The same as in the trace, with its end.
+    pub span: &'a Span,
+    /// The tool that was at work; none for the turn itself.
+    pub tool: Option<&'a ToolRef>,
+    /// Why it was of no use, if it was not.
+    pub failed: Option<Code>,
+    /// Whether the caller of the turn, if it has a span of its own, wants spans of it.
+    pub sampled: bool,
+    /// What happened since it began.
+    pub(crate) since: &'a [Event],
+}
+
+impl<'a> TurnSpan<'a> {
+    /// What happened in it, in order.
+    pub fn events(&self) -> impl Iterator<Item = &'a Event> {
+        let id = self.span.span_id;
+        self.since.iter().filter(move |event| event.span_id == Some(id))
+    }
 }
 
 /// A call that was answered at the door.
@@ -230,6 +260,10 @@ impl Telling {
 
     pub(crate) fn turn(&self, about: &TurnAbout<'_>, note: &Note) {
         self.each(|listener| listener.turn(about, note));
+    }
+
+    pub(crate) fn turn_span(&self, turn: &TurnHead, span: &TurnSpan<'_>) {
+        self.each(|listener| listener.turn_span(turn, span));
     }
 
     pub(crate) fn outside(&self, fact: &Outside<'_>) {

@@ -18,7 +18,6 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use http::HeaderMap;
 use parking_lot::Mutex;
-use steadfast_core::approval::Channel;
 use steadfast_core::call::{KeysOf, Waits};
 use steadfast_core::id::{Namespace, TenantId, ToolName};
 use steadfast_executor::{CallOptions, Called, Canceller, Engine, TurnOptions};
@@ -572,12 +571,9 @@ impl Session {
             }
         };
         let options = TurnOptions {
-            target: target(&said, from),
-            traceparent: said.traceparent,
-            channel: Channel::Headless,
-            asker: None,
+            traceparent: said.traceparent.clone(),
             keys_of: KeysOf::Actor,
-            withdrawn: CancellationToken::new(),
+            ..TurnOptions::of(target(&said, from))
         };
         let withdrawn = Arc::new(Notify::new());
         let number = self.begin(&id, None, voice.clone(), What::Other(withdrawn.clone()));

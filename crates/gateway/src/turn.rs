@@ -112,13 +112,9 @@ pub(crate) fn answer(turned: &Result<Turned, TurnRefused>) -> RawJson {
                     "\nTo go on with what is not done, call run_turn again with the same turnId and plan.",
                 );
             }
-            let mut facts = json!(turned.result);
-            if let Some(facts) = facts.as_object_mut() {
-                facts.insert("traceId".to_owned(), json!(turned.trace));
-            }
             json!({
                 "content": [{ "type": "text", "text": text }],
-                "structuredContent": facts,
+                "structuredContent": turned,
                 "isError": turned.result.status == TurnStatus::Failed,
             })
         }

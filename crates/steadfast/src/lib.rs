@@ -57,15 +57,16 @@ pub use steadfast_config::{
 pub use steadfast_core::key::DedupeMode;
 pub use steadfast_core::{
     Timestamp, approval, breaker, call as path, classify, code, envelope, guard, id, json, policy, redact,
-    rehearse, report, stats, trust,
+    rehearse, report, stats, trust, turn,
 };
 pub use steadfast_executor::{
     About, Answer, AnswerError, Arrival, Asked, Asker, Asking, Attempt, AuditEntry, AuditPage, Begun,
     BreakerAbout, BreakerKey, BreakerView, By, CallFacts, CallOptions, CallStep, Called, Calling, Canceller,
-    Counted, Deed, Done, Drained, Engine, EngineEvent, GuardView, HookFuture, Hooks, HostError,
-    InvalidBreakerKey, Listener, NotDone, Offered, Order, Outside, Pulse, Reach, Recording, RuntimeClock,
-    SignsOfLife, Steer, Steered, StoppedSession, Surface, Tenants, Ticket, Tool, ToolFault, ToolInfo,
-    ToolScore, ToolView, Trip, TurnStory, TurnedAway,
+    Counted, Deed, Done, Drained, Engine, EngineEvent, Found, GuardView, HookFuture, Hooks, HostError,
+    InvalidBreakerKey, Listener, NotDone, Offered, Order, Outside, Pulse, Reach, Recording, Run,
+    RuntimeClock, Shelf, Shelves, SignsOfLife, Steer, Steered, StoppedSession, Surface, Tenants, Ticket,
+    Tool, ToolFault, ToolInfo, ToolScore, ToolView, Trip, TurnAbout, TurnHead, TurnOptions, TurnRefused,
+    TurnSpan, TurnStory, Turned, TurnedAway, TurnsWanted,
 };
 pub use steadfast_store::{Flush, MemoryOptions, MemoryStore, Page, Selection, Store, StoreError};
 pub use steadfast_store_redis::{Options as RedisOptions, RedisStore};

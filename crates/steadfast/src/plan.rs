@@ -29,6 +29,7 @@ pub struct Plan {
     trust_history: usize,
     records: usize,
     history: Keep,
+    traces: Keep,
     malformed_calls: Option<PathBuf>,
 }
 
@@ -67,6 +68,7 @@ impl Plan {
             trust_history: count(global.trust_state.entries.get()),
             records: count(global.store.records.get()),
             history: Keep { most: global.history.entries.get().into(), age: global.history.keep },
+            traces: Keep { most: global.traces.entries.get().into(), age: global.traces.keep },
             malformed_calls: global.log.malformed_calls.clone(),
         })
     }
@@ -157,6 +159,7 @@ impl Plan {
             .trust_history(self.trust_history)
             .records_in_memory(self.records)
             .history(self.history)
+            .traces(self.traces)
     }
 }
 

@@ -14,9 +14,10 @@ use steadfast::classify::{Fault, Source, Transport};
 use steadfast::code::Code;
 use steadfast::envelope::CallEnvelope;
 use steadfast::policy::Mode;
+use steadfast::turn::{Limits, Plan};
 use steadfast::{
-    Answer, Attempt, Called, ConfigFile, ConfigNews, Logging, Needed, OnDamage, OpenError, Opening, Reload,
-    RuntimeClock, Sources, Steadfast, Switches, call, output,
+    Answer, Attempt, Called, ConfigFile, ConfigNews, Found, Logging, Needed, OnDamage, OpenError, Opening,
+    Reload, Run, RuntimeClock, Shelf, Sources, Steadfast, Switches, TurnOptions, TurnsWanted, call, output,
 };
 
 /// A folder of its own for a test, empty at first.
@@ -310,6 +311,46 @@ async fn logs_and_metrics_are_told_as_configured() {
     let lines = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
     for event in ["INFO  tool_call_start", "INFO  tool_call_end", "WARN  tool_call_turned_away"] {
         assert!(lines.contains(event), "{lines}");
+    }
+}
+
+/// A shelf on which every tool is one that works.
+struct Working;
+
+impl Shelf for Working {
+    fn find<'a>(
+        &'a self,
+        _: &'a CallEnvelope,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
+        let run: Run = Box::new(|attempt| Box::pin(works(attempt)));
+        Box::pin(async { Some(Found { run, domain: None, info: None }) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn traces_of_turns_are_kept_as_long_and_as_many_as_is_set() {
+    // A turn of one call has eleven lines.
+    for (test, text, kept) in [
+        ("traces", "", 3),
+        ("traces-keep", "[traces]\nkeep = \"3m\"\n", 2),
+        ("traces-entries", "[traces]\nentries = 12\n", 1),
+    ] {
+        let steadfast = open(test, text, &[]).await;
+        for turn in ["first", "second", "third"] {
+            tokio::time::advance(Duration::from_secs(120)).await;
+            let plan = format!(r#"{{"turnId":"{turn}","calls":[{{"id":"p","tool":"bank/pay"}}]}}"#);
+            let plan = Arc::new(Plan::parse(plan.as_bytes(), &Limits::DEFAULT).unwrap());
+            let options = TurnOptions::of(pay(1).target);
+            steadfast.engine().turn(plan, Arc::new(Working), options).await.unwrap();
+            // What it left to be written is written when somebody looks.
+            steadfast.engine().story(turn).await.unwrap().unwrap();
+        }
+        let wanted = TurnsWanted { limit: 10, ..TurnsWanted::default() };
+        let found = steadfast.engine().turns(&wanted).await.unwrap().found;
+        let names: Vec<_> = found.iter().map(|head| head.turn_id.as_ref().unwrap().as_str()).collect();
+        assert_eq!(names, ["third", "second", "first"][..kept], "{test}");
+        let story = steadfast.engine().story("third").await.unwrap().unwrap();
+        assert_eq!((story.spans.len(), story.events.len()), (2, 4), "{test}: the newest is whole");
     }
 }
 

@@ -26,17 +26,19 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `mapping` | what is told of each fact about a call |
+//! | `turns` | what is told of turns |
 //! | `outside` | what is told of facts that no call brought |
 //! | `logs` | lines, and `tracing` events as lines |
 //! | `feed` | the same lines for readers that come and go |
 //! | `malformed` | which model made which malformed call |
 //! | `metrics` | the catalogue of metrics, the registry, the census of a store |
-//! | `spans`, `otlp` | spans from notices; pushing spans and metrics to a collector |
+//! | `spans`, `ids`, `otlp` | spans from notices and traces; ids that were made elsewhere; pushing spans and metrics to a collector |
 //! | `labels`, `standing`, `calls` | what is remembered of tools and of open calls, within bounds |
 //! | `words` | what things are called |
 
 mod calls;
 mod feed;
+mod ids;
 mod labels;
 mod logs;
 mod malformed;
@@ -49,6 +51,7 @@ mod spans;
 mod standing;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod words;
 
 use std::fmt;

@@ -9,8 +9,9 @@ use steadfast_core::dedupe::ReplayReason;
 use steadfast_core::policy::{Policy, Silence};
 use steadfast_core::retry::Stop;
 use steadfast_core::trust::{Scope, TrustChange};
+use steadfast_core::turn::trace::Note;
 use steadfast_core::{Timestamp, breaker, millis};
-use steadfast_executor::{About, Listener, Outside, TurnedAway};
+use steadfast_executor::{About, Listener, Outside, TurnAbout, TurnHead, TurnSpan, TurnedAway};
 use steadfast_store::{News, StoreError};
 
 use crate::Telemetry;
@@ -61,6 +62,19 @@ impl Listener for Telemetry {
 
     fn traceparent(&self, about: &About<'_>, attempt: u32) -> Option<String> {
         self.calls.with(about.request, |open| open.spans.as_ref()?.traceparent(attempt))
+    }
+
+    fn turn(&self, about: &TurnAbout<'_>, note: &Note) {
+        self.tell_turn(about, note);
+    }
+
+    fn turn_span(&self, turn: &TurnHead, span: &TurnSpan<'_>) {
+        if let Some(spans) = &self.spans {
+            spans.turn(turn, span);
+        }
+        if span.tool.is_none() {
+            self.tell_turn_end(turn, span);
+        }
     }
 
     fn outside(&self, fact: &Outside<'_>) {
@@ -434,7 +448,7 @@ impl Telemetry {
     }
 
     /// Whether such a line is for anybody.
-    fn is_told(&self, level: Level) -> bool {
+    pub(crate) fn is_told(&self, level: Level) -> bool {
         self.logs.as_ref().is_some_and(|logs| logs.wants(level)) || self.feed.wants(level)
     }
 }

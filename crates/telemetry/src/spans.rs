@@ -10,19 +10,31 @@
 //! ```
 //!
 //! A call does one of these at a time. What else happens to it is an event of its `tool_execution`.
+//!
+//! The calls of a turn are below the spans of its trace, which have the ids there that they have here:
+//!
+//! ```text
+//! turn                        from its submission to its end
+//! └── turn_call               a tool is at work for a call of the plan
+//!     └── tool_execution
+//! ```
 
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::{
-    Span as _, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt, Tracer as _,
+    Event, Span as _, SpanBuilder, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags,
+    TraceId, TraceState, Tracer as _,
 };
 use opentelemetry::{Context, KeyValue, Value};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, Span};
+use steadfast_core::turn::TurnStatus;
+use steadfast_core::turn::trace;
 use steadfast_core::{Timestamp, redact};
-use steadfast_executor::About;
+use steadfast_executor::{About, TurnHead, TurnSpan};
 
+use crate::ids::with_ids;
 use crate::labels::Label;
 use crate::words;
 
@@ -100,6 +112,80 @@ impl Spans {
             .with_attributes(attributes);
         call.child = Some(Child { doing, span: self.tracer.build_with_context(builder, &parent) });
     }
+
+    /// A stretch of a turn, which is over: made and ended at once, with the ids that it has in the trace.
+    pub(crate) fn turn(&self, turn: &TurnHead, part: &TurnSpan<'_>) {
+        let span = part.span;
+        let (name, mut attributes) = match part.tool {
+            Some(tool) => (
+                "turn_call",
+                vec![text("tool.name", tool.tool.as_str()), text("tool.namespace", tool.namespace.as_str())],
+            ),
+            None => (
+                "turn",
+                vec![
+                    own("status", words::turn_status(turn.status)),
+                    own("turn.calls", i64::try_from(turn.calls).unwrap_or(i64::MAX)),
+                    own("turn.escalated", turn.escalated),
+                ],
+            ),
+        };
+        let whose = [
+            ("turn.id", turn.turn_id.as_ref().map(|id| id.as_str())),
+            ("call.id", span.call_id.as_ref().map(|id| id.as_str())),
+            ("request.id", span.request_id.as_ref().map(|id| id.as_str())),
+        ];
+        attributes.extend(whose.into_iter().filter_map(|(name, value)| Some(text(name, value?))));
+        let summary = turn.summary.as_deref().filter(|_| part.tool.is_none());
+        attributes.extend(summary.map(|summary| sentence("turn.summary", summary)));
+        let trace = TraceId::from_bytes(turn.trace_id.to_bytes());
+        let parent = span.parent_span_id.map_or_else(Context::new, |parent| {
+            let sampled = TraceFlags::default().with_sampled(part.sampled);
+            let id = SpanId::from_bytes(parent.to_bytes());
+            Context::new().with_remote_span_context(SpanContext::new(
+                trace,
+                id,
+                sampled,
+                true,
+                TraceState::default(),
+            ))
+        });
+        let builder = SpanBuilder::from_name(name)
+            .with_kind(SpanKind::Internal)
+            .with_start_time(time(span.started_at))
+            .with_attributes(attributes)
+            .with_events(part.events().map(event).collect());
+        let mut made = with_ids(trace, SpanId::from_bytes(span.span_id.to_bytes()), || {
+            self.tracer.build_with_context(builder, &parent)
+        });
+        let failed = match (part.tool, turn.status) {
+            (None, Some(TurnStatus::Failed)) => Some("failed"),
+            (None, Some(TurnStatus::Completed | TurnStatus::Partial) | None) => None,
+            (Some(_), _) => part.failed.map(|code| code.as_str()),
+        };
+        if let Some(why) = failed {
+            made.set_attribute(own("error.type", why));
+            made.set_status(Status::error(why));
+        }
+        made.end_with_timestamp(time(span.ended_at.unwrap_or(span.started_at)));
+    }
+}
+
+/// What happened in a turn.
+fn event(happened: &trace::Event) -> Event {
+    let mut attributes = vec![sentence("sentence", &happened.sentence)];
+    if let Some(decision) = happened.decision {
+        attributes.push(own("decision", words::strategy(decision)));
+    }
+    if let Some(code) = happened.code {
+        attributes.push(own("error.type", code.as_str()));
+    }
+    Event::new(words::turn_event(happened.event_type), time(happened.timestamp), attributes, 0)
+}
+
+/// A text for people to read.
+fn sentence(name: &'static str, value: &str) -> KeyValue {
+    KeyValue::new(name, redact::excerpt(value, LONGEST_SENTENCE))
 }
 
 impl CallSpans {
@@ -189,3 +275,5 @@ fn time(at: Timestamp) -> SystemTime {
 
 /// The most that is shown of one text.
 const MOST_BYTES: usize = 256;
+/// The most that is shown of one that is for people.
+const LONGEST_SENTENCE: usize = 1024;

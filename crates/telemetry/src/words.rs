@@ -8,6 +8,8 @@ use steadfast_core::dedupe::ReplayReason;
 use steadfast_core::policy::{KeyScope, Policy, ToolClass};
 use steadfast_core::retry::Stop;
 use steadfast_core::trust::TrustState;
+use steadfast_core::turn::trace::{EventType, SkipReason};
+use steadfast_core::turn::{Need, Outcome, Strategy, TurnStatus};
 use steadfast_executor::Deed;
 use steadfast_store::Trouble;
 
@@ -136,6 +138,89 @@ pub(crate) const fn cut(cut: Cut) -> &'static str {
         Cut::TooLong => "too_long",
         Cut::Deadline => "deadline",
         Cut::Cancelled => "cancelled",
+    }
+}
+
+/// Every way in which a turn can end, and that it did not.
+pub(crate) const TURN_STATUSES: [Option<TurnStatus>; 4] =
+    [Some(TurnStatus::Completed), Some(TurnStatus::Partial), Some(TurnStatus::Failed), None];
+
+/// How a turn ended; without a status nobody waited for its end.
+pub(crate) const fn turn_status(status: Option<TurnStatus>) -> &'static str {
+    match status {
+        Some(TurnStatus::Completed) => "completed",
+        Some(TurnStatus::Partial) => "partial",
+        Some(TurnStatus::Failed) => "failed",
+        None => "abandoned",
+    }
+}
+
+/// Everything that the error handler can decide.
+pub(crate) const STRATEGIES: [Strategy; 5] = [
+    Strategy::Retry,
+    Strategy::AlternativeTool,
+    Strategy::PartialSuccess,
+    Strategy::Escalate,
+    Strategy::GracefulFailure,
+];
+
+pub(crate) const fn strategy(strategy: Strategy) -> &'static str {
+    match strategy {
+        Strategy::Retry => "RETRY",
+        Strategy::AlternativeTool => "ALTERNATIVE_TOOL",
+        Strategy::PartialSuccess => "PARTIAL_SUCCESS",
+        Strategy::Escalate => "ESCALATE",
+        Strategy::GracefulFailure => "GRACEFUL_FAILURE",
+    }
+}
+
+pub(crate) const fn outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Succeeded => "succeeded",
+        Outcome::Failed => "failed",
+        Outcome::Skipped => "skipped",
+        Outcome::Cancelled => "cancelled",
+        Outcome::LeftRunning => "left_running",
+    }
+}
+
+pub(crate) const fn need(need: Need) -> &'static str {
+    match need {
+        Need::Required => "required",
+        Need::Optional => "optional",
+    }
+}
+
+pub(crate) const fn skip_reason(reason: &SkipReason) -> &'static str {
+    match reason {
+        SkipReason::Dependency(_) => "dependency",
+        SkipReason::Deadline => "deadline",
+        SkipReason::Cancelled => "cancelled",
+    }
+}
+
+/// What happened in a turn, by the name of its line in the log where it has one.
+pub(crate) const fn turn_event(event: EventType) -> &'static str {
+    match event {
+        EventType::TurnStarted => "turn_start",
+        EventType::CallRestored => "turn_call_restored",
+        EventType::ToolStarted => "turn_tool_start",
+        EventType::ToolRetry => "turn_tool_retry",
+        EventType::ToolSucceeded => "turn_tool_succeeded",
+        EventType::ToolError => "turn_tool_error",
+        EventType::ToolTimeout => "turn_tool_timeout",
+        EventType::Decision => "turn_decision",
+        EventType::CircuitBreaker => "turn_circuit_state",
+        EventType::AlternativeUsed => "turn_alternative_used",
+        EventType::DefaultUsed => "turn_default_used",
+        EventType::ToolSkipped => "turn_tool_skipped",
+        EventType::ToolCancelled => "turn_tool_cancelled",
+        EventType::ToolLeftRunning => "turn_tool_left_running",
+        EventType::LateResult => "turn_late_result",
+        EventType::TurnTimeout => "turn_timeout",
+        EventType::TurnCancelled => "turn_cancelled",
+        EventType::TurnEnded => "turn_end",
+        EventType::TraceCut => "turn_trace_cut",
     }
 }
 

@@ -56,6 +56,8 @@ async function carry(line) {
   }
   const { context, page, complaints } = pages.get(line.page);
   if (line.close) {
+    // What a page still asks for is of no interest, and a failure of it would be the end of us and of all other pages.
+    await page.unrouteAll({ behavior: "ignoreErrors" });
     await context.close();
     pages.delete(line.page);
     return complaints;

@@ -60,8 +60,7 @@ impl World {
         self.nodes[node].calls.remove(&number);
         // Followers of a refused leader in the same process get that refusal; nobody else ever does.
         if let (Some(key), Err(failure)) = (about, &result.ended)
-            && invariants::is_refusal(failure.code)
-            && failure.code != Code::Cancelled
+            && result.is_refused()
         {
             let followers: Vec<_> = self.nodes[node]
                 .calls
@@ -96,7 +95,13 @@ impl World {
             return Ok(());
         }
         let dispatch = running.dispatch;
+        let in_turn = running.in_turn.clone();
         self.check_answer(node, number, &result)?;
+        if let Some(in_turn) = in_turn {
+            self.dispatches[dispatch].answered = true;
+            self.turn_hears(node, in_turn, result);
+            return Ok(());
+        }
         let connection = self.dispatches[dispatch].connection;
         if !self.connections[connection].open {
             return Ok(());

@@ -93,6 +93,7 @@ impl World {
             let wish = self.dispatches[dispatch].wish;
             self.send_again(wish);
         }
+        self.turn_is_dropped(connection)?;
         let Connection { node, life, .. } = self.connections[connection];
         if !self.nodes[node].alive || self.nodes[node].identity.started != life {
             return Ok(());

@@ -18,6 +18,15 @@
 //! | not started, not unknown | an outcome is unknown only if an attempt was sent, or a process died about to send it |
 //! | an end | when the faults have stopped, every call ends, every caller is answered, and no process that lives has left a claim behind |
 //! | bounded | nothing is left behind but records, and no more of them than there were wishes |
+//! | turns end | a turn ends by its deadline and a short grace, as long as its process lives |
+//! | one true state | when a turn ends, each of its calls is in one state, and that is what became of it |
+//! | no dependant without | no call of a turn runs before its dependencies have succeeded, unless it has a default for them |
+//! | done once in a turn | over all submissions of a turn, what one candidate of a call has done no other one does, and what is recorded as done is not started again |
+//! | one submission at a time | a turn that somebody runs who lives is run by nobody else |
+//! | parallelism | no more calls of a turn run at once than its plan says |
+//! | nothing after the deadline | from the deadline of a turn on no attempt of its calls starts |
+//! | not unattended | a call of a turn begins only while somebody waits for the turn, also after a crash |
+//! | own key | a call of a turn is not told that its key stands for another call, unless it is made with other arguments than before |
 //!
 //! A store that loses everything is an excuse for a second run, and for another recorded answer, only in the cases
 //! that `emptied` lists.
@@ -27,6 +36,7 @@ use steadfast_core::code::Code;
 
 use crate::emptied::FoundBy;
 use crate::model::{Effect, Intent, Model};
+use crate::turns;
 
 /// A broken promise: which one, and how.
 pub(crate) type Broken = (&'static str, String);
@@ -37,6 +47,10 @@ pub(crate) fn effect(model: &Model, new: &Effect) -> Result<(), Broken> {
         let unprotected = match intent {
             Intent::Explicit(key) => model.unprotected_keys.contains(&key),
             Intent::CallId(_) => model.unprotected.contains(&new.equal),
+            Intent::Turn(made) => {
+                turns::done_once(model, made, new)?;
+                model.unprotected_turns.contains(&(made.turn, made.call))
+            }
         };
         let mut same = model.effects.iter().filter(|effect| effect.intent == Some(intent));
         let first = same.find(|other| !forgotten(model, other, new, FoundBy::Key));
@@ -63,7 +77,7 @@ pub(crate) fn effect(model: &Model, new: &Effect) -> Result<(), Broken> {
 
 /// Whether the later of two equal runs was claimed in the knowledge of the earlier one.
 fn runs_again(model: &Model, earlier: &Effect, later: &Effect) -> Result<(), Broken> {
-    let explicit = |effect: &Effect| matches!(effect.intent, Some(Intent::Explicit(_)));
+    let explicit = |effect: &Effect| matches!(effect.intent, Some(Intent::Explicit(_) | Intent::Turn(_)));
     let Some(record) = earlier.record.filter(|_| !explicit(earlier) && !explicit(later)) else {
         return Ok(());
     };

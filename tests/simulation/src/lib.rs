@@ -4,6 +4,7 @@
 //! seed draws: crashes between any two steps, frozen processes whose leases lapse, lost commands and lost
 //! answers of the store, lost wake-ups, broken connections, broken answers, callers who cancel or leave, tools
 //! that fail, hang or die with the work half done, a store that loses everything, operators who force and reset, clocks that jump forward.
+//! In half of the worlds clients also submit turns, to any process, again when they get no answer, and sometimes twice at once.
 //! Then the faults stop, and everything has to come to its end.
 //!
 //! What must hold is in `invariants`; what is true of the world is in `model`; the machines under test and
@@ -28,6 +29,7 @@ mod store;
 mod system;
 mod tools;
 mod transition;
+mod turns;
 mod weather;
 
 #[cfg(test)]
@@ -70,11 +72,49 @@ pub enum Defect {
     ProbeNotShared,
     /// What a breaker concludes by itself goes before what a person said.
     ByHandOvertaken,
+    /// What a turn chose is not written before the call is sent.
+    ChoiceNotKept,
+    /// A turn that goes back to the tool of its plan does not write that.
+    BackToPlanNotKept,
+    /// A turn that comes again picks its tools by their breakers, as if nothing of it could have run.
+    BreakerBeforeRecord,
+    /// An alternative has the key of the tool that it stands in for.
+    KeyWithoutCandidate,
+    /// The calls of a turn have other keys when it comes again.
+    KeyOfSubmission,
+    /// Whoever submits a turn runs it.
+    HoldNotChecked,
+    /// A turn is held for a shorter time than it may run.
+    HoldShorterThanTurn,
+    /// The end of a failed call is told to its turn as an empty success.
+    FailureToldAsNothing,
+    /// A tool's question is told to the turn as its answer.
+    QuestionToldAsAnswer,
+    /// An attempt whose end nobody has seen counts as one that was never sent.
+    UnderWayCountsAsUnsent,
+    /// Of a call that was made several times only the last attempt counts.
+    OnlyLastAttemptCounts,
+    /// A call that is made again on a guess is taken for one of which its record knows everything.
+    EarlierAttemptsForgotten,
+    /// A call that could not ask the store is told to its turn as one that found no room.
+    StoreFailureToldAsOverload,
+    /// The calls of a turn do not know when it is over.
+    DeadlineNotPassedOn,
+    /// Nobody wakes a turn at its deadline.
+    DeadlineNotKept,
+    /// What the time ran out for before it was sent is told as what runs.
+    NotStartedToldAsRunning,
+    /// A call whose choice could not be kept is forgotten.
+    UnkeptForgotten,
+    /// What a plan says about parallelism is not heard.
+    ParallelismIgnored,
+    /// A process that comes back goes on with the turns that it held.
+    TurnGoesOnByItself,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 35] = [
         Self::OwnerIgnoredAtSave,
         Self::DeliveredBeforeWrite,
         Self::StartedAfterAttempt,
@@ -91,6 +131,25 @@ impl Defect {
         Self::FailedDispatchDoesNotStandBack,
         Self::ProbeNotShared,
         Self::ByHandOvertaken,
+        Self::ChoiceNotKept,
+        Self::BackToPlanNotKept,
+        Self::BreakerBeforeRecord,
+        Self::KeyWithoutCandidate,
+        Self::KeyOfSubmission,
+        Self::HoldNotChecked,
+        Self::HoldShorterThanTurn,
+        Self::FailureToldAsNothing,
+        Self::QuestionToldAsAnswer,
+        Self::UnderWayCountsAsUnsent,
+        Self::OnlyLastAttemptCounts,
+        Self::EarlierAttemptsForgotten,
+        Self::StoreFailureToldAsOverload,
+        Self::DeadlineNotPassedOn,
+        Self::DeadlineNotKept,
+        Self::NotStartedToldAsRunning,
+        Self::UnkeptForgotten,
+        Self::ParallelismIgnored,
+        Self::TurnGoesOnByItself,
     ];
 }
 
@@ -104,6 +163,47 @@ impl Defect {
                 | Self::SaveNeedsItsRecord
                 | Self::RenewalOvertaken
         )
+    }
+
+    /// Whether it shows only where clients submit turns; then every world has some.
+    fn needs_turns(self) -> bool {
+        match self {
+            Self::ChoiceNotKept
+            | Self::BackToPlanNotKept
+            | Self::BreakerBeforeRecord
+            | Self::KeyWithoutCandidate
+            | Self::KeyOfSubmission
+            | Self::HoldNotChecked
+            | Self::HoldShorterThanTurn
+            | Self::FailureToldAsNothing
+            | Self::QuestionToldAsAnswer
+            | Self::UnderWayCountsAsUnsent
+            | Self::OnlyLastAttemptCounts
+            | Self::EarlierAttemptsForgotten
+            | Self::StoreFailureToldAsOverload
+            | Self::DeadlineNotPassedOn
+            | Self::DeadlineNotKept
+            | Self::NotStartedToldAsRunning
+            | Self::UnkeptForgotten
+            | Self::ParallelismIgnored
+            | Self::TurnGoesOnByItself => true,
+            Self::OwnerIgnoredAtSave
+            | Self::DeliveredBeforeWrite
+            | Self::StartedAfterAttempt
+            | Self::RefusalStored
+            | Self::LateBreakerResultCounted
+            | Self::GuardCountsRetries
+            | Self::WaiterForgetsThatItWaited
+            | Self::ToldWhenLookedUp
+            | Self::GrantSpentByAll
+            | Self::EmptiedStoreTakesClaims
+            | Self::ClaimNotWrittenAgain
+            | Self::SaveNeedsItsRecord
+            | Self::RenewalOvertaken
+            | Self::FailedDispatchDoesNotStandBack
+            | Self::ProbeNotShared
+            | Self::ByHandOvertaken => false,
+        }
     }
 
     /// The promises that it breaks, one of which the simulation has to notice.
@@ -128,6 +228,24 @@ impl Defect {
             Self::ProbeNotShared => &["one probe"],
             // Who does not hear of a person goes on in epochs that others have left, and may probe there.
             Self::ByHandOvertaken => &["by hand", "one probe"],
+            Self::ChoiceNotKept
+            | Self::BackToPlanNotKept
+            | Self::BreakerBeforeRecord
+            | Self::UnderWayCountsAsUnsent
+            | Self::OnlyLastAttemptCounts
+            | Self::EarlierAttemptsForgotten
+            | Self::StoreFailureToldAsOverload => &["done once in a turn"],
+            Self::KeyOfSubmission => &["done once in a turn", "one run per key"],
+            Self::KeyWithoutCandidate => &["own key"],
+            Self::HoldNotChecked | Self::HoldShorterThanTurn => &["one submission at a time"],
+            Self::FailureToldAsNothing => &["no dependant without"],
+            Self::QuestionToldAsAnswer | Self::NotStartedToldAsRunning | Self::UnkeptForgotten => {
+                &["one true state"]
+            }
+            Self::DeadlineNotPassedOn => &["nothing after the deadline"],
+            Self::DeadlineNotKept => &["turns end"],
+            Self::ParallelismIgnored => &["parallelism"],
+            Self::TurnGoesOnByItself => &["not unattended"],
         }
     }
 }

@@ -41,9 +41,10 @@ fn main() -> ExitCode {
     }
     progress.clear();
     println!(
-        "{count} worlds in {:.1} s: {} calls, {} effects, {} answers given again, {} times told that nobody knows, {} stores emptied; every promise held",
+        "{count} worlds in {:.1} s: {} calls, {} submissions of turns, {} effects, {} answers given again, {} times told that nobody knows, {} stores emptied; every promise held",
         begun.elapsed().as_secs_f64(),
         total.calls,
+        total.turns,
         total.effects,
         total.replays,
         total.unknown,

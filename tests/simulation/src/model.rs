@@ -8,6 +8,7 @@ use steadfast_core::key::Key;
 
 use crate::emptied::Emptying;
 use crate::invariants::Broken;
+use crate::turns::TurnWish;
 
 /// How a wish is made known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,6 +19,17 @@ pub(crate) enum Kind {
     CallId,
     /// With nothing but its arguments.
     Keyless,
+    /// As part of a turn.
+    Turn(TurnCall),
+}
+
+/// A call of a turn, as it was made: by which of its candidates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TurnCall {
+    pub(crate) turn: usize,
+    /// Its place in the plan.
+    pub(crate) call: usize,
+    pub(crate) candidate: usize,
 }
 
 /// Something that a client wants done, once.
@@ -35,6 +47,7 @@ pub(crate) struct Wish {
 pub(crate) enum Intent {
     Explicit(u64),
     CallId(usize),
+    Turn(TurnCall),
 }
 
 /// A tool has done what it was called for.
@@ -50,6 +63,8 @@ pub(crate) struct Effect {
     /// When the call was given the run.
     pub(crate) claimed: Timestamp,
     pub(crate) number: u64,
+    /// When the turn was submitted that it belongs to, if it does.
+    pub(crate) submitted: Option<Timestamp>,
 }
 
 /// The truth.
@@ -76,6 +91,14 @@ pub(crate) struct Model {
     pub(crate) emptyings: Vec<Emptying>,
     /// How many words of operators took the same number. They are not ordered.
     pub(crate) words: BTreeMap<u64, u32>,
+    /// Turns that clients want.
+    pub(crate) turns: Vec<TurnWish>,
+    /// Calls of turns that ran without the store.
+    pub(crate) unprotected_turns: BTreeSet<(usize, usize)>,
+    /// When a turn first heard that a call succeeded and is recorded, and when that turn was submitted.
+    pub(crate) succeeded: BTreeMap<(usize, usize), (Timestamp, Timestamp)>,
+    /// With which arguments a call of a turn was made.
+    pub(crate) made: BTreeMap<TurnCall, BTreeSet<u64>>,
 }
 
 impl Model {

@@ -41,7 +41,7 @@ impl World {
         let number = self.nodes[node].next_call;
         self.nodes[node].next_call += 1;
         let request = self.request(node, number, wish);
-        let (number, step) = self.begin(node, request, wish, dispatch)?;
+        let (number, step) = self.begin(node, request, wish, dispatch, None)?;
         self.act(node, number, step)
     }
 
@@ -50,11 +50,12 @@ impl World {
         let home = &self.nodes[node];
         let run = format!("run-{node}-{}-{number}", home.identity.started);
         let index = key(&format!("index {client} {arguments}"));
-        let explicit = matches!(kind, Kind::Explicit(_));
+        let explicit = matches!(kind, Kind::Explicit(_) | Kind::Turn(_));
         let address = match kind {
             Kind::Explicit(name) => Address::Explicit(key(&format!("key {name}"))),
             Kind::CallId => Address::CallId { id: key(&format!("call {wish}")), index },
             Kind::Keyless => Address::Keyless { run: key(&run), index },
+            Kind::Turn(call) => Address::Explicit(self.turn_key(call)),
         };
         Request {
             id: RequestId::new(format!("request-{wish}-{number}")).expect("a short text"),

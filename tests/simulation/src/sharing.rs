@@ -9,7 +9,7 @@ use steadfast_core::call::Event;
 use crate::Defect;
 use crate::invariants::Broken;
 use crate::model::Model;
-use crate::system::{Probe, World};
+use crate::system::{Probe, World, is_shared};
 use crate::transition::{Command, Happening, Then};
 
 impl World {
@@ -21,6 +21,9 @@ impl World {
         let emptied = self.model.emptyings.len();
         let all_know = self.nodes.iter().all(|home| !home.alive || home.shared_after == emptied);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
+        if !is_shared(&running.call.request().tool) {
+            return self.drive(node, number, Event::Probed);
+        }
         // Who has not noticed yet that the store was emptied will bring back what it knows, whatever was stored since.
         running.asked_to_probe = Some((now, all_know));
         if !self.weather.shared_breakers || self.defect == Some(Defect::ProbeNotShared) {

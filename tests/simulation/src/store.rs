@@ -13,6 +13,7 @@ use steadfast_core::dedupe::{
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
+use steadfast_core::turn::Kept;
 
 use crate::Defect;
 
@@ -22,12 +23,16 @@ pub(crate) struct Store {
     pub(crate) approvals: Approvals,
     /// What the processes agree on about the breaker of the tool.
     pub(crate) breaker: Option<Snapshot>,
+    /// Who runs which turn, each with its version.
+    pub(crate) turns: BTreeMap<usize, (u64, Kept)>,
     /// Changes when everything is lost.
     pub(crate) marker: Marker,
     /// Who spent which grant; the model's own memory of it. An emptied store counts its grants anew.
     pub(crate) spent: BTreeMap<(u64, GrantId), Vec<Owner>>,
     /// Records that changed since they were last asked for.
     pub(crate) changed: Vec<Key>,
+    /// Documents that were written so far.
+    written: u64,
     pub(crate) defect: Option<Defect>,
 }
 
@@ -37,9 +42,11 @@ impl Store {
             records: Records::default(),
             approvals: Approvals::default(),
             breaker: None,
+            turns: BTreeMap::new(),
             marker,
             spent: BTreeMap::new(),
             changed: Vec::new(),
+            written: 0,
             defect,
         }
     }
@@ -155,7 +162,24 @@ impl Store {
         self.records = Records::default();
         self.approvals = Approvals::default();
         self.breaker = None;
+        self.turns.clear();
         self.marker = marker;
+    }
+
+    /// Writes the document of a turn, if this is the version that is there.
+    pub(crate) fn write_turn(
+        &mut self,
+        turn: usize,
+        replaces: Option<u64>,
+        kept: Kept,
+    ) -> Result<u64, Option<(u64, Kept)>> {
+        let there = self.turns.get(&turn);
+        if there.map(|(version, _)| *version) != replaces {
+            return Err(there.cloned());
+        }
+        self.written += 1;
+        self.turns.insert(turn, (self.written, kept));
+        Ok(self.written)
     }
 
     fn note(&mut self) {

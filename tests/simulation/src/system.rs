@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::Breaker;
@@ -10,7 +11,7 @@ use steadfast_core::call::{Call, CallResult, Event, Kept, Notice, Request, Share
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{Ending, LeaseSight, Marker, MarkerWatch, Owner, Process, Receipt, RecordState};
 use steadfast_core::guard::LoopGuard;
-use steadfast_core::id::SessionKey;
+use steadfast_core::id::{SessionKey, ToolRef};
 use steadfast_core::key::Key;
 use steadfast_core::limit::Limiter;
 use steadfast_core::policy::Policy;
@@ -18,10 +19,11 @@ use steadfast_core::retry::RetryBudget;
 use steadfast_core::trust::TrustLedger;
 
 use crate::invariants::{self, Broken};
-use crate::model::Model;
+use crate::model::{Kind, Model, TurnCall};
 use crate::rng::Rng;
 use crate::store::Store;
 use crate::transition::Happening;
+use crate::turns::{InTurn, Submission};
 use crate::weather::{Leases, Weather};
 use crate::{Defect, Failure};
 
@@ -38,6 +40,8 @@ pub struct Summary {
     pub unknown: u64,
     /// Times that the store lost everything.
     pub emptyings: u64,
+    /// Turns that were submitted, each as often as it was.
+    pub turns: u64,
     /// Events in all.
     pub events: u64,
 }
@@ -60,6 +64,8 @@ pub(crate) struct Running {
     pub(crate) counted: bool,
     /// When it last asked to be the probe, and whether the store heard of it.
     pub(crate) asked_to_probe: Option<(Timestamp, bool)>,
+    /// The turn that it belongs to, if it does.
+    pub(crate) in_turn: Option<InTurn>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +89,7 @@ pub(crate) struct Probe {
 }
 
 /// Whose breakers the processes of a world have.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Breakers {
     /// In half of the worlds they share them.
     AsDrawn,
@@ -111,6 +117,8 @@ pub(crate) struct Node {
     pub(crate) dependency_limiter: Limiter,
     pub(crate) guards: BTreeMap<usize, LoopGuard>,
     pub(crate) trust: TrustLedger,
+    /// The machines of tools that only turns call.
+    pub(crate) cells: BTreeMap<ToolRef, Cell>,
     pub(crate) calls: BTreeMap<u64, Running>,
     pub(crate) next_call: u64,
     pub(crate) kept: Vec<(Timestamp, Kept)>,
@@ -118,6 +126,14 @@ pub(crate) struct Node {
     pub(crate) written: Vec<(usize, Receipt, Timestamp)>,
     /// Deliveries that this process knows of.
     pub(crate) known: Vec<(Receipt, Timestamp)>,
+}
+
+/// What the calls of one tool share in a process.
+#[derive(Debug, Default)]
+pub(crate) struct Cell {
+    pub(crate) breaker: Breaker,
+    budget: RetryBudget,
+    limiter: Limiter,
 }
 
 /// A client's connection to one process.
@@ -163,6 +179,10 @@ pub(crate) struct World {
     /// Owners whose process died while a claim of theirs was open.
     pub(crate) died: BTreeSet<Process>,
     pub(crate) sent: BTreeSet<Owner>,
+    pub(crate) turn_policy: Arc<Policy>,
+    pub(crate) submissions: Vec<Submission>,
+    /// When the clock jumped, and how far.
+    pub(crate) jumps: Vec<(Timestamp, Duration)>,
     pub(crate) summary: Summary,
     story: Vec<String>,
 }
@@ -196,6 +216,7 @@ impl World {
             // A breaker that opens at once shows soonest what is wrong with it.
             Arc::make_mut(&mut weather.policy).breaker.consecutive = Some(NonZeroU32::MIN);
         }
+        crate::turns::draw(&mut weather, seed, breakers, defect);
         let marker = Marker(side.next());
         if defect.is_some_and(Defect::needs_an_emptied_store) {
             weather.emptyings = 2;
@@ -219,6 +240,9 @@ impl World {
             cut: BTreeSet::new(),
             died: BTreeSet::new(),
             sent: BTreeSet::new(),
+            turn_policy: Arc::new(weather.policy.in_turn()),
+            submissions: Vec::new(),
+            jumps: Vec::new(),
             summary: Summary::default(),
             story: Vec::new(),
             weather,
@@ -276,7 +300,7 @@ impl World {
     }
 
     pub(crate) fn later(&mut self, millis: u64, happening: Happening) {
-        self.at(self.now + std::time::Duration::from_millis(millis), happening);
+        self.at(self.now + Duration::from_millis(millis), happening);
     }
 
     pub(crate) fn at(&mut self, at: Timestamp, happening: Happening) {
@@ -354,19 +378,29 @@ impl World {
         request: Request,
         wish: usize,
         dispatch: usize,
+        in_turn: Option<InTurn>,
     ) -> Result<(u64, Step), Broken> {
-        let policy = self.policy();
+        let policy = match in_turn {
+            Some(_) => self.turn_policy.clone(),
+            None => self.policy(),
+        };
         let seed = self.rng.next();
         let (now, number) = (self.now, request.number);
         let client = self.model.wishes[wish].client;
         let mut notices = Vec::new();
         let home = &mut self.nodes[node];
         let guard = home.guards.entry(client).or_default();
+        let (breaker, budget, limiter) = if is_shared(&request.tool) {
+            (&mut home.breaker, &mut home.budget, &mut home.limiter)
+        } else {
+            let cell = home.cells.entry(request.tool.clone()).or_default();
+            (&mut cell.breaker, &mut cell.budget, &mut cell.limiter)
+        };
         let mut shared = Shared {
-            breaker: &mut home.breaker,
+            breaker,
             dependency: None,
-            budget: &mut home.budget,
-            limiter: &mut home.limiter,
+            budget,
+            limiter,
             dependency_limiter: &mut home.dependency_limiter,
             guard,
             trust: &mut home.trust,
@@ -388,6 +422,7 @@ impl World {
                 sent: false,
                 counted: false,
                 asked_to_probe: None,
+                in_turn,
             },
         );
         self.summary.calls += 1;
@@ -408,8 +443,14 @@ impl World {
         notices: &[Notice],
         ended: Option<Attempt>,
     ) -> Result<(), Broken> {
+        let running = self.nodes[node].calls.get_mut(&number);
+        let shared = running.as_ref().is_none_or(|running| is_shared(&running.call.request().tool));
+        if let Some(in_turn) = running.and_then(|running| running.in_turn.as_mut()) {
+            notices.iter().for_each(|notice| in_turn.hear(notice, self.defect));
+        }
         for notice in notices {
             match notice {
+                Notice::BreakerChanged { .. } | Notice::ProbeMoved { .. } if !shared => {}
                 Notice::BreakerChanged { transition, .. } => {
                     let epoch = self.nodes[node].epoch;
                     if let Some(attempt) = ended.filter(|attempt| attempt.epoch != epoch) {
@@ -432,8 +473,13 @@ impl World {
                     if let Some(running) = self.nodes[node].calls.get(&number) {
                         let wish = &self.model.wishes[running.wish];
                         self.model.unprotected.insert((wish.client, wish.arguments));
-                        if let crate::model::Kind::Explicit(key) = wish.kind {
-                            self.model.unprotected_keys.insert(key);
+                        match wish.kind {
+                            Kind::Explicit(key) => drop(self.model.unprotected_keys.insert(key)),
+                            // One that has ended goes on only with what it has to save.
+                            Kind::Turn(TurnCall { turn, call, .. }) if !running.call.is_finished() => {
+                                self.model.unprotected_turns.insert((turn, call));
+                            }
+                            Kind::Turn(_) | Kind::CallId | Kind::Keyless => {}
                         }
                     }
                 }
@@ -516,6 +562,7 @@ impl World {
                 ));
             }
         }
+        self.turns_at_rest()?;
         for (grant, owners) in &self.store.spent {
             if owners.len() > 1 {
                 return Err(("grants once", format!("{grant:?} was spent by {owners:?}")));
@@ -565,6 +612,7 @@ impl Node {
             dependency_limiter: Limiter::default(),
             guards: BTreeMap::new(),
             trust: TrustLedger::default(),
+            cells: BTreeMap::new(),
             calls: BTreeMap::new(),
             next_call: 0,
             kept: Vec::new(),
@@ -582,11 +630,18 @@ impl Node {
         let running = self.calls.get_mut(&number)?;
         let client = client_of(&running.call);
         let guard = self.guards.entry(client).or_default();
+        let tool = &running.call.request().tool;
+        let (breaker, budget, limiter) = if is_shared(tool) {
+            (&mut self.breaker, &mut self.budget, &mut self.limiter)
+        } else {
+            let cell = self.cells.entry(tool.clone()).or_default();
+            (&mut cell.breaker, &mut cell.budget, &mut cell.limiter)
+        };
         let shared = Shared {
-            breaker: &mut self.breaker,
+            breaker,
             dependency: None,
-            budget: &mut self.budget,
-            limiter: &mut self.limiter,
+            budget,
+            limiter,
             dependency_limiter: &mut self.dependency_limiter,
             guard,
             trust: &mut self.trust,
@@ -594,6 +649,11 @@ impl Node {
         };
         Some((running, shared))
     }
+}
+
+/// Whether all processes look after the breaker of this tool. Those of the others are nobody's business here.
+pub(crate) fn is_shared(tool: &ToolRef) -> bool {
+    *tool == crate::transition::tool()
 }
 
 /// What the store can know about an owner.
@@ -638,6 +698,7 @@ impl Summary {
         self.replays += other.replays;
         self.unknown += other.unknown;
         self.emptyings += other.emptyings;
+        self.turns += other.turns;
         self.events += other.events;
     }
 }

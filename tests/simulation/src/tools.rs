@@ -9,7 +9,8 @@ use steadfast_core::output::{Output, RawJson};
 use crate::Defect;
 use crate::invariants::{self, Broken};
 use crate::model::{Effect, Intent, Kind, Wish};
-use crate::system::{Attempt, Probe, World};
+use crate::system::{Attempt, Probe, World, is_shared};
+use crate::turns;
 
 use crate::transition::{Happening, digest, success, tool};
 
@@ -23,15 +24,20 @@ impl World {
         let epoch = home.epoch;
         let Some(running) = home.calls.get_mut(&number) else { return Ok(()) };
         // What it asked for may have become needless: somebody else closed the breaker.
-        let half_open = home.breaker.state(&policy.breaker, now) == breaker::State::HalfOpen;
+        let shared = is_shared(&running.call.request().tool);
+        let half_open = shared && home.breaker.state(&policy.breaker, now) == breaker::State::HalfOpen;
         let asked = running.asked_to_probe.take().filter(|_| half_open);
         let probe = asked.map(|(since, heard)| Probe { epoch: home.breaker.epoch(), since, alone: !heard });
         running.attempt = Some(Attempt { number: attempt_number, epoch, probe, started: now, over: false });
         let first = !std::mem::replace(&mut running.sent, true);
         let (wish, record) = (running.wish, running.call.claimed().cloned());
+        let submission = running.in_turn.as_ref().map(|in_turn| in_turn.submission);
         let claimed = record.as_ref().map_or(now, |record| record.updated);
         if let Some(probe) = probe {
             self.one_probe(node, probe)?;
+        }
+        if let Some(submission) = submission {
+            self.turn_may_start(submission, self.model.wishes[wish].kind, claimed, first)?;
         }
         if let Some(record) = &record {
             self.sent.insert(record.owner.clone());
@@ -59,6 +65,7 @@ impl World {
             Kind::Explicit(key) => Some(Intent::Explicit(key)),
             Kind::CallId => Some(Intent::CallId(wish)),
             Kind::Keyless => None,
+            Kind::Turn(call) => Some(Intent::Turn(call)),
         };
         let effect = Effect {
             at: now,
@@ -68,6 +75,7 @@ impl World {
             owner,
             claimed,
             number: attempt_number,
+            submitted: submission.map(|submission| self.submissions[submission].arrived),
         };
         let effect = Happening::Effect(effect, wish);
         let answer = |outcome| Happening::ToolAnswers {
@@ -134,6 +142,11 @@ impl World {
         self.summary.effects += 1;
         if !self.retry_safe() {
             invariants::effect(&self.model, &effect)?;
+        } else if let Some(Intent::Turn(made)) = effect.intent
+            && !self.weather.policy.class.is_safe_to_repeat()
+        {
+            // That a tool may be called again does not mean that another one may do the same.
+            turns::done_once(&self.model, made, &effect)?;
         }
         self.model.effects.push(effect);
         Ok(())

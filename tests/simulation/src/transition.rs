@@ -12,6 +12,7 @@ use steadfast_core::output::{Output, RawJson};
 use crate::invariants::Broken;
 use crate::model::{Effect, Kind, Wish};
 use crate::system::{Node, World};
+use crate::turns::TurnHappening;
 
 /// Something that happens at its time.
 #[derive(Debug)]
@@ -135,6 +136,7 @@ pub(crate) enum Happening {
     Jump,
     /// The store loses everything.
     Emptied,
+    Turn(TurnHappening),
 }
 
 /// What a store is asked to do.
@@ -173,7 +175,7 @@ impl World {
                 let arguments = match kind {
                     // A key stands for its arguments; now and then somebody uses it wrongly.
                     Kind::Explicit(key) if self.rng.chance(90) => key % self.weather.arguments,
-                    Kind::Explicit(_) | Kind::CallId | Kind::Keyless => {
+                    Kind::Explicit(_) | Kind::CallId | Kind::Keyless | Kind::Turn(_) => {
                         self.rng.between(0, self.weather.arguments - 1)
                     }
                 };
@@ -188,6 +190,7 @@ impl World {
                 }
             }
         }
+        self.plan_turns();
         for node in 0..self.nodes.len() {
             for (percent, make) in [
                 (self.weather.crash, (|node| Happening::Crash { node }) as fn(usize) -> Happening),
@@ -313,11 +316,13 @@ impl World {
                 self.see_marker(node);
                 self.adopt_shared(node);
                 self.tell(format!("process {node} is back"));
-                Ok(())
+                self.turns_come_back(node)
             }
             Happening::Freeze { node } => {
                 let span = self.rng.between(1_000, 300_000);
-                self.nodes[node].frozen_until = self.now + std::time::Duration::from_millis(span);
+                let until = self.now + std::time::Duration::from_millis(span);
+                let home = &mut self.nodes[node];
+                home.frozen_until = home.frozen_until.max(until);
                 self.tell(format!("process {node} is frozen for {span} ms"));
                 Ok(())
             }
@@ -343,6 +348,7 @@ impl World {
             }
             Happening::Jump => {
                 let span = self.rng.between(1_000, 200_000);
+                self.jumps.push((self.now, std::time::Duration::from_millis(span)));
                 self.now = self.now + std::time::Duration::from_millis(span);
                 self.tell(format!("the clock jumps by {span} ms"));
                 Ok(())
@@ -351,6 +357,7 @@ impl World {
                 self.empty_the_store();
                 Ok(())
             }
+            Happening::Turn(happening) => self.turn_happens(happening),
         }
     }
 }
@@ -370,6 +377,7 @@ impl Happening {
             | Self::Share { node, life }
             | Self::Shared { node, life }
             | Self::Keep { node, life } => Some((*node, *life)),
+            Self::Turn(happening) => happening.at_process(),
             Self::Send { .. }
             | Self::Arrive { .. }
             | Self::Impatient { .. }

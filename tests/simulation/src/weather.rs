@@ -51,6 +51,8 @@ pub(crate) struct Weather {
     pub(crate) emptyings: u64,
     /// Whether the processes share what their breakers know.
     pub(crate) shared_breakers: bool,
+    /// How many turns each client wants.
+    pub(crate) turns: u64,
 }
 
 impl Weather {
@@ -98,6 +100,7 @@ impl Weather {
             emptyings: if side.chance(30) { side.between(1, 2) } else { 0 },
             shared_breakers: false,
             tool_asks: 0,
+            turns: 0,
         }
     }
 }

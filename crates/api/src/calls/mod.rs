@@ -17,23 +17,19 @@ mod stream;
 pub use host::{Beat, Beating, Failed, HostReport, How, Next, Withdrawn};
 pub(crate) use host::{begin, cancel, heartbeat, report};
 pub use read::CallAsked;
-pub(crate) use read::bound_tenant;
+pub(crate) use read::{bound_tenant, make_own};
 pub(crate) use seal::Seal;
 
 use axum::extract::{Request, State as Shared};
-use futures_util::FutureExt as _;
-use http::header::ACCEPT;
-use http::{HeaderMap, Method};
+use http::Method;
+use steadfast::CallOptions;
 use steadfast::path::Waits;
-use steadfast::{Attempt, CallOptions};
-use steadfast_core::classify::{Fault, Source};
 use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
-use steadfast_core::id::ToolRef;
+use steadfast_executor::Found;
 
 use crate::access::Who;
-use crate::answer::EVENTS;
+use crate::answer::{EVENTS, accepts};
 use crate::endpoint::Endpoint;
-use crate::shelf::{Found, Run};
 use crate::{Answered, State};
 
 /// What agents ask for to have tools run.
@@ -109,11 +105,11 @@ pub(crate) async fn call(Shared(State(inner)): Shared<State>, request: Request) 
     let (wanted, mut envelope) = read::call(engine, request).await?;
     let tool = envelope.tool();
     let found = inner.around.tools.find(&envelope).await;
-    let Found { run, domain, info } = found.unwrap_or_else(|| nobody(&tool));
+    let Found { run, domain, info } = found.unwrap_or_else(|| Found::nobody(&tool));
     if envelope.target.domain.is_none() {
         envelope.target.domain = domain;
     }
-    if wants_events(&wanted.headers) {
+    if accepts(&wanted.headers, EVENTS) {
         let options = CallOptions { tool: info, ..patient() };
         return Ok(stream::answer(engine, envelope, run, options, wanted));
     }
@@ -121,30 +117,6 @@ pub(crate) async fn call(Shared(State(inner)): Shared<State>, request: Request) 
     let called = engine.call_with(envelope, run, options).await;
     Ok(said::answer(engine, called, wanted))
 }
-
-/// Whether the client reads events.
-fn wants_events(headers: &HeaderMap) -> bool {
-    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    accepted
-        .flat_map(|value| value.split(','))
-        .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == EVENTS))
-}
-
-/// Stands for a tool that nobody has. The call goes the way of all calls, so that a model which asks for it again and again
-/// is stopped like any other that loops.
-fn nobody(tool: &ToolRef) -> Found {
-    let why = format!(
-        "Unknown tool: {tool}. Nobody here has it: tools of [http_tools.NAME] are `http/NAME`, those of [command_tools.NAME] are `command/NAME`, those of a server are `SERVER/NAME`"
-    );
-    let run: Run = Box::new(move |_: Attempt| {
-        let fault = Fault::new(Source::JsonRpc { code: METHOD_NOT_FOUND }, why.clone());
-        async move { Err(fault.into()) }.boxed()
-    });
-    Found { run, domain: None, info: None }
-}
-
-/// Which proves that nothing ran.
-const METHOD_NOT_FOUND: i64 = -32601;
 
 /// A call whose client hears of it meanwhile.
 fn patient() -> CallOptions {

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use steadfast::Engine;
-use steadfast_core::envelope::{CallEnvelope, IdempotencyKey, UnknownFields};
+use steadfast_core::envelope::{CallEnvelope, IdempotencyKey, Target, UnknownFields};
 use steadfast_core::id::TenantId;
 use steadfast_core::json::Limits;
 use steadfast_mcp::delivery::Link;
@@ -26,6 +26,15 @@ pub struct CallAsked {
     strict: Option<bool>,
 }
 
+impl CallAsked {
+    pub(crate) fn unknown_fields(self) -> UnknownFields {
+        match self.strict {
+            Some(true) => UnknownFields::Refuse,
+            Some(false) | None => UnknownFields::Keep,
+        }
+    }
+}
+
 /// What is known of a request beside its envelope.
 pub(super) struct Wanted {
     pub(super) caller: Caller,
@@ -41,19 +50,11 @@ pub(super) async fn call(engine: &Engine, request: Request) -> Result<(Wanted, C
     let (mut parts, content) = request.into_parts();
     let Asked(asked) = Asked::<CallAsked>::from_request_parts(&mut parts, &()).await?;
     let text = body(content, Limits::ENVELOPE.bytes).await?;
-    let unknown = match asked.strict {
-        Some(true) => UnknownFields::Refuse,
-        Some(false) | None => UnknownFields::Keep,
-    };
     let caller = parts.extensions.remove::<Caller>().unwrap_or(Caller::Stranger);
-    let sender = match &caller {
-        Caller::Client(principal) => Some(&principal.actor),
-        Caller::Admin | Caller::Viewer(_) | Caller::Local | Caller::Stranger => None,
-    };
     let mut envelope = engine
-        .read_from(&text, unknown, sender)
+        .read_from(&text, asked.unknown_fields(), caller.actor())
         .map_err(|error| Problem::bad(error.code().as_str(), error.to_string()))?;
-    make_own(&caller, &mut envelope)?;
+    make_own(&caller, &mut envelope.target)?;
     take_key(&parts.headers, &mut envelope)?;
     let key = envelope.payload.idempotency_key.as_ref();
     // A key that no header can carry came in the envelope, and its caller has it there.
@@ -84,8 +85,7 @@ fn take_key(headers: &HeaderMap, envelope: &mut CallEnvelope) -> Result<(), Prob
 }
 
 /// Where callers are known by their token, that says who they are: an envelope that names another is refused.
-fn make_own(caller: &Caller, envelope: &mut CallEnvelope) -> Result<(), Problem> {
-    let target = &mut envelope.target;
+pub(crate) fn make_own(caller: &Caller, target: &mut Target) -> Result<(), Problem> {
     target.tenant_id = bound_tenant(caller, target.tenant_id.take())?;
     match caller {
         Caller::Client(Principal { actor, .. }) if target.actor_id != *actor => {

@@ -10,14 +10,14 @@ use http::StatusCode;
 use serde::Serialize;
 use steadfast::{Answer, Attempt, CallOptions, Called, Engine, SignsOfLife};
 use steadfast_core::envelope::CallEnvelope;
+use steadfast_executor::Run;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::read::{IDEMPOTENCY_KEY, Wanted};
 use super::said::Letter;
-use crate::answer::{EVENTS, SILENT, whole};
-use crate::shelf::Run;
+use crate::answer::{EVENTS, SILENT, event, whole};
 
 /// Events that a slow client may be behind; it misses further ones, but never the result.
 const BEHIND: usize = 256;
@@ -157,17 +157,4 @@ impl Drop for Watch {
         let took_ms = u64::try_from(self.began.elapsed().as_millis()).ok();
         let _ = self.tell.try_send(Told { attempt: self.attempt, state: self.end, took_ms });
     }
-}
-
-/// One event. What a tool said may be written over several lines, and is so again.
-fn event(name: &str, content: &impl Serialize) -> Bytes {
-    let text = serde_json::to_string(content).unwrap_or_else(|_| "null".to_owned());
-    let mut event = format!("event: {name}\n");
-    for line in text.split(['\n', '\r']) {
-        event.push_str("data: ");
-        event.push_str(line);
-        event.push('\n');
-    }
-    event.push('\n');
-    event.into()
 }

@@ -2,12 +2,13 @@
 
 use axum::extract::State as Shared;
 use axum::response::Response;
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use serde::Serialize;
+use steadfast::TurnStory;
 use steadfast_executor::Series;
 
 use crate::access::Who;
-use crate::answer::{json, whole};
+use crate::answer::{accepts, json, whole};
 use crate::asked::{Asked, Named};
 use crate::endpoint::Endpoint;
 use crate::problem::Problem;
@@ -131,6 +132,29 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .gives::<Series>("the last hour, and all since the start"),
         Endpoint::new(
             Method::GET,
+            "/v1/traces",
+            "turns",
+            "Turns, those first that began last",
+            Who::Looker,
+            traces,
+        )
+        .asks::<look::TracesAsked>()
+        .gives::<look::Traces>("a page of those that fit")
+        .reads_the_store(),
+        Endpoint::new(
+            Method::GET,
+            "/v1/traces/{id}",
+            "trace",
+            "What happened in a turn, by its trace or its name",
+            Who::Looker,
+            trace,
+        )
+        .heeds("Accept", "`application/jsonl` for one line of JSON for each span and event")
+        .gives::<TurnStory>("the turn, its calls as stretches of time, and what happened, in order")
+        .gives_text("the same line by line", JSON_LINES)
+        .reads_the_store(),
+        Endpoint::new(
+            Method::GET,
             "/v1/config",
             "config",
             "The settings, and where each comes from",
@@ -170,6 +194,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
+const JSON_LINES: &str = "application/jsonl";
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 async fn status(Shared(State(inner)): Shared<State>) -> Response {
@@ -232,6 +257,21 @@ async fn running(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::
 
 async fn series(Shared(State(inner)): Shared<State>) -> Response {
     json(StatusCode::OK, &look::series(&inner.steadfast))
+}
+
+async fn traces(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::TracesAsked>) -> Answered {
+    let wanted = asked.read().map_err(Problem::misread)?;
+    Ok(json(StatusCode::OK, &look::traces(inner.steadfast.engine(), &wanted).await?))
+}
+
+async fn trace(Shared(State(inner)): Shared<State>, headers: HeaderMap, Named(id): Named) -> Answered {
+    match inner.steadfast.engine().story(&id).await? {
+        Some(story) if accepts(&headers, JSON_LINES) => {
+            Ok(whole(StatusCode::OK, JSON_LINES, look::lines(&story)))
+        }
+        Some(story) => Ok(json(StatusCode::OK, &story)),
+        None => Err(Problem::no_such("turn of this trace or name")),
+    }
 }
 
 async fn config(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::SettingsAsked>) -> Answered {

@@ -11,6 +11,7 @@ mod settings;
 mod standing;
 mod status;
 mod tools;
+mod traces;
 
 pub use around::{Servers, ServersAsked, Sessions, SessionsAsked, servers, sessions};
 pub use audit::{Audit, AuditAsked, audit};
@@ -27,6 +28,7 @@ pub use standing::{
 };
 pub use status::{Counts, Finding, Level, Status, StoreSeen, Verdict, reach, status};
 pub use tools::{Tools, ToolsAsked, tools};
+pub use traces::{Traces, TracesAsked, lines, traces};
 
 use schemars::JsonSchema;
 use serde::Serialize;

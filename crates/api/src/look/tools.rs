@@ -4,10 +4,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::Engine;
 use steadfast_core::id::{Namespace, TenantId};
-use steadfast_executor::{BreakerKey, ToolView};
+use steadfast_executor::{BreakerKey, Shelf, ToolView};
 
 use super::paging::{asks, fits};
-use crate::Shelf;
 
 asks! {
     /// Which tools are asked for.

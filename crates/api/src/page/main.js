@@ -13,6 +13,7 @@ import { drawMode, drawNow } from "./now.js";
 import { drawNumbers } from "./numbers.js";
 import { drawServers } from "./servers.js";
 import { drawTools } from "./tools.js";
+import { drawTurns, newest } from "./turns.js";
 import { setClock, tick } from "./words.js";
 
 const seen = { servers: [] };
@@ -24,18 +25,19 @@ const HEAVY_EVERY = 5000;
 
 async function refresh() {
   try {
-    const [status, approvals, running, history, series, guard, trust, servers] = await Promise.all([
+    const [status, approvals, running, history, turns, series, guard, trust, servers] = await Promise.all([
       get("/v1/status"),
       all("/v1/approvals"),
       all("/v1/running"),
       get(`/v1/history?limit=${depth()}`),
+      get(newest),
       get("/v1/series"),
       all("/v1/guard"),
       all("/v1/trust"),
       all("/v1/servers"),
     ]);
     const changed = JSON.stringify(status.counts) !== JSON.stringify(seen.status?.counts);
-    Object.assign(seen, { status, guard, series, approvals: approvals.approvals, running: running.calls, history, trust: trust.trust, servers: servers.servers });
+    Object.assign(seen, { status, guard, series, approvals: approvals.approvals, running: running.calls, history, turns, trust: trust.trust, servers: servers.servers });
     setClock(status.atMs);
     if (changed || Date.now() - heavyAt > HEAVY_EVERY) {
       heavyAt = Date.now();
@@ -65,7 +67,7 @@ async function ask(error) {
 }
 
 function draw() {
-  for (const section of [drawNow, drawApprovals, drawBreakers, drawCalls, drawTools, drawGuard, drawNumbers, drawServers, drawMode]) section(seen);
+  for (const section of [drawNow, drawApprovals, drawBreakers, drawCalls, drawTurns, drawTools, drawGuard, drawNumbers, drawServers, drawMode]) section(seen);
   drawBar();
 }
 
@@ -75,6 +77,7 @@ function drawBar() {
     ["approvals", "Approvals", counts.approvals],
     ["breakers", "Breakers", counts.openBreakers],
     ["calls", "Calls", counts.openCalls],
+    ["turns", "Turns", 0],
     ["trust", "Trust", counts.escalated + counts.blocked],
     ["guard", "Guard", counts.stoppedSessions],
     ["numbers", "Numbers", 0],

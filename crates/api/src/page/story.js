@@ -1,7 +1,8 @@
 // One call opened: what happened at each step, and which rule decided.
 
 import { get } from "./api.js";
-import { dialog, h, name, shown } from "./dom.js";
+import { button, dialog, h, name, shown } from "./dom.js";
+import { label, show, turnOf } from "./waterfall.js";
 import { CLASSES, count, span, state, toolName, when } from "./words.js";
 
 const SIGNS = { good: "●", waiting: "◌", bad: "■", plain: "·" };
@@ -14,15 +15,24 @@ export async function open(id, at) {
     dialog("Call", h("p", {}, `It cannot be shown: ${error.message}`));
     return;
   }
-  const facts = story.calls.find((call) => call.arrivedAtMs === at);
-  const trace = story.traces.find((one) => one.arrivedAtMs === at);
+  // A request's name may be used again. A turn knows when it sent it, and that is a moment before it came.
+  const arrived = nearest([...story.calls, ...story.traces].map((call) => call.arrivedAtMs), at);
+  const facts = story.calls.find((call) => call.arrivedAtMs === arrived);
+  const trace = story.traces.find((one) => one.arrivedAtMs === arrived);
   const about = trace ?? facts;
   if (!about) return void dialog("Call", h("p", {}, "It is no longer remembered."));
+  const turn = h("p", { hidden: true });
   dialog(
     name(toolName(about.tool)),
-    h("div", { class: "story" }, outcome(facts, trace), h("h3", {}, "Step by step"), trace ? steps(trace) : attempts(facts), h("h3", {}, "About it"), details(facts, trace)),
+    h("div", { class: "story" }, outcome(facts, trace), turn, h("h3", {}, "Step by step"), trace ? steps(trace) : attempts(facts), h("h3", {}, "About it"), details(facts, trace)),
   );
+  const found = await turnOf(id, facts?.turn);
+  if (!found) return;
+  turn.append("part of ", button(name(label(found)), () => show(found), { class: "link" }));
+  turn.hidden = false;
 }
+
+const nearest = (moments, at) => moments.reduce((best, one) => (best === undefined || Math.abs(one - at) < Math.abs(best - at) ? one : best), undefined);
 
 function outcome(facts, trace) {
   const end = trace?.ended;

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use steadfast::classify::{Fault, Source};
 use steadfast::id::{Namespace, TenantId};
 use steadfast::{Answer, Attempt, By, RuntimeClock, Sources, Steadfast, Steer, Surface, Tool, call, output};
-use steadfast_api::{Access, AdminToken, Api, Around, Shelf};
+use steadfast_api::{Access, AdminToken, Api, Around};
+use steadfast_executor::Shelf;
 use steadfast_gateway::{Backend, Configured, Sharing};
 use steadfast_store::{Entry, Journal, Keep, Query};
 

@@ -15,3 +15,4 @@ mod looking;
 mod reporting;
 mod steering;
 mod support;
+mod turning;

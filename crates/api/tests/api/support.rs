@@ -15,8 +15,9 @@ use steadfast::envelope::CallEnvelope;
 use steadfast::id::{ActorId, Domain, Namespace, TenantId, ToolName, ToolRef};
 use steadfast::policy::Annotations;
 use steadfast::{Answer, Attempt, Opening, RuntimeClock, Sources, Steadfast, call, output};
-use steadfast_api::{Access, AdminToken, Api, Found, Run, Shelf};
+use steadfast_api::{Access, AdminToken, Api};
 use steadfast_executor::Offered;
+use steadfast_executor::{Found, Run, Shelf};
 use steadfast_mcp::http::front::{Holder, Principal, Tokens};
 
 /// The API of an engine that has seen some calls: two that worked, one of them twice, and three that cost a tool its trust.
@@ -168,6 +169,9 @@ fn template(path: &str) -> String {
     let parts: Vec<_> = path.split('?').next().unwrap().split('/').collect();
     match &parts[..] {
         ["", "v1", "calls", _, deed] => format!("/v1/calls/{{id}}/{deed}"),
+        ["", "v1", "turns", _, "cancel"] => "/v1/turns/{id}/cancel".to_owned(),
+        ["", "v1", "traces", _] => "/v1/traces/{id}".to_owned(),
+        ["", "v1", "history", _] => "/v1/history/{id}".to_owned(),
         ["", "v1", "tools", _, "score"] => "/v1/tools/{name}/score".to_owned(),
         ["", "v1", "approvals", _] => "/v1/approvals/{id}".to_owned(),
         ["", "v1", "breakers", _] => "/v1/breakers/{key}".to_owned(),

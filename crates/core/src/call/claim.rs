@@ -172,9 +172,8 @@ impl Call {
 
     pub(super) fn goes_on_without_store(&self) -> bool {
         let dedupe = &self.policy.dedupe;
-        let explicit = matches!(self.request.address(), Some(Address::Explicit(_)));
         if self.request.hints.safety_critical
-            || (explicit && dedupe.explicit_key_on_store_failure == OnStoreFailure::Refuse)
+            || (self.is_explicit() && dedupe.explicit_key_on_store_failure == OnStoreFailure::Refuse)
         {
             return false;
         }
@@ -185,11 +184,16 @@ impl Call {
         }
     }
 
+    /// Whether its key means intent.
+    pub(super) fn is_explicit(&self) -> bool {
+        matches!(self.request.address(), Some(Address::Explicit(_)))
+    }
+
     pub(super) fn follow_until(&self) -> Timestamp {
         let time = &self.policy.time;
         let patience =
             self.patience().unwrap_or(time.total).min(self.request.limits.elapsed.unwrap_or(time.total));
-        (self.arrived + patience).min(self.request.limits.deadline.unwrap_or(Timestamp::MAX))
+        (self.arrived + patience).min(self.latest_start().unwrap_or(Timestamp::MAX))
     }
 
     pub(super) fn woke_following(
@@ -207,8 +211,7 @@ impl Call {
                 self.conclude(shared, result, now, notices)
             }
             Wake::Time if now >= self.follow_until() => {
-                let past_deadline = self.request.limits.deadline.is_some_and(|deadline| deadline <= now);
-                let failure = if past_deadline { say::deadline_passed() } else { say::in_flight() };
+                let failure = if self.is_late(now) { say::deadline_passed() } else { say::in_flight() };
                 self.turn_away(shared, failure, now, notices)
             }
             Wake::Time | Wake::Changed => {

@@ -30,6 +30,8 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         self.tell_withheld(notices);
+        let refusal =
+            if self.could_not_look() { Refusal::us(say::store_unavailable(&self.request)) } else { refusal };
         notices.push(Notice::CallBlocked { code: refusal.failure.code });
         let mut kept = Vec::new();
         let mut result = CallResult { breaker: refusal.breaker, ..self.failed(refusal.failure, now) };
@@ -51,6 +53,15 @@ impl Call {
             }
         }
         self.release(result, kept, now, notices)
+    }
+
+    /// Whether there may be an answer under the key, and nobody could look. Who was told of the breaker then would take it that
+    /// nothing has run, and have another tool do it: that is no harmless repetition, whatever this tool is.
+    fn could_not_look(&self) -> bool {
+        self.is_explicit()
+            && self.dedupe() == Mode::Enforce
+            && matches!(self.store, StoreSight::Down)
+            && self.attempts == 0
     }
 
     /// The store says no: nothing was claimed.

@@ -347,6 +347,10 @@ impl Call {
                 }
             }),
             (State::Looking { refusal }, Event::StoreFailed(_)) => {
+                if self.is_explicit() {
+                    notices.push(Notice::StoreFailed { goes_on: false });
+                }
+                self.store = StoreSight::Down;
                 Ok(self.refuse(shared, *refusal, now, notices))
             }
 
@@ -601,7 +605,13 @@ impl Call {
     }
 
     fn is_late(&self, now: Timestamp) -> bool {
-        self.request.limits.deadline.is_some_and(|deadline| deadline <= now)
+        self.latest_start().is_some_and(|latest| latest <= now)
+    }
+
+    /// From when on no attempt may start.
+    fn latest_start(&self) -> Option<Timestamp> {
+        let limits = &self.request.limits;
+        [limits.deadline, limits.start_by].into_iter().flatten().min()
     }
 
     /// A refusal under its mode: carried out, told [once it is known](Self::tell_withheld) that there is a run, or not made
@@ -676,7 +686,7 @@ impl Call {
                 shape: if self.request.danger.is_some() { Shape::Dangerous } else { Shape::Ordinary },
                 channel: self.request.channel,
                 grant: shared.approvals.grant_for(wanted, now),
-                deadline: self.request.limits.deadline,
+                deadline: self.latest_start(),
             },
             now,
         );

@@ -176,13 +176,20 @@ impl Request {
 
     /// Whether the tool may run again where nobody knows if it ran. Fixed for the whole call and stored with the claim.
     pub fn is_retry_safe(&self, policy: &Policy) -> bool {
-        let recognised = policy.repeat.honours_key && self.sent_key == SentKey::Given;
+        self.hints.retry_safe(policy, self.sent_key)
+    }
+}
+
+impl Hints {
+    /// Whether a call with these hints may run again where nobody knows if it ran.
+    pub fn retry_safe(&self, policy: &Policy, sent: SentKey) -> bool {
+        let recognised = policy.repeat.honours_key && sent == SentKey::Given;
         let vouched = policy.repeat.retry_safe || recognised;
         match policy.class {
             ToolClass::ReadOnly | ToolClass::Idempotent => true,
             ToolClass::Mutating => vouched,
             ToolClass::Unknown => {
-                vouched || self.hints.expected_retry_safe || policy.repeat.ambiguous == Ambiguous::Retry
+                vouched || self.expected_retry_safe || policy.repeat.ambiguous == Ambiguous::Retry
             }
         }
     }

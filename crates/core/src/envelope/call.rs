@@ -68,6 +68,7 @@ impl CallEnvelope {
             elapsed: retries.max_elapsed_ms.map(Duration::from_millis),
             attempt: self.payload.call_hints.timeout_ms.map(Duration::from_millis),
             deadline: self.control.deadline_at_ms,
+            start_by: None,
         }
     }
 

@@ -14,6 +14,7 @@ pub(crate) mod parse;
 mod result;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 pub use call::{
     BreakerHint, CallEnvelope, CallHints, ContractVersion, Control, IdempotencyKey, Payload, PayloadVersion,
@@ -21,6 +22,7 @@ pub use call::{
 };
 pub use parse::{EnvelopeError, Problem, UnknownFields};
 pub use result::{CacheHit, ErrorBody, MatchedOn, ResultEnvelope, Retried};
+pub use turn::TurnEnvelope;
 
 /// Tags that one call may carry.
 pub const MAX_TAGS: usize = 64;

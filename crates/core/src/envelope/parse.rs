@@ -31,16 +31,9 @@ impl CallEnvelope {
         sender: Option<&ActorId>,
     ) -> Result<Self, EnvelopeError> {
         let document = Document::parse(text, Limits::ENVELOPE).map_err(EnvelopeError::Json)?;
-        let mut reader = Reader { sender: sender.cloned(), ..Reader::new(unknown) };
+        let mut reader = Reader::from(unknown, sender);
         let call = reader.call(document.root());
-        match call {
-            Some(call) if reader.problems.is_empty() => Ok(call),
-            Some(_) | None => Err(EnvelopeError::Fields {
-                code: reader.version.unwrap_or(Code::InvalidEnvelope),
-                problems: reader.problems,
-                more: reader.more,
-            }),
-        }
+        reader.finish(call)
     }
 }
 
@@ -155,6 +148,23 @@ impl Reader {
         Self { unknown, sender: None, version: None, problems: Vec::new(), more: 0 }
     }
 
+    /// For an envelope of this sender.
+    pub(super) fn from(unknown: UnknownFields, sender: Option<&ActorId>) -> Self {
+        Self { sender: sender.cloned(), ..Self::new(unknown) }
+    }
+
+    /// What was read, if nothing is wrong with it.
+    pub(super) fn finish<T>(self, read: Option<T>) -> Result<T, EnvelopeError> {
+        match read {
+            Some(read) if self.problems.is_empty() => Ok(read),
+            Some(_) | None => Err(EnvelopeError::Fields {
+                code: self.version.unwrap_or(Code::InvalidEnvelope),
+                problems: self.problems,
+                more: self.more,
+            }),
+        }
+    }
+
     /// What is wrong, and how much more beyond that.
     pub(crate) fn problems(self) -> (Vec<Problem>, usize) {
         (self.problems, self.more)
@@ -192,7 +202,7 @@ impl Reader {
         })
     }
 
-    fn target(&mut self, call: Object<'_>) -> Option<Target> {
+    pub(super) fn target(&mut self, call: Object<'_>) -> Option<Target> {
         let target = self.required_object(call, "target", "target", TARGET);
         let agent_id = self.optional(target, "agentId", ID, id);
         let session_key = self.required(target, "sessionKey", ID, id);
@@ -301,7 +311,7 @@ impl Reader {
         read
     }
 
-    fn trace(&mut self, call: Object<'_>) -> Trace {
+    pub(super) fn trace(&mut self, call: Object<'_>) -> Trace {
         let trace = self.object(call, "trace", "trace", TRACE);
         Trace {
             traceparent: self.optional(trace, "traceparent", ID, text),
@@ -340,7 +350,7 @@ impl Reader {
         read
     }
 
-    fn version<V>(
+    pub(super) fn version<V>(
         &mut self,
         object: Object<'_>,
         name: &'static str,

@@ -256,6 +256,7 @@ fn the_caller_may_set_limits_and_the_mode_follows_the_key() {
         elapsed: Some(Duration::from_millis(900)),
         attempt: Some(Duration::from_millis(1500)),
         deadline: Some(Timestamp::from_millis(1_762_338_645_007)),
+        start_by: None,
     };
     assert_eq!(call.caller_limits(), limits);
     assert_eq!(call.dedupe_mode(), DedupeMode::BestEffort);

@@ -99,6 +99,8 @@ pub struct Asked {
     pub timeout_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_at_ms: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_by_ms: Option<Timestamp>,
     #[serde(skip_serializing_if = "is_not")]
     pub waits_long: bool,
     #[serde(skip_serializing_if = "is_not")]

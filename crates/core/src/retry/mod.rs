@@ -41,6 +41,8 @@ pub struct CallerLimits {
     pub attempt: Option<Duration>,
     /// When it has to be over.
     pub deadline: Option<Timestamp>,
+    /// From when on no attempt starts. One that runs then is left alone.
+    pub start_by: Option<Timestamp>,
 }
 
 /// The retries of one call: what was allowed, what was used.
@@ -66,10 +68,17 @@ impl Schedule {
     ) -> Self {
         let most = policy.attempts.get();
         let shortest = [policy.total, caller.elapsed, last_retry].into_iter().flatten().min();
+        let before =
+            caller.start_by.map(|moment| Timestamp::from_millis(moment.as_millis().saturating_sub(1)));
         Self {
             attempts: 1,
             most: caller.attempts.map_or(most, |asked| asked.clamp(1, most)),
-            last_start: shortest.map_or(Timestamp::MAX, |span| now + span),
+            last_start: shortest
+                .map(|span| now + span)
+                .into_iter()
+                .chain(before)
+                .min()
+                .unwrap_or(Timestamp::MAX),
             deadline: caller.deadline.unwrap_or(Timestamp::MAX),
             spread: Spread::new(seed),
         }

@@ -200,6 +200,9 @@ fn limits_of_time_stop_the_start_of_an_attempt() {
         "the earlier limit is the reason"
     );
     assert_eq!(next(caller(140), Some(ms(100)), None), Err(Stop::TotalTime));
+    let start_by = |moment| CallerLimits { start_by: Some(at(moment)), ..CallerLimits::default() };
+    assert_eq!(next(start_by(151), None, None), Ok(at(150)));
+    assert_eq!(next(start_by(150), None, None), Err(Stop::TotalTime), "it would start at that very moment");
 }
 
 #[test]
@@ -288,7 +291,7 @@ proptest! {
             counted_from: if from_start { CountedFrom::AttemptStart } else { CountedFrom::AttemptEnd },
             ..retry_of(Profile::Standard)
         };
-        let caller = CallerLimits { attempts: caller.0, elapsed: caller.1, attempt: None, deadline: caller.2.map(at) };
+        let caller = CallerLimits { attempts: caller.0, elapsed: caller.1, attempt: None, deadline: caller.2.map(at), start_by: None };
         let first = at(1000);
         let mut schedule = Schedule::new(&policy, &caller, limits.1, seed, first);
         let mut started = first;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::ToolCallId;
 
-/// How one call was made.
+/// How one call was made. The default is as planned: that need not be written down, unless it was chosen otherwise before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Choice {
@@ -20,13 +20,6 @@ pub struct Choice {
     /// With the defaults of these dependencies in place of their outputs.
     #[serde(default)]
     pub defaults: Vec<ToolCallId>,
-}
-
-impl Choice {
-    /// Whether the call was made as planned: that need not be written down.
-    pub fn is_as_planned(&self) -> bool {
-        self.candidate == 0 && self.defaults.is_empty()
-    }
 }
 
 /// Whether a turn comes for the first time.

@@ -32,8 +32,13 @@ pub enum Event {
         /// To this.
         state: BreakerState,
     },
-    /// Time has passed. Needed at the deadline, harmless at any other time.
+    /// Time has passed. Needed at the deadline, after all that happened until then; harmless at any other time.
     Tick,
+    /// The deadline had passed before the driver came to start this call.
+    NotStarted {
+        /// Which.
+        id: ToolCallId,
+    },
     /// The caller withdraws the turn.
     Cancel,
 }
@@ -61,7 +66,7 @@ pub struct Failure {
     pub message: String,
     /// Whether it can succeed later.
     pub nature: Nature,
-    /// How far its last attempt got.
+    /// How far it got, over all its attempts.
     pub reach: Reach,
     /// Whether it may be made twice.
     pub repeat: Repeat,
@@ -84,8 +89,8 @@ pub enum Step {
         arguments: RawJson,
         /// The time-out of the plan for one attempt.
         timeout: Option<Duration>,
-        /// What was chosen for it. Unless it is as planned, it has to be kept before the call is sent, for the turn to be
-        /// submitted again.
+        /// What was chosen for it. It has to be kept before the call is sent, for the turn to be submitted again; see
+        /// [`Hold::choosing`](super::Hold::choosing).
         choice: Choice,
     },
     /// Stop a running call.
@@ -109,6 +114,17 @@ pub struct ToolFacts {
     pub breaker: BreakerState,
     /// What the end of the turn does to a running call of it.
     pub stop: Stop,
+    /// What is done about a call of it of which nobody knows whether it ran.
+    pub doubt: Doubt,
+}
+
+/// What is done about a call of which nobody knows whether it ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// It is made again, so that how it ends says nothing of what it did before.
+    MadeAgain,
+    /// It is told, and kept in its record.
+    Told,
 }
 
 /// What the end of a turn does to a running call.
@@ -121,9 +137,9 @@ pub enum Stop {
 }
 
 impl Default for ToolFacts {
-    /// A tool that nothing is known about is not declared stopped.
+    /// A tool that nothing is known about is not declared stopped, nor said to have done nothing.
     fn default() -> Self {
-        Self { breaker: BreakerState::Closed, stop: Stop::Leave }
+        Self { breaker: BreakerState::Closed, stop: Stop::Leave, doubt: Doubt::MadeAgain }
     }
 }
 

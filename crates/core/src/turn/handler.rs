@@ -194,9 +194,9 @@ const fn circuit(state: State) -> &'static str {
 
 /// Whether a call that ended with this code may be done by another tool.
 ///
-/// Not where the same intent already ran or runs, not where a person said no, and not where the turn
-/// itself may make no more calls.
-const fn alternative_may_run(code: Code) -> bool {
+/// Not where the same intent already ran or runs, or where nobody could look whether it did (the store was away), not
+/// where a person said no, and not where the turn itself may make no more calls.
+pub(super) const fn alternative_may_run(code: Code) -> bool {
     match code {
         Code::UnsupportedVersion
         | Code::InvalidEnvelope
@@ -211,11 +211,11 @@ const fn alternative_may_run(code: Code) -> bool {
         | Code::ToolBlocked
         | Code::StuckCall
         | Code::DependencyFailed
-        | Code::StoreUnavailable
         | Code::UpstreamUnavailable
         | Code::ToolError => true,
         Code::IdempotencyConflict
         | Code::InFlight
+        | Code::StoreUnavailable
         | Code::DeadlineExceeded
         | Code::ToolErrorLimit
         | Code::ApprovalDenied
@@ -319,6 +319,8 @@ mod tests {
             (Facts { code: Code::ApprovalDenied, alternatives: 1, ..INVALID }, Escalate, "required"),
             (Facts { code: Code::IdempotencyConflict, alternatives: 1, ..INVALID }, Escalate, "required"),
             (Facts { code: Code::InFlight, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),
+            // It may have run in an earlier submission, and the store could not be asked.
+            (Facts { code: Code::StoreUnavailable, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),
             (Facts { code: Code::ToolErrorLimit, alternatives: 1, ..INVALID }, Escalate, "required"),
             (Facts { code: Code::ToolBlocked, alternatives: 1, ..INVALID }, AlternativeTool, "alternative"),
         ];

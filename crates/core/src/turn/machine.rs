@@ -21,8 +21,8 @@ use crate::json::Limits as JsonLimits;
 use crate::output::RawJson;
 
 use super::choice::{Choice, Submitted};
-use super::event::{CallEnd, Event, Failure, Misuse, Step, Stop, ToolFacts};
-use super::handler::{Decision, Dependants, Facts, Repeat, Strategy, decide, refuses};
+use super::event::{CallEnd, Doubt, Event, Failure, Misuse, Step, Stop, ToolFacts};
+use super::handler::{Decision, Dependants, Facts, Repeat, Strategy, alternative_may_run, decide, refuses};
 use super::params::{Pieces, Reference, ResolveError};
 use super::plan::{Need, Plan, PlannedCall};
 use super::result::{self, CallResult, EndedBy, Outcome, TurnResult};
@@ -89,6 +89,8 @@ struct Slot {
     tried: BTreeSet<usize>,
     /// The last one that was started.
     ran_with: Option<usize>,
+    /// Whether one of its candidates was asked and has failed.
+    failed_once: bool,
     attempts: u32,
 }
 
@@ -145,7 +147,11 @@ impl Turn {
                 self.call_ended(&id, end, replayed, notes, &mut steps)?;
             }
             Event::BreakerChanged { tool, state } => self.breaker_changed(&tool, state, notes),
+            Event::Tick if !self.is_over && self.latest >= self.deadline() => {
+                self.time_is_over(notes, &mut steps);
+            }
             Event::Tick => {}
+            Event::NotStarted { id } => self.not_started(&id, notes, &mut steps)?,
             Event::Cancel if self.is_over => {}
             Event::Cancel => {
                 self.note(None, None, Fact::TurnCancelled, notes);
@@ -209,12 +215,27 @@ impl Turn {
                 self.propagate(VecDeque::from([call]), notes);
             }
             CallEnd::Failed(failure) => {
+                self.slots[call].failed_once = true;
+                let failure = Failure { reach: self.reach(call, &tool, &failure, replayed), ..failure };
                 if let Some(next) = self.failed(call, candidate, failure, notes) {
                     self.run(call, next, notes, steps);
                 }
             }
         }
         Ok(())
+    }
+
+    /// How far a call got that another tool could do instead, over all submissions of the turn. The records of its calls
+    /// know that, but not where a call is made again although nobody knows whether it ran: whatever came of it last, an
+    /// earlier attempt may have done the job.
+    fn reach(&self, call: usize, tool: &ToolRef, failure: &Failure, replayed: bool) -> Reach {
+        let doubt = self.tools.get(tool).copied().unwrap_or_default().doubt;
+        let came_before = replayed || matches!(self.submitted, Submitted::Again(_));
+        let replaceable = alternative_may_run(failure.code) && self.untried(call).next().is_some();
+        match doubt {
+            Doubt::MadeAgain if came_before && replaceable => Reach::Unknown,
+            Doubt::MadeAgain | Doubt::Told => failure.reach,
+        }
     }
 
     fn breaker_changed(&mut self, tool: &ToolRef, state: BreakerState, notes: &mut Vec<Note>) {
@@ -225,17 +246,14 @@ impl Turn {
         }
     }
 
-    /// Starts what can start; ends the turn if nothing is left to do or no time is left to do it.
+    /// Starts what can start, as long as there is time, and ends the turn if nothing is left to do. Only a tick ends it for
+    /// want of time: what has ended by then still counts, also what is told a moment later.
     fn advance(&mut self, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
         if self.is_over {
             return;
         }
-        if self.open > 0 && self.latest >= self.deadline() {
-            self.note(None, None, Fact::TurnTimeout { timeout: self.plan.deadline() }, notes);
-            self.finish(EndedBy::Deadline, notes, steps);
-            return;
-        }
-        while self.running < self.plan.parallelism().get()
+        while self.latest < self.deadline()
+            && self.running < self.plan.parallelism().get()
             && let Some(call) = self.ready.pop_first()
         {
             let candidate = self.first_candidate(call);
@@ -244,6 +262,37 @@ impl Turn {
         if self.open == 0 {
             self.finish(EndedBy::Finished, notes, steps);
         }
+    }
+
+    fn time_is_over(&mut self, notes: &mut Vec<Note>, steps: &mut Vec<Step>) {
+        self.note(None, None, Fact::TurnTimeout { timeout: self.plan.deadline() }, notes);
+        self.finish(EndedBy::Deadline, notes, steps);
+    }
+
+    /// What was to be started and was not is skipped, or has failed if that was not the first tool that was asked.
+    fn not_started(
+        &mut self,
+        id: &ToolCallId,
+        notes: &mut Vec<Note>,
+        steps: &mut Vec<Step>,
+    ) -> Result<(), Misuse> {
+        let call = self.plan.position(id).ok_or_else(|| Misuse::UnknownCall(id.clone()))?;
+        let State::Running { candidate } = self.slots[call].state else {
+            return Err(Misuse::NotRunning(id.clone()));
+        };
+        self.running = self.running.saturating_sub(1);
+        if self.slots[call].failed_once {
+            let (tool, code) = (self.tool(call, candidate), Some(Code::DeadlineExceeded));
+            let message = Some("the time of the turn was over before an alternative could start".to_owned());
+            let outcome = Outcome::Failed;
+            self.settle(call, Ended { outcome, tool, code, message, escalated: false, output: None });
+        } else {
+            self.skip(call, SkipReason::Deadline, notes);
+        }
+        if self.open == 0 {
+            self.time_is_over(notes, steps);
+        }
+        Ok(())
     }
 
     /// Starts a call with a candidate, or with the next one whose arguments can be made.
@@ -659,7 +708,7 @@ impl Slot {
             }
         };
         let state = State::Waiting { open: planned.depends_on.len() };
-        Self { state, tried, ran_with: None, attempts: 0 }
+        Self { state, tried, ran_with: None, failed_once: false, attempts: 0 }
     }
 }
 

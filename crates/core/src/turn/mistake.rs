@@ -82,6 +82,8 @@ pub enum Problem {
         /// What is not in it.
         pointer: Pointer,
     },
+    /// A default is no object where all the arguments are taken from that dependency.
+    DefaultNotAnObject(ToolCallId),
 }
 
 impl PlanErrors {
@@ -157,6 +159,10 @@ impl fmt::Display for Problem {
                 f,
                 "the default has nothing at {:?}, which the arguments take from {from:?}",
                 pointer.as_str()
+            ),
+            Self::DefaultNotAnObject(from) => write!(
+                f,
+                "all the arguments are taken from {from:?}, and what the default has there is not an object"
             ),
         }
     }

@@ -19,19 +19,25 @@ mod choice;
 mod event;
 mod graph;
 mod handler;
+mod heard;
+mod hold;
 mod machine;
 mod mistake;
 mod params;
 mod plan;
 mod read;
 mod result;
+#[cfg(feature = "schema")]
+pub(crate) mod shape;
 #[cfg(test)]
 mod tests;
 pub mod trace;
 
 pub use choice::{Choice, Submitted};
-pub use event::{CallEnd, Event, Failure, Misuse, Step, Stop, ToolFacts};
+pub use event::{CallEnd, Doubt, Event, Failure, Misuse, Step, Stop, ToolFacts};
 pub use handler::{Decision, Dependants, Facts, Repeat, Strategy, decide};
+pub use heard::Heard;
+pub use hold::{Hold, Holder, Kept, Stale, Take};
 pub use machine::Turn;
 pub use mistake::{PlanError, PlanErrors, Problem};
 pub use params::{InvalidPointer, Params, Pieces, Pointer, Reference, ResolveError};

@@ -48,6 +48,11 @@ impl Params {
         &self.references
     }
 
+    /// The reference that they are as a whole, if they are one.
+    pub(super) fn all_from(&self) -> Option<&Reference> {
+        self.references.first().filter(|reference| reference.span == (0..self.text.as_str().len()))
+    }
+
     /// The arguments, with `piece` put in the place of every reference.
     ///
     /// The result is a JSON object of at most `limit` bytes, or the reason why it cannot be.

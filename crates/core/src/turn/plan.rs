@@ -200,6 +200,11 @@ impl Plan {
         self.calls.iter().flat_map(PlannedCall::tools).collect()
     }
 
+    /// A call by its id.
+    pub fn call(&self, id: &ToolCallId) -> Option<&PlannedCall> {
+        self.calls.get(self.position(id)?)
+    }
+
     pub(super) fn position(&self, id: &ToolCallId) -> Option<usize> {
         self.index.get(id).copied()
     }
@@ -351,6 +356,17 @@ fn put_together(
     for DependencySketch { path, on, default } in &call.depends_on {
         let taken = taken.get(on).map_or(&[][..], Vec::as_slice);
         let default = default.clone().map(|text| cut_default(text, path, on, taken, limits, errors));
+        let all = |params: &Params| {
+            let reference = params.all_from().filter(|reference| reference.from == *on);
+            reference
+                .zip(default.as_ref())
+                .and_then(|(all, default)| default.piece(on, &all.pointer).ok())
+                .is_some_and(|piece| !piece.trim_start().starts_with('{'))
+        };
+        let own = call.alternatives.iter().filter_map(|alternative| alternative.params.as_ref());
+        if std::iter::once(&call.params).chain(own).any(all) {
+            errors.push(format!("{path}/default"), Problem::DefaultNotAnObject(on.clone()));
+        }
         depends_on.push(Dependency { on: on.clone(), default });
     }
     depends_on.extend(implied.into_iter().map(|on| Dependency { on, default: None }));

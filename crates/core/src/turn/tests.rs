@@ -141,11 +141,11 @@ fn tool(name: &str) -> ToolRef {
 }
 
 fn breaker(name: &str, state: BreakerState) -> BTreeMap<ToolRef, ToolFacts> {
-    BTreeMap::from([(tool(name), ToolFacts { breaker: state, stop: Stop::Leave })])
+    BTreeMap::from([(tool(name), ToolFacts { breaker: state, stop: Stop::Leave, doubt: Doubt::Told })])
 }
 
 fn stoppable(names: &[&str]) -> BTreeMap<ToolRef, ToolFacts> {
-    let facts = ToolFacts { breaker: BreakerState::Closed, stop: Stop::Cancel };
+    let facts = ToolFacts { stop: Stop::Cancel, ..ToolFacts::default() };
     names.iter().map(|name| (tool(name), facts)).collect()
 }
 

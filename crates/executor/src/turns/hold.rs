@@ -1,38 +1,40 @@
-//! Who runs a turn that has a name, and what was chosen in it: one document in the store.
-//!
-//! The calls of a turn are known by their own records, so nothing of what they did is here. What a turn chose
-//! ([`Choice`]) is written before the call is sent that it leads to. Two submissions of one turn do not run at once: they
-//! could choose differently.
+//! The document of a turn in the store: who runs it, and what was chosen in it. What is written there, and what it means, is
+//! decided by [`steadfast_core::turn::Hold`].
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::call::KeysOf;
-use steadfast_core::dedupe::{LeaseSight, Process};
+use steadfast_core::dedupe::Process;
 use steadfast_core::id::{Digest, ToolCallId, TurnId};
-use steadfast_core::turn::{Choice, Submitted};
+use steadfast_core::turn::{Choice, Hold as Held, Holder, Kept, Stale, Submitted, Take};
 use steadfast_store::{
-    DocumentKind, DocumentName, DocumentWrite, Neighbours, Sight as _, Store, StoreError, Trouble, Written,
+    Document, DocumentKind, DocumentName, DocumentWrite, Neighbours, Sight as _, Store, StoreError, Trouble,
+    Written,
 };
 
 use super::TurnOptions;
 
-/// How long a holder may be silent before another one may go on, where its process cannot be judged.
-const LEASE: Duration = Duration::from_secs(30);
-/// How often it says that it lives.
-pub(super) const RENEWAL: Duration = Duration::from_secs(10);
+/// A turn is held for a little longer than it may run: the clock of the store is not ours.
+const SLACK: Duration = Duration::from_secs(1);
 
-/// A turn that is ours to run.
+/// Who wants to run a turn, and how long that may take.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) process: Process,
+    pub(super) number: u64,
+    pub(super) deadline: Duration,
+    /// How long the document stays after the turn was last heard of.
+    pub(super) lasts: Duration,
+}
+
+/// A turn that is ours to run, or may be.
 #[derive(Debug)]
 pub(super) struct Hold {
     store: Arc<dyn Store>,
     name: DocumentName,
-    version: u64,
-    kept: Kept,
-    /// How long the document stays after the turn was last heard of.
+    held: Held,
     lasts: Duration,
 }
 
@@ -40,32 +42,10 @@ pub(super) struct Hold {
 #[derive(Debug)]
 pub(super) enum Taken {
     /// It is ours.
-    Ours(Box<Hold>, Submitted),
+    Ours(Submitted),
     /// Somebody runs it, and may do so until then.
     Busy(Timestamp),
 }
-
-/// The document.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Kept {
-    format: u32,
-    /// Who runs it; nobody between submissions.
-    holder: Option<Holder>,
-    #[serde(default)]
-    choices: BTreeMap<ToolCallId, Choice>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Holder {
-    process: Process,
-    /// The submission within the process.
-    number: u64,
-    /// When it counts as gone, unless it is heard of.
-    until: Timestamp,
-}
-
-const FORMAT: u32 = 1;
 
 /// The document of a turn: of one tenant and actor, and of one conversation where the keys of its calls are.
 pub(super) fn name(turn: &TurnId, options: &TurnOptions) -> DocumentName {
@@ -80,101 +60,93 @@ pub(super) fn name(turn: &TurnId, options: &TurnOptions) -> DocumentName {
 }
 
 impl Hold {
-    /// Takes the turn, unless somebody runs it.
+    /// Takes the turn, unless somebody runs it. It is in `place` before the store hears of it, so that whoever owns that can
+    /// give it back whatever happens from then on.
     pub(super) async fn take(
+        place: &mut Option<Self>,
         store: Arc<dyn Store>,
         name: DocumentName,
-        (process, number): (Process, u64),
-        lasts: Duration,
+        wish: Wish,
     ) -> Result<Taken, StoreError> {
         let mut found = store.read(&name).await?;
         loop {
             let now = store.now();
-            let before: Option<Kept> = match &found {
-                None => None,
-                Some(document) => Some(serde_json::from_str(&document.body).map_err(unreadable)?),
+            let Wish { process, number, deadline, lasts } = wish.clone();
+            let sight = Neighbours::of(process.clone());
+            let me = Holder { process, number, until: now + deadline + SLACK };
+            let before = found.as_ref().map(read).transpose()?;
+            let (held, submitted) = match Held::take(before, me, |process| sight.sight(process), now) {
+                Take::Busy(until) => return Ok(Taken::Busy(until)),
+                Take::Ours(held, submitted) => (held, submitted),
             };
-            if let Some(until) = before.as_ref().and_then(|kept| kept.busy(&process, now)) {
-                return Ok(Taken::Busy(until));
-            }
-            let submitted = match &before {
-                None => Submitted::First,
-                Some(kept) => Submitted::Again(kept.choices.clone()),
-            };
-            let choices = before.map(|kept| kept.choices).unwrap_or_default();
-            let holder = Some(Holder { process: process.clone(), number, until: now + LEASE });
-            let kept = Kept { format: FORMAT, holder, choices };
-            let replaces = found.as_ref().map(|document| document.version);
-            let write = DocumentWrite { replaces, body: Some(kept.body()?), expires: Some(now + lasts) };
-            match store.write(&name, write).await? {
+            let hold = place.insert(Self { store: store.clone(), name: name.clone(), held, lasts });
+            let kept = hold.held.kept().clone();
+            match hold.put(&kept).await? {
                 Written::As(version) => {
-                    let hold = Self { store, name, version, kept, lasts };
-                    return Ok(Taken::Ours(Box::new(hold), submitted));
+                    hold.held.wrote(kept, version);
+                    return Ok(Taken::Ours(submitted));
                 }
-                Written::Stale(there) => found = there,
+                Written::Stale(there) => {
+                    *place = None;
+                    found = there;
+                }
             }
         }
     }
 
     /// Writes down what was chosen for a call, before it is sent.
-    pub(super) async fn choose(&mut self, call: ToolCallId, choice: Choice) -> Result<(), StoreError> {
-        if self.kept.choices.get(&call) == Some(&choice) {
-            return Ok(());
+    pub(super) async fn choose(&mut self, call: &ToolCallId, choice: &Choice) -> Result<(), StoreError> {
+        match self.held.choosing(call, choice) {
+            None => Ok(()),
+            Some(kept) => match self.write(kept).await? {
+                Stale::Again => Ok(()),
+                Stale::Lost => {
+                    Err(StoreError::not_done(Trouble::Refused, "another process has gone on with this turn"))
+                }
+            },
         }
-        let mut kept = self.kept.clone();
-        kept.choices.insert(call, choice);
-        self.write(kept).await
-    }
-
-    /// Says that it lives.
-    pub(super) async fn renew(&mut self) -> Result<(), StoreError> {
-        let mut kept = self.kept.clone();
-        if let Some(holder) = &mut kept.holder {
-            holder.until = self.store.now() + LEASE;
-        }
-        self.write(kept).await
     }
 
     /// Leaves the turn to whoever submits it next.
-    pub(super) async fn release(mut self) -> Result<(), StoreError> {
-        let kept = Kept { holder: None, ..self.kept.clone() };
-        self.write(kept).await
+    pub(super) async fn release(&mut self) -> Result<(), StoreError> {
+        self.write(self.held.giving_back()).await.map(drop)
     }
 
-    async fn write(&mut self, kept: Kept) -> Result<(), StoreError> {
-        let expires = Some(self.store.now() + self.lasts);
-        // After a write whose answer was lost, what is there is ours with a later version.
+    /// For how long it would keep others from the turn.
+    pub(super) fn is_in_the_way_for(&self) -> Duration {
+        self.held.holder().until.since(self.store.now())
+    }
+
+    /// Writes, and again if what is there is ours all the same; says whether it is.
+    async fn write(&mut self, kept: Kept) -> Result<Stale, StoreError> {
         for _ in 0..2 {
-            let write = DocumentWrite { replaces: Some(self.version), body: Some(kept.body()?), expires };
-            match self.store.write(&self.name, write).await? {
+            match self.put(&kept).await? {
                 Written::As(version) => {
-                    (self.version, self.kept) = (version, kept);
-                    return Ok(());
+                    self.held.wrote(kept, version);
+                    return Ok(Stale::Again);
                 }
-                Written::Stale(Some(there)) if self.is_ours(&there.body) => self.version = there.version,
-                Written::Stale(_) => break,
+                Written::Stale(there) => {
+                    let there = there.as_ref().map(read).transpose()?;
+                    let there = there.as_ref().map(|(version, kept)| (*version, kept));
+                    if self.held.stale(there) == Stale::Lost {
+                        break;
+                    }
+                }
             }
         }
-        Err(StoreError::not_done(Trouble::Refused, "another process has gone on with this turn"))
+        Ok(Stale::Lost)
     }
 
-    fn is_ours(&self, body: &str) -> bool {
-        let whose = |kept: &Kept| kept.holder.as_ref().map(|holder| (holder.process.clone(), holder.number));
-        serde_json::from_str(body).is_ok_and(|kept: Kept| whose(&kept) == whose(&self.kept))
+    async fn put(&self, kept: &Kept) -> Result<Written, StoreError> {
+        let body = serde_json::to_string(kept).map_err(unreadable)?;
+        let expires = Some(self.store.now() + self.lasts);
+        let write = DocumentWrite { replaces: self.held.replaces(), body: Some(body.into()), expires };
+        self.store.write(&self.name, write).await
     }
 }
 
-impl Kept {
-    /// Until when somebody may be running it.
-    fn busy(&self, own: &Process, now: Timestamp) -> Option<Timestamp> {
-        let holder = self.holder.as_ref().filter(|holder| now < holder.until)?;
-        let sight = Neighbours::of(own.clone()).sight(&holder.process);
-        (sight != LeaseSight::Gone).then_some(holder.until)
-    }
-
-    fn body(&self) -> Result<Arc<str>, StoreError> {
-        Ok(serde_json::to_string(self).map_err(unreadable)?.into())
-    }
+fn read(document: &Document) -> Result<(u64, Kept), StoreError> {
+    Ok((document.version, serde_json::from_str(&document.body).map_err(unreadable)?))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it stands where errors are mapped")]

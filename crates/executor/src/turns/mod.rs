@@ -18,10 +18,10 @@ mod hold;
 mod story;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,10 +29,11 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
+use serde::Serialize;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::Channel;
 use steadfast_core::breaker::State as BreakerState;
-use steadfast_core::call::{KeysOf, Waits};
+use steadfast_core::call::{Hints, KeysOf, SentKey, Waits};
 use steadfast_core::classify::{Nature, Reach};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{
@@ -42,25 +43,25 @@ use steadfast_core::envelope::{
 use steadfast_core::id::{Digest, RequestId, ToolCallId, ToolRef, TurnId};
 use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
-use steadfast_core::turn::trace::{Fact, Note, SpanId, ToolFault, TraceId};
+use steadfast_core::turn::trace::{Event as TraceEvent, Fact, Note, SpanId, ToolFault, TraceId};
 use steadfast_core::turn::{
-    CallEnd, Choice, Dependants, Event, Facts, Failure, Need, Plan, Repeat, Step, Stop, Submitted, ToolFacts,
-    Turn, TurnResult, decide,
+    CallEnd, Choice, Dependants, Doubt, Event, Facts, Failure, Heard, Need, Plan, PlannedCall, Repeat, Step,
+    Stop, Submitted, ToolFacts, Turn, TurnResult, decide,
 };
-use steadfast_store::StoreError;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use steadfast_store::{Part, StoreError, Trouble};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
 use crate::approvals::Asker;
-use crate::engine::{CALLS, CallOptions, Called, Canceller, Engine, InTurn};
+use crate::engine::{CALLS, CallOptions, Called, Canceller, Engine, InTurn, Inner};
 use crate::shelf::{Found, Shelf};
 use crate::telling::TurnAbout;
 
-use hold::{Hold, Taken};
-pub(crate) use story::Stories;
+use hold::{Hold, Taken, Wish};
 use story::Story;
-pub use story::{TurnHead, TurnStory};
-use watch::{Last, Told, Watch, What};
+pub(crate) use story::{KEEP as TRACES_KEPT, Stories};
+pub use story::{TurnHead, TurnStory, TurnsWanted};
+use watch::{Told, Watch, What};
 
 /// Who submits a turn.
 #[derive(Clone, Debug)]
@@ -77,14 +78,34 @@ pub struct TurnOptions {
     pub keys_of: KeysOf,
     /// Withdraws the turn: nothing more starts, what runs is told to stop.
     pub withdrawn: CancellationToken,
+    /// Hears of what happens in it, as it happens.
+    pub follower: Option<UnboundedSender<TraceEvent>>,
+}
+
+impl TurnOptions {
+    /// For whoever cannot be asked anything, as most callers of a turn: its name is its own within the conversation.
+    pub fn of(target: Target) -> Self {
+        Self {
+            target,
+            traceparent: None,
+            channel: Channel::Headless,
+            asker: None,
+            keys_of: KeysOf::Conversation,
+            withdrawn: CancellationToken::new(),
+            follower: None,
+        }
+    }
 }
 
 /// What came of a turn.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Turned {
     /// How it ended.
+    #[serde(flatten)]
     pub result: TurnResult,
     /// Its trace.
+    #[serde(rename = "traceId")]
     pub trace: TraceId,
 }
 
@@ -92,8 +113,10 @@ pub struct Turned {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TurnRefused {
-    /// The same turn is under way elsewhere; it may be for so long.
+    /// The same turn is under way; it may be for so long.
     InFlight(Duration),
+    /// As many turns run here as may.
+    Overloaded,
     /// The store cannot say whether any of it has run.
     Store(StoreError),
 }
@@ -104,6 +127,7 @@ impl fmt::Display for TurnRefused {
             Self::InFlight(_) => f.write_str(
                 "the same turn is under way: wait for it, or submit it again later; what it finishes is not run again",
             ),
+            Self::Overloaded => write!(f, "{MOST_TURNS} turns run here already: submit it again in a moment"),
             Self::Store(error) => {
                 write!(f, "the turn was not begun, because nobody can say what of it has run: {error}")
             }
@@ -118,9 +142,8 @@ type Going = Pin<Box<dyn Future<Output = (ToolCallId, Ended)> + Send>>;
 
 /// How it ended.
 struct Ended {
-    tool: ToolRef,
     called: Called,
-    last: Last,
+    heard: Heard,
     class: ToolClass,
 }
 
@@ -134,66 +157,85 @@ impl Engine {
     ) -> Result<Turned, TurnRefused> {
         let inner = &self.inner;
         let number = CALLS.fetch_add(1, Ordering::Relaxed);
+        if inner.turning.lock().len() >= MOST_TURNS {
+            return Err(TurnRefused::Overloaded);
+        }
+        // Its time runs from here, however long the store takes to say that it may begin: it holds the turn no longer.
+        let now = inner.clock.now();
         let facts = self.facts(&plan, &options.target);
-        let (hold, submitted) = match plan.turn() {
-            None => (None, Submitted::First),
+        let mut held = Held { hold: None, engine: self.clone() };
+        let submitted = match plan.turn() {
+            None => Submitted::First,
             Some(turn) => {
-                let me = (inner.process.clone(), number);
-                let store = inner.store.clone();
-                match Hold::take(store, hold::name(turn, &options), me, facts.records_last).await {
-                    Ok(Taken::Ours(hold, submitted)) => (Some(*hold), submitted),
-                    Ok(Taken::Busy(until)) => {
+                let wish = Wish {
+                    process: inner.process.clone(),
+                    number,
+                    deadline: plan.deadline(),
+                    lasts: facts.records_last,
+                };
+                let name = hold::name(turn, &options);
+                let taking = Hold::take(&mut held.hold, inner.store.clone(), name, wish);
+                match tokio::time::timeout(plan.deadline(), taking).await {
+                    Ok(Ok(Taken::Ours(submitted))) => submitted,
+                    Ok(Ok(Taken::Busy(until))) => {
                         return Err(TurnRefused::InFlight(until.since(inner.store.now())));
                     }
-                    Err(error) => return Err(TurnRefused::Store(error)),
+                    Ok(Err(error)) => return Err(TurnRefused::Store(error)),
+                    Err(_) => return Err(TurnRefused::Store(silent())),
                 }
             }
         };
-        let now = inner.clock.now();
-        let (trace, parent) = options.traceparent.as_deref().and_then(traced).unzip();
-        let trace = trace.unwrap_or_else(|| own_trace(inner.seed_of(number), now));
-        let story = Story::begin(inner.clone(), plan.clone(), &options.target, trace, parent, now);
+        let caller = options.traceparent.as_deref().and_then(Caller::read);
+        let seed = inner.seed_of(number);
+        let trace = caller.map_or_else(|| own_trace(seed, now), |caller| caller.trace);
+        let story = Story::begin(inner.clone(), plan.clone(), &options, trace, caller, seed, now);
         let mut notes = Vec::new();
         let (turn, steps) = Turn::begin(plan.clone(), &facts.tools, submitted, now, &mut notes);
         let (tell, told) = unbounded_channel();
         let name = plan.turn().cloned();
         let guarded_as = name.clone().or_else(|| TurnId::new(trace.to_string()).ok());
+        let underway = Underway::new(inner.clone(), number, name.clone(), trace, &options);
         let running = Running {
             engine: self.clone(),
             shelf,
             options,
+            plan,
             turn,
             story: Some(story),
-            held: Held { hold, engine: self.clone() },
+            held,
             name,
             guarded_as,
             trace,
             classes: facts.classes,
             going: FuturesUnordered::new(),
+            arrived: VecDeque::new(),
             stops: BTreeMap::new(),
             tell,
             sent: 0,
         };
-        Ok(Turned { result: running.run(steps, notes, told).await, trace })
+        let result = running.run(steps, notes, told).await;
+        drop(underway);
+        Ok(Turned { result, trace })
     }
 
-    /// The turns that began last, the newest first.
-    pub async fn turns(&self, limit: usize) -> Result<Vec<TurnHead>, StoreError> {
+    /// Withdraws the turns of this name or trace that run here and whose caller may be told so: nothing more of them
+    /// starts, what runs is told to stop. Says how many there were.
+    pub fn withdraw_turn(&self, name: &str, is_theirs: impl Fn(&Target) -> bool) -> usize {
+        let running = self.inner.turning.lock();
+        let named = running.values().filter(|turn| turn.is_called(name) && is_theirs(&turn.target));
+        named.inspect(|turn| turn.withdrawn.cancel()).count()
+    }
+
+    /// The turns that are wanted, those first that began last.
+    pub async fn turns(&self, wanted: &TurnsWanted) -> Result<Part<TurnHead>, StoreError> {
         self.inner.write_stories_now().await;
-        story::heads(&*self.inner.store, limit).await
+        wanted.read(&*self.inner.store).await
     }
 
     /// What is kept of a turn, by its trace or by the name that its plan gave it; the newest of that name.
     pub async fn story(&self, name: &str) -> Result<Option<TurnStory>, StoreError> {
-        let fits = |head: &TurnHead| {
-            head.turn_id.as_ref().is_some_and(|turn| turn.as_str() == name)
-                || TraceId::from_hex(name) == Some(head.trace_id)
-        };
-        let found = self.turns(MOST_HEADS).await?.into_iter().find(fits);
-        match found {
-            Some(head) => story::story(&*self.inner.store, head).await.map(Some),
-            None => Ok(None),
-        }
+        self.inner.write_stories_now().await;
+        TurnStory::read(&*self.inner.store, name).await
     }
 
     /// What the machine has to know about the tools of a plan.
@@ -205,10 +247,16 @@ impl Engine {
             };
             let Ok(policy) = self.policy_of(&envelope) else { continue };
             let keep = &policy.dedupe.keep;
-            facts.records_last = facts.records_last.max(keep.done.max(keep.failed).max(keep.open));
+            // What the turn leaves running is recorded later than anything is heard of the turn.
+            let longest = keep.done.max(keep.failed).max(keep.open) + policy.time.total;
+            facts.records_last = facts.records_last.max(longest);
             facts.classes.insert(tool.clone(), policy.class);
             let breaker = self.breaker_of(target, tool);
-            facts.tools.insert(tool.clone(), ToolFacts { breaker, stop: stop(policy.class) });
+            let doubt = match Hints::default().retry_safe(&policy, SentKey::Given) {
+                true => Doubt::MadeAgain,
+                false => Doubt::Told,
+            };
+            facts.tools.insert(tool.clone(), ToolFacts { breaker, stop: stop(policy.class), doubt });
         }
         facts
     }
@@ -219,8 +267,8 @@ impl Engine {
     }
 }
 
-/// The most turns that are looked through for one.
-const MOST_HEADS: usize = 10_000;
+/// The most turns at once; further ones are refused at once. Each may hold 64 MiB of what its calls gave.
+const MOST_TURNS: usize = 256;
 /// What is chosen in a turn is kept for at least so long.
 const LASTS: Duration = Duration::from_secs(24 * 3600);
 
@@ -247,11 +295,57 @@ const fn repeat(class: ToolClass) -> Repeat {
     }
 }
 
+/// The turns that run here, by their numbers.
+pub(crate) type Turning = Mutex<BTreeMap<u64, Withdrawable>>;
+
+/// A turn that can be withdrawn by others than its caller.
+#[derive(Debug)]
+pub(crate) struct Withdrawable {
+    name: Option<TurnId>,
+    trace: TraceId,
+    target: Target,
+    withdrawn: CancellationToken,
+}
+
+impl Withdrawable {
+    fn is_called(&self, name: &str) -> bool {
+        self.name.as_ref().is_some_and(|turn| turn.as_str() == name)
+            || TraceId::from_hex(name) == Some(self.trace)
+    }
+}
+
+/// A turn is among those that run, until this is dropped.
+struct Underway {
+    inner: Arc<Inner>,
+    number: u64,
+}
+
+impl Underway {
+    fn new(
+        inner: Arc<Inner>,
+        number: u64,
+        name: Option<TurnId>,
+        trace: TraceId,
+        options: &TurnOptions,
+    ) -> Self {
+        let (target, withdrawn) = (options.target.clone(), options.withdrawn.clone());
+        inner.turning.lock().insert(number, Withdrawable { name, trace, target, withdrawn });
+        Self { inner, number }
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.inner.turning.lock().remove(&self.number);
+    }
+}
+
 /// A turn that runs.
 struct Running {
     engine: Engine,
     shelf: Arc<dyn Shelf>,
     options: TurnOptions,
+    plan: Arc<Plan>,
     turn: Turn,
     /// Until it is closed.
     story: Option<Story>,
@@ -262,13 +356,17 @@ struct Running {
     trace: TraceId,
     classes: BTreeMap<ToolRef, ToolClass>,
     going: FuturesUnordered<Going>,
+    /// Calls that ended while the store was waited for.
+    arrived: VecDeque<(ToolCallId, Ended)>,
     stops: BTreeMap<ToolCallId, Arc<Mutex<Option<Canceller>>>>,
-    tell: tokio::sync::mpsc::UnboundedSender<Told>,
+    tell: UnboundedSender<Told>,
     /// Calls that were sent, alternatives included.
     sent: u64,
 }
 
-/// The turn is given back when it is over, and also when nobody waits for it any more.
+/// The turn is given back when it is over, and also when nobody waits for it any more, or when the store did not say whether
+/// it is ours. What does not get through is tried again for as long as it would keep others from the turn and there is an
+/// engine that is not shut down.
 struct Held {
     hold: Option<Hold>,
     engine: Engine,
@@ -276,16 +374,42 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let (Some(hold), Ok(runtime)) = (self.hold.take(), tokio::runtime::Handle::try_current()) {
-            let engine = self.engine.clone();
-            runtime.spawn(async move {
-                if let Err(error) = hold.release().await {
-                    engine.inner.store_trouble(&*engine.inner.store, &error);
+        let (Some(mut hold), Ok(runtime)) = (self.hold.take(), tokio::runtime::Handle::try_current()) else {
+            return;
+        };
+        let inner = &self.engine.inner;
+        let (stopping, engine) = (inner.stopping.clone(), Arc::downgrade(inner));
+        let left = hold.is_in_the_way_for();
+        let trying = async move {
+            while let Err(error) = hold.release().await {
+                let Some(inner) = engine.upgrade() else { return };
+                inner.store_trouble(&*inner.store, &error);
+                drop(inner);
+                tokio::select! {
+                    () = tokio::time::sleep(PAUSE) => {}
+                    () = stopping.cancelled() => return,
                 }
-            });
-        }
+            }
+        };
+        inner.giving_back.spawn_on(tokio::time::timeout(left, trying), &runtime);
     }
 }
+
+/// The next call that has ended.
+async fn next(
+    arrived: &mut VecDeque<(ToolCallId, Ended)>,
+    going: &mut FuturesUnordered<Going>,
+) -> Option<(ToolCallId, Ended)> {
+    match arrived.pop_front() {
+        Some(ended) => Some(ended),
+        None => going.next().await,
+    }
+}
+
+/// Between two tries to give a turn back.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long the end of a turn waits for the store to take it back.
+const GRACE: Duration = Duration::from_secs(2);
 
 impl Running {
     async fn run(
@@ -296,51 +420,37 @@ impl Running {
     ) -> TurnResult {
         let withdrawn = self.options.withdrawn.clone();
         let mut cancelled = false;
-        let mut renewal = tokio::time::interval(hold::RENEWAL);
-        renewal.reset();
         loop {
             self.record(&mut notes);
             if let Some(result) = self.take(steps, &mut notes).await {
                 self.record(&mut notes);
-                if let Some(story) = self.story.take() {
+                if let Some(mut story) = self.story.take() {
                     story.close(&result);
                 }
-                if let Some(hold) = self.held.hold.take()
-                    && let Err(error) = hold.release().await
-                {
-                    self.engine.inner.store_trouble(&*self.engine.inner.store, &error);
-                }
+                self.give_back().await;
                 return result;
             }
             self.record(&mut notes);
             let left = self.turn.deadline().since(self.engine.now());
-            let event = tokio::select! {
+            let events = tokio::select! {
                 biased;
-                Some(heard) = told.recv() => self.heard(heard, &mut notes),
-                Some((id, ended)) = self.going.next() => {
+                Some(heard) = told.recv() => self.heard(heard, &mut notes).into_iter().collect(),
+                Some((id, ended)) = next(&mut self.arrived, &mut self.going) => {
                     // What was heard of it before comes first.
+                    let mut events = Vec::new();
                     while let Ok(heard) = told.try_recv() {
-                        if let Some(event) = self.heard(heard, &mut notes) {
-                            let steps = self.feed(event, &mut notes);
-                            debug_assert!(steps.is_empty(), "a breaker starts nothing");
-                        }
+                        events.extend(self.heard(heard, &mut notes));
                     }
-                    Some(self.ended(id, ended, &mut notes))
+                    events.extend(self.ended(id, ended));
+                    events
                 }
                 () = withdrawn.cancelled(), if !cancelled => {
                     cancelled = true;
-                    Some(Event::Cancel)
+                    vec![Event::Cancel]
                 }
-                () = tokio::time::sleep(left) => Some(Event::Tick),
-                _ = renewal.tick() => {
-                    self.renew().await;
-                    None
-                }
+                () = tokio::time::sleep(left) => vec![Event::Tick],
             };
-            steps = match event {
-                Some(event) => self.feed(event, &mut notes),
-                None => Vec::new(),
-            };
+            steps = events.into_iter().flat_map(|event| self.feed(event, &mut notes)).collect();
         }
     }
 
@@ -355,9 +465,12 @@ impl Running {
 
     /// Does what the machine wants; the result when it is over.
     async fn take(&mut self, steps: Vec<Step>, notes: &mut Vec<Note>) -> Option<TurnResult> {
-        let mut queue = std::collections::VecDeque::from(steps);
+        let mut queue = VecDeque::from(steps);
         while let Some(step) = queue.pop_front() {
             match step {
+                Step::Run { id, .. } if self.engine.now() >= self.turn.deadline() => {
+                    queue.extend(self.feed(Event::NotStarted { id }, notes));
+                }
                 Step::Run { id, tool, arguments, timeout, choice } => {
                     self.record(notes);
                     if let Err(error) = self.keep(&id, &choice).await {
@@ -380,20 +493,28 @@ impl Running {
         None
     }
 
-    /// Writes a choice down that would not be made again of itself.
+    /// Writes a choice down that would not be made again of itself. Meanwhile the other calls go on, and the turn does not wait
+    /// beyond its deadline.
     async fn keep(&mut self, id: &ToolCallId, choice: &Choice) -> Result<(), StoreError> {
-        match &mut self.held.hold {
-            Some(hold) if !choice.is_as_planned() => hold.choose(id.clone(), choice.clone()).await,
-            Some(_) | None => Ok(()),
+        let left = self.turn.deadline().since(self.engine.now());
+        let Some(hold) = &mut self.held.hold else { return Ok(()) };
+        let mut writing = pin!(tokio::time::timeout(left, hold.choose(id, choice)));
+        loop {
+            tokio::select! {
+                biased;
+                written = &mut writing => return written.unwrap_or_else(|_| Err(silent())),
+                Some(ended) = self.going.next() => self.arrived.push_back(ended),
+            }
         }
     }
 
-    /// Says that somebody runs the turn. One that cannot is found out when it has a choice to keep.
-    async fn renew(&mut self) {
-        if let Some(hold) = &mut self.held.hold
-            && let Err(error) = hold.renew().await
-        {
-            self.engine.inner.store_trouble(&*self.engine.inner.store, &error);
+    /// The turn is over: whoever hears of its end can submit it again. What does not get through is tried again meanwhile.
+    async fn give_back(&mut self) {
+        let Some(hold) = &mut self.held.hold else { return };
+        match tokio::time::timeout(GRACE, hold.release()).await {
+            Ok(Ok(())) => self.held.hold = None,
+            Ok(Err(error)) => self.engine.inner.store_trouble(&*self.engine.inner.store, &error),
+            Err(_) => {}
         }
     }
 
@@ -409,11 +530,11 @@ impl Running {
         let target = Target { turn_id: self.guarded_as.clone(), ..self.options.target.clone() };
         let Some(mut envelope) = envelope(&tool, arguments, target) else { return };
         if let Ok(request) = RequestId::new(format!("{}.{}", self.trace, self.sent)) {
+            if let Some(story) = &mut self.story {
+                story.sent(&id, &request, self.engine.now());
+            }
             envelope.request_id = request;
         }
-        // No attempt starts when the turn is over.
-        let left = self.turn.deadline().since(self.engine.now());
-        envelope.transport.retry_budget.max_elapsed_ms = Some(steadfast_core::millis(left));
         envelope.payload.call_hints.timeout_ms = timeout.map(steadfast_core::millis);
         envelope.payload.idempotency_key =
             self.name.as_ref().and_then(|turn| key(turn, &id, choice.candidate));
@@ -429,6 +550,8 @@ impl Running {
             keys_of: self.options.keys_of,
             waits: Waits::AsLongAsItTakes,
             listener: Some(watch.clone()),
+            // No attempt starts when the turn is over.
+            start_by: Some(self.turn.deadline()),
             in_turn: if self.name.is_some() { InTurn::ThatMayComeAgain } else { InTurn::Not },
             ..CallOptions::default()
         };
@@ -442,7 +565,7 @@ impl Running {
             let calling = engine.call_with(envelope, run, CallOptions { tool: info, ..options });
             *stop.lock() = Some(calling.canceller());
             let called = calling.await;
-            (id, Ended { tool, called, last: watch.last(), class })
+            (id, Ended { called, heard: watch.heard(), class })
         }));
     }
 
@@ -451,8 +574,8 @@ impl Running {
         let Told { call, tool, at, what } = told;
         match what {
             What::Breaker(state) => Some(Event::BreakerChanged { tool, state }),
-            What::Retries { attempt, next_at, attempts_left, last } => {
-                notes.extend(self.retried(&call, &tool, at, attempt, next_at, attempts_left, &last));
+            What::Retries { attempt, next_at, attempts_left, heard } => {
+                notes.extend(self.retried(&call, &tool, at, attempt, next_at, attempts_left, &heard));
                 None
             }
         }
@@ -468,17 +591,17 @@ impl Running {
         next: u32,
         next_at: Timestamp,
         attempts_left: u32,
-        last: &Last,
+        heard: &Heard,
     ) -> [Note; 3] {
-        let code = if last.cut.is_some() { Code::Timeout } else { Code::ToolError };
+        let code = if heard.cut().is_some() { Code::Timeout } else { Code::ToolError };
         let breaker = self.engine.breaker_of(&self.options.target, tool);
-        let nature = last.failed.as_ref().map_or(Nature::Transient, |failed| failed.nature);
+        let nature = heard.failed().map_or(Nature::Transient, |failed| failed.nature);
         let attempts = next.saturating_sub(1);
         let wait = next_at.since(at);
         let decision = decide(Facts {
             code,
             nature,
-            reach: last.reach(),
+            reach: heard.reach(),
             // It is made again because that is safe.
             repeat: Repeat::Safe,
             breaker,
@@ -491,9 +614,9 @@ impl Running {
             dependants: Dependants::default(),
             succeeded: 0,
         });
-        let error = last.failed.as_ref().map_or_else(String::new, |failed| failed.rule.to_string());
+        let error = heard.failed().map_or_else(String::new, |failed| failed.rule.to_string());
         let fault = ToolFault { error, code, nature, breaker, attempts, decision: decision.strategy };
-        let fault = match last.cut {
+        let fault = match heard.cut() {
             Some(timeout) => Fact::ToolTimeout { timeout, fault },
             None => Fact::ToolError(fault),
         };
@@ -505,32 +628,42 @@ impl Running {
         ]
     }
 
-    /// A call has ended: what the machine hears of it, after how the breaker of its tool stands now.
-    fn ended(&mut self, id: ToolCallId, ended: Ended, notes: &mut Vec<Note>) -> Event {
+    /// A call has ended: what the machine hears of it, after how the breakers of all that could do it stand now.
+    fn ended(&mut self, id: ToolCallId, ended: Ended) -> Vec<Event> {
         self.stops.remove(&id);
-        let Ended { tool, called, last, class } = ended;
+        let Ended { called, heard, class } = ended;
         let result = called.result;
         if let Some(arrival) = called.arrival {
             self.engine.delivered(arrival);
         }
-        let state = self.engine.breaker_of(&self.options.target, &tool);
-        let steps = self.feed(Event::BreakerChanged { tool, state }, notes);
-        debug_assert!(steps.is_empty(), "a breaker starts nothing");
-        let attempts = result.attempts;
-        let end = match (result.output, result.error) {
-            (Some(output), None) => CallEnd::Succeeded { output: output.content, attempts },
-            (_, Some(error)) => CallEnd::Failed(Failure {
-                code: error.code,
-                message: error.message,
-                nature: if error.retriable { Nature::Transient } else { Nature::Permanent },
-                reach: last.reach(),
+        let replayed = result.from_cache;
+        let failed = |code, message, nature| {
+            CallEnd::Failed(Failure {
+                code,
+                message,
+                nature,
+                reach: heard.reach(),
                 repeat: repeat(class),
-                attempts,
-                timed_out_after: last.cut,
-            }),
-            (None, None) => CallEnd::Succeeded { output: RawJson::from_trusted("null"), attempts },
+                attempts: result.attempts,
+                timed_out_after: heard.cut(),
+            })
         };
-        Event::Ended { id, end, replayed: result.from_cache }
+        let end = match (result.output, result.error) {
+            (_, None) if heard.has_asked() => failed(Code::ToolError, ASKS.into(), Nature::Permanent),
+            (_, Some(error)) if error.retriable => failed(error.code, error.message, Nature::Transient),
+            (_, Some(error)) => failed(error.code, error.message, Nature::Permanent),
+            (output, None) => CallEnd::Succeeded {
+                output: output.map_or_else(|| RawJson::from_trusted("null"), |output| output.content),
+                attempts: result.attempts,
+            },
+        };
+        let mut events = Vec::new();
+        for tool in self.plan.call(&id).into_iter().flat_map(PlannedCall::tools) {
+            let state = self.engine.breaker_of(&self.options.target, tool);
+            events.push(Event::BreakerChanged { tool: tool.clone(), state });
+        }
+        events.push(Event::Ended { id, end, replayed });
+        events
     }
 
     /// Writes down what the machine noted, and tells whoever listens.
@@ -592,10 +725,31 @@ fn unkept(error: &StoreError) -> Failure {
     }
 }
 
-/// The trace and the span that a `traceparent` names.
-fn traced(traceparent: &str) -> Option<(TraceId, SpanId)> {
-    let mut parts = traceparent.split('-').skip(1);
-    Some((TraceId::from_hex(parts.next()?)?, SpanId::from_hex(parts.next()?)?))
+/// A tool that asks has done nothing.
+const ASKS: &str = "the tool asks for input first, which a turn cannot give: call it by itself";
+
+/// The store did not say anything for as long as the turn may take.
+fn silent() -> StoreError {
+    StoreError::unanswered(Trouble::Unreachable, "it did not answer in the time of the turn")
+}
+
+/// Who submits a turn, as its `traceparent` says it.
+#[derive(Clone, Copy)]
+struct Caller {
+    trace: TraceId,
+    span: SpanId,
+    /// Whether spans are wanted.
+    sampled: bool,
+}
+
+impl Caller {
+    /// What cannot be read is none.
+    fn read(traceparent: &str) -> Option<Self> {
+        let mut parts = traceparent.split('-').skip(1);
+        let (trace, span) = (TraceId::from_hex(parts.next()?)?, SpanId::from_hex(parts.next()?)?);
+        let flags = u8::from_str_radix(parts.next()?, 16).ok()?;
+        Some(Self { trace, span, sampled: flags & 1 == 1 })
+    }
 }
 
 /// A trace of our own, unlike all others.

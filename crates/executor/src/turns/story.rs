@@ -1,7 +1,7 @@
 //! The trace of a turn while it is written, and what is kept of it.
 //!
-//! Each event and each span becomes an entry of the journal as soon as it is complete, so that a turn can be followed while
-//! it runs, and what a crash leaves behind is the beginning of the story.
+//! Each event becomes an entry of the journal when it happens, each span when it begins and when it ends, so that a turn can
+//! be followed while it runs, and what a crash leaves behind is the beginning of the story.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,15 +10,19 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
-use steadfast_core::envelope::Target;
-use steadfast_core::id::{ActorId, Digest, SessionKey, TenantId, ToolCallId, TurnId};
+use steadfast_core::code::Code;
+use steadfast_core::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId};
 use steadfast_core::redact;
 use steadfast_core::turn::trace::{Event, Fact, Note, Span, SpanId, Trace, TraceId};
 use steadfast_core::turn::{Plan, Strategy, TurnResult, TurnStatus};
-use steadfast_store::{Entry, Journal, Keep, Query, Store, StoreError};
+use steadfast_store::{Entry, Journal, Keep, Part, Position, Query, Store, StoreError, look_through};
 use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::engine::Inner;
+use crate::telling::TurnSpan;
+
+use super::{Caller, TurnOptions};
 
 /// How much is kept, unless it is set.
 pub(crate) const KEEP: Keep = Keep { most: 200_000, age: Duration::from_secs(24 * 3600) };
@@ -28,8 +32,13 @@ const GATHER: Duration = Duration::from_millis(5);
 const WAITING: usize = 65_536;
 /// The most that is written at once.
 const BATCH: usize = 256;
-/// What the heads of all turns are filed under.
+/// What the heads of all turns are filed under, as they were when the turns began. How one ended is filed under its own
+/// [`ending`], and found from there.
 const HEADS: &str = "turns";
+/// The most that is read of one trace: one turn as long as it can be, or several that share it.
+const MOST_LINES: usize = 4 * Trace::DEFAULT_LIMIT;
+/// How many heads are looked through at once.
+const LOOKED_THROUGH: usize = 20_000;
 
 /// A turn in short.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +46,8 @@ const HEADS: &str = "turns";
 pub struct TurnHead {
     /// Its trace.
     pub trace_id: TraceId,
+    /// Its own span, that of no other submission.
+    pub span_id: SpanId,
     /// The name that its plan gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_id: Option<TurnId>,
@@ -81,6 +92,8 @@ pub struct TurnStory {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
+    /// A turn began.
+    Head(TurnHead),
     Span(Span),
     Event(Box<Event>),
 }
@@ -89,25 +102,44 @@ enum Line {
 pub(super) struct Story {
     inner: Arc<Inner>,
     plan: Arc<Plan>,
-    pub(super) head: TurnHead,
+    head: TurnHead,
+    follower: Option<UnboundedSender<Event>>,
     trace: Trace,
     root: SpanId,
-    open: BTreeMap<ToolCallId, Span>,
+    open: BTreeMap<ToolCallId, Open>,
     spans: u64,
     written: usize,
+    /// What the ids of its spans are drawn from.
+    seed: u64,
+    /// Whether its caller wants spans of it.
+    sampled: bool,
+}
+
+/// The span of a call while a tool is at work for it.
+struct Open {
+    span: Span,
+    tool: ToolRef,
+    /// How many events there were before it.
+    before: usize,
+    /// How the last attempt failed.
+    failed: Option<Code>,
 }
 
 impl Story {
     pub(super) fn begin(
         inner: Arc<Inner>,
         plan: Arc<Plan>,
-        target: &Target,
+        options: &TurnOptions,
         trace_id: TraceId,
-        parent: Option<SpanId>,
+        caller: Option<Caller>,
+        seed: u64,
         now: Timestamp,
     ) -> Self {
+        let target = &options.target;
+        let root = span_id(seed, now, 0);
         let head = TurnHead {
             trace_id,
+            span_id: root,
             turn_id: plan.turn().cloned(),
             tenant: target.tenant_id.clone(),
             session: target.session_key.clone(),
@@ -120,38 +152,66 @@ impl Story {
             escalated: false,
         };
         let mut trace = Trace::start(trace_id, plan.turn().cloned(), Trace::DEFAULT_LIMIT, now);
-        let root = span_id(trace_id, now, 0);
         let name = plan.turn().map_or_else(|| "turn".to_owned(), |turn| format!("turn {turn}"));
         let span = Span {
             span_id: root,
-            parent_span_id: parent,
+            parent_span_id: caller.map(|caller| caller.span),
             name,
             call_id: None,
             depends_on: Vec::new(),
+            request_id: None,
             started_at: now,
             ended_at: None,
         };
-        let _ = trace.start_span(span);
-        let story = Self { inner, plan, head, trace, root, open: BTreeMap::new(), spans: 0, written: 0 };
-        story.keep_head();
+        let _ = trace.start_span(span.clone());
+        let follower = options.follower.clone();
+        let sampled = caller.is_none_or(|caller| caller.sampled);
+        let story = Self {
+            inner,
+            plan,
+            head,
+            follower,
+            trace,
+            root,
+            open: BTreeMap::new(),
+            spans: 0,
+            written: 0,
+            seed,
+            sampled,
+        };
+        story.keep_head(HEADS.into(), now);
+        story.keep(&Line::Head(story.head.clone()), now);
+        story.keep(&Line::Span(span), now);
         story
     }
 
     /// The `traceparent` of the span that a call has; that of the turn before it has one.
     pub(super) fn traceparent(&self, call: &ToolCallId) -> String {
-        let span = self.open.get(call).map_or(self.root, |span| span.span_id);
-        format!("00-{}-{span}-01", self.head.trace_id)
+        let span = self.open.get(call).map_or(self.root, |open| open.span.span_id);
+        format!("00-{}-{span}-{:02x}", self.head.trace_id, u8::from(self.sampled))
+    }
+
+    /// The call was sent under this request.
+    pub(super) fn sent(&mut self, call: &ToolCallId, request: &RequestId, now: Timestamp) {
+        let Some(open) = self.open.get_mut(call) else { return };
+        open.span.request_id = Some(request.clone());
+        let begun = Line::Span(open.span.clone());
+        self.keep(&begun, now);
     }
 
     /// Writes something down.
     pub(super) fn note(&mut self, note: &Note) {
-        let note = &shown(note);
+        let note = &note.redacted();
         if let (Fact::ToolStarted, Some(call), Some(tool)) = (&note.fact, &note.call, &note.tool) {
-            self.start(call, tool.to_string(), note.at);
+            self.start(call, tool, note.at);
         }
-        let open = note.call.as_ref().and_then(|call| self.open.get(call)).map(|span| span.span_id);
+        let open = note.call.as_ref().and_then(|call| self.open.get_mut(call));
+        let span = open.map(|open| {
+            failed(&mut open.failed, &note.fact);
+            open.span.span_id
+        });
         // A trace that takes no more of a span is full; what is left out is counted there.
-        let _ = self.trace.record(note, open.or(Some(self.root)));
+        let _ = self.trace.record(note, span.or(Some(self.root)));
         if let (true, Some(call)) = (ends_a_span(&note.fact), &note.call) {
             self.end(call, note.at);
         }
@@ -159,48 +219,77 @@ impl Story {
     }
 
     /// The turn is over.
-    pub(super) fn close(mut self, result: &TurnResult) {
+    pub(super) fn close(&mut self, result: &TurnResult) {
         let now = result.ended_at_ms;
         for call in self.open.keys().cloned().collect::<Vec<_>>() {
             self.end(&call, now);
         }
         self.trace.close(now);
-        let root = self.trace.spans().find(|span| span.span_id == self.root).cloned();
-        if let Some(root) = root {
-            self.keep(&Line::Span(root), now);
-        }
         self.head.ended_at_ms = Some(now);
         self.head.status = Some(result.status);
         self.head.summary = Some(redact::text(&result.summary).into_owned());
         self.head.escalated = result.escalated;
-        self.keep_head();
+        if let Some(root) = self.root() {
+            self.keep(&Line::Span(root.clone()), now);
+            self.tell_turn(root);
+        }
+        self.keep_head(ending(&self.head), now);
     }
 
-    fn start(&mut self, call: &ToolCallId, name: String, at: Timestamp) {
+    fn start(&mut self, call: &ToolCallId, tool: &ToolRef, at: Timestamp) {
         self.end(call, at);
         self.spans += 1;
-        let planned = self.plan.calls().iter().find(|planned| planned.id == *call);
+        let planned = self.plan.call(call);
         let depends_on = planned.map_or_else(Vec::new, |planned| {
             planned.depends_on.iter().map(|dependency| dependency.on.clone()).collect()
         });
         let span = Span {
-            span_id: span_id(self.head.trace_id, self.head.started_at_ms, self.spans),
+            span_id: span_id(self.seed, self.head.started_at_ms, self.spans),
             parent_span_id: Some(self.root),
-            name,
+            name: tool.to_string(),
             call_id: Some(call.clone()),
             depends_on,
+            request_id: None,
             started_at: at,
             ended_at: None,
         };
         let _ = self.trace.start_span(span.clone());
-        self.open.insert(call.clone(), span);
+        let before = self.trace.events().len();
+        self.open.insert(call.clone(), Open { span, tool: tool.clone(), before, failed: None });
     }
 
     fn end(&mut self, call: &ToolCallId, at: Timestamp) {
-        let Some(mut span) = self.open.remove(call) else { return };
-        let _ = self.trace.end_span(span.span_id, at);
-        span.ended_at = Some(at);
-        self.keep(&Line::Span(span), at);
+        let Some(mut open) = self.open.remove(call) else { return };
+        let _ = self.trace.end_span(open.span.span_id, at);
+        open.span.ended_at = Some(at);
+        self.keep(&Line::Span(open.span.clone()), at);
+        self.tell_call(&open);
+    }
+
+    fn root(&self) -> Option<&Span> {
+        self.trace.spans().find(|span| span.span_id == self.root)
+    }
+
+    fn tell_call(&self, open: &Open) {
+        let span = TurnSpan {
+            span: &open.span,
+            tool: Some(&open.tool),
+            failed: open.failed,
+            sampled: self.sampled,
+            since: self.trace.events().get(open.before..).unwrap_or_default(),
+        };
+        self.inner.telling.turn_span(&self.head, &span);
+    }
+
+    fn tell_turn(&self, root: &Span) {
+        let span = TurnSpan {
+            span: root,
+            tool: None,
+            failed: None,
+            sampled: self.sampled,
+            since: self.trace.events(),
+        };
+        self.inner.telling.turn_span(&self.head, &span);
     }
 
     fn write_events(&mut self) {
@@ -208,6 +297,10 @@ impl Story {
         self.written += new.len();
         for event in new {
             let at = event.timestamp;
+            if let Some(follower) = &self.follower {
+                // Who went away does not want to know.
+                let _ = follower.send(event.clone());
+            }
             self.keep(&Line::Event(Box::new(event)), at);
         }
     }
@@ -218,20 +311,39 @@ impl Story {
         self.inner.stories.add(Entry { at, subject, body: body.into() });
     }
 
-    fn keep_head(&self) {
+    fn keep_head(&self, subject: Arc<str>, at: Timestamp) {
         let Ok(body) = serde_json::to_string(&self.head) else { return };
-        let at = self.head.ended_at_ms.unwrap_or(self.head.started_at_ms);
-        self.inner.stories.add(Entry { at, subject: HEADS.into(), body: body.into() });
+        self.inner.stories.add(Entry { at, subject, body: body.into() });
     }
 }
 
-/// A note as others may see it: what tools say may hold secrets.
-fn shown(note: &Note) -> Note {
-    let mut note = note.clone();
-    if let Fact::ToolError(fault) | Fact::ToolTimeout { fault, .. } = &mut note.fact {
-        fault.error = redact::text(&fault.error).into_owned();
+/// Who listens hears of the turn also when nobody waits for it any more: what its calls do belongs to it. In the store it
+/// stays open, as if its process were gone.
+impl Drop for Story {
+    fn drop(&mut self) {
+        if self.head.ended_at_ms.is_some() {
+            return;
+        }
+        let now = Some(self.inner.clock.now());
+        for mut open in std::mem::take(&mut self.open).into_values() {
+            open.span.ended_at = now;
+            self.tell_call(&open);
+        }
+        if let Some(root) = self.root() {
+            self.tell_turn(&Span { ended_at: now, ..root.clone() });
+        }
     }
-    note
+}
+
+/// How a call failed, as far as this says something about it.
+fn failed(failed: &mut Option<Code>, fact: &Fact) {
+    if let Fact::ToolError(fault) | Fact::ToolTimeout { fault, .. } = fact {
+        *failed = Some(fault.code);
+    } else if let Fact::ToolRetry { .. } | Fact::ToolSucceeded { .. } | Fact::ToolLeftRunning = fact {
+        *failed = None;
+    } else if let Fact::ToolCancelled = fact {
+        *failed = Some(Code::Cancelled);
+    }
 }
 
 /// Whether the stretch of time in which a tool was at work for a call is over.
@@ -240,9 +352,9 @@ fn ends_a_span(fact: &Fact) -> bool {
         || matches!(fact, Fact::Decision { strategy, .. } if *strategy != Strategy::Retry)
 }
 
-/// The spans of one submission, by their numbers: unlike those of every other.
-fn span_id(trace: TraceId, started: Timestamp, number: u64) -> SpanId {
-    let digest = Digest::of(format!("{trace} {} {number}", started.as_millis()).as_bytes());
+/// The spans of one submission, by their numbers: unlike those of every other, also of one that belongs to the same trace.
+fn span_id(seed: u64, started: Timestamp, number: u64) -> SpanId {
+    let digest = Digest::of(format!("span {seed} {} {number}", started.as_millis()).as_bytes());
     let [a, b, c, d, e, f, g, h, ..] = *digest.as_bytes();
     SpanId::from_bytes([a, b, c, d, e, f, g, h | 1])
 }
@@ -252,6 +364,8 @@ fn span_id(trace: TraceId, started: Timestamp, number: u64) -> SpanId {
 pub(crate) struct Stories {
     waiting: Mutex<Vec<Entry>>,
     added: Notify,
+    /// One writes at a time, so that who has written what waits has also waited for what was on its way.
+    writing: tokio::sync::Mutex<()>,
 }
 
 impl Stories {
@@ -279,52 +393,111 @@ impl Inner {
         }
     }
 
-    /// Writes what waits.
+    /// Writes what waits. Then everything that was added before is in the store.
     pub(crate) async fn write_stories_now(&self) {
+        let _alone = self.stories.writing.lock().await;
         let lines = std::mem::take(&mut *self.stories.waiting.lock());
         for batch in lines.chunks(BATCH) {
-            if let Err(error) = self.store.append(Journal::Traces, batch, KEEP).await {
+            if let Err(error) = self.store.append(Journal::Traces, batch, self.traces_kept).await {
                 self.store_trouble(&*self.store, &error);
             }
         }
     }
 }
 
-/// The turns that began last, the newest first; of one tenant, or of all.
-pub(super) async fn heads(store: &dyn Store, limit: usize) -> Result<Vec<TurnHead>, StoreError> {
-    // Each has one when it begins and one when it ends.
-    let newest = Query::newest(Journal::Traces, limit.saturating_mul(2));
-    let query = Query { subject: Some(HEADS.into()), ..newest };
-    let mut heads: Vec<TurnHead> = Vec::new();
-    for (_, entry) in store.entries(&query).await? {
+/// What is asked for of the turns that are kept.
+#[derive(Clone, Debug, Default)]
+pub struct TurnsWanted {
+    /// Of this tenant.
+    pub tenant: Option<TenantId>,
+    /// Of this conversation.
+    pub session: Option<SessionKey>,
+    /// Under this name.
+    pub turn: Option<TurnId>,
+    /// That began behind this place: the last one of the page before.
+    pub behind: Option<Position>,
+    /// The most.
+    pub limit: usize,
+}
+
+impl TurnsWanted {
+    /// Those that a store has, those first that began last.
+    pub async fn read(&self, store: &dyn Store) -> Result<Part<TurnHead>, StoreError> {
+        let newest = Query::newest(Journal::Traces, self.limit);
+        let query = Query { subject: Some(HEADS.into()), behind: self.behind, ..newest };
         // One that a newer version wrote is not ours to read.
-        let Ok(head) = serde_json::from_str::<TurnHead>(&entry.body) else { continue };
-        if !heads.iter().any(|known| is_same(known, &head)) {
-            heads.push(head);
+        let read = |entry: &Entry| serde_json::from_str(&entry.body).ok().filter(|head| self.fits(head));
+        let Part { found, next } = look_through(store, &query, LOOKED_THROUGH, read).await?;
+        Ok(Part { found: as_ended(store, found).await?, next })
+    }
+
+    fn fits(&self, head: &TurnHead) -> bool {
+        fn fits<T: PartialEq>(wanted: Option<&T>, found: Option<&T>) -> bool {
+            wanted.is_none() || wanted == found
+        }
+        fits(self.tenant.as_ref(), head.tenant.as_ref())
+            && fits(self.session.as_ref(), Some(&head.session))
+            && fits(self.turn.as_ref(), head.turn_id.as_ref())
+    }
+}
+
+impl TurnStory {
+    /// What a store has of a turn, by its trace or by the name that its plan gave it; the newest of that name. Of several
+    /// submissions under one trace it is all of it, and the head is that of the last one.
+    pub async fn read(store: &dyn Store, name: &str) -> Result<Option<Self>, StoreError> {
+        if let Some(trace) = TraceId::from_hex(name)
+            && let Some(story) = traced(store, trace).await?
+        {
+            return Ok(Some(story));
+        }
+        let Ok(turn) = TurnId::new(name) else { return Ok(None) };
+        let mut wanted = TurnsWanted { turn: Some(turn), limit: 1, ..TurnsWanted::default() };
+        loop {
+            let Part { found, next } = wanted.read(store).await?;
+            match (found.into_iter().next(), next) {
+                (Some(head), _) => return traced(store, head.trace_id).await,
+                (None, None) => return Ok(None),
+                (None, behind) => wanted.behind = behind,
+            }
         }
     }
-    heads.sort_by_key(|head| std::cmp::Reverse(head.started_at_ms));
-    heads.truncate(limit);
+}
+
+async fn traced(store: &dyn Store, trace: TraceId) -> Result<Option<TurnStory>, StoreError> {
+    let newest = Query::newest(Journal::Traces, MOST_LINES);
+    let query = Query { subject: Some(trace.to_string().into()), ..newest };
+    let (mut heads, mut spans, mut events) = (Vec::new(), BTreeMap::new(), Vec::new());
+    for (_, entry) in store.entries(&query).await? {
+        match serde_json::from_str(&entry.body) {
+            Ok(Line::Head(head)) if heads.is_empty() => heads.push(head),
+            // As it was last written.
+            Ok(Line::Span(span)) => {
+                spans.entry(span.span_id).or_insert(span);
+            }
+            Ok(Line::Event(event)) => events.push(*event),
+            Ok(Line::Head(_)) | Err(_) => {}
+        }
+    }
+    let mut spans: Vec<Span> = spans.into_values().collect();
+    spans.sort_by_key(|span| (span.started_at, span.parent_span_id.is_some()));
+    events.sort_by_key(|event: &Event| (event.timestamp, event.sequence));
+    let turn = as_ended(store, heads).await?.pop();
+    Ok(turn.map(|turn| TurnStory { turn, spans, events }))
+}
+
+/// The same turns, as they ended; those that run, or whose process is gone, as they began.
+async fn as_ended(store: &dyn Store, begun: Vec<TurnHead>) -> Result<Vec<TurnHead>, StoreError> {
+    let mut heads = Vec::with_capacity(begun.len());
+    for head in begun {
+        let query = Query { subject: Some(ending(&head)), ..Query::newest(Journal::Traces, 1) };
+        let ended = store.entries(&query).await?.pop();
+        let ended = ended.and_then(|(_, entry)| serde_json::from_str(&entry.body).ok());
+        heads.push(ended.unwrap_or(head));
+    }
     Ok(heads)
 }
 
-fn is_same(one: &TurnHead, other: &TurnHead) -> bool {
-    (one.trace_id, one.started_at_ms) == (other.trace_id, other.started_at_ms)
-}
-
-/// What is kept of a turn; of several submissions under one trace, all of it.
-pub(super) async fn story(store: &dyn Store, turn: TurnHead) -> Result<TurnStory, StoreError> {
-    let newest = Query::newest(Journal::Traces, 4 * Trace::DEFAULT_LIMIT);
-    let query = Query { subject: Some(turn.trace_id.to_string().into()), ..newest };
-    let (mut spans, mut events) = (Vec::new(), Vec::new());
-    for (_, entry) in store.entries(&query).await? {
-        match serde_json::from_str(&entry.body) {
-            Ok(Line::Span(span)) => spans.push(span),
-            Ok(Line::Event(event)) => events.push(*event),
-            Err(_) => {}
-        }
-    }
-    spans.sort_by_key(|span: &Span| (span.started_at, span.parent_span_id.is_some()));
-    events.sort_by_key(|event: &Event| (event.timestamp, event.sequence));
-    Ok(TurnStory { turn, spans, events })
+/// What the end of this submission is filed under.
+fn ending(head: &TurnHead) -> Arc<str> {
+    format!("{} {}", head.trace_id, head.span_id).into()
 }

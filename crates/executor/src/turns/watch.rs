@@ -1,13 +1,11 @@
 //! What a turn hears of its calls while they run: attempts that failed and are made again, breakers that turn.
 
-use std::time::Duration;
-
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
-use steadfast_core::call::{BreakerScope, Cut, FailedAttempt, Notice};
-use steadfast_core::classify::Reach;
+use steadfast_core::call::{BreakerScope, Notice};
 use steadfast_core::id::{ToolCallId, ToolRef};
+use steadfast_core::turn::Heard;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::telling::{About, Listener};
@@ -17,7 +15,7 @@ pub(super) struct Watch {
     call: ToolCallId,
     tool: ToolRef,
     told: UnboundedSender<Told>,
-    last: Mutex<Last>,
+    heard: Mutex<Heard>,
 }
 
 /// Something that the turn should know at once.
@@ -30,33 +28,18 @@ pub(super) struct Told {
 
 pub(super) enum What {
     /// An attempt failed and another one follows.
-    Retries { attempt: u32, next_at: Timestamp, attempts_left: u32, last: Last },
+    Retries { attempt: u32, next_at: Timestamp, attempts_left: u32, heard: Heard },
     /// The breaker of the tool changed.
     Breaker(State),
 }
 
-/// How the last attempt failed.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Last {
-    pub(super) failed: Option<FailedAttempt>,
-    /// What it was allowed, if it took longer.
-    pub(super) cut: Option<Duration>,
-}
-
-impl Last {
-    /// How far it got; what was never tried was never sent.
-    pub(super) fn reach(&self) -> Reach {
-        self.failed.as_ref().map_or(Reach::NotSent, |failed| failed.reach)
-    }
-}
-
 impl Watch {
     pub(super) fn new(call: ToolCallId, tool: ToolRef, told: UnboundedSender<Told>) -> Self {
-        Self { call, tool, told, last: Mutex::default() }
+        Self { call, tool, told, heard: Mutex::default() }
     }
 
-    pub(super) fn last(&self) -> Last {
-        self.last.lock().clone()
+    pub(super) fn heard(&self) -> Heard {
+        self.heard.lock().clone()
     }
 
     fn tell(&self, at: Timestamp, what: What) {
@@ -67,17 +50,12 @@ impl Watch {
 
 impl Listener for Watch {
     fn notice(&self, about: &About<'_>, notice: &Notice) {
-        if let Notice::AttemptStarted { .. } = notice {
-            *self.last.lock() = Last::default();
-        } else if let Notice::AttemptCut { cut: Cut::Silent(allowed) } = notice {
-            self.last.lock().cut = Some(*allowed);
-        } else if let Notice::AttemptEnded { failure, .. } = notice {
-            self.last.lock().failed.clone_from(failure);
-        } else if let Notice::RetryScheduled { attempt, at: next_at } = notice {
+        self.heard.lock().hear(notice);
+        if let Notice::RetryScheduled { attempt, at: next_at } = notice {
             let made = attempt.saturating_sub(1);
             let attempts_left = about.policy.retry.attempts.get().saturating_sub(made).max(1);
-            let last = self.last();
-            self.tell(about.at, What::Retries { attempt: *attempt, next_at: *next_at, attempts_left, last });
+            let heard = self.heard();
+            self.tell(about.at, What::Retries { attempt: *attempt, next_at: *next_at, attempts_left, heard });
         } else if let Notice::BreakerChanged { scope: BreakerScope::Tool, transition } = notice {
             self.tell(about.at, What::Breaker(transition.to));
         }

@@ -32,6 +32,9 @@ pub(crate) enum Health {
     Up,
     /// It does what it is asked for, each thing after a tenth of a second, as many at once as are asked for.
     Slow,
+    /// It does what it is asked for, and its answer is lost.
+    #[allow(dead_code, reason = "not every test that has this store needs it")]
+    Unheard,
     /// It does nothing, and says so.
     Down,
     /// It does nothing, and says nothing until that changes.
@@ -60,6 +63,10 @@ impl Faulty {
                 Health::Slow => {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     done.await
+                }
+                Health::Unheard => {
+                    done.await?;
+                    Err(StoreError::unanswered(Trouble::Unreachable, "its answer was lost by a test"))
                 }
                 Health::Down | Health::Silent => {
                     Err(StoreError::not_done(Trouble::Unreachable, "taken away by a test"))

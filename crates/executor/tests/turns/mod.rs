@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use steadfast_core::call::KeysOf;
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
 use steadfast_core::turn::trace::{Event, EventType, Fact, Note};
 use steadfast_core::turn::{EndedBy, Limits, Outcome, Plan, Strategy, TurnStatus};
 use steadfast_executor::{
-    BreakerKey, Found, Shelf, Steer, TurnAbout, TurnOptions, TurnRefused, TurnStory, Turned,
+    BreakerKey, Found, NotDone, Shelf, Steer, TurnAbout, TurnOptions, TurnRefused, TurnStory, Turned,
 };
-use tokio_util::sync::CancellationToken;
 
 use super::*;
 
@@ -101,14 +99,7 @@ fn plan(text: &str) -> Arc<Plan> {
 }
 
 fn options() -> TurnOptions {
-    TurnOptions {
-        target: pay(1, None).target,
-        traceparent: None,
-        channel: Channel::Headless,
-        asker: None,
-        keys_of: KeysOf::Conversation,
-        withdrawn: CancellationToken::new(),
-    }
+    TurnOptions::of(pay(1, None).target)
 }
 
 /// The profile by which the requirements of errors are measured, with as much time for retries as they need.
@@ -490,6 +481,253 @@ async fn of_two_submissions_at_once_one_runs_and_the_other_is_told() {
     assert!(tokio::time::timeout(Duration::from_secs(900), taken).await.unwrap().is_ok());
 }
 
+/// A lease that has to be renewed would end while the store is away, and two would run the turn at once.
+#[tokio::test(start_paused = true)]
+async fn nobody_takes_a_turn_that_somebody_runs_however_long_the_store_was_away() {
+    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
+    let tools = Tools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
+    let running = {
+        let (engine, tools) = (engine.clone(), tools.clone());
+        tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
+    };
+    settle().await;
+    store.becomes(Health::Down);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    store.becomes(Health::Up);
+    let refused = engine.turn(plan(WITH_BACKUP), Arc::new(tools.clone()), options()).await.unwrap_err();
+    assert!(matches!(refused, TurnRefused::InFlight(_)), "{refused}");
+    running.abort();
+}
+
+/// The store took the turn and did not say so: nobody runs it, and nobody else would be let to before its deadline.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_was_taken_unheard_is_given_back() {
+    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
+    let tools = Tools::new([("flight_search", says("1"))]);
+    store.becomes(Health::Slow);
+    let submitting = {
+        let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
+        tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), tools, options()).await })
+    };
+    // It is read, and then written.
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    store.becomes(Health::Unheard);
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    submitting.abort();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    store.becomes(Health::Up);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(turn(&engine, &tools, WITH_BACKUP).await.result.status, TurnStatus::Completed);
+}
+
+/// The first tool was refused by its breaker, the second one failed, and the first one was well again: then the document
+/// still said that the second one was chosen, and the turn that came again went on from there.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_went_back_to_the_tool_of_its_plan_does_so_again() {
+    let store = memory();
+    let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
+    let steered = engine.clone();
+    let tools = Tools::new([
+        ("flight_search", says("1")),
+        (
+            "flight_search_backup",
+            script(move |_| {
+                let engine = steered.clone();
+                async move {
+                    engine.steer_breaker(None, &first_tool(), Steer::Reset, &by()).await;
+                    invalid()
+                }
+            }),
+        ),
+        ("third", says("3")),
+    ]);
+    let text = r#"{"turnId":"trip","calls":[{"id":"f","tool":"t/flight_search",
+        "alternatives":["t/flight_search_backup","t/third"]}]}"#;
+    engine.steer_breaker(None, &first_tool(), Steer::Open { until: None }, &by()).await;
+    let first = turn(&engine, &tools, text).await;
+    assert_eq!(first.result.calls[0].output.as_ref().unwrap().as_str(), "1");
+    let second = turn(&on(store, measured(ToolClass::Mutating)).await, &tools, text).await;
+    assert_eq!(second.result.calls[0].output, first.result.calls[0].output);
+    assert_eq!(["flight_search", "flight_search_backup", "third"].map(|tool| tools.runs(tool)), [1, 1, 0]);
+}
+
+fn first_tool() -> BreakerKey {
+    let (namespace, tool) = (Namespace::new("t").unwrap(), ToolName::new("flight_search").unwrap());
+    BreakerKey::Tool(ToolRef { namespace, tool })
+}
+
+/// At the gateway a call that says nothing for too long is answered while it may still do its work: as `stuck_call`, not as
+/// `outcome_unknown`. Its turn took that for a call that was never sent.
+#[tokio::test(start_paused = true)]
+async fn what_may_still_do_its_work_is_not_replaced() {
+    let mut policy = measured(ToolClass::Mutating).for_gateway();
+    policy.time.attempt = Duration::from_secs(5);
+    let engine = engine(policy).await;
+    let tools = Tools::new([
+        ("flight_search", script(async |_| std::future::pending().await)),
+        ("flight_search_backup", says("2")),
+    ]);
+    let turned = turn(&engine, &tools, WITH_BACKUP).await;
+    assert_eq!(turned.result.calls[0].code, Some(Code::StuckCall));
+    assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (1, 0));
+    assert!(turned.result.escalated, "nobody knows what it did");
+}
+
+/// A tool of which nothing is known is called again where nobody knows if it ran. That it may have run is still so when the
+/// turn comes again and finds nothing but its failure.
+#[tokio::test(start_paused = true)]
+async fn what_may_have_run_before_is_not_replaced_when_the_turn_comes_again() {
+    let store = memory();
+    let policy = measured(ToolClass::Unknown);
+    let tools =
+        Tools::new([("flight_search", script(async |_| reset())), ("flight_search_backup", says("2"))]);
+    for _ in 0..2 {
+        let turned = turn(&on(store.clone(), policy.clone()).await, &tools, WITH_BACKUP).await;
+        assert_eq!(turned.result.calls[0].outcome, Outcome::Failed);
+        assert_eq!(tools.runs("flight_search_backup"), 0);
+    }
+}
+
+/// The first submission did it; in the second one the store cannot be asked. That is no reason to have it done by another.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_can_look_up_is_not_replaced() {
+    for breaker in [Steer::Reset, Steer::Open { until: None }] {
+        let store =
+            Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+        let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
+        let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+        turn(&engine, &tools, WITH_BACKUP).await;
+        engine.steer_breaker(None, &first_tool(), breaker, &by()).await;
+        store.becomes(Health::Slow);
+        let submitting = {
+            let (engine, tools) = (engine.clone(), tools.clone());
+            tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
+        };
+        // It is read and being taken, and then the store is away.
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        store.becomes(Health::Down);
+        let turned = submitting.await.unwrap();
+        assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
+        assert_eq!(tools.runs("flight_search_backup"), 0);
+    }
+}
+
+/// Its end and the deadline come in the same moment. Told of a breaker first, the turn was over before it heard of the call, and
+/// nobody told its caller.
+#[tokio::test(start_paused = true)]
+async fn what_ends_at_the_very_deadline_counts() {
+    let engine = engine(measured(ToolClass::Mutating)).await;
+    let slow = script(async |_| {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        Ok(said("1"))
+    });
+    let tools = Tools::new([("slow", slow), ("next", says("2"))]);
+    let text = r#"{"deadlineMs":10000,"calls":[{"id":"s","tool":"t/slow"},{"id":"n","tool":"t/next","dependsOn":["s"]}]}"#;
+    let turned = tokio::time::timeout(Duration::from_secs(11), turn(&engine, &tools, text)).await.unwrap();
+    assert_eq!(outcomes(&turned), [("s", Outcome::Succeeded), ("n", Outcome::Skipped)]);
+    assert_eq!((turned.result.ended_by, tools.runs("next")), (EndedBy::Deadline, 0));
+}
+
+/// Neither the wish to run it, nor a choice that has to be kept, nor the way back may hold a turn for ever.
+#[tokio::test(start_paused = true)]
+async fn a_turn_ends_by_its_deadline_although_the_store_says_nothing() {
+    let (engine, store) = on_faulty().await;
+    let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    let text = r#"{"turnId":"trip","deadlineMs":10000,"calls":[{"id":"f","tool":"t/flight_search",
+        "alternatives":["t/flight_search_backup"]},{"id":"g","tool":"t/flight_search"}]}"#;
+    let before = tokio::time::Instant::now();
+    store.becomes(Health::Silent);
+    let refused = engine.turn(plan(text), Arc::new(tools.clone()), options()).await.unwrap_err();
+    assert!(matches!(refused, TurnRefused::Store(_)), "{refused}");
+    assert_eq!(before.elapsed(), Duration::from_secs(10));
+
+    store.becomes(Health::Slow);
+    engine.steer_breaker(None, &first_tool(), Steer::Open { until: None }, &by()).await;
+    let submitting = {
+        let (engine, tools) = (engine.clone(), tools.clone());
+        tokio::spawn(async move { turn(&engine, &tools, text).await })
+    };
+    let before = tokio::time::Instant::now();
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    store.becomes(Health::Silent);
+    let turned = submitting.await.unwrap();
+    assert_eq!(before.elapsed(), Duration::from_secs(12), "its deadline, and the grace for the way back");
+    assert_eq!(outcomes(&turned), [("f", Outcome::Failed), ("g", Outcome::Skipped)]);
+    assert!(turned.result.calls[0].message.as_ref().unwrap().starts_with("not sent"));
+    assert_eq!(tools.runs("flight_search") + tools.runs("flight_search_backup"), 0);
+    assert_eq!(turned.result.ended_by, EndedBy::Deadline);
+}
+
+/// What is tried again in the background ends by itself: with the engine, and at the latest when nobody is kept from the turn
+/// any more.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_cannot_be_given_back_keeps_nothing_alive() {
+    for (health, engine_lives) in [(Health::Down, true), (Health::Down, false), (Health::Silent, true)] {
+        let (engine, store) = on_faulty().await;
+        let others = Arc::strong_count(&store);
+        let tools = Tools::new([("flight_search", says("1"))]);
+        store.becomes(Health::Slow);
+        let submitting = {
+            let (engine, tools) = (engine.clone(), Arc::new(tools));
+            tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), tools, options()).await })
+        };
+        // It is read, and being taken.
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        store.becomes(health);
+        submitting.abort();
+        settle().await;
+        assert!(Arc::strong_count(&store) > others, "it is being given back");
+        if engine_lives {
+            tokio::time::sleep(Duration::from_secs(400)).await;
+            assert_eq!(Arc::strong_count(&store), others, "{health:?}");
+        } else {
+            drop(engine);
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            assert_eq!(Arc::strong_count(&store), 1, "{health:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_until_turns_are_given_back() {
+    let (engine, store) = on_faulty().await;
+    let tools = Tools::new([("flight_search", hangs()), ("flight_search_backup", says("1"))]);
+    let running = {
+        let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
+        tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), tools, options()).await })
+    };
+    settle().await;
+    store.becomes(Health::Slow);
+    running.abort();
+    settle().await;
+    engine.shutdown(Duration::ZERO).await;
+    store.becomes(Health::Up);
+    let next = on(store, measured(ToolClass::Mutating)).await;
+    assert!(next.turn(plan(WITH_BACKUP), Arc::new(tools), options()).await.is_ok());
+}
+
+async fn on_faulty() -> (Engine, Arc<Faulty>) {
+    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    (on(store.clone(), measured(ToolClass::Mutating)).await, store)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_of_a_tool_is_no_answer_to_those_who_depend_on_it() {
+    let engine = engine(measured(ToolClass::Mutating)).await;
+    let tools = Tools::new([
+        ("book", script(async |_| Err(NotDone::InputRequired(said(r#""which seat?""#))))),
+        ("pay", says("1")),
+    ]);
+    let text =
+        r#"{"calls":[{"id":"b","tool":"t/book"},{"id":"p","tool":"t/pay","params":{"x":{"$from":"b"}}}]}"#;
+    let turned = turn(&engine, &tools, text).await;
+    assert_eq!(outcomes(&turned), [("b", Outcome::Failed), ("p", Outcome::Skipped)]);
+    assert!(turned.result.calls[0].message.as_ref().unwrap().contains("asks for input"));
+    assert_eq!(tools.runs("pay"), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_is_withdrawn_ends_at_once() {
     let engine = engine(measured(ToolClass::ReadOnly)).await;
@@ -528,6 +766,20 @@ async fn without_a_store_to_keep_a_choice_in_the_call_is_not_sent() {
     let turned = turn(&engine, &tools, WITH_BACKUP).await;
     assert_eq!(tools.runs("flight_search_backup"), 0);
     assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
+}
+
+/// Who asked while the last lines of a turn were on their way to the store was told that it still runs.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_was_answered_is_over_for_everybody_who_asks() {
+    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let engine = on(store.clone(), measured(ToolClass::ReadOnly)).await;
+    let tools = Tools::new([("flight_search", says("1"))]);
+    let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
+    store.becomes(Health::Slow);
+    // By now the writer has taken the lines, and the store has not.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    store.becomes(Health::Up);
+    assert_eq!(story(&engine, &turned).await.turn.status, Some(TurnStatus::Completed));
 }
 
 #[tokio::test(start_paused = true)]

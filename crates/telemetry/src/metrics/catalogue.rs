@@ -84,6 +84,12 @@ instruments! {
         "1 for the class of the tool (read_only, idempotent, mutating, unknown)";
     tool_events "_total": Counter["tool", "event"] =
         "Facts about calls that no other metric counts, by the name they have in the log";
+    turns "_total": Counter["status"] =
+        "Turns that ended, by how much of them succeeded (completed, partial, failed), and those whose caller went away before (abandoned)";
+    turn_duration_seconds "": Histogram["status"] =
+        "From the submission of a turn to its end, in seconds";
+    turn_decisions "_total": Counter["strategy"] =
+        "Decisions of the error handler about failures in turns (RETRY, ALTERNATIVE_TOOL, PARTIAL_SUCCESS, ESCALATE, GRACEFUL_FAILURE)";
     approvals_pending "": Gauge[] =
         "Requests that wait for a person's answer, also of calls that were refused meanwhile";
     by_hand "_total": Counter["deed"] =

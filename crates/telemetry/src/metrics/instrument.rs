@@ -2,6 +2,7 @@
 //! pushed, into the OpenTelemetry instrument of the same name.
 
 use std::fmt;
+use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
@@ -130,9 +131,10 @@ impl<const N: usize> Gauge<N> {
     }
 }
 
-/// How long things take, in milliseconds.
+/// How long things take.
 pub(crate) struct Histogram<const N: usize> {
     names: [&'static str; N],
+    unit: Unit,
     family: Family<Labels<N>, histogram::Histogram>,
     pushed: Option<opentelemetry::metrics::Histogram<f64>>,
 }
@@ -144,22 +146,66 @@ impl<const N: usize> Histogram<N> {
         names: [&'static str; N],
         help: &'static str,
     ) -> Self {
-        let new: fn() -> histogram::Histogram = || histogram::Histogram::new(BUCKETS);
+        let unit = Unit::of(name);
+        let new: fn() -> histogram::Histogram = match unit {
+            Unit::Milliseconds => || histogram::Histogram::new(Unit::Milliseconds.buckets()),
+            Unit::Seconds => || histogram::Histogram::new(Unit::Seconds.buckets()),
+        };
         let family = Family::new_with_constructor(new);
         at.registry.register(name, help, family.clone());
         let pushed = at.pushed(name, |meter, name| {
-            let builder = meter.f64_histogram(name).with_description(help).with_unit("ms");
-            builder.with_boundaries(BUCKETS.to_vec()).build()
+            let builder = meter.f64_histogram(name).with_description(help).with_unit(unit.short());
+            builder.with_boundaries(unit.buckets().to_vec()).build()
         });
-        Self { names, family, pushed }
+        Self { names, unit, family, pushed }
     }
 
-    pub(crate) fn observe(&self, values: [Label; N], millis: f64) {
-        let labels = label(self.names, values);
-        self.family.get_or_create(&labels).observe(millis);
+    pub(crate) fn observe(&self, values: [Label; N], took: Duration) {
+        let (labels, took) = (label(self.names, values), self.unit.number(took));
+        self.family.get_or_create(&labels).observe(took);
         if let Some(pushed) = &self.pushed {
-            pushed.record(millis, &attributes(labels));
+            pushed.record(took, &attributes(labels));
         }
+    }
+}
+
+/// In what a time is counted, as the name of the metric says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    /// Only where the name is not ours to choose.
+    Milliseconds,
+    /// As Prometheus wants it.
+    Seconds,
+}
+
+impl Unit {
+    fn of(name: &str) -> Self {
+        if name.ends_with("_ms") { Self::Milliseconds } else { Self::Seconds }
+    }
+
+    const fn short(self) -> &'static str {
+        match self {
+            Self::Milliseconds => "ms",
+            Self::Seconds => "s",
+        }
+    }
+
+    /// Whole milliseconds, which is what the engine tells.
+    fn number(self, took: Duration) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "what takes longer than 2^53 ms has other problems")]
+        let millis = steadfast_core::millis(took) as f64;
+        self.of_millis(millis)
+    }
+
+    fn of_millis(self, millis: f64) -> f64 {
+        match self {
+            Self::Milliseconds => millis,
+            Self::Seconds => millis / 1000.0,
+        }
+    }
+
+    fn buckets(self) -> [f64; 15] {
+        BUCKETS.map(|millis| self.of_millis(millis))
     }
 }
 
@@ -174,7 +220,7 @@ macro_rules! debug_by_names {
 }
 debug_by_names!(Counter, Gauge, Histogram);
 
-/// From a refusal to a call that was left to run. 2500 is the bound of the latency alert.
+/// From a refusal to a call that was left to run, in milliseconds. 2500 is the bound of the latency alert.
 pub(super) const BUCKETS: [f64; 15] = [
     1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10_000.0, 30_000.0, 60_000.0,
     300_000.0,

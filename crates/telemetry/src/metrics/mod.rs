@@ -11,7 +11,6 @@ use opentelemetry::metrics::Meter;
 use prometheus_client::registry::Registry;
 use steadfast_core::breaker;
 use steadfast_core::id::ToolRef;
-use steadfast_core::millis;
 use steadfast_core::policy::Lifetimes;
 use steadfast_core::trust::TrustState;
 
@@ -79,6 +78,12 @@ impl Metrics {
         let on = Instruments::register(&mut at);
         // A gauge that nobody has touched would be missing, and a missing one cannot be told from a broken one.
         on.approvals_pending.set([], 0);
+        for status in words::TURN_STATUSES {
+            on.turns.show([words::turn_status(status).into()]);
+        }
+        for strategy in words::STRATEGIES {
+            on.turn_decisions.show([words::strategy(strategy).into()]);
+        }
         Self { registry, tools: Tools::at_most(most_tools), names: Names::default(), on }
     }
 
@@ -194,11 +199,6 @@ impl Metrics {
         took: std::time::Duration,
     ) {
         self.on.tool_calls.add([tool.label.clone(), status.into(), scope.into()]);
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a call that takes longer than 2^53 ms has other problems"
-        )]
-        let took = millis(took) as f64;
         self.on.tool_call_duration_ms.observe([tool.label.clone(), status.into()], took);
     }
 }
@@ -223,7 +223,7 @@ pub fn reference() -> String {
     }
     let buckets: Vec<String> = instrument::BUCKETS.iter().map(ToString::to_string).collect();
     page.push_str(&format!(
-        "\nBuckets of the histogram, in milliseconds: {}.\n\n\
+        "\nBuckets of the histograms, in milliseconds: {}; where a name ends in `_seconds` they are the same, in seconds.\n\n\
          With OTLP the same metrics are pushed under the same names, without `_total`.\n\n\
          [Alert rules](../operating/alerts.yml) and a [Grafana dashboard](../operating/grafana.json) use them.\n",
         buckets.join(", ")

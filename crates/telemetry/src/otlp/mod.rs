@@ -21,6 +21,7 @@ use opentelemetry_sdk::trace::SdkTracerProvider;
 use steadfast_core::redact::Redacted;
 
 use self::client::Client;
+use crate::ids::Ids;
 use crate::spans::Spans;
 
 /// Where spans and metrics are pushed to.
@@ -116,6 +117,7 @@ impl Otlp {
         Ok(Self {
             tracers: SdkTracerProvider::builder()
                 .with_resource(resource.clone())
+                .with_id_generator(Ids::default())
                 .with_batch_exporter(spans)
                 .build(),
             meters: SdkMeterProvider::builder().with_resource(resource).with_reader(reader).build(),

@@ -236,6 +236,7 @@ async fn tr_13_every_metric_of_the_catalogue_is_shown_with_its_labels() {
         .start()
         .await;
     engine.call(pay(1, "k"), async |_: Attempt| paid()).await;
+    turns::turn(&engine, None, turns::TRIP).await;
     let envelope = pay(1, "k");
     let request = request(&envelope, &policy);
     let about = About { envelope: &envelope, request: &request, policy: &policy, at: AT };

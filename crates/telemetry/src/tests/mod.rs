@@ -5,6 +5,7 @@ mod mapping;
 mod operating;
 mod push;
 mod secrets;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use steadfast_core::output::{Output, RawJson};
 use steadfast_core::policy::{Policy, Profile, ToolClass};
 use steadfast_executor::{Answer, Engine, RuntimeClock};
 
+use crate::ids::Ids;
 use crate::logs::tests::Paper;
 use crate::spans::Spans;
 use crate::{Format, Level, Logs, Options, Telemetry};
@@ -39,7 +41,10 @@ impl Heard {
         let logs = Logs::to(paper.clone(), Level::Trace, Format::Json).unwrap();
         let options = Options { logs: Some(logs), most_tools: 3, ..Options::default() };
         let mut telemetry = Telemetry::start(options).unwrap();
-        let provider = SdkTracerProvider::builder().with_simple_exporter(spans.clone()).build();
+        let provider = SdkTracerProvider::builder()
+            .with_id_generator(Ids::default())
+            .with_simple_exporter(spans.clone())
+            .build();
         telemetry.spans = Some(Spans::new(provider.tracer("test")));
         Self { telemetry: Arc::new(telemetry), paper, spans }
     }

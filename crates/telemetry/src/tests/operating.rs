@@ -22,11 +22,13 @@ const DASHBOARD: &str = include_str!("../../../../docs/operating/grafana.json");
 
 const PAGE: &str = include_str!("../../../../docs/operating/telemetry.md");
 const MAPPING: &str = include_str!("../mapping.rs");
+const WORDS: &str = include_str!("../words.rs");
 
-/// The names of lines, as the mapping writes them.
+/// The names of lines, as the mapping writes them, and those of what happens in turns.
 fn events() -> BTreeSet<&'static str> {
-    let quoted = MAPPING.split('"').skip(1).step_by(2);
-    quoted.filter(|text| text.starts_with("tool_call_") || text.starts_with("store_")).collect()
+    let quoted = [MAPPING, WORDS].into_iter().flat_map(|file| file.split('"').skip(1).step_by(2));
+    let begins = ["tool_call_", "store_", "turn_"];
+    quoted.filter(|text| begins.iter().any(|begin| text.starts_with(begin))).collect()
 }
 
 fn names() -> BTreeSet<String> {
@@ -199,6 +201,8 @@ async fn lived() -> String {
         engine.call(called("get", 1, Some("twice")), well).await;
     }
 
+    let engine = heard.engine(standard(ToolClass::ReadOnly)).await;
+    turns::turn(&engine, None, turns::TRIP).await;
     heard.telemetry.store_failed("redis", &StoreError::not_done(Trouble::Unreachable, "gone"));
     heard.telemetry.store_news("redis", &News::Emptied);
     for state in ["up", "backing_off", "down"] {
@@ -377,7 +381,7 @@ fn the_dashboard_can_be_imported_and_read() {
 #[test]
 fn every_line_of_the_log_is_on_its_page() {
     let events = events();
-    assert!(events.len() >= 25, "{events:?}");
+    assert!(events.len() >= 44, "{events:?}");
     for event in events {
         assert!(PAGE.contains(&format!("`{event}`")), "{event} is not on the page");
     }

@@ -16,6 +16,7 @@ mod looking;
 mod pictures;
 mod steering;
 mod strange;
+mod turns;
 #[expect(dead_code, reason = "a part of what the tests of the gateway use")]
 #[path = "../gateway/world.rs"]
 mod world;

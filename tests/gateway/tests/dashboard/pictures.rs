@@ -128,3 +128,57 @@ fn pictures_of_a_busy_night() {
     page.pictured("dashboard-narrow.png", &json!({}));
     page.close();
 }
+
+/// A turn at the end of a month: one call works at its third attempt, another tool steps in for one that failed, one fails and
+/// what needs it is left out, and one does without it.
+fn month_end() -> Value {
+    let slow = |id: &str, ms: u64| json!({ "id": id, "fault": "slow", "size": ms });
+    json!({
+        "turnId": "month-end",
+        "calls": [
+            { "id": "rates", "tool": "fetch_rates", "params": { "id": "EUR", "fault": "503", "times": 2 } },
+            { "id": "orders", "tool": "search_orders", "params": slow("2026-10", 420) },
+            { "id": "ledger", "tool": "read_ledger", "params": { "id": "2026-10", "fault": "400" },
+              "alternatives": [{ "tool": "read_ledger_copy", "params": slow("2026-10", 300) }] },
+            { "id": "reminders", "tool": "search_reminders", "params": { "id": "2026-10", "fault": "400" }, "required": false },
+            { "id": "invoice", "tool": "write_invoice", "params": slow("INV-2026-0118", 380),
+              "dependsOn": ["orders", "ledger", "rates", { "id": "reminders", "default": [] }] },
+            { "id": "remind", "tool": "send_reminder", "params": { "id": "ada" }, "dependsOn": ["reminders"], "required": false },
+            { "id": "send", "tool": "send_invoice", "params": { "id": "INV-2026-0118", "fault": "400" }, "dependsOn": ["invoice"] },
+            { "id": "archive", "tool": "archive", "params": { "id": "INV-2026-0118" }, "dependsOn": ["send"] },
+        ],
+    })
+}
+
+#[test]
+fn pictures_of_a_turn() {
+    let tools = [
+        "fetch_rates",
+        "search_orders",
+        "read_ledger",
+        "read_ledger_copy",
+        "search_reminders",
+        "write_invoice",
+        "send_reminder",
+        "send_invoice",
+        "archive",
+    ];
+    let config = "gateway.run_turn = true\n[tools.\"bank/fetch_rates\"]\nclass = \"read_only\"\n";
+    let mut gateway = Gateway::with_tools("turn_pictures", config, &tools.map(str::to_owned));
+    gateway.client.call("run_turn", month_end());
+    let shows = |visitor: Value, name: &str| {
+        let page = Page::open_as(gateway.address(), visitor);
+        page.clicks("#turns tbody", "Open turn month-end");
+        page.sees("#dialog .rows", "3 attempts");
+        page.sees("#dialog .rows", "default for reminders");
+        page.run("await page.evaluate(() => document.activeElement.blur())");
+        page.fits_the_screen();
+        page.pictured(name, &json!({}));
+        page.close();
+    };
+    let desk = |scheme: &str| json!({ "colorScheme": scheme, "viewport": { "width": 1160, "height": 900 } });
+    shows(desk("light"), "dashboard-turn.png");
+    shows(desk("dark"), "dashboard-turn-dark.png");
+    let phone = json!({ "colorScheme": "light", "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
+    shows(phone, "dashboard-turn-narrow.png");
+}

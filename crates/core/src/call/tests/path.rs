@@ -122,6 +122,35 @@ fn who_followed_although_it_would_be_refused_is_refused_when_the_run_left_nothin
     }
 }
 
+/// A turn leaves its calls at its deadline, and none of them may start then: neither one whose claim took long nor a retry.
+#[test]
+fn nothing_starts_from_the_moment_that_the_caller_named_and_what_runs_is_left_alone() {
+    let policy = policy(ToolClass::Mutating);
+    let latest = START + Duration::from_secs(10);
+    let mut request = request(&policy);
+    request.limits.start_by = Some(latest);
+
+    let mut world = World::new();
+    let (mut call, step) = world.begin_only(request.clone(), &policy);
+    assert_eq!(name_of(&step), "Claim");
+    world.now = latest;
+    let step = world.serve(&mut call, step);
+    assert_eq!((code(&finished(step)), world.runs), (Some(Code::DeadlineExceeded), 0));
+    assert_eq!(world.store.state(), "none");
+
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request, &policy);
+    assert!(call.wake_at().is_none_or(|at| at > latest), "it is not cut then");
+    world.now = START + Duration::from_millis(9_999);
+    let refused = Fault::new(Source::Http { status: 429 }, "slow down");
+    let step = world.on(&mut call, Event::Ran(Outcome::Failure { fault: refused, output: None }));
+    assert_eq!(
+        (code(&finished(step)), world.runs),
+        (Some(Code::RetryExhausted), 1),
+        "there is no time for a retry"
+    );
+}
+
 #[test]
 fn a_refusal_without_a_key_needs_no_look() {
     let policy = policy(ToolClass::Mutating);

@@ -54,6 +54,42 @@ fn a_call_goes_on_without_the_store_where_a_second_run_does_no_harm() {
     }
 }
 
+/// A turn took a refusal by the breaker for proof that nothing had run, and had another tool do the job again: the first one
+/// had done it in an earlier submission, and the store could not be asked.
+#[test]
+fn a_refusal_that_could_not_look_says_so_where_an_answer_may_be() {
+    for (class, keyless, expected) in [
+        (ToolClass::Mutating, false, Code::StoreUnavailable),
+        (ToolClass::Mutating, true, Code::CircuitOpen),
+        (ToolClass::Idempotent, false, Code::StoreUnavailable),
+        (ToolClass::Idempotent, true, Code::CircuitOpen),
+    ] {
+        let policy = policy(class);
+        let mut world = World::new();
+        let request = if keyless { self::keyless(&policy) } else { request(&policy) };
+        world.breaker.force_open(None, world.now);
+        down(&mut world, 1, StoreFault::NotDone);
+        let (_, step) = world.begin(request, &policy);
+        assert_eq!(code(&finished(step)), Some(expected), "{class:?}, keyless: {keyless}");
+        assert_eq!(world.has(&Notice::StoreFailed { goes_on: false }), expected == Code::StoreUnavailable);
+    }
+}
+
+/// It goes on without the store, and then finds the breaker open.
+#[test]
+fn a_refusal_of_a_call_that_went_on_without_the_store_says_so_too() {
+    for (keyless, expected) in [(false, Code::StoreUnavailable), (true, Code::CircuitOpen)] {
+        let policy = policy(ToolClass::Idempotent);
+        let mut world = World::new();
+        let request = if keyless { self::keyless(&policy) } else { request(&policy) };
+        down(&mut world, 100, StoreFault::NotDone);
+        let (mut call, step) = world.begin_only(request, &policy);
+        world.breaker.force_open(None, world.now);
+        let step = world.serve(&mut call, step);
+        assert_eq!((code(&finished(step)), world.runs), (Some(expected), 0), "keyless: {keyless}");
+    }
+}
+
 #[test]
 fn at_the_gateway_an_explicit_key_needs_the_store_whatever_the_class() {
     for class in [ToolClass::ReadOnly, ToolClass::Idempotent, ToolClass::Unknown, ToolClass::Mutating] {

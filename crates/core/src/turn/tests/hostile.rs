@@ -67,6 +67,17 @@ fn each_mistake_says_where_it_is_and_what_to_write_instead() {
             "/calls/1/dependsOn/0/default: the default has nothing at \"/best/0\", which the arguments take from \"a\"",
         ),
         (
+            call(r#""params":{"$from":"a"},"dependsOn":[{"id":"a","default":"none"}]"#),
+            "/calls/1/dependsOn/0/default: all the arguments are taken from \"a\", and what the default has there is not",
+        ),
+        (
+            call(
+                r#""alternatives":[{"tool":"t/c","params":{"$from":"a","path":"/x"}}],
+                    "dependsOn":[{"id":"a","default":{"x":[{}]}}]"#,
+            ),
+            "/calls/1/dependsOn/0/default: all the arguments are taken from \"a\", and what the default has there is not",
+        ),
+        (
             r#"{"calls":[{"id":"a","tool":"t/a"},{"id":"a","tool":"t/b"}]}"#.into(),
             "/calls/1/id: the id \"a\" is already used at /calls/0/id",
         ),
@@ -222,6 +233,70 @@ fn a_chain_of_ten_thousand_runs_and_fails_without_stack() {
     let [Step::Done(result)] = steps.as_slice() else { panic!("{}", steps.len()) };
     assert_eq!(result.calls.iter().filter(|call| call.outcome == Outcome::Skipped).count(), 9_999);
     assert!(result.summary.len() < 500, "{}", result.summary);
+}
+
+#[test]
+fn ten_thousand_that_wait_for_one_are_told_in_one_go_and_run_a_few_at_a_time() {
+    let calls: Vec<String> = (1..10_000)
+        .map(|call| format!(r#"{{"id":"{call}","tool":"t/a","params":{{"x":{{"$from":"0"}}}}}}"#))
+        .collect();
+    let plan = format!(r#"{{"calls":[{{"id":"0","tool":"t/a"}},{}]}}"#, calls.join(","));
+    let plan = Arc::new(Plan::parse(plan.as_bytes(), &LARGE).unwrap());
+    let (mut turn, _) =
+        Turn::begin(plan, &BTreeMap::new(), Submitted::First, Timestamp::ZERO, &mut Vec::new());
+    // Each argument is as large as the output. As many are there at once as may run.
+    let output = RawJson::string(&"x".repeat(100_000));
+    let end = CallEnd::Succeeded { output, attempts: 1 };
+    let mut notes = Vec::new();
+    let ended = Event::Ended { id: call_id("0"), end, replayed: false };
+    let steps = turn.on(Timestamp::ZERO, ended, &mut notes).unwrap();
+    assert_eq!((steps.len(), turn.running()), (Limits::DEFAULT.parallelism, Limits::DEFAULT.parallelism));
+}
+
+#[test]
+fn what_a_turn_holds_is_bounded_whatever_its_calls_say() {
+    let limits = Limits { output_bytes: 1_000, kept_bytes: 5_000, parallelism: 100, ..Limits::DEFAULT };
+    let calls: Vec<String> = (0..100).map(|call| format!(r#"{{"id":"{call}","tool":"t/a"}}"#)).collect();
+    let plan = Plan::parse(format!(r#"{{"calls":[{}]}}"#, calls.join(",")).as_bytes(), &limits).unwrap();
+    let mut notes = Vec::new();
+    let now = Timestamp::ZERO;
+    let (mut turn, _) = Turn::begin(Arc::new(plan), &BTreeMap::new(), Submitted::First, now, &mut notes);
+    let mut result = None;
+    for call in 0..100_u32 {
+        let long = "x".repeat(if call % 10 == 0 { 100_000 } else { 900 });
+        let end = match call % 2 {
+            0 => CallEnd::Succeeded { output: RawJson::string(&long), attempts: 1 },
+            _ => CallEnd::Failed(Failure { message: "y".repeat(100_000), ..permanent() }),
+        };
+        let ended = Event::Ended { id: call_id(&call.to_string()), end, replayed: false };
+        let steps = turn.on(now, ended, &mut notes).unwrap();
+        result = steps.into_iter().find_map(|step| match step {
+            Step::Done(result) => Some(result),
+            Step::Run { .. } | Step::Cancel { .. } | Step::Leave { .. } => None,
+        });
+    }
+    let result = result.expect("the turn is over");
+    let outputs: usize =
+        result.calls.iter().filter_map(|call| Some(call.output.as_ref()?.as_str().len())).sum();
+    assert!(outputs <= 5_000 && outputs > 4_000, "{outputs}");
+    let told = |call: &CallResult| call.code == Some(Code::ResultNotKept) && call.message.is_some();
+    assert_eq!(result.calls.iter().filter(|call| told(call)).count(), 45);
+    let messages = result.calls.iter().filter_map(|call| Some(call.message.as_ref()?.len()));
+    assert!(messages.max().unwrap() < 2_100, "what tools say is cut");
+    assert!(result.summary.len() < 500, "{}", result.summary);
+}
+
+#[test]
+fn what_is_taken_from_a_missing_path_is_named() {
+    let mut stage = Stage::new(
+        r#"{"calls":[{"id":"a","tool":"travel/a"},
+            {"id":"b","tool":"travel/b","params":{"x":{"$from":"a","path":"/best/0/price"}}}]}"#,
+    );
+    stage.succeed("a", r#"{"best":[]}"#);
+    let told = stage.call("b");
+    assert_eq!((told.outcome, told.code), (Outcome::Failed, Some(Code::DependencyFailed)));
+    let message = told.message.as_deref().unwrap();
+    assert!(message.contains("\"a\"") && message.contains("/best/0/price"), "{message}");
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn a_result_that_comes_in_with_the_deadline_still_counts_but_starts_nothing() {
         r#"{"deadlineMs":1000,"calls":[{"id":"a","tool":"travel/a"},{"id":"b","tool":"travel/b","dependsOn":["a"]}]}"#,
     );
     stage.now = Timestamp::from_millis(5000);
-    stage.succeed("a", "{}");
+    stage.succeed("a", "{}").on(Event::Tick);
     assert_eq!((stage.outcome("a"), stage.outcome("b")), (Outcome::Succeeded, Outcome::Skipped));
     assert_eq!(stage.started(), ["a"]);
 }
@@ -350,7 +350,7 @@ fn a_call_that_ran_with_a_default_gets_it_again_although_the_output_is_there_now
     first.fail("a", permanent());
     let (arguments, choice) = (first.started[1].2.clone(), first.choices[1].clone());
     assert_eq!(choice, Choice { candidate: 0, defaults: vec![call_id("a")] });
-    assert!(!choice.is_as_planned() && first.choices[0].is_as_planned());
+    assert_eq!(first.choices[0], Choice::default(), "as planned");
 
     let mut again =
         Stage::with(PLAN, &BTreeMap::new(), Submitted::Again(BTreeMap::from([(call_id("b"), choice)])));
@@ -419,7 +419,7 @@ fn every_state_with_every_event() {
         }
         stage
     };
-    let events: [(&str, Event); 6] = [
+    let events: [(&str, Event); 7] = [
         ("success", Event::Ended { id: x(), end: success(), replayed: false }),
         ("failure", Event::Ended { id: x(), end: failure(), replayed: false }),
         (
@@ -435,20 +435,29 @@ fn every_state_with_every_event() {
         ("tick", Event::Tick),
         ("deadline", Event::Tick),
         ("cancel", Event::Cancel),
+        ("not started", Event::NotStarted { id: x() }),
     ];
     // For each state: what each event makes of `x`.
     const REFUSED: &str = "refused";
     let table = [
-        (At::Waiting, [REFUSED, REFUSED, "Waiting", "Waiting", "Skipped", "Skipped"]),
-        (At::Ready, [REFUSED, REFUSED, "Ready", "Ready", "Skipped", "Skipped"]),
-        (At::Running, ["Succeeded", "Failed", "Running", "Running", "LeftRunning", "LeftRunning"]),
-        (At::Succeeded, [REFUSED, REFUSED, "Succeeded", "Succeeded", "Succeeded", "Succeeded"]),
-        (At::Failed, [REFUSED, REFUSED, "Failed", "Failed", "Failed", "Failed"]),
+        (At::Waiting, [REFUSED, REFUSED, "Waiting", "Waiting", "Skipped", "Skipped", REFUSED]),
+        (At::Ready, [REFUSED, REFUSED, "Ready", "Ready", "Skipped", "Skipped", REFUSED]),
+        (At::Running, ["Succeeded", "Failed", "Running", "Running", "LeftRunning", "LeftRunning", "Skipped"]),
+        (At::Succeeded, [REFUSED, REFUSED, "Succeeded", "Succeeded", "Succeeded", "Succeeded", REFUSED]),
+        (At::Failed, [REFUSED, REFUSED, "Failed", "Failed", "Failed", "Failed", REFUSED]),
         (
             At::CutOff,
-            ["LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning"],
+            [
+                "LeftRunning",
+                "LeftRunning",
+                "LeftRunning",
+                "LeftRunning",
+                "LeftRunning",
+                "LeftRunning",
+                REFUSED,
+            ],
         ),
-        (At::Late, [REFUSED, REFUSED, "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning"]),
+        (At::Late, [REFUSED, REFUSED, "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", REFUSED]),
     ];
     for (at, expected) in table {
         for ((name, event), expected) in events.clone().into_iter().zip(expected) {
@@ -471,6 +480,68 @@ fn every_state_with_every_event() {
             assert_eq!(stage.turn.is_over(), was_over || ends, "{at:?} {name}");
         }
     }
+}
+
+/// A retry was refused, and before that an attempt had done the job: in an earlier submission, of which nothing is left.
+#[test]
+fn what_is_made_again_on_a_guess_is_not_replaced_in_a_turn_that_came_before() {
+    const PLAN: &str = r#"{"turnId":"t","calls":[{"id":"a","tool":"travel/a","alternatives":["travel/b"],"required":false}]}"#;
+    let refused = Failure { reach: Reach::Refused, repeat: Repeat::Unsafe, ..permanent() };
+    let again = || Submitted::Again(BTreeMap::new());
+    for (doubt, submitted, replayed, replaced) in [
+        (Doubt::MadeAgain, Submitted::First, false, true),
+        (Doubt::MadeAgain, Submitted::First, true, false),
+        (Doubt::MadeAgain, again(), false, false),
+        (Doubt::Told, again(), false, true),
+        (Doubt::Told, again(), true, true),
+    ] {
+        let tools = BTreeMap::from([(tool("a"), ToolFacts { doubt, ..ToolFacts::default() })]);
+        let mut stage = Stage::with(PLAN, &tools, submitted.clone());
+        let end = CallEnd::Failed(refused.clone());
+        stage.on(Event::Ended { id: call_id("a"), end, replayed });
+        assert_eq!(stage.started.len() == 2, replaced, "{doubt:?} {submitted:?} {replayed}");
+    }
+    // A call that nobody else can do, or nobody else may, is told as what it came to.
+    let later = Failure { code: Code::InFlight, nature: Nature::Transient, ..refused };
+    let mut stage = Stage::with(PLAN, &BTreeMap::new(), again());
+    stage.again("a", CallEnd::Failed(later));
+    assert!(!stage.call("a").escalated);
+}
+
+/// Several calls end by the deadline, and the driver comes to tell of them a moment later.
+#[test]
+fn what_has_ended_by_the_deadline_counts_and_nothing_starts_then() {
+    let mut stage = Stage::new(
+        r#"{"calls":[{"id":"a","tool":"travel/a"},{"id":"b","tool":"travel/b","alternatives":["travel/c"]},
+            {"id":"d","tool":"travel/d"},{"id":"e","tool":"travel/e","dependsOn":["a"]}]}"#,
+    );
+    stage.now = stage.turn.deadline();
+    stage.succeed("a", "1").fail("b", permanent()).succeed("d", "1").on(Event::Tick);
+    let outcomes = ["a", "b", "d", "e"].map(|id| stage.outcome(id));
+    assert_eq!(outcomes, [Outcome::Succeeded, Outcome::Failed, Outcome::Succeeded, Outcome::Skipped]);
+    assert_eq!((stage.started.len(), stage.result().ended_by), (3, EndedBy::Deadline));
+}
+
+/// What the time ran out for before it was sent was once told as left running.
+#[test]
+fn what_never_started_is_skipped_or_has_failed_before() {
+    let mut stage = Stage::new(
+        r#"{"calls":[{"id":"a","tool":"travel/a"},{"id":"b","tool":"travel/b","alternatives":["travel/c"]},
+            {"id":"d","tool":"travel/d"},{"id":"e","tool":"travel/e","dependsOn":["b"]}]}"#,
+    );
+    stage.fail("b", permanent());
+    stage.now = stage.turn.deadline();
+    for id in ["a", "b"] {
+        stage.on(Event::NotStarted { id: call_id(id) });
+    }
+    assert!(!stage.turn.is_over(), "something else may have ended by then");
+    stage.on(Event::Tick);
+    let outcomes = ["a", "b", "d", "e"].map(|id| stage.outcome(id));
+    assert_eq!(outcomes, [Outcome::Skipped, Outcome::Failed, Outcome::LeftRunning, Outcome::Skipped]);
+    let codes = ["a", "b", "e"].map(|id| stage.call(id).code);
+    assert_eq!(codes, [Some(Code::DeadlineExceeded); 3]);
+    assert_eq!(stage.result().ended_by, EndedBy::Deadline);
+    assert_eq!(stage.cut, [Step::Leave { id: call_id("d") }]);
 }
 
 #[test]

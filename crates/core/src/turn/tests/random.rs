@@ -114,13 +114,11 @@ fn play(
                         let there = succeeded.contains(dependency);
                         assert!(there || *default, "{call} ran without {dependency}");
                     }
-                    if !choice.is_as_planned() {
-                        let before = engine.choices.insert(id.clone(), choice.clone());
-                        let goes_on = before.is_none_or(|before| {
-                            before.candidate <= choice.candidate && before.defaults == choice.defaults
-                        });
-                        assert!(goes_on, "{id} was chosen otherwise");
-                    }
+                    let before = engine.choices.insert(id.clone(), choice.clone());
+                    let goes_on = before.is_none_or(|before| {
+                        before.candidate <= choice.candidate && before.defaults == choice.defaults
+                    });
+                    assert!(goes_on, "{id} was chosen otherwise");
                     match engine.replays(&id, &choice, arguments.as_str()) {
                         Some(end) => replayed.push((id.clone(), end)),
                         None => played.ran.push(id.to_string()),
@@ -180,6 +178,9 @@ fn play(
             }
         };
         steps = turn.on(now, event, &mut notes).unwrap();
+        if now >= turn.deadline() {
+            steps.extend(turn.on(now, Event::Tick, &mut notes).unwrap());
+        }
         assert!(over || now < turn.deadline() || turn.is_over(), "the deadline ends the turn");
     }
     played.notes = notes;

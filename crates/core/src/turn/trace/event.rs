@@ -8,7 +8,7 @@ use crate::breaker::State;
 use crate::classify::Nature;
 use crate::code::Code;
 use crate::id::{Namespace, ToolCallId, ToolName, ToolRef};
-use crate::{Timestamp, millis};
+use crate::{Timestamp, millis, redact};
 
 use super::iso;
 use super::{SpanId, TraceId};
@@ -28,6 +28,41 @@ pub struct Note {
     pub tool: Option<ToolRef>,
     /// What.
     pub fact: Fact,
+}
+
+impl Note {
+    /// The same as others may see it: what tools say may hold secrets. A text is redacted before it is cut, because half a
+    /// secret is not known for one.
+    pub fn redacted(&self) -> Self {
+        let mut note = self.clone();
+        match &mut note.fact {
+            Fact::ToolError(fault) | Fact::ToolTimeout { fault, .. } => {
+                fault.error = redact::text(&fault.error).into_owned();
+            }
+            Fact::TurnEnded { summary, .. } => *summary = redact::text(summary).into_owned(),
+            Fact::TurnStarted { .. }
+            | Fact::CallRestored { .. }
+            | Fact::ToolStarted
+            | Fact::ToolRetry { .. }
+            | Fact::ToolSucceeded { .. }
+            | Fact::Decision { .. }
+            | Fact::CircuitBreaker { .. }
+            | Fact::AlternativeUsed { .. }
+            | Fact::DefaultUsed { .. }
+            | Fact::ToolSkipped { .. }
+            | Fact::ToolCancelled
+            | Fact::ToolLeftRunning
+            | Fact::LateResult { .. }
+            | Fact::TurnTimeout { .. }
+            | Fact::TurnCancelled => {}
+        }
+        note
+    }
+
+    /// It as a person reads it.
+    pub fn sentence(&self) -> String {
+        sentence(self)
+    }
 }
 
 /// What can happen in a turn.
@@ -120,6 +155,32 @@ pub enum Fact {
         /// Whether a person should know.
         escalated: bool,
     },
+}
+
+impl Fact {
+    /// What it is called in a trace.
+    pub const fn event_type(&self) -> EventType {
+        match self {
+            Self::TurnStarted { .. } => EventType::TurnStarted,
+            Self::CallRestored { .. } => EventType::CallRestored,
+            Self::ToolStarted => EventType::ToolStarted,
+            Self::ToolRetry { .. } => EventType::ToolRetry,
+            Self::ToolSucceeded { .. } => EventType::ToolSucceeded,
+            Self::ToolError(_) => EventType::ToolError,
+            Self::ToolTimeout { .. } => EventType::ToolTimeout,
+            Self::Decision { .. } => EventType::Decision,
+            Self::CircuitBreaker { .. } => EventType::CircuitBreaker,
+            Self::AlternativeUsed { .. } => EventType::AlternativeUsed,
+            Self::DefaultUsed { .. } => EventType::DefaultUsed,
+            Self::ToolSkipped { .. } => EventType::ToolSkipped,
+            Self::ToolCancelled => EventType::ToolCancelled,
+            Self::ToolLeftRunning => EventType::ToolLeftRunning,
+            Self::LateResult { .. } => EventType::LateResult,
+            Self::TurnTimeout { .. } => EventType::TurnTimeout,
+            Self::TurnCancelled => EventType::TurnCancelled,
+            Self::TurnEnded { .. } => EventType::TurnEnded,
+        }
+    }
 }
 
 /// What is known about a tool that failed.
@@ -279,7 +340,7 @@ impl Event {
             call_id: note.call.clone(),
             tool_id: note.tool.as_ref().map(|tool| tool.tool.clone()),
             tool_namespace: note.tool.as_ref().map(|tool| tool.namespace.clone()),
-            ..Self::blank(place, event_type(&note.fact), note.at, sentence(note))
+            ..Self::blank(place, note.fact.event_type(), note.at, note.sentence())
         };
         let retries = |attempts: u32| Some(attempts.saturating_sub(1));
         let mut fault_fields = |fault: &ToolFault| {
@@ -368,29 +429,6 @@ impl Event {
 
 /// The longest text of a tool that is kept in one event.
 pub(super) const TEXT_BYTES: usize = 1024;
-
-pub(super) const fn event_type(fact: &Fact) -> EventType {
-    match fact {
-        Fact::TurnStarted { .. } => EventType::TurnStarted,
-        Fact::CallRestored { .. } => EventType::CallRestored,
-        Fact::ToolStarted => EventType::ToolStarted,
-        Fact::ToolRetry { .. } => EventType::ToolRetry,
-        Fact::ToolSucceeded { .. } => EventType::ToolSucceeded,
-        Fact::ToolError(_) => EventType::ToolError,
-        Fact::ToolTimeout { .. } => EventType::ToolTimeout,
-        Fact::Decision { .. } => EventType::Decision,
-        Fact::CircuitBreaker { .. } => EventType::CircuitBreaker,
-        Fact::AlternativeUsed { .. } => EventType::AlternativeUsed,
-        Fact::DefaultUsed { .. } => EventType::DefaultUsed,
-        Fact::ToolSkipped { .. } => EventType::ToolSkipped,
-        Fact::ToolCancelled => EventType::ToolCancelled,
-        Fact::ToolLeftRunning => EventType::ToolLeftRunning,
-        Fact::LateResult { .. } => EventType::LateResult,
-        Fact::TurnTimeout { .. } => EventType::TurnTimeout,
-        Fact::TurnCancelled => EventType::TurnCancelled,
-        Fact::TurnEnded { .. } => EventType::TurnEnded,
-    }
-}
 
 const fn kind(event_type: EventType) -> Kind {
     match event_type {

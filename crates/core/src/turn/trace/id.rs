@@ -16,6 +16,11 @@ macro_rules! hex_ids {
                 Self(bytes)
             }
 
+            /// The id for whoever has a type of its own for it.
+            pub const fn to_bytes(self) -> [u8; $bytes] {
+                self.0
+            }
+
             /// Reads lowercase hex; all zeros are not an id.
             pub fn from_hex(text: &str) -> Option<Self> {
                 let mut bytes = [0_u8; $bytes];
@@ -61,7 +66,7 @@ macro_rules! hex_ids {
                 stringify!($name).into()
             }
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                schemars::json_schema!({ "type": "string", "pattern": concat!("^[0-9a-f]{", stringify!($bytes), "}{2}$") })
+                schemars::json_schema!({ "type": "string", "pattern": concat!("^([0-9a-f]{", stringify!($bytes), "}){2}$") })
             }
         }
     )*};

@@ -13,7 +13,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
-use crate::id::{ToolCallId, TurnId};
+use crate::id::{RequestId, ToolCallId, TurnId};
 
 use super::clip;
 
@@ -22,7 +22,7 @@ mod id;
 mod iso;
 
 pub use event::{Event, EventType, Fact, Kind, Note, SkipReason, ToolFault};
-use event::{Place, TEXT_BYTES, event_type};
+use event::{Place, TEXT_BYTES};
 pub use id::{SpanId, TraceId};
 
 /// A stretch of time that events belong to: one call of the turn, or the turn itself.
@@ -42,6 +42,9 @@ pub struct Span {
     /// The calls that it waited for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<ToolCallId>,
+    /// The request under which the call is in the history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<RequestId>,
     /// When it began.
     #[serde(with = "iso")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
@@ -153,7 +156,7 @@ impl Trace {
             None => None,
         };
         let is_told = self.events.last().is_some_and(|last| last.event_type == EventType::TurnEnded);
-        let is_end = event_type(&note.fact) == EventType::TurnEnded && !is_told;
+        let is_end = note.fact.event_type() == EventType::TurnEnded && !is_told;
         if self.events.len() < self.limit {
             self.push(note, span);
         } else if is_end {
@@ -262,6 +265,7 @@ mod tests {
             name: "flight_search".into(),
             call_id: None,
             depends_on: Vec::new(),
+            request_id: None,
             started_at: NOW,
             ended_at: None,
         }
@@ -452,6 +456,15 @@ mod tests {
         (1..=5).for_each(|id| trace.start_span(span(id)).unwrap());
         assert_eq!(trace.spans().count(), 3);
         assert_eq!(trace.record(&note(Fact::ToolStarted), Some(SpanId::from_bytes([5; 8]))), Ok(()));
+    }
+
+    #[test]
+    fn sf_6_a_secret_at_the_edge_of_a_sentence_is_redacted_before_it_is_cut() {
+        let error = format!("{:<180}https://me:s3cr3t-pass@host/", "no such place");
+        let fact = Fact::ToolError(ToolFault { error, ..fault() });
+        assert!(note(fact.clone()).sentence().contains("s3cr3t"), "half of it would stay");
+        let shown = note(fact).redacted();
+        assert!(!format!("{shown:?} {}", shown.sentence()).contains("s3cr3t"), "{shown:?}");
     }
 
     #[test]

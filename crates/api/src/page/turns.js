@@ -1,0 +1,73 @@
+// Turns: several calls that depend on each other, the newest first.
+
+import { get } from "./api.js";
+import { button, h, list, name, shown, table } from "./dom.js";
+import { open } from "./waterfall.js";
+import { span, state, when } from "./words.js";
+
+const USUAL = 20;
+const MORE = 100;
+const COLUMNS = [
+  { title: "began", class: "when" },
+  { title: "turn", class: "tool" },
+  { title: "ended", class: "ended" },
+  { title: "calls", class: "number" },
+  { title: "took", class: "number" },
+  { title: "conversation", class: "session" },
+];
+
+export const newest = `/v1/traces?limit=${USUAL}`;
+
+let last = { turns: [], next: null };
+// What a person looked back for, and where that ended.
+let back = { turns: [], next: null };
+let parts;
+
+export function drawTurns({ turns }) {
+  last = turns;
+  draw();
+}
+
+function build() {
+  const rows = table(COLUMNS, "Turns, the newest first");
+  const empty = h("p", { class: "empty" }, "No turns yet. Calls that depend on each other can be made as one turn, with POST /v1/turns or the tool run_turn.");
+  const older = button("Look further back", lookBack, { class: "plain", "data-hand": "older" });
+  document.querySelector("#turns .body").append(rows.element, empty, h("p", {}, older));
+  return { rows, empty, older };
+}
+
+const end = () => (back.turns.length > 0 ? back.next : last.next);
+
+async function lookBack() {
+  const page = await get(`/v1/traces?limit=${MORE}&after=${encodeURIComponent(end())}`).catch(() => null);
+  if (!page) return;
+  back = { turns: [...(back.turns.length > 0 ? back.turns : last.turns), ...page.turns], next: page.next };
+  draw();
+}
+
+const key = (turn) => `${turn.trace_id} ${turn.started_at_ms}`;
+
+function draw() {
+  parts ??= build();
+  // What is asked for again and again is newer than what was looked back for.
+  const all = [...new Map([...back.turns, ...last.turns].map((turn) => [key(turn), turn])).values()];
+  all.sort((a, b) => b.started_at_ms - a.started_at_ms);
+  list(parts.rows.body, all, key, row);
+  parts.rows.element.hidden = all.length === 0;
+  parts.empty.hidden = all.length > 0;
+  parts.older.hidden = !end();
+}
+
+function row(turn) {
+  const label = turn.turn_id ?? turn.trace_id;
+  const opened = button(name(label), () => open(turn.trace_id), { class: "link", "data-hand": "open", "aria-label": `Open turn ${shown(label)}` });
+  const ended = h(
+    "span",
+    {},
+    state(turn.status ?? "running"),
+    turn.escalated && state("attention", "needs attention"),
+    turn.summary && h("span", { class: "summary" }, shown(turn.summary)),
+  );
+  const took = turn.ended_at_ms === undefined ? h("span", { class: "quiet" }, "since ", when(turn.started_at_ms)) : span(turn.ended_at_ms - turn.started_at_ms);
+  return parts.rows.row({ class: turn.status ? undefined : "running" }, when(turn.started_at_ms), opened, ended, String(turn.calls), took, name(turn.session, { title: shown(turn.session) }));
+}

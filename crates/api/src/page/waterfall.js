@@ -1,0 +1,307 @@
+// One turn opened: which call ran when, what it waited for, what went wrong in it, and how it ended.
+//
+// `steadfast trace` draws the same: crates/cli/src/waterfall.rs.
+
+import { get } from "./api.js";
+import { button, dialog, h, list, name, put, s, shown } from "./dom.js";
+import { open as openCall } from "./story.js";
+import { count, now, span, state, tone, when } from "./words.js";
+
+// How many rows are shown at once, and added by hand.
+const ROWS = 100;
+const STEP = 200;
+const AGAIN = 1000;
+// A turn without an end of which nothing was heard for so long may be one whose process is gone.
+const SILENT = 600_000;
+
+export async function open(id) {
+  let story;
+  try {
+    story = await get(`/v1/traces/${encodeURIComponent(id)}`);
+  } catch (error) {
+    dialog("Turn", h("p", {}, `It cannot be shown: ${error.message}`));
+    return;
+  }
+  show(story);
+}
+
+// The turn that this call belongs to, if one is kept that has it.
+export async function turnOf(request, turn) {
+  // The calls of a turn are named after its trace; the name of a turn may have been used again since.
+  const trace = /^([0-9a-f]{32})\.\d+$/.exec(request)?.[1];
+  for (const id of [trace, turn]) {
+    const story = id && (await get(`/v1/traces/${encodeURIComponent(id)}`).catch(() => null));
+    if (story?.spans.some((one) => one.request_id === request)) return story;
+  }
+  return null;
+}
+
+export const label = ({ turn }) => `Turn ${turn.turn_id ?? turn.trace_id}`;
+
+export function show(story) {
+  const head = h("div", { class: "head" });
+  const falls = h("div", { class: "falls" });
+  const details = h("div", {});
+  const place = h("div", { class: "story turn" }, head, falls, h("h3", {}, "About it"), details);
+  dialog(name(label(story)), place);
+  const places = new Map();
+  const draw = () => {
+    put(head, [story.turn, silence(story)], () => drawHead(story));
+    const parts = submissions(story);
+    list(falls, parts.map(({ root, from }) => ({ id: root.span_id, title: parts.length > 1 && root.name, from })), (part) => part.id, (part) => {
+      places.set(part.id, new Part(part));
+      return places.get(part.id).element;
+    });
+    for (const part of parts) places.get(part.root.span_id).draw(part);
+    put(details, story.turn, () => drawDetails(story.turn));
+  };
+  draw();
+  void follow();
+
+  // Keeps it current for as long as it runs and is seen. A long story is asked for less often.
+  async function follow() {
+    while (isOpen(story) && place.isConnected) {
+      const began = performance.now();
+      await new Promise((later) => setTimeout(later, document.hidden ? 5 * AGAIN : AGAIN));
+      if (!place.isConnected || !document.getElementById("dialog").open) return;
+      story = (await get(`/v1/traces/${encodeURIComponent(story.turn.trace_id)}`).catch(() => null)) ?? story;
+      if (!place.isConnected) return;
+      draw();
+      const took = performance.now() - began - AGAIN;
+      if (took > 200) await new Promise((later) => setTimeout(later, 5 * took));
+    }
+  }
+}
+
+const isOpen = ({ turn }) => turn.ended_at_ms === undefined;
+const ms = (iso) => Date.parse(iso);
+
+// For how long nothing was heard of a turn that has no end, if that is long.
+function silence(story) {
+  const newest = Math.max(story.turn.started_at_ms, ...story.events.slice(-100).map((event) => ms(event.timestamp)));
+  return isOpen(story) && now() - newest >= SILENT ? now() - newest : undefined;
+}
+
+function drawHead(story) {
+  const { turn } = story;
+  const silent = silence(story);
+  return [
+    h(
+      "p",
+      { class: "outcome" },
+      state(turn.status ?? "running"),
+      turn.ended_at_ms === undefined ? h("span", {}, "began ", when(turn.started_at_ms)) : h("span", {}, `after ${span(turn.ended_at_ms - turn.started_at_ms)}`),
+      h("span", {}, count(turn.calls, "call")),
+      turn.escalated && state("attention", "needs attention"),
+    ),
+    turn.summary && h("p", { class: "summary" }, shown(turn.summary)),
+    silent !== undefined && h("p", { class: "warning" }, `Nothing was heard of it for ${span(silent)}: it still runs, or its process is gone.`),
+  ];
+}
+
+function drawDetails(turn) {
+  const rows = [
+    ["began", when(turn.started_at_ms)],
+    ["conversation", name(turn.session)],
+    ["actor", name(turn.actor)],
+    ["tenant", turn.tenant && name(turn.tenant)],
+    ["trace", h("code", {}, turn.trace_id)],
+  ];
+  return h("dl", { class: "details" }, rows.filter(([, value]) => value).map(([what, value]) => [h("dt", {}, what), h("dd", {}, value)]));
+}
+
+// The times that a turn was submitted. Most traces have one; those of turns that came again, or that were given the trace of
+// their caller, have several, each on a scale of its own.
+function submissions({ turn, spans, events }) {
+  const roots = spans.filter((one) => !one.call_id).sort((a, b) => ms(a.started_at) - ms(b.started_at));
+  // Where the beginning is no longer kept the head is what is left.
+  if (roots.length === 0) roots.push({ span_id: "", name: "turn", started_at: new Date(turn.started_at_ms).toISOString() });
+  const byTime = (at) => Math.max(0, roots.findLastIndex((root) => ms(root.started_at) <= ms(at)));
+  const places = new Map(roots.map((root, at) => [root.span_id, at]));
+  const ofSpan = new Map(spans.map((one) => [one.span_id, places.get(one.call_id ? one.parent_span_id : one.span_id) ?? byTime(one.started_at)]));
+  const parts = roots.map((root) => ({ root, spans: [], events: [] }));
+  for (const one of spans) if (one.call_id) parts[ofSpan.get(one.span_id)].spans.push(one);
+  for (const event of events) parts[ofSpan.get(event.span_id) ?? byTime(event.timestamp)].events.push(event);
+  return parts.map(({ root, spans, events }, at) => {
+    const isLast = at === parts.length - 1;
+    const ended = root.ended_at ? ms(root.ended_at) : isLast ? turn.ended_at_ms : undefined;
+    const runs = ended === undefined && isLast;
+    const known = [...spans.map((one) => ms(one.ended_at ?? one.started_at)), ...events.map((event) => ms(event.timestamp))].reduce((a, b) => Math.max(a, b), ms(root.started_at));
+    // What broke off lasted as long as anything is known of it.
+    const until = runs && now() - known < SILENT ? now() : known;
+    return { root, from: ms(root.started_at), to: Math.max(ended ?? until, known), runs, calls: turn.calls, rows: rows(spans, events), events };
+  });
+}
+
+// The rows of one submission, those first that began first; calls that never ran stand where that was decided.
+function rows(spans, events) {
+  const all = spans.map((one) => ({ id: one.span_id, call: one.call_id, tool: one.name, span: one, from: ms(one.started_at), events: [] }));
+  const ofSpan = new Map(all.map((row) => [row.id, row]));
+  const ofCall = new Map(all.map((row) => [row.call, row]));
+  // That a default or an alternative is used is said before the tool starts.
+  const before = new Map();
+  for (const event of events) {
+    const row = ofSpan.get(event.span_id);
+    if (row) {
+      row.events.push(...(before.get(event.call_id) ?? []), event);
+      before.delete(event.call_id);
+    } else if (event.call_id) before.set(event.call_id, [...(before.get(event.call_id) ?? []), event]);
+  }
+  for (const [call, events] of before) {
+    const row = ofCall.get(call);
+    if (row) row.events.push(...events);
+    else all.push({ id: `call ${call}`, call, tool: `${events[0].tool_namespace}/${events[0].tool_id}`, from: ms(events[0].timestamp), events });
+  }
+  const place = (row) => row.events[0]?.sequence ?? 0;
+  return all.sort((a, b) => a.from - b.from || place(a) - place(b));
+}
+
+const isFinal = (event) => event.decision !== "RETRY";
+const FAILURES = ["ToolError", "ToolTimeout"];
+
+// How a row ended, by the last event that says so.
+function ended({ span: one, events }, runs) {
+  const restored = events.some((event) => event.event_type === "CallRestored");
+  for (const event of events.toReversed()) {
+    const said = {
+      ToolSucceeded: restored ? "restored" : "succeeded",
+      ToolError: isFinal(event) && "error",
+      ToolTimeout: isFinal(event) && "timeout",
+      ToolSkipped: "skipped",
+      ToolCancelled: "stopped",
+      ToolLeftRunning: "left_running",
+    }[event.event_type];
+    if (said) return said;
+  }
+  if (one && !one.ended_at) return runs ? "running" : "broke_off";
+  return "ended";
+}
+
+// What else is to be known of it.
+function notes({ span: one, events }) {
+  const said = [];
+  const of = (ids) => ids.map((id, at) => [at > 0 && ", ", name(id)]);
+  if (one?.depends_on?.length > 0) said.push(["after ", of(one.depends_on)]);
+  for (const event of events) {
+    if (event.event_type === "ToolSkipped" && event.dependency_id) said.push(["needs ", name(event.dependency_id)]);
+    if (event.event_type === "DefaultUsed") said.push(["default for ", name(event.dependency_id)]);
+    if (event.event_type === "AlternativeUsed") said.push("alternative");
+  }
+  const retries = Math.max(0, ...events.map((event) => event.retry_count ?? 0));
+  if (retries > 0) said.push(`${retries + 1} attempts`);
+  return said;
+}
+
+// Where one submission is shown.
+class Part {
+  constructor({ title, from }) {
+    this.limits = { rows: ROWS, events: ROWS };
+    this.scale = h("span", { class: "ticks" });
+    this.rows = h("ol", { class: "rows" });
+    this.events = h("ol", { class: "steps" });
+    this.more = { rows: h("p", {}), events: h("p", {}) };
+    this.rest = h("p", { class: "quiet rest", hidden: true });
+    this.element = h(
+      "section",
+      { class: "part" },
+      title && h("h3", {}, name(title), " ", h("span", { class: "quiet" }, when(from))),
+      h("div", { class: "waterfall" }, h("div", { class: "scale quiet", "aria-hidden": "true" }, h("span", {}), this.scale, h("span", {})), this.rows, this.rest),
+      this.more.rows,
+      h("h3", {}, "Step by step"),
+      this.events,
+      this.more.events,
+    );
+  }
+
+  draw(part) {
+    const { from, to, runs } = part;
+    const total = Math.max(1, to - from);
+    put(this.scale, total, () => [0, total / 2, total].map((at) => h("span", {}, at === 0 ? "0" : span(at))));
+    const rows = part.rows.slice(0, this.limits.rows).map((row) => ({ row, from, to, runs }));
+    list(this.rows, rows, ({ row }) => row.id, ({ row }) => drawRow(row, part, total));
+    list(this.events, part.events.slice(0, this.limits.events), (event) => `${event.timestamp} ${event.sequence}`, (event) => sentence(event, from));
+    const waiting = runs ? part.calls - new Set(part.rows.map((row) => row.call)).size : 0;
+    this.rest.hidden = waiting <= 0;
+    this.rest.textContent = `${count(waiting, "call has", "calls have")} not begun`;
+    for (const what of ["rows", "events"]) this.drawMore(what, part);
+  }
+
+  // What is long is shown a part at a time.
+  drawMore(what, part) {
+    const [seen, all] = [this.limits[what], part[what].length];
+    const add = () => {
+      this.limits[what] += STEP;
+      this.draw(part);
+    };
+    this.more[what].hidden = all <= seen;
+    put(this.more[what], [seen, all], () => [all > seen && button(`Show ${Math.min(STEP, all - seen)} more of ${all}`, add, { class: "plain", "data-hand": `more ${what}` })]);
+  }
+}
+
+function drawRow(row, part, total) {
+  const how = ended(row, part.runs);
+  const request = row.span?.request_id;
+  const call = name(row.call);
+  const what = request ? button(call, () => openCall(request, row.from), { class: "link", "data-hand": `call ${row.id}`, "aria-label": `Open call ${shown(row.call)}, ${shown(row.tool)}` }) : call;
+  const took = row.span && span((row.span.ended_at ? ms(row.span.ended_at) : part.to) - row.from);
+  return h(
+    "li",
+    { class: tone(how) },
+    h("span", { class: "what" }, h("span", { class: "call" }, what), name(row.tool, { class: "name quiet" })),
+    lane(row, part, total, how),
+    h("span", { class: "how" }, state(how), took && h("span", { class: "took" }, took), notes(row).map((note) => h("span", { class: "quiet" }, note))),
+  );
+}
+
+// The time of one row as a bar: at work, waiting to try again (thin), failed (a cross), tried again (an edge).
+function lane(row, part, total, how) {
+  const share = (at) => Math.max(0, Math.min(100, (100 * (at - part.from)) / total));
+  const percent = (at) => `${share(at).toFixed(2)}%`;
+  const wide = (from, to) => `${Math.max(0, share(to) - share(from)).toFixed(2)}%`;
+  const until = row.span && (row.span.ended_at ? ms(row.span.ended_at) : part.to);
+  const marks = [25, 50, 75].map((at) => s("line", { class: "grid", x1: `${at}%`, x2: `${at}%`, y1: 0, y2: 22 }));
+  if (row.span) {
+    // What took no time is seen all the same.
+    marks.push(s("rect", { class: "least", x: percent(row.from), y: 5, width: 3, height: 12, transform: share(row.from) > 99 && "translate(-3)" }));
+    marks.push(s("rect", { class: "bar", x: percent(row.from), y: 5, width: wide(row.from, until), height: 12, rx: 2 }));
+  }
+  const at = (event) => ms(event.timestamp);
+  for (const event of row.events) {
+    if (event.event_type !== "ToolRetry") continue;
+    const next = Math.min(at(event) + (event.delay_ms ?? 0), until ?? part.to);
+    marks.push(s("rect", { class: "pause", x: percent(at(event)), y: 4, width: wide(at(event), next), height: 14 }));
+    marks.push(s("line", { class: "wait", x1: percent(at(event)), x2: percent(next), y1: 11, y2: 11 }));
+    marks.push(s("line", { class: "again", x1: percent(next), x2: percent(next), y1: 3, y2: 19 }));
+  }
+  for (const event of row.events) {
+    const x = Math.max(1, Math.min(99, share(at(event)))).toFixed(2);
+    if (FAILURES.includes(event.event_type)) marks.push(s("svg", { class: "cross", x: `${x}%`, y: 11, overflow: "visible" }, s("title", {}, shown(event.sentence)), s("circle", { r: 6 }), s("path", { d: "M-3-3 3 3M-3 3 3-3" })));
+    if (event.event_type === "ToolSkipped") marks.push(s("svg", { class: "skip-mark", x: `${x}%`, y: 11, overflow: "visible" }, s("circle", { r: 4 })));
+  }
+  const failed = row.events.filter((event) => FAILURES.includes(event.event_type)).length;
+  const said = row.span ? `from +${span(row.from - part.from)} to +${span(until - part.from)}${failed > 0 ? `, ${count(failed, "attempt")} failed` : ""}` : "never ran";
+  return s("svg", { class: `lane ${how}`, role: "img", "aria-label": said, height: 22 }, marks);
+}
+
+const SIGNS = {
+  ToolError: ["bad", "■"],
+  ToolTimeout: ["bad", "■"],
+  TurnTimeout: ["bad", "■"],
+  ToolSucceeded: ["good", "●"],
+  CallRestored: ["good", "●"],
+  ToolRetry: ["waiting", "↻"],
+  ToolSkipped: ["waiting", "○"],
+  ToolCancelled: ["waiting", "○"],
+  TurnCancelled: ["waiting", "○"],
+};
+
+function sentence(event, from) {
+  const [tone, sign] = SIGNS[event.event_type] ?? ["plain", "·"];
+  return h(
+    "li",
+    { class: tone },
+    h("span", { class: "offset" }, `+${span(Math.max(0, ms(event.timestamp) - from))}`),
+    h("span", { class: "sign", "aria-hidden": "true" }, sign),
+    h("span", { class: "what" }, shown(event.sentence), event.call_id && [" ", name(event.call_id, { class: "name quiet" })]),
+  );
+}

@@ -1,0 +1,189 @@
+//! Turns over plain HTTP: a plan comes in, its calls are made, and what could be done by the deadline goes out.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts as _, Request, State as Shared};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Method, StatusCode};
+use schemars::JsonSchema;
+use serde::Serialize;
+use steadfast_core::envelope::{Target, TurnEnvelope};
+use steadfast_core::json;
+use steadfast_core::turn::trace::Event;
+use steadfast_core::turn::{Limits, Plan};
+use steadfast_executor::{TurnOptions, TurnRefused, Turned};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::JoinHandle;
+
+use crate::access::{Caller, Who};
+use crate::answer::{EVENTS, SILENT, accepts, event, json as answer, whole};
+use crate::asked::{Asked, Named, body};
+use crate::calls::{CallAsked, make_own};
+use crate::endpoint::Endpoint;
+use crate::problem::Problem;
+use crate::{Answered, Inner, State};
+
+/// What agents ask for to have several calls made.
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    vec![
+        Endpoint::new(
+            Method::POST,
+            "/v1/turns",
+            "runTurn",
+            "Makes several calls that depend on each other, and gives what could be done by the deadline",
+            Who::Caller,
+            run,
+        )
+        .asks::<CallAsked>()
+        .heeds(
+            "Accept",
+            "`text/event-stream` for events: `event` for each that happens, and at the end `result`",
+        )
+        .takes::<TurnEnvelope>()
+        .gives::<Turned>("it is over: how, is in `status`, and for each call in `outcome`")
+        .gives_text("the turn as events", EVENTS)
+        .or_conflict()
+        .or_overloaded()
+        .reads_the_store(),
+        Endpoint::new(
+            Method::POST,
+            "/v1/turns/{id}/cancel",
+            "cancelTurn",
+            "Withdraws a turn that runs in this process, by its name or its trace",
+            Who::Caller,
+            cancel,
+        )
+        .gives::<TurnWithdrawn>("nothing more of it starts, and what runs is told to stop"),
+    ]
+}
+
+/// That a turn is withdrawn.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub(crate) struct TurnWithdrawn {
+    /// How many of this name there were.
+    pub withdrawn: usize,
+}
+
+/// `POST /v1/turns`. Whoever goes away before the answer leaves what runs to the engine; nothing else of the turn begins
+/// until it is submitted again.
+async fn run(Shared(State(inner)): Shared<State>, request: Request) -> Answered {
+    let wants_events = accepts(request.headers(), EVENTS);
+    let (plan, options) = read(request).await?;
+    let plan = Arc::new(plan);
+    if wants_events {
+        return follow(inner, plan, options).await;
+    }
+    let turned = inner.steadfast.engine().turn(plan, inner.around.tools.clone(), options).await?;
+    Ok(answer(StatusCode::OK, &turned))
+}
+
+/// The plan that a request brings, and for whom.
+async fn read(request: Request) -> Result<(Plan, TurnOptions), Problem> {
+    let (mut parts, content) = request.into_parts();
+    let Asked(asked) = Asked::<CallAsked>::from_request_parts(&mut parts, &()).await?;
+    let text = body(content, json::Limits::ENVELOPE.bytes).await?;
+    let caller = parts.extensions.remove::<Caller>().unwrap_or(Caller::Stranger);
+    let envelope = TurnEnvelope::parse_from(&text, asked.unknown_fields(), caller.actor())
+        .map_err(|error| Problem::bad(error.code().as_str(), error.to_string()))?;
+    let TurnEnvelope { mut target, trace, plan, .. } = envelope;
+    make_own(&caller, &mut target)?;
+    let plan = Plan::parse(plan.as_str().as_bytes(), &Limits::DEFAULT)
+        .map_err(|errors| Problem::wrong_plan(&errors))?;
+    Ok((plan, TurnOptions { traceparent: trace.traceparent, ..TurnOptions::of(target) }))
+}
+
+impl From<TurnRefused> for Problem {
+    fn from(refused: TurnRefused) -> Self {
+        let message = refused.to_string();
+        match refused {
+            TurnRefused::InFlight(wait) => Self::new(StatusCode::CONFLICT, "in_flight", message).after(wait),
+            TurnRefused::Overloaded => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "overloaded", message).after(SOON)
+            }
+            TurnRefused::Store(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message),
+            _ => Self::new(StatusCode::SERVICE_UNAVAILABLE, "refused", message),
+        }
+    }
+}
+
+const SOON: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// `POST /v1/turns/{id}/cancel`. A client withdraws its own.
+async fn cancel(
+    Shared(State(inner)): Shared<State>,
+    caller: axum::Extension<Caller>,
+    Named(id): Named,
+) -> Answered {
+    let is_theirs = |target: &Target| match &*caller {
+        Caller::Client(own) => own.actor == target.actor_id && own.tenant == target.tenant_id,
+        Caller::Admin | Caller::Viewer(_) | Caller::Local | Caller::Stranger => true,
+    };
+    match inner.steadfast.engine().withdraw_turn(&id, is_theirs) {
+        0 => Err(Problem::no_such("turn of this name that runs here")),
+        withdrawn => Ok(answer(StatusCode::OK, &TurnWithdrawn { withdrawn })),
+    }
+}
+
+/// A turn as events while it is under way. What refuses it is answered as without events.
+async fn follow(inner: Arc<Inner>, plan: Arc<Plan>, mut options: TurnOptions) -> Answered {
+    let (tell, mut told) = unbounded_channel();
+    options.follower = Some(tell);
+    // In a task of its own: a client that reads slowly must not hold up its turn.
+    let mut turn = Task(tokio::spawn(async move {
+        inner.steadfast.engine().turn(plan, inner.around.tools.clone(), options).await
+    }));
+    // One that is refused has no beginning.
+    let Some(first) = told.recv().await else {
+        return match (&mut turn.0).await {
+            Ok(turned) => Ok(answer(StatusCode::OK, &turned?)),
+            Err(_) => {
+                Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "refused", "the turn could not begin"))
+            }
+        };
+    };
+    let following = Following { first: Some(first), told, turn: Some(turn) };
+    let events = stream::unfold(following, |mut following| async move {
+        let event = following.next().await?;
+        Some((Ok::<_, Infallible>(event), following))
+    });
+    Ok(whole(StatusCode::OK, EVENTS, Body::from_stream(events)))
+}
+
+/// A turn that is followed to its end.
+struct Following {
+    first: Option<Event>,
+    told: UnboundedReceiver<Event>,
+    /// Nothing once the result was told.
+    turn: Option<Task>,
+}
+
+/// The turn. Whoever goes away drops it.
+struct Task(JoinHandle<Result<Turned, TurnRefused>>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Following {
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(first) = self.first.take() {
+            return Some(event("event", &first));
+        }
+        let turn = &mut self.turn.as_mut()?.0;
+        tokio::select! {
+            biased;
+            Some(told) = self.told.recv() => Some(event("event", &told)),
+            turned = turn => {
+                self.turn = None;
+                // One that panicked has no result, and its stream just ends.
+                turned.ok()?.ok().map(|turned| event("result", &turned))
+            }
+            () = tokio::time::sleep(SILENT) => Some(Bytes::from_static(b":\n\n")),
+        }
+    }
+}

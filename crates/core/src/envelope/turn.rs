@@ -1,0 +1,61 @@
+//! The envelope of a turn: for whom several calls are made, and the plan of them.
+
+use serde::Serialize;
+
+use super::call::{ContractVersion, Target, Trace, Unknown};
+use super::parse::{EnvelopeError, Object, Reader, UnknownFields, describe};
+use crate::id::ActorId;
+use crate::json::{Document, Limits};
+use crate::output::RawJson;
+
+/// A turn as it comes in.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TurnEnvelope {
+    /// The form of the envelope.
+    pub contract_version: ContractVersion,
+    /// For whom its calls are made. The turn is named in the plan.
+    pub target: Target,
+    /// The trace that the turn belongs to.
+    #[serde(default)]
+    pub trace: Trace,
+    /// What is to be done, read by [`Plan::parse`](crate::turn::Plan::parse).
+    #[cfg_attr(feature = "schema", schemars(with = "crate::turn::shape::PlanShape"))]
+    pub plan: RawJson,
+    /// Fields that we do not know.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+impl TurnEnvelope {
+    /// Reads an envelope from a sender who is known, if it is, or says everything that is wrong with it. The plan is not
+    /// looked into.
+    pub fn parse_from(
+        text: &[u8],
+        unknown: UnknownFields,
+        sender: Option<&ActorId>,
+    ) -> Result<Self, EnvelopeError> {
+        let document = Document::parse(text, Limits::ENVELOPE).map_err(EnvelopeError::Json)?;
+        let root = document.root();
+        let mut reader = Reader::from(unknown, sender);
+        if !root.is_object() {
+            reader.problem(String::new(), "an object", describe(root));
+        }
+        let turn = Object { path: "", value: Some(root).filter(|root| root.is_object()), known: TURN };
+        let contract_version = reader.version(turn, "contractVersion", ContractVersion::V1_1, "1.1");
+        let target = reader.target(turn);
+        let trace = reader.trace(turn);
+        let plan = reader.required(turn, "plan", "an object", |value| Ok(RawJson::from_trusted(value.raw())));
+        let unknown = reader.unknown(turn);
+        let read = match (contract_version, target, plan) {
+            (Some(contract_version), Some(target), Some(plan)) => {
+                Some(Self { contract_version, target, trace, plan, unknown })
+            }
+            _ => None,
+        };
+        reader.finish(read)
+    }
+}
+
+const TURN: &[&str] = &["contractVersion", "target", "trace", "plan"];

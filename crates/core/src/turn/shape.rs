@@ -1,0 +1,83 @@
+//! The shape of a plan, for schemas. [`read`](super::read) is what reads one; the same plans fit both, but for what a schema
+//! cannot say: that ids are there once and known, and that nothing waits for itself.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::json;
+
+use crate::id::MAX_ID_BYTES;
+
+use super::Limits;
+
+/// What is to be done in a turn.
+pub(crate) struct PlanShape;
+
+impl JsonSchema for PlanShape {
+    fn schema_name() -> Cow<'static, str> {
+        "TurnPlan".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let id = json!({ "type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES });
+        let positive = json!({ "type": "integer", "minimum": 1, "maximum": u64::MAX });
+        let tool = json!({ "anyOf": [
+            { "type": "string", "pattern": "^[^/]+/.+$", "description": "`namespace/tool`" },
+            object(&json!({ "namespace": id, "tool": id }), &["namespace", "tool"]),
+        ] });
+        let params = json!({
+            "type": "object",
+            "description": "Its arguments; `{\"$from\": \"<id>\", \"path\": \"<JSON Pointer>\"}` stands for a part of the output of another call",
+        });
+        let dependency = json!({ "anyOf": [id, object(&json!({
+            "id": id,
+            "default": { "description": "What stands in for its output if it does not succeed" },
+        }), &["id"])] });
+        let alternative =
+            json!({ "anyOf": [tool, object(&json!({ "tool": tool, "params": params }), &["tool"])] });
+        let call = object(
+            &json!({
+                "id": id,
+                "tool": tool,
+                "params": params,
+                "dependsOn": {
+                    "type": "array",
+                    "items": dependency,
+                    "description": "What it waits for; what its arguments refer to need not be named",
+                },
+                "required": { "type": "boolean", "default": true },
+                "alternatives": {
+                    "type": "array",
+                    "items": alternative,
+                    "maxItems": Limits::DEFAULT.alternatives,
+                    "description": "Other tools for the same job, in this order",
+                },
+                "timeoutMs": positive,
+            }),
+            &["id", "tool"],
+        );
+        let plan = object(
+            &json!({
+                "turnId": id,
+                "deadlineMs": positive,
+                "parallelism": positive,
+                "calls": {
+                    "type": "array",
+                    "items": call,
+                    "minItems": 1,
+                    "maxItems": Limits::DEFAULT.calls,
+                },
+            }),
+            &["calls"],
+        );
+        json_schema!({
+            "description": "What is to be done in a turn. With a `turnId` it can be submitted again: what was finished is not run again.",
+            "allOf": [plan],
+        })
+    }
+}
+
+/// An object with these fields and no others.
+fn object(properties: &serde_json::Value, required: &[&str]) -> serde_json::Value {
+    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}

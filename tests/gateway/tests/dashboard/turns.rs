@@ -1,0 +1,225 @@
+//! Turns: what an agent had made at once, and how each of its calls went.
+
+use serde_json::{Value, json};
+
+use crate::Gateway;
+use crate::browser::Page;
+
+const CONFIG: &str = "gateway.run_turn = true\n[guard]\nmode = \"off\"\n[trust]\nmode = \"off\"\n";
+
+/// A turn in which one call is tried again, one replaced, one left out, and one does with a default.
+fn trip() -> Value {
+    json!({
+        "turnId": "trip",
+        "calls": [
+            { "id": "rates", "tool": "look", "params": { "id": "rates", "fault": "503", "times": 2 } },
+            { "id": "seats", "tool": "look", "params": { "id": "seats", "fault": "400" }, "alternatives": [{ "tool": "draw", "params": { "id": "seats" } }] },
+            { "id": "hotel", "tool": "look", "params": { "id": "hotel", "fault": "400" }, "dependsOn": ["seats"], "required": false },
+            { "id": "plan", "tool": "draw", "params": { "id": "plan", "hotel": { "$from": "hotel" } }, "dependsOn": [{ "id": "hotel", "default": "none" }, "rates"] },
+            { "id": "book", "tool": "pay", "params": { "id": "book" }, "dependsOn": ["hotel"] },
+        ],
+    })
+}
+
+/// The texts of all rows of a waterfall.
+fn rows(page: &Page) -> Vec<String> {
+    let texts = page.run("return await page.locator('#dialog .rows li').allInnerTexts()");
+    let texts = texts.as_array().unwrap().iter();
+    texts.map(|text| text.as_str().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[track_caller]
+fn has(rows: &[String], words: &[&str]) {
+    let fits = |row: &&String| words.iter().all(|word| row.contains(word));
+    assert_eq!(rows.iter().filter(fits).count(), 1, "{words:?}: {rows:#?}");
+}
+
+#[test]
+fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it() {
+    let mut gateway = Gateway::new("turn", CONFIG);
+    let page = Page::open(gateway.address());
+    page.sees("#turns", "No turns yet");
+    gateway.client.call("run_turn", trip());
+    // It is in the list with what its user was told, and that somebody should look.
+    page.sees("#turns tbody", "partly done");
+    page.sees("#turns tbody", "Completed look and draw");
+    page.sees("#turns tbody .state", "needs attention");
+    page.clicks("#turns tbody", "Open turn trip");
+    page.sees("#dialog .head", "pay needs your attention");
+    let rows = rows(&page);
+    assert_eq!(rows.len(), 6, "five calls, and the alternative of one: {rows:#?}");
+    has(&rows, &["rates bank/look", "succeeded", "3 attempts"]);
+    has(&rows, &["seats bank/look", "failed"]);
+    has(&rows, &["seats bank/draw", "succeeded", "alternative"]);
+    has(&rows, &["hotel bank/look", "failed", "after seats"]);
+    has(&rows, &["plan bank/draw", "succeeded", "after hotel, rates", "default for hotel"]);
+    has(&rows, &["book bank/pay", "skipped", "needs hotel"]);
+    // Two attempts of the first call failed, and it was tried again after each.
+    let marks = page.run(
+        "return await page.locator('#dialog .rows li').evaluateAll((rows) => rows.map((row) => \
+         ['.bar', '.cross', '.again', '.skip-mark'].map((mark) => row.querySelectorAll(mark).length).join()).sort())",
+    );
+    assert_eq!(marks, json!(["0,0,0,1", "1,0,0,0", "1,0,0,0", "1,1,0,0", "1,1,0,0", "1,2,2,0"]));
+    // What waited stands to the right of what it waited for.
+    let starts = page.run(
+        "return await page.locator('#dialog .rows li:has(.bar)').evaluateAll((rows) => Object.fromEntries(rows.map((row) => \
+         [row.querySelector('.what').innerText.split(/\\s+/).join(' '), [row.querySelector('.bar').getBoundingClientRect().left, row.querySelector('.bar').getBoundingClientRect().right]])))",
+    );
+    let edge = |call: &str, side: usize| starts[call][side].as_f64().unwrap();
+    assert!(edge("plan bank/draw", 0) + 0.5 >= edge("rates bank/look", 1), "{starts:#}");
+    assert!(edge("seats bank/draw", 0) + 0.5 >= edge("seats bank/look", 1), "{starts:#}");
+    for sentence in [
+        "Turn started with 5 calls",
+        "Retry of look",
+        "Used alternative tool draw instead of look",
+        "Used default value",
+        "skipped due to dependency failure",
+    ] {
+        page.sees("#dialog .steps", sentence);
+    }
+    page.fits_the_screen();
+    page.close();
+}
+
+#[test]
+fn one_gets_from_a_turn_to_its_calls_and_back() {
+    let mut gateway = Gateway::new("turn_calls", CONFIG);
+    gateway.client.call("run_turn", trip());
+    // A host has turns of its own, of which we know no more than their names.
+    let host = json!({ "dev.steadfast/turn": "turn of the host" });
+    gateway.client.call_with("look", json!({ "id": "of the host" }), host);
+    let page = Page::open(gateway.address());
+    // By keys alone, from the row of the turn to the call.
+    page.sees("#turns tbody", "trip");
+    page.run("await page.evaluate(() => document.querySelector('#turns tbody tr').focus())");
+    page.presses("Enter");
+    page.sees("#dialog[open]", "rates");
+    page.run("await page.locator('#dialog').getByRole('button', { name: 'Open call rates' }).focus()");
+    page.presses("Enter");
+    page.sees("#dialog .steps", "attempt 3 answered");
+    page.sees("#dialog h2", "bank/look");
+    page.clicks("#dialog", "Turn trip");
+    page.sees("#dialog .rows", "3 attempts");
+    page.presses("Escape");
+    // From the list of calls it is the same way.
+    page.run("await page.fill('#search', 'draw')");
+    page.sees("#calls .line", "2 of");
+    page.clicks("#calls tbody", "Open bank/draw");
+    page.sees("#dialog .story", "part of Turn trip");
+    page.presses("Escape");
+    page.run("await page.fill('#search', '')");
+    page.sees("#calls tbody", "bank/look");
+    let asked = page.run(
+        "const answered = page.waitForResponse((response) => response.url().includes('/v1/traces/turn'));
+        await page.locator('#calls').getByRole('button', { name: 'Open bank/look' }).first().click();
+        const status = (await answered).status();
+        await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
+        return [status, await page.locator('#dialog .story').innerText()];",
+    );
+    assert_eq!(asked[0], 404);
+    assert!(!asked[1].as_str().unwrap().contains("part of"), "{asked}");
+    page.presses("Escape");
+    page.close();
+}
+
+#[test]
+fn a_turn_that_runs_is_followed_to_its_end() {
+    let mut gateway = Gateway::new("turn_live", CONFIG);
+    let page = Page::open(gateway.address());
+    page.sees("#turns", "No turns yet");
+    let running = gateway.client.send_call(
+        "run_turn",
+        json!({ "turnId": "night", "calls": [
+            { "id": "slow", "tool": "look", "params": { "id": "slow", "fault": "slow", "size": 6000 } },
+            { "id": "then", "tool": "draw", "params": { "id": "then" }, "dependsOn": ["slow"] },
+        ] }),
+    );
+    page.sees("#turns tr.running", "night");
+    page.clicks("#turns tbody", "Open turn night");
+    page.sees("#dialog .rows", "running");
+    // What a person has in hand stays in hand while it goes on.
+    page.run("await page.locator('#dialog').getByRole('button', { name: 'Open call slow' }).focus()");
+    gateway.client.answer(running);
+    page.sees("#dialog .outcome", "completed");
+    page.sees("#dialog .rows", "after slow");
+    page.sees_no_more("#dialog .rows", "running");
+    let held =
+        page.run("return await page.evaluate(() => document.activeElement.getAttribute('aria-label'))");
+    assert_eq!(held, "Open call slow, bank/look");
+    page.presses("Escape");
+    page.sees_no_more("#turns tbody", "running");
+    page.close();
+}
+
+#[test]
+fn sf_6_names_in_a_turn_that_mean_harm_are_shown_and_do_nothing() {
+    let long = "x".repeat(200);
+    let names = [
+        "<img src=x onerror=alert(1)>",
+        "\"><svg onload=alert(2)>",
+        "\u{202e}desrever",
+        "__proto__",
+        "constructor",
+        &long,
+    ];
+    let tools: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+    let mut gateway = Gateway::with_tools("turn_hostile", CONFIG, &tools);
+    let calls: Vec<Value> = names
+        .iter()
+        .enumerate()
+        .map(|(at, &name)| {
+            let before: Vec<&str> = names[..at].last().copied().into_iter().collect();
+            json!({ "id": name, "tool": name, "params": { "id": "a", "fault": if at % 2 == 0 { "" } else { "error" }, "text": "<script>alert(3)</script>" }, "dependsOn": before, "required": false })
+        })
+        .collect();
+    let said =
+        gateway.client.call("run_turn", json!({ "turnId": "<img src=x onerror=alert(4)>", "calls": calls }));
+    assert!(!said.structured["calls"].as_array().unwrap().is_empty(), "{said:?}");
+    for visitor in [json!({}), json!({ "viewport": { "width": 360, "height": 740 } })] {
+        let page = Page::open_as(gateway.address(), visitor);
+        page.sees("#turns tbody", "<img src=x onerror=alert(4)>");
+        page.clicks("#turns tbody", "Open turn <img");
+        page.sees("#dialog h2", "Turn <img src=x onerror=alert(4)>");
+        page.sees("#dialog .rows", "<img src=x onerror=alert(1)>");
+        let made = page.run("return await page.locator('main img, main script, svg[onload], [onerror], dialog img, dialog script').count()");
+        assert_eq!(made, 0);
+        let wide = page.run("return await page.locator('#dialog').evaluate((dialog) => [dialog.scrollWidth, dialog.clientWidth])");
+        assert!(wide[0].as_u64() <= wide[1].as_u64(), "{wide}");
+        page.fits_the_screen();
+        page.close();
+    }
+}
+
+#[test]
+fn a_turn_of_a_thousand_calls_is_no_burden() {
+    let mut gateway = Gateway::new("turn_thousand", CONFIG);
+    let calls: Vec<Value> =
+        (0..1000).map(|number| json!({ "id": format!("c{number:04}"), "tool": "look", "params": { "id": format!("{number}") } })).collect();
+    gateway.client.call("run_turn", json!({ "turnId": "many", "calls": calls }));
+    let page = Page::open(gateway.address());
+    page.sees("#turns tbody", "1000");
+    page.clicks("#turns tbody", "Open turn many");
+    page.sees("#dialog", "Show 200 more of 1000");
+    assert_eq!(page.run("return await page.locator('#dialog .rows li').count()"), 100);
+    let elements = page.run("return await page.evaluate(() => document.querySelectorAll('*').length)");
+    assert!(elements.as_u64().unwrap() < 6000, "{elements}");
+    page.clicks("#dialog .part", "more of 1000");
+    page.run("await wait(() => document.querySelectorAll('#dialog .rows li').length === 300)");
+    page.fits_the_screen();
+    page.close();
+}
+
+#[test]
+fn a_turn_is_readable_on_a_phone() {
+    let mut gateway = Gateway::new("turn_phone", CONFIG);
+    gateway.client.call("run_turn", trip());
+    let phone = json!({ "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
+    let page = Page::open_as(gateway.address(), phone);
+    page.sees("#turns tbody", "trip");
+    page.run("await page.locator('#turns').getByRole('button', { name: 'Open turn trip' }).first().tap()");
+    page.sees("#dialog .rows", "default for hotel");
+    page.fits_the_screen();
+    let lane = page.run("return await page.locator('#dialog .lane').first().evaluate((lane) => lane.getBoundingClientRect().width)");
+    assert!(lane.as_f64().unwrap() > 250.0, "bars have the whole width: {lane}");
+    page.close();
+}

@@ -1,0 +1,148 @@
+//! What clients of turns do: they submit, lose patience, withdraw, and submit again, to whichever process.
+
+use std::collections::VecDeque;
+
+use steadfast_core::turn::{Event, TurnStatus};
+
+use crate::invariants::Broken;
+use crate::system::{Connection, World};
+use crate::transition::Happening;
+use crate::turns::{Stage, Submission, Told, Truth, TurnHappening};
+
+/// A client that still has not got what it wants then lets it be.
+const MOST_TRIES: u32 = 8;
+
+impl World {
+    pub(crate) fn submit(&mut self, turn: usize) {
+        if self.model.turns[turn].over {
+            return;
+        }
+        self.model.turns[turn].tries += 1;
+        let node = usize::try_from(self.rng.between(0, self.nodes.len() as u64 - 1)).unwrap_or(0);
+        let submission = self.submission(turn, node);
+        self.tell(format!("turn {turn} is submitted to process {node}: submission {submission}"));
+        let travel = self.rng.between(0, 5);
+        self.later(travel, Happening::Turn(TurnHappening::Arrives { submission }));
+        if self.stormy() {
+            let patience = self.rng.between(500, 90_000);
+            self.later(patience, Happening::Turn(TurnHappening::Impatient { submission }));
+        }
+        if self.fault(self.weather.connection_breaks) {
+            let (after, connection) = (self.rng.between(0, 10_000), self.submissions[submission].line);
+            self.later(after, Happening::Break { connection });
+        }
+    }
+
+    /// A submission with a client that waits for it.
+    pub(super) fn submission(&mut self, turn: usize, node: usize) -> usize {
+        let life = self.nodes[node].identity.started;
+        let line = self.connections.len();
+        for _ in 0..2 {
+            self.connections.push(Connection { node, life, open: true });
+        }
+        let deadline = self.now + self.model.turns[turn].plan.deadline();
+        self.submissions.push(Submission {
+            turn,
+            node,
+            life,
+            line,
+            inner: line + 1,
+            arrived: self.now,
+            deadline,
+            stage: Stage::Sent,
+            machine: None,
+            hold: None,
+            queue: VecDeque::new(),
+            inbox: VecDeque::new(),
+            is_due: false,
+            command: 0,
+            writing: None,
+            truth: Truth::default(),
+        });
+        self.submissions.len() - 1
+    }
+
+    fn submit_again(&mut self, turn: usize) {
+        let wish = &mut self.model.turns[turn];
+        if wish.tries >= MOST_TRIES {
+            wish.over = true;
+        }
+        if wish.over {
+            return;
+        }
+        let [short, long] = self.weather.pauses;
+        let pause = self.rng.between(short, long);
+        self.later(pause, Happening::Turn(TurnHappening::Submit { turn }));
+        if self.fault(self.weather.double) {
+            let beside = self.rng.between(short, long);
+            self.later(beside, Happening::Turn(TurnHappening::Submit { turn }));
+        }
+    }
+
+    pub(crate) fn turn_impatient(&mut self, submission: usize) -> Result<(), Broken> {
+        let line = self.submissions[submission].line;
+        if !self.connections[line].open || !self.stormy() {
+            return Ok(());
+        }
+        if self.fault(self.weather.cancels) {
+            self.tell(format!("submission {submission} is withdrawn"));
+            let Submission { node, life, .. } = self.submissions[submission];
+            let home = &self.nodes[node];
+            if home.alive && home.identity.started == life && home.frozen_until <= self.now {
+                self.submissions[submission].inbox.push_back(Event::Cancel);
+                return self.work(submission);
+            }
+            return Ok(());
+        }
+        self.break_connection(line)
+    }
+
+    /// A connection has broken. If it was that of a client with a turn, nobody waits for the turn any more: its calls are
+    /// left to themselves, and it is given back.
+    pub(crate) fn turn_is_dropped(&mut self, connection: usize) -> Result<(), Broken> {
+        let Some(submission) = self.submissions.iter().position(|submission| submission.line == connection)
+        else {
+            return Ok(());
+        };
+        let turn = self.submissions[submission].turn;
+        self.submit_again(turn);
+        let dropped = &mut self.submissions[submission];
+        let stage = std::mem::replace(&mut dropped.stage, Stage::Over);
+        let Submission { node, life, inner, .. } = *dropped;
+        match stage {
+            Stage::Sent | Stage::Reading | Stage::Over => Ok(()),
+            Stage::Taking(_) | Stage::Running | Stage::Releasing(_) => {
+                self.later(0, Happening::Turn(TurnHappening::GivesBack { node, life, submission }));
+                self.break_connection(inner)
+            }
+        }
+    }
+
+    /// The process tells the client, if the connection lets it.
+    pub(super) fn answer_turn(&mut self, submission: usize, told: Told) -> Result<(), Broken> {
+        self.submissions[submission].stage = Stage::Over;
+        let line = self.submissions[submission].line;
+        if !self.connections[line].open {
+            return Ok(());
+        }
+        if self.fault(self.weather.answer_breaks) {
+            return self.break_connection(line);
+        }
+        let travel = self.rng.between(0, 5);
+        self.later(travel, Happening::Turn(TurnHappening::Answered { submission, told }));
+        Ok(())
+    }
+
+    pub(crate) fn turn_answered(&mut self, submission: usize, told: Told) {
+        let Submission { turn, line, .. } = self.submissions[submission];
+        if !std::mem::replace(&mut self.connections[line].open, false) {
+            return;
+        }
+        self.tell(format!("turn {turn}: submission {submission} is answered: {told:?}"));
+        match told {
+            // Some ask again all the same.
+            Told::Ended(TurnStatus::Completed) if self.rng.chance(70) => self.model.turns[turn].over = true,
+            Told::Ended(_) | Told::Refused => self.submit_again(turn),
+        }
+    }
+}

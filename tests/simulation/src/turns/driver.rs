@@ -1,0 +1,381 @@
+//! A process carries out what the machine of a turn decides.
+
+use std::collections::BTreeMap;
+
+use steadfast_core::breaker::State as BreakerState;
+use steadfast_core::call::{self, CallResult, Provenance, Recorded, Waits};
+use steadfast_core::classify::{Nature, Reach};
+use steadfast_core::code::Code;
+use steadfast_core::id::{Digest, ToolCallId, ToolRef, TurnId};
+use steadfast_core::key::Key;
+use steadfast_core::output::RawJson;
+use steadfast_core::policy::ToolClass;
+use steadfast_core::turn::{
+    CallEnd, Choice, Doubt, Event, Failure, Heard, Repeat, Step, Stop, Submitted, ToolFacts, Turn,
+};
+
+use crate::Defect;
+use crate::invariants::Broken;
+use crate::model::{Kind, TurnCall, Wish};
+use crate::system::{Dispatch, World, is_shared};
+use crate::transition::{Happening, key};
+use crate::turns::holding::Document;
+use crate::turns::{InTurn, Stage, Submission, Told, TurnHappening, Writing, places};
+
+impl World {
+    pub(crate) fn turn_arrives(&mut self, submission: usize) -> Result<(), Broken> {
+        let Submission { turn, node, life, line, .. } = self.submissions[submission];
+        if !self.connections[line].open && self.defect != Some(Defect::TurnGoesOnByItself) {
+            return Ok(());
+        }
+        let home = &self.nodes[node];
+        if !home.alive || home.identity.started != life {
+            return self.break_connection(line);
+        }
+        if home.frozen_until > self.now {
+            let until = home.frozen_until;
+            self.at(until, Happening::Turn(TurnHappening::Arrives { submission }));
+            return Ok(());
+        }
+        self.summary.turns += 1;
+        let arrived = &mut self.submissions[submission];
+        // Its time runs from here, however long the store takes to say that it may begin.
+        (arrived.arrived, arrived.stage) = (self.now, Stage::Reading);
+        arrived.deadline = self.now + self.model.turns[turn].plan.deadline();
+        self.ask_store(submission, Document::Read);
+        Ok(())
+    }
+
+    pub(super) fn begin_turn(&mut self, submission: usize, submitted: Submitted) -> Result<(), Broken> {
+        self.one_submission(submission)?;
+        let Submission { turn, node, life, arrived, deadline, .. } = self.submissions[submission];
+        let plan = self.model.turns[turn].plan.clone();
+        let stop = match self.weather.policy.class {
+            ToolClass::ReadOnly | ToolClass::Idempotent => Stop::Cancel,
+            ToolClass::Mutating | ToolClass::Unknown => Stop::Leave,
+        };
+        let doubt = match self.defect {
+            Some(Defect::EarlierAttemptsForgotten) => Doubt::Told,
+            Some(_) | None if self.retry_safe() => Doubt::MadeAgain,
+            Some(_) | None => Doubt::Told,
+        };
+        let facts: BTreeMap<ToolRef, ToolFacts> = plan
+            .tools()
+            .into_iter()
+            .map(|tool| (tool.clone(), ToolFacts { breaker: self.breaker_of(node, tool), stop, doubt }))
+            .collect();
+        self.tell(format!("process {node}: submission {submission} of turn {turn} begins, {submitted:?}"));
+        let (machine, steps) = Turn::begin(plan, &facts, submitted, arrived, &mut Vec::new());
+        let begun = &mut self.submissions[submission];
+        begun.machine = Some(machine);
+        begun.queue = steps.into();
+        begun.stage = Stage::Running;
+        if self.defect != Some(Defect::DeadlineNotKept) {
+            self.at(deadline.max(self.now), Happening::Turn(TurnHappening::Tick { node, life, submission }));
+        }
+        self.work(submission)
+    }
+
+    fn breaker_of(&self, node: usize, tool: &ToolRef) -> BreakerState {
+        let home = &self.nodes[node];
+        let breaker = if is_shared(tool) {
+            Some(&home.breaker)
+        } else {
+            home.cells.get(tool).map(|cell| &cell.breaker)
+        };
+        let policy = &self.weather.policy.breaker;
+        breaker.map_or(BreakerState::Closed, |breaker| breaker.state(policy, self.now))
+    }
+
+    /// Does what there is to do, one thing after the other, until the store has to be waited for.
+    pub(super) fn work(&mut self, submission: usize) -> Result<(), Broken> {
+        loop {
+            let working = &mut self.submissions[submission];
+            if working.writing.is_some() || !matches!(working.stage, Stage::Running) {
+                return Ok(());
+            }
+            if let Some(step) = working.queue.pop_front() {
+                self.step(submission, step)?;
+            } else if let Some(event) = working.inbox.pop_front() {
+                self.tell_turn(submission, event)?;
+            } else if std::mem::take(&mut working.is_due) {
+                self.tell_turn(submission, Event::Tick)?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn tell_turn(&mut self, submission: usize, event: Event) -> Result<(), Broken> {
+        let now = self.now;
+        let told = &mut self.submissions[submission];
+        let Some(machine) = &mut told.machine else { return Ok(()) };
+        let name = format!("{event:?}");
+        match machine.on(now, event, &mut Vec::new()) {
+            Ok(steps) => {
+                let line = format!("submission {submission}: {name} -> {steps:?}");
+                told.queue.extend(steps);
+                self.tell(line.chars().take(300).collect());
+                Ok(())
+            }
+            Err(misuse) => Err(("no misuse", format!("{misuse} in submission {submission}"))),
+        }
+    }
+
+    fn step(&mut self, submission: usize, step: Step) -> Result<(), Broken> {
+        let now = self.now;
+        match step {
+            Step::Run { ref id, .. } if now >= self.submissions[submission].deadline => {
+                if self.defect == Some(Defect::NotStartedToldAsRunning) {
+                    return Ok(());
+                }
+                self.tell_turn(submission, Event::NotStarted { id: id.clone() })
+            }
+            Step::Run { ref id, ref choice, .. } => {
+                let kept = self.choosing(submission, id, choice);
+                match kept {
+                    None => self.start_call(submission, step),
+                    Some(kept) => {
+                        self.write(submission, kept, Some(step));
+                        Ok(())
+                    }
+                }
+            }
+            Step::Cancel { id } => {
+                let node = self.submissions[submission].node;
+                let is_it = |in_turn: &InTurn| in_turn.submission == submission && in_turn.id == id;
+                let number = self.nodes[node]
+                    .calls
+                    .iter()
+                    .find(|(_, running)| running.in_turn.as_ref().is_some_and(is_it))
+                    .map(|(number, _)| *number);
+                match number {
+                    Some(number) => {
+                        let others = self.others(node, number);
+                        self.drive(node, number, call::Event::Cancelled(others))
+                    }
+                    None => Ok(()),
+                }
+            }
+            Step::Leave { .. } => Ok(()),
+            Step::Done(result) => {
+                self.one_true_state(submission, &result)?;
+                self.tell(format!("submission {submission} ends: {}", result.summary));
+                let done = &mut self.submissions[submission];
+                let (inner, kept) =
+                    (done.inner, done.hold.as_ref().map(steadfast_core::turn::Hold::giving_back));
+                done.stage = Stage::Releasing(Box::new(result));
+                self.break_connection(inner)?;
+                match kept {
+                    Some(kept) => self.write(submission, kept, None),
+                    None => return self.turn_is_over(submission),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What has to be written before a call is sent.
+    fn choosing(
+        &self,
+        submission: usize,
+        id: &ToolCallId,
+        choice: &Choice,
+    ) -> Option<steadfast_core::turn::Kept> {
+        let kept = self.submissions[submission].hold.as_ref()?.choosing(id, choice)?;
+        match self.defect {
+            Some(Defect::ChoiceNotKept) => None,
+            Some(Defect::BackToPlanNotKept) if *choice == Choice::default() => None,
+            Some(_) | None => Some(kept),
+        }
+    }
+
+    fn write(&mut self, submission: usize, kept: steadfast_core::turn::Kept, run: Option<Step>) {
+        let writing = &mut self.submissions[submission];
+        let replaces = writing.hold.as_ref().and_then(steadfast_core::turn::Hold::replaces);
+        writing.writing = Some(Writing { kept: kept.clone(), again: false, run });
+        self.ask_store(submission, Document::Write { replaces, kept });
+    }
+
+    /// A choice could not be kept: the call is not sent, because the turn could not be told from it later.
+    pub(super) fn unkept(&mut self, submission: usize, run: Step) -> Result<(), Broken> {
+        let Step::Run { id, .. } = run else { return Ok(()) };
+        if self.defect == Some(Defect::UnkeptForgotten) {
+            return Ok(());
+        }
+        let end = unsent(Code::StoreUnavailable);
+        self.tell_turn(submission, Event::Ended { id, end, replayed: false })
+    }
+
+    pub(super) fn start_call(&mut self, submission: usize, run: Step) -> Result<(), Broken> {
+        let Step::Run { id, tool, arguments, timeout, choice } = run else { return Ok(()) };
+        self.call_may_begin(submission, &id)?;
+        let Submission { turn, node, inner, deadline, .. } = self.submissions[submission];
+        let client = self.model.turns[turn].client;
+        let place = places(&self.model.turns[turn].plan).get(&id).copied().unwrap_or_default();
+        let made = TurnCall { turn, call: place, candidate: choice.candidate };
+        let arguments = number_of(&arguments);
+        self.model.made.entry(made).or_default().insert(arguments);
+        self.model.wishes.push(Wish { client, kind: Kind::Turn(made), arguments, tries: 0, over: true });
+        let wish = self.model.wishes.len() - 1;
+        self.dispatches.push(Dispatch { wish, connection: inner, answered: false, heard: Vec::new() });
+        let dispatch = self.dispatches.len() - 1;
+        let number = self.nodes[node].next_call;
+        self.nodes[node].next_call += 1;
+        let mut request = self.request(node, number, wish);
+        request.tool = tool;
+        request.tool_call = Some(id.clone());
+        request.turn = TurnId::new(format!("turn-{turn}")).ok();
+        request.waits = Waits::AsLongAsItTakes;
+        request.limits.attempt = timeout;
+        request.limits.start_by = match self.defect {
+            Some(Defect::DeadlineNotPassedOn) => None,
+            Some(_) | None => Some(deadline),
+        };
+        let in_turn = InTurn { submission, id, choice, heard: Heard::default() };
+        let (number, step) = self.begin(node, request, wish, dispatch, Some(in_turn))?;
+        self.act(node, number, step)
+    }
+
+    pub(crate) fn turn_key(&self, call: TurnCall) -> Key {
+        let TurnCall { turn, call, candidate } = call;
+        match self.defect {
+            Some(Defect::KeyWithoutCandidate) => key(&format!("turn {turn} call {call}")),
+            Some(Defect::KeyOfSubmission) => {
+                let submission = self.submissions.len();
+                key(&format!("turn {turn} call {call} candidate {candidate} submission {submission}"))
+            }
+            Some(_) | None => key(&format!("turn {turn} call {call} candidate {candidate}")),
+        }
+    }
+
+    /// A call answers; the turn hears of it in its own time.
+    pub(crate) fn turn_hears(&mut self, node: usize, in_turn: InTurn, result: CallResult) {
+        let life = self.nodes[node].identity.started;
+        let (in_turn, result) = (Box::new(in_turn), Box::new(result));
+        let travel = self.rng.between(0, 1);
+        self.later(travel, Happening::Turn(TurnHappening::Hears { node, life, in_turn, result }));
+    }
+
+    pub(crate) fn turn_call_ended(&mut self, in_turn: &InTurn, result: &CallResult) -> Result<(), Broken> {
+        let InTurn { submission, id, choice, .. } = in_turn;
+        let Submission { turn, node, arrived, .. } = self.submissions[*submission];
+        let plan = self.model.turns[turn].plan.clone();
+        let place = places(&plan).get(id).copied().unwrap_or_default();
+        let made = TurnCall { turn, call: place, candidate: choice.candidate };
+        self.own_key(made, result)?;
+        let truth = &mut self.submissions[*submission].truth;
+        truth.open.remove(id);
+        if is_done(result) {
+            truth.succeeded.insert(id.clone());
+            if result.recorded == Recorded::Yes {
+                let now = self.now;
+                self.model.succeeded.entry((turn, place)).or_insert((now, arrived));
+            }
+        }
+        if !matches!(self.submissions[*submission].stage, Stage::Running) {
+            return Ok(());
+        }
+        for tool in plan.calls()[place].tools() {
+            let (tool, state) = (tool.clone(), self.breaker_of(node, tool));
+            self.submissions[*submission].inbox.push_back(Event::BreakerChanged { tool, state });
+        }
+        let end = self.end_of(in_turn, result);
+        let replayed = matches!(result.provenance, Provenance::Replayed { .. });
+        self.submissions[*submission].inbox.push_back(Event::Ended { id: id.clone(), end, replayed });
+        self.work(*submission)
+    }
+
+    /// How a call ended, as its turn is told.
+    fn end_of(&self, in_turn: &InTurn, result: &CallResult) -> CallEnd {
+        let heard = &in_turn.heard;
+        let attempts = result.attempts;
+        let asked = heard.has_asked() && self.defect != Some(Defect::QuestionToldAsAnswer);
+        let (code, message, retriable) = match &result.ended {
+            Ok(output) if !asked => {
+                return CallEnd::Succeeded { output: output.content.clone(), attempts };
+            }
+            Ok(_) => (Code::ToolError, "it asks for input", false),
+            Err(_) if self.defect == Some(Defect::FailureToldAsNothing) => {
+                return CallEnd::Succeeded { output: RawJson::from_trusted("null"), attempts };
+            }
+            Err(failure) => (failure.code, &*failure.message, failure.retriable),
+        };
+        let code = match (self.defect, code) {
+            (Some(Defect::StoreFailureToldAsOverload), Code::StoreUnavailable) => Code::Overloaded,
+            (_, code) => code,
+        };
+        let nature = if retriable { Nature::Transient } else { Nature::Permanent };
+        let reach = match self.defect {
+            Some(Defect::UnderWayCountsAsUnsent) if heard.is_under_way() => Reach::NotSent,
+            Some(_) | None => heard.reach(),
+        };
+        CallEnd::Failed(Failure {
+            code,
+            message: message.into(),
+            nature,
+            reach,
+            repeat: match self.weather.policy.class {
+                ToolClass::ReadOnly | ToolClass::Idempotent => Repeat::Safe,
+                ToolClass::Mutating | ToolClass::Unknown => Repeat::Unsafe,
+            },
+            attempts,
+            timed_out_after: None,
+        })
+    }
+
+    pub(super) fn turn_is_over(&mut self, submission: usize) -> Result<(), Broken> {
+        self.turn_ends_in_time(submission)?;
+        match std::mem::replace(&mut self.submissions[submission].stage, Stage::Over) {
+            Stage::Releasing(result) => self.answer_turn(submission, Told::Ended(result.status)),
+            Stage::Sent | Stage::Reading | Stage::Taking(_) | Stage::Running | Stage::Over => Ok(()),
+        }
+    }
+
+    /// Nothing runs on its own after a restart; only a defect does that.
+    pub(crate) fn turns_come_back(&mut self, node: usize) -> Result<(), Broken> {
+        if self.defect != Some(Defect::TurnGoesOnByItself) {
+            return Ok(());
+        }
+        let pid = self.nodes[node].identity.pid;
+        let held = |kept: &steadfast_core::turn::Kept| {
+            kept.holder.as_ref().is_some_and(|holder| holder.process.pid == pid)
+        };
+        let turns: Vec<usize> =
+            self.store.turns.iter().filter(|(_, (_, kept))| held(kept)).map(|(turn, _)| *turn).collect();
+        for turn in turns {
+            let submission = self.submission(turn, node);
+            let line = self.submissions[submission].line;
+            self.connections[line].open = false;
+            self.turn_arrives(submission)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the call has done what it was made for.
+pub(super) fn is_done(result: &CallResult) -> bool {
+    result.ended.is_ok() && result.stage == call::Stage::Final
+}
+
+/// A call that was never sent.
+fn unsent(code: Code) -> CallEnd {
+    CallEnd::Failed(Failure {
+        code,
+        message: "not sent".into(),
+        nature: Nature::Transient,
+        reach: Reach::NotSent,
+        repeat: Repeat::Safe,
+        attempts: 0,
+        timed_out_after: None,
+    })
+}
+
+/// Arguments as the model counts them.
+fn number_of(arguments: &RawJson) -> u64 {
+    Digest::of(arguments.as_str().as_bytes())
+        .as_bytes()
+        .iter()
+        .take(8)
+        .fold(0, |number, byte| number << 8 | u64::from(*byte))
+}

@@ -1,0 +1,276 @@
+//! Turns: clients submit plans of several calls to any process, and again when they hear nothing or not all they wanted.
+//!
+//! The machine of a turn and the rules of its document are those of the core. Around them stands what a process does: it
+//! reads and writes the document, begins calls through the same machinery as all others, and tells the turn how they ended.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `plans` | what clients want |
+//! | `clients` | they submit, lose patience, withdraw, submit again |
+//! | `driver` | a process carries out what the machine decides |
+//! | `holding` | who runs a turn: the document, and the way to the store |
+//! | `promises` | what must hold |
+
+mod clients;
+mod driver;
+mod holding;
+mod plans;
+mod promises;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::call::{CallResult, Notice};
+use steadfast_core::id::ToolCallId;
+use steadfast_core::turn::{Choice, Event, Heard, Hold, Plan, Step, Submitted, Turn, TurnResult, TurnStatus};
+
+use crate::Defect;
+use crate::invariants::Broken;
+use crate::rng::Rng;
+use crate::system::{Breakers, World};
+use crate::weather::Weather;
+use holding::{Document, Reply};
+pub(crate) use promises::done_once;
+
+/// A turn that a client wants done.
+#[derive(Clone, Debug)]
+pub(crate) struct TurnWish {
+    pub(crate) client: usize,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) parallelism: usize,
+    pub(crate) tries: u32,
+    pub(crate) over: bool,
+}
+
+/// One submission of a turn to a process.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    pub(crate) turn: usize,
+    pub(crate) node: usize,
+    pub(crate) life: u64,
+    /// The client's connection.
+    pub(crate) line: usize,
+    /// What its calls hang on: broken when nobody waits for them any more.
+    inner: usize,
+    pub(crate) arrived: Timestamp,
+    pub(crate) deadline: Timestamp,
+    stage: Stage,
+    machine: Option<Turn>,
+    hold: Option<Hold>,
+    /// What the machine wants done.
+    queue: VecDeque<Step>,
+    /// What happened while the store was asked.
+    inbox: VecDeque<Event>,
+    /// Whether its deadline has come. The machine hears of it after all else that has happened by then.
+    is_due: bool,
+    /// Store commands are numbered, so that nobody takes the answer to one for that to another.
+    command: u64,
+    writing: Option<Writing>,
+    /// What became of its calls, whatever the machine believes.
+    truth: Truth,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// On its way.
+    Sent,
+    /// The document is read.
+    Reading,
+    /// The document is written.
+    Taking(Submitted),
+    Running,
+    /// The turn is over, and is being given back.
+    Releasing(Box<TurnResult>),
+    Over,
+}
+
+/// A choice on its way to the store, and the call that waits for it.
+#[derive(Debug)]
+struct Writing {
+    kept: steadfast_core::turn::Kept,
+    again: bool,
+    run: Option<Step>,
+}
+
+/// What became of the calls of a submission.
+#[derive(Debug, Default)]
+struct Truth {
+    sent: BTreeSet<ToolCallId>,
+    open: BTreeSet<ToolCallId>,
+    succeeded: BTreeSet<ToolCallId>,
+}
+
+/// What a call knows of its turn, and the turn of it.
+#[derive(Clone, Debug)]
+pub(crate) struct InTurn {
+    pub(crate) submission: usize,
+    id: ToolCallId,
+    choice: Choice,
+    heard: Heard,
+}
+
+impl InTurn {
+    pub(crate) fn hear(&mut self, notice: &Notice, defect: Option<Defect>) {
+        if let (Notice::AttemptStarted { .. }, Some(Defect::OnlyLastAttemptCounts)) = (notice, defect) {
+            self.heard = Heard::default();
+        }
+        self.heard.hear(notice);
+    }
+}
+
+/// What a client is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    Ended(TurnStatus),
+    /// Somebody else runs it, or the store cannot be asked.
+    Refused,
+}
+
+/// Something that happens to turns.
+#[derive(Debug)]
+pub(crate) enum TurnHappening {
+    Submit {
+        turn: usize,
+    },
+    Arrives {
+        submission: usize,
+    },
+    /// A command reaches the store; whether its answer gets lost.
+    Asked {
+        submission: usize,
+        command: u64,
+        what: Box<Document>,
+        unanswered: bool,
+    },
+    /// Its answer reaches the process.
+    Stored {
+        node: usize,
+        life: u64,
+        submission: usize,
+        command: u64,
+        reply: Box<Reply>,
+    },
+    /// A call has ended.
+    Hears {
+        node: usize,
+        life: u64,
+        in_turn: Box<InTurn>,
+        result: Box<CallResult>,
+    },
+    /// The deadline has come.
+    Tick {
+        node: usize,
+        life: u64,
+        submission: usize,
+    },
+    /// A turn that nobody waits for is given back.
+    GivesBack {
+        node: usize,
+        life: u64,
+        submission: usize,
+    },
+    Answered {
+        submission: usize,
+        told: Told,
+    },
+    Impatient {
+        submission: usize,
+    },
+}
+
+impl TurnHappening {
+    pub(crate) fn at_process(&self) -> Option<(usize, u64)> {
+        match self {
+            Self::Stored { node, life, .. }
+            | Self::Hears { node, life, .. }
+            | Self::Tick { node, life, .. }
+            | Self::GivesBack { node, life, .. } => Some((*node, *life)),
+            Self::Submit { .. }
+            | Self::Arrives { .. }
+            | Self::Asked { .. }
+            | Self::Answered { .. }
+            | Self::Impatient { .. } => None,
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn turn_happens(&mut self, happening: TurnHappening) -> Result<(), Broken> {
+        match happening {
+            TurnHappening::Submit { turn } => {
+                self.submit(turn);
+                Ok(())
+            }
+            TurnHappening::Arrives { submission } => self.turn_arrives(submission),
+            TurnHappening::Asked { submission, command, what, unanswered } => {
+                self.store_is_asked(submission, command, *what, unanswered);
+                Ok(())
+            }
+            TurnHappening::Stored { submission, command, reply, .. } => {
+                self.turn_stored(submission, command, *reply)
+            }
+            TurnHappening::Hears { in_turn, result, .. } => self.turn_call_ended(&in_turn, &result),
+            TurnHappening::Tick { submission, .. } => {
+                self.submissions[submission].is_due = true;
+                self.work(submission)
+            }
+            TurnHappening::GivesBack { submission, .. } => {
+                self.give_back(submission);
+                Ok(())
+            }
+            TurnHappening::Answered { submission, told } => {
+                self.turn_answered(submission, told);
+                Ok(())
+            }
+            TurnHappening::Impatient { submission } => self.turn_impatient(submission),
+        }
+    }
+}
+
+/// Whether there are turns in this world, and what else is different then. Drawn apart, so that the other worlds stay what
+/// they were.
+pub(crate) fn draw(weather: &mut Weather, seed: u64, breakers: Breakers, defect: Option<Defect>) {
+    let mut rng = Rng::beside(seed ^ 0x7475_726e);
+    let wanted = match (breakers, defect) {
+        (Breakers::Apart, _) => false,
+        (Breakers::AsDrawn, Some(defect)) => defect.needs_turns(),
+        (Breakers::AsDrawn, None) => rng.chance(50),
+    };
+    if !wanted {
+        return;
+    }
+    weather.turns = rng.between(1, 3);
+    weather.wishes = rng.between(1, 2);
+    // Turns come close together, or nothing of one meets another.
+    weather.storm = weather.storm.min(rng.between(60_000, 400_000));
+    if rng.chance(70) {
+        let policy = Arc::make_mut(&mut weather.policy);
+        policy.breaker.consecutive = NonZeroU32::new(u32::try_from(rng.between(1, 3)).unwrap_or(1));
+        policy.breaker.cooldown =
+            steadfast_core::policy::Cooldown::constant(Duration::from_secs(rng.between(1, 30)));
+    }
+    if defect.is_some() {
+        // What an emptied store forgets is no defect.
+        weather.emptyings = 0;
+    }
+    if defect == Some(Defect::QuestionToldAsAnswer) {
+        weather.tool_asks = 40;
+    }
+}
+
+/// Tools by number. The first one is that of all other calls.
+fn tool(number: u64) -> steadfast_core::id::ToolRef {
+    let mut tool = crate::transition::tool();
+    if number > 0 {
+        tool.tool = steadfast_core::id::ToolName::new(format!("pay-{number}")).expect("a short text");
+    }
+    tool
+}
+
+/// The places of the calls of a plan.
+fn places(plan: &Plan) -> BTreeMap<ToolCallId, usize> {
+    plan.calls().iter().enumerate().map(|(place, call)| (call.id.clone(), place)).collect()
+}

@@ -1,0 +1,208 @@
+//! What must hold of turns. The names are those of the table in `invariants`.
+
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::call::CallResult;
+use steadfast_core::code::Code;
+use steadfast_core::id::ToolCallId;
+use steadfast_core::turn::{Outcome, TurnResult};
+
+use crate::invariants::{Broken, clock};
+use crate::model::{Effect, Intent, Kind, Model, TurnCall};
+use crate::system::World;
+use crate::turns::{Stage, Submission};
+
+/// How long a turn may take to end after its deadline: a choice that is being written and the way back, each with all the
+/// patience that there is for the store.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Over all submissions of a turn, no two candidates of one call have an effect.
+pub(crate) fn done_once(model: &Model, made: TurnCall, new: &Effect) -> Result<(), Broken> {
+    if model.unprotected_turns.contains(&(made.turn, made.call)) {
+        return Ok(());
+    }
+    for other in &model.effects {
+        let Some(Intent::Turn(before)) = other.intent else { continue };
+        let same = (before.turn, before.call) == (made.turn, made.call) && before.candidate != made.candidate;
+        let since = other.submitted.into_iter().chain(new.submitted).min();
+        if same && !since.is_some_and(|since| emptied_since(model, since)) {
+            return Err((
+                "done once in a turn",
+                format!("{before:?} had its effect at {}, and then {made:?}", clock(other.at)),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A store that lost everything has lost who runs a turn and what was chosen in it.
+fn emptied_since(model: &Model, since: Timestamp) -> bool {
+    model.emptyings.iter().any(|emptying| emptying.at >= since)
+}
+
+impl World {
+    /// Checked when a turn was taken: nobody else runs it who lives and has time left.
+    pub(super) fn one_submission(&self, submission: usize) -> Result<(), Broken> {
+        let new = &self.submissions[submission];
+        if self.now >= new.deadline {
+            return Ok(());
+        }
+        match self.running(new.turn).find(|(other, _)| *other != submission) {
+            Some((other, running)) if !emptied_since(&self.model, running.arrived.min(new.arrived)) => Err((
+                "one submission at a time",
+                format!("submissions {other} and {submission} run turn {} at once", new.turn),
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The submissions of a turn that run in processes that live and that have time left.
+    fn running(&self, turn: usize) -> impl Iterator<Item = (usize, &Submission)> {
+        self.submissions.iter().enumerate().filter(move |(_, submission)| {
+            let home = &self.nodes[submission.node];
+            submission.turn == turn
+                && matches!(submission.stage, Stage::Running)
+                && home.alive
+                && home.identity.started == submission.life
+                && self.now < submission.deadline
+        })
+    }
+
+    /// Checked when a turn begins a call.
+    pub(super) fn call_may_begin(&mut self, submission: usize, id: &ToolCallId) -> Result<(), Broken> {
+        let beginning = &mut self.submissions[submission];
+        let wish = &self.model.turns[beginning.turn];
+        if !self.connections[beginning.line].open {
+            return Err((
+                "not unattended",
+                format!("submission {submission} begins {id}, and nobody waits for it"),
+            ));
+        }
+        let planned = wish.plan.calls().iter().find(|call| call.id == *id);
+        for needed in planned.into_iter().flat_map(|call| &call.depends_on) {
+            if needed.default.is_none() && !beginning.truth.succeeded.contains(&needed.on) {
+                return Err((
+                    "no dependant without",
+                    format!("submission {submission} begins {id}, and {} has not succeeded", needed.on),
+                ));
+            }
+        }
+        beginning.truth.sent.insert(id.clone());
+        beginning.truth.open.insert(id.clone());
+        let open = beginning.truth.open.len();
+        if open > wish.parallelism {
+            return Err((
+                "parallelism",
+                format!(
+                    "submission {submission} has {open} calls under way, and may have {}",
+                    wish.parallelism
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checked when an attempt of a call of a turn starts.
+    pub(crate) fn turn_may_start(
+        &self,
+        submission: usize,
+        kind: Kind,
+        claimed: Timestamp,
+        first: bool,
+    ) -> Result<(), Broken> {
+        let Kind::Turn(TurnCall { turn, call, .. }) = kind else { return Ok(()) };
+        let deadline = self.submissions[submission].deadline;
+        if self.now >= deadline {
+            return Err((
+                "nothing after the deadline",
+                format!(
+                    "an attempt of submission {submission} starts, whose time was over at {}",
+                    clock(deadline)
+                ),
+            ));
+        }
+        if first && self.running(turn).next().is_none() {
+            return Err((
+                "not unattended",
+                format!("call {call} of turn {turn} starts, and nobody runs the turn"),
+            ));
+        }
+        let unprotected = self.model.unprotected_turns.contains(&(turn, call));
+        match self.model.succeeded.get(&(turn, call)) {
+            Some((at, since)) if claimed > *at && !unprotected && !emptied_since(&self.model, *since) => {
+                Err((
+                    "done once in a turn",
+                    format!(
+                        "call {call} of turn {turn} was recorded as done at {} and starts again",
+                        clock(*at)
+                    ),
+                ))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Checked when a turn ends.
+    pub(super) fn one_true_state(&self, submission: usize, result: &TurnResult) -> Result<(), Broken> {
+        let Submission { turn, truth, .. } = &self.submissions[submission];
+        let planned = self.model.turns[*turn].plan.calls().iter().map(|call| &call.id);
+        if !planned.eq(result.calls.iter().map(|call| &call.id)) {
+            return Err((
+                "one true state",
+                format!("submission {submission} tells of other calls than planned"),
+            ));
+        }
+        for call in &result.calls {
+            let id = &call.id;
+            let is_true = match call.outcome {
+                Outcome::Succeeded => truth.succeeded.contains(id),
+                Outcome::Failed => !truth.succeeded.contains(id) && !truth.open.contains(id),
+                Outcome::Skipped => !truth.sent.contains(id),
+                Outcome::Cancelled | Outcome::LeftRunning => truth.open.contains(id),
+            };
+            if !is_true {
+                return Err((
+                    "one true state",
+                    format!("submission {submission} tells of {id} as {:?}: {truth:?}", call.outcome),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checked when a turn is answered. A process that was frozen, or whose clock jumped, has that time on top.
+    pub(super) fn turn_ends_in_time(&self, submission: usize) -> Result<(), Broken> {
+        let ended = &self.submissions[submission];
+        let jumps = self.jumps.iter().filter(|(at, _)| *at >= ended.arrived).map(|(_, span)| *span).sum();
+        let due = ended.deadline.max(self.nodes[ended.node].frozen_until) + GRACE + jumps;
+        if self.now > due {
+            return Err((
+                "turns end",
+                format!("submission {submission} should have ended at {}", clock(ended.deadline)),
+            ));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn turns_at_rest(&self) -> Result<(), Broken> {
+        for (number, submission) in self.submissions.iter().enumerate() {
+            let home = &self.nodes[submission.node];
+            let lives = home.alive && home.identity.started == submission.life;
+            if lives && !matches!(submission.stage, Stage::Over) {
+                return Err(("turns end", format!("submission {number} is still {:?}", submission.stage)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checked when a call of a turn ends.
+    pub(super) fn own_key(&self, made: TurnCall, result: &CallResult) -> Result<(), Broken> {
+        let conflicts = matches!(&result.ended, Err(failure) if failure.code == Code::IdempotencyConflict);
+        let once = self.model.made.get(&made).is_none_or(|arguments| arguments.len() < 2);
+        if conflicts && once {
+            return Err(("own key", format!("{made:?} was told that its key stands for another call")));
+        }
+        Ok(())
+    }
+}

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::Value;
 use steadfast::redact::Redacted;
-use steadfast::{CallFacts, Config, Logging, Plan, Recording, Steadfast, StoreKind, Timestamp, TurnStory};
+use steadfast::{CallFacts, Config, Logging, Plan, Recording, Steadfast, StoreKind, Timestamp};
 use steadfast_api::{Access, AdminToken, Api};
 use steadfast_mcp::http::back::{Asked, EventFlow, Origin, Settings, UnderWay};
 

@@ -82,7 +82,7 @@ fn unreadable() -> Failure {
 }
 
 /// The same to work with. Of what a newer gateway tells, what is not understood is left out.
-fn read(told: &Value) -> Option<TurnStory> {
+pub(crate) fn read(told: &Value) -> Option<TurnStory> {
     let turn = serde_json::from_value(told.get("turn")?.clone()).ok()?;
     let spans =
         seen::list(told, "/spans").iter().filter_map(|span| serde_json::from_value(span.clone()).ok());

@@ -2,6 +2,8 @@
 //!
 //! Nothing is asked for here and nothing is said: a story and a width come in, lines come out.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "a picture shows some of what happens")]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use steadfast::{Timestamp, TurnHead, TurnStory};
@@ -27,7 +29,7 @@ pub(crate) fn draw(story: &TurnStory, canvas: Canvas) -> String {
     for submission in &submissions {
         lines.push(String::new());
         if submissions.len() > 1 {
-            let title = format!("  {} of {}", clean(&submission.name), submission.began);
+            let title = format!("  {} of {}", clean(submission.name), submission.began);
             lines.push(canvas.paint.paint(Look::Bold, &title));
         }
         submission.waterfall(canvas, &mut lines);

@@ -1,12 +1,7 @@
 //! `steadfast trace`, as an operator runs it: with a gateway that runs, and on the store alone.
 
 #![cfg(unix)]
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test that cannot go on says so by panicking"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

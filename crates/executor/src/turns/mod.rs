@@ -366,7 +366,7 @@ struct Running {
 
 /// The turn is given back when it is over, and also when nobody waits for it any more, or when the store did not say whether
 /// it is ours. What does not get through is tried again for as long as it would keep others from the turn and there is an
-/// engine that is not shut down.
+/// engine; a shutdown has one try left.
 struct Held {
     hold: Option<Hold>,
     engine: Engine,
@@ -387,7 +387,7 @@ impl Drop for Held {
                 drop(inner);
                 tokio::select! {
                     () = tokio::time::sleep(PAUSE) => {}
-                    () = stopping.cancelled() => return,
+                    () = stopping.cancelled() => return drop(hold.release().await),
                 }
             }
         };

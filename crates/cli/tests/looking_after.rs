@@ -947,7 +947,7 @@ fn explain_asks_the_gateway_for_a_turn() {
     let home = Home::new("turn");
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let head = json!({
-        "trace_id": trace, "turn_id": "trip/1", "session": "s", "actor": "ann", "calls": 1,
+        "trace_id": trace, "span_id": "00f067aa0ba902b7", "turn_id": "trip/1", "session": "s", "actor": "ann", "calls": 1,
         "started_at_ms": 1_000, "ended_at_ms": 3_500, "status": "completed", "summary": "Completed look.",
     });
     let event = json!({
@@ -974,5 +974,5 @@ fn explain_asks_the_gateway_for_a_turn() {
     let (out, err, code) = explain("nobody");
     assert!(code == 1 && err.contains("no call and no turn `nobody` is kept"), "{code} {out}{err}");
     let (out, err, code) = explain("broken");
-    assert!(code == 1 && err.contains("the trace of the gateway cannot be read"), "{code} {out}{err}");
+    assert!(code == 1 && err.contains("the story cannot be read"), "{code} {out}{err}");
 }

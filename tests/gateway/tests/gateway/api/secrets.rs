@@ -170,7 +170,10 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
         { "id": "b", "tool": "command/env", "params": leaky("turn", "") },
     ] }));
     assert_eq!(turned.status, 200, "{}", turned.body);
-    ours("a wrong plan".into(), &turn(json!({ "calls": [{ "id": TOKEN, TOKEN: LIVE, "dependsOn": [words()] }] })));
+    ours(
+        "a wrong plan".into(),
+        &turn(json!({ "calls": [{ "id": TOKEN, TOKEN: LIVE, "dependsOn": [words()] }] })),
+    );
     // What is no call.
     let mut malformed = envelope("bank/pay", &leaky("x", ""));
     malformed["contractVersion"] = format!("9.9 {TOKEN}").into();

@@ -20,6 +20,7 @@ const LIVE: &str = "sk-live-4f9a8b7c6d5e4f3a2b1c";
 const JWT: &str = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJlLW9mLWFubg";
 const RANDOM: &str = "q7Zt2Lm9Xw4Rb8Kc5Vn1Hs6Jd3Fg0PyA2eUoT7iB";
 const IN_URL: &str = "s3cr3t-of-the-url";
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const KEY: &str = "key-of-ann-hZ8sQ2vN7kR4tW1xY6bM3cL9";
 const KEY_OF_HANGING: &str = "key-of-ann-pT4gB8wE1zR6vX3nC7mK2jH5";
 const CONFIGURED: &str = "configured-credential-of-ann";
@@ -119,7 +120,7 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
     let named = |mut call: Value| {
         call["target"]["actorId"] = actor.as_str().into();
         call["trace"] = json!({
-            "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "traceparent": format!("00-{TRACE}-b7ad6b7169203331-01"),
             "baggage": { "who": TOKEN, "password": PASSWORD },
         });
         call["control"]["requestTags"] = json!([TOKEN]);
@@ -160,12 +161,12 @@ fn plant(gateway: &Gateway) -> Vec<(String, String)> {
     for tool in ["http/away", "command/env", "command/asks", "gone/x", "far/x", "http/none"] {
         ours(tool.to_owned(), &call(envelope(tool, &leaky("x", ""))));
     }
-    // A turn, and a plan that is none.
+    // A turn, and a plan that is none. It has no name: to be submitted again, the words of its tools would be kept.
     let turn = |plan: Value| {
         let turn = json!({ "contractVersion": "1.1", "target": envelope("bank/pay", &json!({}))["target"], "plan": plan });
         agent(gateway, "POST /v1/turns", &named(turn).to_string())
     };
-    let turned = turn(json!({ "turnId": "r-1", "calls": [
+    let turned = turn(json!({ "calls": [
         { "id": "a", "tool": "http/pay", "params": leaky("turn", "400"), "alternatives": ["command/env"] },
         { "id": "b", "tool": "command/env", "params": leaky("turn", "") },
     ] }));
@@ -231,7 +232,11 @@ fn seen(gateway: &Gateway) -> Vec<(String, String)> {
     let paths = document["paths"].as_object().unwrap().iter();
     let looked_at =
         paths.filter(|(path, operations)| operations.get("get").is_some() && *path != "/v1/events");
-    lines.extend(looked_at.map(|(path, _)| path.replace("{id}", "r-1").replace("{name}", "http%2Fpay")));
+    lines.extend(looked_at.map(|(path, _)| {
+        // What is asked for by its id is there under each of these.
+        let id = if path.starts_with("/v1/traces") { TRACE } else { "r-1" };
+        path.replace("{id}", id).replace("{name}", "http%2Fpay")
+    }));
     assert!(lines.len() > 20, "{lines:?}");
     let ask = |path: String| {
         let said = gateway.asked(&format!("GET {path}"), &Value::Null);
@@ -340,7 +345,7 @@ fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
         ("/v1/servers", "cannot log in"),
         ("/v1/approvals", "[redacted]"),
         ("/v1/history/r-1", "cannot log in"),
-        ("/v1/traces/r-1", "cannot log in"),
+        (&format!("/v1/traces/{TRACE}"), "cannot log in"),
         ("/v1/trust", "search"),
         ("/v1/config", "bank"),
         ("/metrics", "bank/look"),

@@ -6,8 +6,16 @@ use crate::{Defect, run};
 /// Seeds that once broke a promise run first, so that what was fixed stays fixed.
 const OLD_SEEDS: [u64; 12] = [8, 11, 332, 359, 2239, 2327, 3665, 6600, 15583, 23936, 34085, 38666];
 
+/// The same, from when there were turns.
+const OLD_SEEDS_OF_TURNS: [u64; 7] = [27, 178, 1163, 3698, 8334, 13165, 16039];
+
 #[test]
 fn sf_8_seeds_that_once_broke_a_promise_keep_it() {
+    for seed in OLD_SEEDS_OF_TURNS {
+        if let Err(failure) = run(seed, None) {
+            panic!("seed {seed} breaks {:?} again: {}", failure.invariant, failure.how);
+        }
+    }
     for seed in OLD_SEEDS {
         if let Err(failure) = World::new(seed, None, Breakers::Apart).live() {
             panic!("seed {seed} breaks {:?} again: {}", failure.invariant, failure.how);

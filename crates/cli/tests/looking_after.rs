@@ -974,5 +974,5 @@ fn explain_asks_the_gateway_for_a_turn() {
     let (out, err, code) = explain("nobody");
     assert!(code == 1 && err.contains("no call and no turn `nobody` is kept"), "{code} {out}{err}");
     let (out, err, code) = explain("broken");
-    assert!(code == 1 && err.contains("the trace of the gateway cannot be read"), "{code} {out}{err}");
+    assert!(code == 1 && err.contains("the story cannot be read"), "{code} {out}{err}");
 }

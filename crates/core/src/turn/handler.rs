@@ -66,8 +66,10 @@ pub struct Facts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Repeat {
-    /// Running it twice does no harm.
+    /// Running it twice does no harm, by whichever tool.
     Safe,
+    /// The same tool may run twice. Another one would do the job a second time.
+    BySameTool,
     /// Running it twice may do something twice.
     Unsafe,
 }
@@ -128,7 +130,7 @@ pub fn decide(facts: Facts) -> Decision {
         }
         Some(reason) => reason,
     };
-    if facts.alternatives > 0 && alternative_may_run(facts.code) {
+    if facts.alternatives > 0 && alternative_may_run(facts.code) && !would_do_it_again(&facts) {
         return decision(
             Strategy::AlternativeTool,
             format!("{nature} ({no_retry}), an alternative is available"),
@@ -162,6 +164,11 @@ pub fn decide(facts: Facts) -> Decision {
 /// alternative may run: both could do the same thing twice.
 fn in_doubt(facts: &Facts) -> bool {
     facts.code == Code::OutcomeUnknown || (facts.reach == Reach::Unknown && facts.repeat == Repeat::Unsafe)
+}
+
+/// Whether the call may have had its effect, so that another tool could have it a second time, although the same tool cannot.
+fn would_do_it_again(facts: &Facts) -> bool {
+    facts.reach == Reach::Unknown && facts.repeat == Repeat::BySameTool
 }
 
 fn why_no_retry(facts: &Facts) -> Option<&'static str> {
@@ -315,6 +322,21 @@ mod tests {
             (Facts { repeat: Repeat::Unsafe, alternatives: 1, need: optional, ..TIMEOUT }, Escalate, "twice"),
             (Facts { code: Code::OutcomeUnknown, alternatives: 1, ..INVALID }, Escalate, "twice"),
             (Facts { repeat: Repeat::Unsafe, reach: Reach::Refused, ..TIMEOUT }, Retry, "retries available"),
+            (
+                Facts { repeat: Repeat::BySameTool, alternatives: 1, attempts_left: 0, ..TIMEOUT },
+                GracefulFailure,
+                "later",
+            ),
+            (
+                Facts { repeat: Repeat::Safe, alternatives: 1, attempts_left: 0, ..TIMEOUT },
+                AlternativeTool,
+                "available",
+            ),
+            (
+                Facts { repeat: Repeat::BySameTool, reach: Reach::Answered, alternatives: 1, ..INVALID },
+                AlternativeTool,
+                "available",
+            ),
             // Another tool must not do what ran, what runs, or what a person refused.
             (Facts { code: Code::ApprovalDenied, alternatives: 1, ..INVALID }, Escalate, "required"),
             (Facts { code: Code::IdempotencyConflict, alternatives: 1, ..INVALID }, Escalate, "required"),

@@ -290,7 +290,8 @@ const fn stop(class: ToolClass) -> Stop {
 /// Whether a call of this class may be made twice.
 const fn repeat(class: ToolClass) -> Repeat {
     match class {
-        ToolClass::ReadOnly | ToolClass::Idempotent => Repeat::Safe,
+        ToolClass::ReadOnly => Repeat::Safe,
+        ToolClass::Idempotent => Repeat::BySameTool,
         ToolClass::Mutating | ToolClass::Unknown => Repeat::Unsafe,
     }
 }

@@ -316,7 +316,8 @@ impl World {
             nature,
             reach,
             repeat: match self.weather.policy.class {
-                ToolClass::ReadOnly | ToolClass::Idempotent => Repeat::Safe,
+                ToolClass::ReadOnly => Repeat::Safe,
+                ToolClass::Idempotent => Repeat::BySameTool,
                 ToolClass::Mutating | ToolClass::Unknown => Repeat::Unsafe,
             },
             attempts,

@@ -234,7 +234,21 @@ impl Row<'_> {
             EventType::ToolSkipped => Some((Look::Warn, "○", "skipped")),
             EventType::ToolCancelled => Some((Look::Warn, "◧", "stopped")),
             EventType::ToolLeftRunning => Some((Look::Warn, "◌", "left running")),
-            _ => None,
+            EventType::TurnStarted
+            | EventType::CallRestored
+            | EventType::ToolStarted
+            | EventType::ToolRetry
+            | EventType::ToolError
+            | EventType::ToolTimeout
+            | EventType::Decision
+            | EventType::CircuitBreaker
+            | EventType::AlternativeUsed
+            | EventType::DefaultUsed
+            | EventType::LateResult
+            | EventType::TurnTimeout
+            | EventType::TurnCancelled
+            | EventType::TurnEnded
+            | EventType::TraceCut => None,
         });
         let is_over = self.span.is_none_or(|span| span.ended_at.is_some());
         said.unwrap_or(match (is_over, is_open) {
@@ -338,15 +352,13 @@ impl Submission<'_> {
         }
         for event in &row.events {
             let at = scaled(event.timestamp).clamp(first, last);
-            match event.event_type {
-                EventType::ToolRetry => {
-                    let next = event.timestamp.as_millis().saturating_add(event.delay_ms.unwrap_or_default());
-                    let next = scaled(Timestamp::from_millis(next)).clamp(at, last);
-                    put((at + 1).min(next), next, (Look::Dim, '┄'));
-                    put(next, next, (Look::Warn, '↻'));
-                }
-                EventType::ToolSkipped => put(at, at, (Look::Warn, '○')),
-                _ => {}
+            if event.event_type == EventType::ToolRetry {
+                let next = event.timestamp.as_millis().saturating_add(event.delay_ms.unwrap_or_default());
+                let next = scaled(Timestamp::from_millis(next)).clamp(at, last);
+                put((at + 1).min(next), next, (Look::Dim, '┄'));
+                put(next, next, (Look::Warn, '↻'));
+            } else if event.event_type == EventType::ToolSkipped {
+                put(at, at, (Look::Warn, '○'));
             }
         }
         // A failure is seen whatever else happened in its cell.
@@ -369,7 +381,16 @@ impl Submission<'_> {
                     (Look::Warn, "○")
                 }
                 EventType::ToolRetry => (Look::Warn, "↻"),
-                _ => (Look::Dim, "·"),
+                EventType::TurnStarted
+                | EventType::ToolStarted
+                | EventType::Decision
+                | EventType::CircuitBreaker
+                | EventType::AlternativeUsed
+                | EventType::DefaultUsed
+                | EventType::ToolLeftRunning
+                | EventType::LateResult
+                | EventType::TurnEnded
+                | EventType::TraceCut => (Look::Dim, "·"),
             };
             let call = event.call_id.as_ref().map(|call| format!("  ({})", clean(call.as_str())));
             lines.push(format!(

@@ -2,8 +2,6 @@
 //!
 //! Nothing is asked for here and nothing is said: a story and a width come in, lines come out.
 
-#![expect(clippy::wildcard_enum_match_arm, reason = "a picture shows some of what happens")]
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use steadfast::{Timestamp, TurnHead, TurnStory};

@@ -114,7 +114,7 @@ async fn a_user_is_let_in_behind_sentinels_that_want_a_password_of_their_own() {
     let login =
         |password: &str| Login { user: Some("watch".to_owned()), password: Some(password.to_owned()) };
     let url = pair.url();
-    let confirm = Confirm::Replicas { count: 1, within: Duration::from_millis(500) };
+    let confirm = Confirm::Replicas { count: 1, within: Duration::from_secs(5) };
     let right = Options { sentinel_login: login("sentry"), confirm, ..as_user(&url, PASSWORD) };
     does_everything(right.clone()).await;
     wrong_password_is_told(Options { login: as_user(&url, "wrong").login, ..right.clone() }).await;

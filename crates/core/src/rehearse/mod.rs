@@ -1,7 +1,7 @@
 //! Recorded calls, replayed: why each ended as it did, and how it would have ended under another configuration.
 //!
 //! Every call that ends leaves behind what it asked for, everything that happened to it in order, and how its attempts
-//! ended ([`facts`]). That is all that its machine was ever told, so the same machine comes to the same end with it. A
+//! ended ([`Recorded`]). That is all that its machine was ever told, so the same machine comes to the same end with it. A
 //! rehearsal replays a recording twice: *before*, under the configuration that is in force, and then under another one. Only
 //! what differs between the two is a difference.
 //!

@@ -329,6 +329,22 @@ impl Sentinel {
         &self.sentinel
     }
 
+    /// Comes back when the replica has everything that the primary has been given until now. `WAIT` would not say so here: it
+    /// speaks of what came on its own connection.
+    pub fn wait_until_replicated(&self) {
+        let offset = |server: &Server, name: &str| {
+            let info = server.try_command(&["INFO", "replication"]).ok()?;
+            info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+        };
+        let primary = self.primary_port();
+        let [first, second] = &self.servers;
+        let (primary, replica) = if first.port == primary { (first, second) } else { (second, first) };
+        let written = offset(primary, "master_repl_offset:").expect("a primary counts what it is given");
+        eventually("the replica has caught up", || {
+            offset(replica, "slave_repl_offset:").is_some_and(|read| read >= written)
+        });
+    }
+
     /// Kills the primary, and comes back when the other one has taken over.
     pub fn fail_over(&mut self) {
         let before = self.primary_port();
@@ -458,7 +474,7 @@ mod tests {
         let mut pair = Sentinel::start(&[]);
         let before = pair.primary().port();
         pair.primary().command(&["SET", "a", "1"]);
-        assert_eq!(pair.primary().command(&["WAIT", "1", "5000"]), "1");
+        pair.wait_until_replicated();
         pair.fail_over();
         assert_ne!(pair.primary().port(), before);
         assert_eq!(pair.primary().command(&["GET", "a"]), "1");

@@ -245,7 +245,7 @@ async fn sf_3_a_primary_that_became_a_replica_is_left() {
     let store = RedisStore::connect(options(&pair.url())).await.unwrap();
     let before = run(&store, &claim("before"), "paid").await;
     let held = take(&store, &claim("held")).await;
-    pair.primary().command(&["WAIT", "1", "5000"]);
+    pair.wait_until_replicated();
     let mut pair = tokio::task::spawn_blocking(move || {
         pair.swap();
         pair

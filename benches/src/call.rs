@@ -339,6 +339,7 @@ impl Desk {
                 Given::Nothing => SentKey::Run,
             },
             computed_since: None,
+            in_turn: false,
             digest,
             run: RunId(run),
             process: self.process.clone(),

@@ -94,8 +94,15 @@ impl std::fmt::Debug for AdminToken {
 }
 
 impl Access {
+    /// Who asks for something that is for these.
+    pub(crate) fn admit(&self, who: Who, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
+        let caller = self.caller(uri, headers)?;
+        who.admits(&caller)?;
+        Ok(caller)
+    }
+
     /// Who asks; refused where a page or a name is not ours, and where a token is given that is nobody's.
-    pub(crate) fn caller(&self, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
+    fn caller(&self, uri: &Uri, headers: &HeaderMap) -> Result<Caller, Problem> {
         self.names.admit(uri, headers).map_err(|why| Problem::new(why.status, "forbidden", why.text))?;
         if !is_of_our_page(headers) {
             return Err(Problem::forbidden("asked from a page that is not ours"));
@@ -126,7 +133,7 @@ fn is_of_our_page(headers: &HeaderMap) -> bool {
 
 impl Who {
     /// Whether this one may.
-    pub(crate) fn admits(self, caller: &Caller) -> Result<(), Problem> {
+    fn admits(self, caller: &Caller) -> Result<(), Problem> {
         match (self, caller) {
             (Self::Anyone, _)
             | (Self::Caller, Caller::Admin | Caller::Client(_) | Caller::Local)
@@ -179,8 +186,8 @@ mod tests {
         for (name, value) in headers {
             all.insert(name.clone(), value.parse().unwrap());
         }
-        let caller = access.caller(&Uri::from_static("/v1/status"), &all).map_err(|why| why.status())?;
-        who.admits(&caller).map_err(|why| why.status())
+        let admitted = access.admit(who, &Uri::from_static("/v1/status"), &all);
+        admitted.map(drop).map_err(|why| why.status())
     }
 
     #[test]

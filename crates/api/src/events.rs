@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::State as Shared;
 use bytes::Bytes;
 use futures_util::stream::unfold;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode, Uri};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
@@ -16,7 +16,7 @@ use steadfast::id::TenantId;
 use steadfast::{Feed, FeedReader, Happened, Next};
 use tokio::time::{Instant, timeout_at};
 
-use crate::access::Who;
+use crate::access::{Access, Who};
 use crate::answer::{EVENTS, SILENT, whole};
 use crate::asked::Asked;
 use crate::endpoint::Endpoint;
@@ -27,18 +27,15 @@ use crate::{Answered, State};
 /// What can be followed.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
-        Endpoint::new(
-            Method::GET,
-            "/v1/events",
-            "events",
-            "What happens, as it happens",
-            Who::Looker,
-            events,
-        )
-        .asks::<EventsAsked>()
-        .gives_text("server-sent events, until you hang up", EVENTS),
+        Endpoint::new(Method::GET, "/v1/events", "events", "What happens, as it happens", WHO, events)
+            .asks::<EventsAsked>()
+            .heeds("Last-Event-ID", "the last that you have seen; what happened since comes first")
+            .gives_text("server-sent events, until you hang up or your token is taken away", EVENTS),
     ]
 }
+
+/// Who may follow them.
+const WHO: Who = Who::Looker;
 
 /// Which events are wanted.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -56,6 +53,7 @@ pub struct EventsAsked {
 
 pub(crate) async fn events(
     Shared(State(inner)): Shared<State>,
+    uri: Uri,
     headers: HeaderMap,
     Asked(asked): Asked<EventsAsked>,
 ) -> Answered {
@@ -65,12 +63,14 @@ pub(crate) async fn events(
     let wanted = Wanted { life: feed.life(), tenant: asked.tenant, tool: asked.tool, event: asked.event };
     // A first line at once: whoever connects knows that it is.
     let beginning = Some(Bytes::from_static(b": here is what happens\n\n"));
-    let stream = unfold((feed.read(behind), wanted, beginning), async |(mut reader, wanted, beginning)| {
+    let reader = feed.read(behind);
+    let listening = Listening { reader, wanted, access: inner.access.clone(), uri, headers };
+    let stream = unfold((listening, beginning), async |(mut listening, beginning)| {
         let piece = match beginning {
             Some(beginning) => beginning,
-            None => next(&mut reader, &wanted).await,
+            None => listening.next().await?,
         };
-        Some((Ok::<_, Infallible>(piece), (reader, wanted, None)))
+        Some((Ok::<_, Infallible>(piece), (listening, None)))
     });
     Ok(whole(StatusCode::OK, EVENTS, Body::from_stream(stream)))
 }
@@ -89,6 +89,24 @@ fn number(feed: &Feed, id: &str) -> Result<u64, Problem> {
     }
 }
 
+/// One who listens, and what it was let in by.
+struct Listening {
+    reader: FeedReader,
+    wanted: Wanted,
+    access: Access,
+    uri: Uri,
+    headers: HeaderMap,
+}
+
+impl Listening {
+    /// The next piece of the stream, as long as it may be heard: a token may be taken away while its holder listens.
+    async fn next(&mut self) -> Option<Bytes> {
+        let piece = next(&mut self.reader, &self.wanted).await;
+        self.access.admit(WHO, &self.uri, &self.headers).ok()?;
+        Some(piece)
+    }
+}
+
 struct Wanted {
     life: u64,
     tenant: Option<TenantId>,
@@ -96,7 +114,7 @@ struct Wanted {
     event: Option<String>,
 }
 
-/// The next piece of the stream. A connection on which nothing is to be told is kept alive.
+/// The next piece. A connection on which nothing is to be told is kept alive.
 async fn next(reader: &mut FeedReader, wanted: &Wanted) -> Bytes {
     let silent = Instant::now() + SILENT;
     loop {

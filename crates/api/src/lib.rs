@@ -148,8 +148,7 @@ async fn admit(Shared((state, who)): Shared<(State, Who)>, mut request: Request,
     if let Some(link) = request.extensions().get::<Link>() {
         link.heard_something();
     }
-    let caller = state.0.access.caller(request.uri(), request.headers());
-    match caller.and_then(|caller| who.admits(&caller).map(|()| caller)) {
+    match state.0.access.admit(who, request.uri(), request.headers()) {
         Ok(caller) => {
             request.extensions_mut().insert(caller);
             next.run(request).await

@@ -26,8 +26,13 @@ use crate::look;
 use crate::problem::Problem;
 use crate::{Answered, State};
 
-/// What a person can change.
+/// What a person can change. All of it is in the audit, with who and from where.
 pub(crate) fn endpoints() -> Vec<Endpoint> {
+    let signed = |endpoint: Endpoint| endpoint.heeds(OPERATOR, WHO).heeds(SURFACE, WHERE);
+    rows().into_iter().map(signed).collect()
+}
+
+fn rows() -> Vec<Endpoint> {
     vec![
         Endpoint::new(
             Method::POST,
@@ -141,11 +146,15 @@ fn surface(headers: &HeaderMap) -> Surface {
     }
 }
 
+/// The header in which a person says who they are.
+const OPERATOR: &str = "X-Operator";
+const WHO: &str = "your name, for the audit; `admin` without it";
 /// The header in which the command line and the page say what they are.
-const SURFACE: &str = "steadfast-surface";
+const SURFACE: &str = "Steadfast-Surface";
+const WHERE: &str = "`cli` or `dashboard`, where it is one of ours that asks, for the audit";
 
 fn named(headers: &HeaderMap) -> Option<&str> {
-    headers.get("x-operator")?.to_str().ok().filter(|name| !name.trim().is_empty())
+    headers.get(OPERATOR)?.to_str().ok().filter(|name| !name.trim().is_empty())
 }
 
 /// Whose data it is about.

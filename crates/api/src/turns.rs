@@ -104,7 +104,7 @@ impl From<TurnRefused> for Problem {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "overloaded", message).after(SOON)
             }
             TurnRefused::Store(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message),
-            _ => Self::new(StatusCode::SERVICE_UNAVAILABLE, "refused", message),
+            _ => Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message),
         }
     }
 }
@@ -140,7 +140,7 @@ async fn follow(inner: Arc<Inner>, plan: Arc<Plan>, mut options: TurnOptions) ->
         return match (&mut turn.0).await {
             Ok(turned) => Ok(answer(StatusCode::OK, &turned?)),
             Err(_) => {
-                Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "refused", "the turn could not begin"))
+                Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "the turn could not begin"))
             }
         };
     };

@@ -157,7 +157,8 @@ pub(crate) fn span(span: Duration) -> String {
     }
 }
 
-/// Rows under a head. A cell is cut where it is wider than anybody reads, the last one where the terminal ends.
+/// Rows under a head. A cell is cut where it is wider than anybody reads, and where the terminal ends; columns for which there
+/// is no room are left out.
 pub(crate) struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<(Look, String)>>,
@@ -166,6 +167,8 @@ pub(crate) struct Table {
 /// The widest that a cell of free text gets.
 const WIDEST: usize = 60;
 const GAP: usize = 2;
+/// The narrowest in which a cell says anything.
+const NARROWEST: usize = 4;
 
 impl Table {
     pub(crate) fn new(head: &[&'static str]) -> Self {
@@ -182,6 +185,10 @@ impl Table {
 
     /// The lines, each begun with so many spaces.
     pub(crate) fn draw(&self, paint: Paint, indent: usize) -> String {
+        self.within(size().map_or(usize::MAX, |(columns, _)| columns), paint, indent)
+    }
+
+    fn within(&self, room: usize, paint: Paint, indent: usize) -> String {
         let width = |column: usize| {
             let cells =
                 self.rows.iter().filter_map(|row| row.get(column)).map(|(_, text)| text.chars().count());
@@ -189,11 +196,14 @@ impl Table {
             cells.max().unwrap_or(0).max(head)
         };
         let widths: Vec<_> = (0..self.head.len()).map(width).collect();
-        let room = size().map_or(usize::MAX, |(columns, _)| columns);
         let line = |cells: &mut dyn Iterator<Item = (Look, &str)>| {
             let (mut line, mut used) = (" ".repeat(indent), indent);
             for ((look, text), width) in cells.zip(&widths) {
-                let text = short(text, room.saturating_sub(used).max(1));
+                // The first one is always there.
+                if used > indent && used + NARROWEST > room {
+                    break;
+                }
+                let text = short(text, room.saturating_sub(used).max(NARROWEST));
                 let fill = width.saturating_sub(text.chars().count()) + GAP;
                 line.push_str(&paint.paint(look, &text));
                 line.push_str(&" ".repeat(fill));
@@ -308,5 +318,7 @@ mod tests {
         table.row([(Look::Plain, "1234".to_owned()), (Look::Plain, String::new())]);
         assert_eq!(table.draw(Paint(false), 1), " ID    TOOL\n 1     bank/pay\n 1234");
         assert!(table.draw(Paint(true), 1).contains("\x1b[1;31mbank/pay\x1b[0m"));
+        assert_eq!(table.within(11, Paint(false), 1), " ID    TOOL\n 1     ban…\n 1234");
+        assert_eq!(table.within(10, Paint(false), 1), " ID\n 1\n 1234", "no line is wider than the terminal");
     }
 }

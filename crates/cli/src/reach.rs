@@ -315,11 +315,15 @@ impl Reach {
                 let since = since.as_millis().to_string();
                 let ask = Ask::get("/v1/history").with("since", Some(&since));
                 let mut answer = self.ask_all(ask).await?;
-                let calls = answer.get_mut("calls").map(Value::take).unwrap_or_default();
-                let facts: Vec<CallFacts> = serde_json::from_value(calls).map_err(|error| {
-                    Failure::World(format!("the history of the gateway cannot be read: {error}"))
-                })?;
-                Ok(Recording::of(facts))
+                let calls = match answer.get_mut("calls").map(Value::take) {
+                    Some(Value::Array(calls)) => calls,
+                    Some(_) | None => Vec::new(),
+                };
+                let told = calls.len();
+                let facts: Vec<CallFacts> =
+                    calls.into_iter().filter_map(|call| serde_json::from_value(call).ok()).collect();
+                let recording = Recording::of(facts);
+                Ok(Recording { unreadable: told - recording.facts.len(), ..recording })
             }
         }
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
+use serde_json::{Value, json};
 use steadfast::id::{Domain, ToolRef};
 use steadfast::policy::{Annotations, Policy};
 use steadfast::rehearse::Recorded;
@@ -65,9 +66,24 @@ impl Changed {
         format!("{setting} = {to} instead of {from} ({by})")
     }
 
+    pub(crate) fn to_json(&self) -> Value {
+        let Self { setting, from, to, by } = self;
+        json!({ "setting": setting, "from": from, "to": to, "decidedBy": by })
+    }
+
     /// Whether it decides by what is not recorded.
     pub(crate) fn needs_what_is_not_recorded(&self) -> bool {
         NEEDS_PARAMETERS.iter().any(|known| self.setting.starts_with(known))
+    }
+}
+
+/// How many other settings there are that may make the difference, beside those that were named.
+pub(crate) fn and_more(more: usize, are_named: bool) -> Option<String> {
+    let settings = if more == 1 { "setting was" } else { "settings were" };
+    match (more, are_named) {
+        (0, _) => None,
+        (_, true) => Some(format!("{more} other {settings} changed too and may be the reason")),
+        (_, false) => Some(format!("{more} {settings} changed and may be the reason")),
     }
 }
 

@@ -10,7 +10,7 @@ use steadfast::rehearse::{Difference, Ending, Kind, Rehearsal, WhyTaken};
 use steadfast::{CallFacts, Config, Recording, Timestamp, parse_span};
 
 use crate::failure::Failure;
-use crate::output::{self, Look, Paint, Progress, Table};
+use crate::output::{self, Look, Paint, Progress};
 use crate::recorded::{self, Changed, Changes, Where};
 use crate::sources::Chosen;
 use crate::state::runtime;
@@ -31,6 +31,14 @@ pub(crate) struct Options {
     examples: usize,
     #[command(flatten)]
     place: Where,
+}
+
+/// What may have made a difference.
+struct Because {
+    /// The settings that were changed and are about it; all of them where none is.
+    likely: Vec<Changed>,
+    /// Those that are not. One thing leads to another: a longer wait between attempts lets a breaker open later.
+    others: Vec<Changed>,
 }
 
 /// What the process ends with where answers would be others.
@@ -69,7 +77,7 @@ struct Rehearsed<'r> {
     recording: &'r Recording,
     differences: Vec<Difference>,
     /// What was changed for the calls of each difference.
-    because: Vec<Vec<Changed>>,
+    because: Vec<Because>,
     not_explained: usize,
     too_little_known: usize,
     /// Settings that were changed and decide by what is not recorded.
@@ -81,10 +89,10 @@ impl<'r> Rehearsed<'r> {
         let calls = &recording.calls;
         let length = Rehearsal::length(calls);
         let mut progress = Progress::of(2 * length);
-        let rehearsal = Rehearsal::of(calls, &mut |call| recorded::policy(current, call), None, &mut |at| {
+        let rehearsal = Rehearsal::of(calls, &mut |call| recorded::policy(current, call), &[], &mut |at| {
             progress.at(at, "moments, as they were");
         });
-        let would = rehearsal.under(&mut |call| recorded::policy(new, call), None, &mut |at| {
+        let would = rehearsal.under(&mut |call| recorded::policy(new, call), &[], &mut |at| {
             progress.at(length + at, "moments, as they would be");
         });
         drop(progress);
@@ -96,11 +104,19 @@ impl<'r> Rehearsed<'r> {
             not_rehearsed.extend(unknown.cloned());
         }
         let because = |difference: &Difference| {
-            let Some(call) = calls.get(difference.call) else { return Vec::new() };
-            let changed = changes.of(call);
-            let about: Vec<_> =
-                changed.iter().filter(|change| is_about(difference, &call.ending, change)).cloned().collect();
-            if about.is_empty() { changed.to_vec() } else { about }
+            let Some(call) = calls.get(difference.call) else {
+                return Because { likely: Vec::new(), others: Vec::new() };
+            };
+            let (likely, others): (Vec<_>, Vec<_>) = changes
+                .of(call)
+                .iter()
+                .cloned()
+                .partition(|change| is_about(difference, &call.ending, change));
+            if likely.is_empty() {
+                Because { likely: others, others: likely }
+            } else {
+                Because { likely, others }
+            }
         };
         Self {
             because: differences.iter().map(because).collect(),
@@ -117,21 +133,26 @@ impl<'r> Rehearsed<'r> {
     }
 
     /// The differences of this kind, each with what was changed.
-    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&Difference, &Vec<Changed>)> {
+    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&Difference, &Because)> {
         self.differences.iter().zip(&self.because).filter(move |(difference, _)| difference.kind == kind)
     }
 
     fn in_words(&self, options: &Options, paint: Paint) -> String {
         let calls = self.recording.facts.len();
         let Some(first) = self.recording.facts.first() else {
-            return "no call is recorded there: nothing to rehearse".to_owned();
+            let since =
+                options.since.as_ref().map(|since| format!(" in the last {since}")).unwrap_or_default();
+            let mut lines = vec![format!("no call is recorded there{since}: nothing to rehearse")];
+            lines.extend(self.what_was_left_out().into_iter().map(|line| format!("  {line}")));
+            return lines.join("\n");
         };
         let mut lines = vec![match self.differences.len() {
-            0 => paint.paint(Look::Good, &format!("{} calls, and no answer would change", calls)),
+            0 if calls == 1 => paint.paint(Look::Good, "1 call, and its answer would not change"),
+            0 => paint.paint(Look::Good, &format!("{calls} calls, and no answer would change")),
             1 => paint.paint(Look::Warn, &format!("1 of {calls} answers would change")),
             many => paint.paint(Look::Warn, &format!("{many} of {calls} answers would change")),
         }];
-        lines.push(format!("  calls since {}", first.arrived));
+        lines.push(format!("  the first call came at {}", first.arrived));
         lines.extend(self.what_was_left_out().into_iter().map(|line| format!("  {line}")));
         for kind in Kind::ALL {
             let of_kind: Vec<_> = self.of_kind(kind).collect();
@@ -146,65 +167,73 @@ impl<'r> Rehearsed<'r> {
             };
             lines.push(String::new());
             lines.push(format!("{}: {}{doubt}", paint.paint(Look::Bold, words(kind)), of_kind.len()));
-            let because: BTreeSet<_> = of_kind.iter().flat_map(|(_, changed)| changed.iter()).collect();
-            lines.extend(because.into_iter().map(|changed| format!("  {}", changed.in_words())));
-            lines.push(
-                self.examples(of_kind.iter().map(|(difference, _)| *difference), options).draw(paint, 2),
-            );
+            let likely: BTreeSet<_> = of_kind.iter().flat_map(|(_, because)| &because.likely).collect();
+            let others: BTreeSet<_> = of_kind.iter().flat_map(|(_, because)| &because.others).collect();
+            let others = others.difference(&likely).count();
+            lines.extend(likely.iter().map(|changed| format!("  {}", output::clean(&changed.in_words()))));
+            lines.extend(recorded::and_more(others, !likely.is_empty()).map(|more| format!("  {more}")));
+            for (difference, _) in of_kind.iter().take(options.examples) {
+                self.example(difference, paint, &mut lines);
+            }
+            let more = of_kind.len().saturating_sub(options.examples);
+            if more > 0 {
+                lines.push(paint.paint(Look::Dim, &format!("    and {more} more (`-n COUNT` shows them)")));
+            }
         }
         lines.join("\n")
     }
 
-    fn examples<'d>(&self, of_kind: impl Iterator<Item = &'d Difference>, options: &Options) -> Table {
-        let mut table = Table::new(&["REQUEST", "TOOL", "WHEN", "WAS", "WOULD BE"]);
-        for difference in of_kind.take(options.examples) {
-            let Some(facts) = self.facts(difference) else { continue };
-            let was = self.recording.calls.get(difference.call).map(|call| ending(&call.ending));
-            let would = match &difference.would {
-                Some(would) => ending(would),
-                None => "not known".to_owned(),
-            };
-            table.row([
-                (Look::Bold, facts.request_id.to_string()),
-                (Look::Plain, facts.tool.to_string()),
-                (Look::Dim, facts.arrived.to_string()),
-                (Look::Plain, was.unwrap_or_default()),
-                (Look::Warn, would),
-            ]);
-        }
-        table
+    /// Two lines, so that what was and what would be stand beside each other also where there is little room.
+    fn example(&self, difference: &Difference, paint: Paint, lines: &mut Vec<String>) {
+        let (Some(facts), Some(call)) = (self.facts(difference), self.recording.calls.get(difference.call))
+        else {
+            return;
+        };
+        let would = match &difference.would {
+            Some(would) => format!("would be {}", output::clean(&ending(would))),
+            None => "what would come of it is not known".to_owned(),
+        };
+        lines.push(format!(
+            "    {}  {}  {}",
+            paint.paint(Look::Bold, &output::clean(facts.request_id.as_str())),
+            output::clean(&facts.tool.to_string()),
+            paint.paint(Look::Dim, &facts.arrived.to_string())
+        ));
+        let was = output::clean(&ending(&call.ending));
+        lines.push(format!("      was {was}; {}", paint.paint(Look::Warn, &would)));
     }
 
     fn what_was_left_out(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.not_explained > 0 {
             lines.push(format!(
-                "{} were taken as they were: the configuration that is in force does not lead to the answers that they got \
-                 (it was another one then, a person or another process had a hand in it, or it began before the history)",
-                self.not_explained
+                "{} taken as recorded: the configuration that is in force does not lead to what was answered (it was another \
+                 one then, a person, another process or a call that still runs had a hand in it, or it began before the \
+                 history)",
+                were(self.not_explained)
             ));
         }
         if self.too_little_known > 0 {
             lines.push(format!(
-                "{} were taken as they were: an older version recorded them, or too much happened to them",
-                self.too_little_known
+                "{} taken as recorded: by an older version, or with too much that happened",
+                were(self.too_little_known)
             ));
         }
         if self.recording.unreadable > 0 {
             lines
-                .push(format!("{} cannot be read: a newer version recorded them", self.recording.unreadable));
+                .push(format!("{} left out: a newer version recorded that", were(self.recording.unreadable)));
         }
         for changed in &self.not_rehearsed {
             lines.push(format!(
                 "not rehearsed, because parameters and answers are not recorded: {}",
-                changed.in_words()
+                output::clean(&changed.in_words())
             ));
         }
         lines
     }
 
     fn to_json(&self, options: &Options) -> Value {
-        let example = |(difference, because): (&Difference, &Vec<Changed>)| {
+        let example = |(difference, because): (&Difference, &Because)| {
             let facts = self.facts(difference)?;
             let call = self.recording.calls.get(difference.call)?;
             Some(json!({
@@ -214,7 +243,8 @@ impl<'r> Rehearsed<'r> {
                 "was": call.ending,
                 "would": difference.would,
                 "inDoubt": difference.in_doubt,
-                "because": because.iter().map(as_json).collect::<Vec<_>>(),
+                "because": because.likely.iter().map(Changed::to_json).collect::<Vec<_>>(),
+                "otherChanges": because.others.iter().map(Changed::to_json).collect::<Vec<_>>(),
             }))
         };
         let kinds: Vec<_> = Kind::ALL
@@ -234,14 +264,14 @@ impl<'r> Rehearsed<'r> {
             "notExplained": self.not_explained,
             "tooLittleKnown": self.too_little_known,
             "unreadable": self.recording.unreadable,
-            "notRehearsed": self.not_rehearsed.iter().map(as_json).collect::<Vec<_>>(),
+            "notRehearsed": self.not_rehearsed.iter().map(Changed::to_json).collect::<Vec<_>>(),
             "kinds": kinds,
         })
     }
 }
 
-fn as_json(changed: &Changed) -> Value {
-    json!({ "setting": changed.setting, "from": changed.from, "to": changed.to, "decidedBy": changed.by })
+fn were(calls: usize) -> String {
+    if calls == 1 { "1 call was".to_owned() } else { format!("{calls} calls were") }
 }
 
 /// An answer in a few words.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use http::StatusCode;
 use serde_json::{Value, json};
 use steadfast::{Timestamp, TurnHead, TurnStory};
@@ -18,6 +19,7 @@ use crate::{now, seen};
 pub(crate) struct Options {
     /// The turn, by its trace or by the name that its plan gave it (the newest of that name); without it the newest turns
     /// are listed.
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     id: Option<String>,
     #[command(flatten)]
     ways: Ways,

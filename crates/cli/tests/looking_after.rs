@@ -910,11 +910,23 @@ async fn tr_15_no_command_says_a_secret_of_a_call_and_everything_else_is_said() 
         engine.call(wanted, fails).await;
     }
     engine.shutdown(Duration::ZERO).await;
+    let (out, _, _) = home.run(&["tail", "--once", "--json"]);
+    let ids: Vec<String> = out
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<Value>(line).unwrap()["call"]["requestId"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    let (first, last) = (ids.first().unwrap(), ids.last().unwrap());
     let mut all = String::new();
     for listens in [false, true] {
         let gateway = listens.then(|| home.gateway(&[]));
         for command in [
-            &["status"][..],
+            &["explain", first, "--profile", "measured"][..],
+            &["explain", last, "--profile", "measured"],
+            &["rehearse", "--config", "steadfast.toml"],
+            &["trace"],
+            &["status"],
             &["approvals"],
             &["breaker"],
             &["tail", "--once"],
@@ -957,7 +969,7 @@ fn explain_asks_the_gateway_for_a_turn() {
     let gateway = Stranger::answering(move |_, path| match path {
         "/v1/traces/trip%2f1" => (200, json!({ "turn": head, "spans": [], "events": [event] })),
         "/v1/traces/broken" => (200, json!({ "turn": "what" })),
-        "/v1/history?since=0&limit=1000" => (200, json!({ "calls": [], "next": null })),
+        history if history.starts_with("/v1/history?") => (200, json!({ "calls": [], "next": null })),
         _ => (404, json!({ "error": { "message": "not here" } })),
     });
     let address = gateway.address.to_string();
@@ -973,6 +985,34 @@ fn explain_asks_the_gateway_for_a_turn() {
     }
     let (out, err, code) = explain("nobody");
     assert!(code == 1 && err.contains("no call and no turn `nobody` is kept"), "{code} {out}{err}");
+    let (_, err, code) = explain("");
+    assert!(code == 2 && err.contains("a value is required"), "{code} {err}");
     let (out, err, code) = explain("broken");
     assert!(code == 1 && err.contains("the story cannot be read"), "{code} {out}{err}");
+}
+
+#[test]
+fn sf_5_what_is_recorded_of_a_call_cannot_colour_or_turn_its_story() {
+    let home = Home::new("hostile_story");
+    let odd = "r\u{202e}\x1b[2J";
+    let facts = json!({
+        "format": 1, "requestId": "r-1", "tool": { "namespace": "bank", "tool": "pay" }, "class": "unknown",
+        "signature": "bank/pay", "digest": "0".repeat(64), "key": odd, "danger": odd, "invalidArguments": odd, "bestEffort": false,
+        "seed": 1, "arrivedAtMs": 1000, "tookMs": 5, "attempts": [], "status": "error", "code": "tool_error", "rule": odd,
+        "replayed": false,
+    });
+    let gateway =
+        Stranger::answering(move |_, _| (200, json!({ "calls": [facts, { "format": 2 }], "next": null })));
+    let address = gateway.address.to_string();
+    for command in [
+        &["explain", "r-1", "--profile", "measured"][..],
+        &["rehearse", "--config", "steadfast.toml", "--current", "steadfast.toml"],
+    ] {
+        let (out, err, code) = home.run(&[command, &["--gateway", &address]].concat());
+        assert!(
+            code == 0 && !format!("{out}{err}").contains(['\x1b', '\u{9b}', '\u{202e}']),
+            "{code} {out:?}{err:?}"
+        );
+        assert!(out.contains("tool_error by r  [2J") || out.contains("1 call was left out"), "{out}");
+    }
 }

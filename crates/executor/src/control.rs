@@ -96,6 +96,12 @@ impl Control {
         }
     }
 
+    /// Whether the caller has gone or has withdrawn the call, without waiting for it.
+    pub(crate) fn left(&self) -> Option<Signal> {
+        let raised = self.raised.load(Ordering::Acquire);
+        if raised & (CANCEL | GONE) != 0 { self.take() } else { None }
+    }
+
     fn take(&self) -> Option<Signal> {
         let raised = self.raised.load(Ordering::Acquire);
         let (bit, signal) = match raised {

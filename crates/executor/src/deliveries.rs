@@ -3,11 +3,12 @@
 //! The process that wrote an answer knows first that it has arrived. The mark in the store follows when it can;
 //! until then claims take this process's word for it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::Receipt;
+use steadfast_core::dedupe::{Claim, Receipt};
 use steadfast_store::Store;
 use tokio::sync::mpsc;
 
@@ -21,7 +22,8 @@ pub struct Arrival {
 /// What this process knows of deliveries and the store may not know yet.
 #[derive(Debug)]
 pub(crate) struct Deliveries {
-    known: Mutex<Vec<(Receipt, Timestamp)>>,
+    /// In the order of the queue.
+    known: Mutex<VecDeque<(Receipt, Timestamp)>>,
     queue: mpsc::Sender<(Arrival, Timestamp)>,
 }
 
@@ -35,8 +37,14 @@ impl Deliveries {
         (Self { known: Mutex::default(), queue }, waiting)
     }
 
-    pub(crate) fn known(&self) -> Vec<(Receipt, Timestamp)> {
-        self.known.lock().clone()
+    /// What is known to whoever claims this.
+    pub(crate) fn known_to(&self, claim: &Claim) -> Vec<(Receipt, Timestamp)> {
+        let known = self.known.lock();
+        known.iter().filter(|(receipt, _)| claim.may_find(receipt.key)).cloned().collect()
+    }
+
+    pub(crate) fn has_arrived(&self, receipt: &Receipt) -> bool {
+        self.known.lock().iter().any(|(known, _)| known == receipt)
     }
 
     pub(crate) fn arrived(&self, arrival: Arrival, at: Timestamp) {
@@ -44,7 +52,7 @@ impl Deliveries {
         // Known before it can be written: what the writer has done with must not be put on the list after that.
         let mut known = self.known.lock();
         if self.queue.try_send((arrival, at)).is_ok() {
-            known.push((receipt, at));
+            known.push_back((receipt, at));
         }
     }
 
@@ -53,7 +61,7 @@ impl Deliveries {
         while let Some((arrival, at)) = waiting.recv().await {
             // A mark that does not get through is not repeated: the answer is given again, and says so.
             let _ = arrival.store.delivered(&arrival.receipt, at).await;
-            self.known.lock().retain(|(receipt, _)| *receipt != arrival.receipt);
+            self.known.lock().pop_front();
         }
     }
 }

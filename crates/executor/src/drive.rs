@@ -18,7 +18,7 @@ use steadfast_core::call::{
 };
 use steadfast_core::classify::record::concern;
 use steadfast_core::classify::{Fault, Source, Transport};
-use steadfast_core::dedupe::{Owner, RenewVerdict};
+use steadfast_core::dedupe::{ClaimVerdict, Owner, RenewVerdict};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::key::Key;
 use steadfast_core::policy::Mode;
@@ -129,8 +129,9 @@ impl Drive {
             self.tell();
             let event = match step {
                 Step::Claim(claim) => {
-                    let known = self.inner.deliveries.known();
+                    let known = self.inner.deliveries.known_to(&claim);
                     match self.store.claim(&claim, &known).await {
+                        Ok(verdict @ ClaimVerdict::Mine(_)) => self.unless_left(Event::Claimed(verdict)),
                         Ok(verdict) => Event::Claimed(verdict),
                         Err(error) => self.store_failed(&error),
                     }
@@ -162,7 +163,7 @@ impl Drive {
                 Step::Start { key, owner } => {
                     self.finish_renewal().await;
                     match self.store.start(key, &owner).await {
-                        Ok(verdict) => Event::Started(verdict),
+                        Ok(verdict) => self.unless_left(Event::Started(verdict)),
                         Err(error) => self.store_failed(&error),
                     }
                 }
@@ -315,6 +316,16 @@ impl Drive {
                 }
                 Heard::Time => return Event::Woke(Wake::Time),
             }
+        }
+    }
+
+    /// An attempt would follow this, and nobody hears the caller before it is under way. Whoever has left by now has not asked
+    /// for it.
+    fn unless_left(&self, event: Event) -> Event {
+        match self.desk.control.left() {
+            Some(Signal::Cancel) => Event::Cancelled(self.others()),
+            Some(Signal::Gone) => Event::Disconnected(self.others()),
+            Some(Signal::Progress) | None => event,
         }
     }
 

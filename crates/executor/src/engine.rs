@@ -303,6 +303,7 @@ async fn drive(
     };
     request.run_by = run_by;
     request.limits.start_by = options.start_by;
+    request.in_turn = options.in_turn == InTurn::ThatMayComeAgain;
     desk.left_alone.store(policy.modes.leave_alone(), Ordering::Release);
     let (asker, listener) = (options.asker, options.listener);
     let annotations = options.tool.as_ref().map(|tool| tool.annotations).unwrap_or_default();

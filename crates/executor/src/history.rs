@@ -152,7 +152,7 @@ const WAITING: usize = 4096;
 const GATHER: Duration = Duration::from_millis(5);
 /// The most that is written at once.
 const BATCH: usize = 256;
-const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;
 
 impl History {
     pub(crate) fn remember(&self, finished: Finished) {

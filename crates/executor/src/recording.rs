@@ -15,7 +15,7 @@ use steadfast_core::retry::CallerLimits;
 use steadfast_core::trust::Signature;
 use steadfast_store::{Entry, Journal, Query, Store, StoreError, look_through};
 
-use crate::history::CallFacts;
+use crate::history::{CallFacts, FORMAT};
 
 /// A piece of the history, in the order in which the calls came.
 #[derive(Debug, Default)]
@@ -35,16 +35,20 @@ impl Recording {
         let facts = |entry: &Entry| Some(serde_json::from_str::<CallFacts>(&entry.body).ok());
         let found = look_through(store, &query, usize::MAX, facts).await?.found;
         let entries = found.len();
-        let facts: Vec<CallFacts> = found.into_iter().flatten().collect();
-        Ok(Self { unreadable: entries - facts.len(), ..Self::of(facts) })
+        let recording = Self::of(found.into_iter().flatten().collect());
+        Ok(Self { unreadable: entries - recording.facts.len(), ..recording })
     }
 
     /// These calls.
     pub fn of(mut facts: Vec<CallFacts>) -> Self {
+        let entries = facts.len();
+        // What a newer version means by its words is not ours to guess.
+        facts.retain(|facts| facts.format <= FORMAT);
+        let unreadable = entries - facts.len();
         facts.sort_by_key(|facts| (facts.arrived, facts.trail.first().map(|moment| moment.order)));
         let process = Process { boot: "recording".into(), pid: 0, started: 0 };
         let calls = facts.iter().zip(1..).map(|(facts, number)| facts.recorded(&process, number)).collect();
-        Self { facts, calls, unreadable: 0 }
+        Self { facts, calls, unreadable }
     }
 }
 
@@ -68,6 +72,7 @@ impl CallFacts {
                 duplicates: self.duplicates(asked),
                 sent_key: if asked.key_given { SentKey::Given } else { SentKey::Run },
                 computed_since: asked.computed_since,
+                in_turn: asked.in_turn,
                 digest: self.digest,
                 run: RunId(number.to_string().into()),
                 process: process.clone(),

@@ -72,8 +72,7 @@ impl Engine {
     /// Whether nobody is known to have the answer.
     fn is_owed(&self, record: &Record) -> bool {
         let receipt = record.receipt();
-        record.delivered.is_none()
-            && !self.inner.deliveries.known().iter().any(|(known, _)| *known == receipt)
+        record.delivered.is_none() && !self.inner.deliveries.has_arrived(&receipt)
     }
 
     /// What somebody is told who waited for this record.
@@ -86,7 +85,7 @@ impl Engine {
         let owner = Owner { process: inner.process.clone(), call, claim: 1 };
         let claim = Claim::to_hear_of(record, owner, Rules::from(&policy.dedupe), inner.store.now());
         let Some(claim) = claim else { return Ok(None) };
-        let verdict = inner.store.claim(&claim, &inner.deliveries.known()).await?;
+        let verdict = inner.store.claim(&claim, &inner.deliveries.known_to(&claim)).await?;
         if let ClaimVerdict::Mine(given) = &verdict {
             // The record has gone, and nobody wants to run anything.
             let release = Release { key: given.key, index: given.index, owner: given.owner.clone() };

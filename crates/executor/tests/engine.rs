@@ -882,3 +882,36 @@ async fn a_shutdown_saves_many_results_that_were_kept_also_where_each_save_takes
     store.becomes(Health::Slow);
     assert_eq!(engine.shutdown(Duration::from_secs(1)).await, Drained { ended: 0, lost: 0 });
 }
+
+/// The claim of a call is on its way when its caller goes: nothing was sent, and nothing is.
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_caller_goes_while_it_claims_is_not_made() {
+    for cancels in [false, true] {
+        let clock = Arc::new(RuntimeClock::new());
+        let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
+        let policies = Arc::new(standard(ToolClass::Mutating));
+        let engine = Engine::builder().clock(clock).store(store.clone()).policies(policies).start().await;
+        let runs = Arc::new(AtomicU32::new(0));
+        store.becomes(Health::Slow);
+        let calling = {
+            let runs = runs.clone();
+            engine.call(pay(1, Some("k")), move |_: Attempt| {
+                runs.fetch_add(1, Ordering::SeqCst);
+                async { ok() }
+            })
+        };
+        let canceller = calling.canceller();
+        let call = tokio::spawn(calling);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if cancels {
+            canceller.cancel();
+        } else {
+            call.abort();
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(runs.load(Ordering::SeqCst), 0, "cancels: {cancels}");
+        store.becomes(Health::Up);
+        let again = engine.call(pay(1, Some("k")), async |_: Attempt| ok()).await;
+        assert_eq!(code(&again), None, "it is free again");
+    }
+}

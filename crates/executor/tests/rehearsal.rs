@@ -19,11 +19,11 @@ use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
 use steadfast_core::envelope::{CallEnvelope, UnknownFields};
 use steadfast_core::output::{Output, RawJson};
 use steadfast_core::policy::{Ambiguous, AskWhen, LimitPolicy, Mode, Policy, Profile, ToolClass};
-use steadfast_core::rehearse::{Difference, End, Kind, Recorded, Rehearsal, WhyTaken};
+use steadfast_core::rehearse::{Difference, End, Kind, Recorded, Rehearsal, What, WhyTaken};
 use steadfast_executor::{
-    Answer, Attempt, By, CallOptions, Engine, NotDone, Recording, RuntimeClock, Steer, Surface,
+    Answer, Attempt, By, CallFacts, CallOptions, Engine, NotDone, Recording, RuntimeClock, Steer, Surface,
 };
-use steadfast_store::{Keep, MemoryOptions, MemoryStore, Store};
+use steadfast_store::{Entry, Journal, Keep, MemoryOptions, MemoryStore, Store};
 
 const CALLS: u64 = 10_000;
 
@@ -265,8 +265,8 @@ fn rehearse<'r>(recording: &'r Recording, change: Change) -> (Rehearsal<'r>, Vec
     let of = |policies: &BTreeMap<String, Arc<Policy>>, call: &Recorded| {
         policies[&call.request.tool.to_string()].clone()
     };
-    let rehearsal = Rehearsal::of(&recording.calls, &mut |call| of(&was, call), None, &mut |_| {});
-    let replayed = rehearsal.under(&mut |call| of(&would, call), None, &mut |_| {});
+    let rehearsal = Rehearsal::of(&recording.calls, &mut |call| of(&was, call), &[], &mut |_| {});
+    let replayed = rehearsal.under(&mut |call| of(&would, call), &[], &mut |_| {});
     let differences = rehearsal.differences(&replayed);
     (rehearsal, differences)
 }
@@ -281,7 +281,7 @@ async fn a_history_of_ten_thousand_calls_comes_out_as_it_was() {
     if let Some(first) = rehearsal.before().calls.iter().position(|call| matches!(call.end, End::Taken(_))) {
         let policies = policies(unchanged);
         let of = |call: &Recorded| policies[&call.request.tool.to_string()].clone();
-        let again = Rehearsal::of(&recording.calls, &mut |call| of(call), Some(first), &mut |_| {});
+        let again = Rehearsal::of(&recording.calls, &mut |call| of(call), &[first], &mut |_| {});
         let (facts, would) = (&recording.facts[first], &again.before().calls[first]);
         panic!("the first that is not explained: {facts:#?}, replayed as {would:#?}");
     }
@@ -371,10 +371,10 @@ async fn story(policy: &Policy, calls: impl IntoIterator<Item = Planned>) -> Rec
 /// The differences: which call, in what way, and the code that it would get; `?` where nobody knows.
 fn changed(recording: &Recording, was: &Policy, would: &Policy) -> Vec<(usize, Kind, String)> {
     let (was, would) = (Arc::new(was.clone()), Arc::new(would.clone()));
-    let rehearsal = Rehearsal::of(&recording.calls, &mut |_| was.clone(), None, &mut |_| {});
-    let same = rehearsal.under(&mut |_| was.clone(), None, &mut |_| {});
+    let rehearsal = Rehearsal::of(&recording.calls, &mut |_| was.clone(), &[], &mut |_| {});
+    let same = rehearsal.under(&mut |_| was.clone(), &[], &mut |_| {});
     assert_eq!(rehearsal.differences(&same), [], "unchanged it is the same");
-    let replayed = rehearsal.under(&mut |_| would.clone(), None, &mut |_| {});
+    let replayed = rehearsal.under(&mut |_| would.clone(), &[], &mut |_| {});
     let one = |difference: Difference| {
         let code = match difference.would {
             None => "?".to_owned(),
@@ -387,7 +387,7 @@ fn changed(recording: &Recording, was: &Policy, would: &Policy) -> Vec<(usize, K
 
 fn taken(recording: &Recording, policy: &Policy) -> Vec<usize> {
     let policy = Arc::new(policy.clone());
-    let rehearsal = Rehearsal::of(&recording.calls, &mut |_| policy.clone(), None, &mut |_| {});
+    let rehearsal = Rehearsal::of(&recording.calls, &mut |_| policy.clone(), &[], &mut |_| {});
     let calls = rehearsal.before().calls.iter().enumerate();
     calls.filter(|(_, call)| matches!(call.end, End::Taken(_))).map(|(index, _)| index).collect()
 }
@@ -550,4 +550,117 @@ async fn calls_of_an_older_version_are_taken_as_they_were_and_count_for_those_af
     let mut would = was.clone();
     would.breaker.consecutive = Some(number(2));
     assert_eq!(changed(&recording, &was, &would), [(2, Kind::RefusedByBreaker, "circuit_open".to_owned())]);
+}
+
+/// The calls that ended because of an open breaker, each with the call that had opened it.
+fn refused_and_by_whom(recording: &Recording, policy: &Policy) -> Vec<(usize, Option<usize>)> {
+    let policy = Arc::new(policy.clone());
+    let all: Vec<_> = (0..recording.calls.len()).collect();
+    let rehearsal = Rehearsal::of(&recording.calls, &mut |_| policy.clone(), &all, &mut |_| {});
+    let calls = rehearsal.before().calls.iter().enumerate().filter(|(index, _)| {
+        recording.facts[*index].code.is_some_and(|code| code.as_str() == "circuit_open")
+    });
+    calls.map(|(index, call)| (index, call.opened_by.map(|opened| opened.call))).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_an_open_breaker_refused_knows_the_call_that_opened_it() {
+    let mut policy = plain();
+    policy.modes.retry = Mode::Off;
+    policy.breaker.consecutive = Some(number(2));
+    policy.breaker.cooldown.first = Duration::from_millis(1500);
+    // The second one opens it, the fourth is a probe and opens it again.
+    let says = [Says::No; 5].map(|says| planned(&[says]));
+    let recording = story(&policy, says).await;
+    assert_eq!(refused_and_by_whom(&recording, &policy), [(2, Some(1)), (4, Some(3))]);
+    // What an older version recorded opened it as well.
+    let mut older = recording.facts.clone();
+    for facts in older.iter_mut().take(2) {
+        facts.asked = None;
+    }
+    let older = Recording::of(older);
+    assert_eq!(taken(&older, &policy), [0, 1]);
+    assert_eq!(refused_and_by_whom(&older, &policy), [(2, Some(1)), (4, Some(3))]);
+    // Of what began before the recording nobody knows.
+    let later = Recording::of(recording.facts[2..].to_vec());
+    assert_eq!(refused_and_by_whom(&later, &policy).first(), Some(&(0, None)));
+}
+
+/// Breaks what is remembered of a call, as a damaged store or a liar might.
+fn broken(facts: &mut CallFacts, dice: &mut Dice) {
+    let place = |dice: &mut Dice, most: usize| {
+        usize::try_from(dice.below(u64::try_from(most.max(1)).unwrap())).unwrap()
+    };
+    let odd = |dice: &mut Dice| [0, 1, 7_777, 1 << 40, u64::MAX - 5, u64::MAX][place(dice, 6)];
+    let at = place(dice, facts.trail.len());
+    let what =
+        [What::Came, What::Mine, What::Follow, What::Time, What::Ran, What::Saved, What::Started, What::Gone];
+    let what = what[place(dice, 8)];
+    match dice.below(12) {
+        0 => facts.trail.truncate(at),
+        1 => facts.trail.reverse(),
+        2 => facts.trail.extend(facts.trail.clone()),
+        3 => facts.trail.iter_mut().skip(at).for_each(|moment| moment.after_ms = odd(dice)),
+        4 => facts.trail.iter_mut().skip(at).take(1).for_each(|moment| moment.order = odd(dice)),
+        5 => facts.trail.iter_mut().skip(at).take(1).for_each(|moment| moment.what = what),
+        6 => facts.arrived = Timestamp::from_millis(odd(dice)),
+        7 => facts.took_ms = odd(dice),
+        8 => facts.attempts.clear(),
+        9 => facts.outcomes.clear(),
+        10 => facts.attempts.iter_mut().for_each(|one| one.finished = Timestamp::from_millis(odd(dice))),
+        _ => facts.asked = None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recording_that_makes_no_sense_comes_to_an_end_and_unchanged_it_does_not_differ() {
+    let sound = record(400, 2).await;
+    let (rehearsal, _) = rehearse(&sound, unchanged);
+    assert_eq!(rehearsal.taken(WhyTaken::NotExplained), 0, "what is sound is explained");
+    let (mut taken, mut calls) = (0, 0);
+    for seed in 0..60 {
+        let mut dice = Dice(seed);
+        let mut facts = sound.facts.clone();
+        // Every third one only has gaps.
+        let damaged = if seed.is_multiple_of(3) { 0 } else { 25 };
+        for facts in &mut facts {
+            if dice.percent(damaged) {
+                broken(facts, &mut dice);
+            }
+        }
+        // Some are lost, and some are there twice.
+        facts.retain(|_| !dice.percent(5));
+        facts.extend(facts.clone().into_iter().filter(|_| dice.percent(2)));
+        let recording = Recording::of(facts);
+        let (rehearsal, differences) = rehearse(&recording, unchanged);
+        assert_eq!(differences, [], "seed {seed}");
+        taken += rehearsal.taken(WhyTaken::NotExplained);
+        calls += recording.calls.len();
+        let changes: [Change; 3] = [
+            |policy| policy.breaker.consecutive = NonZeroU32::new(1),
+            |policy| policy.modes.dedupe = Mode::Off,
+            |policy| policy.time.attempt = Duration::from_millis(50),
+        ];
+        for change in changes {
+            rehearse(&recording, change);
+        }
+    }
+    assert!((1..calls / 2).contains(&taken), "most is still explained: {taken} of {calls} are not");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_newer_version_recorded_is_counted_and_left_out() {
+    let (engine, store) = start(&plain()).await;
+    for at in 0..2 {
+        make(&engine, at, planned(&[Says::Yes])).await;
+    }
+    engine.shutdown(Duration::ZERO).await;
+    let mut facts = Recording::read(&*store, Timestamp::ZERO, 1000).await.unwrap().facts.remove(0);
+    facts.format += 1;
+    let entry = |body: String| Entry { at: facts.arrived, subject: "new".into(), body: body.into() };
+    let newer = [entry(serde_json::to_string(&facts).unwrap()), entry("{\"other\":1}".to_owned())];
+    let keep = Keep { most: 100, age: Duration::from_secs(3600) };
+    store.append(Journal::History, &newer, keep).await.unwrap();
+    let recording = Recording::read(&*store, Timestamp::ZERO, 1000).await.unwrap();
+    assert_eq!((recording.facts.len(), recording.calls.len(), recording.unreadable), (2, 2, 2));
 }

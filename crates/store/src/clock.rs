@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use steadfast_core::Timestamp;
+use parking_lot::Mutex;
+use steadfast_core::{Timestamp, millis};
 
 /// Tells the time. It never goes backwards.
 pub trait Clock: fmt::Debug + Send + Sync {
@@ -12,21 +13,42 @@ pub trait Clock: fmt::Debug + Send + Sync {
     fn now(&self) -> Timestamp;
 }
 
-/// The time of the machine, in milliseconds since the epoch. Where somebody sets the machine's clock back, it
-/// stands still until that moment is reached again: a lease must not grow because of it.
+/// The time of the machine, in milliseconds since the epoch. Where somebody sets the machine's clock back, it goes on from
+/// where it was, until that moment is reached again: neither a lease nor a deadline must grow because of it.
 #[derive(Debug, Default)]
 pub struct SystemClock {
     latest: AtomicU64,
+    /// When it was found set back, and what time it was by then.
+    set_back: Mutex<Option<(Instant, u64)>>,
+}
+
+/// What is less is threads that look at the clock at once, or a correction; then it stands still.
+const SET_BACK: u64 = 1000;
+
+impl SystemClock {
+    /// The time, when the machine says this.
+    fn after(&self, machine: u64) -> u64 {
+        // The store is skipped while the millisecond is the same, so that callers do not fight for the line.
+        let latest = self.latest.load(Ordering::Relaxed);
+        if machine > latest {
+            return self.latest.fetch_max(machine, Ordering::Relaxed).max(machine);
+        }
+        if machine.saturating_add(SET_BACK) > latest {
+            return latest;
+        }
+        let mut set_back = self.set_back.lock();
+        // One of another time is of no use: the machine has caught up since.
+        let known = set_back.filter(|(since, from)| from + millis(since.elapsed()) + SET_BACK > latest);
+        let (since, from) = *set_back.insert(known.unwrap_or_else(|| (Instant::now(), latest)));
+        let now = from + millis(since.elapsed());
+        self.latest.fetch_max(now, Ordering::Relaxed).max(now)
+    }
 }
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = steadfast_core::millis(since_epoch);
-        // The store is skipped while the millisecond is the same, so that callers do not fight for the line.
-        let latest = self.latest.load(Ordering::Relaxed);
-        let now = if now > latest { self.latest.fetch_max(now, Ordering::Relaxed).max(now) } else { latest };
-        Timestamp::from_millis(now)
+        Timestamp::from_millis(self.after(millis(since_epoch)))
     }
 }
 
@@ -44,7 +66,7 @@ impl ManualClock {
 
     /// Moves it forward.
     pub fn advance(&self, by: Duration) {
-        self.now.fetch_add(steadfast_core::millis(by), Ordering::SeqCst);
+        self.now.fetch_add(millis(by), Ordering::SeqCst);
     }
 }
 
@@ -59,11 +81,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_set_back_stands_still() {
+    fn a_clock_that_is_set_back_goes_on_from_where_it_was() {
         let clock = SystemClock::default();
-        let real = clock.now();
-        let ahead = real + Duration::from_secs(3600);
-        clock.latest.store(ahead.as_millis(), Ordering::SeqCst);
-        assert_eq!(clock.now(), ahead);
+        let hour = 3_600_000;
+        assert_eq!(clock.after(10 * hour), 10 * hour);
+        assert_eq!(clock.after(10 * hour - 999), 10 * hour, "a correction: it stands still");
+        for set_back in [9 * hour, 8 * hour] {
+            let before = clock.after(set_back);
+            assert!((10 * hour..10 * hour + 60_000).contains(&before), "it goes back: {before}");
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_millis(5) {
+                std::thread::yield_now();
+            }
+            let after = clock.after(set_back);
+            assert!(after >= before + 5, "it stands still: {before} and {after}");
+        }
+        assert_eq!(clock.after(11 * hour), 11 * hour, "the machine has caught up");
+        let again = clock.after(10 * hour);
+        assert!((11 * hour..11 * hour + 60_000).contains(&again), "set back once more: {again}");
     }
 }

@@ -19,7 +19,7 @@ impl Telemetry {
         }
         let event = note.fact.event_type();
         let Some(level) = level(&note.fact).filter(|level| self.is_told(*level)) else { return };
-        let note = note.redacted();
+        let note = note.clone().redacted();
         let (sentence, trace) = (note.sentence(), about.trace.to_string());
         let (target, tool) = (about.target, note.tool.as_ref());
         let whose = [
@@ -136,6 +136,7 @@ fn of_fault(fault: &ToolFault) -> Fields<'_> {
     vec![
         ("decision", Field::Own(words::strategy(fault.decision))),
         ("error", Field::Text(&fault.error)),
+        ("rule", Field::text(fault.rule.as_deref())),
         ("errorCode", Field::Own(fault.code.as_str())),
         ("nature", Field::Own(words::nature(fault.nature))),
         ("breakerState", Field::Own(words::breaker_state(fault.breaker))),

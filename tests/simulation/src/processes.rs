@@ -70,6 +70,7 @@ impl World {
             duplicates: Duplicates::Joined(address),
             sent_key: if explicit { SentKey::Given } else { SentKey::Run },
             computed_since: None,
+            in_turn: false,
             digest: digest(arguments),
             run: RunId(run.into()),
             process: home.identity.clone(),

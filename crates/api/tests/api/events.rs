@@ -7,12 +7,13 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use serde_json::Value;
-use steadfast::id::TenantId;
-use steadfast::{Answer, Attempt, BreakerKey, By, Steadfast, Steer, Surface, call, output};
+use steadfast::id::{ActorId, TenantId};
+use steadfast::{Answer, Attempt, BreakerKey, By, Sources, Steadfast, Steer, Surface, call, output};
 use steadfast_api::Api;
+use steadfast_mcp::http::front::Holder;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{api, get};
+use crate::support::{access_of, api, get};
 
 /// What comes when nothing else does.
 const NOTHING: &str = ": nothing happens\n\n";
@@ -29,11 +30,16 @@ struct Event {
 }
 
 async fn listen(api: &Api, path: &str, last: Option<&str>) -> Listening {
-    let mut request = Request::get(path).header("host", "127.0.0.1");
+    let mut request = Request::get(path);
     if let Some(last) = last {
         request = request.header("last-event-id", last);
     }
-    let response = api.respond(request.body(Empty::<Bytes>::new()).unwrap()).await;
+    listen_by(api, request).await
+}
+
+async fn listen_by(api: &Api, request: http::request::Builder) -> Listening {
+    let request = request.header("host", "127.0.0.1").body(Empty::<Bytes>::new()).unwrap();
+    let response = api.respond(request).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     Listening(response)
@@ -200,4 +206,34 @@ async fn sf_7_events_can_be_those_of_one_tenant() {
     let (status, wrong) = get(&api, "/v1/events?tool=pay").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(wrong["error"]["message"].as_str().unwrap().contains("namespace/tool"), "{wrong}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sf_7_whoever_loses_its_token_while_it_listens_hears_no_more() {
+    let steadfast = Steadfast::opening(Sources::default()).set("store.kind", "memory").open().await.unwrap();
+    let access = access_of(&[("ann", None)]);
+    let tokens = access.tokens.clone();
+    let viewer = |name: &str| Holder::Viewer(ActorId::new(name).unwrap());
+    tokens.add("of eve", viewer("eve"));
+    tokens.add("of bob", viewer("bob"));
+    let api = Api::new(steadfast.clone(), access);
+    let as_viewer =
+        |name: &str| Request::get("/v1/events").header("authorization", format!("Bearer of {name}"));
+    let mut of_eve = listen_by(&api, as_viewer("eve")).await;
+    let mut of_bob = listen_by(&api, as_viewer("bob")).await;
+    pay(&steadfast, "pay", "before").await;
+    for listening in [&mut of_eve, &mut of_bob] {
+        listening.named("tool_call_end").await;
+    }
+    let left = access_of(&[("ann", None)]).tokens;
+    left.add("of bob", viewer("bob"));
+    tokens.replace(&left);
+    pay(&steadfast, "pay", "afterwards").await;
+    assert!(of_eve.0.body_mut().frame().await.is_none(), "it ends, and says nothing more");
+    assert_eq!(of_bob.next().await.data["sessionKey"], "afterwards");
+    // Also where nothing happens: by the next sign of life.
+    let mut idle = listen_by(&api, as_viewer("bob").uri("/v1/events?event=none")).await;
+    idle.piece().await;
+    tokens.replace(&access_of(&[("ann", None)]).tokens);
+    assert!(idle.0.body_mut().frame().await.is_none());
 }

@@ -6,8 +6,9 @@ use http::{Request, StatusCode};
 use serde_json::{Value, json};
 use steadfast::classify::{Fault, Source};
 use steadfast::id::TenantId;
-use steadfast::{Answer, Attempt, call};
+use steadfast::{Answer, Attempt, Sources, Steadfast, call};
 use steadfast_api::{Access, AdminToken, Api};
+use steadfast_testkit::redis::Server;
 
 use crate::support::{World, access_of, api, ask, envelope, fits, get, in_session, settle};
 
@@ -283,5 +284,32 @@ async fn the_document_says_what_is_answered() {
         let wanted = if uri.contains('{') { StatusCode::NOT_FOUND } else { StatusCode::OK };
         assert_eq!(status, wanted, "{path}");
         fits(&document, &operations["get"], status, &body);
+    }
+}
+
+/// The store is a real one, and dies.
+#[tokio::test(flavor = "multi_thread")]
+async fn readyz_says_no_for_as_long_as_the_store_is_dead() {
+    let mut redis = Server::start();
+    let opening = Steadfast::opening(Sources::default()).set("store.kind", "redis");
+    let steadfast = opening.set("store.url", &redis.url()).open().await.unwrap();
+    let api = Api::new(steadfast, Access::default());
+    let (_, document) = get(&api, "/openapi.json").await;
+    let ready = async || {
+        let (status, body) = get(&api, "/readyz").await;
+        fits(&document, &document["paths"]["/readyz"]["get"], status, &body);
+        (status, body)
+    };
+    assert_eq!(ready().await, (StatusCode::OK, json!({ "ok": true })));
+    redis.kill();
+    for _ in 0..2 {
+        let (status, body) = ready().await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{body}");
+        assert_eq!(body["error"]["code"], "store_unavailable", "{body}");
+    }
+    assert_eq!(get(&api, "/healthz").await.0, StatusCode::OK, "the process is well");
+    redis.restart();
+    while ready().await.0 != StatusCode::OK {
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

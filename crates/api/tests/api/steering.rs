@@ -172,6 +172,10 @@ async fn sf_7_nobody_steers_without_the_admin_token_and_wrong_words_change_nothi
             steered += 1;
             let uri = path.replace("{key}", "tool:bank:pay").replace("{id}", "1");
             let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+            let named: Vec<_> = operation["parameters"].as_array().into_iter().flatten().collect();
+            let named = |name: &str| named.iter().any(|parameter| parameter["name"] == name);
+            let is_signed = named("X-Operator") && named("Steadfast-Surface");
+            assert!(is_signed || method == Method::GET, "{method} {path} does not say who and from where");
             let request = Request::builder().method(method.clone()).uri(&uri);
             let (status, body) = ask(&api, request, "{}").await;
             assert_eq!(status, StatusCode::UNAUTHORIZED, "{method} {path}");

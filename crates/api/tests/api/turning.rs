@@ -460,14 +460,19 @@ async fn sf_7_turns_of_tenants_are_apart_and_only_their_own_can_be_withdrawn() {
 
 #[tokio::test(start_paused = true)]
 async fn sf_6_secrets_in_what_tools_say_are_in_no_trace() {
-    let world = measured(&[]).await;
-    world.tool("t/x", async |_, _| -> Answer {
-        let said = "refused for Authorization: Bearer sk-live-4f9a8b7c6d5e4f3a2b1c";
-        Err(steadfast::classify::Fault::new(steadfast::classify::Source::Http { status: 400 }, said).into())
-    });
-    let (_, story) = world.turned(&json!({ "calls": [{ "id": "a", "tool": "t/x" }] })).await;
-    assert!(!story.to_string().contains("4f9a8b7c"), "{story:#}");
-    assert!(story.to_string().contains("refused for"), "{story:#}");
+    // The second is tried again, and told each time.
+    for (status, told) in [(400, 1), (503, 5)] {
+        let world = measured(&[]).await;
+        world.tool("t/x", move |_, _| async move {
+            let said = "refused for Authorization: Bearer sk-live-4f9a8b7c6d5e4f3a2b1c";
+            Err(steadfast::classify::Fault::new(steadfast::classify::Source::Http { status }, said).into())
+        });
+        let (_, story) = world.turned(&json!({ "calls": [{ "id": "a", "tool": "t/x" }] })).await;
+        assert!(!story.to_string().contains("4f9a8b7c"), "{story:#}");
+        let errors = events(&story, "ToolError");
+        assert_eq!(errors.len(), told, "{story:#}");
+        assert!(errors.iter().all(|error| error["error"].as_str().unwrap().contains("refused for")));
+    }
 }
 
 #[tokio::test(start_paused = true)]

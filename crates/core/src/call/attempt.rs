@@ -467,7 +467,7 @@ impl Call {
     ) -> Step {
         attempt.tickets.release(shared, notices);
         let outcome = AttemptOutcome::of_failure(classified, said.manner, &said.message);
-        self.attempt_ended(&attempt, Some(classified), outcome, now, notices);
+        self.attempt_ended(&attempt, Some((classified, said)), outcome, now, notices);
         self.put_off(shared, now);
         let result = self.failed(say::cancelled(), now);
         self.release(result, Vec::new(), now, notices)
@@ -497,7 +497,7 @@ impl Call {
         };
         self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
         let outcome = AttemptOutcome::of_failure(&classified, said.manner, &said.message);
-        self.attempt_ended(&attempt, Some(&classified), outcome, now, notices);
+        self.attempt_ended(&attempt, Some((&classified, &said)), outcome, now, notices);
         self.failed_attempt(shared, &attempt, said, classified, now, notices)
     }
 
@@ -536,7 +536,7 @@ impl Call {
     fn attempt_ended(
         &mut self,
         attempt: &Attempt,
-        failure: Option<&Classified>,
+        failure: Option<(&Classified, &Said)>,
         outcome: AttemptOutcome,
         now: Timestamp,
         notices: &mut Vec<Notice>,
@@ -546,18 +546,19 @@ impl Call {
             self.facts.push(AttemptFact {
                 started: attempt.started,
                 finished: now,
-                rule: failure.map(|classified| classified.rule.clone()),
-                retriable: failure.is_some_and(|classified| classified.nature == Nature::Transient),
+                rule: failure.map(|(classified, _)| classified.rule.clone()),
+                retriable: failure.is_some_and(|(classified, _)| classified.nature == Nature::Transient),
             });
         }
         notices.push(Notice::AttemptEnded {
             attempt: attempt.number,
             took: now.since(attempt.started),
-            failure: failure.map(|classified| FailedAttempt {
+            failure: failure.map(|(classified, said)| FailedAttempt {
                 nature: classified.nature,
                 reach: classified.reach,
                 severity: classified.severity,
                 rule: classified.rule.clone(),
+                said: say::as_told(said.message.clone()).into(),
             }),
         });
     }

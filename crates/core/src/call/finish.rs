@@ -220,8 +220,11 @@ impl Call {
             return result;
         }
         self.enter(shared, now);
+        let told_before = self.request.in_turn
+            && matches!(result.provenance, Provenance::Replayed { .. })
+            && !result.was_followed();
         // What nobody is told, no model can learn from: only what is delivered counts.
-        if self.caller != Caller::Waiting {
+        if self.caller != Caller::Waiting || told_before {
             shared.guard.abandon(&self.policy.guard, self.guarded(), now);
             return result;
         }

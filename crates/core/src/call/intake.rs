@@ -91,6 +91,7 @@ impl Request {
                 GivenKey::None => SentKey::Run,
             },
             computed_since: None,
+            in_turn: false,
             digest,
             run: intake.run.clone(),
             process: intake.process.clone(),

@@ -1,6 +1,7 @@
 //! Facts for logs, metrics, traces and the audit. Nothing is decided by them.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::step::Cut;
@@ -127,7 +128,7 @@ pub enum Notice {
     },
 }
 
-/// How an attempt failed.
+/// How an attempt failed: the verdict of the classifier, and the words that it was made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the verdict of the classifier, field by field")]
 pub struct FailedAttempt {
@@ -135,6 +136,8 @@ pub struct FailedAttempt {
     pub reach: Reach,
     pub severity: Severity,
     pub rule: Cow<'static, str>,
+    /// What was said, as the caller would have been told it if this had been the last attempt. Not redacted.
+    pub said: Arc<str>,
 }
 
 /// Which breaker of a call.

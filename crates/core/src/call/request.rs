@@ -41,6 +41,9 @@ pub struct Request {
     /// Answers that a computed key finds count only if they were recorded since then: duplicates of this tool were not
     /// recognised before.
     pub computed_since: Option<Timestamp>,
+    /// Whether it belongs to a turn that may be submitted again. What is told again to such a call was counted when it was
+    /// first told, or the turn could not go on however little of it has failed.
+    pub in_turn: bool,
     /// The canonical arguments.
     pub digest: Digest,
     /// The id of this run, should it be the first.

@@ -225,18 +225,14 @@ pub(super) fn approval_lost(request: &Request) -> Failure {
 
 /// The message of a failed call: the tool's own words, and how often it was tried.
 pub(super) fn failed(code: Code, attempts: u32, message: String) -> Cow<'static, str> {
-    let mut message = message;
-    if message.len() > LONGEST_MESSAGE {
-        let cut = (0..=LONGEST_MESSAGE).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
-        message.truncate(cut);
-        message.push('…');
-    }
+    let message = as_told(message);
+    let times = if attempts == 1 { "once".to_owned() } else { format!("{attempts} times") };
     let prefix = if code == Code::CircuitOpen {
-        format!("failed {attempts} times, and calls to the tool are held back now: ")
+        format!("failed {times}, and calls to the tool are held back now: ")
     } else if code == Code::RetryExhausted {
-        format!("failed {attempts} times, and there will be no further try: ")
+        format!("failed {times}, and there will be no further try: ")
     } else if code == Code::Overloaded {
-        format!("failed {attempts} times, and the tool has as many calls as allowed now: ")
+        format!("failed {times}, and the tool has as many calls as allowed now: ")
     } else if code == Code::DeadlineExceeded {
         "failed, and the deadline leaves no time for another try: ".to_owned()
     } else if code == Code::StuckCall {
@@ -245,4 +241,14 @@ pub(super) fn failed(code: Code, attempts: u32, message: String) -> Cow<'static,
         return message.into();
     };
     (prefix + &message).into()
+}
+
+/// As much of what a tool said as is passed on.
+pub(super) fn as_told(mut message: String) -> String {
+    if message.len() > LONGEST_MESSAGE {
+        let cut = (0..=LONGEST_MESSAGE).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
+        message.truncate(cut);
+        message.push('…');
+    }
+    message
 }

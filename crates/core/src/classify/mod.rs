@@ -45,7 +45,7 @@ pub fn classify(fault: &Fault, overrides: &Overrides, now: Timestamp) -> Classif
     };
     let mut decided = built_in.into_classified(told.or(rule.retry_after));
     rule.apply(&mut decided);
-    decided.rule = rule.name.clone().map_or_else(|| Cow::Owned(format!("override.{index}")), Cow::Owned);
+    decided.rule = rule.known_as(index);
     decided
 }
 

@@ -4,6 +4,7 @@
 //! must match and examples that it must not; both are checked when the rules are made, so that a pattern
 //! that does not do what its author thinks never gets as far as a call.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -156,6 +157,11 @@ impl Overrides {
         self
     }
 
+    /// Whether one of these rules has this name, or is known by it where it has none.
+    pub fn has(&self, name: &str) -> bool {
+        self.rules.iter().enumerate().any(|(index, checked)| checked.rule.known_as(index) == name)
+    }
+
     pub(super) fn unknown(&self) -> Nature {
         self.unknown
     }
@@ -167,6 +173,11 @@ impl Overrides {
 }
 
 impl OverrideRule {
+    /// What it is called where its verdict is explained.
+    pub(super) fn known_as(&self, index: usize) -> Cow<'static, str> {
+        Cow::Owned(self.name.clone().unwrap_or_else(|| format!("override.{index}")))
+    }
+
     /// Puts what the rule says over what the built-in rules said.
     pub(super) fn apply(&self, decided: &mut Classified) {
         decided.nature = self.nature;
@@ -390,5 +401,13 @@ mod tests {
         let problem = OverrideProblem::Matched { example: 0, message: "busybody".to_owned() };
         assert_eq!(wrong, InvalidOverride { rule: 0, problem });
         assert!(Overrides::new(vec![with(vec![example("busy")], vec![example("too busy")])]).is_ok());
+    }
+
+    #[test]
+    fn rules_are_found_by_the_names_under_which_they_are_explained() {
+        let named = OverrideRule { name: Some("busy".to_owned()), ..rule(text("busy"), Nature::Transient) };
+        let rules = Overrides::new(vec![named, rule(text("odd"), Nature::Permanent)]).unwrap();
+        let has = ["busy", "override.0", "override.1", "override.2"].map(|name| rules.has(name));
+        assert_eq!(has, [true, false, true, false]);
     }
 }

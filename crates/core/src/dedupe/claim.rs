@@ -231,6 +231,16 @@ impl Claim {
         })
     }
 
+    /// Whether the record of this key can be the one that the claim is decided by. Where an index points is not known before
+    /// somebody has looked.
+    pub fn may_find(&self, key: Key) -> bool {
+        match (self.address, self.role) {
+            (Address::Explicit(own), Role::Fresh) => own == key,
+            (Address::Explicit(_), Role::Waiter { .. })
+            | (Address::CallId { .. } | Address::Keyless { .. }, _) => true,
+        }
+    }
+
     fn is_same_call(&self, record: &Record) -> bool {
         record.digest == self.digest && record.tool == self.tool
     }

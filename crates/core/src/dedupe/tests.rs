@@ -828,3 +828,16 @@ fn answers_that_a_computed_key_finds_count_only_since_duplicates_are_recognised_
         assert!(matches!(open(RecordState::Unknown), ClaimVerdict::Unknown(_)), "{column:?}");
     }
 }
+
+/// What a claim cannot find need not be known to it, and what it can must be.
+#[test]
+fn a_claim_may_find_its_own_record_and_whatever_an_index_or_a_wait_leads_to() {
+    for (column, finds_others) in
+        [(Column::Explicit, false), (Column::CallId, true), (Column::Equal, true), (Column::Waiter, true)]
+    {
+        assert!(claim(column).may_find(key("k")), "{column:?}");
+        assert_eq!(claim(column).may_find(key("another")), finds_others, "{column:?}");
+    }
+    let waits = Claim { role: Role::Waiter { followed: key("followed") }, ..claim(Column::Explicit) };
+    assert!(waits.may_find(key("followed")));
+}

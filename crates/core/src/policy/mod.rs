@@ -690,11 +690,12 @@ impl Profile {
 
 impl Policy {
     /// The same for a call of a turn that may be submitted again: all that it came to is kept, so that nothing of it runs
-    /// twice, and a key stands for one call only.
+    /// twice, and a key stands for one call only. What nobody can look up is not run on a guess.
     pub fn in_turn(&self) -> Self {
         let mut policy = self.clone();
         policy.dedupe.cache_failures = CacheFailures::All;
         policy.dedupe.conflict = Conflict::Reject;
+        policy.dedupe.on_store_failure = OnStoreFailure::Refuse;
         policy.dedupe.keep.failed = policy.dedupe.keep.failed.max(policy.dedupe.keep.done);
         policy
     }

@@ -4,15 +4,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::Opened;
 use super::facts::Recorded;
 use crate::Timestamp;
 use crate::approval::Approvals;
-use crate::breaker::Breaker;
-use crate::call::Shared;
+use crate::breaker::{Breaker, State, Transition};
+use crate::call::{BreakerScope, Shared};
 use crate::envelope::BreakerHint;
 use crate::guard::LoopGuard;
 use crate::id::{Domain, SessionKey, TenantId, ToolRef};
 use crate::limit::Limiter;
+use crate::policy::BreakerPolicy;
 use crate::retry::RetryBudget;
 use crate::trust::{Target, TrustLedger};
 
@@ -59,6 +61,24 @@ pub(super) struct Machines {
     loads: BTreeMap<DependencyKey, (RetryBudget, Limiter)>,
     guards: BTreeMap<SessionId, LoopGuard>,
     trust: BTreeMap<Option<TenantId>, TrustLedger>,
+    /// Who opened the breakers that are not closed.
+    opened: BTreeMap<BreakerKey, Opened>,
+}
+
+/// A breaker by its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum BreakerKey {
+    Tool(ToolKey),
+    Coarser(DependencyKey),
+}
+
+impl Uses {
+    fn breaker(&self, scope: BreakerScope) -> Option<BreakerKey> {
+        match scope {
+            BreakerScope::Tool => Some(BreakerKey::Tool(self.tool.clone())),
+            BreakerScope::Dependency => self.coarser.clone().map(BreakerKey::Coarser),
+        }
+    }
 }
 
 impl Machines {
@@ -84,6 +104,35 @@ impl Machines {
         })
     }
 
+    /// A breaker changed with what became of a call.
+    pub(super) fn changed(&mut self, uses: &Uses, scope: BreakerScope, transition: &Transition, call: usize) {
+        let Some(key) = uses.breaker(scope) else { return };
+        match transition.to {
+            State::Open => {
+                let Transition { reason, at, .. } = *transition;
+                self.opened.insert(key, Opened { call, scope, reason, at });
+            }
+            State::HalfOpen => {}
+            State::Closed | State::ForcedOpen => {
+                self.opened.remove(&key);
+            }
+        }
+    }
+
+    /// Who opened the breaker that is in the way of a call now; nothing if none is, or nobody knows.
+    pub(super) fn opened_by(&self, uses: &Uses, policy: &BreakerPolicy, now: Timestamp) -> Option<Opened> {
+        let own = self.tools.get(&uses.tool).map(|(breaker, _)| breaker);
+        let coarser = uses.coarser.as_ref().and_then(|name| self.coarser.get(name));
+        let in_the_way =
+            |breaker: Option<&Breaker>| breaker.is_some_and(|breaker| breaker.check(policy, now).is_err());
+        let scope = match (in_the_way(own), in_the_way(coarser)) {
+            (true, _) => BreakerScope::Tool,
+            (false, true) => BreakerScope::Dependency,
+            (false, false) => return None,
+        };
+        self.opened.get(&uses.breaker(scope)?).copied()
+    }
+
     /// Forgets what speaks against calls like this one: in reality nothing did.
     pub(super) fn forget(&mut self, uses: &Uses, what: Believed, now: Timestamp) {
         match what {
@@ -92,6 +141,11 @@ impl Machines {
                 let own = self.tools.get_mut(&uses.tool).map(|(breaker, _)| breaker);
                 for breaker in own.into_iter().chain(coarser) {
                     breaker.reset(now);
+                }
+                for scope in [BreakerScope::Tool, BreakerScope::Dependency] {
+                    if let Some(key) = uses.breaker(scope) {
+                        self.opened.remove(&key);
+                    }
                 }
             }
             Believed::ModelLoops => {

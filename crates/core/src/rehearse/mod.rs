@@ -15,7 +15,8 @@
 //! that nothing in reality did (an open breaker, a loop, lost trust), that is forgotten in both.
 //!
 //! It follows that an unchanged configuration never differs, and that a difference is never made of anything but the
-//! change: both replays were told the same.
+//! change: both replays were told the same. For that the replay *before* is repeated until it finds no more calls that are not
+//! explained: the way that such a call went in the replay, up to where that showed, must not have been felt by others.
 //!
 //! # What nobody can know
 //!
@@ -31,17 +32,18 @@ mod facts;
 mod machines;
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
 
 pub use facts::{Asked, AttemptOutcome, Ending, FailedOutcome, Manner, Moment, Recorded, Trail, What};
 use machines::Believed;
-use world::{Happened, World};
+use world::{Against, Happened, World};
 
 use crate::Timestamp;
-use crate::call::Notice;
+use crate::breaker::Reason;
+use crate::call::{BreakerScope, Notice};
 use crate::code::Code;
 use crate::policy::Policy;
 
@@ -54,6 +56,8 @@ pub struct Rehearsal<'c> {
     calls: &'c [Recorded],
     order: Vec<Happened>,
     before: Replayed,
+    /// Calls that come to another end whenever more of those before them are taken as they were. They are not explained either.
+    unsteady: BTreeSet<usize>,
 }
 
 /// What became of the calls of a recording in a replay.
@@ -74,12 +78,27 @@ pub struct ReplayedCall {
     pub in_doubt: bool,
     /// What happened, where that was asked for.
     pub steps: Vec<(Timestamp, Notice)>,
+    /// Who had opened the breaker that was in its way, where one was and the recording knows.
+    pub opened_by: Option<Opened>,
     /// When its machine wanted to be woken, after each moment.
     wakes: Vec<Option<Timestamp>>,
     /// The attempts that were ended by us.
     cut: Vec<u32>,
     /// By what it was refused.
     blocked: Option<Code>,
+}
+
+/// That a breaker opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// The call with whose attempt it did, by its place in the recording.
+    pub call: usize,
+    /// Whose breaker it is.
+    pub scope: BreakerScope,
+    /// Why.
+    pub reason: Reason,
+    /// When.
+    pub at: Timestamp,
 }
 
 /// How a call ended in a replay.
@@ -201,17 +220,35 @@ impl Kind {
 }
 
 impl<'c> Rehearsal<'c> {
-    /// Replays a recording under the configuration that is in force. The steps of the call `told` are kept. `progress`
+    /// Replays a recording under the configuration that is in force. The steps of the calls `told` are kept. `progress`
     /// hears now and then how far it is, from 0 to [`Rehearsal::length`].
     pub fn of(
         calls: &'c [Recorded],
         policies: Policies<'_>,
-        told: Option<usize>,
+        told: &[usize],
         progress: &mut dyn FnMut(usize),
     ) -> Self {
         let order = in_order(calls);
-        let before = World::new(calls, policies, None, told).run(&order, progress);
-        Self { calls, order, before }
+        let before = World::new(calls, policies, Against::Recording(None), told).run(&order, progress);
+        let mut rehearsal = Self { calls, order, before, unsteady: BTreeSet::new() };
+        // A call that turned out to be not explained had gone its own way for a while, and those after it have felt that. In
+        // the next replay it is taken as it was from the beginning, until nobody new is found.
+        for _ in 0..AGAIN {
+            let known = rehearsal.before.taken().count();
+            if known == 0 {
+                return rehearsal;
+            }
+            let against = Against::Recording(Some(&rehearsal.before));
+            let again = World::new(calls, policies, against, told).run(&rehearsal.order, &mut |_| {});
+            rehearsal.before = again.behind(rehearsal.before);
+            if rehearsal.before.taken().count() == known {
+                return rehearsal;
+            }
+        }
+        // What is left comes out differently each time.
+        let again = rehearsal.under(policies, &[], &mut |_| {});
+        rehearsal.unsteady = rehearsal.differences(&again).into_iter().map(|one| one.call).collect();
+        rehearsal
     }
 
     /// How many moments there are.
@@ -226,24 +263,20 @@ impl<'c> Rehearsal<'c> {
 
     /// How many calls were taken as they were, for this reason.
     pub fn taken(&self, why: WhyTaken) -> usize {
-        self.before.calls.iter().filter(|call| call.end == End::Taken(why)).count()
+        let unsteady = if why == WhyTaken::NotExplained { self.unsteady.len() } else { 0 };
+        self.before.taken().filter(|call| call.end == End::Taken(why)).count() + unsteady
     }
 
     /// Replays it under another configuration.
-    pub fn under(
-        &self,
-        policies: Policies<'_>,
-        told: Option<usize>,
-        progress: &mut dyn FnMut(usize),
-    ) -> Replayed {
-        World::new(self.calls, policies, Some(&self.before), told).run(&self.order, progress)
+    pub fn under(&self, policies: Policies<'_>, told: &[usize], progress: &mut dyn FnMut(usize)) -> Replayed {
+        World::new(self.calls, policies, Against::Before(&self.before), told).run(&self.order, progress)
     }
 
     /// The calls whose answers would be others, in the order of the recording.
     pub fn differences(&self, would: &Replayed) -> Vec<Difference> {
         let calls = self.calls.iter().zip(&would.calls).enumerate();
         let different = calls.filter_map(|(call, (recorded, would))| {
-            let kind = Kind::of(&recorded.ending, &would.end)?;
+            let kind = Kind::of(&recorded.ending, &would.end).filter(|_| !self.unsteady.contains(&call))?;
             let ending = match &would.end {
                 End::Ended(ending) => Some(ending.clone()),
                 End::Taken(_) | End::NotKnown(_) => None,
@@ -254,12 +287,37 @@ impl<'c> Rehearsal<'c> {
     }
 }
 
+/// How often a recording is replayed again that is not explained.
+const AGAIN: usize = 4;
+
+/// The end of a call that has not come to one.
+const NOT_YET: End = End::NotKnown(NotKnown::Run { attempt: 0 });
+
 impl Replayed {
+    /// The calls that were taken as they were.
+    fn taken(&self) -> impl Iterator<Item = &ReplayedCall> {
+        self.calls.iter().filter(|call| matches!(call.end, End::Taken(_)))
+    }
+
+    /// This replay, with what only an earlier one knows: how far the calls came that were taken from the beginning here.
+    fn behind(mut self, earlier: Self) -> Self {
+        for (call, earlier) in self.calls.iter_mut().zip(earlier.calls) {
+            if matches!(earlier.end, End::Taken(_)) {
+                *call = earlier;
+            }
+        }
+        let mut wrong = earlier.wrong;
+        wrong.append(&mut self.wrong);
+        self.wrong = wrong;
+        self
+    }
+
     fn of(calls: usize) -> Self {
         let none = ReplayedCall {
-            end: End::NotKnown(NotKnown::Run { attempt: 0 }),
+            end: NOT_YET,
             in_doubt: false,
             steps: Vec::new(),
+            opened_by: None,
             wakes: Vec::new(),
             cut: Vec::new(),
             blocked: None,

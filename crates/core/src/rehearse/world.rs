@@ -5,18 +5,22 @@
 //! something else it is on a path of its own: its timers, its attempts with the lengths that they had, and the wishes of its
 //! caller are put on a calendar, and what nobody can know ends it as not known.
 
+mod own;
+mod taken;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::facts::{AttemptOutcome, Ending, FailedOutcome, Manner, Moment, Recorded, What, nothing};
 use super::machines::{Believed, Machines, Uses};
-use super::{End, NotKnown, Replayed, WhyTaken};
+use super::{End, NOT_YET, NotKnown, Replayed, WhyTaken};
 use crate::Timestamp;
 use crate::approval::{Approvals, Decision, GrantId, Grantor, Spend, Wanted};
 use crate::breaker::Verdict;
 use crate::call::{
-    Approval, Call, CallResult, Duplicates, Event, Notice, Others, Outcome, Request, Step, StoreFault, Wake,
+    Approval, BreakerScope, Call, CallResult, Duplicates, Event, Notice, Others, Outcome, Request, Step,
+    StoreFault, Wake,
 };
 use crate::classify::{Fault, Nature, Reach, Severity, Source};
 use crate::code::{Code, Status};
@@ -42,10 +46,9 @@ pub(super) struct Happened {
 pub(super) struct World<'a> {
     calls: &'a [Recorded],
     policies: &'a mut dyn FnMut(&Recorded) -> Arc<Policy>,
-    /// The replay that this one is compared with. Without one, the recording itself is what has to come out.
-    before: Option<&'a Replayed>,
-    /// The call whose steps are kept.
-    told: Option<usize>,
+    against: Against<'a>,
+    /// The calls whose steps are kept.
+    told: BTreeSet<usize>,
     machines: Machines,
     /// The store that all share, and the memory of each engine.
     records: BTreeMap<Memory, Records>,
@@ -59,6 +62,29 @@ pub(super) struct World<'a> {
     replayed: Replayed,
     /// Where we are in the recording.
     place: usize,
+}
+
+/// What a replay is compared with.
+#[derive(Clone, Copy)]
+pub(super) enum Against<'a> {
+    /// The recording itself, which has to come out. Calls that an earlier replay of this kind took as they were, are.
+    Recording(Option<&'a Replayed>),
+    /// A replay of that kind.
+    Before(&'a Replayed),
+}
+
+impl<'a> Against<'a> {
+    /// The earlier replay.
+    const fn earlier(self) -> Option<&'a Replayed> {
+        match self {
+            Self::Recording(earlier) => earlier,
+            Self::Before(before) => Some(before),
+        }
+    }
+
+    const fn is_recording(self) -> bool {
+        matches!(self, Self::Recording(_))
+    }
 }
 
 /// A call under way.
@@ -77,6 +103,20 @@ struct Active {
     attempt: Option<(u32, Timestamp)>,
     held: Option<Key>,
     following: Option<Key>,
+    /// How many steps it may still make on a path of its own.
+    steps_left: u32,
+}
+
+/// The most steps of one call on a path of its own: enough for signs of life over a day. What was recorded may make no sense at
+/// all, and a replay has to end.
+const MOST_STEPS: u32 = 5_000;
+
+impl Active {
+    /// The attempt that runs, or that would be the next.
+    fn next(&self) -> u32 {
+        let made = u32::try_from(self.call.attempts().len()).unwrap_or(u32::MAX);
+        self.attempt.map_or(made.saturating_add(1), |(number, _)| number)
+    }
 }
 
 /// What is due for a call on a path of its own.
@@ -102,14 +142,14 @@ impl<'a> World<'a> {
     pub(super) fn new(
         calls: &'a [Recorded],
         policies: &'a mut dyn FnMut(&Recorded) -> Arc<Policy>,
-        before: Option<&'a Replayed>,
-        told: Option<usize>,
+        against: Against<'a>,
+        told: &[usize],
     ) -> Self {
         Self {
             calls,
             policies,
-            before,
-            told,
+            against,
+            told: told.iter().copied().collect(),
             machines: Machines::default(),
             records: BTreeMap::new(),
             active: BTreeMap::new(),
@@ -124,7 +164,7 @@ impl<'a> World<'a> {
     }
 
     pub(super) fn run(mut self, order: &[Happened], progress: &mut dyn FnMut(usize)) -> Replayed {
-        let before = self.before;
+        let earlier = self.against.earlier();
         for (place, happened) in order.iter().enumerate() {
             if place % 4096 == 0 {
                 progress(place);
@@ -132,15 +172,23 @@ impl<'a> World<'a> {
             }
             self.place = place;
             self.do_what_is_due(happened.at);
-            if let Some((call, believed)) = before.and_then(|before| before.wrong.get(&place)) {
+            if let Some((call, believed)) = earlier.and_then(|earlier| earlier.wrong.get(&place)) {
                 self.forget(*call, *believed, happened.at);
             }
             self.happened(*happened);
         }
         self.do_what_is_due(Timestamp::MAX);
-        // Nothing is left that could end them.
-        for index in self.active.keys().copied().collect::<Vec<_>>() {
-            self.end_as(index, End::NotKnown(NotKnown::Run { attempt: 0 }));
+        // Nothing is left that could end them, or nothing that is recorded of them makes sense.
+        for (index, call) in self.replayed.calls.iter_mut().enumerate() {
+            let left = self.active.get(&index);
+            if left.is_some() || call.end == NOT_YET {
+                call.end = match self.against {
+                    Against::Recording(_) => End::Taken(WhyTaken::NotExplained),
+                    Against::Before(_) => {
+                        End::NotKnown(NotKnown::Run { attempt: left.map_or(1, Active::next) })
+                    }
+                };
+            }
         }
         self.replayed
     }
@@ -156,7 +204,8 @@ impl<'a> World<'a> {
         };
         let now = recorded.moment_at(at);
         let is_last = at + 1 == recorded.trail.len();
-        let taken = self.before.and_then(|before| before.calls.get(index)).map(|before| &before.end);
+        let taken =
+            self.against.earlier().and_then(|earlier| earlier.calls.get(index)).map(|earlier| &earlier.end);
         if let Some(End::Taken(why)) = taken {
             self.end_as(index, End::Taken(*why));
         }
@@ -180,7 +229,7 @@ impl<'a> World<'a> {
         let (call, step) = self.machines.lend(&uses, &approvals, |shared| {
             Call::begin(shared, request, policy, recorded.seed, now, &mut notices)
         });
-        self.keep_steps(index, notices, now);
+        self.keep_steps(index, &uses, notices, now);
         let active = Active {
             call,
             uses,
@@ -191,6 +240,7 @@ impl<'a> World<'a> {
             attempt: None,
             held: None,
             following: None,
+            steps_left: MOST_STEPS,
         };
         self.settle(index, active, step, now);
     }
@@ -204,13 +254,13 @@ impl<'a> World<'a> {
         active.moment = at;
         let (event, is_same) = self.again(index, &mut active, moment.what, now);
         let step = self.on(index, &mut active, event, now);
-        match (is_same, self.before) {
+        match (is_same, self.against) {
             (true, _) => self.settle(index, active, step, now),
-            (false, None) => {
+            (false, Against::Recording(_)) => {
                 active.pending = step;
                 self.not_explained(index, active, now);
             }
-            (false, Some(_)) => {
+            (false, Against::Before(_)) => {
                 self.leave(index, &mut active, now);
                 self.carry_out(index, active, step, now);
             }
@@ -295,8 +345,8 @@ impl<'a> World<'a> {
             .get(active.moment + 1)
             .map(|next| (next.what, recorded.moment_at(active.moment + 1)));
         let fits = next.is_some_and(|(what, _)| fits(&active.pending, what));
-        match self.before {
-            None => {
+        match self.against {
+            Against::Recording(_) => {
                 if let Some(call) = self.replayed.calls.get_mut(index) {
                     call.wakes.push(wake);
                 }
@@ -306,7 +356,7 @@ impl<'a> World<'a> {
                     self.not_explained(index, active, now);
                 }
             }
-            Some(before) => {
+            Against::Before(before) => {
                 let then =
                     before.calls.get(index).and_then(|call| call.wakes.get(active.moment).copied()).flatten();
                 let in_time = next.is_some_and(|(what, at)| {
@@ -363,338 +413,27 @@ impl<'a> World<'a> {
         active.pending = step;
     }
 
-    // ---- what the recording does not explain ----
-
-    /// The replay under the configuration of then comes to something else than what was: the recording is right.
-    fn not_explained(&mut self, index: usize, mut active: Active, now: Timestamp) {
-        let blocked = self.replayed.calls.get(index).and_then(|call| call.blocked);
-        self.clean_up(index, &mut active, now);
-        self.over(index, &active, None, now);
-        self.end_as(index, End::Taken(WhyTaken::NotExplained));
-        self.was_wrong(index, blocked, now);
-        let is_last = self.calls.get(index).is_some_and(|call| active.moment + 1 >= call.trail.len());
-        if is_last {
-            self.take(index, now);
-        }
-    }
-
-    fn was_wrong(&mut self, index: usize, blocked: Option<Code>, now: Timestamp) {
-        let recorded = self.calls.get(index).and_then(|call| call.ending.code);
-        let believed = match blocked {
-            Some(code) if recorded == Some(code) => None,
-            Some(Code::CircuitOpen) => Some(Believed::ToolIsDown),
-            Some(Code::LoopDetected | Code::ToolErrorLimit) => Some(Believed::ModelLoops),
-            Some(Code::ApprovalRequired | Code::ToolBlocked) => Some(Believed::TrustIsLost),
-            Some(_) | None => None,
-        };
-        if let Some(believed) = believed {
-            self.forget(index, believed, now);
-            self.replayed.wrong.insert(self.place, (index, believed));
-        }
-    }
-
-    fn forget(&mut self, index: usize, believed: Believed, now: Timestamp) {
-        if let Some(recorded) = self.calls.get(index) {
-            self.machines.forget(&Uses::of(recorded), believed, now);
-        }
-    }
-
-    /// A call that is taken as it was recorded: what it did to breaker, trust, guard and records is done, as far as it is
-    /// known. What a replay makes of those without it is for others to find out.
-    fn take(&mut self, index: usize, now: Timestamp) {
-        let Some(recorded) = self.calls.get(index) else { return };
-        if recorded.attempts.is_empty() {
-            return;
-        }
-        let policy = self.policy(recorded);
-        let request = request(recorded, &policy);
-        let uses = Uses::of(recorded);
-        let failed = match recorded.outcomes.last() {
-            Some(AttemptOutcome::Failed(failed)) => Some(failed),
-            Some(AttemptOutcome::Answered { .. } | AttemptOutcome::InputRequired) | None => None,
-        };
-        self.machines.lend(&uses, &Approvals::default(), |shared| {
-            for (attempt, number) in recorded.attempts.iter().zip(0..) {
-                let took = attempt.finished.since(attempt.started);
-                let outcome = recorded.outcomes.get::<usize>(number);
-                let lost = matches!(outcome, Some(AttemptOutcome::Failed(failed)) if failed.manner == Manner::SessionLost);
-                let verdict = match &attempt.rule {
-                    None => Verdict::Success { took },
-                    Some(_) if attempt.retriable && !lost => Verdict::Failure { took },
-                    Some(_) => Verdict::Neutral,
-                };
-                if policy.modes.breaker != Mode::Off
-                    && let Ok((ticket, _)) = shared.breaker.admit(&policy.breaker, attempt.started)
-                {
-                    shared.breaker.record(&policy.breaker, ticket, verdict, attempt.finished);
-                }
-            }
-            let ended_well = recorded.ending.status == Status::Success && !recorded.ending.input_required;
-            let finished = match failed {
-                Some(failed) if !ended_well => {
-                    Some(Finished::Failure { severity: failed.severity, recoverable: true })
-                }
-                Some(_) | None => ended_well.then_some(Finished::Success),
-            };
-            if let (Some(finished), true) = (finished, policy.modes.trust != Mode::Off) {
-                let rules = TrustRules { signature: &policy.trust, domain: policy.domain_trust.as_ref() };
-                let subject = Subject {
-                    tool: &request.tool,
-                    signature: &request.signature,
-                    domain: request.domain.as_ref(),
-                };
-                drop(shared.trust.record_begun(rules, subject, finished, recorded.arrived, now));
-            }
-            if policy.modes.guard != Mode::Off {
-                let call = GuardedCall {
-                    tool: &request.tool,
-                    arguments: request.digest,
-                    turn: request.turn.as_ref(),
-                };
-                let ending = match failed {
-                    Some(failed) if !ended_well => {
-                        guard::Ending::Failure { message: &failed.error, mistake: failed.mistake }
-                    }
-                    Some(_) | None => guard::Ending::Success { result: None },
-                };
-                drop(shared.guard.end(&policy.guard, call, ending, now));
-            }
-        });
-        self.take_record(&request, &policy, recorded, now);
-    }
-
-    fn take_record(&mut self, request: &Request, policy: &Policy, recorded: &Recorded, now: Timestamp) {
-        let Some(address) = request.address().filter(|_| policy.modes.dedupe == Mode::Enforce) else {
-            return;
-        };
-        let done = recorded.ending.status == Status::Success && !recorded.ending.input_required;
-        let ending = match recorded.ending.code {
-            None if done => Kept::Done(Some(nothing())),
-            Some(Code::OutcomeUnknown) => Kept::Unknown,
-            Some(_) | None => return,
-        };
-        let claim = claim(request, address, policy, recorded);
-        let records = self.records.entry(memory(recorded, policy)).or_default();
-        if let ClaimVerdict::Mine(claimed) = records.claim(&claim, &[], |_| LeaseSight::Alive, now) {
-            let attempts = recorded.attempts.clone();
-            let keep = policy.dedupe.keep;
-            let save = Save { claimed, ending, attempts, delivered: None, hold: false, keep };
-            records.save(&save, now);
-        }
-    }
-
-    // ---- a path of its own ----
-
-    /// From here on the recording says nothing about it, but what its caller wanted.
-    fn leave(&mut self, index: usize, active: &mut Active, now: Timestamp) {
-        active.own = true;
-        let Some(recorded) = self.calls.get(index) else { return };
-        for (at, moment) in recorded.trail.iter().enumerate().skip(active.moment + 1) {
-            let due = [
-                (What::Cancelled, Due::Cancelled(Others::None)),
-                (What::CancelledByOne, Due::Cancelled(Others::Waiting)),
-                (What::Gone, Due::Gone(Others::None)),
-                (What::OneGone, Due::Gone(Others::Waiting)),
-            ];
-            if let Some((_, due)) = due.into_iter().find(|(what, _)| *what == moment.what) {
-                self.put(recorded.moment_at(at).max(now), index, due);
-            }
-        }
-    }
-
-    /// What it asked for last is not what the recording has next.
-    fn on_its_own(&mut self, index: usize, mut active: Active, now: Timestamp) {
-        if matches!(active.pending, Step::Run(_)) {
-            // It runs already.
-            return self.wait_for_attempt(index, active, now);
-        }
-        let step = std::mem::replace(&mut active.pending, Step::Stay);
-        self.carry_out(index, active, step, now);
-    }
-
-    /// Does what it asks for, until it has to wait.
-    fn carry_out(&mut self, index: usize, mut active: Active, mut step: Step, now: Timestamp) {
-        loop {
-            if let Step::Finish { result, .. } = step {
-                return self.finish(index, active, &result, now);
-            }
-            self.note(index, &mut active, step.clone(), now);
-            let event = match self.asked_of_store(index, &mut active, &step, now) {
-                Some(event) => event,
-                None => match step {
-                    Step::Run(_) => return self.wait_for_attempt(index, active, now),
-                    Step::Cut(_) => Event::Ran(self.cut(index, &mut active, now)),
-                    Step::Ask(_) => return self.not_known(index, active, NotKnown::Asked, now),
-                    Step::Claim(_)
-                    | Step::Follow(_)
-                    | Step::Spend { .. }
-                    | Step::Start { .. }
-                    | Step::Probe(_)
-                    | Step::Renew
-                    | Step::Wait
-                    | Step::Save(_)
-                    | Step::Release(_)
-                    | Step::Answer { .. }
-                    | Step::CancelUpstream
-                    | Step::Stay
-                    | Step::Finish { .. } => return self.wait(index, active, now),
-                },
-            };
-            step = self.on(index, &mut active, event, now);
-        }
-    }
-
-    fn wait(&mut self, index: usize, active: Active, now: Timestamp) {
-        if let Some(wake) = active.call.wake_at() {
-            // A machine that was just woken and stays as it is has nothing more to say at this moment.
-            let soonest = if wake <= now { now + Duration::from_millis(1) } else { wake };
-            self.put(soonest, index, Due::Wake);
-        }
-        self.active.insert(index, active);
-    }
-
-    /// An attempt takes as long as it did; one that was never made leads to where nobody knows.
-    fn wait_for_attempt(&mut self, index: usize, active: Active, now: Timestamp) {
-        let (Some(recorded), Some((number, started))) = (self.calls.get(index), active.attempt) else {
-            return self.wait(index, active, now);
-        };
-        let made = place(number).and_then(|at| recorded.attempts.get(at).zip(recorded.outcomes.get(at)));
-        let Some((fact, _)) = made else {
-            return self.not_known(index, active, NotKnown::Run { attempt: number }, now);
-        };
-        for (at, moment) in recorded.trail.iter().enumerate() {
-            let then = recorded.moment_at(at);
-            if moment.what == What::Progressed && then >= fact.started && then < fact.finished {
-                let again = started + then.since(fact.started);
-                if again > now {
-                    self.put(again, index, Due::Progress(number));
-                }
-            }
-        }
-        let ends = started + fact.finished.since(fact.started);
-        self.put(ends.max(now), index, Due::Ran(number));
-        self.wait(index, active, now);
-    }
-
-    /// We end an attempt. One that was ended then as well said what it said.
-    fn cut(&self, index: usize, active: &mut Active, now: Timestamp) -> Outcome {
-        let Some((number, started)) = active.attempt.take() else { return neutral() };
-        let was_cut = self.was_cut(index, number);
-        let recorded = self.recorded_outcome(index, active, number).filter(|_| was_cut);
-        recorded.unwrap_or_else(|| {
-            let source = Source::Timeout { after: now.since(started) };
-            Outcome::Failure { fault: Fault::new(source, "the tool did not answer in time"), output: None }
-        })
-    }
-
-    fn was_cut(&self, index: usize, number: u32) -> bool {
-        let before = self.before.and_then(|before| before.calls.get(index));
-        before.is_some_and(|call| call.cut.contains(&number))
-    }
-
-    fn do_what_is_due(&mut self, until: Timestamp) {
-        while let Some(((now, put), _)) = self.calendar.first_key_value().map(|(key, _)| (*key, ()))
-            && now < until
-        {
-            if let Some((index, due)) = self.calendar.remove(&(now, put)) {
-                self.do_due(index, due, now);
-            }
-        }
-    }
-
-    fn do_due(&mut self, index: usize, due: Due, now: Timestamp) {
-        let Some(mut active) = self.active.remove(&index) else { return };
-        let runs = active.attempt.map(|(number, _)| number);
-        let event = match due {
-            Due::Wake if active.call.wake_at().is_some_and(|wake| wake <= now) => {
-                Some(Event::Woke(Wake::Time))
-            }
-            Due::Ran(number) if runs == Some(number) && self.was_cut(index, number) => {
-                return self.not_known(index, active, NotKnown::Run { attempt: number }, now);
-            }
-            Due::Ran(number) if runs == Some(number) => Some(Event::Ran(self.outcome(index, &mut active))),
-            Due::Progress(number) if runs == Some(number) => Some(Event::Progressed),
-            Due::Cancelled(others) => Some(Event::Cancelled(others)),
-            Due::Gone(others) => Some(Event::Disconnected(others)),
-            Due::Over(failure) if active.following.is_some() => {
-                if !active.own {
-                    self.leave(index, &mut active, now);
-                }
-                Some(Event::Woke(failure.map_or(Wake::Changed, Wake::LeaderRefused)))
-            }
-            Due::Wake | Due::Ran(_) | Due::Progress(_) | Due::Over(_) => None,
-        };
-        match event {
-            Some(event) => {
-                let step = self.on(index, &mut active, event, now);
-                self.carry_out(index, active, step, now);
-            }
-            None => drop(self.active.insert(index, active)),
-        }
-    }
-
-    /// What happens next nobody knows. It leaves no traces but the doubt.
-    fn not_known(&mut self, index: usize, mut active: Active, what: NotKnown, now: Timestamp) {
-        let is_in_doubt = self.is_in_doubt(&active);
-        if let Some(call) = self.replayed.calls.get_mut(index) {
-            call.in_doubt = is_in_doubt;
-        }
-        let Uses { tool, session, .. } = active.uses.clone();
-        let address = active.call.request().address();
-        let keys = address.into_iter().flat_map(|address| [Some(address.own()), address.index()]).flatten();
-        self.uncertain.extend(keys.map(Touched::Record));
-        self.uncertain.insert(Touched::Tool(tool.1));
-        self.uncertain.insert(Touched::Session(session.1));
-        self.clean_up(index, &mut active, now);
-        active.own = true;
-        self.over(index, &active, None, now);
-        self.end_as(index, End::NotKnown(what));
-    }
-
-    /// Takes a call out of the world without a trace.
-    fn clean_up(&mut self, index: usize, active: &mut Active, now: Timestamp) {
-        let mut pending = std::mem::replace(&mut active.pending, Step::Stay);
-        let told = self.told.take();
-        let mut event = Event::Cancelled(Others::None);
-        // Every state is left within a few steps.
-        for _ in 0..8 {
-            let mut step = self.on(index, active, event, now);
-            if matches!(step, Step::Stay) {
-                step = std::mem::replace(&mut pending, Step::Stay);
-            }
-            event = match self.asked_of_store(index, active, &step, now) {
-                Some(event) => event,
-                None if active.call.is_finished() => break,
-                None => Event::Ran(neutral()),
-            };
-        }
-        self.told = told;
-        if let Some(key) = active.following.take()
-            && let Some(followers) = self.followers.get_mut(&key)
-        {
-            followers.remove(&index);
-        }
-    }
-
     // ---- what all of them do ----
 
     fn on(&mut self, index: usize, active: &mut Active, event: Event, now: Timestamp) -> Step {
         let mut notices = Vec::new();
         let Active { call, approvals, uses, .. } = active;
         let step = self.machines.lend(uses, approvals, |shared| call.on(shared, now, event, &mut notices));
-        self.keep_steps(index, notices, now);
+        self.keep_steps(index, &active.uses, notices, now);
         // An event that does not belong there leaves the machine as it is.
         step.unwrap_or(Step::Stay)
     }
 
-    fn keep_steps(&mut self, index: usize, notices: Vec<Notice>, now: Timestamp) {
+    fn keep_steps(&mut self, index: usize, uses: &Uses, notices: Vec<Notice>, now: Timestamp) {
         let Some(call) = self.replayed.calls.get_mut(index) else { return };
         for notice in &notices {
             if let Notice::CallBlocked { code } = notice {
                 call.blocked = Some(*code);
+            } else if let Notice::BreakerChanged { scope, transition } = notice {
+                self.machines.changed(uses, *scope, transition, index);
             }
         }
-        if self.told == Some(index) {
+        if self.told.contains(&index) {
             call.steps.extend(notices.into_iter().map(|notice| (now, notice)));
         }
     }
@@ -767,12 +506,18 @@ impl<'a> World<'a> {
 
     fn finish(&mut self, index: usize, active: Active, result: &CallResult, now: Timestamp) {
         let ending = Ending::of(result, active.call.attempts().len());
+        if ending.code == Some(Code::CircuitOpen) && self.told.contains(&index) {
+            let opened_by = self.machines.opened_by(&active.uses, &active.call.policy().breaker, now);
+            if let Some(call) = self.replayed.calls.get_mut(index) {
+                call.opened_by = opened_by;
+            }
+        }
         let refusal = result.ended.as_ref().err().filter(|_| result.is_refused());
         self.over(index, &active, refusal, now);
         let recorded = self.calls.get(index);
         let is_explained =
             recorded.is_some_and(|call| call.ending == ending && active.moment + 1 == call.trail.len());
-        if self.before.is_none() && !is_explained {
+        if self.against.is_recording() && !is_explained {
             let blocked = self.replayed.calls.get(index).and_then(|call| call.blocked);
             self.end_as(index, End::Taken(WhyTaken::NotExplained));
             self.was_wrong(index, blocked, now);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::ToolCallId;
+use crate::id::{ToolCallId, ToolRef};
 
 /// How one call was made. The default is as planned: that need not be written down, unless it was chosen otherwise before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +20,9 @@ pub struct Choice {
     /// With the defaults of these dependencies in place of their outputs.
     #[serde(default)]
     pub defaults: Vec<ToolCallId>,
+    /// The alternative itself: the plan that comes again may have another one in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<ToolRef>,
 }
 
 /// Whether a turn comes for the first time.

@@ -32,9 +32,17 @@ pub enum Event {
         /// To this.
         state: BreakerState,
     },
+    /// A call of the tool has begun, and now it is known what the end of the turn does to it.
+    Known {
+        /// Of this tool; one that is not in the plan is ignored.
+        tool: ToolRef,
+        /// This.
+        stop: Stop,
+    },
     /// Time has passed. Needed at the deadline, after all that happened until then; harmless at any other time.
     Tick,
-    /// The deadline had passed before the driver came to start this call.
+    /// Nothing of this call was sent, and nothing will be: the driver did not come to it. The end of the turn follows, which
+    /// says why.
     NotStarted {
         /// Which.
         id: ToolCallId,
@@ -64,16 +72,37 @@ pub struct Failure {
     pub code: Code,
     /// What was said.
     pub message: String,
+    /// The rule that says what kind of failure that is.
+    pub rule: Option<String>,
     /// Whether it can succeed later.
     pub nature: Nature,
     /// How far it got, over all its attempts.
     pub reach: Reach,
     /// Whether it may be made twice.
     pub repeat: Repeat,
+    /// What is done about a call like this of which nobody knows whether it ran.
+    pub doubt: Doubt,
     /// Attempts made.
     pub attempts: u32,
     /// What its last attempt was allowed, if it took longer.
     pub timed_out_after: Option<Duration>,
+}
+
+impl Failure {
+    /// Of a call that nobody was asked to make.
+    pub fn not_sent(code: Code, nature: Nature, message: String) -> Self {
+        Self {
+            code,
+            message,
+            rule: None,
+            nature,
+            reach: Reach::NotSent,
+            repeat: Repeat::Safe,
+            doubt: Doubt::Told,
+            attempts: 0,
+            timed_out_after: None,
+        }
+    }
 }
 
 /// What the driver does next.
@@ -114,14 +143,12 @@ pub struct ToolFacts {
     pub breaker: BreakerState,
     /// What the end of the turn does to a running call of it.
     pub stop: Stop,
-    /// What is done about a call of it of which nobody knows whether it ran.
-    pub doubt: Doubt,
 }
 
 /// What is done about a call of which nobody knows whether it ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// It is made again, so that how it ends says nothing of what it did before.
+    /// It is made again, or nobody looked for its record: how it ends says nothing of what it did before.
     MadeAgain,
     /// It is told, and kept in its record.
     Told,
@@ -137,9 +164,9 @@ pub enum Stop {
 }
 
 impl Default for ToolFacts {
-    /// A tool that nothing is known about is not declared stopped, nor said to have done nothing.
+    /// A tool that nothing is known about is not declared stopped.
     fn default() -> Self {
-        Self { breaker: BreakerState::Closed, stop: Stop::Leave, doubt: Doubt::MadeAgain }
+        Self { breaker: BreakerState::Closed, stop: Stop::Leave }
     }
 }
 

@@ -152,7 +152,10 @@ pub fn decide(facts: Facts) -> Decision {
         }
         Nature::Transient if stranded > 0 => decision(
             Strategy::Escalate,
-            format!("{nature} ({no_retry}), and {stranded} other calls need its output"),
+            match stranded {
+                1 => format!("{nature} ({no_retry}), and another call needs its output"),
+                _ => format!("{nature} ({no_retry}), and {stranded} other calls need its output"),
+            },
         ),
         Nature::Transient => {
             decision(Strategy::GracefulFailure, format!("{nature} ({no_retry}); it may work later"))
@@ -300,7 +303,7 @@ mod tests {
             (Facts { alternatives: 2, ..EXHAUSTED }, AlternativeTool, "no retries left"),
             (Facts { need: optional, ..EXHAUSTED }, PartialSuccess, "optional"),
             (Facts { dependants: covered, ..EXHAUSTED }, PartialSuccess, "has a default"),
-            (Facts { dependants: mixed, ..EXHAUSTED }, Escalate, "1 other calls need its output"),
+            (Facts { dependants: mixed, ..EXHAUSTED }, Escalate, "another call needs its output"),
             (Facts { wait: Duration::from_secs(200), ..TIMEOUT }, GracefulFailure, "no time for a retry"),
             (Facts { alternatives: 1, ..INVALID }, AlternativeTool, "permanent error"),
             (Facts { need: optional, ..INVALID }, PartialSuccess, "optional"),
@@ -344,6 +347,9 @@ mod tests {
             // It may have run in an earlier submission, and the store could not be asked.
             (Facts { code: Code::StoreUnavailable, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),
             (Facts { code: Code::ToolErrorLimit, alternatives: 1, ..INVALID }, Escalate, "required"),
+            // It was done, and what it gave is gone.
+            (Facts { code: Code::ResultNotKept, alternatives: 1, ..INVALID }, Escalate, "required"),
+            (Facts { code: Code::DeadlineExceeded, alternatives: 1, ..EXHAUSTED }, GracefulFailure, "later"),
             (Facts { code: Code::ToolBlocked, alternatives: 1, ..INVALID }, AlternativeTool, "alternative"),
         ];
         for (facts, strategy, because) in cases {

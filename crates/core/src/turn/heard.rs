@@ -11,6 +11,8 @@ pub struct Heard {
     last: Last,
     /// Whether an attempt before the last one may have run. A later one that was refused takes nothing of it back.
     in_doubt: bool,
+    /// Whether it waited for a run of somebody else.
+    followed: bool,
 }
 
 /// The last attempt.
@@ -49,6 +51,8 @@ impl Heard {
             };
         } else if let Notice::InputRequired = notice {
             self.last = Last::Asked;
+        } else if let Notice::Following = notice {
+            self.followed = true;
         }
     }
 
@@ -80,6 +84,11 @@ impl Heard {
         }
     }
 
+    /// Whether anything runs or ran for it: an attempt of its own, or what it waits for.
+    pub fn has_begun(&self) -> bool {
+        self.followed || !matches!(self.last, Last::None)
+    }
+
     /// Whether nobody has seen the end of the last attempt.
     pub fn is_under_way(&self) -> bool {
         matches!(self.last, Last::UnderWay { .. })
@@ -107,6 +116,7 @@ mod tests {
             reach,
             severity: Severity::Transient,
             rule: "a rule".into(),
+            said: "no".into(),
         });
         Notice::AttemptEnded { attempt: 1, took: Duration::ZERO, failure }
     }
@@ -139,5 +149,17 @@ mod tests {
         let late = heard(&[started(), silent, ended(Some(Reach::Unknown))]);
         assert_eq!(late.cut(), Some(Duration::from_secs(5)));
         assert_eq!(heard(&[started(), started()]).cut(), None);
+    }
+
+    #[test]
+    fn a_call_has_begun_when_something_runs_for_it_also_if_that_is_the_run_of_another() {
+        let mut heard = Heard::default();
+        assert!(!heard.has_begun());
+        heard.hear(&Notice::Following);
+        assert!(heard.has_begun());
+        assert_eq!(heard.reach(), Reach::NotSent, "it has sent nothing itself");
+        let mut heard = Heard::default();
+        heard.hear(&started());
+        assert!(heard.has_begun());
     }
 }

@@ -171,7 +171,7 @@ mod tests {
     }
 
     fn choice(candidate: usize) -> Choice {
-        Choice { candidate, defaults: Vec::new() }
+        Choice { candidate, ..Choice::default() }
     }
 
     fn call() -> ToolCallId {

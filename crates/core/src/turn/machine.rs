@@ -22,7 +22,7 @@ use crate::output::RawJson;
 
 use super::choice::{Choice, Submitted};
 use super::event::{CallEnd, Doubt, Event, Failure, Misuse, Step, Stop, ToolFacts};
-use super::handler::{Decision, Dependants, Facts, Repeat, Strategy, alternative_may_run, decide, refuses};
+use super::handler::{Decision, Dependants, Facts, Strategy, alternative_may_run, decide, refuses};
 use super::params::{Pieces, Reference, ResolveError};
 use super::plan::{Need, Plan, PlannedCall};
 use super::result::{self, CallResult, EndedBy, Outcome, TurnResult};
@@ -65,7 +65,7 @@ pub struct Turn {
 enum State {
     /// For so many dependencies.
     Waiting { open: usize },
-    /// For a free place.
+    /// For a free place; or for the end of the turn, if that is sooner than it could be sent.
     Ready,
     /// With this candidate: 0 is the planned tool, then the alternatives.
     Running { candidate: usize },
@@ -151,7 +151,10 @@ impl Turn {
                 self.time_is_over(notes, &mut steps);
             }
             Event::Tick => {}
-            Event::NotStarted { id } => self.not_started(&id, notes, &mut steps)?,
+            Event::Known { tool, stop } => {
+                self.tools.entry(tool).and_modify(|facts| facts.stop = stop);
+            }
+            Event::NotStarted { id } => self.not_started(&id)?,
             Event::Cancel if self.is_over => {}
             Event::Cancel => {
                 self.note(None, None, Fact::TurnCancelled, notes);
@@ -216,7 +219,7 @@ impl Turn {
             }
             CallEnd::Failed(failure) => {
                 self.slots[call].failed_once = true;
-                let failure = Failure { reach: self.reach(call, &tool, &failure, replayed), ..failure };
+                let failure = Failure { reach: self.reach(call, &failure, replayed), ..failure };
                 if let Some(next) = self.failed(call, candidate, failure, notes) {
                     self.run(call, next, notes, steps);
                 }
@@ -228,11 +231,10 @@ impl Turn {
     /// How far a call got that another tool could do instead, over all submissions of the turn. The records of its calls
     /// know that, but not where a call is made again although nobody knows whether it ran: whatever came of it last, an
     /// earlier attempt may have done the job.
-    fn reach(&self, call: usize, tool: &ToolRef, failure: &Failure, replayed: bool) -> Reach {
-        let doubt = self.tools.get(tool).copied().unwrap_or_default().doubt;
+    fn reach(&self, call: usize, failure: &Failure, replayed: bool) -> Reach {
         let came_before = replayed || matches!(self.submitted, Submitted::Again(_));
         let replaceable = alternative_may_run(failure.code) && self.untried(call).next().is_some();
-        match doubt {
+        match failure.doubt {
             Doubt::MadeAgain if came_before && replaceable => Reach::Unknown,
             Doubt::MadeAgain | Doubt::Told => failure.reach,
         }
@@ -256,8 +258,10 @@ impl Turn {
             && self.running < self.plan.parallelism().get()
             && let Some(call) = self.ready.pop_first()
         {
-            let candidate = self.first_candidate(call);
-            self.run(call, candidate, notes, steps);
+            match self.first_candidate(call).map_err(replanned) {
+                Ok(candidate) => self.run(call, candidate, notes, steps),
+                Err(failure) => drop(self.failed(call, 0, failure, notes)),
+            }
         }
         if self.open == 0 {
             self.finish(EndedBy::Finished, notes, steps);
@@ -269,29 +273,14 @@ impl Turn {
         self.finish(EndedBy::Deadline, notes, steps);
     }
 
-    /// What was to be started and was not is skipped, or has failed if that was not the first tool that was asked.
-    fn not_started(
-        &mut self,
-        id: &ToolCallId,
-        notes: &mut Vec<Note>,
-        steps: &mut Vec<Step>,
-    ) -> Result<(), Misuse> {
+    /// What was to be started and was not waits for the end, and is not started again before it.
+    fn not_started(&mut self, id: &ToolCallId) -> Result<(), Misuse> {
         let call = self.plan.position(id).ok_or_else(|| Misuse::UnknownCall(id.clone()))?;
-        let State::Running { candidate } = self.slots[call].state else {
+        let State::Running { .. } = self.slots[call].state else {
             return Err(Misuse::NotRunning(id.clone()));
         };
         self.running = self.running.saturating_sub(1);
-        if self.slots[call].failed_once {
-            let (tool, code) = (self.tool(call, candidate), Some(Code::DeadlineExceeded));
-            let message = Some("the time of the turn was over before an alternative could start".to_owned());
-            let outcome = Outcome::Failed;
-            self.settle(call, Ended { outcome, tool, code, message, escalated: false, output: None });
-        } else {
-            self.skip(call, SkipReason::Deadline, notes);
-        }
-        if self.open == 0 {
-            self.time_is_over(notes, steps);
-        }
+        self.slots[call].state = State::Ready;
         Ok(())
     }
 
@@ -317,7 +306,7 @@ impl Turn {
                     self.slots[call].state = State::Running { candidate };
                     self.running += 1;
                     let (id, timeout) = (self.call(call).id.clone(), self.call(call).timeout);
-                    let choice = Choice { candidate, defaults };
+                    let choice = Choice { candidate, defaults, tool: (candidate > 0).then(|| tool.clone()) };
                     steps.push(Step::Run { id, tool, arguments, timeout, choice });
                     return;
                 }
@@ -332,13 +321,19 @@ impl Turn {
     /// The planned tool, or at once the first alternative that can run where the breaker of what stands
     /// before it is open. If all are open the planned tool is asked anyway: the engine refuses it without
     /// delay. In a turn that was submitted before, whatever may have run then is asked first, however its breaker stands:
-    /// it may have a finished answer, and an alternative would do the same thing twice.
-    fn first_candidate(&self, call: usize) -> usize {
-        match &self.submitted {
-            Submitted::First => self.untried(call).next().unwrap_or(0),
-            Submitted::Again(choices) => choices
-                .get(&self.call(call).id)
-                .map_or(0, |chosen| chosen.candidate.min(self.call(call).alternatives.len())),
+    /// it may have a finished answer, and an alternative would do the same thing twice. If the plan does not have it any more,
+    /// nobody is asked.
+    fn first_candidate(&self, call: usize) -> Result<usize, &Choice> {
+        let planned = self.call(call);
+        let Submitted::Again(choices) = &self.submitted else {
+            return Ok(self.untried(call).next().unwrap_or(0));
+        };
+        let Some(chosen) = choices.get(&planned.id) else { return Ok(0) };
+        let there = planned.candidate(chosen.candidate).map(|(tool, _)| tool);
+        match (there, &chosen.tool) {
+            (Some(there), Some(tool)) if there != tool => Err(chosen),
+            (Some(_), _) => Ok(chosen.candidate),
+            (None, _) => Err(chosen),
         }
     }
 
@@ -540,6 +535,7 @@ impl Turn {
         for call in 0..self.slots.len() {
             match self.slots[call].state {
                 State::Ended(_) => {}
+                State::Ready if self.slots[call].failed_once => self.give_up(call, by),
                 State::Waiting { .. } | State::Ready => {
                     let because = match by {
                         EndedBy::Cancel => SkipReason::Cancelled,
@@ -555,6 +551,20 @@ impl Turn {
         let fact = Fact::TurnEnded { summary: result.summary.clone(), escalated: result.escalated };
         self.note(None, None, fact, notes);
         steps.push(Step::Done(result));
+    }
+
+    /// Ends a call of which a tool has failed and the next one was not sent any more.
+    fn give_up(&mut self, call: usize, by: EndedBy) {
+        let tool = self.tool(call, self.slots[call].ran_with.unwrap_or_default());
+        let (code, why) = match by {
+            EndedBy::Cancel => (Code::Cancelled, "the turn was cancelled"),
+            EndedBy::Deadline | EndedBy::Finished => {
+                (Code::DeadlineExceeded, "the time of the turn was over")
+            }
+        };
+        let (code, message) = (Some(code), Some(format!("{why} before an alternative could start")));
+        let outcome = Outcome::Failed;
+        self.settle(call, Ended { outcome, tool, code, message, escalated: false, output: None });
     }
 
     /// Cuts a running call off. A cancel of the caller always goes upstream; the end of the time only goes
@@ -682,6 +692,7 @@ impl Turn {
     ) {
         let fault = ToolFault {
             error: clip(&failure.message, MESSAGE_BYTES),
+            rule: failure.rule.clone(),
             code: failure.code,
             nature: failure.nature,
             breaker: decision.facts.breaker,
@@ -704,7 +715,8 @@ impl Slot {
             Submitted::First => BTreeSet::new(),
             // They were tried before the one that was chosen, or could not be.
             Submitted::Again(choices) => {
-                (0..choices.get(&planned.id).map_or(0, |chosen| chosen.candidate)).collect()
+                let chosen = choices.get(&planned.id).map_or(0, |chosen| chosen.candidate);
+                (0..chosen.min(planned.alternatives.len())).collect()
             }
         };
         let state = State::Waiting { open: planned.depends_on.len() };
@@ -714,15 +726,16 @@ impl Slot {
 
 /// Arguments that cannot be made are a failure of the call that wanted them; it was never sent.
 fn unresolved(error: &ResolveError) -> Failure {
-    Failure {
-        code: Code::DependencyFailed,
-        message: error.to_string(),
-        nature: Nature::Permanent,
-        reach: Reach::NotSent,
-        repeat: Repeat::Safe,
-        attempts: 0,
-        timed_out_after: None,
-    }
+    Failure::not_sent(Code::DependencyFailed, Nature::Permanent, error.to_string())
+}
+
+/// The plan that came again has not the tool by which an earlier submission had this call done.
+fn replanned(chosen: &Choice) -> Failure {
+    let tool = chosen.tool.as_ref().map_or_else(|| "an alternative".to_owned(), ToString::to_string);
+    let message = format!(
+        "not sent: an earlier submission of this turn had it done by {tool}, which is not at its place among the alternatives any more; submit the plan as it was, or give the call another id"
+    );
+    Failure::not_sent(Code::IdempotencyConflict, Nature::Permanent, message)
 }
 
 /// The longest message of a tool that a turn keeps for each call.

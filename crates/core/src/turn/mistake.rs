@@ -1,6 +1,6 @@
 //! What is wrong with a plan, all of it at once, each with the path to it.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use crate::id::{InvalidId, ToolCallId};
 use crate::json::JsonError;
@@ -198,9 +198,15 @@ impl Path {
     pub(super) fn enter(&mut self, token: impl fmt::Display) -> usize {
         let before = self.0.len();
         if before < Self::BYTES {
-            let token = token.to_string().replace('~', "~0").replace('/', "~1");
             self.0.push('/');
-            self.0.push_str(&clip(&token, Self::TOKEN_BYTES));
+            let start = self.0.len();
+            // A text takes everything.
+            let _ = write!(Escaping(&mut self.0), "{token}");
+            if self.0.len() - start > Self::TOKEN_BYTES {
+                let clipped = clip(self.0.get(start..).unwrap_or_default(), Self::TOKEN_BYTES);
+                self.0.truncate(start);
+                self.0.push_str(&clipped);
+            }
         } else if !self.0.ends_with("/…") {
             self.0.push_str("/…");
         }
@@ -223,6 +229,23 @@ impl Path {
     }
 }
 
+/// A text that is given a step of a JSON Pointer.
+struct Escaping<'t>(&'t mut String);
+
+impl fmt::Write for Escaping<'_> {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let mut rest = part;
+        while let Some(at) = rest.find(['~', '/']) {
+            let (plain, special) = rest.split_at(at);
+            self.0.push_str(plain);
+            self.0.push_str(if special.starts_with('~') { "~0" } else { "~1" });
+            rest = special.get(1..).unwrap_or_default();
+        }
+        self.0.push_str(rest);
+        Ok(())
+    }
+}
+
 impl From<&Path> for String {
     fn from(path: &Path) -> Self {
         path.0.clone()
@@ -232,5 +255,33 @@ impl From<&Path> for String {
 impl From<Path> for String {
     fn from(path: Path) -> Self {
         path.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_a_json_pointer_whose_steps_are_escaped_and_cut() {
+        let mut path = Path::root().to("calls").to(3);
+        let before = path.enter("a/b~c~/é");
+        assert_eq!(path.as_str(), "/calls/3/a~1b~0c~0~1é");
+        path.leave(before);
+        assert_eq!(path.as_str(), "/calls/3");
+        path.enter("/".repeat(100));
+        assert_eq!(path.as_str(), format!("/calls/3/{}…", "~1".repeat(Path::TOKEN_BYTES / 2)));
+        path.enter("ü".repeat(Path::TOKEN_BYTES / 2));
+        assert!(path.as_str().ends_with("…/üüüüüüüüüüüüüüüüüüüüüüüü"), "what just fits is whole: {path:?}");
+    }
+
+    #[test]
+    fn a_path_ends_where_it_is_too_long() {
+        let mut path = Path::root();
+        for _ in 0..100 {
+            path.enter("name");
+        }
+        assert!(path.as_str().len() < Path::BYTES + 16, "{path:?}");
+        assert!(path.as_str().ends_with("/name/…"), "{path:?}");
     }
 }

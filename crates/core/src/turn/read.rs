@@ -293,7 +293,8 @@ fn id<T>(
 fn positive(value: Value<'_>, path: &Path, errors: &mut PlanErrors) -> Option<u64> {
     let number = value.as_u64().filter(|number| *number > 0);
     if number.is_none() {
-        expected("a whole number of at least 1", value, path, errors);
+        let found = if value.as_number().is_some() { "another number" } else { value.kind().describe() };
+        errors.push(path, Problem::Expected { expected: "a whole number of at least 1", found });
     }
     number
 }

@@ -1,6 +1,6 @@
 //! How a turn ended: every call in exactly one state, and one sentence for the user.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -121,6 +121,8 @@ pub(super) fn summary(calls: &[CallResult]) -> String {
     for call in calls {
         by_ending.entry(ending(call)).or_default().push(call);
     }
+    let ambiguous = ambiguous(&by_ending);
+    let names = |calls: &[&CallResult]| names(calls, &ambiguous);
     let done = by_ending.remove(&Ending::Completed);
     let not_done: Vec<String> = by_ending
         .iter()
@@ -186,24 +188,39 @@ const fn verb(ending: Ending, several: bool) -> &'static str {
     }
 }
 
-/// The tools of these calls by readable names, each once, the first few.
-fn names(calls: &[&CallResult]) -> String {
+/// The names of tools whose calls did not all end in one way: they do not say which call is meant.
+fn ambiguous(by_ending: &BTreeMap<Ending, Vec<&CallResult>>) -> BTreeSet<String> {
+    let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());
+    for calls in by_ending.values() {
+        let here: BTreeSet<String> = calls.iter().map(|call| readable(call.tool.tool.as_str())).collect();
+        twice.extend(here.intersection(&seen).cloned());
+        seen.extend(here);
+    }
+    twice
+}
+
+/// The tools of these calls by readable names, each once, the first few; with the id of the call where the name is ambiguous.
+fn names(calls: &[&CallResult], ambiguous: &BTreeSet<String>) -> String {
     const SHOWN: usize = 5;
-    let mut counts: Vec<(String, usize)> = Vec::new();
+    let mut counts: Vec<(String, &CallResult, usize)> = Vec::new();
     let mut more = 0_usize;
     for call in calls {
         let name = readable(call.tool.tool.as_str());
-        if let Some((_, count)) = counts.iter_mut().find(|(known, _)| *known == name) {
+        if let Some((_, _, count)) = counts.iter_mut().find(|(known, ..)| *known == name) {
             *count += 1;
         } else if counts.len() < SHOWN {
-            counts.push((name, 1));
+            counts.push((name, call, 1));
         } else {
             more += 1;
         }
     }
     let mut parts: Vec<String> = counts
         .into_iter()
-        .map(|(name, count)| if count > 1 { format!("{name} ({count} calls)") } else { name })
+        .map(|(name, call, count)| match count {
+            1 if ambiguous.contains(&name) => format!("{name} ({})", clip(call.id.as_str(), 60)),
+            1 => name,
+            _ => format!("{name} ({count} calls)"),
+        })
         .collect();
     if more > 0 {
         parts.push(format!("{more} more"));
@@ -269,6 +286,7 @@ mod tests {
             call.escalated = true;
             call
         };
+        let called = |id: &str, call: CallResult| CallResult { id: ToolCallId::new(id).unwrap(), ..call };
         let cases = [
             (vec![done()], "Completed flight search"),
             (
@@ -302,6 +320,18 @@ mod tests {
                 "Nothing was completed: a needs approval",
             ),
             (vec![ended("___", Outcome::Succeeded, None)], "Completed ___"),
+            (
+                vec![
+                    called("lisbon", done()),
+                    called(
+                        "porto",
+                        escalated(ended("flight_search", Outcome::Failed, Some(Code::ToolError))),
+                    ),
+                    ended("hotel_search", Outcome::Succeeded, None),
+                ],
+                "Completed flight search (lisbon) and hotel search, but flight search (porto) failed; \
+                 flight search (porto) needs your attention",
+            ),
         ];
         for (calls, sentence) in cases {
             assert_eq!(summary(&calls), sentence);

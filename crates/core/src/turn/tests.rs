@@ -141,7 +141,7 @@ fn tool(name: &str) -> ToolRef {
 }
 
 fn breaker(name: &str, state: BreakerState) -> BTreeMap<ToolRef, ToolFacts> {
-    BTreeMap::from([(tool(name), ToolFacts { breaker: state, stop: Stop::Leave, doubt: Doubt::Told })])
+    BTreeMap::from([(tool(name), ToolFacts { breaker: state, stop: Stop::Leave })])
 }
 
 fn stoppable(names: &[&str]) -> BTreeMap<ToolRef, ToolFacts> {
@@ -153,9 +153,11 @@ fn permanent() -> Failure {
     Failure {
         code: Code::ToolError,
         message: "Invalid airport code: XYZ".into(),
+        rule: Some("http.400".into()),
         nature: Nature::Permanent,
         reach: Reach::Answered,
         repeat: Repeat::Safe,
+        doubt: Doubt::Told,
         attempts: 1,
         timed_out_after: None,
     }
@@ -165,9 +167,11 @@ fn exhausted() -> Failure {
     Failure {
         code: Code::RetryExhausted,
         message: "connection reset".into(),
+        rule: Some("transport.reset".into()),
         nature: Nature::Transient,
         reach: Reach::Unknown,
         repeat: Repeat::Safe,
+        doubt: Doubt::Told,
         attempts: 5,
         timed_out_after: None,
     }

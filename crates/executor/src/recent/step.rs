@@ -292,6 +292,7 @@ mod tests {
                 reach,
                 severity: Severity::Transient,
                 rule: Cow::Borrowed("x"),
+                said: "y".into(),
             }),
         };
         let (trusted, escalated) = (TrustState::Trusted, TrustState::Escalated);
@@ -348,6 +349,7 @@ mod tests {
             reach: Reach::Refused,
             severity: Severity::Transient,
             rule: Cow::Borrowed("http.503"),
+            said: "the server answered with the status 503".into(),
         };
         let ended =
             Notice::AttemptEnded { attempt: 2, took: Duration::from_millis(1500), failure: Some(failure) };

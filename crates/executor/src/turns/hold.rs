@@ -1,6 +1,7 @@
 //! The document of a turn in the store: who runs it, and what was chosen in it. What is written there, and what it means, is
 //! decided by [`steadfast_core::turn::Hold`].
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -145,11 +146,101 @@ impl Hold {
     }
 }
 
+/// What another version wrote is not guessed at: what it chose would be lost, and done in another way.
 fn read(document: &Document) -> Result<(u64, Kept), StoreError> {
-    Ok((document.version, serde_json::from_str(&document.body).map_err(unreadable)?))
+    let kept: Kept = serde_json::from_str(&document.body).map_err(unreadable)?;
+    match kept.format {
+        Kept::FORMAT => Ok((document.version, kept)),
+        other => Err(unreadable(format_args!(
+            "it is written in format {other}, and this version reads {}",
+            Kept::FORMAT
+        ))),
+    }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it stands where errors are mapped")]
-fn unreadable(error: serde_json::Error) -> StoreError {
+fn unreadable(error: impl fmt::Display) -> StoreError {
     StoreError::not_done(Trouble::Unreadable, format!("what is kept of the turn cannot be used: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::id::{ActorId, SessionKey, TenantId};
+    use steadfast_core::turn::Choice;
+    use steadfast_store::{MemoryOptions, MemoryStore, this_process};
+
+    use super::*;
+    use crate::RuntimeClock;
+
+    const TURN: Duration = Duration::from_secs(300);
+
+    async fn take(store: &Arc<dyn Store>, number: u64) -> (Option<Hold>, Taken) {
+        let name = DocumentName { kind: DocumentKind::Turn, id: "trip".into() };
+        let wish = Wish { process: this_process(), number, deadline: TURN, lasts: 10 * TURN };
+        let mut place = None;
+        let taken = Hold::take(&mut place, store.clone(), name, wish).await.unwrap();
+        (place, taken)
+    }
+
+    fn choice(candidate: usize) -> Choice {
+        Choice { candidate, ..Choice::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_lost_a_turn_chooses_nothing_in_it_any_more() {
+        let store: Arc<dyn Store> =
+            Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))));
+        let call = ToolCallId::new("pay").unwrap();
+        let (first, taken) = take(&store, 1).await;
+        assert!(matches!(taken, Taken::Ours(Submitted::First)));
+        let mut first = first.unwrap();
+        // An answer that was lost: it is written, and the turn is still ours.
+        let kept = first.held.choosing(&call, &choice(2)).unwrap();
+        assert!(matches!(first.put(&kept).await.unwrap(), Written::As(_)));
+        first.choose(&call, &choice(1)).await.unwrap();
+        // As long as it may run, and a little longer: the clocks of two machines are not one.
+        tokio::time::advance(TURN + SLACK - Duration::from_millis(1)).await;
+        assert!(matches!(take(&store, 2).await, (None, Taken::Busy(_))));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let (second, taken) = take(&store, 2).await;
+        let Taken::Ours(Submitted::Again(choices)) = taken else { panic!("{taken:?}") };
+        assert_eq!(choices.get(&call), Some(&choice(1)));
+        assert!(first.choose(&call, &choice(2)).await.is_err());
+        // Nor does it give back what is not its own.
+        first.release().await.unwrap();
+        assert!(matches!(take(&store, 3).await, (None, Taken::Busy(_))));
+        second.unwrap().choose(&call, &choice(3)).await.unwrap();
+    }
+
+    #[test]
+    fn a_name_is_that_of_one_tenant_actor_and_conversation() {
+        let target = |tenant: Option<&str>, session: &str, actor: &str| steadfast_core::envelope::Target {
+            tenant_id: tenant.map(|tenant| TenantId::new(tenant).unwrap()),
+            session_key: SessionKey::new(session).unwrap(),
+            actor_id: ActorId::new(actor).unwrap(),
+            agent_id: None,
+            workspace_id: None,
+            correlation_id: None,
+            turn_id: None,
+            model_id: None,
+            domain: None,
+            unknown: steadfast_core::envelope::Unknown::new(),
+        };
+        let turn = TurnId::new("trip").unwrap();
+        let named = |target, keys_of| {
+            let options = TurnOptions { keys_of, ..TurnOptions::of(target) };
+            name(&turn, &options).id
+        };
+        let own = || target(Some("acme"), "s", "ann");
+        let others = [
+            target(None, "s", "ann"),
+            target(Some("other"), "s", "ann"),
+            target(Some("acme"), "t", "ann"),
+            target(Some("acme"), "s", "bob"),
+        ];
+        for other in others {
+            let same = other.session_key != own().session_key;
+            assert_ne!(named(other.clone(), KeysOf::Conversation), named(own(), KeysOf::Conversation));
+            assert_eq!(named(other, KeysOf::Actor) == named(own(), KeysOf::Actor), same);
+        }
+    }
 }

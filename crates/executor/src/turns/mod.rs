@@ -33,8 +33,8 @@ use serde::Serialize;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::Channel;
 use steadfast_core::breaker::State as BreakerState;
-use steadfast_core::call::{Hints, KeysOf, SentKey, Waits};
-use steadfast_core::classify::{Nature, Reach};
+use steadfast_core::call::{KeysOf, Waits};
+use steadfast_core::classify::Nature;
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{
     CallEnvelope, CallHints, ContractVersion, Control, IdempotencyKey, Payload, PayloadVersion, Target,
@@ -61,7 +61,7 @@ use hold::{Hold, Taken, Wish};
 use story::Story;
 pub(crate) use story::{KEEP as TRACES_KEPT, Stories};
 pub use story::{TurnHead, TurnStory, TurnsWanted};
-use watch::{Told, Watch, What};
+use watch::{Known, Told, Watch, What};
 
 /// Who submits a turn.
 #[derive(Clone, Debug)]
@@ -143,8 +143,10 @@ type Going = Pin<Box<dyn Future<Output = (ToolCallId, Ended)> + Send>>;
 /// How it ended.
 struct Ended {
     called: Called,
+    tool: ToolRef,
     heard: Heard,
-    class: ToolClass,
+    /// Nothing where it was turned away at the door: nobody looked for its record.
+    known: Option<Known>,
 }
 
 impl Engine {
@@ -157,11 +159,15 @@ impl Engine {
     ) -> Result<Turned, TurnRefused> {
         let inner = &self.inner;
         let number = CALLS.fetch_add(1, Ordering::Relaxed);
-        if inner.turning.lock().len() >= MOST_TURNS {
-            return Err(TurnRefused::Overloaded);
-        }
         // Its time runs from here, however long the store takes to say that it may begin: it holds the turn no longer.
         let now = inner.clock.now();
+        let caller = options.traceparent.as_deref().and_then(Caller::read);
+        let seed = inner.seed_of(number);
+        let trace = caller.map_or_else(|| own_trace(seed, now), |caller| caller.trace);
+        let name = plan.turn().cloned();
+        let Some(underway) = Underway::begin(inner.clone(), number, name.clone(), trace, &options) else {
+            return Err(TurnRefused::Overloaded);
+        };
         let facts = self.facts(&plan, &options.target);
         let mut held = Held { hold: None, engine: self.clone() };
         let submitted = match plan.turn() {
@@ -171,7 +177,8 @@ impl Engine {
                     process: inner.process.clone(),
                     number,
                     deadline: plan.deadline(),
-                    lasts: facts.records_last,
+                    // The last of them may begin at the deadline.
+                    lasts: facts.records_last + plan.deadline(),
                 };
                 let name = hold::name(turn, &options);
                 let taking = Hold::take(&mut held.hold, inner.store.clone(), name, wish);
@@ -185,16 +192,11 @@ impl Engine {
                 }
             }
         };
-        let caller = options.traceparent.as_deref().and_then(Caller::read);
-        let seed = inner.seed_of(number);
-        let trace = caller.map_or_else(|| own_trace(seed, now), |caller| caller.trace);
         let story = Story::begin(inner.clone(), plan.clone(), &options, trace, caller, seed, now);
         let mut notes = Vec::new();
         let (turn, steps) = Turn::begin(plan.clone(), &facts.tools, submitted, now, &mut notes);
         let (tell, told) = unbounded_channel();
-        let name = plan.turn().cloned();
         let guarded_as = name.clone().or_else(|| TurnId::new(trace.to_string()).ok());
-        let underway = Underway::new(inner.clone(), number, name.clone(), trace, &options);
         let running = Running {
             engine: self.clone(),
             shelf,
@@ -209,7 +211,7 @@ impl Engine {
             classes: facts.classes,
             going: FuturesUnordered::new(),
             arrived: VecDeque::new(),
-            stops: BTreeMap::new(),
+            sent_to: BTreeMap::new(),
             tell,
             sent: 0,
         };
@@ -238,7 +240,7 @@ impl Engine {
         TurnStory::read(&*self.inner.store, name).await
     }
 
-    /// What the machine has to know about the tools of a plan.
+    /// What the machine has to know about the tools of a plan. What their servers say of them is heard when they are called.
     fn facts(&self, plan: &Plan, target: &Target) -> PlanFacts {
         let mut facts = PlanFacts { tools: BTreeMap::new(), classes: BTreeMap::new(), records_last: LASTS };
         for tool in plan.tools() {
@@ -252,11 +254,7 @@ impl Engine {
             facts.records_last = facts.records_last.max(longest);
             facts.classes.insert(tool.clone(), policy.class);
             let breaker = self.breaker_of(target, tool);
-            let doubt = match Hints::default().retry_safe(&policy, SentKey::Given) {
-                true => Doubt::MadeAgain,
-                false => Doubt::Told,
-            };
-            facts.tools.insert(tool.clone(), ToolFacts { breaker, stop: stop(policy.class), doubt });
+            facts.tools.insert(tool.clone(), ToolFacts { breaker, stop: stop(policy.class) });
         }
         facts
     }
@@ -322,16 +320,22 @@ struct Underway {
 }
 
 impl Underway {
-    fn new(
+    /// If there is a place for it.
+    fn begin(
         inner: Arc<Inner>,
         number: u64,
         name: Option<TurnId>,
         trace: TraceId,
         options: &TurnOptions,
-    ) -> Self {
+    ) -> Option<Self> {
         let (target, withdrawn) = (options.target.clone(), options.withdrawn.clone());
-        inner.turning.lock().insert(number, Withdrawable { name, trace, target, withdrawn });
-        Self { inner, number }
+        let mut turning = inner.turning.lock();
+        if turning.len() >= MOST_TURNS {
+            return None;
+        }
+        turning.insert(number, Withdrawable { name, trace, target, withdrawn });
+        drop(turning);
+        Some(Self { inner, number })
     }
 }
 
@@ -359,10 +363,17 @@ struct Running {
     going: FuturesUnordered<Going>,
     /// Calls that ended while the store was waited for.
     arrived: VecDeque<(ToolCallId, Ended)>,
-    stops: BTreeMap<ToolCallId, Arc<Mutex<Option<Canceller>>>>,
+    sent_to: BTreeMap<ToolCallId, Sent>,
     tell: UnboundedSender<Told>,
     /// Calls that were sent, alternatives included.
     sent: u64,
+}
+
+/// A call that is on its way to its tool.
+struct Sent {
+    watch: Arc<Watch>,
+    /// Withdraws it, once it is with the engine.
+    stop: Arc<Mutex<Option<Canceller>>>,
 }
 
 /// The turn is given back when it is over, and also when nobody waits for it any more, or when the store did not say whether
@@ -447,12 +458,25 @@ impl Running {
                 }
                 () = withdrawn.cancelled(), if !cancelled => {
                     cancelled = true;
-                    vec![Event::Cancel]
+                    let unsent = self.unsent(|sent| sent.stop.lock().is_none());
+                    unsent.chain([Event::Cancel]).collect()
                 }
-                () = tokio::time::sleep(left) => vec![Event::Tick],
+                () = tokio::time::sleep(left) => self.time_is_over(),
             };
             steps = events.into_iter().flat_map(|event| self.feed(event, &mut notes)).collect();
         }
+    }
+
+    /// Time has passed, and from the deadline on no attempt starts any more.
+    fn time_is_over(&self) -> Vec<Event> {
+        let is_over = self.engine.now() >= self.turn.deadline();
+        self.unsent(|sent| is_over && !sent.watch.heard().has_begun()).chain([Event::Tick]).collect()
+    }
+
+    /// What the machine has to hear of calls that have done nothing yet, before it hears of the end.
+    fn unsent(&self, is_unsent: impl Fn(&Sent) -> bool) -> impl Iterator<Item = Event> {
+        let unsent = self.sent_to.iter().filter(move |(_, sent)| is_unsent(sent));
+        unsent.map(|(id, _)| Event::NotStarted { id: id.clone() })
     }
 
     fn feed(&mut self, event: Event, notes: &mut Vec<Note>) -> Vec<Step> {
@@ -469,12 +493,17 @@ impl Running {
         let mut queue = VecDeque::from(steps);
         while let Some(step) = queue.pop_front() {
             match step {
-                Step::Run { id, .. } if self.engine.now() >= self.turn.deadline() => {
+                Step::Run { id, .. }
+                    if self.options.withdrawn.is_cancelled() || self.engine.now() >= self.turn.deadline() =>
+                {
                     queue.extend(self.feed(Event::NotStarted { id }, notes));
                 }
                 Step::Run { id, tool, arguments, timeout, choice } => {
                     self.record(notes);
-                    if let Err(error) = self.keep(&id, &choice).await {
+                    let kept = self.keep(&id, &choice).await;
+                    if self.options.withdrawn.is_cancelled() {
+                        queue.extend(self.feed(Event::NotStarted { id }, notes));
+                    } else if let Err(error) = kept {
                         let end = CallEnd::Failed(unkept(&error));
                         queue.extend(self.feed(Event::Ended { id, end, replayed: false }, notes));
                     } else {
@@ -482,7 +511,8 @@ impl Running {
                     }
                 }
                 Step::Cancel { id } => {
-                    if let Some(canceller) = self.stops.remove(&id).and_then(|stop| stop.lock().take()) {
+                    let stop = self.sent_to.remove(&id).and_then(|sent| sent.stop.lock().take());
+                    if let Some(canceller) = stop {
                         canceller.cancel();
                     }
                 }
@@ -495,9 +525,10 @@ impl Running {
     }
 
     /// Writes a choice down that would not be made again of itself. Meanwhile the other calls go on, and the turn does not wait
-    /// beyond its deadline.
+    /// beyond its deadline, nor when it is withdrawn.
     async fn keep(&mut self, id: &ToolCallId, choice: &Choice) -> Result<(), StoreError> {
         let left = self.turn.deadline().since(self.engine.now());
+        let withdrawn = self.options.withdrawn.clone();
         let Some(hold) = &mut self.held.hold else { return Ok(()) };
         let mut writing = pin!(tokio::time::timeout(left, hold.choose(id, choice)));
         loop {
@@ -505,6 +536,7 @@ impl Running {
                 biased;
                 written = &mut writing => return written.unwrap_or_else(|_| Err(silent())),
                 Some(ended) = self.going.next() => self.arrived.push_back(ended),
+                () = withdrawn.cancelled() => return Err(silent()),
             }
         }
     }
@@ -530,10 +562,10 @@ impl Running {
         self.sent += 1;
         let target = Target { turn_id: self.guarded_as.clone(), ..self.options.target.clone() };
         let Some(mut envelope) = envelope(&tool, arguments, target) else { return };
-        if let Ok(request) = RequestId::new(format!("{}.{}", self.trace, self.sent)) {
-            if let Some(story) = &mut self.story {
-                story.sent(&id, &request, self.engine.now());
-            }
+        if let Some(story) = &mut self.story
+            && let Ok(request) = RequestId::new(format!("{}.{}", story.root_span(), self.sent))
+        {
+            story.sent(&id, &request, self.engine.now());
             envelope.request_id = request;
         }
         envelope.payload.call_hints.timeout_ms = timeout.map(steadfast_core::millis);
@@ -541,10 +573,10 @@ impl Running {
             self.name.as_ref().and_then(|turn| key(turn, &id, choice.candidate));
         envelope.trace.traceparent = self.story.as_ref().map(|story| story.traceparent(&id));
         envelope.tool_call_id = Some(id.clone());
-        let watch = Arc::new(Watch::new(id.clone(), tool.clone(), self.tell.clone()));
+        let class = self.class_of(&tool);
+        let watch = Arc::new(Watch::new(id.clone(), tool.clone(), class, self.tell.clone()));
         let stop = Arc::new(Mutex::new(None));
-        self.stops.insert(id.clone(), stop.clone());
-        let class = self.classes.get(&tool).copied().unwrap_or(ToolClass::Unknown);
+        self.sent_to.insert(id.clone(), Sent { watch: watch.clone(), stop: stop.clone() });
         let options = CallOptions {
             channel: self.options.channel,
             asker: self.options.asker.clone(),
@@ -566,8 +598,13 @@ impl Running {
             let calling = engine.call_with(envelope, run, CallOptions { tool: info, ..options });
             *stop.lock() = Some(calling.canceller());
             let called = calling.await;
-            (id, Ended { called, heard: watch.heard(), class })
+            (id, Ended { called, tool, heard: watch.heard(), known: watch.known() })
         }));
+    }
+
+    /// The class of a tool, as far as it is known without its server.
+    fn class_of(&self, tool: &ToolRef) -> ToolClass {
+        self.classes.get(tool).copied().unwrap_or(ToolClass::Unknown)
     }
 
     /// Something was heard of a call that runs.
@@ -575,6 +612,7 @@ impl Running {
         let Told { call, tool, at, what } = told;
         match what {
             What::Breaker(state) => Some(Event::BreakerChanged { tool, state }),
+            What::Class(class) => Some(Event::Known { tool, stop: stop(class) }),
             What::Retries { attempt, next_at, attempts_left, heard } => {
                 notes.extend(self.retried(&call, &tool, at, attempt, next_at, attempts_left, &heard));
                 None
@@ -615,8 +653,9 @@ impl Running {
             dependants: Dependants::default(),
             succeeded: 0,
         });
-        let error = heard.failed().map_or_else(String::new, |failed| failed.rule.to_string());
-        let fault = ToolFault { error, code, nature, breaker, attempts, decision: decision.strategy };
+        let error = heard.failed().map_or_else(String::new, |failed| failed.said.to_string());
+        let rule = heard.failed().map(|failed| failed.rule.to_string());
+        let fault = ToolFault { error, rule, code, nature, breaker, attempts, decision: decision.strategy };
         let fault = match heard.cut() {
             Some(timeout) => Fact::ToolTimeout { timeout, fault },
             None => Fact::ToolError(fault),
@@ -631,20 +670,25 @@ impl Running {
 
     /// A call has ended: what the machine hears of it, after how the breakers of all that could do it stand now.
     fn ended(&mut self, id: ToolCallId, ended: Ended) -> Vec<Event> {
-        self.stops.remove(&id);
-        let Ended { called, heard, class } = ended;
+        self.sent_to.remove(&id);
+        let Ended { called, tool, heard, known } = ended;
+        let Known { class, doubt } =
+            known.unwrap_or_else(|| Known { class: self.class_of(&tool), doubt: Doubt::MadeAgain });
         let result = called.result;
         if let Some(arrival) = called.arrival {
             self.engine.delivered(arrival);
         }
         let replayed = result.from_cache;
+        let rule = result.error.as_ref().and_then(|error| error.rule.clone());
         let failed = |code, message, nature| {
             CallEnd::Failed(Failure {
                 code,
                 message,
+                rule: rule.clone(),
                 nature,
                 reach: heard.reach(),
                 repeat: repeat(class),
+                doubt,
                 attempts: result.attempts,
                 timed_out_after: heard.cut(),
             })
@@ -678,7 +722,7 @@ impl Running {
         for note in notes.drain(..) {
             self.engine.inner.telling.turn(&about, &note);
             if let Some(story) = &mut self.story {
-                story.note(&note);
+                story.note(note);
             }
         }
     }
@@ -715,15 +759,8 @@ fn key(turn: &TurnId, call: &ToolCallId, candidate: usize) -> Option<Idempotency
 
 /// A choice that could not be kept: the call is not sent, because the turn could not be told from it later.
 fn unkept(error: &StoreError) -> Failure {
-    Failure {
-        code: Code::StoreUnavailable,
-        message: format!("not sent: what was chosen for it could not be kept: {error}"),
-        nature: Nature::Transient,
-        reach: Reach::NotSent,
-        repeat: Repeat::Safe,
-        attempts: 0,
-        timed_out_after: None,
-    }
+    let message = format!("not sent: what was chosen for it could not be kept: {error}");
+    Failure::not_sent(Code::StoreUnavailable, Nature::Transient, message)
 }
 
 /// A tool that asks has done nothing.

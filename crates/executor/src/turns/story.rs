@@ -3,6 +3,7 @@
 //! Each event becomes an entry of the journal when it happens, each span when it begins and when it ends, so that a turn can
 //! be followed while it runs, and what a crash leaves behind is the beginning of the story.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +29,11 @@ use super::{Caller, TurnOptions};
 pub(crate) const KEEP: Keep = Keep { most: 200_000, age: Duration::from_secs(24 * 3600) };
 /// How long lines are gathered before they are written.
 const GATHER: Duration = Duration::from_millis(5);
-/// The most lines that wait to be written. Each takes about half a kilobyte.
-const WAITING: usize = 65_536;
+/// What most lines take, and no more.
+const LINE_BYTES: usize = 512;
+/// The most bytes of lines that wait to be written. For heads there is as much again, so that whatever is left out of a turn,
+/// it is known that it began and how it ended.
+const WAITING: usize = 32 << 20;
 /// The most that is written at once.
 const BATCH: usize = 256;
 /// What the heads of all turns are filed under, as they were when the turns began. How one ended is filed under its own
@@ -91,11 +95,11 @@ pub struct TurnStory {
 /// One entry of the journal.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Line {
+enum Line<'l> {
     /// A turn began.
-    Head(TurnHead),
-    Span(Span),
-    Event(Box<Event>),
+    Head(Cow<'l, TurnHead>),
+    Span(Cow<'l, Span>),
+    Event(Cow<'l, Event>),
 }
 
 /// The trace of a turn that runs.
@@ -103,14 +107,14 @@ pub(super) struct Story {
     inner: Arc<Inner>,
     plan: Arc<Plan>,
     head: TurnHead,
+    /// What its lines are filed under.
+    subject: Arc<str>,
     follower: Option<UnboundedSender<Event>>,
     trace: Trace,
     root: SpanId,
     open: BTreeMap<ToolCallId, Open>,
     spans: u64,
     written: usize,
-    /// What the ids of its spans are drawn from.
-    seed: u64,
     /// Whether its caller wants spans of it.
     sampled: bool,
 }
@@ -136,7 +140,7 @@ impl Story {
         now: Timestamp,
     ) -> Self {
         let target = &options.target;
-        let root = span_id(seed, now, 0);
+        let root = new_root(seed, now);
         let head = TurnHead {
             trace_id,
             span_id: root,
@@ -170,18 +174,18 @@ impl Story {
             inner,
             plan,
             head,
+            subject: trace_id.to_string().into(),
             follower,
             trace,
             root,
             open: BTreeMap::new(),
             spans: 0,
             written: 0,
-            seed,
             sampled,
         };
         story.keep_head(HEADS.into(), now);
-        story.keep(&Line::Head(story.head.clone()), now);
-        story.keep(&Line::Span(span), now);
+        story.keep(&Line::Head(Cow::Borrowed(&story.head)), now);
+        story.keep(&Line::Span(Cow::Owned(span)), now);
         story
     }
 
@@ -191,16 +195,22 @@ impl Story {
         format!("00-{}-{span}-{:02x}", self.head.trace_id, u8::from(self.sampled))
     }
 
+    /// That of this submission alone: a trace may be that of several.
+    pub(super) fn root_span(&self) -> SpanId {
+        self.root
+    }
+
     /// The call was sent under this request.
     pub(super) fn sent(&mut self, call: &ToolCallId, request: &RequestId, now: Timestamp) {
         let Some(open) = self.open.get_mut(call) else { return };
         open.span.request_id = Some(request.clone());
-        let begun = Line::Span(open.span.clone());
-        self.keep(&begun, now);
+        if let Some(open) = self.open.get(call) {
+            self.keep(&Line::Span(Cow::Borrowed(&open.span)), now);
+        }
     }
 
     /// Writes something down.
-    pub(super) fn note(&mut self, note: &Note) {
+    pub(super) fn note(&mut self, note: Note) {
         let note = &note.redacted();
         if let (Fact::ToolStarted, Some(call), Some(tool)) = (&note.fact, &note.call, &note.tool) {
             self.start(call, tool, note.at);
@@ -230,7 +240,7 @@ impl Story {
         self.head.summary = Some(redact::text(&result.summary).into_owned());
         self.head.escalated = result.escalated;
         if let Some(root) = self.root() {
-            self.keep(&Line::Span(root.clone()), now);
+            self.keep(&Line::Span(Cow::Borrowed(root)), now);
             self.tell_turn(root);
         }
         self.keep_head(ending(&self.head), now);
@@ -244,7 +254,7 @@ impl Story {
             planned.depends_on.iter().map(|dependency| dependency.on.clone()).collect()
         });
         let span = Span {
-            span_id: span_id(self.seed, self.head.started_at_ms, self.spans),
+            span_id: later_span(self.root, self.spans),
             parent_span_id: Some(self.root),
             name: tool.to_string(),
             call_id: Some(call.clone()),
@@ -262,7 +272,7 @@ impl Story {
         let Some(mut open) = self.open.remove(call) else { return };
         let _ = self.trace.end_span(open.span.span_id, at);
         open.span.ended_at = Some(at);
-        self.keep(&Line::Span(open.span.clone()), at);
+        self.keep(&Line::Span(Cow::Borrowed(&open.span)), at);
         self.tell_call(&open);
     }
 
@@ -293,27 +303,33 @@ impl Story {
     }
 
     fn write_events(&mut self) {
-        let new = self.trace.events().get(self.written..).unwrap_or_default().to_vec();
-        self.written += new.len();
-        for event in new {
-            let at = event.timestamp;
+        let events = self.trace.events();
+        for event in events.get(self.written..).unwrap_or_default() {
             if let Some(follower) = &self.follower {
                 // Who went away does not want to know.
                 let _ = follower.send(event.clone());
             }
-            self.keep(&Line::Event(Box::new(event)), at);
+            self.keep(&Line::Event(Cow::Borrowed(event)), event.timestamp);
         }
+        self.written = events.len();
     }
 
-    fn keep(&self, line: &Line, at: Timestamp) {
-        let Ok(body) = serde_json::to_string(line) else { return };
-        let subject: Arc<str> = self.head.trace_id.to_string().into();
-        self.inner.stories.add(Entry { at, subject, body: body.into() });
+    fn keep(&self, line: &Line<'_>, at: Timestamp) {
+        let most = if matches!(line, Line::Head(_)) { 2 * WAITING } else { WAITING };
+        self.add(self.subject.clone(), line, at, most);
     }
 
     fn keep_head(&self, subject: Arc<str>, at: Timestamp) {
-        let Ok(body) = serde_json::to_string(&self.head) else { return };
-        self.inner.stories.add(Entry { at, subject, body: body.into() });
+        self.add(subject, &self.head, at, 2 * WAITING);
+    }
+
+    fn add(&self, subject: Arc<str>, line: &impl Serialize, at: Timestamp, most: usize) {
+        let mut text = Vec::with_capacity(LINE_BYTES);
+        if serde_json::to_writer(&mut text, line).is_ok()
+            && let Ok(body) = str::from_utf8(&text)
+        {
+            self.inner.stories.add(Entry { at, subject, body: body.into() }, most);
+        }
     }
 }
 
@@ -352,29 +368,47 @@ fn ends_a_span(fact: &Fact) -> bool {
         || matches!(fact, Fact::Decision { strategy, .. } if *strategy != Strategy::Retry)
 }
 
-/// The spans of one submission, by their numbers: unlike those of every other, also of one that belongs to the same trace.
-fn span_id(seed: u64, started: Timestamp, number: u64) -> SpanId {
-    let digest = Digest::of(format!("span {seed} {} {number}", started.as_millis()).as_bytes());
+/// The span of a submission: unlike that of every other, also of one that belongs to the same trace.
+fn new_root(seed: u64, started: Timestamp) -> SpanId {
+    let digest = Digest::of(format!("span {seed} {}", started.as_millis()).as_bytes());
     let [a, b, c, d, e, f, g, h, ..] = *digest.as_bytes();
     SpanId::from_bytes([a, b, c, d, e, f, g, h | 1])
+}
+
+/// The spans of its calls count on from there, in steps of two: none of them is zero.
+fn later_span(root: SpanId, number: u64) -> SpanId {
+    let root = u64::from_be_bytes(root.to_bytes());
+    SpanId::from_bytes(root.wrapping_add(number.wrapping_mul(2)).to_be_bytes())
 }
 
 /// Lines on their way to the store.
 #[derive(Debug, Default)]
 pub(crate) struct Stories {
-    waiting: Mutex<Vec<Entry>>,
+    waiting: Mutex<Waiting>,
     added: Notify,
     /// One writes at a time, so that who has written what waits has also waited for what was on its way.
     writing: tokio::sync::Mutex<()>,
 }
 
+#[derive(Debug, Default)]
+struct Waiting {
+    lines: Vec<Entry>,
+    bytes: usize,
+    /// Those for which there was no place.
+    dropped: u64,
+}
+
 impl Stories {
-    /// What is full is dropped: a slow store never holds a turn up.
-    fn add(&self, entry: Entry) {
+    /// What does not fit into so many bytes is dropped and counted: a slow store never holds a turn up.
+    fn add(&self, entry: Entry, most: usize) {
         let mut waiting = self.waiting.lock();
-        let was_empty = waiting.is_empty();
-        if waiting.len() < WAITING {
-            waiting.push(entry);
+        let was_empty = waiting.lines.is_empty();
+        let bytes = waiting.bytes + entry.body.len() + entry.subject.len();
+        if bytes <= most {
+            waiting.bytes = bytes;
+            waiting.lines.push(entry);
+        } else {
+            waiting.dropped += 1;
         }
         drop(waiting);
         if was_empty {
@@ -396,7 +430,10 @@ impl Inner {
     /// Writes what waits. Then everything that was added before is in the store.
     pub(crate) async fn write_stories_now(&self) {
         let _alone = self.stories.writing.lock().await;
-        let lines = std::mem::take(&mut *self.stories.waiting.lock());
+        let Waiting { lines, bytes: _, dropped } = std::mem::take(&mut *self.stories.waiting.lock());
+        if dropped > 0 {
+            tracing::warn!(event = "traces.dropped", dropped, "more happens in turns than can be written");
+        }
         for batch in lines.chunks(BATCH) {
             if let Err(error) = self.store.append(Journal::Traces, batch, self.traces_kept).await {
                 self.store_trouble(&*self.store, &error);
@@ -469,12 +506,12 @@ async fn traced(store: &dyn Store, trace: TraceId) -> Result<Option<TurnStory>, 
     let (mut heads, mut spans, mut events) = (Vec::new(), BTreeMap::new(), Vec::new());
     for (_, entry) in store.entries(&query).await? {
         match serde_json::from_str(&entry.body) {
-            Ok(Line::Head(head)) if heads.is_empty() => heads.push(head),
+            Ok(Line::Head(head)) if heads.is_empty() => heads.push(head.into_owned()),
             // As it was last written.
             Ok(Line::Span(span)) => {
-                spans.entry(span.span_id).or_insert(span);
+                spans.entry(span.span_id).or_insert_with(|| span.into_owned());
             }
-            Ok(Line::Event(event)) => events.push(*event),
+            Ok(Line::Event(event)) => events.push(event.into_owned()),
             Ok(Line::Head(_)) | Err(_) => {}
         }
     }
@@ -500,4 +537,25 @@ async fn as_ended(store: &dyn Store, begun: Vec<TurnHead>) -> Result<Vec<TurnHea
 /// What the end of this submission is filed under.
 fn ending(head: &TurnHead) -> Arc<str> {
     format!("{} {}", head.trace_id, head.span_id).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(bytes: usize) -> Entry {
+        Entry { at: Timestamp::ZERO, subject: "trace".into(), body: "x".repeat(bytes).into() }
+    }
+
+    #[test]
+    fn lines_that_wait_are_bounded_in_bytes_and_the_end_of_a_turn_is_among_them() {
+        let stories = Stories::default();
+        for _ in 0..100 {
+            stories.add(line(1 << 20), WAITING);
+        }
+        stories.add(line(1000), 2 * WAITING);
+        let waiting = stories.waiting.lock();
+        assert_eq!((waiting.lines.len(), waiting.dropped), (32, 69), "31 MiB, and the end");
+        assert_eq!(waiting.lines.last().map(|last| last.body.len()), Some(1000));
+    }
 }

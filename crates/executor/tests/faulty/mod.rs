@@ -35,6 +35,9 @@ pub(crate) enum Health {
     /// It does what it is asked for, and its answer is lost.
     #[allow(dead_code, reason = "not every test that has this store needs it")]
     Unheard,
+    /// It does what it is asked for, but what goes to this journal stays on its way until that changes.
+    #[allow(dead_code, reason = "not every test that has this store needs it")]
+    Holds(Journal),
     /// It does nothing, and says so.
     Down,
     /// It does nothing, and says nothing until that changes.
@@ -59,7 +62,7 @@ impl Faulty {
         Box::pin(async move {
             let now = *health.wait_for(|health| *health != Health::Silent).await.unwrap();
             match now {
-                Health::Up => done.await,
+                Health::Up | Health::Holds(_) => done.await,
                 Health::Slow => {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     done.await
@@ -150,7 +153,11 @@ impl Store for Faulty {
     }
 
     fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()> {
-        self.if_up(Box::pin(async move { self.inner.append(journal, entries, keep).await }))
+        let mut health = self.health.subscribe();
+        self.if_up(Box::pin(async move {
+            health.wait_for(|health| *health != Health::Holds(journal)).await.unwrap();
+            self.inner.append(journal, entries, keep).await
+        }))
     }
 
     fn entries<'a>(&'a self, query: &'a Query) -> StoreFuture<'a, Vec<(Position, Entry)>> {

@@ -29,6 +29,7 @@ fn every_notice() -> Vec<(Notice, Option<&'static str>, Option<&'static str>)> {
         reach: Reach::Unknown,
         severity: Severity::Transient,
         rule: "connection_reset".into(),
+        said: "read ECONNRESET".into(),
     };
     let transition = Transition { from: State::Closed, to: State::Open, reason: Reason::Consecutive, at: AT };
     let change = TrustChange {

@@ -100,6 +100,7 @@ pub(super) fn request(draw: &mut Draw<'_>, number: u64, now: Timestamp) -> Reque
         duplicates,
         sent_key,
         computed_since: (shape & 128 != 0).then_some(now),
+        in_turn: hints & 8 != 0,
         digest: Digest::of(if shape & 4 == 0 { b"{}" } else { b"[]" }),
         run: RunId(format!("run-{number}").into()),
         process: process(1),

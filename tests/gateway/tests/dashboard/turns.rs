@@ -42,7 +42,7 @@ fn eh_6_6_a_turn_is_shown_with_the_time_of_each_call_and_what_went_wrong_in_it()
     gateway.client.call("run_turn", trip());
     // It is in the list with what its user was told, and that somebody should look.
     page.sees("#turns tbody", "partly done");
-    page.sees("#turns tbody", "Completed look and draw");
+    page.sees("#turns tbody", "Completed look (rates) and draw");
     page.sees("#turns tbody .state", "needs attention");
     page.clicks("#turns tbody", "Open turn trip");
     page.sees("#dialog .head", "pay needs your attention");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::raw::{Answered, Request, send};
 use crate::serve::Served;
-use crate::world::{By, World, free_address, kill, wait};
+use crate::world::{By, Era, World, free_address, kill, wait};
 
 /// A gateway in front of a server that is reached so, and a client that keeps it running.
 fn opened(test: &str, config: &str, back: By) -> (World, Client) {
@@ -156,6 +156,32 @@ fn a_server_that_asks_something_hears_that_nobody_can_be_asked() {
     let (answered, body) = post(&client, "/v1/calls", &envelope("ask", json!({ "id": "a" }), "ann"));
     assert_eq!(answered.status, 200, "{body}");
     assert_eq!(body["output"]["content"]["content"][0]["text"], "a is for nobody", "{body}");
+}
+
+/// One of the modern era asks by answering the call. A caller that cannot be asked must not take that for success.
+#[test]
+fn a_question_in_place_of_an_answer_is_a_failure_over_plain_http() {
+    for back in [By::Stdio, By::Http] {
+        let world = World::of_era(Era::Modern, "plain_asks_back", "", By::Http, back);
+        let client = world.client();
+        fs::write(world.folder().join("ledger.names"), "ask").unwrap();
+        let ask = keyed("ask", json!({ "id": "a" }), "k");
+        let (answered, body) = post(&client, "/v1/calls", &ask);
+        let code = &body["error"]["code"];
+        assert_eq!(
+            (answered.status, &body["status"], code),
+            (200, &json!("error"), &json!("tool_error")),
+            "{body}"
+        );
+        let turn = json!({ "contractVersion": "1.1", "target": { "sessionKey": "s-1", "actorId": "ann" },
+            "plan": { "calls": [{ "id": "a", "tool": "bank/ask", "params": { "id": "b" } }] } });
+        let (_, body) = post(&client, "/v1/turns", &turn);
+        assert_eq!(
+            (&body["status"], &body["calls"][0]["code"]),
+            (&json!("failed"), &json!("tool_error")),
+            "{body}"
+        );
+    }
 }
 
 #[test]

@@ -54,15 +54,10 @@ impl World {
             ToolClass::ReadOnly | ToolClass::Idempotent => Stop::Cancel,
             ToolClass::Mutating | ToolClass::Unknown => Stop::Leave,
         };
-        let doubt = match self.defect {
-            Some(Defect::EarlierAttemptsForgotten) => Doubt::Told,
-            Some(_) | None if self.retry_safe() => Doubt::MadeAgain,
-            Some(_) | None => Doubt::Told,
-        };
         let facts: BTreeMap<ToolRef, ToolFacts> = plan
             .tools()
             .into_iter()
-            .map(|tool| (tool.clone(), ToolFacts { breaker: self.breaker_of(node, tool), stop, doubt }))
+            .map(|tool| (tool.clone(), ToolFacts { breaker: self.breaker_of(node, tool), stop }))
             .collect();
         self.tell(format!("process {node}: submission {submission} of turn {turn} begins, {submitted:?}"));
         let (machine, steps) = Turn::begin(plan, &facts, submitted, arrived, &mut Vec::new());
@@ -226,6 +221,7 @@ impl World {
         request.tool = tool;
         request.tool_call = Some(id.clone());
         request.turn = TurnId::new(format!("turn-{turn}")).ok();
+        request.in_turn = true;
         request.waits = Waits::AsLongAsItTakes;
         request.limits.attempt = timeout;
         request.limits.start_by = match self.defect {
@@ -310,9 +306,15 @@ impl World {
             Some(Defect::UnderWayCountsAsUnsent) if heard.is_under_way() => Reach::NotSent,
             Some(_) | None => heard.reach(),
         };
+        let doubt = match self.defect {
+            Some(Defect::EarlierAttemptsForgotten) => Doubt::Told,
+            Some(_) | None if self.retry_safe() => Doubt::MadeAgain,
+            Some(_) | None => Doubt::Told,
+        };
         CallEnd::Failed(Failure {
             code,
             message: message.into(),
+            rule: None,
             nature,
             reach,
             repeat: match self.weather.policy.class {
@@ -320,6 +322,7 @@ impl World {
                 ToolClass::Idempotent => Repeat::BySameTool,
                 ToolClass::Mutating | ToolClass::Unknown => Repeat::Unsafe,
             },
+            doubt,
             attempts,
             timed_out_after: None,
         })
@@ -364,9 +367,11 @@ fn unsent(code: Code) -> CallEnd {
     CallEnd::Failed(Failure {
         code,
         message: "not sent".into(),
+        rule: None,
         nature: Nature::Transient,
         reach: Reach::NotSent,
         repeat: Repeat::Safe,
+        doubt: Doubt::Told,
         attempts: 0,
         timed_out_after: None,
     })

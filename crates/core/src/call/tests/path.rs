@@ -427,12 +427,8 @@ fn a_refusal_between_two_attempts_tells_what_the_tool_said_last() {
     let too_many: fn(&mut World, &Policy) =
         |world, policy| world.limiter.enter(&policy.limits, world.now).unwrap();
     for (happens, expected, why) in [
-        (held_back, Code::CircuitOpen, "failed 1 times, and calls to the tool are held back now: it failed"),
-        (
-            too_many,
-            Code::Overloaded,
-            "failed 1 times, and the tool has as many calls as allowed now: it failed",
-        ),
+        (held_back, Code::CircuitOpen, "failed once, and calls to the tool are held back now: it failed"),
+        (too_many, Code::Overloaded, "failed once, and the tool has as many calls as allowed now: it failed"),
     ] {
         let mut policy = policy(ToolClass::Idempotent);
         policy.limits.concurrency = NonZeroU32::new(1);

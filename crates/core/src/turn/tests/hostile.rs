@@ -40,7 +40,7 @@ fn each_mistake_says_where_it_is_and_what_to_write_instead() {
         (call(r#""dependsOn":["b"]"#), "/calls/1/dependsOn/0: a call cannot depend on itself"),
         (call(r#""dependsOn":["a","a"]"#), "/calls/1/dependsOn/1: the dependency on \"a\" is named twice"),
         (call(r#""required":"no""#), "/calls/1/required: expected true or false, found a string"),
-        (call(r#""timeoutMs":-1"#), "/calls/1/timeoutMs: expected a whole number of at least 1, found a number"),
+        (call(r#""timeoutMs":-1"#), "/calls/1/timeoutMs: expected a whole number of at least 1, found another number"),
         (call(r#""params":[1]"#), "/calls/1/params: expected an object, found an array"),
         (call(r#""params":{"x":{"$from":"b"}}"#), "/calls/1/params/x: a call cannot depend on itself"),
         (call(r#""params":{"x":[{"$from":"c"}]}"#), "/calls/1/params/x/0: no call of this plan has the id \"c\""),

@@ -330,14 +330,22 @@ fn a_turn_that_comes_again_makes_the_same_calls_and_is_told_what_was_finished() 
 fn what_may_have_run_before_is_asked_before_an_alternative_however_its_breaker_stands() {
     const PLAN: &str = r#"{"calls":[{"id":"a","tool":"travel/a","alternatives":["travel/b","travel/c"]}]}"#;
     let open = breaker("a", BreakerState::Open);
-    let tool = |submitted| Stage::with(PLAN, &open, submitted).started[0].1.clone();
-    assert_eq!(tool(Submitted::First), "b", "nothing of it can have run");
-    assert_eq!(tool(Submitted::Again(BTreeMap::new())), "a", "it may have its answer");
-    let chosen = |candidate| BTreeMap::from([(call_id("a"), Choice { candidate, defaults: Vec::new() })]);
-    assert_eq!(tool(Submitted::Again(chosen(1))), "b", "as it was chosen");
-    assert_eq!(tool(Submitted::Again(chosen(7))), "c", "of a longer plan under the same name");
+    let asked = |submitted| Stage::with(PLAN, &open, submitted).started[0].1.clone();
+    assert_eq!(asked(Submitted::First), "b", "nothing of it can have run");
+    assert_eq!(asked(Submitted::Again(BTreeMap::new())), "a", "it may have its answer");
+    let chosen = |candidate, named: Option<&str>| {
+        let choice = Choice { candidate, tool: named.map(tool), ..Choice::default() };
+        Submitted::Again(BTreeMap::from([(call_id("a"), choice)]))
+    };
+    assert_eq!(asked(chosen(1, Some("b"))), "b", "as it was chosen");
+    assert_eq!(asked(chosen(1, None)), "b", "as an older version kept it");
+    for other in [chosen(1, Some("c")), chosen(7, Some("d")), chosen(usize::MAX, None)] {
+        let stage = Stage::with(PLAN, &open, other);
+        assert!(stage.started.is_empty(), "it was done by another one");
+        assert_eq!(stage.call("a").code, Some(Code::IdempotencyConflict));
+    }
 
-    let mut again = Stage::with(PLAN, &open, Submitted::Again(chosen(1)));
+    let mut again = Stage::with(PLAN, &open, chosen(1, Some("b")));
     again.fail("a", permanent());
     assert_eq!(again.started[1].1, "c", "what was tried before the chosen one is not tried again");
 }
@@ -349,7 +357,7 @@ fn a_call_that_ran_with_a_default_gets_it_again_although_the_output_is_there_now
     let mut first = Stage::new(PLAN);
     first.fail("a", permanent());
     let (arguments, choice) = (first.started[1].2.clone(), first.choices[1].clone());
-    assert_eq!(choice, Choice { candidate: 0, defaults: vec![call_id("a")] });
+    assert_eq!(choice, Choice { defaults: vec![call_id("a")], ..Choice::default() });
     assert_eq!(first.choices[0], Choice::default(), "as planned");
 
     let mut again =
@@ -419,7 +427,7 @@ fn every_state_with_every_event() {
         }
         stage
     };
-    let events: [(&str, Event); 7] = [
+    let events: [(&str, Event); 8] = [
         ("success", Event::Ended { id: x(), end: success(), replayed: false }),
         ("failure", Event::Ended { id: x(), end: failure(), replayed: false }),
         (
@@ -436,15 +444,22 @@ fn every_state_with_every_event() {
         ("deadline", Event::Tick),
         ("cancel", Event::Cancel),
         ("not started", Event::NotStarted { id: x() }),
+        ("known", Event::Known { tool: tool("x"), stop: Stop::Cancel }),
     ];
     // For each state: what each event makes of `x`.
     const REFUSED: &str = "refused";
     let table = [
-        (At::Waiting, [REFUSED, REFUSED, "Waiting", "Waiting", "Skipped", "Skipped", REFUSED]),
-        (At::Ready, [REFUSED, REFUSED, "Ready", "Ready", "Skipped", "Skipped", REFUSED]),
-        (At::Running, ["Succeeded", "Failed", "Running", "Running", "LeftRunning", "LeftRunning", "Skipped"]),
-        (At::Succeeded, [REFUSED, REFUSED, "Succeeded", "Succeeded", "Succeeded", "Succeeded", REFUSED]),
-        (At::Failed, [REFUSED, REFUSED, "Failed", "Failed", "Failed", "Failed", REFUSED]),
+        (At::Waiting, [REFUSED, REFUSED, "Waiting", "Waiting", "Skipped", "Skipped", REFUSED, "Waiting"]),
+        (At::Ready, [REFUSED, REFUSED, "Ready", "Ready", "Skipped", "Skipped", REFUSED, "Ready"]),
+        (
+            At::Running,
+            ["Succeeded", "Failed", "Running", "Running", "LeftRunning", "LeftRunning", "Ready", "Running"],
+        ),
+        (
+            At::Succeeded,
+            [REFUSED, REFUSED, "Succeeded", "Succeeded", "Succeeded", "Succeeded", REFUSED, "Succeeded"],
+        ),
+        (At::Failed, [REFUSED, REFUSED, "Failed", "Failed", "Failed", "Failed", REFUSED, "Failed"]),
         (
             At::CutOff,
             [
@@ -455,9 +470,22 @@ fn every_state_with_every_event() {
                 "LeftRunning",
                 "LeftRunning",
                 REFUSED,
+                "LeftRunning",
             ],
         ),
-        (At::Late, [REFUSED, REFUSED, "LeftRunning", "LeftRunning", "LeftRunning", "LeftRunning", REFUSED]),
+        (
+            At::Late,
+            [
+                REFUSED,
+                REFUSED,
+                "LeftRunning",
+                "LeftRunning",
+                "LeftRunning",
+                "LeftRunning",
+                REFUSED,
+                "LeftRunning",
+            ],
+        ),
     ];
     for (at, expected) in table {
         for ((name, event), expected) in events.clone().into_iter().zip(expected) {
@@ -495,14 +523,14 @@ fn what_is_made_again_on_a_guess_is_not_replaced_in_a_turn_that_came_before() {
         (Doubt::Told, again(), false, true),
         (Doubt::Told, again(), true, true),
     ] {
-        let tools = BTreeMap::from([(tool("a"), ToolFacts { doubt, ..ToolFacts::default() })]);
-        let mut stage = Stage::with(PLAN, &tools, submitted.clone());
-        let end = CallEnd::Failed(refused.clone());
+        let mut stage = Stage::with(PLAN, &BTreeMap::new(), submitted.clone());
+        let end = CallEnd::Failed(Failure { doubt, ..refused.clone() });
         stage.on(Event::Ended { id: call_id("a"), end, replayed });
         assert_eq!(stage.started.len() == 2, replaced, "{doubt:?} {submitted:?} {replayed}");
     }
     // A call that nobody else can do, or nobody else may, is told as what it came to.
-    let later = Failure { code: Code::InFlight, nature: Nature::Transient, ..refused };
+    let later =
+        Failure { code: Code::InFlight, nature: Nature::Transient, doubt: Doubt::MadeAgain, ..refused };
     let mut stage = Stage::with(PLAN, &BTreeMap::new(), again());
     stage.again("a", CallEnd::Failed(later));
     assert!(!stage.call("a").escalated);
@@ -520,6 +548,9 @@ fn what_has_ended_by_the_deadline_counts_and_nothing_starts_then() {
     let outcomes = ["a", "b", "d", "e"].map(|id| stage.outcome(id));
     assert_eq!(outcomes, [Outcome::Succeeded, Outcome::Failed, Outcome::Succeeded, Outcome::Skipped]);
     assert_eq!((stage.started.len(), stage.result().ended_by), (3, EndedBy::Deadline));
+    stage.tells(
+        "Decided to go on without it for b: the time of the turn is over; what is finished is returned",
+    );
 }
 
 /// What the time ran out for before it was sent was once told as left running.

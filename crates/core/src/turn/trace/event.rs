@@ -33,9 +33,9 @@ pub struct Note {
 impl Note {
     /// The same as others may see it: what tools say may hold secrets. A text is redacted before it is cut, because half a
     /// secret is not known for one.
-    pub fn redacted(&self) -> Self {
-        let mut note = self.clone();
-        match &mut note.fact {
+    #[must_use]
+    pub fn redacted(mut self) -> Self {
+        match &mut self.fact {
             Fact::ToolError(fault) | Fact::ToolTimeout { fault, .. } => {
                 fault.error = redact::text(&fault.error).into_owned();
             }
@@ -56,7 +56,7 @@ impl Note {
             | Fact::TurnTimeout { .. }
             | Fact::TurnCancelled => {}
         }
-        note
+        self
     }
 
     /// It as a person reads it.
@@ -188,6 +188,8 @@ impl Fact {
 pub struct ToolFault {
     /// What was said.
     pub error: String,
+    /// The rule that says what kind of failure that is.
+    pub rule: Option<String>,
     /// The code.
     pub code: Code,
     /// Whether it can succeed later.
@@ -250,6 +252,9 @@ pub struct Event {
     /// What was said by what failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The rule that says what kind of failure that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
     /// The code of what failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
@@ -345,6 +350,7 @@ impl Event {
         let retries = |attempts: u32| Some(attempts.saturating_sub(1));
         let mut fault_fields = |fault: &ToolFault| {
             event.error = Some(clip(&fault.error, TEXT_BYTES));
+            event.rule = fault.rule.clone();
             event.code = Some(fault.code);
             event.classification = Some(fault.nature);
             event.circuit_breaker_state = Some(fault.breaker);
@@ -413,6 +419,7 @@ impl Event {
             timeout_ms: None,
             delay_ms: None,
             error: None,
+            rule: None,
             code: None,
             classification: None,
             circuit_breaker_state: None,
@@ -453,6 +460,7 @@ const fn kind(event_type: EventType) -> Kind {
 fn sentence(note: &Note) -> String {
     let tool = note.tool.as_ref().map_or("the tool", |tool| tool.tool.as_str());
     match &note.fact {
+        Fact::TurnStarted { calls: 1 } => "Turn started with 1 call".to_owned(),
         Fact::TurnStarted { calls } => format!("Turn started with {calls} calls"),
         Fact::CallRestored { .. } => format!("Finished earlier, not run again: {tool}"),
         Fact::ToolStarted => format!("Started {tool}"),
@@ -461,6 +469,7 @@ fn sentence(note: &Note) -> String {
         }
         Fact::ToolSucceeded { attempts: 0 | 1 } => format!("Tool succeeded: {tool}"),
         Fact::ToolSucceeded { attempts } => format!("Tool succeeded on retry {attempts}: {tool}"),
+        Fact::ToolError(fault) if fault.error.is_empty() => format!("Tool failed: {tool}"),
         Fact::ToolError(fault) => format!("Tool failed: {tool}, {}", clip(&fault.error, 200)),
         Fact::ToolTimeout { timeout, .. } => format!("Tool timeout after {} ms: {tool}", millis(*timeout)),
         Fact::Decision { strategy, reason } => {

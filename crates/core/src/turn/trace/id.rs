@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::id::hex_digits;
+
 macro_rules! hex_ids {
     ($($(#[$doc:meta])* $name:ident: $bytes:literal),* $(,)?) => {$(
         $(#[$doc])*
@@ -37,7 +39,11 @@ macro_rules! hex_ids {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+                let mut text = [0_u8; 2 * $bytes];
+                for (digits, byte) in text.chunks_exact_mut(2).zip(self.0) {
+                    digits.copy_from_slice(&hex_digits(byte));
+                }
+                f.write_str(std::str::from_utf8(&text).unwrap_or_default())
             }
         }
 

@@ -274,6 +274,7 @@ mod tests {
     fn fault() -> ToolFault {
         ToolFault {
             error: "reset\nby peer".into(),
+            rule: Some("text.connection".into()),
             code: Code::RetryExhausted,
             nature: Nature::Transient,
             breaker: State::Closed,
@@ -306,6 +307,11 @@ mod tests {
                 "Tool succeeded on retry 2: flight_search",
             ),
             (Fact::ToolError(fault()), Kind::Error, "Tool failed: flight_search, reset\nby peer"),
+            (
+                Fact::ToolError(ToolFault { error: String::new(), ..fault() }),
+                Kind::Error,
+                "Tool failed: flight_search",
+            ),
             (
                 Fact::ToolTimeout { timeout: Duration::from_secs(30), fault: fault() },
                 Kind::Error,
@@ -400,7 +406,7 @@ mod tests {
                 "trace_id": "07070707070707070707070707070707", "sequence": 0,
                 "call_id": "f", "tool_id": "flight_search", "tool_namespace": "travel",
                 "sentence": "Tool timeout after 30000 ms: flight_search", "timeout_ms": 30000,
-                "error": "reset\nby peer", "code": "retry_exhausted", "classification": "transient",
+                "error": "reset\nby peer", "rule": "text.connection", "code": "retry_exhausted", "classification": "transient",
                 "circuit_breaker_state": "CLOSED", "retry_count": 2, "decision": "ESCALATE",
             })
         );

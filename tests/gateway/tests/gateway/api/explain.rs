@@ -86,6 +86,7 @@ fn explain_says_what_happened_which_rule_decided_and_where_it_stands() {
             "http/look",
             "session s-1",
             "class read only",
+            "by the rule http.503 (built in)",
             "by retry.attempts = 5 (",
             "/steadfast.toml:3:",
             "ended: success, 2 attempts",
@@ -104,13 +105,25 @@ fn explain_says_what_happened_which_rule_decided_and_where_it_stands() {
         }
         let (told, code) = gateway.said(&["explain", "r-refused"]);
         assert_eq!(code, 0, "{told}");
-        assert!(told.contains("ended: circuit_open by breaker, 0 attempts"), "{told}");
+        for part in [
+            "ended: circuit_open by breaker, 0 attempts",
+            "the breaker was opened at ",
+            " by the call r-bad-2 of http/pay, by breaker.consecutive = 2 (",
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
         let (told, code) = gateway.said(&["explain", "r-again"]);
         assert_eq!(code, 0, "{told}");
         for part in ["by dedupe.mode = ", "ended: success, given again"] {
             assert!(told.contains(part), "{part}: {told}");
         }
     }
+    let (json, _) = gateway.said_json(&["explain", "r-refused"]);
+    assert_eq!(
+        (&json["openedBy"]["requestId"], &json["openedBy"]["tool"], &json["openedBy"]["reason"]),
+        (&json!("r-bad-2"), &json!("http/pay"), &json!("consecutive")),
+        "{json:#}"
+    );
     let (told, code) = gateway.said(&["explain", "r-nobody"]);
     assert_eq!(code, 1, "{told}");
     assert!(told.contains("no call and no turn `r-nobody` is kept"), "{told}");
@@ -129,10 +142,12 @@ fn explain_says_what_another_profile_would_have_made_of_it() {
     }
     let (json, _) = gateway.said_json(&["explain", "r-retried", "--profile", "measured"]);
     assert_eq!(
-        (&json["replayed"], &json["under"]["profile"]),
-        (&json!(true), &json!("measured")),
+        (&json["replayed"], &json["under"]["profile"], &json["under"]["differs"]),
+        (&json!(true), &json!("measured"), &json!(true)),
         "{json:#}"
     );
+    let settings = json["under"]["settings"].as_array().unwrap();
+    assert!(settings.iter().any(|one| one["setting"] == "retry.base"), "{json:#}");
     let (told, code) = gateway.said(&["explain", "r-retried", "--profile", "none-such"]);
     assert_eq!(code, 2, "{told}");
 }
@@ -157,7 +172,7 @@ fn rehearse_shows_which_answers_a_changed_configuration_would_change() {
     let (told, code) = gateway.said(&["rehearse", "--config", "steadfast.toml", "--since", "24h"]);
     assert_eq!(code, 0, "{told}");
     assert!(told.contains("6 calls, and no answer would change"), "{told}");
-    assert!(!told.contains("taken as they were"), "everything is explained: {told}");
+    assert!(!told.contains("taken as recorded"), "everything is explained: {told}");
 
     let new = gateway.changed("breaker.consecutive = 2", "breaker.consecutive = 1");
     let (told, code) = gateway.said(&["rehearse", "--config", &new, "--since", "24h"]);
@@ -188,4 +203,36 @@ fn rehearse_shows_which_answers_a_changed_configuration_would_change() {
     assert!(told.contains("nothing to rehearse"), "{told}");
     let (told, code) = gateway.said(&["rehearse", "--config", &new, "--since", "soon"]);
     assert_eq!(code, 2, "{told}");
+}
+
+#[test]
+fn explain_tells_a_turn_with_what_decided_each_of_its_calls() {
+    let gateway = Gateway::with("explain_turn", &format!("{PLAIN}retry.attempts = 5\n"), "", |_| {});
+    let fault = json!({ "id": SECRET, "fault": "503", "times": 1, "text": "busy" });
+    let plan = json!({ "turnId": "trip", "calls": [{ "id": "seek", "tool": "http/look", "params": fault }] });
+    let turn =
+        json!({ "contractVersion": "1.1", "target": { "sessionKey": "s", "actorId": "ann" }, "plan": plan });
+    let answer = gateway.post("/v1/turns", &turn);
+    assert_eq!(answer.body["status"], "completed", "{}", answer.body);
+    wait(
+        || gateway.get("/v1/history")["calls"].as_array().unwrap().len() == 1,
+        || "its call is kept".to_owned(),
+    );
+    let (told, code) = gateway.said(&["explain", "trip", "--profile", "measured"]);
+    assert_eq!(code, 0, "{told}");
+    for part in [
+        "turn trip  1 call",
+        "Tool succeeded on retry 2",
+        "\nseek\n  call ",
+        "by the rule http.503 (built in)",
+        "by retry.attempts = 5 (",
+        "ended: success, 2 attempts",
+        "under the profile measured it would have gone another way:",
+        "there retry.base = ",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let (json, _) = gateway.said_json(&["explain", "trip"]);
+    let call = &json["calls"][0];
+    assert_eq!((&call["id"], &call["call"]["status"]), (&json!("seek"), &json!("success")), "{json:#}");
 }

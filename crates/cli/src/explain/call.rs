@@ -1,0 +1,448 @@
+//! The story of one call: what came in, each step with what decided it, how it ended, and what another profile would have made
+//! of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use steadfast::breaker::Reason;
+use steadfast::code::Code;
+use steadfast::path::{Cut, Notice};
+use steadfast::policy::Policy;
+use steadfast::rehearse::{End, NotKnown, Opened, Recorded, ReplayedCall, WhyTaken};
+use steadfast::{CallFacts, CallStep, Explained, Timestamp, parse_span};
+use steadfast_core::millis;
+use steadfast_core::retry::Stop;
+
+use super::decided::{by_settings, is_built_in, of_breaker};
+use super::{Named, Replay, span};
+use crate::output::{self, Look, Paint};
+use crate::recorded::{self, Changed, Changes};
+use crate::rehearse::ending;
+
+/// A call with its story.
+pub(super) struct Told<'t> {
+    facts: &'t CallFacts,
+    call: &'t Recorded,
+    settings: Vec<Explained>,
+    policy: Arc<Policy>,
+    before: &'t ReplayedCall,
+    /// Who had opened the breaker that was in its way.
+    opened_by: Option<(Opened, &'t CallFacts)>,
+    would: Option<Would<'t>>,
+}
+
+/// The same under another profile.
+struct Would<'t> {
+    profile: Named,
+    call: &'t ReplayedCall,
+    /// The settings that are others there.
+    changed: Vec<Changed>,
+}
+
+/// What decided a step.
+enum Decided<'t> {
+    Setting(&'t Explained),
+    /// A rule of `classify.rules`.
+    Configured(String, &'t Explained),
+    BuiltIn(String),
+    /// A rule that is not there any more.
+    Named(String),
+    /// A limit in the envelope.
+    Caller(String),
+}
+
+/// The first step that would have been another one.
+struct Parting<'s> {
+    would: Option<&'s (Timestamp, Notice)>,
+    was: Option<&'s (Timestamp, Notice)>,
+}
+
+impl<'t> Told<'t> {
+    pub(super) fn of(replay: Replay<'t>, index: usize) -> Option<Self> {
+        let call = replay.recording.calls.get(index)?;
+        let before = replay.rehearsal.before().calls.get(index)?;
+        // That it opened the breaker itself is one of its steps.
+        let opened_by = before.opened_by.filter(|opened| opened.call != index && is_end(&before.end, call));
+        Some(Self {
+            facts: replay.facts(index)?,
+            call,
+            settings: recorded::settings(replay.config, call),
+            policy: recorded::policy(replay.config, call),
+            before,
+            opened_by: opened_by.and_then(|opened| Some((opened, replay.facts(opened.call)?))),
+            would: replay.would.and_then(|(profile, config, would)| {
+                let changed = Changes::between(replay.config, config).of(call).to_vec();
+                Some(Would { profile: *profile, call: would.calls.get(index)?, changed })
+            }),
+        })
+    }
+
+    pub(super) fn in_words(&self, paint: Paint) -> String {
+        let mut lines = vec![self.head(paint)];
+        let named =
+            |name: &str, value: Option<&str>| value.map(|value| format!("{name} {}", output::clean(value)));
+        let facts = self.facts;
+        let who = [
+            named("session", facts.session.as_ref().map(|one| one.as_str())),
+            named("turn", facts.turn.as_ref().map(|one| one.as_str())),
+            named("actor", facts.actor.as_ref().map(|one| one.as_str())),
+            named("tenant", facts.tenant.as_ref().map(|one| one.as_str())),
+            named("model", facts.model.as_ref().map(|one| one.as_str())),
+        ];
+        let who = who.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        lines.extend(Some(who).filter(|who| !who.is_empty()).map(|who| format!("  {who}")));
+        self.story(paint, &mut lines);
+        lines.join("\n")
+    }
+
+    /// The same among other calls of a turn, which are all of one conversation.
+    pub(super) fn in_turn(&self, paint: Paint) -> String {
+        let mut lines = vec![self.head(paint)];
+        self.story(paint, &mut lines);
+        lines.join("\n")
+    }
+
+    /// Whether its answer would be another one under the other profile.
+    pub(super) fn would_end_differently(&self) -> bool {
+        self.would.as_ref().is_some_and(|would| {
+            !matches!(would.call.end, End::Taken(_)) && !is_end(&would.call.end, self.call)
+        })
+    }
+
+    fn head(&self, paint: Paint) -> String {
+        format!(
+            "{} {}  {} at {}",
+            paint.paint(Look::Bold, "call"),
+            paint.paint(Look::Bold, &output::clean(self.facts.request_id.as_str())),
+            output::clean(&self.facts.tool.to_string()),
+            self.facts.arrived
+        )
+    }
+
+    fn story(&self, paint: Paint, lines: &mut Vec<String>) {
+        lines.extend(self.came_in().into_iter().map(|line| format!("  {line}")));
+        lines.push(String::new());
+        let mut say = |time: &str, look, text: &str| {
+            lines.push(format!("  {time:>9}  {}", paint.paint(look, &output::clean(text))));
+        };
+        for (at, notice) in &self.before.steps {
+            let Some(step) = CallStep::of(*at, notice) else { continue };
+            say(&self.after(*at), Look::Plain, &step.text);
+            if let Some(why) = self.why(&step, notice) {
+                say("", Look::Dim, &why);
+            }
+        }
+        let look = if self.facts.code.is_none() { Look::Good } else { Look::Bad };
+        say(&span(self.facts.took_ms), look, &format!("ended: {}", ending(&self.call.ending)));
+        if let Some(opened) = self.opened() {
+            say("", Look::Dim, &opened);
+        }
+        if let End::Taken(why) = self.before.end {
+            lines.push(String::new());
+            lines.push(paint.paint(Look::Warn, &format!("  {}", not_replayed(why))));
+        }
+        if let Some(would) = &self.would {
+            lines.push(String::new());
+            lines.extend(self.under(would).iter().map(|line| format!("  {}", output::clean(line))));
+        }
+    }
+
+    /// What came in, as far as it is remembered.
+    fn came_in(&self) -> Vec<String> {
+        let facts = self.facts;
+        let class = self.settings.iter().find(|one| one.setting == "class");
+        let class = class.map_or_else(String::new, |one| format!(" ({})", one.origin));
+        let key = facts.key.as_ref().map(|key| format!(", key {}", output::clean(key))).unwrap_or_default();
+        let mut lines = vec![
+            format!("class {}{}", word(&json!(facts.class)), output::clean(&class)),
+            format!("arguments {}{key}", facts.digest.fingerprint()),
+        ];
+        lines.extend(
+            facts
+                .danger
+                .as_ref()
+                .map(|shape| format!("a command of the dangerous shape {}", output::clean(shape))),
+        );
+        lines.extend(
+            facts
+                .invalid_arguments
+                .as_ref()
+                .map(|why| format!("arguments that do not fit: {}", output::clean(why))),
+        );
+        lines
+    }
+
+    fn after(&self, at: Timestamp) -> String {
+        format!("+{}", span(millis(at.since(self.facts.arrived))))
+    }
+
+    /// The rule that decided a step, and where it comes from.
+    fn why(&self, step: &CallStep, notice: &Notice) -> Option<String> {
+        let why = self.decided(step, notice).map(|decided| match decided {
+            Decided::Caller(limit) => format!("by {limit}, as its caller asked"),
+            Decided::Setting(one) => format!("by {}", set(one)),
+            Decided::Configured(rule, one) => {
+                format!("by the rule {rule} of {} ({})", one.setting, one.origin)
+            }
+            Decided::BuiltIn(rule) => format!("by the rule {rule} (built in)"),
+            Decided::Named(rule) => format!("by the rule {rule}, which is not in force any more"),
+        });
+        // Why trust changed is a sentence.
+        let reason = step.rule.clone().filter(|_| matches!(notice, Notice::TrustChanged(_)));
+        let parts: Vec<_> = reason.into_iter().chain(why).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+
+    fn decided(&self, step: &CallStep, notice: &Notice) -> Option<Decided<'_>> {
+        if let Some(limit) = self.limit(notice) {
+            return Some(Decided::Caller(limit));
+        }
+        if let (Notice::AttemptEnded { .. }, Some(rule)) = (notice, &step.rule) {
+            return Some(self.classified(rule));
+        }
+        let mut settings = self.settings_of(by_settings(notice));
+        let setting = if let Notice::CallBlocked { code: Code::Overloaded } = notice {
+            let limit = self.facts.rule.as_deref().and_then(|rule| rule.strip_prefix("limit."));
+            limit.and_then(|limit| self.setting(&format!("limits.{limit}")))
+        } else if let Notice::CallBlocked { code: Code::CircuitOpen } = notice
+            && self.policy.breaker.forced_open
+        {
+            self.setting("breaker.force")
+        } else if let Notice::AttemptCut { cut: Cut::Silent(silent) } = notice {
+            // Whichever it was that had passed.
+            settings.find(|one| parse_span(one.value.trim_matches('"')).is_some_and(|span| span <= *silent))
+        } else {
+            settings.next()
+        };
+        match (setting, &step.rule, notice) {
+            (Some(setting), _, _) => Some(Decided::Setting(setting)),
+            (None, None, _) | (None, Some(_), Notice::TrustChanged(_)) => None,
+            (None, Some(rule), _) => Some(Decided::BuiltIn(rule.clone())),
+        }
+    }
+
+    /// Which rule said what a fault means.
+    fn classified(&self, rule: &str) -> Decided<'_> {
+        let named = rule.to_owned();
+        match (self.setting("classify.rules"), self.setting("classify.unknown")) {
+            (Some(rules), _) if self.policy.classify.has(rule) => Decided::Configured(named, rules),
+            (_, Some(unknown)) if rule == "unknown.transport" => Decided::Setting(unknown),
+            _ if is_built_in(rule) => Decided::BuiltIn(named),
+            _ => Decided::Named(named),
+        }
+    }
+
+    fn setting(&self, name: &str) -> Option<&Explained> {
+        self.settings.iter().find(|one| one.setting == name)
+    }
+
+    /// Those that have a value.
+    fn settings_of<'s>(&'s self, names: &'s [&'static str]) -> impl Iterator<Item = &'s Explained> {
+        names.iter().filter_map(|name| self.setting(name)).filter(|one| one.value.trim_matches('"') != "none")
+    }
+
+    /// The limit in the envelope that decided a step.
+    fn limit(&self, notice: &Notice) -> Option<String> {
+        let limits = &self.call.request.limits;
+        let deadline = || limits.deadline.map(|at| format!("deadlineAtMs = {}", at.as_millis()));
+        let named = |name: &str, limit: Duration| format!("{name} = {}", millis(limit));
+        if let Notice::AttemptCut { cut } = notice {
+            match cut {
+                Cut::Silent(silent) => {
+                    limits.attempt.filter(|limit| limit <= silent).map(|limit| named("timeoutMs", limit))
+                }
+                Cut::Deadline => deadline(),
+                Cut::TooLong | Cut::Cancelled => None,
+            }
+        } else if let Notice::RetryStopped { stop } = notice {
+            match stop {
+                Stop::Attempts => {
+                    let made = u32::try_from(self.facts.attempts.len()).unwrap_or(u32::MAX);
+                    limits.attempts.filter(|most| *most <= made).map(|most| format!("maxAttempts = {most}"))
+                }
+                Stop::TotalTime => limits.elapsed.map(|limit| named("maxElapsedMs", limit)),
+                Stop::Deadline => deadline(),
+                Stop::RetryAfter(_) | Stop::Budget => None,
+            }
+        } else {
+            None
+        }
+    }
+
+    // ---- who opened the breaker ----
+
+    fn opened(&self) -> Option<String> {
+        let (opened, by) = self.opened_by?;
+        let who =
+            format!("the breaker was opened at {} by the call {} of {}", opened.at, by.request_id, by.tool);
+        Some(match (opened.reason, self.opened_under()) {
+            (Reason::ProbeFailed, _) => {
+                format!("{who}, which was to find out whether it works again, and failed")
+            }
+            (_, Some(setting)) => format!("{who}, by {}", set(setting)),
+            (_, None) => who,
+        })
+    }
+
+    fn opened_under(&self) -> Option<&Explained> {
+        let (opened, _) = self.opened_by?;
+        self.settings_of(of_breaker(opened.reason)).next()
+    }
+
+    // ---- another profile ----
+
+    /// Where the two ways part; nothing if they do not.
+    fn parting(&self, would: &Would<'t>) -> Option<Parting<'_>> {
+        let seen = |steps: &'t [(Timestamp, Notice)]| -> Vec<(&'t (Timestamp, Notice), CallStep)> {
+            steps.iter().filter_map(|step| Some((step, CallStep::of(step.0, &step.1)?))).collect()
+        };
+        let (was, is) = (seen(&self.before.steps), seen(&would.call.steps));
+        let same = |((_, is), (_, was)): &(&(_, CallStep), &(_, CallStep))| is == was;
+        let first = is.iter().zip(&was).take_while(same).count();
+        if first == was.len() && first == is.len() {
+            return None;
+        }
+        let at = |steps: &[(&'t (Timestamp, Notice), CallStep)]| steps.get(first).map(|(step, _)| *step);
+        Some(Parting { would: at(&is), was: at(&was) })
+    }
+
+    /// The settings that are others and have to do with where the ways part, and how many more there are.
+    fn because(&self, would: &'t Would<'_>, parting: &Parting<'_>) -> (Vec<&'t Changed>, usize) {
+        let group = |setting: &str| setting.split('.').next().unwrap_or_default().to_owned();
+        let steps = [parting.would, parting.was].into_iter().flatten();
+        let groups: Vec<_> =
+            steps.flat_map(|(_, notice)| by_settings(notice)).map(|one| group(one)).collect();
+        let (near, far): (Vec<_>, Vec<_>) =
+            would.changed.iter().partition(|one| groups.contains(&group(one.setting)));
+        (near, far.len())
+    }
+
+    fn under(&self, would: &Would<'t>) -> Vec<String> {
+        let name = would.profile.name();
+        if let End::Taken(_) = would.call.end {
+            return vec![format!("what the profile {name} would have made of it cannot be said")];
+        }
+        let Some(parting) = self.parting(would) else {
+            return vec![format!("under the profile {name} it would have gone the same way")];
+        };
+        let text = |(at, notice): &(Timestamp, Notice)| CallStep::of(*at, notice).map(|step| step.text);
+        let mut lines = vec![format!("under the profile {name} it would have gone another way:")];
+        if let Some((step, text)) = parting.would.and_then(|step| Some((step, text(step)?))) {
+            lines.push(format!("{:>9}  {text}", self.after(step.0)));
+        }
+        if let Some((step, text)) = parting.was.and_then(|step| Some((step, text(step)?))) {
+            lines.push(format!("{:>9}  instead of ({}) {text}", "", self.after(step.0)));
+        }
+        let (near, more) = self.because(would, &parting);
+        lines.extend(near.iter().map(|one| format!("{:>9}  there {}", "", one.in_words())));
+        lines.extend(recorded::and_more(more, !near.is_empty()).map(|more| format!("{:>9}  {more}", "")));
+        lines.push(format!("{:>9}  {}", "", self.end_in_words(&would.call.end)));
+        lines
+    }
+
+    fn end_in_words(&self, end: &End) -> String {
+        match end {
+            End::Ended(_) if is_end(end, self.call) => "it would have ended the same".to_owned(),
+            End::Ended(one) => format!("it would have ended with {}", ending(one)),
+            End::NotKnown(NotKnown::Run { attempt }) => {
+                format!("attempt {attempt} would have been made, and nobody knows what would have come of it")
+            }
+            End::NotKnown(NotKnown::Asked) => {
+                "a person would have been asked, and nobody knows what they would have said".to_owned()
+            }
+            End::Taken(why) => not_replayed(*why).to_owned(),
+        }
+    }
+
+    // ---- for programs ----
+
+    pub(super) fn to_json(&self) -> Value {
+        let steps = self.before.steps.iter().filter_map(|(at, notice)| self.step_to_json(*at, notice));
+        let note = match self.before.end {
+            End::Taken(why) => Some(not_replayed(why)),
+            End::Ended(_) | End::NotKnown(_) => None,
+        };
+        json!({
+            "call": self.facts,
+            "steps": steps.collect::<Vec<_>>(),
+            "openedBy": self.opened_by.map(|(opened, by)| json!({
+                "requestId": by.request_id,
+                "tool": by.tool.to_string(),
+                "atMs": opened.at,
+                "reason": opened.reason,
+            })),
+            "replayed": note.is_none(),
+            "note": note,
+            "under": self.would.as_ref().map(|would| self.under_to_json(would)),
+        })
+    }
+
+    fn step_to_json(&self, at: Timestamp, notice: &Notice) -> Option<Value> {
+        let step = CallStep::of(at, notice)?;
+        let decided = self.decided(&step, notice);
+        let (setting, by) = match decided {
+            Some(Decided::Setting(setting)) => (Some(setting), Some(setting.origin.to_string())),
+            Some(Decided::Configured(_, rules)) => (Some(rules), Some(rules.origin.to_string())),
+            Some(Decided::BuiltIn(_)) => (None, Some("built in".to_owned())),
+            Some(Decided::Caller(limit)) => (None, Some(format!("the caller: {limit}"))),
+            Some(Decided::Named(_)) | None => (None, None),
+        };
+        Some(json!({
+            "atMs": step.at_ms,
+            "kind": step.kind,
+            "text": step.text,
+            "rule": step.rule,
+            "setting": setting.map(|one| one.setting),
+            "value": setting.map(|one| one.value.clone()),
+            "decidedBy": by,
+        }))
+    }
+
+    fn under_to_json(&self, would: &Would<'t>) -> Value {
+        let is_known = !matches!(would.call.end, End::Taken(_));
+        let parting = self.parting(would).filter(|_| is_known);
+        let step =
+            |step: Option<&(Timestamp, Notice)>| step.and_then(|(at, notice)| self.step_of(*at, notice));
+        json!({
+            "profile": would.profile.name(),
+            "differs": is_known.then_some(parting.is_some()),
+            "step": parting.as_ref().and_then(|parting| step(parting.would)),
+            "insteadOf": parting.as_ref().and_then(|parting| step(parting.was)),
+            "end": self.end_in_words(&would.call.end),
+            "settings": would.changed.iter().map(Changed::to_json).collect::<Vec<_>>(),
+        })
+    }
+
+    fn step_of(&self, at: Timestamp, notice: &Notice) -> Option<Value> {
+        let step = CallStep::of(at, notice)?;
+        Some(json!({ "atMs": step.at_ms, "kind": step.kind, "text": step.text }))
+    }
+}
+
+/// Whether a replay came to the end that was recorded.
+fn is_end(end: &End, call: &Recorded) -> bool {
+    matches!(end, End::Ended(ending) if *ending == call.ending)
+}
+
+fn set(one: &Explained) -> String {
+    format!("{} = {} ({})", one.setting, one.value, one.origin)
+}
+
+const fn not_replayed(why: WhyTaken) -> &'static str {
+    match why {
+        WhyTaken::NotExplained => {
+            "its answer does not follow from the configuration that is in force and the calls before it: the configuration was \
+             another one, a person, another process or a call that still runs had a hand in it, or it began before what is \
+             remembered; the steps are those of the configuration in force, as far as they go"
+        }
+        WhyTaken::TooLittleIsKnown => {
+            "an older version recorded it, or too much happened to it: its steps are not known"
+        }
+    }
+}
+
+/// A word of the API as people read it.
+fn word(value: &Value) -> String {
+    value.as_str().unwrap_or_default().replace('_', " ")
+}

@@ -1,0 +1,553 @@
+//! Turns at the edges: what must not happen twice, whoever is in the way.
+
+use std::pin::Pin;
+
+use steadfast_core::json::Value;
+use steadfast_core::policy::Annotations;
+use steadfast_executor::{Policies, ToolInfo};
+use steadfast_store::{DocumentKind, DocumentWrite, Written};
+use tokio::sync::Notify;
+
+use super::*;
+
+/// A shelf whose tools are like this, and one of which is found only when something has happened.
+#[derive(Clone)]
+struct Shown {
+    tools: Tools,
+    annotations: Annotations,
+    found: Option<(&'static str, Arc<Notify>)>,
+    asked: Arc<Notify>,
+}
+
+impl Shown {
+    fn of(tools: &Tools, annotations: Annotations) -> Self {
+        Self { tools: tools.clone(), annotations, found: None, asked: Arc::default() }
+    }
+}
+
+impl Shelf for Shown {
+    fn find<'a>(
+        &'a self,
+        envelope: &'a CallEnvelope,
+    ) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
+        Box::pin(async move {
+            if let Some((name, when)) = &self.found
+                && *name == envelope.tool_name.as_str()
+            {
+                self.asked.notify_one();
+                when.notified().await;
+            }
+            let info = ToolInfo { annotations: self.annotations, input_schema: None };
+            self.tools.find(envelope).await.map(|found| Found { info: Some(Arc::new(info)), ..found })
+        })
+    }
+}
+
+/// Believes what servers say of their tools, as the gateway does.
+struct Believing(fn(ToolClass) -> Policy);
+
+impl Policies for Believing {
+    fn policy(&self, _: &CallEnvelope, _: Value<'_>, annotations: Annotations) -> Arc<Policy> {
+        let class = match annotations {
+            Annotations { read_only: Some(true), .. } => ToolClass::ReadOnly,
+            Annotations { idempotent: Some(true), .. } => ToolClass::Idempotent,
+            _ => ToolClass::Unknown,
+        };
+        Arc::new(self.0(class))
+    }
+}
+
+async fn believing(store: Arc<dyn Store>) -> Engine {
+    let gateway = |class| measured(class).for_gateway();
+    let clock = Arc::new(RuntimeClock::new());
+    Engine::builder().clock(clock).store(store).policies(Believing(gateway)).start().await
+}
+
+const READS: Annotations = Annotations { read_only: Some(true), destructive: None, idempotent: None };
+const MAY_RUN_TWICE: Annotations = Annotations { read_only: None, destructive: None, idempotent: Some(true) };
+
+/// The class of most tools of MCP servers is what the server says; the turn took them all for tools of no class.
+#[tokio::test(start_paused = true)]
+async fn eh_6_4_a_tool_whose_server_says_that_it_only_reads_is_replaced_when_it_does_not_answer() {
+    let engine = believing(memory()).await;
+    let tools =
+        Tools::new([("flight_search", script(async |_| reset())), ("flight_search_backup", says("2"))]);
+    let shelf = Arc::new(Shown::of(&tools, READS));
+    let turned = engine.turn(plan(WITH_BACKUP), shelf, options()).await.unwrap();
+    assert_eq!(outcomes(&turned), [("f", Outcome::Succeeded)], "{}", turned.result.summary);
+}
+
+#[tokio::test(start_paused = true)]
+async fn eh_4_2_a_tool_whose_server_says_that_it_only_reads_is_stopped_at_the_deadline() {
+    let engine = believing(memory()).await;
+    let tools = Tools::new([("flight_search", hangs())]);
+    let shelf = Arc::new(Shown::of(&tools, READS));
+    let text = r#"{"deadlineMs":10000,"calls":[{"id":"f","tool":"t/flight_search"}]}"#;
+    let turned = engine.turn(plan(text), shelf, options()).await.unwrap();
+    assert_eq!(outcomes(&turned), [("f", Outcome::Cancelled)]);
+    settle().await;
+    assert_eq!(engine.open_calls(), 0);
+}
+
+/// The first submission may have done it and its process is gone. The second one asks the same tool again, as it may, and is
+/// refused. Nothing of that says what the first one did.
+#[tokio::test(start_paused = true)]
+async fn what_its_server_lets_run_twice_is_not_replaced_when_the_turn_comes_again() {
+    let store = memory();
+    let tools = Tools::new([
+        (
+            "flight_search",
+            script(async |number| match number {
+                1 => std::future::pending().await,
+                _ => Err(Fault::new(
+                    Source::Transport { error: Transport::ConnectionRefused, written: false },
+                    "connection refused",
+                )
+                .into()),
+            }),
+        ),
+        ("flight_search_backup", says("2")),
+    ]);
+    let shelf = Arc::new(Shown::of(&tools, MAY_RUN_TWICE));
+    let first = believing(store.clone()).await;
+    let submitted = {
+        let (first, shelf) = (first.clone(), shelf.clone());
+        tokio::spawn(async move { first.turn(plan(WITH_BACKUP), shelf, options()).await })
+    };
+    settle().await;
+    assert_eq!(tools.runs("flight_search"), 1);
+    submitted.abort();
+    first.shutdown(Duration::ZERO).await;
+    let turned = believing(store).await.turn(plan(WITH_BACKUP), shelf, options()).await.unwrap();
+    assert!(tools.runs("flight_search") > 1);
+    assert_eq!(tools.runs("flight_search_backup"), 0, "{}", turned.result.summary);
+}
+
+/// A door with too many calls behind it looks nothing up. By the time an alternative is asked there may be a place.
+#[tokio::test(start_paused = true)]
+async fn what_is_turned_away_at_the_door_is_not_replaced_when_the_turn_comes_again() {
+    let store = memory();
+    let clock = Arc::new(RuntimeClock::new());
+    let builder = Engine::builder().clock(clock).store(store).most_calls(1);
+    let engine = builder.policies(Arc::new(measured(ToolClass::Mutating))).start().await;
+    let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    turn(&engine, &tools, WITH_BACKUP).await;
+    assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (1, 0));
+
+    let leave = Arc::new(Notify::new());
+    let blocker = {
+        let (engine, leave) = (engine.clone(), leave.clone());
+        tokio::spawn(async move {
+            let tool = move |_: Attempt| {
+                let leave = leave.clone();
+                async move {
+                    leave.notified().await;
+                    ok()
+                }
+            };
+            engine.call(pay(1, None), tool).await
+        })
+    };
+    settle().await;
+    let found = Arc::new(Notify::new());
+    let mut shelf = Shown::of(&tools, Annotations::default());
+    shelf.found = Some(("flight_search_backup", found.clone()));
+    let asked = shelf.asked.clone();
+    let submitted = {
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), Arc::new(shelf), options()).await })
+    };
+    // Should anybody ask for the alternative, there is a place for it.
+    let _ = tokio::time::timeout(Duration::from_secs(1), asked.notified()).await;
+    leave.notify_one();
+    blocker.await.unwrap();
+    found.notify_one();
+    let turned = submitted.await.unwrap().unwrap();
+    assert_eq!(tools.runs("flight_search_backup"), 0, "{}", turned.result.summary);
+    assert_eq!(turned.result.calls[0].code, Some(Code::Overloaded));
+    assert_eq!(turn(&engine, &tools, WITH_BACKUP).await.result.status, TurnStatus::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_was_withdrawn_before_it_began_makes_no_call() {
+    let engine = engine(measured(ToolClass::Mutating)).await;
+    let tools = Tools::new([("flight_search", says("1"))]);
+    let options = options();
+    options.withdrawn.cancel();
+    let turned = engine.turn(plan(WITH_BACKUP), Arc::new(tools.clone()), options).await.unwrap();
+    assert_eq!(tools.runs("flight_search"), 0);
+    assert_eq!(outcomes(&turned), [("f", Outcome::Skipped)]);
+    assert_eq!(turned.result.ended_by, EndedBy::Cancel);
+}
+
+/// Calls that end at once left no moment in which the wish of the caller was heard.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_is_withdrawn_while_its_calls_end_at_once_starts_no_other() {
+    let engine = engine(measured(ToolClass::Mutating)).await;
+    let options = options();
+    let withdrawn = options.withdrawn.clone();
+    let tools = Tools::new([
+        (
+            "flight_search",
+            script(move |_| {
+                withdrawn.cancel();
+                async { Ok(said("1")) }
+            }),
+        ),
+        ("hotel_search", says("2")),
+    ]);
+    let text = r#"{"calls":[{"id":"f","tool":"t/flight_search"},{"id":"h","tool":"t/hotel_search","dependsOn":["f"]}]}"#;
+    let turned = engine.turn(plan(text), Arc::new(tools.clone()), options).await.unwrap();
+    assert_eq!(tools.runs("hotel_search"), 0);
+    assert_eq!(outcomes(&turned), [("f", Outcome::Succeeded), ("h", Outcome::Skipped)]);
+    assert_eq!(turned.result.ended_by, EndedBy::Cancel);
+}
+
+/// The choice was kept by its number, and in the plan that came again another tool had that number.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_comes_again_with_other_alternatives_does_nothing_twice() {
+    let with = |alternatives: &str| {
+        format!(
+            r#"{{"turnId":"trip","calls":[{{"id":"f","tool":"t/flight_search","alternatives":[{alternatives}]}}]}}"#
+        )
+    };
+    for (first, second) in [
+        (r#""t/second""#, r#""t/third","t/second""#),
+        (r#""t/third","t/second""#, r#""t/third""#),
+        (r#""t/second""#, ""),
+    ] {
+        let engine = on(memory(), measured(ToolClass::Mutating)).await;
+        let tools = Tools::new([("flight_search", says("1")), ("second", says("2")), ("third", says("3"))]);
+        for name in ["flight_search", "third"] {
+            let (namespace, tool) = (Namespace::new("t").unwrap(), ToolName::new(name).unwrap());
+            let key = BreakerKey::Tool(ToolRef { namespace, tool });
+            engine.steer_breaker(None, &key, Steer::Open { until: None }, &by()).await;
+        }
+        turn(&engine, &tools, &with(first)).await;
+        assert_eq!(tools.runs("second"), 1);
+        for name in ["flight_search", "third"] {
+            let (namespace, tool) = (Namespace::new("t").unwrap(), ToolName::new(name).unwrap());
+            let key = BreakerKey::Tool(ToolRef { namespace, tool });
+            engine.steer_breaker(None, &key, Steer::Reset, &by()).await;
+        }
+        let again = turn(&engine, &tools, &with(second)).await;
+        let runs = ["flight_search", "second", "third"].map(|tool| tools.runs(tool));
+        assert_eq!(runs, [0, 1, 0], "{first} and then {second}");
+        assert_eq!(again.result.calls[0].code, Some(Code::IdempotencyConflict));
+        let message = again.result.calls[0].message.as_ref().unwrap();
+        assert!(message.contains("t/second"), "{message}");
+    }
+}
+
+/// Those that wait for the store to say that they may begin are turns like the others.
+#[tokio::test(start_paused = true)]
+async fn there_are_no_more_turns_than_may_be_also_while_the_store_is_silent() {
+    let (engine, store) = on_faulty().await;
+    let tools = Tools::new([("flight_search", says("1"))]);
+    store.becomes(Health::Silent);
+    let submitted: Vec<_> = (0..300)
+        .map(|number| {
+            let text = format!(r#"{{"turnId":"{number}","calls":[{{"id":"f","tool":"t/flight_search"}}]}}"#);
+            let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
+            tokio::spawn(async move { engine.turn(plan(&text), tools, options()).await })
+        })
+        .collect();
+    settle().await;
+    store.becomes(Health::Up);
+    let mut refused = 0;
+    for submitted in submitted {
+        refused += usize::from(matches!(submitted.await.unwrap(), Err(TurnRefused::Overloaded)));
+    }
+    assert_eq!(refused, 300 - 256);
+}
+
+/// Its server is being started when the time is over: nothing of it runs, and nothing will.
+#[tokio::test(start_paused = true)]
+async fn what_was_never_sent_is_not_told_as_still_running() {
+    for withdraws in [false, true] {
+        let engine = engine(measured(ToolClass::Mutating)).await;
+        let tools = Tools::new([("flight_search", says("1"))]);
+        let mut shelf = Shown::of(&tools, Annotations::default());
+        shelf.found = Some(("flight_search", Arc::new(Notify::new())));
+        let options = options();
+        let withdrawn = options.withdrawn.clone();
+        let text = r#"{"deadlineMs":10000,"calls":[{"id":"f","tool":"t/flight_search"}]}"#;
+        let submitted = {
+            let engine = engine.clone();
+            tokio::spawn(async move { engine.turn(plan(text), Arc::new(shelf), options).await })
+        };
+        settle().await;
+        if withdraws {
+            withdrawn.cancel();
+        }
+        let turned = submitted.await.unwrap().unwrap();
+        assert_eq!(outcomes(&turned), [("f", Outcome::Skipped)], "{}", turned.result.summary);
+        let by = if withdraws { EndedBy::Cancel } else { EndedBy::Deadline };
+        assert_eq!(turned.result.ended_by, by);
+    }
+}
+
+/// The store says nothing while a choice is written, and the caller does not want to wait for it.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_is_withdrawn_does_not_wait_for_the_store() {
+    let (engine, store) = on_faulty().await;
+    let tools = failing_with(&store, Health::Slow);
+    let options = options();
+    let withdrawn = options.withdrawn.clone();
+    let submitted = {
+        let (engine, tools) = (engine.clone(), Arc::new(tools.clone()));
+        tokio::spawn(async move { engine.turn(plan(WITH_BACKUP), tools, options).await.unwrap() })
+    };
+    // Its failure is being recorded, and the choice is written after that.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    store.becomes(Health::Silent);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    withdrawn.cancel();
+    let turned = tokio::time::timeout(Duration::from_secs(3), submitted).await.unwrap().unwrap();
+    assert_eq!(tools.runs("flight_search_backup"), 0);
+    assert_eq!(outcomes(&turned), [("f", Outcome::Failed)]);
+    assert_eq!(turned.result.ended_by, EndedBy::Cancel);
+}
+
+/// A process that died at the end of its turn has left records that are younger than what it chose. What was chosen is still
+/// there when they are.
+#[tokio::test(start_paused = true)]
+async fn what_was_chosen_is_known_for_as_long_as_what_came_of_it() {
+    let mut policy = measured(ToolClass::Mutating);
+    policy.time.total = Duration::from_secs(30);
+    let day = policy.dedupe.keep.done;
+    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let engine = on(store.clone(), policy.clone()).await;
+    let tools = Tools::new([
+        (
+            "slow",
+            script(async |number| {
+                if number <= 11 {
+                    tokio::time::sleep(Duration::from_secs(25)).await;
+                }
+                Ok(said("1"))
+            }),
+        ),
+        (
+            "flight_search",
+            script(async |_| {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                Ok(said("1"))
+            }),
+        ),
+        ("flight_search_backup", says("2")),
+    ]);
+    let chain: Vec<_> = (0..11)
+        .map(|place| {
+            let after = if place == 0 { String::new() } else { format!(r#""s{}""#, place - 1) };
+            format!(r#"{{"id":"s{place}","tool":"t/slow","params":{{"n":{place}}},"dependsOn":[{after}]}},"#)
+        })
+        .collect();
+    let text = format!(
+        r#"{{"turnId":"trip","calls":[{}{{"id":"f","tool":"t/flight_search","dependsOn":["s10"],
+            "alternatives":["t/flight_search_backup"]}}]}}"#,
+        chain.join("")
+    );
+    let submitted = {
+        let (engine, tools, text) = (engine.clone(), Arc::new(tools.clone()), text.clone());
+        tokio::spawn(async move { engine.turn(plan(&text), tools, options()).await })
+    };
+    // The last call is sent, and the turn is never given back.
+    tokio::time::sleep(Duration::from_secs(280)).await;
+    assert_eq!(tools.runs("flight_search"), 1);
+    store.becomes(Health::Silent);
+    submitted.abort();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    store.becomes(Health::Up);
+    // The record of the last call is still there, a moment before it expires.
+    tokio::time::sleep(day - Duration::from_secs(60)).await;
+    let engine = on(store, policy).await;
+    engine.steer_breaker(None, &first_tool(), Steer::Open { until: None }, &by()).await;
+    turn(&engine, &tools, &text).await;
+    assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (1, 0));
+}
+
+/// A tool of no class goes on without the store where it is called by itself. A turn that came before has perhaps done it.
+#[tokio::test(start_paused = true)]
+async fn what_was_finished_is_not_run_again_because_the_store_is_away() {
+    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
+    let engine = on(store.clone(), measured(ToolClass::Unknown)).await;
+    let tools = Tools::new([("flight_search", says("1"))]);
+    turn(&engine, &tools, WITH_BACKUP).await;
+    store.becomes(Health::Slow);
+    let submitting = {
+        let (engine, tools) = (engine.clone(), tools.clone());
+        tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
+    };
+    // It is read and being taken, and then the store is away.
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    store.becomes(Health::Down);
+    let turned = submitting.await.unwrap();
+    assert_eq!(tools.runs("flight_search"), 1);
+    assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
+}
+
+/// Deeper than any reader of arguments goes: it is refused, and costs no stack.
+#[tokio::test(start_paused = true)]
+async fn an_output_that_is_nested_without_end_is_refused_as_an_argument() {
+    let engine = engine(measured(ToolClass::Mutating)).await;
+    let deep = format!("{}{}", "[".repeat(400_000), "]".repeat(400_000));
+    let tools = Tools::new([
+        (
+            "deep",
+            Box::new(move |_, _| -> Answering {
+                let output = said(&deep);
+                Box::pin(async move { Ok(output) })
+            }) as Script,
+        ),
+        ("use", says("1")),
+    ]);
+    let text = r#"{"turnId":"deep","calls":[{"id":"d","tool":"t/deep"},{"id":"u","tool":"t/use","params":{"x":{"$from":"d"}}},
+        {"id":"p","tool":"t/use","params":{"x":{"$from":"d","path":"/0/0"}}}]}"#;
+    let turned = turn(&engine, &tools, text).await;
+    assert_eq!(
+        outcomes(&turned),
+        [("d", Outcome::Succeeded), ("u", Outcome::Failed), ("p", Outcome::Failed)]
+    );
+    assert_eq!(tools.runs("use"), 0);
+    let [_, whole, part] = &turned.result.calls[..] else { panic!("three calls") };
+    assert_eq!((whole.code, part.code), (Some(Code::InvalidEnvelope), Some(Code::DependencyFailed)));
+    for call in [whole, part] {
+        assert!(
+            call.message.as_ref().unwrap().contains("containers within each other"),
+            "{:?}",
+            call.message
+        );
+    }
+    // It is kept, and told again, without a look into it.
+    assert_eq!(turn(&engine, &tools, text).await.result.calls[0].outcome, Outcome::Succeeded);
+    assert_eq!(tools.runs("deep"), 1);
+    assert!(engine.story("deep").await.unwrap().is_some());
+}
+
+/// A call that is left to itself at the deadline ends, and is not made again after it.
+#[tokio::test(start_paused = true)]
+async fn eh_7_4_what_the_turn_leaves_behind_is_not_tried_again_after_its_deadline() {
+    let engine = engine(measured(ToolClass::Unknown)).await;
+    let tools = Tools::new([(
+        "flight_search",
+        script(async |_| {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            reset()
+        }),
+    )]);
+    let text = r#"{"deadlineMs":10000,"calls":[{"id":"f","tool":"t/flight_search"}]}"#;
+    let turned = turn(&engine, &tools, text).await;
+    assert_eq!(outcomes(&turned), [("f", Outcome::LeftRunning)]);
+    assert_eq!(tools.runs("flight_search"), 3, "at 0, 4 and 8 seconds");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(tools.runs("flight_search"), 3);
+    assert_eq!(engine.open_calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_chosen_is_known_for_days_where_records_are_kept_for_days() {
+    let mut policy = measured(ToolClass::Mutating);
+    policy.dedupe.keep.done = Duration::from_secs(72 * 3600);
+    let engine = on(memory(), policy).await;
+    let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
+    engine.steer_breaker(None, &first_tool(), Steer::Open { until: None }, &by()).await;
+    turn(&engine, &tools, WITH_BACKUP).await;
+    engine.steer_breaker(None, &first_tool(), Steer::Reset, &by()).await;
+    tokio::time::sleep(Duration::from_secs(48 * 3600)).await;
+    turn(&engine, &tools, WITH_BACKUP).await;
+    assert_eq!((tools.runs("flight_search"), tools.runs("flight_search_backup")), (0, 1));
+}
+
+/// Hears of calls.
+#[derive(Default)]
+struct Calls(Mutex<Vec<Option<String>>>);
+
+impl Listener for Calls {
+    fn notice(&self, about: &About<'_>, _: &Notice) {
+        self.0.lock().push(about.request.turn.as_ref().map(ToString::to_string));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_calls_of_a_turn_belong_to_it_and_its_failures_have_a_limit() {
+    let calls = Arc::new(Calls::default());
+    let engine = Engine::builder()
+        .clock(Arc::new(RuntimeClock::new()))
+        .policies(Arc::new(measured(ToolClass::Mutating)))
+        .listener(calls.clone())
+        .start()
+        .await;
+    let tools = Tools::new([("flight_search", refuses())]);
+    let planned = |name: &str| {
+        let calls: Vec<_> = (0..6)
+            .map(|number| {
+                format!(r#"{{"id":"{number}","tool":"t/flight_search","params":{{"n":{number}}}}}"#)
+            })
+            .collect();
+        format!(r#"{{{name}"parallelism":1,"calls":[{}]}}"#, calls.join(","))
+    };
+    for name in [r#""turnId":"trip","#, ""] {
+        calls.0.lock().clear();
+        let turned = turn(&engine, &tools, &planned(name)).await;
+        assert_eq!(turned.result.calls[4].code, Some(Code::ToolError));
+        assert_eq!(turned.result.calls[5].code, Some(Code::ToolErrorLimit));
+        let expected = if name.is_empty() { turned.trace.to_string() } else { "trip".into() };
+        assert!(calls.0.lock().iter().all(|turn| turn.as_ref() == Some(&expected)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_name_of_two_tenants_is_two_turns() {
+    let engine = engine(measured(ToolClass::Mutating)).await;
+    let tools = Tools::new([("flight_search", says("1"))]);
+    let tenant = |name: &str| Some(steadfast_core::id::TenantId::new(name).unwrap());
+    for name in ["acme", "other"] {
+        let mut options = options();
+        options.target.tenant_id = tenant(name);
+        engine.turn(plan(WITH_BACKUP), Arc::new(tools.clone()), options).await.unwrap();
+    }
+    assert_eq!(tools.runs("flight_search"), 2);
+    for name in ["acme", "other"] {
+        let wanted =
+            steadfast_executor::TurnsWanted { tenant: tenant(name), limit: 10, ..Default::default() };
+        let found = engine.turns(&wanted).await.unwrap().found;
+        assert_eq!(found.iter().map(|head| head.tenant.clone()).collect::<Vec<_>>(), [tenant(name)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_another_version_has_kept_is_not_begun() {
+    let store = memory();
+    let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
+    let tools = Tools::new([("book", says("1"))]);
+    let text = r#"{"turnId":"trip","calls":[{"id":"b","tool":"t/book"}]}"#;
+    turn(&engine, &tools, text).await;
+    let (name, document) = store.documents(DocumentKind::Turn).await.unwrap().pop().unwrap();
+    let body = document.body.replace(r#""format":1"#, r#""format":2"#);
+    let write = DocumentWrite { replaces: Some(document.version), body: Some(body.into()), expires: None };
+    assert!(matches!(store.write(&name, write).await, Ok(Written::As(_))));
+    let refused = engine.turn(plan(text), Arc::new(tools.clone()), options()).await.unwrap_err();
+    assert!(refused.to_string().contains("format 2, and this version reads 1"), "{refused}");
+    assert_eq!(tools.runs("book"), 1);
+}
+
+/// Their trace is their caller's, and each call is found by its own request all the same.
+#[tokio::test(start_paused = true)]
+async fn two_turns_of_one_trace_share_no_request() {
+    let engine = on(memory(), measured(ToolClass::ReadOnly)).await;
+    let tools = Tools::new([("look", says("1"))]);
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    for _ in 0..2 {
+        let traceparent = Some(format!("00-{trace}-b7ad6b7169203331-01"));
+        let options = TurnOptions { traceparent, ..options() };
+        let text = r#"{"calls":[{"id":"a","tool":"t/look"},{"id":"b","tool":"t/look"}]}"#;
+        engine.turn(plan(text), Arc::new(tools.clone()), options).await.unwrap();
+    }
+    let story = engine.story(trace).await.unwrap().unwrap();
+    let requests: Vec<_> = story.spans.iter().filter_map(|span| span.request_id.as_ref()).collect();
+    let distinct: std::collections::BTreeSet<_> = requests.iter().collect();
+    assert_eq!((requests.len(), distinct.len()), (4, 4), "{requests:?}");
+    let shown = steadfast_core::redact::text(requests[0].as_str());
+    assert_eq!(shown, requests[0].as_str(), "who reads it in the log can ask for it");
+}

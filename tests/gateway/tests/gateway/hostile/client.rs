@@ -55,7 +55,8 @@ impl Teller {
         match &mut teller.way {
             Way::Line(..) => assert!(!teller.ask(message.to_string().as_bytes()).is_empty()),
             Way::Http(request) => {
-                let answer = send(&request.clone().body(message.to_string())).expect("an answer");
+                let answer = send(&request.clone().body(message.to_string()))
+                    .unwrap_or_else(|| panic!("no answer; the gateway ended: {:?}", teller.child.try_wait()));
                 *request = request.clone().header("mcp-session-id", answer.header("mcp-session-id").unwrap());
             }
         }

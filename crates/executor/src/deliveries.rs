@@ -65,3 +65,34 @@ impl Deliveries {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use steadfast_core::dedupe::Owner;
+    use steadfast_core::id::Digest;
+    use steadfast_core::key::Key;
+    use steadfast_store::{MemoryOptions, MemoryStore, this_process};
+
+    use super::*;
+    use crate::RuntimeClock;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_written_is_no_longer_kept_here() {
+        let store: Arc<dyn Store> =
+            Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))));
+        let (deliveries, waiting) = Deliveries::new();
+        let receipts = ["a", "b"].map(|name| Receipt {
+            key: Key(Digest::of(name.as_bytes())),
+            owner: Owner { process: this_process(), call: 1, claim: 1 },
+            version: 1,
+        });
+        for receipt in &receipts {
+            deliveries.arrived(Arrival { receipt: receipt.clone(), store: store.clone() }, store.now());
+            assert!(deliveries.has_arrived(receipt));
+        }
+        let _ = tokio::time::timeout(Duration::from_secs(1), deliveries.write(waiting)).await;
+        assert!(receipts.iter().all(|receipt| !deliveries.has_arrived(receipt)));
+    }
+}

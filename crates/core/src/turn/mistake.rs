@@ -273,6 +273,8 @@ mod tests {
         assert_eq!(path.as_str(), format!("/calls/3/{}…", "~1".repeat(Path::TOKEN_BYTES / 2)));
         path.enter("ü".repeat(Path::TOKEN_BYTES / 2));
         assert!(path.as_str().ends_with("…/üüüüüüüüüüüüüüüüüüüüüüüü"), "what just fits is whole: {path:?}");
+        path.enter("x".repeat(Path::TOKEN_BYTES + 1));
+        assert!(path.as_str().ends_with("x…"), "and what does not is cut: {path:?}");
     }
 
     #[test]

@@ -85,6 +85,26 @@ async fn an_answer_that_did_not_arrive_is_given_again_and_one_that_did_is_histor
     assert_eq!(runs.load(Ordering::SeqCst), 3);
 }
 
+/// The marks of deliveries are written one after the other: what is known of the next must not go with the one before.
+#[tokio::test(start_paused = true)]
+async fn a_delivery_that_waits_to_be_written_is_known_until_it_is() {
+    let clock = Arc::new(RuntimeClock::new());
+    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
+    let policies = Arc::new(standard(ToolClass::Mutating));
+    let engine = Engine::builder().clock(clock).store(store.clone()).policies(policies).start().await;
+    let (runs, tool) = counted();
+    let call = |amount| engine.call_with(pay(amount, None), tool.clone(), joined(None));
+    let answered = [call(1).await, call(2).await];
+    store.becomes(Health::Slow);
+    for called in answered {
+        engine.delivered(called.arrival.unwrap());
+    }
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    store.becomes(Health::Up);
+    assert!(!call(2).await.result.from_cache, "its mark is being written");
+    assert_eq!(runs.load(Ordering::SeqCst), 3);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_unknown_outcome_is_told_until_that_arrived_before_an_equal_call_runs_again() {
     let engine = engine(standard(ToolClass::Mutating)).await;

@@ -1,8 +1,8 @@
 //! What became of calls, kept for a day: digests and derived facts, no parameters and no answers.
 //!
 //! It is written beside the calls and may lose its last moments in a crash: nothing is decided by it. Finished calls
-//! are gathered for a moment, so that a call wakes the writer only if nothing waits yet. What is full is dropped and
-//! counted, so that a slow store never holds a call up.
+//! are gathered for a moment, so that a call wakes the writer only if nothing waits yet. While the store cannot be
+//! reached they wait for it. What is full is dropped and counted, so that a slow store never holds a call up.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -150,6 +150,8 @@ pub(crate) const KEEP: Keep = Keep { most: 100_000, age: Duration::from_secs(24 
 const WAITING: usize = 4096;
 /// How long they are gathered before they are written.
 const GATHER: Duration = Duration::from_millis(5);
+/// How long a store that cannot be reached is left alone.
+const AGAIN: Duration = Duration::from_secs(1);
 /// The most that is written at once.
 const BATCH: usize = 256;
 pub(crate) const FORMAT: u32 = 1;
@@ -167,6 +169,17 @@ impl History {
         if was_empty {
             self.added.notify_one();
         }
+    }
+
+    /// These were first, and have to wait on.
+    fn put_back(&self, mut calls: Vec<Finished>) {
+        let mut waiting = self.waiting.lock();
+        calls.append(&mut waiting.calls);
+        let too_many = calls.len().saturating_sub(WAITING);
+        calls.truncate(WAITING);
+        waiting.calls = calls;
+        waiting.dropped += too_many as u64;
+        self.added.notify_one();
     }
 }
 
@@ -316,16 +329,19 @@ impl Inner {
         loop {
             self.history.added.notified().await;
             tokio::time::sleep(GATHER).await;
-            self.write_gathered(&mut writing).await;
+            if !self.write_gathered(&mut writing).await {
+                tokio::time::sleep(AGAIN).await;
+            }
         }
     }
 
     /// Writes what waits; for the end of the engine.
     pub(crate) async fn write_history_now(&self) {
-        self.write_gathered(&mut Writing::of(self.tag.clone())).await;
+        let _ = self.write_gathered(&mut Writing::of(self.tag.clone())).await;
     }
 
-    async fn write_gathered(&self, writing: &mut Writing) {
+    /// Whether all of it is done with.
+    async fn write_gathered(&self, writing: &mut Writing) -> bool {
         let _alone = self.history.writing.lock().await;
         let mut calls = std::mem::take(&mut writing.calls);
         let dropped = {
@@ -333,11 +349,21 @@ impl Inner {
             std::mem::swap(&mut waiting.calls, &mut calls);
             std::mem::take(&mut waiting.dropped)
         };
+        let mut done = 0;
         for batch in calls.chunks(BATCH) {
             let entries: Vec<_> = batch.iter().filter_map(|finished| finished.entry(writing)).collect();
             if let Err(error) = self.store.append(Journal::History, &entries, self.history_kept).await {
                 self.store_trouble(&*self.store, &error);
+                if error.is_for_later() {
+                    break;
+                }
             }
+            done += batch.len();
+        }
+        let others = calls.split_off(done);
+        let is_all = others.is_empty();
+        if !is_all {
+            self.history.put_back(others);
         }
         calls.clear();
         calls.shrink_to(BATCH);
@@ -349,5 +375,6 @@ impl Inner {
                 "more calls end than can be written to the history"
             );
         }
+        is_all
     }
 }

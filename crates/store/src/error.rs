@@ -48,6 +48,11 @@ impl StoreError {
     pub fn trouble(&self) -> Trouble {
         self.trouble
     }
+
+    /// Whether nothing was done, and the same may work later of itself.
+    pub fn is_for_later(&self) -> bool {
+        self.fault == StoreFault::NotDone && self.trouble == Trouble::Unreachable
+    }
 }
 
 impl fmt::Display for StoreError {

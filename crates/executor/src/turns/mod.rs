@@ -230,14 +230,20 @@ impl Engine {
 
     /// The turns that are wanted, those first that began last.
     pub async fn turns(&self, wanted: &TurnsWanted) -> Result<Part<TurnHead>, StoreError> {
-        self.inner.write_stories_now().await;
+        self.write_stories().await;
         wanted.read(&*self.inner.store).await
     }
 
     /// What is kept of a turn, by its trace or by the name that its plan gave it; the newest of that name.
     pub async fn story(&self, name: &str) -> Result<Option<TurnStory>, StoreError> {
-        self.inner.write_stories_now().await;
+        self.write_stories().await;
         TurnStory::read(&*self.inner.store, name).await
+    }
+
+    /// Brings what waits into the store. In a task, because what is on its way must not go with whoever asked.
+    async fn write_stories(&self) {
+        let inner = self.inner.clone();
+        let _ = tokio::spawn(async move { inner.write_stories_now().await }).await;
     }
 
     /// What the machine has to know about the tools of a plan. What their servers say of them is heard when they are called.

@@ -29,6 +29,8 @@ use super::{Caller, TurnOptions};
 pub(crate) const KEEP: Keep = Keep { most: 200_000, age: Duration::from_secs(24 * 3600) };
 /// How long lines are gathered before they are written.
 const GATHER: Duration = Duration::from_millis(5);
+/// How long a store that cannot be reached is left alone.
+const AGAIN: Duration = Duration::from_secs(1);
 /// What most lines take, and no more.
 const LINE_BYTES: usize = 512;
 /// The most bytes of lines that wait to be written. For heads there is as much again, so that whatever is left out of a turn,
@@ -393,6 +395,7 @@ pub(crate) struct Stories {
 #[derive(Debug, Default)]
 struct Waiting {
     lines: Vec<Entry>,
+    /// Those of these lines, and of what is on its way.
     bytes: usize,
     /// Those for which there was no place.
     dropped: u64,
@@ -403,7 +406,7 @@ impl Stories {
     fn add(&self, entry: Entry, most: usize) {
         let mut waiting = self.waiting.lock();
         let was_empty = waiting.lines.is_empty();
-        let bytes = waiting.bytes + entry.body.len() + entry.subject.len();
+        let bytes = waiting.bytes + length(&entry);
         if bytes <= most {
             waiting.bytes = bytes;
             waiting.lines.push(entry);
@@ -415,6 +418,22 @@ impl Stories {
             self.added.notify_one();
         }
     }
+
+    /// Some are written, and the others have to wait on.
+    fn written(&self, written: &[Entry], mut others: Vec<Entry>) {
+        let bytes: usize = written.iter().map(length).sum();
+        let mut waiting = self.waiting.lock();
+        waiting.bytes = waiting.bytes.saturating_sub(bytes);
+        if !others.is_empty() {
+            others.append(&mut waiting.lines);
+            waiting.lines = others;
+            self.added.notify_one();
+        }
+    }
+}
+
+fn length(entry: &Entry) -> usize {
+    entry.body.len() + entry.subject.len()
 }
 
 impl Inner {
@@ -423,22 +442,37 @@ impl Inner {
         loop {
             self.stories.added.notified().await;
             tokio::time::sleep(GATHER).await;
-            self.write_stories_now().await;
+            if !self.write_stories_now().await {
+                tokio::time::sleep(AGAIN).await;
+            }
         }
     }
 
-    /// Writes what waits. Then everything that was added before is in the store.
-    pub(crate) async fn write_stories_now(&self) {
+    /// Writes what waits. Then everything that was added before is in the store, unless that cannot be reached: then it waits
+    /// on. What may have been written is not written again.
+    pub(crate) async fn write_stories_now(&self) -> bool {
         let _alone = self.stories.writing.lock().await;
-        let Waiting { lines, bytes: _, dropped } = std::mem::take(&mut *self.stories.waiting.lock());
+        let (mut lines, dropped) = {
+            let mut waiting = self.stories.waiting.lock();
+            (std::mem::take(&mut waiting.lines), std::mem::take(&mut waiting.dropped))
+        };
         if dropped > 0 {
             tracing::warn!(event = "traces.dropped", dropped, "more happens in turns than can be written");
         }
+        let mut done = 0;
         for batch in lines.chunks(BATCH) {
             if let Err(error) = self.store.append(Journal::Traces, batch, self.traces_kept).await {
                 self.store_trouble(&*self.store, &error);
+                if error.is_for_later() {
+                    break;
+                }
             }
+            done += batch.len();
         }
+        let others = lines.split_off(done);
+        let is_all = others.is_empty();
+        self.stories.written(&lines, others);
+        is_all
     }
 }
 
@@ -554,8 +588,18 @@ mod tests {
             stories.add(line(1 << 20), WAITING);
         }
         stories.add(line(1000), 2 * WAITING);
-        let waiting = stories.waiting.lock();
-        assert_eq!((waiting.lines.len(), waiting.dropped), (32, 69), "31 MiB, and the end");
-        assert_eq!(waiting.lines.last().map(|last| last.body.len()), Some(1000));
+        let mut lines = std::mem::take(&mut stories.waiting.lock().lines);
+        assert_eq!((lines.len(), stories.waiting.lock().dropped), (32, 69), "31 MiB, and the end");
+        assert_eq!(lines.last().map(|last| last.body.len()), Some(1000));
+        stories.add(line(1 << 20), WAITING);
+        assert!(
+            stories.waiting.lock().lines.is_empty(),
+            "what is on its way takes its place until it is written"
+        );
+        let others = lines.split_off(31);
+        stories.written(&lines, others);
+        stories.add(line(1 << 20), WAITING);
+        let lengths: Vec<_> = stories.waiting.lock().lines.iter().map(|line| line.body.len()).collect();
+        assert_eq!(lengths, [1000, 1 << 20], "those that were first are first again");
     }
 }

@@ -853,3 +853,46 @@ async fn a_shutdown_waits_for_history_and_traces_that_are_on_their_way() {
         assert!(!store.entries(&Query::newest(journal, 10)).await.unwrap().is_empty(), "{journal:?}");
     }
 }
+
+/// What happens while the store cannot be reached is what somebody wants to read afterwards.
+#[tokio::test(start_paused = true)]
+async fn what_happened_while_the_store_was_away_is_written_when_it_is_back() {
+    let (engine, store) = on_faulty().await;
+    let away = store.clone();
+    let tools = Tools::new([(
+        "flight_search",
+        script(move |_| {
+            away.becomes(Health::Down);
+            async { Ok(said("1")) }
+        }),
+    )]);
+    let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
+    assert!(engine.story(&turned.trace.to_string()).await.is_err(), "nobody can look now");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    store.becomes(Health::Up);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let story = TurnStory::read(&*store, &turned.trace.to_string()).await.unwrap().unwrap();
+    assert_eq!(story.turn.status, Some(TurnStatus::Completed));
+    let mut told = sentences(&story);
+    let all = told.len();
+    told.dedup();
+    assert_eq!((told.first(), told.len()), (Some(&"Turn started with 1 call"), all), "all of it, once");
+    tells(&story, "Tool succeeded: flight_search");
+    assert_eq!(store.entries(&Query::newest(Journal::History, 10)).await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_who_goes_away_takes_no_line_along() {
+    let (engine, store) = on_faulty().await;
+    let tools = Tools::new([("flight_search", says("1"))]);
+    let turned = turn(&engine, &tools, r#"{"calls":[{"id":"f","tool":"t/flight_search"}]}"#).await;
+    store.becomes(Health::Slow);
+    let trace = turned.trace.to_string();
+    let reading = engine.story(&trace);
+    // What waits is on its way to the store.
+    assert!(tokio::time::timeout(Duration::from_millis(50), reading).await.is_err());
+    store.becomes(Health::Up);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let story = TurnStory::read(&*store, &trace).await.unwrap().unwrap();
+    assert_eq!(story.turn.status, Some(TurnStatus::Completed));
+}

@@ -4,7 +4,8 @@
 //! seed draws: crashes between any two steps, frozen processes whose leases lapse, lost commands and lost
 //! answers of the store, lost wake-ups, broken connections, broken answers, callers who cancel or leave, tools
 //! that fail, hang or die with the work half done, a store that loses everything, operators who force and reset, clocks that jump forward.
-//! In half of the worlds clients also submit turns, to any process, again when they get no answer, and sometimes twice at once.
+//! In half of the worlds clients also submit turns, to any process, again when they get no answer, sometimes twice at once, and
+//! sometimes with other alternatives than before.
 //! Then the faults stop, and everything has to come to its end.
 //!
 //! What must hold is in `invariants`; what is true of the world is in `model`; the machines under test and
@@ -76,6 +77,8 @@ pub enum Defect {
     ChoiceNotKept,
     /// A turn that goes back to the tool of its plan does not write that.
     BackToPlanNotKept,
+    /// What a turn chose is found by its number among the alternatives, whatever stands there when it comes again.
+    ChosenByItsPlace,
     /// A turn that comes again picks its tools by their breakers, as if nothing of it could have run.
     BreakerBeforeRecord,
     /// An alternative has the key of the tool that it stands in for.
@@ -114,7 +117,7 @@ pub enum Defect {
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::OwnerIgnoredAtSave,
         Self::DeliveredBeforeWrite,
         Self::StartedAfterAttempt,
@@ -133,6 +136,7 @@ impl Defect {
         Self::ByHandOvertaken,
         Self::ChoiceNotKept,
         Self::BackToPlanNotKept,
+        Self::ChosenByItsPlace,
         Self::BreakerBeforeRecord,
         Self::KeyWithoutCandidate,
         Self::KeyOfSubmission,
@@ -170,6 +174,7 @@ impl Defect {
         match self {
             Self::ChoiceNotKept
             | Self::BackToPlanNotKept
+            | Self::ChosenByItsPlace
             | Self::BreakerBeforeRecord
             | Self::KeyWithoutCandidate
             | Self::KeyOfSubmission
@@ -230,6 +235,7 @@ impl Defect {
             Self::ByHandOvertaken => &["by hand", "one probe"],
             Self::ChoiceNotKept
             | Self::BackToPlanNotKept
+            | Self::ChosenByItsPlace
             | Self::BreakerBeforeRecord
             | Self::UnderWayCountsAsUnsent
             | Self::OnlyLastAttemptCounts

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::Owner;
+use steadfast_core::id::ToolRef;
 use steadfast_core::key::Key;
 
 use crate::emptied::Emptying;
@@ -97,8 +98,8 @@ pub(crate) struct Model {
     pub(crate) unprotected_turns: BTreeSet<(usize, usize)>,
     /// When a turn first heard that a call succeeded and is recorded, and when that turn was submitted.
     pub(crate) succeeded: BTreeMap<(usize, usize), (Timestamp, Timestamp)>,
-    /// With which arguments a call of a turn was made.
-    pub(crate) made: BTreeMap<TurnCall, BTreeSet<u64>>,
+    /// Of which tool and with which arguments a call of a turn was made.
+    pub(crate) made: BTreeMap<TurnCall, BTreeSet<(ToolRef, u64)>>,
 }
 
 impl Model {

@@ -53,6 +53,8 @@ pub(crate) struct Weather {
     pub(crate) shared_breakers: bool,
     /// How many turns each client wants.
     pub(crate) turns: u64,
+    /// How often a turn comes again with another plan.
+    pub(crate) replans: u64,
 }
 
 impl Weather {
@@ -101,6 +103,7 @@ impl Weather {
             shared_breakers: false,
             tool_asks: 0,
             turns: 0,
+            replans: 0,
         }
     }
 }

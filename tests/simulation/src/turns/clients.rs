@@ -1,10 +1,12 @@
 //! What clients of turns do: they submit, lose patience, withdraw, and submit again, to whichever process.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use steadfast_core::turn::{Event, TurnStatus};
+use steadfast_core::turn::{Event, Plan, TurnStatus};
 
 use crate::invariants::Broken;
+use crate::rng::Rng;
 use crate::system::{Connection, World};
 use crate::transition::Happening;
 use crate::turns::{Stage, Submission, Told, Truth, TurnHappening};
@@ -40,9 +42,11 @@ impl World {
         for _ in 0..2 {
             self.connections.push(Connection { node, life, open: true });
         }
-        let deadline = self.now + self.model.turns[turn].plan.deadline();
+        let plan = self.plan_of(turn);
+        let deadline = self.now + plan.deadline();
         self.submissions.push(Submission {
             turn,
+            plan,
             node,
             life,
             line,
@@ -60,6 +64,17 @@ impl World {
             truth: Truth::default(),
         });
         self.submissions.len() - 1
+    }
+
+    /// With which of its plans a turn comes now.
+    fn plan_of(&self, turn: usize) -> Arc<Plan> {
+        let wish = &self.model.turns[turn];
+        let mut rng = Rng::beside(self.seed ^ 0x706c_616e ^ self.submissions.len() as u64);
+        let comes_again = self.submissions.iter().any(|before| before.turn == turn);
+        match wish.plans.split_first() {
+            Some((_, others)) if comes_again && rng.chance(self.weather.replans) => rng.pick(others).clone(),
+            _ => wish.plans[0].clone(),
+        }
     }
 
     fn submit_again(&mut self, turn: usize) {

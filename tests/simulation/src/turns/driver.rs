@@ -11,7 +11,7 @@ use steadfast_core::key::Key;
 use steadfast_core::output::RawJson;
 use steadfast_core::policy::ToolClass;
 use steadfast_core::turn::{
-    CallEnd, Choice, Doubt, Event, Failure, Heard, Repeat, Step, Stop, Submitted, ToolFacts, Turn,
+    CallEnd, Choice, Doubt, Event, Failure, Heard, Plan, Repeat, Step, Stop, Submitted, ToolFacts, Turn,
 };
 
 use crate::Defect;
@@ -24,7 +24,7 @@ use crate::turns::{InTurn, Stage, Submission, Told, TurnHappening, Writing, plac
 
 impl World {
     pub(crate) fn turn_arrives(&mut self, submission: usize) -> Result<(), Broken> {
-        let Submission { turn, node, life, line, .. } = self.submissions[submission];
+        let Submission { node, life, line, .. } = self.submissions[submission];
         if !self.connections[line].open && self.defect != Some(Defect::TurnGoesOnByItself) {
             return Ok(());
         }
@@ -41,7 +41,7 @@ impl World {
         let arrived = &mut self.submissions[submission];
         // Its time runs from here, however long the store takes to say that it may begin.
         (arrived.arrived, arrived.stage) = (self.now, Stage::Reading);
-        arrived.deadline = self.now + self.model.turns[turn].plan.deadline();
+        arrived.deadline = self.now + arrived.plan.deadline();
         self.ask_store(submission, Document::Read);
         Ok(())
     }
@@ -49,7 +49,11 @@ impl World {
     pub(super) fn begin_turn(&mut self, submission: usize, submitted: Submitted) -> Result<(), Broken> {
         self.one_submission(submission)?;
         let Submission { turn, node, life, arrived, deadline, .. } = self.submissions[submission];
-        let plan = self.model.turns[turn].plan.clone();
+        let plan = self.submissions[submission].plan.clone();
+        let submitted = match (self.defect, submitted) {
+            (Some(Defect::ChosenByItsPlace), Submitted::Again(choices)) => by_place(&plan, choices),
+            (_, submitted) => submitted,
+        };
         let stop = match self.weather.policy.class {
             ToolClass::ReadOnly | ToolClass::Idempotent => Stop::Cancel,
             ToolClass::Mutating | ToolClass::Unknown => Stop::Leave,
@@ -207,10 +211,10 @@ impl World {
         self.call_may_begin(submission, &id)?;
         let Submission { turn, node, inner, deadline, .. } = self.submissions[submission];
         let client = self.model.turns[turn].client;
-        let place = places(&self.model.turns[turn].plan).get(&id).copied().unwrap_or_default();
+        let place = places(&self.submissions[submission].plan).get(&id).copied().unwrap_or_default();
         let made = TurnCall { turn, call: place, candidate: choice.candidate };
         let arguments = number_of(&arguments);
-        self.model.made.entry(made).or_default().insert(arguments);
+        self.model.made.entry(made).or_default().insert((tool.clone(), arguments));
         self.model.wishes.push(Wish { client, kind: Kind::Turn(made), arguments, tries: 0, over: true });
         let wish = self.model.wishes.len() - 1;
         self.dispatches.push(Dispatch { wish, connection: inner, answered: false, heard: Vec::new() });
@@ -256,7 +260,7 @@ impl World {
     pub(crate) fn turn_call_ended(&mut self, in_turn: &InTurn, result: &CallResult) -> Result<(), Broken> {
         let InTurn { submission, id, choice, .. } = in_turn;
         let Submission { turn, node, arrived, .. } = self.submissions[*submission];
-        let plan = self.model.turns[turn].plan.clone();
+        let plan = self.submissions[*submission].plan.clone();
         let place = places(&plan).get(id).copied().unwrap_or_default();
         let made = TurnCall { turn, call: place, candidate: choice.candidate };
         self.own_key(made, result)?;
@@ -364,17 +368,17 @@ pub(super) fn is_done(result: &CallResult) -> bool {
 
 /// A call that was never sent.
 fn unsent(code: Code) -> CallEnd {
-    CallEnd::Failed(Failure {
-        code,
-        message: "not sent".into(),
-        rule: None,
-        nature: Nature::Transient,
-        reach: Reach::NotSent,
-        repeat: Repeat::Safe,
-        doubt: Doubt::Told,
-        attempts: 0,
-        timed_out_after: None,
-    })
+    CallEnd::Failed(Failure::not_sent(code, Nature::Transient, "not sent".into()))
+}
+
+/// What was chosen, by its number alone: another tool may stand there now, or none, and then the last one is taken.
+fn by_place(plan: &Plan, choices: BTreeMap<ToolCallId, Choice>) -> Submitted {
+    let places = places(plan);
+    let chosen = choices.into_iter().map(|(id, choice)| {
+        let most = places.get(&id).map_or(0, |place| plan.calls()[*place].alternatives.len());
+        (id, Choice { candidate: choice.candidate.min(most), tool: None, ..choice })
+    });
+    Submitted::Again(chosen.collect())
 }
 
 /// Arguments as the model counts them.

@@ -103,10 +103,10 @@ impl World {
     }
 
     fn take(&mut self, submission: usize, found: Option<(u64, Kept)>) -> Result<(), Broken> {
-        let Submission { turn, node, .. } = self.submissions[submission];
+        let Submission { node, ref plan, .. } = self.submissions[submission];
         let lasts = match self.defect {
             Some(Defect::HoldShorterThanTurn) => Duration::from_secs(2),
-            Some(_) | None => self.model.turns[turn].plan.deadline() + SLACK,
+            Some(_) | None => plan.deadline() + SLACK,
         };
         let (process, number) = (self.nodes[node].identity.clone(), submission as u64);
         let me = Holder { process, number, until: self.now + lasts };

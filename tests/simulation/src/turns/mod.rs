@@ -39,7 +39,8 @@ pub(crate) use promises::done_once;
 #[derive(Clone, Debug)]
 pub(crate) struct TurnWish {
     pub(crate) client: usize,
-    pub(crate) plan: Arc<Plan>,
+    /// What it says it wants; after the first one, others with which it comes again.
+    pub(crate) plans: Vec<Arc<Plan>>,
     pub(crate) parallelism: usize,
     pub(crate) tries: u32,
     pub(crate) over: bool,
@@ -49,6 +50,7 @@ pub(crate) struct TurnWish {
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub(crate) turn: usize,
+    plan: Arc<Plan>,
     pub(crate) node: usize,
     pub(crate) life: u64,
     /// The client's connection.
@@ -256,6 +258,13 @@ pub(crate) fn draw(weather: &mut Weather, seed: u64, breakers: Breakers, defect:
         // What an emptied store forgets is no defect.
         weather.emptyings = 0;
     }
+    let mut replans = Rng::beside(seed ^ 0x7265_706c);
+    weather.replans = match defect {
+        Some(Defect::ChosenByItsPlace) => 50,
+        Some(_) => 0,
+        None if replans.chance(40) => replans.between(10, 60),
+        None => 0,
+    };
     if defect == Some(Defect::QuestionToldAsAnswer) {
         weather.tool_asks = 40;
     }

@@ -1,16 +1,26 @@
 //! What clients want: plans that the seed draws.
 
+use std::iter;
 use std::sync::Arc;
 
 use steadfast_core::turn::{Limits, Plan};
 
 use crate::Defect;
+use crate::rng::Rng;
 use crate::system::World;
 use crate::transition::Happening;
 use crate::turns::{TurnHappening, TurnWish};
 
 /// Tools that plans name.
 const TOOLS: u64 = 4;
+/// Other plans with which a turn may come again.
+const OTHERS: usize = 2;
+
+/// A call of a plan, with the alternatives that may become others.
+struct Planned {
+    text: String,
+    alternatives: Vec<String>,
+}
 
 impl World {
     /// The turns of the day.
@@ -19,13 +29,15 @@ impl World {
             for _ in 0..self.weather.turns {
                 let turn = self.model.turns.len();
                 let parallelism = self.rng.between(1, 3);
-                let text = self.plan(turn, parallelism);
-                let plan = Plan::parse(text.as_bytes(), &Limits::DEFAULT)
-                    .expect("the plans of the simulation are valid");
-                self.tell(format!("client {client} will want turn {turn}: {text}"));
+                let texts = self.plans(turn, parallelism);
+                let parse = |text: &String| {
+                    let plan = Plan::parse(text.as_bytes(), &Limits::DEFAULT);
+                    Arc::new(plan.expect("the plans of the simulation are valid"))
+                };
+                let plans = texts.iter().map(parse).collect();
+                self.tell(format!("client {client} will want turn {turn}: {}", texts.join(" or ")));
                 let parallelism = usize::try_from(parallelism).unwrap_or(1);
-                let plan = Arc::new(plan);
-                self.model.turns.push(TurnWish { client, plan, parallelism, tries: 0, over: false });
+                self.model.turns.push(TurnWish { client, plans, parallelism, tries: 0, over: false });
                 let at = self.rng.between(0, self.weather.storm);
                 self.later(at, Happening::Turn(TurnHappening::Submit { turn }));
                 if self.rng.chance(self.weather.double) {
@@ -36,8 +48,10 @@ impl World {
         }
     }
 
-    fn plan(&mut self, turn: usize, parallelism: u64) -> String {
-        let calls: Vec<String> = (0..self.rng.between(1, 6)).map(|place| self.planned(turn, place)).collect();
+    /// The plan of a turn, and others that differ from it in their alternatives.
+    fn plans(&mut self, turn: usize, parallelism: u64) -> Vec<String> {
+        let calls: Vec<Planned> =
+            (0..self.rng.between(1, 6)).map(|place| self.planned(turn, place)).collect();
         let deadline = match self.rng.between(0, 2) {
             0 => self.rng.between(1_000, 10_000),
             1 => self.rng.between(10_000, 60_000),
@@ -47,14 +61,23 @@ impl World {
             Some(Defect::ParallelismIgnored) => String::new(),
             Some(_) | None => format!(r#""parallelism":{parallelism},"#),
         };
-        format!(
-            r#"{{"turnId":"turn-{turn}","deadlineMs":{deadline},{parallelism}"calls":[{}]}}"#,
-            calls.join(",")
-        )
+        let text = |calls: Vec<String>| {
+            format!(
+                r#"{{"turnId":"turn-{turn}","deadlineMs":{deadline},{parallelism}"calls":[{}]}}"#,
+                calls.join(",")
+            )
+        };
+        let mut plans = vec![text(calls.iter().map(|call| call.with(&call.alternatives)).collect())];
+        if self.weather.replans > 0 {
+            let mut rng = Rng::beside(self.seed ^ 0x706c_616e ^ turn as u64);
+            let mut other = || text(calls.iter().map(|call| call.with(&call.others(&mut rng))).collect());
+            plans.extend(iter::repeat_with(&mut other).take(OTHERS));
+        }
+        plans
     }
 
     /// A call that may depend on those before it.
-    fn planned(&mut self, turn: usize, place: u64) -> String {
+    fn planned(&mut self, turn: usize, place: u64) -> Planned {
         let mut needs = Vec::new();
         let mut uses = Vec::new();
         for before in 0..place {
@@ -84,13 +107,31 @@ impl World {
         } else {
             String::new()
         };
-        format!(
-            r#"{{"id":"c{place}","tool":"{}","required":{},"params":{{"turn":{turn},"place":{place},"in":[{}]}},"dependsOn":[{}],"alternatives":[{}]{timeout}}}"#,
+        let text = format!(
+            r#""id":"c{place}","tool":"{}","required":{},"params":{{"turn":{turn},"place":{place},"in":[{}]}},"dependsOn":[{}]{timeout}"#,
             named(number),
             self.rng.chance(70),
             uses.join(","),
             needs.join(","),
-            alternatives.join(",")
-        )
+        );
+        Planned { text, alternatives }
+    }
+}
+
+impl Planned {
+    fn with(&self, alternatives: &[String]) -> String {
+        format!(r#"{{{},"alternatives":[{}]}}"#, self.text, alternatives.join(","))
+    }
+
+    /// Some of its alternatives, perhaps in another order.
+    fn others(&self, rng: &mut Rng) -> Vec<String> {
+        let mut others = self.alternatives.clone();
+        match rng.between(0, 3) {
+            0 => others.reverse(),
+            1 => drop(others.pop()),
+            2 => drop(others.drain(..others.len().min(1))),
+            _ => {}
+        }
+        others
     }
 }

@@ -79,7 +79,7 @@ impl World {
                 format!("submission {submission} begins {id}, and nobody waits for it"),
             ));
         }
-        let planned = wish.plan.calls().iter().find(|call| call.id == *id);
+        let planned = beginning.plan.calls().iter().find(|call| call.id == *id);
         for needed in planned.into_iter().flat_map(|call| &call.depends_on) {
             if needed.default.is_none() && !beginning.truth.succeeded.contains(&needed.on) {
                 return Err((
@@ -145,8 +145,8 @@ impl World {
 
     /// Checked when a turn ends.
     pub(super) fn one_true_state(&self, submission: usize, result: &TurnResult) -> Result<(), Broken> {
-        let Submission { turn, truth, .. } = &self.submissions[submission];
-        let planned = self.model.turns[*turn].plan.calls().iter().map(|call| &call.id);
+        let Submission { plan, truth, .. } = &self.submissions[submission];
+        let planned = plan.calls().iter().map(|call| &call.id);
         if !planned.eq(result.calls.iter().map(|call| &call.id)) {
             return Err((
                 "one true state",
@@ -199,7 +199,7 @@ impl World {
     /// Checked when a call of a turn ends.
     pub(super) fn own_key(&self, made: TurnCall, result: &CallResult) -> Result<(), Broken> {
         let conflicts = matches!(&result.ended, Err(failure) if failure.code == Code::IdempotencyConflict);
-        let once = self.model.made.get(&made).is_none_or(|arguments| arguments.len() < 2);
+        let once = self.model.made.get(&made).is_none_or(|calls| calls.len() < 2);
         if conflicts && once {
             return Err(("own key", format!("{made:?} was told that its key stands for another call")));
         }

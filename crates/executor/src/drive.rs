@@ -550,7 +550,7 @@ impl Drive {
         let hint = self.envelope.transport.circuit_breaker_hint;
         let finished = Finished::new(self.call, self.trail, self.surface, hint, result);
         self.desk.answer(result, finished.request(), &self.store);
-        self.inner.history.remember(finished);
+        self.inner.remember(finished);
     }
 
     fn store_failed(&self, error: &StoreError) -> Event {

@@ -27,7 +27,7 @@ use steadfast_core::policy::{Annotations, ArgumentCheck, Policy, Profile, ToolCl
 use steadfast_core::rehearse::{Moment, Trail, What};
 use steadfast_core::trust::Bounds;
 use steadfast_store::{
-    Clock, Keep, MemoryOptions, MemoryStore, Neighbours, Store, StoreError, SystemClock, this_process,
+    Clock, Entry, Keep, MemoryOptions, MemoryStore, Neighbours, Store, StoreError, SystemClock, this_process,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast};
@@ -40,8 +40,9 @@ use crate::control::{Control, Unwanted};
 use crate::deliveries::{Arrival, Deliveries};
 use crate::drive::Drive;
 use crate::followers::Runs;
+use crate::gathered::Gathered;
 use crate::guards::Trips;
-use crate::history::{self, History, OfSurface};
+use crate::history::{self, Finished, OfSurface};
 use crate::hooks::{Hooked, Hooks};
 use crate::host::HostCalls;
 use crate::info::{Assistance, ToolInfo};
@@ -52,7 +53,7 @@ use crate::policies::Policies;
 use crate::telling::{About, EngineEvent, Listener, Telling, TurnedAway};
 use crate::tool::{AnyTool, Tool};
 use crate::trust_file::{TrustFile, TrustKept};
-use crate::turns::{self, Stories, Turning};
+use crate::turns::{self, Turning};
 
 /// Makes calls safe to make. Cheap to clone; all clones are one engine.
 #[derive(Clone, Debug)]
@@ -81,11 +82,11 @@ pub(crate) struct Inner {
     pub(crate) hosted: HostCalls,
     pub(crate) marks: Marks,
     pauses: Pauses,
-    pub(crate) history: History,
+    pub(crate) history: Gathered<Finished>,
     pub(crate) history_kept: Keep,
     pub(crate) traces_kept: Keep,
     pub(crate) trips: Trips,
-    pub(crate) stories: Stories,
+    pub(crate) stories: Gathered<Entry>,
     pub(crate) turning: Turning,
     pub(crate) trust_kept: TrustKept,
     pub(crate) trust_bounds: Bounds,
@@ -778,9 +779,9 @@ impl EngineBuilder {
             hosted: HostCalls::default(),
             marks: Marks::default(),
             pauses: Pauses::default(),
-            history: History::default(),
+            history: history::gathered(),
             trips: Trips::default(),
-            stories: Stories::default(),
+            stories: turns::gathered(),
             turning: Turning::default(),
             history_kept: self.history.unwrap_or(history::KEEP),
             traces_kept: self.traces.unwrap_or(turns::TRACES_KEPT),

@@ -1,14 +1,11 @@
 //! What became of calls, kept for a day: digests and derived facts, no parameters and no answers.
 //!
-//! It is written beside the calls and may lose its last moments in a crash: nothing is decided by it. Finished calls
-//! are gathered for a moment, so that a call wakes the writer only if nothing waits yet. While the store cannot be
-//! reached they wait for it. What is full is dropped and counted, so that a slow store never holds a call up.
+//! It is written beside the calls and may lose its last moments in a crash: nothing is decided by it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use steadfast_core::approval::Channel;
 use steadfast_core::call::{
@@ -26,9 +23,9 @@ use steadfast_core::rehearse::{Asked, AttemptOutcome, Moment, Trail};
 use steadfast_core::stats::Outcome;
 use steadfast_core::{Timestamp, millis};
 use steadfast_store::{Entry, Journal, Keep};
-use tokio::sync::Notify;
 
 use crate::engine::{InTurn, Inner};
+use crate::gathered::Gathered;
 
 /// One call, as it is remembered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -112,22 +109,6 @@ pub(crate) struct OfSurface {
     pub(crate) in_turn: InTurn,
 }
 
-/// Where finished calls go.
-#[derive(Debug, Default)]
-pub(crate) struct History {
-    waiting: Mutex<Waiting>,
-    added: Notify,
-    /// Held while entries are on their way to the store: who wants everything to be there waits for them too.
-    writing: tokio::sync::Mutex<()>,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    calls: Vec<Finished>,
-    /// Those for which there was no place.
-    dropped: u64,
-}
-
 /// A call that is over.
 #[derive(Debug)]
 pub(crate) struct Finished {
@@ -146,42 +127,9 @@ pub(crate) struct Finished {
 
 /// How much is kept, unless it is set.
 pub(crate) const KEEP: Keep = Keep { most: 100_000, age: Duration::from_secs(24 * 3600) };
-/// The most calls that wait to be written. Each takes a few KiB.
-const WAITING: usize = 4096;
-/// How long they are gathered before they are written.
-const GATHER: Duration = Duration::from_millis(5);
-/// How long a store that cannot be reached is left alone.
-const AGAIN: Duration = Duration::from_secs(1);
-/// The most that is written at once.
-const BATCH: usize = 256;
+/// The most calls that wait to be written, or are on their way. Each takes a few KiB.
+const WAITING: usize = 8192;
 pub(crate) const FORMAT: u32 = 1;
-
-impl History {
-    pub(crate) fn remember(&self, finished: Finished) {
-        let mut waiting = self.waiting.lock();
-        let was_empty = waiting.calls.is_empty();
-        if waiting.calls.len() < WAITING {
-            waiting.calls.push(finished);
-        } else {
-            waiting.dropped += 1;
-        }
-        drop(waiting);
-        if was_empty {
-            self.added.notify_one();
-        }
-    }
-
-    /// These were first, and have to wait on.
-    fn put_back(&self, mut calls: Vec<Finished>) {
-        let mut waiting = self.waiting.lock();
-        calls.append(&mut waiting.calls);
-        let too_many = calls.len().saturating_sub(WAITING);
-        calls.truncate(WAITING);
-        waiting.calls = calls;
-        waiting.dropped += too_many as u64;
-        self.added.notify_one();
-    }
-}
 
 impl Finished {
     pub(crate) fn new(
@@ -293,8 +241,6 @@ impl Finished {
 struct Writing {
     /// Whose history it is.
     engine: Arc<str>,
-    /// Changes places with what waits, so that neither grows anew each time.
-    calls: Vec<Finished>,
     text: Vec<u8>,
     /// Signatures as they may be shown. There are few, they come again and again, and looking for secrets in one
     /// takes longer than everything else here.
@@ -306,7 +252,7 @@ const SIGNATURES: usize = 1024;
 
 impl Writing {
     fn of(engine: Arc<str>) -> Self {
-        Self { engine, calls: Vec::new(), text: Vec::new(), signatures: HashMap::new() }
+        Self { engine, text: Vec::new(), signatures: HashMap::new() }
     }
 
     fn signature(&mut self, signature: &Arc<str>) -> String {
@@ -322,59 +268,34 @@ impl Writing {
     }
 }
 
+/// Where finished calls go.
+pub(crate) fn gathered() -> Gathered<Finished> {
+    Gathered::new(Journal::History, |_| 1)
+}
+
 impl Inner {
+    pub(crate) fn remember(&self, finished: Finished) {
+        self.history.add(finished, WAITING);
+    }
+
     /// Writes the history, for as long as the engine lives.
     pub(crate) async fn write_history(&self) {
         let mut writing = Writing::of(self.tag.clone());
         loop {
-            self.history.added.notified().await;
-            tokio::time::sleep(GATHER).await;
-            if !self.write_gathered(&mut writing).await {
-                tokio::time::sleep(AGAIN).await;
-            }
+            self.history.due().await;
+            self.write_gathered(&mut writing).await;
         }
     }
 
     /// Writes what waits; for the end of the engine.
     pub(crate) async fn write_history_now(&self) {
-        let _ = self.write_gathered(&mut Writing::of(self.tag.clone())).await;
+        self.write_gathered(&mut Writing::of(self.tag.clone())).await;
     }
 
-    /// Whether all of it is done with.
-    async fn write_gathered(&self, writing: &mut Writing) -> bool {
-        let _alone = self.history.writing.lock().await;
-        let mut calls = std::mem::take(&mut writing.calls);
-        let dropped = {
-            let mut waiting = self.history.waiting.lock();
-            std::mem::swap(&mut waiting.calls, &mut calls);
-            std::mem::take(&mut waiting.dropped)
-        };
-        let mut done = 0;
-        for batch in calls.chunks(BATCH) {
-            let entries: Vec<_> = batch.iter().filter_map(|finished| finished.entry(writing)).collect();
-            if let Err(error) = self.store.append(Journal::History, &entries, self.history_kept).await {
-                self.store_trouble(&*self.store, &error);
-                if error.is_for_later() {
-                    break;
-                }
-            }
-            done += batch.len();
-        }
-        let others = calls.split_off(done);
-        let is_all = others.is_empty();
-        if !is_all {
-            self.history.put_back(others);
-        }
-        calls.clear();
-        calls.shrink_to(BATCH);
-        writing.calls = calls;
-        if dropped > 0 {
-            tracing::warn!(
-                event = "history.dropped",
-                dropped,
-                "more calls end than can be written to the history"
-            );
-        }
-        is_all
+    async fn write_gathered(&self, writing: &mut Writing) {
+        let written = self.history.write(self, self.history_kept, |calls| {
+            calls.iter().filter_map(|call| call.entry(writing)).collect()
+        });
+        written.await;
     }
 }

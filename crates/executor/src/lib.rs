@@ -50,6 +50,7 @@ mod deliveries;
 mod drive;
 mod engine;
 mod followers;
+mod gathered;
 mod guards;
 mod history;
 mod hooks;

@@ -59,7 +59,7 @@ use crate::telling::TurnAbout;
 
 use hold::{Hold, Taken, Wish};
 use story::Story;
-pub(crate) use story::{KEEP as TRACES_KEPT, Stories};
+pub(crate) use story::{KEEP as TRACES_KEPT, gathered};
 pub use story::{TurnHead, TurnStory, TurnsWanted};
 use watch::{Known, Told, Watch, What};
 

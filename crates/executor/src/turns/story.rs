@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
@@ -17,27 +16,21 @@ use steadfast_core::redact;
 use steadfast_core::turn::trace::{Event, Fact, Note, Span, SpanId, Trace, TraceId};
 use steadfast_core::turn::{Plan, Strategy, TurnResult, TurnStatus};
 use steadfast_store::{Entry, Journal, Keep, Part, Position, Query, Store, StoreError, look_through};
-use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::engine::Inner;
+use crate::gathered::Gathered;
 use crate::telling::TurnSpan;
 
 use super::{Caller, TurnOptions};
 
 /// How much is kept, unless it is set.
 pub(crate) const KEEP: Keep = Keep { most: 200_000, age: Duration::from_secs(24 * 3600) };
-/// How long lines are gathered before they are written.
-const GATHER: Duration = Duration::from_millis(5);
-/// How long a store that cannot be reached is left alone.
-const AGAIN: Duration = Duration::from_secs(1);
 /// What most lines take, and no more.
 const LINE_BYTES: usize = 512;
 /// The most bytes of lines that wait to be written. For heads there is as much again, so that whatever is left out of a turn,
 /// it is known that it began and how it ended.
 const WAITING: usize = 32 << 20;
-/// The most that is written at once.
-const BATCH: usize = 256;
 /// What the heads of all turns are filed under, as they were when the turns began. How one ended is filed under its own
 /// [`ending`], and found from there.
 const HEADS: &str = "turns";
@@ -383,96 +376,23 @@ fn later_span(root: SpanId, number: u64) -> SpanId {
     SpanId::from_bytes(root.wrapping_add(number.wrapping_mul(2)).to_be_bytes())
 }
 
-/// Lines on their way to the store.
-#[derive(Debug, Default)]
-pub(crate) struct Stories {
-    waiting: Mutex<Waiting>,
-    added: Notify,
-    /// One writes at a time, so that who has written what waits has also waited for what was on its way.
-    writing: tokio::sync::Mutex<()>,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    lines: Vec<Entry>,
-    /// Those of these lines, and of what is on its way.
-    bytes: usize,
-    /// Those for which there was no place.
-    dropped: u64,
-}
-
-impl Stories {
-    /// What does not fit into so many bytes is dropped and counted: a slow store never holds a turn up.
-    fn add(&self, entry: Entry, most: usize) {
-        let mut waiting = self.waiting.lock();
-        let was_empty = waiting.lines.is_empty();
-        let bytes = waiting.bytes + length(&entry);
-        if bytes <= most {
-            waiting.bytes = bytes;
-            waiting.lines.push(entry);
-        } else {
-            waiting.dropped += 1;
-        }
-        drop(waiting);
-        if was_empty {
-            self.added.notify_one();
-        }
-    }
-
-    /// Some are written, and the others have to wait on.
-    fn written(&self, written: &[Entry], mut others: Vec<Entry>) {
-        let bytes: usize = written.iter().map(length).sum();
-        let mut waiting = self.waiting.lock();
-        waiting.bytes = waiting.bytes.saturating_sub(bytes);
-        if !others.is_empty() {
-            others.append(&mut waiting.lines);
-            waiting.lines = others;
-            self.added.notify_one();
-        }
-    }
-}
-
-fn length(entry: &Entry) -> usize {
-    entry.body.len() + entry.subject.len()
+/// Lines on their way to the store, by their bytes.
+pub(crate) fn gathered() -> Gathered<Entry> {
+    Gathered::new(Journal::Traces, |line| line.body.len() + line.subject.len())
 }
 
 impl Inner {
     /// Writes the stories of turns, for as long as the engine lives.
     pub(crate) async fn write_stories(&self) {
         loop {
-            self.stories.added.notified().await;
-            tokio::time::sleep(GATHER).await;
-            if !self.write_stories_now().await {
-                tokio::time::sleep(AGAIN).await;
-            }
+            self.stories.due().await;
+            self.write_stories_now().await;
         }
     }
 
-    /// Writes what waits. Then everything that was added before is in the store, unless that cannot be reached: then it waits
-    /// on. What may have been written is not written again.
-    pub(crate) async fn write_stories_now(&self) -> bool {
-        let _alone = self.stories.writing.lock().await;
-        let (mut lines, dropped) = {
-            let mut waiting = self.stories.waiting.lock();
-            (std::mem::take(&mut waiting.lines), std::mem::take(&mut waiting.dropped))
-        };
-        if dropped > 0 {
-            tracing::warn!(event = "traces.dropped", dropped, "more happens in turns than can be written");
-        }
-        let mut done = 0;
-        for batch in lines.chunks(BATCH) {
-            if let Err(error) = self.store.append(Journal::Traces, batch, self.traces_kept).await {
-                self.store_trouble(&*self.store, &error);
-                if error.is_for_later() {
-                    break;
-                }
-            }
-            done += batch.len();
-        }
-        let others = lines.split_off(done);
-        let is_all = others.is_empty();
-        self.stories.written(&lines, others);
-        is_all
+    /// Writes what waits.
+    pub(crate) async fn write_stories_now(&self) {
+        self.stories.write(self, self.traces_kept, |lines| Cow::Borrowed(lines)).await;
     }
 }
 
@@ -571,35 +491,4 @@ async fn as_ended(store: &dyn Store, begun: Vec<TurnHead>) -> Result<Vec<TurnHea
 /// What the end of this submission is filed under.
 fn ending(head: &TurnHead) -> Arc<str> {
     format!("{} {}", head.trace_id, head.span_id).into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn line(bytes: usize) -> Entry {
-        Entry { at: Timestamp::ZERO, subject: "trace".into(), body: "x".repeat(bytes).into() }
-    }
-
-    #[test]
-    fn lines_that_wait_are_bounded_in_bytes_and_the_end_of_a_turn_is_among_them() {
-        let stories = Stories::default();
-        for _ in 0..100 {
-            stories.add(line(1 << 20), WAITING);
-        }
-        stories.add(line(1000), 2 * WAITING);
-        let mut lines = std::mem::take(&mut stories.waiting.lock().lines);
-        assert_eq!((lines.len(), stories.waiting.lock().dropped), (32, 69), "31 MiB, and the end");
-        assert_eq!(lines.last().map(|last| last.body.len()), Some(1000));
-        stories.add(line(1 << 20), WAITING);
-        assert!(
-            stories.waiting.lock().lines.is_empty(),
-            "what is on its way takes its place until it is written"
-        );
-        let others = lines.split_off(31);
-        stories.written(&lines, others);
-        stories.add(line(1 << 20), WAITING);
-        let lengths: Vec<_> = stories.waiting.lock().lines.iter().map(|line| line.body.len()).collect();
-        assert_eq!(lengths, [1000, 1 << 20], "those that were first are first again");
-    }
 }

@@ -374,15 +374,7 @@ async fn what_was_finished_is_not_run_again_because_the_store_is_away() {
     let engine = on(store.clone(), measured(ToolClass::Unknown)).await;
     let tools = Tools::new([("flight_search", says("1"))]);
     turn(&engine, &tools, WITH_BACKUP).await;
-    store.becomes(Health::Slow);
-    let submitting = {
-        let (engine, tools) = (engine.clone(), tools.clone());
-        tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
-    };
-    // It is read and being taken, and then the store is away.
-    tokio::time::sleep(Duration::from_millis(150)).await;
-    store.becomes(Health::Down);
-    let turned = submitting.await.unwrap();
+    let turned = turn_that_loses_its_store(&engine, &store, &tools).await;
     assert_eq!(tools.runs("flight_search"), 1);
     assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
 }

@@ -606,21 +606,11 @@ async fn what_may_have_run_before_is_not_replaced_when_the_turn_comes_again() {
 #[tokio::test(start_paused = true)]
 async fn what_nobody_can_look_up_is_not_replaced() {
     for breaker in [Steer::Reset, Steer::Open { until: None }] {
-        let store =
-            Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new())))));
-        let engine = on(store.clone(), measured(ToolClass::Mutating)).await;
+        let (engine, store) = on_faulty().await;
         let tools = Tools::new([("flight_search", says("1")), ("flight_search_backup", says("2"))]);
         turn(&engine, &tools, WITH_BACKUP).await;
         engine.steer_breaker(None, &first_tool(), breaker, &by()).await;
-        store.becomes(Health::Slow);
-        let submitting = {
-            let (engine, tools) = (engine.clone(), tools.clone());
-            tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
-        };
-        // It is read and being taken, and then the store is away.
-        tokio::time::sleep(Duration::from_millis(150)).await;
-        store.becomes(Health::Down);
-        let turned = submitting.await.unwrap();
+        let turned = turn_that_loses_its_store(&engine, &store, &tools).await;
         assert_eq!(turned.result.calls[0].code, Some(Code::StoreUnavailable));
         assert_eq!(tools.runs("flight_search_backup"), 0);
     }
@@ -719,6 +709,18 @@ async fn a_shutdown_gives_turns_back_that_could_not_be_before() {
     store.becomes(Health::Up);
     let next = on(store, measured(ToolClass::Mutating)).await;
     assert!(next.turn(plan(WITH_BACKUP), Arc::new(tools), options()).await.is_ok());
+}
+
+/// The turn is read and being taken, and then the store is away.
+async fn turn_that_loses_its_store(engine: &Engine, store: &Faulty, tools: &Tools) -> Turned {
+    store.becomes(Health::Slow);
+    let submitting = {
+        let (engine, tools) = (engine.clone(), tools.clone());
+        tokio::spawn(async move { turn(&engine, &tools, WITH_BACKUP).await })
+    };
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    store.becomes(Health::Down);
+    submitting.await.unwrap()
 }
 
 async fn on_faulty() -> (Engine, Arc<Faulty>) {

@@ -142,10 +142,11 @@ mod tests {
             gathered.waiting.lock().things.is_empty(),
             "what is on its way takes its place until it is written"
         );
+        gathered.add(1, 35);
         let others = things.split_off(3);
         gathered.written(&things, others);
         gathered.add(10, 35);
-        assert_eq!(gathered.waiting.lock().things, [2, 10], "those that were first are first again");
+        assert_eq!(gathered.waiting.lock().things, [2, 1, 10], "those that were first are first again");
         assert!(gathered.waiting.lock().held_up);
     }
 }

@@ -28,6 +28,8 @@ use crate::trust_file::TrustKept;
 pub(crate) struct Marks {
     marked: Mutex<BTreeSet<Marked>>,
     changed: Notify,
+    /// Held by the one writer, so that a shutdown also waits for what the task of the engine is writing.
+    writing: tokio::sync::Mutex<()>,
 }
 
 /// Something whose document is older than it.
@@ -127,8 +129,10 @@ impl Inner {
         }
     }
 
-    /// Writes what is marked; says whether all of it got through.
+    /// Writes what is marked; says whether all of it got through. Then everything that was marked before is in the store,
+    /// unless that failed.
     pub(crate) async fn persist_now(&self) -> bool {
+        let _writing = self.marks.writing.lock().await;
         let marked = std::mem::take(&mut *self.marks.marked.lock());
         let mut through = true;
         for marked in marked {

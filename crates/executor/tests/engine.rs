@@ -23,7 +23,7 @@ use steadfast_executor::{
     About, Answer, Attempt, Begun, By, CallFacts, CallOptions, Called, Drained, Engine, HookFuture, Hooks,
     HostError, Listener, Pulse, RuntimeClock, Surface, Tool, TrustFile,
 };
-use steadfast_store::{Journal, MemoryOptions, MemoryStore, Query, Store};
+use steadfast_store::{DocumentKind, Journal, MemoryOptions, MemoryStore, Query, Store};
 use tokio::sync::Semaphore;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -580,7 +580,8 @@ impl Listener for Counts {
 #[tokio::test(start_paused = true)]
 async fn rp_18_a_listener_that_fails_breaks_neither_the_call_nor_the_other_listeners() {
     let (bad, good) = (Arc::new(Counts { panics: true, ..Counts::default() }), Arc::new(Counts::default()));
-    let engine = Engine::builder().listener(bad.clone()).listener(good.clone()).start().await;
+    let builder = Engine::builder().clock(Arc::new(RuntimeClock::new()));
+    let engine = builder.listener(bad.clone()).listener(good.clone()).start().await;
     let mut slow = engine.events();
     let called = engine.call(pay(1, Some("k")), flaky(0)).await;
     assert_eq!(called.result.status, Status::Success);
@@ -701,15 +702,33 @@ async fn whoever_waits_for_a_call_that_a_person_denies_is_denied_without_asking_
     assert_eq!(engine.approvals(None).len(), 0);
 }
 
+/// A folder that no other test and no other process has; gone when the test is.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("steadfast-{name}-{}", std::process::id())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn rp_11_trust_in_a_file_is_written_whole_and_read_at_the_next_start() {
-    let folder = std::env::temp_dir().join(format!("steadfast-trust-{}", std::process::id()));
-    let file = TrustFile::at(folder.join("reliability.json"));
+    let folder = Folder::new("trust");
+    let file = TrustFile::at(folder.0.join("reliability.json"));
     let mut policy = standard(ToolClass::Unknown);
     policy.retry.attempts = 1.try_into().unwrap();
     policy.modes.guard = Mode::Off;
     policy.modes.breaker = Mode::Off;
-    let build = || Engine::builder().policies(Arc::new(policy.clone())).trust_file(file.clone()).start();
+    let build = || {
+        let builder = Engine::builder().clock(Arc::new(RuntimeClock::new()));
+        builder.policies(Arc::new(policy.clone())).trust_file(file.clone()).start()
+    };
     let engine = build().await;
     for amount in 0..3 {
         engine.call(pay(amount, None), flaky(1)).await;
@@ -717,7 +736,7 @@ async fn rp_11_trust_in_a_file_is_written_whole_and_read_at_the_next_start() {
     engine.shutdown(Duration::from_secs(1)).await;
     let text = file.read().unwrap().unwrap();
     assert!(text.contains("\"escalated\"") && text.contains("\"version\": 1"), "{text}");
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing unfinished is left behind");
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1, "nothing unfinished is left behind");
     let engine = build().await;
     assert_eq!(code(&engine.call(pay(9, None), flaky(0)).await), Some(Code::ApprovalRequired));
 
@@ -725,17 +744,15 @@ async fn rp_11_trust_in_a_file_is_written_whole_and_read_at_the_next_start() {
     file.write("{\"version\": 1, \"tool_states\"").unwrap();
     let engine = build().await;
     assert_eq!(engine.call(pay(9, None), flaky(0)).await.result.status, Status::Success);
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
 fn rp_12_the_file_of_the_project_comes_before_that_of_the_user() {
-    let folder = std::env::temp_dir().join(format!("steadfast-where-{}", std::process::id()));
-    let (project, user) = (folder.join("project"), folder.join("user"));
+    let folder = Folder::new("where");
+    let (project, user) = (folder.0.join("project"), folder.0.join("user"));
     assert_eq!(TrustFile::find(&project, &user).path(), user.join("reliability.json"));
     std::fs::create_dir_all(&project).unwrap();
     assert_eq!(TrustFile::find(&project, &user).path(), project.join("reliability.json"));
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -872,6 +889,30 @@ async fn a_shutdown_waits_for_a_save_under_way_and_tells_if_it_is_lost() {
         }
         assert_eq!(shutdown.await.unwrap(), Drained { ended: 0, lost });
     }
+}
+
+/// The task of the engine had taken the marks, and a shutdown that found none left did not wait for it: where the process
+/// ended then, an open breaker was closed after the restart.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_a_breaker_that_is_being_written() {
+    let clock = Arc::new(RuntimeClock::new());
+    let store = Arc::new(Faulty::new(MemoryStore::new(MemoryOptions::new(clock.clone()))));
+    let mut policy = standard(ToolClass::Unknown);
+    policy.retry.attempts = 1.try_into().unwrap();
+    (policy.modes.guard, policy.modes.trust) = (Mode::Off, Mode::Off);
+    let engine = restarted(&(store.clone() as Arc<dyn Store>), &clock, &policy).await;
+    store.becomes(Health::HoldsDocuments);
+    for amount in 0..5 {
+        engine.call(pay(amount, None), flaky(1)).await;
+    }
+    // Longer than changes are gathered: the document is with the store, which has not taken it yet.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let shutdown = tokio::spawn(async move { engine.shutdown(Duration::ZERO).await });
+    settle().await;
+    assert!(!shutdown.is_finished(), "a process would end now, and the document with it");
+    store.becomes(Health::Up);
+    assert_eq!(shutdown.await.unwrap(), Drained { ended: 0, lost: 0 });
+    assert_eq!(store.documents(DocumentKind::Breaker).await.unwrap().len(), 1);
 }
 
 /// A server that syncs each write to its disk and to a replica is slow, and after it was away there is much to save:

@@ -38,6 +38,9 @@ pub(crate) enum Health {
     /// It does what it is asked for, but what goes to this journal stays on its way until that changes.
     #[allow(dead_code, reason = "not every test that has this store needs it")]
     Holds(Journal),
+    /// It does what it is asked for, but documents that are written stay on their way until that changes.
+    #[allow(dead_code, reason = "not every test that has this store needs it")]
+    HoldsDocuments,
     /// It does nothing, and says so.
     Down,
     /// It does nothing, and says nothing until that changes.
@@ -62,7 +65,7 @@ impl Faulty {
         Box::pin(async move {
             let now = *health.wait_for(|health| *health != Health::Silent).await.unwrap();
             match now {
-                Health::Up | Health::Holds(_) => done.await,
+                Health::Up | Health::Holds(_) | Health::HoldsDocuments => done.await,
                 Health::Slow => {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     done.await
@@ -145,7 +148,11 @@ impl Store for Faulty {
     }
 
     fn write<'a>(&'a self, name: &'a DocumentName, write: DocumentWrite) -> StoreFuture<'a, Written> {
-        self.if_up(Box::pin(async move { self.inner.write(name, write).await }))
+        let mut health = self.health.subscribe();
+        self.if_up(Box::pin(async move {
+            health.wait_for(|health| *health != Health::HoldsDocuments).await.unwrap();
+            self.inner.write(name, write).await
+        }))
     }
 
     fn documents(&self, kind: DocumentKind) -> StoreFuture<'_, Vec<(DocumentName, Document)>> {

@@ -52,7 +52,11 @@ impl Listener for Porter {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_turned_away_is_told_to_listeners_and_to_the_stream() {
     let porter = Arc::new(Porter::default());
-    let engine = Engine::builder().listener(porter.clone()).most_calls(1).start().await;
+    let start = || {
+        let clock = Arc::new(RuntimeClock::new());
+        Engine::builder().clock(clock).listener(porter.clone())
+    };
+    let engine = start().most_calls(1).start().await;
     let mut events = engine.events();
     let first = engine.call(call("{}"), async |_: Attempt| std::future::pending::<Answer>().await);
     let second = engine.call(call("{}"), async |_: Attempt| ok()).await;
@@ -62,7 +66,7 @@ async fn a_call_that_is_turned_away_is_told_to_listeners_and_to_the_stream() {
 
     let mut by_hand = call("{}");
     by_hand.payload.params = RawJson::from_trusted("{");
-    let engine = Engine::builder().listener(porter.clone()).start().await;
+    let engine = start().start().await;
     assert_eq!(code(&engine.call(by_hand, async |_: Attempt| ok()).await), Some(Code::InvalidEnvelope));
     engine.read(b"{\"contractVersion\":", UnknownFields::Refuse).unwrap_err();
     engine.read(text("{}").as_bytes(), UnknownFields::Refuse).unwrap();
@@ -143,7 +147,8 @@ async fn what_a_server_says_of_its_tool_reaches_the_policies() {
         }
     }
     let asked = Believing::default();
-    let engine = Engine::builder().policies(asked.clone()).start().await;
+    let clock = Arc::new(RuntimeClock::new());
+    let engine = Engine::builder().clock(clock).policies(asked.clone()).start().await;
     let annotations = Annotations { read_only: Some(true), ..Annotations::default() };
     let options = CallOptions {
         tool: Some(Arc::new(ToolInfo { annotations, input_schema: None })),

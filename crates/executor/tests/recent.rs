@@ -40,8 +40,8 @@ async fn fails(_: Attempt) -> Answer {
     Err(Fault::new(Source::Http { status: 503 }, "busy").into())
 }
 
-/// Begins a call that ends when it is let.
-async fn held(engine: &Engine, request: &str) -> (Arc<Semaphore>, JoinHandle<Called>) {
+/// Begins a call that ends when it is let, and comes back when it is known to run.
+async fn held(engine: &Engine, recent: &Recent, request: &str) -> (Arc<Semaphore>, JoinHandle<Called>) {
     let may_end = Arc::new(Semaphore::new(0));
     let gate = may_end.clone();
     let calling = engine.call(call(request, None), move |attempt: Attempt| {
@@ -52,18 +52,20 @@ async fn held(engine: &Engine, request: &str) -> (Arc<Semaphore>, JoinHandle<Cal
         }
     });
     let calling = tokio::spawn(calling);
-    tokio::task::yield_now().await;
+    while recent.of_request(request).is_empty() {
+        tokio::task::yield_now().await;
+    }
     (may_end, calling)
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_last_thousand_calls_are_kept_and_each_is_found_where_it_lies() {
     let (engine, recent) = engine(Profile::Standard.policy(ToolClass::Idempotent)).await;
-    let oldest = held(&engine, "oldest").await;
+    let oldest = held(&engine, &recent, "oldest").await;
     for number in 0..1000 {
         engine.call(call(&format!("r-{number}"), None), works).await;
     }
-    let newer = held(&engine, "newer").await;
+    let newer = held(&engine, &recent, "newer").await;
     for number in 1000..1100 {
         engine.call(call(&format!("r-{number}"), None), works).await;
     }

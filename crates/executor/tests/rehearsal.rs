@@ -23,7 +23,8 @@ use steadfast_core::rehearse::{Difference, End, Kind, Recorded, Rehearsal, What,
 use steadfast_executor::{
     Answer, Attempt, By, CallFacts, CallOptions, Engine, NotDone, Recording, RuntimeClock, Steer, Surface,
 };
-use steadfast_store::{Entry, Journal, Keep, MemoryOptions, MemoryStore, Store};
+use steadfast_store::{Clock, Entry, Journal, Keep, MemoryOptions, MemoryStore, Store};
+use tokio::time::Instant;
 
 const CALLS: u64 = 10_000;
 
@@ -46,6 +47,16 @@ impl Dice {
 
     fn percent(&mut self, share: u64) -> bool {
         self.below(100) < share
+    }
+}
+
+/// Goes with the timers, and begins at the same moment in every run: when tools are down follows from the time.
+#[derive(Debug)]
+struct Same(Instant);
+
+impl Clock for Same {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(1_700_000_000_000) + self.0.elapsed()
     }
 }
 
@@ -169,7 +180,7 @@ fn envelope(number: u64, dice: &mut Dice, tool: (&str, &str), now: Timestamp) ->
 
 /// Makes calls, some of them at once, and gives what is remembered of them.
 async fn record(calls: u64, seed: u64) -> Recording {
-    let clock = Arc::new(RuntimeClock::new());
+    let clock = Arc::new(Same(Instant::now()));
     let options = MemoryOptions::new(clock.clone());
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions { most: 100_000, ..options }));
     let by_tool = policies(unchanged);

@@ -1,10 +1,12 @@
 //! Real Redis servers: one, a Cluster, or a primary that Sentinel watches; to be paused, killed, emptied, failed over.
 //!
-//! They listen on free ports of this machine, keep their files in a folder of their own and end when dropped.
+//! They listen on reserved ports of this machine and keep their files in a folder of their own. They end when dropped, and
+//! also when the process of the test is killed.
 
 use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,18 +14,21 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a server may take to answer, a cluster to form, a failover to happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A guard against hanging, and nothing that is measured: how long a server may take to answer, a cluster to form, a
+/// failover to happen.
+const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A server of its own.
 #[derive(Debug)]
 pub struct Server {
-    port: u16,
+    port: Port,
+    /// Further ports that its settings name.
+    _others: Vec<Port>,
     folder: PathBuf,
     settings: Vec<String>,
     kind: Kind,
-    process: Option<Child>,
+    process: Option<Running>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,28 +57,32 @@ impl Server {
     /// A server with settings, as `redis-server` takes them.
     pub fn with(settings: &[&str]) -> Self {
         let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
-        Self::launch(Kind::Data, || settings.clone())
+        Self::launch(Kind::Data, || (settings.clone(), Vec::new()))
     }
 
-    /// A port that nobody listens on: for a second port of a server, or for a server that is not there.
+    /// A port that nobody listens on as long as this process lives: for a second port of a server, or for a server that is
+    /// not there.
     pub fn free_port() -> u16 {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("this machine has a free port");
-        listener.local_addr().expect("a bound listener has an address").port()
+        static HELD: Mutex<Vec<Port>> = Mutex::new(Vec::new());
+        let port = Port::reserve();
+        let number = port.number;
+        HELD.lock().unwrap_or_else(PoisonError::into_inner).push(port);
+        number
     }
 
     /// Where it listens, on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number
     }
 
     /// How a client finds it.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://127.0.0.1:{}", self.port())
     }
 
     /// Sends it a command and gives the answer as text; lists are joined by spaces.
     pub fn command(&self, words: &[&str]) -> String {
-        self.try_command(words).unwrap_or_else(|error| panic!("{words:?} to port {}: {error}", self.port))
+        self.try_command(words).unwrap_or_else(|error| panic!("{words:?} to port {}: {error}", self.port()))
     }
 
     /// Stops it in the middle of whatever it does. Connections stay open; nothing is answered.
@@ -88,24 +97,21 @@ impl Server {
 
     /// Ends it at once, as a crash does.
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            let _ = process.kill();
-            let _ = process.wait();
+        if let Some(process) = self.process.take() {
+            process.kill();
         }
     }
 
     /// Starts it again where it was, with what it had written down.
     pub fn restart(&mut self) {
         self.kill();
-        // The port was ours a moment ago; the system may need another to give it back.
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            self.spawn();
-            if self.answers_before(deadline) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "redis-server does not start again: {}", self.log());
-        }
+        // The port is still reserved for us.
+        self.spawn();
+        assert!(
+            self.answers_before(Instant::now() + PATIENCE),
+            "redis-server does not start again: {}",
+            self.log()
+        );
     }
 
     /// Starts it again where it was, with nothing.
@@ -116,12 +122,12 @@ impl Server {
         self.restart();
     }
 
-    /// The settings are made anew for every try, because there may be a port in them.
-    fn launch(kind: Kind, settings: impl Fn() -> Vec<String>) -> Self {
-        // Between looking for a free port and listening on it somebody else may take it.
+    /// The settings are made anew for every try, because there may be ports in them.
+    fn launch(kind: Kind, settings: impl Fn() -> (Vec<String>, Vec<Port>)) -> Self {
+        // A program that knows nothing of our reservations may take a port before we listen on it.
         for _ in 0..20 {
-            let (port, folder) = (Self::free_port(), new_folder());
-            let mut server = Self { port, folder, settings: settings(), kind, process: None };
+            let (port, folder, (settings, others)) = (Port::reserve(), new_folder(), settings());
+            let mut server = Self { port, _others: others, folder, settings, kind, process: None };
             server.spawn();
             if server.answers_before(Instant::now() + PATIENCE) {
                 return server;
@@ -145,23 +151,24 @@ impl Server {
                 command.arg(file).arg("--sentinel");
             }
         }
-        let port = self.port.to_string();
-        command.args(["--port", &port, "--bind", "127.0.0.1", "--loglevel", "warning"]);
+        let port = self.port().to_string();
+        command.args(["--port", &port, "--bind", "127.0.0.1", "--loglevel", "notice"]);
         command.arg("--dir").arg(&self.folder);
         command.args(&self.settings).stdin(Stdio::null());
         command.stderr(log.try_clone().expect("a file handle can be copied")).stdout(log);
-        self.process = command.spawn().ok();
+        self.process = command.spawn().ok().map(|process| Running::new(process, &self.folder));
     }
 
     fn answers_before(&mut self, deadline: Instant) -> bool {
-        while self.process.is_some() {
-            if self
-                .try_command(&["PING"])
-                .is_ok_and(|answer| answer == "PONG" || answer.starts_with("NOAUTH"))
-            {
+        while let Some(process) = &mut self.process {
+            let ended = !matches!(process.server.try_wait(), Ok(None));
+            // Its own log says that it listens: whatever else is behind that port says nothing there.
+            let log = self.log();
+            let listens = log.contains("Ready to accept connections") || log.contains("Sentinel ID is");
+            let pong = |answer: String| answer == "PONG" || answer.starts_with("NOAUTH");
+            if listens && !ended && self.try_command(&["PING"]).is_ok_and(pong) {
                 return true;
             }
-            let ended = self.process.as_mut().is_none_or(|process| !matches!(process.try_wait(), Ok(None)));
             if ended || Instant::now() > deadline {
                 self.kill();
                 return false;
@@ -172,8 +179,8 @@ impl Server {
     }
 
     fn try_command(&self, words: &[&str]) -> io::Result<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port()))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
             request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
@@ -184,7 +191,7 @@ impl Server {
 
     fn signal(&self, signal: &str) {
         let process = self.process.as_ref().expect("only a running server is signalled");
-        let done = Command::new("kill").args([signal, &process.id().to_string()]).status();
+        let done = Command::new("kill").args([signal, &process.server.id().to_string()]).status();
         assert!(done.is_ok_and(|status| status.success()), "kill {signal} failed");
     }
 
@@ -204,6 +211,74 @@ impl Drop for Server {
     }
 }
 
+/// A running server, and who ends it when this process does not come to it.
+#[derive(Debug)]
+struct Running {
+    server: Child,
+    /// Reads from us; when we are gone, however that came about, it ends the server and removes its folder.
+    guard: Option<Child>,
+}
+
+impl Running {
+    fn new(server: Child, folder: &Path) -> Self {
+        let script = r#"trap '' INT TERM HUP; read -r _ || { kill -9 "$1"; rm -rf -- "$2"; }"#;
+        let guard = Command::new("sh")
+            .args(["-c", script, "sh", &server.id().to_string()])
+            .arg(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Self { server, guard: guard.ok() }
+    }
+
+    fn kill(mut self) {
+        let _ = self.server.kill();
+        if let Some(mut guard) = self.guard.take() {
+            // It has nothing to do any more. Until it has ended the server is not collected, so that its number still
+            // means it.
+            if let Some(mut stdin) = guard.stdin.take() {
+                let _ = stdin.write_all(b"\n");
+            }
+            let _ = guard.wait();
+        }
+        let _ = self.server.wait();
+    }
+}
+
+/// A port of 127.0.0.1 that no other test takes, in this process or in another, whether a server listens on it or not.
+#[derive(Debug)]
+struct Port {
+    number: u16,
+    /// The same port of another address of this machine stands for it, where there is one: a server can listen on the port
+    /// itself while it is held.
+    _held: Option<TcpListener>,
+}
+
+impl Port {
+    /// Below the ports that systems give to whoever asks for any.
+    const RANGE: (u64, u64) = (10_000, 30_000);
+    const STANDS_FOR_IT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+    fn reserve() -> Self {
+        for _ in 0..1000 {
+            let (from, to) = Self::RANGE;
+            let drawn = from + RandomState::new().build_hasher().finish() % (to - from);
+            let number = u16::try_from(drawn).expect("the range is one of ports");
+            let held = match TcpListener::bind((Self::STANDS_FOR_IT, number)) {
+                Ok(held) => Some(held),
+                // Some systems have one address only.
+                Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => None,
+                Err(_) => continue,
+            };
+            if TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
+                return Self { number, _held: held };
+            }
+        }
+        panic!("this machine has no free port");
+    }
+}
+
 /// Three servers that share the keys.
 #[derive(Debug)]
 pub struct Cluster {
@@ -218,10 +293,17 @@ impl Cluster {
         let nodes: Vec<Server> = (0..3)
             .map(|_| {
                 Server::launch(Kind::Data, || {
-                    let bus = Server::free_port().to_string();
-                    let fixed =
-                        ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port"];
-                    fixed.into_iter().map(str::to_owned).chain([bus]).collect()
+                    let bus = Port::reserve();
+                    // No node is taken for dead because the machine is slow.
+                    let fixed = [
+                        "--cluster-enabled",
+                        "yes",
+                        "--cluster-node-timeout",
+                        NEVER_MILLIS,
+                        "--cluster-port",
+                        &bus.number.to_string(),
+                    ];
+                    (fixed.map(str::to_owned).to_vec(), vec![bus])
                 })
             })
             .collect();
@@ -236,7 +318,7 @@ impl Cluster {
         }
         if let Some((first, others)) = nodes.split_first() {
             for node in others {
-                first.command(&["CLUSTER", "MEET", "127.0.0.1", &node.port.to_string(), &bus_of(node)]);
+                first.command(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string(), &bus_of(node)]);
             }
         }
         let cluster = Self { nodes };
@@ -262,7 +344,7 @@ impl Cluster {
 
     /// How a client finds it.
     pub fn url(&self) -> String {
-        let hosts: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+        let hosts: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
         format!("redis+cluster://{}", hosts.join(","))
     }
 
@@ -290,17 +372,19 @@ impl Sentinel {
 
     /// A primary and a replica that has caught up, both with these settings.
     pub fn start(settings: &[&str]) -> Self {
-        let primary = Server::with(settings);
-        let port = primary.port.to_string();
-        let replica = Server::with(&[settings, &["--replicaof", &format!("127.0.0.1 {port}")]].concat());
+        let settings = [&["--repl-diskless-sync-delay", "0"], settings].concat();
+        let primary = Server::with(&settings);
+        let port = primary.port().to_string();
+        let replica = Server::with(&[&settings[..], &["--replicaof", &format!("127.0.0.1 {port}")]].concat());
         eventually("the replica has caught up", || {
             replica
                 .try_command(&["INFO", "replication"])
                 .is_ok_and(|info| info.contains("master_link_status:up"))
         });
-        let sentinel = Server::launch(Kind::Sentinel, Vec::new);
+        let sentinel = Server::launch(Kind::Sentinel, Default::default);
         sentinel.command(&["SENTINEL", "MONITOR", Self::SERVICE, "127.0.0.1", &port, "1"]);
-        for (name, value) in [("down-after-milliseconds", "500"), ("failover-timeout", "3000")] {
+        // It fails over when it is told to, and never because the machine is slow.
+        for (name, value) in [("down-after-milliseconds", NEVER_MILLIS), ("failover-timeout", NEVER_MILLIS)] {
             sentinel.command(&["SENTINEL", "SET", Self::SERVICE, name, value]);
         }
         let pair = Self { servers: [primary, replica], sentinel };
@@ -314,14 +398,14 @@ impl Sentinel {
 
     /// How a client finds it.
     pub fn url(&self) -> String {
-        format!("redis+sentinel://127.0.0.1:{}/{}", self.sentinel.port, Self::SERVICE)
+        format!("redis+sentinel://127.0.0.1:{}/{}", self.sentinel.port(), Self::SERVICE)
     }
 
     /// The server that takes writes at the moment.
     pub fn primary(&mut self) -> &mut Server {
         let port = self.primary_port();
         let [first, second] = &mut self.servers;
-        if first.port == port { first } else { second }
+        if first.port() == port { first } else { second }
     }
 
     /// The one that watches the others.
@@ -338,7 +422,7 @@ impl Sentinel {
         };
         let primary = self.primary_port();
         let [first, second] = &self.servers;
-        let (primary, replica) = if first.port == primary { (first, second) } else { (second, first) };
+        let (primary, replica) = if first.port() == primary { (first, second) } else { (second, first) };
         let written = offset(primary, "master_repl_offset:").expect("a primary counts what it is given");
         eventually("the replica has caught up", || {
             offset(replica, "slave_repl_offset:").is_some_and(|read| read >= written)
@@ -349,28 +433,45 @@ impl Sentinel {
     pub fn fail_over(&mut self) {
         let before = self.primary_port();
         self.primary().kill();
-        self.wait_for_another_than(before);
+        self.hand_over_from(before);
     }
 
-    /// Makes the replica the primary and the primary its replica. Both live on.
+    /// Makes the replica the primary and the primary its replica. Both live on, and keep their connections.
     pub fn swap(&mut self) {
         let before = self.primary_port();
-        assert_eq!(self.sentinel.command(&["SENTINEL", "FAILOVER", Self::SERVICE]), "OK");
-        self.wait_for_another_than(before);
-        eventually("the old primary is a replica", || {
-            self.servers.iter().any(|server| {
-                server.port == before
-                    && server.try_command(&["ROLE"]).is_ok_and(|role| role.starts_with("slave"))
-            })
-        });
+        self.hand_over_from(before);
+        let after = self.primary_port().to_string();
+        // The sentinel would come to this too, some seconds later.
+        for server in self.servers.iter().filter(|server| server.port() == before) {
+            server.command(&["REPLICAOF", "127.0.0.1", &after]);
+            eventually("the old primary is a replica", || {
+                server.try_command(&["ROLE"]).is_ok_and(|role| role.starts_with("slave"))
+            });
+        }
     }
 
-    fn wait_for_another_than(&self, before: u16) {
+    /// Has the sentinel make the replica the primary.
+    fn hand_over_from(&self, before: u16) {
         eventually("the replica has taken over", || {
-            let port = self.primary_port();
+            let told = self.sentinel.command(&["SENTINEL", "MASTER", Self::SERVICE]);
+            let words: Vec<&str> = told.split(' ').collect();
+            let field = |name: &str| {
+                words
+                    .chunks(2)
+                    .find_map(|pair| if pair.first() == Some(&name) { pair.get(1).copied() } else { None })
+            };
+            let port: u16 = field("port")
+                .and_then(|port| port.parse().ok())
+                .expect("a sentinel names the port of its primary");
+            let under_way = field("flags").is_some_and(|flags| flags.contains("failover_in_progress"));
+            if port == before && !under_way {
+                // It has not begun, or was given up because nothing was heard of the replica for a while. Told in one answer:
+                // so it cannot be over either.
+                let _ = self.sentinel.try_command(&["SENTINEL", "FAILOVER", Self::SERVICE]);
+            }
             port != before
                 && self.servers.iter().any(|server| {
-                    server.port == port
+                    server.port() == port
                         && server.try_command(&["ROLE"]).is_ok_and(|role| role.starts_with("master"))
                 })
         });
@@ -385,6 +486,9 @@ impl Sentinel {
             .expect("a sentinel names the port of its primary")
     }
 }
+
+/// Longer than any test: what is set to this does not happen by itself.
+const NEVER_MILLIS: &str = "3600000";
 
 /// Waits for something that a server does in its own time.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -467,6 +571,50 @@ mod tests {
         assert!(ended.join().is_err());
         assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "nobody listens there any more");
         assert!(!folder.exists());
+    }
+
+    /// Its test is another process, which is this program with one test of it to run.
+    #[test]
+    fn a_server_ends_also_when_the_process_of_its_test_is_killed() {
+        const PART: &str = "STEADFAST_TESTKIT_PART";
+        const OWN: &str = "redis::tests::a_server_ends_also_when_the_process_of_its_test_is_killed";
+        if std::env::var_os(PART).is_some() {
+            let server = Server::start();
+            println!("\n> {} {}", server.port(), server.folder.display());
+            let _ = io::stdin().read_line(&mut String::new());
+            return;
+        }
+        let mut owner = Command::new(std::env::current_exe().expect("this is a program"))
+            .args([OWN, "--exact", "--nocapture"])
+            .env(PART, "")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a program can be started twice");
+        let said = BufReader::new(owner.stdout.take().expect("it was piped")).lines().map_while(Result::ok);
+        let said = said.filter_map(|line| line.strip_prefix("> ").map(str::to_owned)).next();
+        let said = said.expect("it says where its server is");
+        let (port, folder) = said.split_once(' ').expect("it says two things");
+        let port: u16 = port.parse().expect("a port is a number");
+        assert!(TcpStream::connect(("127.0.0.1", port)).is_ok(), "its server is there");
+        owner.kill().expect("it was not waited for");
+        owner.wait().expect("it was not waited for");
+        eventually("nobody listens there", || TcpStream::connect(("127.0.0.1", port)).is_err());
+        eventually("nothing is left of its files", || !Path::new(folder).exists());
+    }
+
+    #[test]
+    fn a_port_is_reserved_for_one_also_while_nobody_listens_on_it() {
+        let (one, other) = (Port::reserve(), Port::reserve());
+        assert_ne!(one.number, other.number);
+        assert!(TcpStream::connect(("127.0.0.1", one.number)).is_err());
+        if one._held.is_some() {
+            assert!(
+                TcpListener::bind((Port::STANDS_FOR_IT, one.number)).is_err(),
+                "nobody else can reserve it"
+            );
+        }
+        assert!(TcpListener::bind(("127.0.0.1", one.number)).is_ok(), "its server can listen there");
     }
 
     #[test]

@@ -26,8 +26,8 @@ pub struct SystemClock {
 const SET_BACK: u64 = 1000;
 
 impl SystemClock {
-    /// The time, when the machine says this.
-    fn after(&self, machine: u64) -> u64 {
+    /// The time, when the machine says this, and its clock that nobody can set says `monotonic`.
+    fn after(&self, machine: u64, monotonic: impl Fn() -> Instant) -> u64 {
         // The store is skipped while the millisecond is the same, so that callers do not fight for the line.
         let latest = self.latest.load(Ordering::Relaxed);
         if machine > latest {
@@ -37,10 +37,12 @@ impl SystemClock {
             return latest;
         }
         let mut set_back = self.set_back.lock();
+        let monotonic = monotonic();
+        let gone = |since: Instant| millis(monotonic.saturating_duration_since(since));
         // One of another time is of no use: the machine has caught up since.
-        let known = set_back.filter(|(since, from)| from + millis(since.elapsed()) + SET_BACK > latest);
-        let (since, from) = *set_back.insert(known.unwrap_or_else(|| (Instant::now(), latest)));
-        let now = from + millis(since.elapsed());
+        let known = set_back.filter(|(since, from)| from + gone(*since) + SET_BACK > latest);
+        let (since, from) = *set_back.insert(known.unwrap_or((monotonic, latest)));
+        let now = from + gone(since);
         self.latest.fetch_max(now, Ordering::Relaxed).max(now)
     }
 }
@@ -48,7 +50,7 @@ impl SystemClock {
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp::from_millis(self.after(millis(since_epoch)))
+        Timestamp::from_millis(self.after(millis(since_epoch), Instant::now))
     }
 }
 
@@ -83,21 +85,21 @@ mod tests {
     #[test]
     fn a_clock_that_is_set_back_goes_on_from_where_it_was() {
         let clock = SystemClock::default();
-        let hour = 3_600_000;
-        assert_eq!(clock.after(10 * hour), 10 * hour);
-        assert_eq!(clock.after(10 * hour - 999), 10 * hour, "a correction: it stands still");
-        for set_back in [9 * hour, 8 * hour] {
-            let before = clock.after(set_back);
-            assert!((10 * hour..10 * hour + 60_000).contains(&before), "it goes back: {before}");
-            let began = Instant::now();
-            while began.elapsed() < Duration::from_millis(5) {
-                std::thread::yield_now();
-            }
-            let after = clock.after(set_back);
-            assert!(after >= before + 5, "it stands still: {before} and {after}");
+        let (hour, begin) = (3_600_000, Instant::now());
+        // What the machine says, how many milliseconds after the beginning that is, and what the time is then.
+        for (machine, gone, expected, why) in [
+            (10 * hour, 0, 10 * hour, "as the machine says"),
+            (10 * hour - 999, 1, 10 * hour, "a correction: it stands still"),
+            (9 * hour, 2, 10 * hour, "set back: it goes on from where it was"),
+            (9 * hour + 5, 7, 10 * hour + 5, "and does not stand still"),
+            (8 * hour, 9, 10 * hour + 7, "set back further"),
+            (8 * hour + 20, 29, 10 * hour + 27, "and does not stand still then either"),
+            (11 * hour, 40, 11 * hour, "the machine has caught up"),
+            (10 * hour, 50, 11 * hour, "set back once more"),
+            (10 * hour + 3, 53, 11 * hour + 3, "and goes on from there"),
+        ] {
+            let monotonic = || begin + Duration::from_millis(gone);
+            assert_eq!(clock.after(machine, monotonic), expected, "{why}");
         }
-        assert_eq!(clock.after(11 * hour), 11 * hour, "the machine has caught up");
-        let again = clock.after(10 * hour);
-        assert!((11 * hour..11 * hour + 60_000).contains(&again), "set back once more: {again}");
     }
 }

@@ -111,16 +111,26 @@ mod tests {
         let neighbours = Neighbours::of(this_process());
         assert_eq!(neighbours.sight(&this_process()), LeaseSight::Alive);
 
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process { pid: child.id(), started: started(child.id()).unwrap(), ..this_process() };
+        /// Ended also when the test panics.
+        struct Ended(std::process::Child);
+
+        impl Drop for Ended {
+            fn drop(&mut self) {
+                let _ = self.0.kill();
+                let _ = self.0.wait();
+            }
+        }
+
+        let child = Ended(std::process::Command::new("sleep").arg("600").spawn().unwrap());
+        let pid = child.0.id();
+        let process = Process { pid, started: started(pid).unwrap(), ..this_process() };
         assert_eq!(neighbours.sight(&process), LeaseSight::Alive);
         let namesake = Process { started: process.started + 1, ..process.clone() };
         assert_eq!(neighbours.sight(&namesake), LeaseSight::Gone, "another process had this number");
         let stranger = Process { boot: "another machine".into(), ..process.clone() };
         assert_eq!(neighbours.sight(&stranger), LeaseSight::Time);
 
-        child.kill().unwrap();
-        child.wait().unwrap();
+        drop(child);
         assert_eq!(neighbours.sight(&process), LeaseSight::Gone);
         assert_eq!(neighbours.sight(&process), LeaseSight::Gone, "and stays so");
     }

@@ -119,17 +119,27 @@ pub(super) async fn a_journal_is_bounded_in_number(world: World) {
 }
 
 pub(super) async fn a_journal_is_bounded_in_age(world: World) {
-    let keep = Keep { age: 16 * world.moment(), ..KEEP };
-    let old = entry(world.now(), 0);
-    world.append(Journal::Traces, std::slice::from_ref(&old), keep).await.unwrap();
-    assert_eq!(read(&world, &everything(Journal::Traces)).await, [old]);
-    world.pass(18).await;
-    let new = entry(world.now(), 1);
-    world.append(Journal::Traces, std::slice::from_ref(&new), keep).await.unwrap();
-    assert_eq!(read(&world, &everything(Journal::Traces)).await, [new], "by the next entry");
-    world.pass(18).await;
+    let append = async |number, keep| {
+        let entry = entry(world.now(), number);
+        world.append(Journal::Traces, std::slice::from_ref(&entry), keep).await.unwrap();
+        world.pass(2).await;
+        entry
+    };
+    let (oldest, old) = (append(0, KEEP).await, append(1, KEEP).await);
+    let kept = async || read(&world, &everything(Journal::Traces)).await;
+    assert_eq!(kept().await, [old.clone(), oldest.clone()], "neither is too old yet");
+    // The next one lets nothing be older than a moment.
+    let short = Keep { age: world.moment(), ..KEEP };
+    let new = entry(world.now(), 2);
+    world.append(Journal::Traces, std::slice::from_ref(&new), short).await.unwrap();
+    let left = kept().await;
+    assert!(!left.contains(&oldest) && !left.contains(&old), "by the next entry: {left:?}");
+    if world.stands_still() {
+        assert_eq!(left, [new], "which is not too old itself");
+    }
+    world.pass(2).await;
     world.sweep().await.unwrap();
-    assert_eq!(read(&world, &everything(Journal::Traces)).await, [], "by a sweep");
+    assert_eq!(kept().await, [], "by a sweep");
 }
 
 pub(super) async fn journals_are_apart(world: World) {

@@ -29,7 +29,10 @@ pub(super) async fn what_is_past_its_lifetime_is_absent(world: World) {
         if let Some(ending) = ending {
             world.save(&Save { keep, ..save(&record, ending.clone()) }).await.unwrap();
         }
-        short_lived.push((name, world.found(record.key).await));
+        if world.stands_still() {
+            assert!(!world.is_absent(record.key).await, "{name} lives until then");
+        }
+        short_lived.push((name, record));
         let claim = world.explicit(&format!("long-lived {name}"));
         let long = world.take(&claim).await;
         if let Some(ending) = ending {

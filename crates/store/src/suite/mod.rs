@@ -22,7 +22,8 @@
 //! - `second` is another handle to the same data, as another process has it: a second connection to the file, a
 //!   second client of the server. Nothing if the store is of one process; then `store` is used for both.
 //! - `time` is the clock by hand that both handles use, or the real one. Cases are written in *moments*; where the
-//!   time is real, a few of them are waited for, so a moment is short but longer than the store is slow (50 ms).
+//!   time is real, a few of them are waited for, so a moment is short (50 ms). That something lives for less than an hour and
+//!   is still there is only looked at where time stands still: a machine may be slower than any moment.
 //! - `leases` says what ends a lease: the end of a process (memory, SQLite), or time (Redis). [`Children`] are
 //!   real processes, which the usual [`Neighbours`](crate::Neighbours) see; [`Mortals`] are made up, for a store
 //!   that takes a [`Sight`].
@@ -90,7 +91,7 @@ pub enum Time {
     Manual(Arc<ManualClock>),
     /// On its own.
     Real {
-        /// The shortest span that a case waits for.
+        /// The shortest span that a case waits for the end of.
         moment: Duration,
     },
 }

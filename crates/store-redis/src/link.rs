@@ -104,6 +104,11 @@ impl Link {
         Self { options, shown, state: Mutex::new(State::Idle), lines: AtomicU64::new(0), health }
     }
 
+    /// How long a command may take.
+    pub(crate) fn command_timeout(&self) -> Duration {
+        self.options.command_timeout
+    }
+
     pub(crate) fn health(&self) -> &Health {
         &self.health
     }
@@ -361,7 +366,7 @@ fn client(options: &Options, host: &Host) -> RedisResult<Client> {
     }
 }
 
-/// Asks the sentinels anew each time: they know after a failover.
+/// Asks the sentinels anew each time: they know after a failover. One that is silent is asked until the caller gives up.
 async fn primary(options: &Options, service: &str, sentinels: &[Host]) -> RedisResult<Client> {
     let addresses = sentinels.iter().map(|sentinel| options.address(sentinel));
     let mut builder = SentinelClientBuilder::new(addresses, service, SentinelServerType::Master)?
@@ -390,7 +395,14 @@ async fn primary(options: &Options, service: &str, sentinels: &[Host]) -> RedisR
             .set_client_to_redis_certificates(certificates.clone())
             .set_client_to_sentinel_certificates(certificates);
     }
-    builder.build()?.async_get_client().await
+    let mut sentinels = builder.build()?;
+    loop {
+        match sentinels.async_get_client().await {
+            // The client library gives a sentinel half a second, whatever we say. Our callers have a limit of their own.
+            Err(error) if error.is_timeout() => {}
+            found => return found,
+        }
+    }
 }
 
 fn cluster(options: &Options, nodes: &[Host]) -> RedisResult<ClusterClient> {

@@ -304,16 +304,20 @@ mod tests {
         let server = Server::start();
         server.command(&["SET", "marker", "here"]);
         let client = redis::Client::open(server.url()).unwrap();
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let patience = Some(std::time::Duration::from_secs(120));
+        let config = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(patience)
+            .set_response_timeout(patience);
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
         let time: (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await.unwrap();
         let at = |seconds: i64| Timestamp::from_millis(1000 * time.0.saturating_add_signed(seconds));
         let script = Script::decisions();
         let found = |body: &Body| matches!(body, Body::Found(values) if values[..] == [None]);
         for (marker, from, until, becomes) in [
-            ("here", 60, 120, "the server's clock was set back since: not yet"),
-            ("here", -120, -60, "its caller has gone: void"),
-            ("there", -60, 60, "another store"),
-            ("here", -60, 60, "done"),
+            ("here", 3600, 7200, "the server's clock was set back since: not yet"),
+            ("here", -7200, -3600, "its caller has gone: void"),
+            ("there", -3600, 3600, "another store"),
+            ("here", -3600, 3600, "done"),
         ] {
             let mut request = Request::new("own".to_owned(), Expect::Absent);
             request.put("own", b"value".to_vec(), None, Wake::Nobody);

@@ -32,7 +32,7 @@ const WISHES: usize = 1024;
 const POLLS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
 /// A subscription on which nothing was heard for so long is asked whether it lives.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How long the subscription may take to answer.
+/// How long the subscription may take to answer, if a command may not take longer.
 const ANSWER: Duration = Duration::from_secs(2);
 /// The pause before it is made again.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -244,7 +244,7 @@ impl Listener {
                     None => return Ended::Broken,
                 },
                 () = sleep(SILENCE) => {
-                    if !matches!(timeout(ANSWER, sink.ping::<Value>()).await, Ok(Ok(_))) {
+                    if !matches!(timeout(self.patience(), sink.ping::<Value>()).await, Ok(Ok(_))) {
                         return Ended::Broken;
                     }
                 }
@@ -288,13 +288,18 @@ impl Listener {
             go.iter().filter(|key| !watched.contains_key(key)).map(|key| self.names.record(key)).collect()
         };
         if !go.is_empty() {
-            answered(timeout(ANSWER, sink.unsubscribe(&go)).await)?;
+            answered(timeout(self.patience(), sink.unsubscribe(&go)).await)?;
         }
         Ok(())
     }
 
     async fn subscribe(&self, sink: &mut PubSubSink, channels: &[String]) -> Result<(), StoreError> {
-        answered(timeout(ANSWER, sink.subscribe(channels)).await)
+        answered(timeout(self.patience(), sink.subscribe(channels)).await)
+    }
+
+    /// How long the subscription may take to answer.
+    fn patience(&self) -> Duration {
+        self.link.command_timeout().max(ANSWER)
     }
 
     fn hear(&self, channel: &str, message: &[u8]) {

@@ -11,7 +11,7 @@ use steadfast_store::{
 use steadfast_store_redis::{Confirm, Login, Options, RedisStore};
 use steadfast_testkit::redis::{Cluster, Sentinel, Server};
 
-use crate::world::{claim, release, run, save, take, within};
+use crate::world::{PATIENCE, claim, patient, release, run, save, take, within};
 
 const USER: &str = "steadfast";
 const PASSWORD: &str = "correct horse";
@@ -26,7 +26,7 @@ fn add_user(server: &Server, rights: &[&str]) {
 
 fn as_user(url: &str, password: &str) -> Options {
     let login = Login { user: Some(USER.to_owned()), password: Some(password.to_owned()) };
-    Options { login, ..Options::parse(url).unwrap() }
+    Options { login, ..patient(url) }
 }
 
 /// Everything that a store is asked to do.
@@ -114,7 +114,7 @@ async fn a_user_is_let_in_behind_sentinels_that_want_a_password_of_their_own() {
     let login =
         |password: &str| Login { user: Some("watch".to_owned()), password: Some(password.to_owned()) };
     let url = pair.url();
-    let confirm = Confirm::Replicas { count: 1, within: Duration::from_secs(5) };
+    let confirm = Confirm::Replicas { count: 1, within: PATIENCE };
     let right = Options { sentinel_login: login("sentry"), confirm, ..as_user(&url, PASSWORD) };
     does_everything(right.clone()).await;
     wrong_password_is_told(Options { login: as_user(&url, "wrong").login, ..right.clone() }).await;

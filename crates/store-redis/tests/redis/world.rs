@@ -17,15 +17,24 @@ use steadfast_store::{News, Store, StoreError};
 use steadfast_store_redis::{Options, Prefix, RedisStore};
 use tokio::sync::broadcast;
 
-/// How long a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// A guard against hanging, and nothing that is measured: how long a test waits for what must come, and a store for its
+/// server.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// A lease that no test outlives.
+pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
 static NUMBER: AtomicU64 = AtomicU64::new(1);
 
 /// Options for this server with a prefix that no other test has.
 pub(crate) fn options(url: &str) -> Options {
     let prefix = format!("test{}:", NUMBER.fetch_add(1, Ordering::Relaxed));
-    Options { prefix: Prefix::new(&prefix).unwrap(), ..Options::parse(url).unwrap() }
+    Options { prefix: Prefix::new(&prefix).unwrap(), ..patient(url) }
+}
+
+/// Options for this server, by which none that answers is too slow.
+pub(crate) fn patient(url: &str) -> Options {
+    let (command_timeout, connect_timeout) = (PATIENCE, PATIENCE);
+    Options { command_timeout, connect_timeout, ..Options::parse(url).unwrap() }
 }
 
 /// A call under a key, of a tool that must not run twice.

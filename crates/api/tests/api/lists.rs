@@ -14,7 +14,7 @@ use steadfast_executor::Shelf;
 use steadfast_gateway::{Backend, Configured, Sharing};
 use steadfast_store::{Entry, Journal, Keep, Query};
 
-use crate::support::{Bench, ask, fits};
+use crate::support::{Bench, ask, fits, gathered_is_written};
 
 /// A gateway in which much has happened, and more can.
 struct World {
@@ -140,8 +140,7 @@ impl World {
         let by = By::new(if number == 1 { "bob" } else { "ann" }, Surface::Library);
         let key = format!("dependency:host-{number}").parse().unwrap();
         self.steadfast.engine().steer_breaker(None, &key, Steer::Open { until: None }, &by).await;
-        // The history is gathered for a moment before it is written.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        gathered_is_written().await;
     }
 
     async fn call(&self, tool: &str, amount: u32, session: &str, tenant: Option<&str>, run: impl Tool) {
@@ -209,7 +208,7 @@ async fn every_list_gives_only_what_was_asked_for() {
     let world = World::new().await;
     let works = async |_: Attempt| -> Answer { Ok(output("paid")) };
     world.call("pay 1", 1, "s-1", Some("acme"), works).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    gathered_is_written().await;
     let by = By::new("ann", Surface::Library);
     let (acme, key) = (TenantId::new("acme").unwrap(), "tool:bank:pay".parse().unwrap());
     world.steadfast.engine().steer_breaker(Some(&acme), &key, Steer::Reset, &by).await;

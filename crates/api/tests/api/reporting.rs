@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::{World, envelope, in_session, keyed};
+use crate::support::{World, envelope, gathered_is_written, in_session, keyed};
 
 async fn report(world: &World, path: &str, body: &Value) -> Value {
     let said = world.post(path, &[], &body.to_string()).await;
@@ -100,7 +100,7 @@ async fn rp_7_rp_13_an_escalated_tool_asks_with_its_reasons_and_is_forgiven() {
     let said = world.call(&call).await;
     assert_eq!((said.status, said.code()), (StatusCode::CONFLICT, "approval_required"), "{}", said.body);
     assert_eq!(world.runs("web/search"), 0);
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    gathered_is_written().await;
     let waiting = world.steer("get", "/v1/approvals", &Value::Null).await;
     let (id, prompt) = (&waiting["approvals"][0]["id"], &waiting["approvals"][0]["prompt"]);
     for fact in

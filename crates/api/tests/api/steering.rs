@@ -2,10 +2,10 @@
 
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
-use steadfast::{Answer, Attempt, call, output};
-use steadfast_api::Api;
+use steadfast::{Answer, Attempt, Sources, Steadfast, call, output};
+use steadfast_api::{Access, AdminToken, Api};
 
-use crate::support::{api, ask, fits, get};
+use crate::support::{api, ask, fits, gathered_is_written, get};
 
 async fn steer(api: &Api, method: Method, path: &str, body: &Value) -> (StatusCode, Value) {
     let request = Request::builder().method(method).uri(path);
@@ -65,8 +65,7 @@ async fn a_call_that_waits_is_answered() {
     let asks = || call("bank", "fails").params(&[("amount", 7)]).session("s-2").envelope().unwrap();
     let parked = steadfast.call(asks(), works).await;
     assert_eq!(parked.result.error.unwrap().code.to_string(), "approval_required");
-    // It is stored behind the answer.
-    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    gathered_is_written().await;
     let (_, seen) = get(&api, "/v1/approvals").await;
     let id = seen["approvals"][0]["id"].as_u64().unwrap();
     let path = format!("/v1/approvals/{id}");
@@ -117,7 +116,8 @@ async fn switches_are_turned_one_by_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn switches_turned_at_the_same_moment_are_all_turned() {
-    let (api, _steadfast) = api().await;
+    let steadfast = Steadfast::opening(Sources::default()).set("store.kind", "memory").open().await.unwrap();
+    let api = Api::new(steadfast, Access { admin: AdminToken::new("person"), ..Access::default() });
     for _ in 0..20 {
         let mechanisms = ["all", "dedupe", "retry", "breaker", "guard", "trust"];
         let reset = json!({ "all": "enforce", "dedupe": "enforce", "retry": "enforce", "breaker": "enforce", "guard": "enforce", "trust": "enforce" });

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -20,9 +21,13 @@ use steadfast_executor::Offered;
 use steadfast_executor::{Found, Run, Shelf};
 use steadfast_mcp::http::front::{Holder, Principal, Tokens};
 
+/// Guards against a test that hangs. Nothing here is measured by it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
 /// The API of an engine that has seen some calls: two that worked, one of them twice, and three that cost a tool its trust.
 pub(crate) async fn api() -> (Api, Steadfast) {
     let steadfast = Steadfast::opening(Sources::default())
+        .clock(Arc::new(RuntimeClock::new()))
         .set("store.kind", "memory")
         .set("tools.\"bank/pay\".class", "mutating")
         .set("tools.\"bank/fails\".breaker.mode", "off")
@@ -40,8 +45,7 @@ pub(crate) async fn api() -> (Api, Steadfast) {
         let envelope = call("bank", "fails").params(&[("amount", amount)]).session("s-2").envelope();
         steadfast.call(envelope.unwrap(), fails).await;
     }
-    // The history is gathered for a moment before it is written.
-    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    gathered_is_written().await;
     let access = Access { admin: AdminToken::new("person"), ..Access::default() };
     (Api::new(steadfast.clone(), access), steadfast)
 }
@@ -286,6 +290,12 @@ pub(crate) fn keyed(tool: &str, params: Value, key: &str) -> Value {
 
 pub(crate) fn http_fault(status: u16) -> steadfast_executor::NotDone {
     Fault::new(Source::Http { status }, "the tool's own words").into()
+}
+
+/// Lets the engine write what it gathers before it writes it. Only under paused time, with a store in memory: then this is
+/// longer than the engine gathers, whatever the machine does meanwhile.
+pub(crate) async fn gathered_is_written() {
+    tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
 /// Lets everything that is ready go on, until nothing is.

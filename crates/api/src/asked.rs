@@ -9,7 +9,7 @@ use http::StatusCode;
 use http::request::Parts;
 use http_body_util::LengthLimitError;
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
+use steadfast_mcp::http::front::within;
 
 use crate::problem::Problem;
 
@@ -67,7 +67,7 @@ pub(crate) async fn body(body: Body, longest: usize) -> Result<Bytes, Problem> {
     if usize::try_from(body.size_hint().lower()).ok().is_none_or(|told| told > longest) {
         return Err(too_large());
     }
-    let Ok(read) = timeout(PATIENCE, to_bytes(body, longest)).await else {
+    let Some(read) = within(PATIENCE, to_bytes(body, longest)).await else {
         let message = format!("the body did not end within {} s", PATIENCE.as_secs());
         return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message));
     };

@@ -2,10 +2,10 @@
 
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -201,11 +201,31 @@ pub(super) async fn part(mut stream: TcpStream, link: &Link) {
     }
 }
 
+/// How long a limit that has passed still waits for what may have arrived in time.
+///
+/// A process that was frozen (stopped, starved, or on a laptop that slept) learns on waking that a limit has passed before it
+/// learns which bytes have come meanwhile. The runtime asks for those each time before it lets a timer fire, so one more short
+/// wait is enough to hear of them. Without it a request that had arrived in full would be answered with a closed connection.
+const LAST_LOOK: Duration = Duration::from_millis(10);
+
+/// Waits for this as long as the limit allows, and for what arrived before the limit while the process was frozen.
+pub async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    for limit in [limit, LAST_LOOK] {
+        if let Ok(done) = tokio::time::timeout(limit, future.as_mut()).await {
+            return Some(done);
+        }
+    }
+    None
+}
+
 /// A time that runs for one reason at a time.
 #[derive(Debug, Default)]
 struct Timer {
     reason: Option<u8>,
     sleep: Option<Pin<Box<Sleep>>>,
+    /// The time has passed, and what came before it is still waited for.
+    is_last_look: bool,
 }
 
 impl Timer {
@@ -214,6 +234,7 @@ impl Timer {
         if self.reason.replace(reason) == Some(reason) {
             return;
         }
+        self.is_last_look = false;
         match &mut self.sleep {
             Some(sleep) => sleep.as_mut().reset(Instant::now() + patience),
             None => self.sleep = Some(Box::pin(tokio::time::sleep(patience))),
@@ -225,9 +246,84 @@ impl Timer {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        match &mut self.sleep {
-            Some(sleep) => sleep.as_mut().poll(cx).map(|()| io::ErrorKind::TimedOut.into()),
-            None => Poll::Pending,
+        let Some(sleep) = &mut self.sleep else { return Poll::Pending };
+        ready!(sleep.as_mut().poll(cx));
+        if !self.is_last_look {
+            self.is_last_look = true;
+            sleep.as_mut().reset(Instant::now() + LAST_LOOK);
+            ready!(sleep.as_mut().poll(cx));
         }
+        Poll::Ready(io::ErrorKind::TimedOut.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    const PATIENCE: Patience = Patience {
+        head: Duration::from_secs(10),
+        idle: Duration::from_secs(150),
+        write: Duration::from_secs(30),
+    };
+
+    /// A connection as a process sees it that was frozen: what came meanwhile is known only when it is asked so many times.
+    struct AfterFreeze {
+        unaware: usize,
+        arrived: VecDeque<u8>,
+    }
+
+    impl AsyncRead for AfterFreeze {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            let Some(left) = self.unaware.checked_sub(1) else {
+                buffer.put_slice(self.arrived.make_contiguous());
+                return Poll::Ready(Ok(()));
+            };
+            self.unaware = left;
+            Poll::Pending
+        }
+    }
+
+    fn guarded(unaware: usize) -> Guarded<AfterFreeze> {
+        let inner = AfterFreeze { unaware, arrived: b"POST".iter().copied().collect() };
+        Guarded::new(inner, Link::new(), Activity::new(), PATIENCE)
+    }
+
+    /// At load 10 a client's first request was sent in full, and its connection was reset.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_arrived_while_we_were_frozen_is_read_and_not_reset() {
+        // The first look finds nothing, and neither does the one for which the timer wakes us.
+        let mut connection = guarded(2);
+        let mut read = [0; 8];
+        assert_eq!(connection.read(&mut read).await.unwrap(), 4);
+        assert!(connection.link.is_open());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_never_arrives_ends_the_connection() {
+        let mut connection = guarded(usize::MAX);
+        let error = connection.read(&mut [0; 8]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_arrived_before_a_limit_counts_and_nothing_else_does() {
+        let asked = std::cell::Cell::new(0);
+        let known_at = |times| {
+            asked.set(0);
+            let asked = &asked;
+            std::future::poll_fn(move |_| {
+                asked.set(asked.get() + 1);
+                if asked.get() >= times { Poll::Ready(()) } else { Poll::Pending }
+            })
+        };
+        assert_eq!(within(PATIENCE.head, known_at(3)).await, Some(()));
+        assert_eq!(within(PATIENCE.head, std::future::pending::<()>()).await, None);
     }
 }

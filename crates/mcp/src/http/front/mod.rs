@@ -39,6 +39,7 @@ pub use self::body::AnswerBody;
 use self::body::{Events, Manner};
 pub use self::checks::{Names, NotAdmitted, bearer};
 use self::era::Spoken;
+pub use self::guard::within;
 pub use self::pipe::StreamLimits;
 use self::pipe::{Attached, First, Pipe};
 pub use self::refusal::Refusal;
@@ -380,9 +381,9 @@ impl<F: Front> Endpoint<F> {
             }
             Ok(more.map_or(all, BytesMut::freeze))
         };
-        match tokio::time::timeout(self.settings.body_time, reading).await {
-            Ok(read) => read,
-            Err(_) => Err(Refusal::invalid(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")),
+        match within(self.settings.body_time, reading).await {
+            Some(read) => read,
+            None => Err(Refusal::invalid(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")),
         }
     }
 

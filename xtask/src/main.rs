@@ -14,6 +14,7 @@ mod real;
 mod requirements;
 mod simulation;
 mod step;
+mod suite;
 mod tally;
 mod test;
 mod workspace;
@@ -36,6 +37,8 @@ struct Arguments {
 enum Command {
     /// Set up what is missing and run everything: checks, tests, simulation, requirements
     Test(test::Options),
+    /// Build and run all tests without the checks; `--stress` repeats them in random order on a busy machine
+    Suite(suite::Options),
     /// Install the servers and clients that the gateway is tested with, from npm and PyPI; part of `test`
     Setup,
     /// Format, clippy, licences and dependencies, documentation, generated files
@@ -55,6 +58,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Test(options) => test::run(&options),
+        Command::Suite(options) => suite::run(&options),
         Command::Setup => real::run(),
         Command::Check => check::run(),
         Command::Sim(options) => simulation::run(&options),

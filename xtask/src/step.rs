@@ -1,7 +1,7 @@
-//! Runs a list of steps quietly, and says at the end what came of them.
+//! Runs a list of steps, reports progress, and prints a summary at the end.
 //!
-//! Every step runs, whatever became of those before it. What a step prints goes to a file; only a step
-//! that fails is heard, with the end of what it said and the command that repeats it.
+//! Every step runs, also after one that failed. The output of a step goes to a file; only the output of a failed
+//! step is printed: its end, and the command that repeats it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::invocation::Invocation;
 use crate::machine::Need;
+use crate::suite;
 use crate::tally::Tally;
 use crate::{Failure, workspace};
 
@@ -35,13 +36,19 @@ pub(crate) enum Counts {
 
 /// Runs all of them. Talk goes to stderr; the closing line, alone, to stdout.
 pub(crate) fn run_all(steps: &[Step]) -> Result<(), Failure> {
+    eprintln!(
+        "{} steps; their outputs are in {}",
+        steps.len(),
+        workspace::shown(&workspace::scratch("logs")?)
+    );
     let missing = set_up(steps.iter().flat_map(|step| step.needs.iter().copied()))?;
     let mut total = Tally::default();
     let mut failed = Vec::new();
-    for step in steps {
+    for (number, step) in steps.iter().enumerate() {
         let lacking: Vec<&str> =
             step.needs.iter().filter_map(|need| missing.get(need.name)).map(String::as_str).collect();
-        let tally = if lacking.is_empty() { run(step)? } else { not_run(step, &lacking) };
+        let tally =
+            if lacking.is_empty() { run(step, (number + 1, steps.len()))? } else { not_run(step, &lacking) };
         if tally.failed > 0 {
             failed.push(step.name);
         }
@@ -69,7 +76,7 @@ pub(crate) fn set_up<'n>(
             }
             Ok(installer) => {
                 let log = log_file(&label)?;
-                let ended = watched(&label, &installer, &log);
+                let ended = watched(&format!("{label} (once)"), &installer, &log);
                 ended.tell(&label, &installer, &log);
                 !need.is_met()
             }
@@ -81,9 +88,9 @@ pub(crate) fn set_up<'n>(
     Ok(missing)
 }
 
-fn run(step: &Step) -> Result<Tally, Failure> {
+fn run(step: &Step, (number, of): (usize, usize)) -> Result<Tally, Failure> {
     let log = log_file(step.name)?;
-    let ended = watched(step.name, &step.run, &log);
+    let ended = watched(&format!("{} (step {number} of {of})", step.name), &step.run, &log);
     let tally = ended.tally(step.counts);
     ended.tell(step.name, &step.run, &log);
     Ok(tally)
@@ -132,18 +139,17 @@ impl Ended {
     }
 }
 
-/// Runs a command into a file, and shows on a terminal that it is still at it.
-fn watched(name: &str, run: &Invocation, log: &Path) -> Ended {
+/// Runs a command into a file, and reports its progress.
+fn watched(label: &str, run: &Invocation, log: &Path) -> Ended {
     let began = Instant::now();
     let (ended, end) = mpsc::channel::<()>();
     let success = thread::scope(|scope| {
-        scope.spawn(move || show_progress(name, began, &end));
+        scope.spawn(move || report_progress(label, log, began, &end));
         let success = into_file(run, log);
         drop(ended);
         success
     });
-    let mut output =
-        std::fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let mut output = read_log(log);
     if let Err(problem) = &success {
         output.push_str(problem);
     }
@@ -156,25 +162,60 @@ fn into_file(run: &Invocation, log: &Path) -> Result<bool, Failure> {
     let mut command = run.command();
     // A file has no colours. rustfmt goes by the name of the terminal instead of asking whether there is one.
     command.env("CARGO_TERM_COLOR", "never").env("NO_COLOR", "1").env("TERM", "dumb").stdout(out).stderr(err);
+    // Cargo's progress bar says how far a build is; `how_far` reads it.
+    command.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", "80");
     let status = command.status();
     Ok(status.map_err(|error| run.did_not_start(&error))?.success())
 }
 
-/// One line that is written over each second. Where nobody watches, nothing: the step is told when it ends.
-fn show_progress(name: &str, began: Instant, end: &mpsc::Receiver<()>) {
+/// The output of a command as it would stand on a terminal: of what was written over in a line, the last.
+fn read_log(log: &Path) -> String {
+    let bytes = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    text.split_inclusive('\n').map(|line| line.rsplit_once('\r').map_or(line, |(_, last)| last)).collect()
+}
+
+/// Reports that a command is running and how far it is: on a terminal in a line that is written over each second, elsewhere in
+/// a line at the start and then every half minute.
+fn report_progress(label: &str, log: &Path, began: Instant, end: &mpsc::Receiver<()>) {
     let mut terminal = io::stderr();
-    if !terminal.is_terminal() {
-        return;
-    }
+    let is_terminal = terminal.is_terminal();
+    let pause = Duration::from_secs(if is_terminal { 1 } else { 30 });
+    let mut far = String::new();
     loop {
         // A terminal that cannot be written to is no reason to stop the step.
-        let _ = write!(terminal, "\r  {:<8}{name:<34}{:>5} s", "…", began.elapsed().as_secs());
-        match end.recv_timeout(Duration::from_secs(1)) {
+        let _ = if is_terminal {
+            write!(terminal, "\r  {:<8}{label}{far}, {} s{:8}", "…", began.elapsed().as_secs(), "")
+        } else if far.is_empty() && began.elapsed() < pause {
+            writeln!(terminal, "  {:<8}{label}", "…")
+        } else {
+            writeln!(terminal, "  {:<8}{label}{far}, {} s", "…", began.elapsed().as_secs())
+        };
+        match end.recv_timeout(pause) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
         }
+        far = how_far(&String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()));
     }
-    let _ = write!(terminal, "\r{:60}\r", "");
+    if is_terminal {
+        let _ = write!(terminal, "\r{:100}\r", "");
+    }
+}
+
+/// How far a command is, by its output so far: tests that have ended, or what cargo has built.
+fn how_far(output: &str) -> String {
+    if let Some((_, rest)) = output.split_once(suite::TOTAL) {
+        let total = rest.lines().next().unwrap_or_default();
+        let ended = rest.lines().filter(|line| line.starts_with("test ") && line.contains(" ... ")).count();
+        return format!(": {ended} of {total} tests");
+    }
+    let bar = output.rsplit("Building [").next().filter(|_| output.contains("Building ["));
+    let count =
+        bar.and_then(|bar| bar.split_once("] ")).and_then(|(_, rest)| rest.split([':', ' ', '\r']).next());
+    match count.and_then(|count| count.split_once('/')) {
+        Some((built, all)) => format!(": built {built} of {all}"),
+        None => String::new(),
+    }
 }
 
 /// What of an output helps: the names of tests that failed and what each of them said, and its end.
@@ -273,6 +314,24 @@ mod tests {
     fn a_line_too_long_to_read_is_cut() {
         let lines = telling_lines(&"é".repeat(1_000));
         assert_eq!(lines, [format!("{}…", "é".repeat(400))]);
+    }
+
+    #[test]
+    fn progress_is_read_from_the_output_of_tests_and_builds() {
+        let tests =
+            "tests to run: 12\n\nsteadfast-api::api\nrunning 2 tests\ntest a ... ok\ntest b ... FAILED\n";
+        assert_eq!(how_far(tests), ": 2 of 12 tests");
+        let build =
+            "   Compiling a\n    Building [==>    ] 3/412: a\r    Building [===>   ] 41/412: b, c(build)\r";
+        assert_eq!(how_far(build), ": built 41 of 412");
+        assert_eq!(how_far("   Compiling a\n"), "");
+    }
+
+    #[test]
+    fn of_a_line_that_was_written_over_the_last_is_kept() {
+        let log = log_file("test of a line that is written over").unwrap();
+        std::fs::write(&log, "one\nBuilding 1/2\rBuilding 2/2\rdone\nend\n").unwrap();
+        assert_eq!(read_log(&log), "one\ndone\nend\n");
     }
 
     #[test]

@@ -1,0 +1,291 @@
+//! Builds the test binaries of the workspace and runs them.
+//!
+//! `cargo test` runs the same binaries, but cannot say how many tests are left. Here the total is known before the first
+//! test runs, which is what progress reports need, and `--stress` can run the binaries many times in random order.
+
+use std::hash::{BuildHasher, RandomState};
+use std::hint;
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use clap::Args;
+use serde::Deserialize;
+
+use crate::invocation::Invocation;
+use crate::{Failure, workspace};
+
+/// Options of `cargo xtask suite`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Run in random order beside four busy loops per core, and repeat every test that touches processes, sockets, time or
+    /// a store
+    #[arg(long)]
+    stress: bool,
+    /// How often those tests run under stress
+    #[arg(long, default_value_t = 20, requires = "stress")]
+    rounds: u32,
+    /// Repeats the order of an earlier run; without it the order is new
+    #[arg(long, requires = "stress")]
+    seed: Option<u64>,
+    /// Runs only the binaries whose name contains one of these, for example `gateway`
+    #[arg(value_name = "BINARY")]
+    only: Vec<String>,
+}
+
+/// `cargo xtask suite`.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let mut binaries = build()?;
+    binaries.retain(|binary| {
+        options.only.is_empty() || options.only.iter().any(|part| binary.name.contains(part))
+    });
+    let runs = if options.stress {
+        let seed = options.seed.unwrap_or_else(|| RandomState::new().hash_one(()));
+        println!("order: --seed {seed}");
+        shuffled_rounds(&binaries, options.rounds, seed)
+    } else {
+        binaries.iter().map(|binary| Run { binary, shuffle: None }).collect()
+    };
+    println!("{TOTAL}{}", runs.iter().map(|run| run.binary.tests).sum::<usize>());
+    let failed = if options.stress { beside_busy_loops(|| run_all(&runs)) } else { run_all(&runs) }?;
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
+
+/// The line that announces how many tests there are, before the first one runs.
+pub(crate) const TOTAL: &str = "tests to run: ";
+
+/// One executable with tests.
+struct TestBinary {
+    /// Package and target, for example `steadfast-api::api`.
+    name: String,
+    executable: PathBuf,
+    package_root: PathBuf,
+    tests: usize,
+    is_pure: bool,
+}
+
+/// Packages whose tests compute: no processes, sockets, time or stores. Repeating them finds nothing new.
+const PURE: &[&str] = &["steadfast-core", "steadfast-fuzz-bodies", "steadfast-simulation"];
+
+/// A test binary that is run once. With a seed, its tests run in an order drawn from it.
+struct Run<'b> {
+    binary: &'b TestBinary,
+    shuffle: Option<u64>,
+}
+
+/// Builds all test binaries, and asks each for its tests.
+fn build() -> Result<Vec<TestBinary>, Failure> {
+    let messages =
+        Invocation::cargo(&["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"])
+            .output()?;
+    messages
+        .lines()
+        .filter_map(executable_of)
+        .map(|(artifact, executable)| artifact.binary(executable))
+        .collect()
+}
+
+/// What cargo reports about a target that it has built.
+#[derive(Deserialize)]
+struct Artifact {
+    manifest_path: PathBuf,
+    package_id: String,
+    target: Target,
+    profile: Profile,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// The test binary that a message of cargo reports, if it reports one.
+fn executable_of(message: &str) -> Option<(Artifact, PathBuf)> {
+    let artifact: Artifact = serde_json::from_str(message).ok()?;
+    let executable = artifact.executable.clone()?;
+    artifact.profile.test.then_some((artifact, executable))
+}
+
+impl Artifact {
+    fn binary(self, executable: PathBuf) -> Result<TestBinary, Failure> {
+        let package = package_name(&self.package_id);
+        let root = self.manifest_path.parent().unwrap_or(workspace::root()).to_owned();
+        let name = format!("{package}::{}", self.target.name);
+        let is_pure = PURE.contains(&package);
+        let mut binary = TestBinary { name, executable, package_root: root, tests: 0, is_pure };
+        binary.tests = binary.list()?;
+        Ok(binary)
+    }
+}
+
+/// `path+file:///somewhere/crates/api#steadfast-api@0.1.0`, and without the name where it is that of the folder.
+fn package_name(id: &str) -> &str {
+    let (path, end) = id.rsplit_once('#').unwrap_or(("", id));
+    match end.rsplit_once('@') {
+        Some((name, _)) => name,
+        None => path.rsplit('/').next().unwrap_or(end),
+    }
+}
+
+impl TestBinary {
+    /// The binary, as cargo would start it.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.executable);
+        command.current_dir(&self.package_root).env("CARGO_MANIFEST_DIR", &self.package_root);
+        command.env("PATH", workspace::search_path()).stdin(Stdio::null());
+        command
+    }
+
+    /// The number of its tests.
+    fn list(&self) -> Result<usize, Failure> {
+        let output = self.command().args(["--list", "--format", "terse"]).output();
+        let output = output.map_err(|error| format!("cannot list the tests of {}: {error}", self.name))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().filter(|line| line.ends_with(": test")).count())
+    }
+}
+
+impl Run<'_> {
+    /// Whether all tests passed. Their output is ours.
+    fn passes(&self) -> Result<bool, Failure> {
+        let mut command = self.binary.command();
+        // Most tests wait for processes and sockets more than they compute.
+        command.arg(format!("--test-threads={}", cores() * 2));
+        if let Some(seed) = self.shuffle {
+            // The standard test harness shuffles only where unstable options are allowed. Only the binary is told: cargo
+            // would build everything again.
+            command
+                .args(["-Z", "unstable-options", "--shuffle-seed", &seed.to_string()])
+                .env("RUSTC_BOOTSTRAP", "1");
+        }
+        let status =
+            command.status().map_err(|error| format!("{} did not start: {error}", self.binary.name))?;
+        Ok(status.success())
+    }
+}
+
+/// Runs them one after the other. Returns the names of binaries with failed tests.
+fn run_all(runs: &[Run<'_>]) -> Result<Vec<String>, Failure> {
+    let mut failed = Vec::new();
+    for run in runs.iter().filter(|run| run.binary.tests > 0) {
+        println!("\n{}", run.binary.name);
+        if !run.passes()? && !failed.contains(&run.binary.name) {
+            failed.push(run.binary.name.clone());
+        }
+    }
+    Ok(failed)
+}
+
+/// Every binary in the first round, those that are not pure in all of them, each round in an order of its own.
+fn shuffled_rounds(binaries: &[TestBinary], rounds: u32, seed: u64) -> Vec<Run<'_>> {
+    let mut random = Random(seed);
+    let mut runs = Vec::new();
+    for round in 0..rounds {
+        let begin = runs.len();
+        let wanted = binaries.iter().filter(|binary| round == 0 || !binary.is_pure);
+        runs.extend(wanted.map(|binary| Run { binary, shuffle: Some(random.next()) }));
+        random.shuffle(runs.get_mut(begin..).unwrap_or_default());
+    }
+    runs
+}
+
+/// Does it while four threads per core do nothing but compete for the cores.
+fn beside_busy_loops<T>(work: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..cores() * 4 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    hint::spin_loop();
+                }
+            });
+        }
+        let outcome = work();
+        done.store(true, Ordering::Relaxed);
+        outcome
+    })
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// SplitMix64: enough to draw an order from.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            let chosen = usize::try_from(self.next() % (last as u64 + 1)).unwrap_or(last);
+            items.swap(last, chosen);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn binary(name: &str, is_pure: bool) -> TestBinary {
+        let root = workspace::root().to_owned();
+        TestBinary { name: name.to_owned(), executable: "true".into(), package_root: root, tests: 1, is_pure }
+    }
+
+    fn names(runs: &[Run<'_>]) -> Vec<String> {
+        runs.iter().map(|run| run.binary.name.clone()).collect()
+    }
+
+    #[test]
+    fn a_test_binary_is_found_in_the_messages_of_cargo() {
+        let message = r#"{"reason":"compiler-artifact","package_id":"path+file:///w/crates/api#steadfast-api@0.1.0",
+            "manifest_path":"/w/crates/api/Cargo.toml","target":{"kind":["test"],"name":"api"},
+            "profile":{"opt_level":"0","test":true},"executable":"/w/target/debug/deps/api-1"}"#;
+        let (artifact, executable) = executable_of(message).unwrap();
+        assert_eq!(package_name(&artifact.package_id), "steadfast-api");
+        assert_eq!(executable, PathBuf::from("/w/target/debug/deps/api-1"));
+        assert!(executable_of(&message.replace("\"test\":true", "\"test\":false")).is_none());
+        assert!(executable_of(r#"{"reason":"build-finished","success":true}"#).is_none());
+        assert_eq!(package_name("path+file:///w/xtask#0.1.0"), "xtask");
+    }
+
+    #[test]
+    fn under_stress_pure_binaries_run_once_and_the_others_in_every_round() {
+        let binaries = [binary("pure", true), binary("one", false), binary("two", false)];
+        let runs = names(&shuffled_rounds(&binaries, 20, 7));
+        for (name, times) in [("pure", 1), ("one", 20), ("two", 20)] {
+            assert_eq!(runs.iter().filter(|run| *run == name).count(), times, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_seed_repeats_an_order_and_another_one_does_not() {
+        let binaries: Vec<_> = (0..20).map(|number| binary(&number.to_string(), false)).collect();
+        let order = |seed| names(&shuffled_rounds(&binaries, 1, seed));
+        assert_eq!(order(1), order(1));
+        assert_ne!(order(1), order(2));
+    }
+
+    #[test]
+    fn a_binary_whose_tests_fail_is_named_once() {
+        let (good, bad) =
+            (binary("good", false), TestBinary { executable: "false".into(), ..binary("bad", false) });
+        let runs = [&good, &bad, &bad].map(|binary| Run { binary, shuffle: None });
+        assert_eq!(run_all(&runs).unwrap(), ["bad"]);
+    }
+}

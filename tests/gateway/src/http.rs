@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
 use std::sync::Mutex;
 use std::thread;
 
@@ -10,9 +11,10 @@ use serde_json::Value;
 
 use crate::{Out, modern, note, received, wait_for};
 
-/// Serves until this process ends. Sessions of another process are not known.
-pub(crate) fn serve(ledger: &str, address: &str) {
-    let listener = TcpListener::bind(address).unwrap();
+/// Serves until this process ends, at the socket that is its standard input: whoever started it listens there already, and the
+/// next process will listen there too. Sessions of another process are not known.
+pub(crate) fn serve(ledger: &str) {
+    let listener = TcpListener::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     let session = format!("session-{}", std::process::id());
     for connection in listener.incoming() {
         let (ledger, session) = (ledger.to_owned(), session.clone());

@@ -1,5 +1,5 @@
-//! An MCP server that counts what it does and misbehaves when it is told to: on stdio, or over HTTP at the address that is
-//! the second argument. With `--modern` as the last one it is of the modern era, and of the older one otherwise. With `--run`
+//! An MCP server that counts what it does and misbehaves when it is told to: on stdio, or, with `--listening` as the second
+//! argument, over HTTP at the socket that is its standard input. With `--modern` as the last one it is of the modern era, and of the older one otherwise. With `--run`
 //! and the name of a tool it is no server but that tool, as a command that is run once.
 //!
 //! Everything that happens is a line of the ledger, a file whose path is the first argument: `start PID`, `initialize`,
@@ -8,7 +8,7 @@
 //! (always, without), and the effect is in the ledger before it. Some faults want more: `text` is what an error says, `code`
 //! the number of one, `lines` what is written as it stands (`$ID` is the id of the request, `hex:` begins bytes); over HTTP,
 //! `body` answers with the status, the content type and the text of these names instead of a stream; `gate` waits until there is
-//! no file `LEDGER.gate`; `stderr` writes the text there. `ask` takes
+//! no file `LEDGER.gate`, and `pulse` reports progress until then; `stderr` writes the text there. `ask` takes
 //! `{"id": …, "times": …}`, has its effect, and asks its client for a name so often before it answers. `tell` says by itself
 //! what servers say by themselves. These two are not listed.
 //!
@@ -45,7 +45,7 @@ fn main() {
     note(&ledger, &format!("start {}", std::process::id()));
     match (arguments.next(), arguments.next()) {
         (Some(_), Some(tool)) => return run(&ledger, &tool),
-        (Some(address), None) => return http::serve(&ledger, &address),
+        (Some(_), None) => return http::serve(&ledger),
         (None, _) => {}
     }
     for line in io::stdin().lock().lines() {
@@ -307,15 +307,28 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
         "hang" => loop {
             thread::park();
         },
-        "gate" => wait_for(ledger, "gate"),
+        "gate" => {
+            // Whoever wants to hear of progress hears that it waits.
+            if let Some(token) = params.pointer("/_meta/progressToken") {
+                progress(token, 0, out);
+            }
+            wait_for(ledger, "gate");
+        }
         "stderr" => eprintln!("{}", text.unwrap()),
         "slow" => thread::sleep(Duration::from_millis(arguments["size"].as_u64().unwrap())),
         "progress" => {
             for step in 0..size {
-                let params =
-                    json!({ "progressToken": params.pointer("/_meta/progressToken"), "progress": step });
-                out.say(&json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }));
-                thread::sleep(Duration::from_millis(100));
+                progress(params.pointer("/_meta/progressToken").unwrap_or(&Value::Null), step, out);
+            }
+        }
+        "pulse" => {
+            let token = params.pointer("/_meta/progressToken").unwrap_or(&Value::Null);
+            for step in 0.. {
+                progress(token, step, out);
+                thread::sleep(Duration::from_millis(50));
+                if !has(ledger, "gate") {
+                    break;
+                }
             }
         }
         "garbage" => out.mumble("this is no message {\n"),
@@ -332,6 +345,7 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
         "long_line" => return Some(json!({ "content": [{ "type": "text", "text": "x".repeat(size) }] })),
         "error" | "503" => return Some(failed(text.unwrap_or("HTTP 503 Service Unavailable"))),
         "400" => return Some(failed("HTTP 400 Bad Request")),
+        "504" => return Some(failed("HTTP 504 Gateway Timeout")),
         "code" => {
             let error = json!({ "code": arguments["code"], "message": text, "data": { "a": [1] } });
             out.say(&json!({ "jsonrpc": "2.0", "id": id, "error": error }));
@@ -354,11 +368,17 @@ fn called(ledger: &str, id: &Value, params: &Value, out: &Out) -> Option<Value> 
     Some(json!({ "content": [{ "type": "text", "text": format!("{did}, run {}", before + 1) }] }))
 }
 
+fn progress(token: &Value, step: usize, out: &Out) {
+    let params = json!({ "progressToken": token, "progress": step });
+    out.say(&json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }));
+}
+
 /// What HTTP itself says to these.
 fn refusal(fault: &str) -> Option<(&str, &str)> {
     match fault {
         "503" => Some(("503 Service Unavailable", "retry-after: 1\r\n")),
         "400" => Some(("400 Bad Request", "")),
+        "504" => Some(("504 Gateway Timeout", "")),
         _ => None,
     }
 }

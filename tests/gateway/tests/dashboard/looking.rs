@@ -208,10 +208,10 @@ fn everything_is_reached_by_keys() {
 fn sf_7_where_strangers_may_not_look_the_page_asks_for_the_token() {
     let config = "[tokens.watcher]\ntoken = \"of-the-watcher-0123456789\"\nrole = \"viewer\"\n";
     let world = crate::World::of("dashboard_closed", config, crate::By::Http, crate::By::Stdio);
-    let address = crate::world::free_address();
-    let mut command = world.wrap(&["--listen", &address.to_string()]);
+    let mut command = world.wrap(&crate::world::LISTEN);
     command.env("STEADFAST_TOKEN", "of-the-agents").env("STEADFAST_ADMIN_TOKEN", TOKEN);
-    let _gateway = crate::Client::over_http(command, address);
+    let gateway = crate::Client::over_http(command);
+    let address = gateway.address();
     let page = Page::open(address);
     page.sees("#dialog[open]", "To see what happens here takes the token of a viewer, or the admin token.");
     page.gives_token("of-the-agents");

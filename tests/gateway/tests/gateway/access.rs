@@ -7,12 +7,11 @@ use serde_json::json;
 
 use crate::client::{Client, keyed};
 use crate::raw::{Request, send};
-use crate::world::{By, World, free_address};
+use crate::world::{By, LISTEN, World};
 
 /// A gateway in this world with this token, or with none.
 fn gateway(world: &World, token: Option<&str>) -> Client {
-    let address = free_address();
-    let mut command: Command = world.wrap(&["--listen", &address.to_string()]);
+    let mut command: Command = world.wrap(&LISTEN);
     let headers = match token {
         Some(token) => {
             command.env("STEADFAST_TOKEN", token);
@@ -20,7 +19,7 @@ fn gateway(world: &World, token: Option<&str>) -> Client {
         }
         None => String::new(),
     };
-    let mut client = Client::over_http(command, address).with_headers(&headers);
+    let mut client = Client::over_http(command).with_headers(&headers);
     client.initialize();
     client.request("tools/list", json!({}));
     client

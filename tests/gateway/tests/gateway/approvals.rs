@@ -50,11 +50,23 @@ fn again(client: &mut Client, arguments: &Value, question: &Value, answer: Value
     client.request("tools/call", modern(arguments, more))
 }
 
-fn request_ids(world: &World) -> Vec<String> {
-    let (said, good) = world.steadfast(&["approvals", "--json"]);
-    assert!(good, "{said}");
-    let said: Value = serde_json::from_str(&said).unwrap();
-    said["approvals"].as_array().unwrap().iter().map(|one| one["id"].to_string()).collect()
+/// The requests that wait for an operator, when there are so many. They are written beside the calls.
+fn request_ids(world: &World, times: usize) -> Vec<String> {
+    let ids = || -> Vec<String> {
+        let (said, good) = world.steadfast(&["approvals", "--json"]);
+        assert!(good, "{said}");
+        let said: Value = serde_json::from_str(&said).unwrap();
+        said["approvals"].as_array().unwrap().iter().map(|one| one["id"].to_string()).collect()
+    };
+    let mut found = Vec::new();
+    wait(
+        || {
+            found = ids();
+            found.len() == times
+        },
+        || format!("{times} requests: {:?}", ids()),
+    );
+    found
 }
 
 // ---- what a server wants to know ----
@@ -96,10 +108,11 @@ fn rp_7_a_client_of_the_older_era_is_asked_while_its_call_waits() {
         assert_eq!(question["method"], "elicitation/create", "{question}");
         let text = question["params"]["message"].as_str().unwrap();
         assert!(text.contains("bank/pay") && text.contains("\"a\""), "{text}");
-        assert_eq!((world.count("pay a"), request_ids(&world).len()), (0, 1), "operators see it meanwhile");
+        // Operators see it meanwhile.
+        assert_eq!((world.count("pay a"), request_ids(&world, 1).len()), (0, 1));
         client.reply(&question, accepts("once"));
         assert_eq!(Said::of(&client.answer(call)).text, "pay a, run 1");
-        assert_eq!(request_ids(&world).len(), 0);
+        request_ids(&world, 0);
         // Once is for these arguments, and once. Over HTTP nobody knows yet that the first answer arrived.
         let others: &[&str] = if world.front == By::Stdio { &["b", "a"] } else { &["b"] };
         for id in others {
@@ -142,7 +155,9 @@ fn rp_7_a_question_that_nobody_answers_ends_in_time_and_is_withdrawn() {
     assert_eq!(world.count("pay a"), 0);
     // It is parked, and a late answer of the client changes nothing.
     client.reply(&question, accepts("once"));
-    assert_eq!(request_ids(&world).len(), 1);
+    client.request("ping", json!({}));
+    request_ids(&world, 1);
+    assert_eq!(world.count("pay a"), 0);
 }
 
 #[test]
@@ -152,7 +167,7 @@ fn rp_7_an_operator_may_be_faster_than_the_client() {
     for (command, id, expected) in [("approve", "a", None), ("deny", "b", Some("approval_denied"))] {
         let call = client.send_call("pay", json!({ "id": id }));
         client.asked();
-        let ids = request_ids(&world);
+        let ids = request_ids(&world, 1);
         let (said, good) = world.steadfast(&[command, &ids[0]]);
         assert!(good, "{said}");
         let said = Said::of(&client.answer(call));
@@ -167,8 +182,7 @@ fn rp_7_a_client_that_cannot_be_asked_is_refused_at_once_and_an_operator_lets_th
         let mut client = world.client();
         let said = client.call("pay", json!({ "id": "a" }));
         assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
-        wait(|| request_ids(&world).len() == 1, || "the request of the call".to_owned());
-        let (said, good) = world.steadfast(&["approve", &request_ids(&world)[0]]);
+        let (said, good) = world.steadfast(&["approve", &request_ids(&world, 1)[0]]);
         assert!(good && said.contains("bank/pay"), "{said}");
         // The gateway hears of it from the store.
         wait(
@@ -190,8 +204,7 @@ fn rp_7_a_blocked_tool_is_not_for_the_client_to_approve() {
     let said = client.call("look", json!({ "id": "y" }));
     assert_eq!(said.code.as_deref(), Some("tool_blocked"), "{said:?}");
     assert!(client.heard.iter().all(|heard| heard["method"] != "elicitation/create"), "{:?}", client.heard);
-    wait(|| request_ids(&world).len() == 1, || "the request for an operator".to_owned());
-    let id = request_ids(&world).remove(0);
+    let id = request_ids(&world, 1).remove(0);
     let (said, good) = world.steadfast(&["approve", &id, "--session"]);
     assert!(!good && said.contains("single calls"), "{said}");
     let (said, good) = world.steadfast(&["approve", &id]);
@@ -216,13 +229,14 @@ fn rp_7_a_client_of_the_newer_era_is_asked_by_the_answer_and_calls_again() {
         let arguments = json!({ "id": id });
         let question = client.request("tools/call", modern(&arguments, json!({})));
         assert_eq!(question["result"]["resultType"], "input_required", "{question}");
-        assert_eq!(request_ids(&world).len(), 1, "operators see it too");
+        // Operators see it too.
+        request_ids(&world, 1);
         let done = again(&mut client, &arguments, &question, answer);
         assert_eq!(Said::of(&done).code.as_deref(), expected, "{id}: {done}");
         // What was decided is decided: the same answer does not let another call run.
         let twice = again(&mut client, &arguments, &question, accepts("once"));
         assert_eq!(twice["result"]["resultType"], "input_required", "{id}: {twice}");
-        let (said, good) = world.steadfast(&["deny", &request_ids(&world)[0]]);
+        let (said, good) = world.steadfast(&["deny", &request_ids(&world, 1)[0]]);
         assert!(good, "{said}");
     }
     assert_eq!((world.count("pay a"), world.count("pay b"), world.count("pay c")), (1, 0, 0));

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
-use crate::world::{By, Era, World, kill, lives, wait};
+use crate::world::{By, Era, LISTEN, World, kill, lives, wait};
 
 /// What a client says to the questions of these servers.
 fn name(name: &str) -> Value {
@@ -368,7 +368,7 @@ fn gr_8_a_session_with_a_modern_server_outlives_the_gateway() {
         client.call("pay", json!({ "id": "a" }));
         kill(client.pid());
         client.ended();
-        client.moves_to(world.wrap(&["--listen", &client.address().to_string()]));
+        client.moves_to(world.wrap(&LISTEN));
         assert_eq!(client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
         // What the client can do is known still.
         let id = client.send_call("ask", json!({ "id": "c" }));

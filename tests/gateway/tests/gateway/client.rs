@@ -2,18 +2,19 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::world::{PATIENCE, Process, start_gateway};
+
 pub(crate) struct Client {
     /// The gateway, if this client has one of its own.
-    child: Option<Child>,
+    child: Option<Process>,
     way: Way,
     incoming: Receiver<Value>,
     next: u64,
@@ -28,15 +29,13 @@ enum Way {
     Http(Http),
 }
 
-/// Longer than anything takes here.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 impl Client {
     /// Over the streams of this command.
     pub(crate) fn on_streams(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let (sender, incoming) = channel();
-        let out = BufReader::new(child.stdout.take().unwrap());
+        let (stdin, stdout) = child.streams();
+        let out = BufReader::new(stdout);
         thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
                 let message = serde_json::from_str(&line).expect("every line is a message");
@@ -45,16 +44,15 @@ impl Client {
                 }
             }
         });
-        let way = Way::Line(child.stdin.take());
+        let way = Way::Line(Some(stdin));
         Self { child: Some(child), way, incoming, next: 1, about: None, heard: Vec::new() }
     }
 
-    /// Over HTTP, where this command listens.
-    pub(crate) fn over_http(mut command: Command, address: SocketAddr) -> Self {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        crate::world::wait(|| TcpStream::connect(address).is_ok(), || format!("somebody at {address}"));
+    /// Over HTTP, of the gateway that this command starts.
+    pub(crate) fn over_http(mut command: Command) -> Self {
+        let (gateway, address) = start_gateway(&mut command);
         let mut client = Self::at(address);
-        client.child = Some(child);
+        client.child = Some(gateway);
         client
     }
 
@@ -82,12 +80,17 @@ impl Client {
         self
     }
 
-    /// The same session, where another process listens now.
+    /// The same session, of the gateway that this command starts now.
     pub(crate) fn moves_to(&mut self, mut command: Command) {
-        let Way::Http(http) = &self.way else { panic!("only a session over HTTP outlives its gateway") };
-        let address = http.address;
-        self.child = Some(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
-        crate::world::wait(|| TcpStream::connect(address).is_ok(), || format!("somebody at {address}"));
+        let (gateway, address) = start_gateway(&mut command);
+        self.child = Some(gateway);
+        self.moves_to_address(address);
+    }
+
+    /// The same session, of a gateway that somebody else has started.
+    pub(crate) fn moves_to_address(&mut self, address: SocketAddr) {
+        let Way::Http(http) = &mut self.way else { panic!("only a session over HTTP outlives its gateway") };
+        http.address = address;
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -279,24 +282,7 @@ impl Client {
 
     /// Waits for the end of the program.
     pub(crate) fn ended(&mut self) -> ExitStatus {
-        let mut status = None;
-        crate::world::wait(
-            || {
-                status = self.child.as_mut().expect("it has a gateway of its own").try_wait().unwrap();
-                status.is_some()
-            },
-            || "the end of the gateway".to_owned(),
-        );
-        status.unwrap()
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.child.as_mut().expect("it has a gateway of its own").end()
     }
 }
 

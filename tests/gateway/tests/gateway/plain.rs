@@ -1,13 +1,15 @@
 //! Tools of servers called over plain HTTP, by callers that have never heard of MCP.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::raw::{Answered, Request, send};
 use crate::serve::Served;
-use crate::world::{By, Era, World, free_address, kill, wait};
+use crate::world::{By, Era, LISTEN, PATIENCE, World, kill, wait};
 
 /// A gateway in front of a server that is reached so, and a client that keeps it running.
 fn opened(test: &str, config: &str, back: By) -> (World, Client) {
@@ -184,14 +186,28 @@ fn a_question_in_place_of_an_answer_is_a_failure_over_plain_http() {
     }
 }
 
+/// A sign of life is what keeps a call from being ended. The engine tells its caller of each that it hears.
 #[test]
-fn progress_keeps_a_call_over_http_from_being_ended() {
-    let config = "[tools.\"bank/look\"]\ntimeout = \"2s\"\nretry.attempts = 1\n";
-    let (world, client) = opened("plain_progress", config, By::Stdio);
-    let long = json!({ "id": "a", "fault": "progress", "size": 30 });
-    let (answered, body) = post(&client, "/v1/calls", &envelope("look", long, "ann"));
-    assert_eq!((answered.status, &body["status"]), (200, &json!("success")), "{body}");
-    assert_eq!(world.count("look a"), 1);
+fn progress_of_a_call_over_http_is_a_sign_of_life() {
+    for back in [By::Stdio, By::Http] {
+        let (world, client) = opened("plain_progress", "", back);
+        let gate = world.makes_it("gate");
+        let call = envelope("look", json!({ "id": "a", "fault": "pulse" }), "ann").to_string();
+        let request = Request::to(client.address()).line("POST /v1/calls HTTP/1.1").body(call);
+        let mut stream = TcpStream::connect(client.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&request.header("accept", "text/event-stream").bytes()).unwrap();
+        let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+        let signs = lines.by_ref().filter(|line| line == "event: progress").take(3).count();
+        assert_eq!(signs, 3);
+        fs::remove_file(gate).unwrap();
+        let rest: Vec<_> = lines.collect();
+        let result = rest.iter().skip_while(|line| *line != "event: result").nth(1);
+        let result =
+            result.and_then(|line| line.strip_prefix("data: ")).unwrap_or_else(|| panic!("{rest:?}"));
+        assert!(result.contains("\"success\"") && result.contains("look a, run 1"), "{result}");
+        assert_eq!(world.count("look a"), 1);
+    }
 }
 
 /// Where there may be one process, whoever does not use it makes room: its own ends before the next one's begins.
@@ -230,15 +246,15 @@ fn what_a_server_says_of_a_tool_counts_over_http_too() {
 #[test]
 fn sf_6_what_a_server_wrote_to_stderr_is_seen_without_secrets() {
     let world = World::of("plain_stderr", "", By::Http, By::Stdio);
-    let address = free_address();
-    let mut command =
-        world.wrap_alone(&["--name", "bank", "--listen", &address.to_string(), "--", "sh", "-c"]);
+    let mut command = world.wrap_alone(&[&["--name", "bank"][..], &LISTEN, &["--", "sh", "-c"]].concat());
     command.arg("echo \"ready with sk-live-4f9a8b7c6d5e4f3a2b1c\" >&2; exec \"$0\" \"$1\"");
     command.arg(env!("CARGO_BIN_EXE_steadfast-test-server")).arg(world.folder().join("ledger"));
-    let mut client = Client::over_http(command, address);
+    let mut client = Client::over_http(command);
     client.initialize();
-    let seen = get(&client, "/v1/servers");
-    assert_eq!(seen["servers"][0]["instances"][0]["stderr"], json!(["ready with [redacted]"]), "{seen}");
+    // It is read beside the answers of the server.
+    let stderr = || get(&client, "/v1/servers")["servers"][0]["instances"][0]["stderr"].clone();
+    wait(|| stderr() != json!([]) && !stderr().is_null(), || "what the server wrote".to_owned());
+    assert_eq!(stderr(), json!(["ready with [redacted]"]));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+
+use crate::world::PATIENCE;
 
 /// A request, of which every part can be wrong.
 #[derive(Clone)]
@@ -96,7 +97,7 @@ impl Answered {
 /// Sends a request on a connection of its own and reads to its end. Nothing, if it was cut off without an answer.
 pub(crate) fn send(request: &Request) -> Option<Answered> {
     let mut stream = TcpStream::connect(request.address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // Whoever is refused early does not read to the end.
     let _ = stream.write_all(&request.bytes());
     let mut answer = Vec::new();
@@ -124,7 +125,7 @@ impl Kept {
     pub(crate) fn to(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Self(BufReader::new(stream))
     }
 

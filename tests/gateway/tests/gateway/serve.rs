@@ -1,22 +1,21 @@
 //! Several servers behind one gateway: `steadfast serve`.
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
 use crate::raw::{Request, send};
-use crate::world::{free_address, kill, lives, signal, wait};
+use crate::world::{Folder, LISTEN, Process, kill, lives, signal, start_gateway, wait};
 
 /// A gateway with the servers `bank` and `mail` behind it.
 pub(crate) struct Served {
-    folder: PathBuf,
-    address: SocketAddr,
-    gateway: Option<Child>,
+    /// The gateway and where it listens, if it does: somewhere else whenever it is started.
+    gateway: Option<(Process, SocketAddr)>,
+    folder: Folder,
 }
 
 impl Served {
@@ -28,9 +27,7 @@ impl Served {
     }
 
     fn quiet(test: &str, more: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
+        let folder = Folder::new(test);
         let server = |name: &str| {
             fs::write(folder.join(name), "").unwrap();
             format!(
@@ -41,18 +38,16 @@ impl Served {
         };
         let config = format!("{}{}{more}", server("bank"), server("mail"));
         fs::write(folder.join("steadfast.toml"), config).unwrap();
-        Self { folder, address: free_address(), gateway: None }
+        Self { gateway: None, folder }
     }
 
     fn start(&mut self) {
-        let mut command = self.command(&["--listen", &self.address.to_string()]);
-        self.gateway = Some(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
-        wait(|| TcpStream::connect(self.address).is_ok(), || format!("somebody at {}", self.address));
+        self.gateway = Some(start_gateway(&mut self.command(&LISTEN)));
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
-        command.arg("serve").args(arguments).current_dir(&self.folder).env("HOME", &self.folder);
+        command.arg("serve").args(arguments).current_dir(&*self.folder).env("HOME", &*self.folder);
         command.env_remove("XDG_STATE_HOME").env_remove("CLAUDE_CODE_SESSION_ID");
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join("log")).unwrap();
         command.stderr(log);
@@ -60,7 +55,7 @@ impl Served {
     }
 
     fn client(&self, path: &str) -> Client {
-        let mut client = Client::at(self.address).behind(path);
+        let mut client = Client::at(self.address()).behind(path);
         client.initialize();
         client
     }
@@ -79,7 +74,7 @@ impl Served {
 
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.gateway.as_ref().expect("it listens").1
     }
 
     pub(crate) fn ledger(&self, server: &str) -> Vec<String> {
@@ -97,17 +92,13 @@ impl Served {
         start.expect("a server was started").parse().unwrap()
     }
 
-    fn kill(&mut self) {
-        if let Some(mut gateway) = self.gateway.take() {
-            let _ = gateway.kill();
-            let _ = gateway.wait();
+    /// Kills the gateway and starts another one, which these clients use from now on.
+    fn restart(&mut self, clients: &mut [&mut Client]) {
+        drop(self.gateway.take());
+        self.start();
+        for client in clients {
+            client.moves_to_address(self.address());
         }
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 
@@ -121,7 +112,7 @@ fn names(listed: &Value) -> Vec<&str> {
 #[test]
 fn several_servers_are_one_to_their_client_and_each_is_there_alone() {
     let served = Served::new("several", "");
-    let mut client = Client::at(served.address);
+    let mut client = Client::at(served.address());
     let agreed = client.initialize();
     assert_eq!(agreed["result"]["protocolVersion"], "2025-11-25");
     assert_eq!(agreed["result"]["capabilities"]["tools"]["listChanged"], true);
@@ -214,8 +205,7 @@ fn gr_9_a_session_of_several_servers_outlives_the_gateway() {
     let mut served = Served::new("outlives", "");
     let mut client = served.client("/mcp");
     assert_eq!(client.call("bank__pay", json!({ "id": "before" })).text, "pay before, run 1");
-    served.kill();
-    served.start();
+    served.restart(&mut [&mut client]);
     assert_eq!(client.call("bank__pay", json!({ "id": "after" })).text, "pay after, run 1");
     assert_eq!(names(&client.request("tools/list", json!({}))).len(), 4);
     assert_eq!(served.count("bank", "pay before"), 1);
@@ -235,8 +225,7 @@ fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_w
     watch(&mut first, "note://b");
     watch(&mut second, "note://b");
     for round in 1..3 {
-        served.kill();
-        served.start();
+        served.restart(&mut [&mut first, &mut second]);
         assert!(!first.call("look", json!({ "id": format!("first {round}") })).is_error);
         // Each says again what it wanted itself, and nothing else.
         let times = |line: &str| served.count("bank", line);
@@ -253,7 +242,7 @@ fn gr_9_what_a_client_watches_at_a_shared_server_outlives_the_gateway_and_ends_w
         assert_eq!((times("level debug"), times("resources/subscribe note://a")), (round + 1, round + 1));
     }
     // Whoever goes gives up what nobody else watches.
-    let delete = Request::to(served.address).line("DELETE /mcp/bank HTTP/1.1");
+    let delete = Request::to(served.address()).line("DELETE /mcp/bank HTTP/1.1");
     send(&delete.header("mcp-session-id", &first.session())).unwrap();
     wait(
         || served.count("bank", "resources/unsubscribe note://a") == 1,
@@ -422,9 +411,8 @@ fn a_server_that_hangs_does_not_hold_up_what_all_are_told() {
     client.initialize();
     let mail = served.process("mail");
     signal(mail, "-STOP");
-    let began = Instant::now();
+    // It is answered while the other one still hangs.
     assert!(client.request("logging/setLevel", json!({ "level": "error" }))["result"].is_object());
-    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
     assert_eq!(served.count("bank", "level error"), 1);
     signal(mail, "-CONT");
     wait(|| served.count("mail", "level error") == 1, || "the level at the other one".to_owned());
@@ -453,15 +441,17 @@ fn one_who_listens_at_several_servers_is_told_once_what_it_will_hear() {
 #[test]
 fn a_question_of_a_shared_server_reaches_nobody_while_calls_of_several_sessions_run() {
     let served = Served::new("whose_question", "");
-    let mut clients: Vec<Client> = (0..2).map(|_| Client::at(served.address)).collect();
+    let mut clients: Vec<Client> = (0..2).map(|_| Client::at(served.address())).collect();
     for client in &mut clients {
         client.initialize_with(json!({ "elicitation": {} }));
     }
     let [first, second] = &mut clients[..] else { panic!("two of them") };
-    let busy = second.send_call("bank__look", json!({ "id": "b", "fault": "slow", "size": 3000 }));
+    let gate = served.makes_it("bank", "gate");
+    let busy = second.send_call("bank__look", json!({ "id": "b", "fault": "gate" }));
     wait(|| served.count("bank", "look b") == 1, || "the call of the other".to_owned());
     let said = first.call("bank__ask", json!({ "id": "a" }));
     assert_eq!(said.text, "a is for nobody", "{said:?}");
+    fs::remove_file(gate).unwrap();
     second.answer(busy);
     for client in &mut clients {
         assert!(client.heard.iter().all(|heard| heard.get("method").is_none()), "{:?}", client.heard);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::raw::{Answered, Request, send};
-use crate::world::{By, World, free_address, wait};
+use crate::world::{By, LISTEN, World, wait};
 
 /// Ann and Bob are of two tenants, Grafana looks.
 const TOKENS: &str = r#"
@@ -32,16 +32,15 @@ const NEXT: &str = "of-ann-next-0123456789abcdef";
 
 /// A gateway that all of them use.
 struct Shared {
-    world: World,
     /// Keeps it running.
     gateway: Client,
+    world: World,
 }
 
 impl Shared {
     fn new(test: &str, more: &str) -> Self {
         let world = World::of(test, &format!("{TOKENS}{more}"), By::Http, By::Stdio);
-        let address = free_address();
-        let mut command = world.wrap(&["--listen", &address.to_string()]);
+        let mut command = world.wrap(&LISTEN);
         for (name, token) in [
             ("TOKEN_OF_ANN", ANN),
             ("TOKEN_OF_BOB", BOB),
@@ -50,8 +49,8 @@ impl Shared {
         ] {
             command.env(name, token);
         }
-        let gateway = Client::over_http(command, address);
-        Self { world, gateway }
+        let gateway = Client::over_http(command);
+        Self { gateway, world }
     }
 
     fn address(&self) -> SocketAddr {
@@ -107,7 +106,7 @@ impl Shared {
     /// Writes the configuration anew, and waits until its tokens count.
     fn configure(&self, config: &str) {
         let times = self.world.logged("tokens.replaced").len();
-        fs::write(self.world.folder().join("steadfast.toml"), config).unwrap();
+        self.world.configure(config);
         wait(
             || self.world.logged("tokens.replaced").len() > times,
             || format!("tokens in {:#?}", self.world.log()),
@@ -331,7 +330,7 @@ fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
     assert_eq!((status, &said["fromCache"]), (200, &json!(true)), "{said}");
     assert_eq!(send(&shared.ping(NEXT, &ann.session())).unwrap().status, 200, "her session goes on");
     // One that is wrong keeps those that count.
-    fs::write(shared.world.folder().join("steadfast.toml"), "[tokens.ann]\ntoken = \"short\"\n").unwrap();
+    shared.world.configure("[tokens.ann]\ntoken = \"short\"\n");
     wait(|| !shared.world.logged("config.kept").is_empty(), || format!("{:#?}", shared.world.log()));
     assert_eq!(shared.post(NEXT, "/v1/calls", &pay).0, 200);
     assert!(!shared.see("/v1/config").to_string().contains("0123456789abcdef"));
@@ -344,17 +343,10 @@ fn sf_6_sf_7_tokens_change_while_it_runs_and_are_written_nowhere() {
 #[test]
 fn sf_7_the_audit_tells_commands_from_programs_and_who_it_was() {
     let shared = Shared::new("sf_7_audit", "");
-    // It listens before it says so, and the command line would go straight to the store.
-    let announced = shared.world.folder().join(".local/state/steadfast/gateways");
-    wait(
-        || fs::read_dir(&announced).is_ok_and(|mut files| files.next().is_some()),
-        || "the gateway".to_owned(),
-    );
     let admin = shared.admin();
     // The command line needs the tokens too where the configuration names them.
     let config = TOKENS.replace("${TOKEN_OF_ANN}", ANN).replace("${TOKEN_OF_BOB}", BOB);
-    fs::write(shared.world.folder().join("steadfast.toml"), config.replace("${TOKEN_OF_GRAFANA}", GRAFANA))
-        .unwrap();
+    shared.world.configure(&config.replace("${TOKEN_OF_GRAFANA}", GRAFANA));
     let (said, went_well) = shared.world.steadfast(&["breaker", "open", "bank/pay"]);
     assert!(went_well, "{said}");
     assert_eq!(shared.ask(&admin, "PUT /v1/switches", &json!({ "guard": "shadow" })).0, 200);

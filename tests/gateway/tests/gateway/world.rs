@@ -1,16 +1,20 @@
 //! The folder of one test: its state, its configuration, and the ledger of its server.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::net::TcpSocket;
 
 use crate::client::Client;
 
@@ -37,19 +41,26 @@ impl Era {
     }
 }
 
+/// Ends a test that hangs. No verdict depends on it: what is waited for comes, however long it takes, or never does.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The options with which a gateway listens at a port that the system chooses.
+pub(crate) const LISTEN: [&str; 2] = ["--listen", "127.0.0.1:0"];
+
 pub(crate) struct World {
-    folder: PathBuf,
     /// How clients reach the gateway.
     pub(crate) front: By,
     era: Era,
     /// Where the server listens, if it is reached over HTTP.
     server: Option<Running>,
+    /// The last to be dropped.
+    folder: Folder,
 }
 
 /// A server that somebody starts again whenever it ends.
 struct Running {
     address: SocketAddr,
-    child: Arc<Mutex<Option<Child>>>,
+    child: Arc<Mutex<Option<Process>>>,
     starting: Option<JoinHandle<()>>,
 }
 
@@ -79,13 +90,11 @@ impl World {
     }
 
     pub(crate) fn of_era(era: Era, test: &str, config: &str, front: By, back: By) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}_{front:?}_{back:?}"));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
+        let folder = Folder::new(&format!("{test}_{front:?}_{back:?}"));
         fs::write(folder.join("ledger"), "").unwrap();
         fs::write(folder.join("steadfast.toml"), config).unwrap();
         let server = (back == By::Http).then(|| Running::start(&folder.join("ledger"), era));
-        Self { folder, front, era, server }
+        Self { front, era, server, folder }
     }
 
     /// Does this on every way at once.
@@ -113,16 +122,15 @@ impl World {
 
     /// A client of a gateway that calls its server by this name, started a little differently.
     pub(crate) fn client_of(&self, name: &str, change: impl FnOnce(&mut Command)) -> Client {
-        let address = free_address();
-        let listen = match self.front {
-            By::Stdio => vec![],
-            By::Http => vec!["--listen".to_owned(), address.to_string()],
+        let listen: &[&str] = match self.front {
+            By::Stdio => &[],
+            By::Http => &LISTEN,
         };
-        let mut command = self.wrap_as(name, &listen.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut command = self.wrap_as(name, listen);
         change(&mut command);
         let client = match self.front {
             By::Stdio => Client::on_streams(command),
-            By::Http => Client::over_http(command, address),
+            By::Http => Client::over_http(command),
         };
         begun(client)
     }
@@ -154,10 +162,7 @@ impl World {
     fn new_client(&self) -> Client {
         match self.front {
             By::Stdio => Client::on_streams(self.wrap(&[])),
-            By::Http => {
-                let address = free_address();
-                Client::over_http(self.wrap(&["--listen", &address.to_string()]), address)
-            }
+            By::Http => Client::over_http(self.wrap(&LISTEN)),
         }
     }
 
@@ -169,7 +174,7 @@ impl World {
     /// Another command of `steadfast`, by an operator in the same folder: what it says and whether it went well.
     pub(crate) fn steadfast(&self, arguments: &[&str]) -> (String, bool) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
-        command.args(arguments).current_dir(&self.folder).env("HOME", &self.folder);
+        command.args(arguments).current_dir(&*self.folder).env("HOME", &*self.folder);
         let output = command.env_remove("XDG_STATE_HOME").output().unwrap();
         let said = [output.stdout, output.stderr].concat();
         (String::from_utf8(said).unwrap(), output.status.success())
@@ -202,7 +207,7 @@ impl World {
     pub(crate) fn wrap_alone(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
         command.arg("wrap").args(arguments);
-        command.current_dir(&self.folder).env("HOME", &self.folder).env_remove("XDG_STATE_HOME");
+        command.current_dir(&*self.folder).env("HOME", &*self.folder).env_remove("XDG_STATE_HOME");
         command.env_remove("CLAUDE_CODE_SESSION_ID");
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join("log")).unwrap();
         command.stderr(log);
@@ -235,7 +240,7 @@ impl World {
     /// Everything that the gateways have written: their state, what belongs to it, their logs.
     pub(crate) fn written(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let mut files = Vec::new();
-        let mut folders = vec![self.folder.clone()];
+        let mut folders = vec![self.folder.to_owned()];
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
                 match entry.file_type().unwrap().is_dir() {
@@ -257,6 +262,11 @@ impl World {
         let file = self.folder.join(format!("ledger.{what}"));
         fs::write(&file, "").unwrap();
         file
+    }
+
+    /// Writes the configuration anew, as a whole: a gateway that follows it must not read half of it.
+    pub(crate) fn configure(&self, config: &str) {
+        replace_file(&self.folder.join("steadfast.toml"), config);
     }
 
     /// How often this is in the ledger.
@@ -293,42 +303,198 @@ impl Drop for World {
 }
 
 impl Running {
+    /// The test itself listens and hands its socket to each server that it starts. So the address is never free for somebody
+    /// else, and who comes while there is no server waits for the next one.
     fn start(ledger: &Path, era: Era) -> Self {
-        let (address, child) = (free_address(), Arc::new(Mutex::new(None)));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
         let spawn = {
             let ledger = ledger.to_owned();
             move || {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-test-server"));
-                command.arg(&ledger).arg(address.to_string()).args(era.arguments()).spawn().unwrap()
+                command.arg(&ledger).arg("--listening").args(era.arguments());
+                command.stdin(OwnedFd::from(listener.try_clone().unwrap()));
+                Process::spawn(&mut command)
             }
         };
-        *child.lock() = Some(spawn());
+        let child = Arc::new(Mutex::new(Some(spawn())));
         let kept = child.clone();
         let starting = thread::spawn(move || {
             loop {
                 thread::sleep(Duration::from_millis(5));
                 let mut child = kept.lock();
                 let Some(running) = &mut *child else { return };
-                if running.try_wait().unwrap().is_some() {
+                if running.ended().is_some() {
                     *running = spawn();
                 }
             }
         });
-        wait(|| TcpStream::connect(address).is_ok(), || "the server".to_owned());
         Self { address, child, starting: Some(starting) }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(mut child) = self.child.lock().take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        drop(self.child.lock().take());
         if let Some(starting) = self.starting.take() {
             let _ = starting.join();
         }
     }
+}
+
+/// A process that is ended with the test, however the test ends.
+pub(crate) struct Process(Child);
+
+impl Process {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        Self::of(command.spawn().unwrap())
+    }
+
+    pub(crate) fn of(child: Child) -> Self {
+        Self(child)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// What it reads and what it writes, if it was given pipes.
+    pub(crate) fn streams(&mut self) -> (ChildStdin, ChildStdout) {
+        (self.0.stdin.take().unwrap(), self.0.stdout.take().unwrap())
+    }
+
+    /// Its status, if it has ended.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().unwrap()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        wait(|| self.ended().is_some(), || "the end of a process".to_owned());
+        self.ended().unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a gateway that listens, and gives the address that it announces beside its state.
+///
+/// No test chooses a port, looks whether it is free and lets go of it again. Another process may be given the port before the
+/// gateway is; and while any thread starts a program, the child has a copy of every socket of ours until it becomes that
+/// program. So a socket that listened and was closed may still take connections, and reset them.
+pub(crate) fn start_gateway(command: &mut Command) -> (Process, SocketAddr) {
+    let home = command.get_current_dir().expect("each gateway has a folder of its own");
+    let announced = home.join(".local/state/steadfast/gateways");
+    let mut gateway = Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
+    let own = format!("{}-", gateway.id());
+    let find = || -> Option<SocketAddr> {
+        let names =
+            fs::read_dir(&announced).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let file = { names }.find(|name| name.starts_with(&own) && name.ends_with(".json"))?;
+        let text = fs::read_to_string(announced.join(file)).unwrap();
+        let said: Value = serde_json::from_str(&text).unwrap();
+        Some(said["address"].as_str().unwrap().parse().unwrap())
+    };
+    let mut address = None;
+    wait(
+        || {
+            let status = gateway.ended();
+            assert!(status.is_none(), "the gateway has ended before it listened: {status:?}");
+            address = find();
+            address.is_some()
+        },
+        || format!("the address of the gateway in {}", announced.display()),
+    );
+    (gateway, address.unwrap())
+}
+
+/// A port for a program that has to be told where to listen. Until this is dropped nobody is given it who does not ask for it
+/// by its number: it is bound here, and not listened at, which keeps no other program from listening there.
+pub(crate) struct Port {
+    address: SocketAddr,
+    _bound: TcpSocket,
+}
+
+impl Port {
+    pub(crate) fn reserve() -> Self {
+        let bound = TcpSocket::new_v4().unwrap();
+        bound.set_reuseaddr(true).unwrap();
+        bound.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        Self { address: bound.local_addr().unwrap(), _bound: bound }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Starts a program that was told this port, and waits until it listens.
+    pub(crate) fn start(&self, command: &mut Command) -> Process {
+        let mut program = Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()));
+        wait(
+            || {
+                let status = program.ended();
+                assert!(status.is_none(), "it has ended before it listened: {status:?}");
+                TcpStream::connect(self.address).is_ok()
+            },
+            || format!("somebody at {}", self.address),
+        );
+        program
+    }
+}
+
+/// The folder of one test in one process. It is gone when the test is over, unless that failed.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{name}-{}-{number}", std::process::id());
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        // Of a process that had our number before us.
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+}
+
+impl Deref for Folder {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("what the test left is in {}", self.0.display());
+            return;
+        }
+        // A server whose gateway was killed notices that a moment later, and notes it.
+        for _ in 0..200 {
+            match fs::remove_dir_all(&self.0) {
+                Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                Ok(()) | Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Replaces a file by another one at once, so that nobody reads half of it.
+pub(crate) fn replace_file(path: &Path, text: &str) {
+    let fresh = path.with_extension("new");
+    fs::write(&fresh, text).unwrap();
+    fs::rename(&fresh, path).unwrap();
 }
 
 /// Past the handshake, with the tools seen.
@@ -336,19 +502,6 @@ fn begun(mut client: Client) -> Client {
     client.initialize();
     client.request("tools/list", json!({}));
     client
-}
-
-/// An address that nobody listens at, and that nobody else here was given: below those that the system gives to whoever
-/// connects.
-pub(crate) fn free_address() -> SocketAddr {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let begin = u16::try_from(std::process::id() % 60 * 200).unwrap();
-    loop {
-        let number = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
-        if let Ok(listener) = TcpListener::bind(("127.0.0.1", 20_000 + number)) {
-            return listener.local_addr().unwrap();
-        }
-    }
 }
 
 /// Whether this process is there, and no mere remainder of one.
@@ -367,11 +520,11 @@ pub(crate) fn signal(pid: u32, signal: &str) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
-/// Waits for something that must come soon.
+/// Waits for something that must come.
 pub(crate) fn wait(mut is: impl FnMut() -> bool, what: impl Fn() -> String) {
     let began = Instant::now();
     while !is() {
-        assert!(began.elapsed() < Duration::from_secs(30), "waited in vain: {}", what());
+        assert!(began.elapsed() < PATIENCE, "waited in vain: {}", what());
         thread::sleep(Duration::from_millis(5));
     }
 }

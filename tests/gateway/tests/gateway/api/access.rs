@@ -2,12 +2,12 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::{ADMIN, Gateway};
 use crate::raw::Request;
+use crate::world::PATIENCE;
 
 /// The token of the agents.
 const CLIENT: &str = "token-of-the-agents";
@@ -54,7 +54,7 @@ fn operations(gateway: &Gateway) -> Vec<(String, For)> {
 /// The status of the answer; some never end.
 fn status(request: &Request) -> u16 {
     let mut stream = TcpStream::connect(request.address()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(&request.bytes()).unwrap();
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();

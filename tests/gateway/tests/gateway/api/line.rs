@@ -6,18 +6,16 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::{Gateway, KINDS, envelope};
-use crate::world::wait;
+use crate::world::{Folder, Process, wait};
 
 /// A folder of somebody who runs commands in it.
-struct Home(PathBuf);
+struct Home(Folder);
 
 /// What a command said.
 #[derive(Debug)]
@@ -32,9 +30,7 @@ const MOST_MEMORY: u64 = 200 << 10;
 
 impl Home {
     fn new(test: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("line_{test}"));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
+        let folder = Folder::new(&format!("line_{test}"));
         fs::write(folder.join("steadfast.toml"), "[store]\npath = \"state/state.db\"\n").unwrap();
         Self(folder)
     }
@@ -43,9 +39,9 @@ impl Home {
         let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast-tested"));
         command
             .args(arguments)
-            .current_dir(&self.0)
+            .current_dir(&*self.0)
             .env_clear()
-            .env("HOME", &self.0)
+            .env("HOME", &*self.0)
             .env("PATH", "/usr/bin:/bin");
         command
     }
@@ -56,14 +52,14 @@ impl Home {
     }
 }
 
-/// What came of a command: it ended by itself, soon, with words and without anything that turns a terminal, and did not need
+/// What came of a command: it ended by itself, with words and without anything that turns a terminal, and did not need
 /// more and more memory.
 fn ran(mut command: Command, what: &str) -> Ended {
     let what = &what[..what.len().min(300)];
-    let began = Instant::now();
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let mut child = Process::of(child);
     let saying = thread::spawn(move || {
         let mut text = Vec::new();
         out.read_to_end(&mut text).unwrap();
@@ -75,20 +71,15 @@ fn ran(mut command: Command, what: &str) -> Ended {
         text
     });
     let mut most = 0;
-    let status = loop {
+    let look = || {
         // The highest that it ever had, as far as it can be seen.
         let seen = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
         let line = seen.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         most = most.max(line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0));
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if began.elapsed() > Duration::from_secs(30) {
-            let _ = child.kill();
-            panic!("{what} does not end");
-        }
-        thread::sleep(Duration::from_millis(2));
+        child.ended().is_some()
     };
+    wait(look, || format!("the end of {what}"));
+    let status = child.end();
     assert!(most < MOST_MEMORY, "{what}: {most} KiB");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap_or_else(|why| panic!("{what}: {why}"));
     let (out, err) = (text(saying.join().unwrap()), text(telling.join().unwrap()));
@@ -376,16 +367,20 @@ fn sf_5_names_and_words_of_others_cannot_turn_a_terminal_and_json_stays_json() {
 }
 
 /// Somebody that is no gateway, and answers everything with this.
-fn stranger(answer: impl Fn(&mut std::net::TcpStream) + Send + 'static) -> SocketAddr {
+fn stranger(answer: impl Fn(&mut std::net::TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
-            let mut asked = [0; 4096];
-            let _ = stream.read(&mut asked);
-            answer(&mut stream);
-        }
+        let answer = &answer;
+        thread::scope(|scope| {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                // Who comes and says nothing is in nobody's way.
+                scope.spawn(move || {
+                    let _ = stream.read(&mut [0; 4096]);
+                    answer(&mut stream);
+                });
+            }
+        });
     });
     address
 }

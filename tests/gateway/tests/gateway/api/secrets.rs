@@ -2,14 +2,12 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::net::TcpStream;
-use std::time::Duration;
+use std::thread;
 
 use serde_json::{Value, json};
 
 use super::{ADMIN, Gateway, KINDS, Said, envelope, keyed, within};
 use crate::client::Client;
-use crate::raw::Request;
 use crate::world::wait;
 
 /// What nobody may see. Those whose shape says nothing are given under a name that does.
@@ -288,7 +286,7 @@ fn told(gateway: &Gateway) -> Vec<(String, String)> {
 
 /// All that was written below the folder but what others have written there: ledgers, and our configuration.
 fn written(gateway: &Gateway) -> Vec<(String, Vec<u8>)> {
-    let (mut files, mut folders) = (Vec::new(), vec![gateway.folder.clone()]);
+    let (mut files, mut folders) = (Vec::new(), vec![gateway.folder.to_owned()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
             let name = entry.file_name();
@@ -308,14 +306,22 @@ fn written(gateway: &Gateway) -> Vec<(String, Vec<u8>)> {
 fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
     let mut gateway = gateway("sf_6");
     // Everything that happens, from the beginning to the end.
-    let mut events = TcpStream::connect(gateway.address).unwrap();
-    let listening = Request::to(gateway.address).line("GET /v1/events HTTP/1.1");
-    let listening = listening.header("authorization", &format!("Bearer {ADMIN}")).bytes();
-    std::io::Write::write_all(&mut events, &listening).unwrap();
+    let mut events = gateway.listen("");
+    let happening = thread::spawn(move || {
+        let mut happened = Vec::new();
+        let _ = events.0.read_to_end(&mut happened);
+        happened
+    });
     let mut leaked = leaks(plant(&gateway));
     // A request is kept behind the answer to its call.
     let waiting = || gateway.get("/v1/approvals")["approvals"].as_array().map_or(0, Vec::len);
     wait(|| waiting() > 0, || "a request".to_owned());
+    // So are history and traces.
+    for path in ["/v1/history/r-1".to_owned(), format!("/v1/traces/{TRACE}")] {
+        let said = || gateway.asked(&format!("GET {path}"), &Value::Null);
+        let is_kept = || said().status == 200 && said().body.to_string().contains("cannot log in");
+        wait(is_kept, || format!("{path}: {}", said().body));
+    }
     let (seen, told) = (seen(&gateway), told(&gateway));
     leaked.extend(leaks(seen.clone()));
     leaked.extend(leaks(told));
@@ -324,9 +330,7 @@ fn sf_6_tr_15_planted_secrets_are_found_in_nothing_that_leaves() {
     gateway.stop();
     let written = written(&gateway);
     leaked.extend(leaks(written.clone()));
-    let mut happened = Vec::new();
-    events.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let _ = events.read_to_end(&mut happened);
+    let happened = happening.join().unwrap();
     leaked.extend(leaks([("the events".to_owned(), happened.clone())]));
     assert!(leaked.is_empty(), "{leaked:#?}");
 

@@ -127,6 +127,7 @@ fn serve(ledger: &Path, heard: &Mutex<Vec<Heard>>, stream: TcpStream) -> Option<
             ("200 OK", None)
         }
         "400" => ("400 Bad Request", Some(json!({ "error": text.unwrap_or("no such account") }))),
+        "504" => ("504 Gateway Timeout", Some(json!({ "error": "nobody answered in time" }))),
         "error" | "503" => ("503 Service Unavailable", Some(json!({ "error": text.unwrap_or("busy") }))),
         _ => ("200 OK", None),
     };

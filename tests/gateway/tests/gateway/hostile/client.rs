@@ -1,20 +1,19 @@
 //! Hostile clients: messages that are none.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::{SLACK, resident};
 use crate::raw::{Request, send};
-use crate::world::{By, World, free_address, wait};
+use crate::world::{By, LISTEN, PATIENCE, Process, World, start_gateway};
 
 /// A client that says whatever it wants, and keeps what it hears as it came.
 struct Teller {
-    child: Child,
+    child: Process,
     way: Way,
 }
 
@@ -27,9 +26,11 @@ impl Teller {
     fn start(world: &World) -> Self {
         let mut teller = match world.front {
             By::Stdio => {
-                let mut child = world.wrap(&[]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+                let mut command = world.wrap(&[]);
+                let mut child = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
                 let (sender, heard) = channel();
-                let mut out = BufReader::new(child.stdout.take().unwrap());
+                let (stdin, stdout) = child.streams();
+                let mut out = BufReader::new(stdout);
                 thread::spawn(move || {
                     let mut line = Vec::new();
                     while out.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
@@ -38,13 +39,10 @@ impl Teller {
                         }
                     }
                 });
-                Self { way: Way::Line(child.stdin.take().unwrap(), heard), child }
+                Self { way: Way::Line(stdin, heard), child }
             }
             By::Http => {
-                let address = free_address();
-                let mut command = world.wrap(&["--listen", &address.to_string()]);
-                let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-                wait(|| std::net::TcpStream::connect(address).is_ok(), || "the gateway".to_owned());
+                let (child, address) = start_gateway(&mut world.wrap(&LISTEN));
                 Self { child, way: Way::Http(Request::to(address)) }
             }
         };
@@ -56,7 +54,7 @@ impl Teller {
             Way::Line(..) => assert!(!teller.ask(message.to_string().as_bytes()).is_empty()),
             Way::Http(request) => {
                 let answer = send(&request.clone().body(message.to_string()))
-                    .unwrap_or_else(|| panic!("no answer; the gateway ended: {:?}", teller.child.try_wait()));
+                    .unwrap_or_else(|| panic!("no answer; the gateway ended: {:?}", teller.child.ended()));
                 *request = request.clone().header("mcp-session-id", answer.header("mcp-session-id").unwrap());
             }
         }
@@ -78,7 +76,7 @@ impl Teller {
             Way::Line(stdin, heard) => {
                 stdin.write_all(&[bytes, b"\n"].concat()).unwrap();
                 let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
-                heard.recv_timeout(Duration::from_secs(30)).unwrap_or_else(|_| panic!("no answer to {shown}"))
+                heard.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no answer to {shown}"))
             }
             Way::Http(request) => send(&request.clone().body(bytes)).expect("an answer").body,
         }
@@ -97,13 +95,6 @@ impl Teller {
         );
         let answer = self.answer(call.as_bytes());
         assert_eq!(answer["result"]["content"][0]["text"], format!("pay good {number}, run 1"), "{answer}");
-    }
-}
-
-impl Drop for Teller {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

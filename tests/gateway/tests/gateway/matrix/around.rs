@@ -10,30 +10,38 @@ use crate::world::{World, wait};
 
 #[test]
 fn tr_13_every_transition_is_logged() {
-    let tool =
-        "[tools.\"bank/pay\"]\ntimeout = \"1s\"\nbreaker.cooldown = \"500ms\"\nbreaker.consecutive = 2\n";
-    World::each("tr_13_logged", &format!("{PLAIN}retry.base = \"1ms\"\n{tool}"), |world| {
+    // The one hangs, and is left alone for longer than the test lasts; the other fails, and is soon tried again.
+    let hangs =
+        "[tools.\"bank/pay\"]\ntimeout = \"300ms\"\nbreaker.cooldown = \"10m\"\nbreaker.consecutive = 2\n";
+    let fails =
+        "[tools.\"bank/send\"]\nretry.attempts = 1\nbreaker.cooldown = \"100ms\"\nbreaker.consecutive = 2\n";
+    World::each("tr_13_logged", &format!("{PLAIN}retry.base = \"1ms\"\n{hangs}{fails}"), |world| {
         let mut client = world.client();
-        client.call("pay", json!({ "id": "good" }));
+        client.call("draw", json!({ "id": "good" }));
         client.call("look", json!({ "id": "retried", "fault": "error", "times": 1 }));
         client.call("look", json!({ "id": "bad", "fault": "400" }));
         client.call("pay", json!({ "id": "first", "fault": "hang" }));
         client.call("pay", json!({ "id": "second", "fault": "hang" }));
         let refused = client.call("pay", json!({ "id": "refused" }));
         assert_eq!(refused.code.as_deref(), Some("circuit_open"));
+        client.call("send", json!({ "id": "first", "fault": "error" }));
+        client.call("send", json!({ "id": "second", "fault": "error" }));
         let is_open = |client: &mut Client, id: &str| {
-            client.call("pay", json!({ "id": id })).code.as_deref() == Some("circuit_open")
+            client.call("send", json!({ "id": id })).code.as_deref() == Some("circuit_open")
         };
         wait(|| !is_open(&mut client, "probe"), || "a probe".to_owned());
         assert!(!is_open(&mut client, "another probe"));
 
-        let changes = world.logged_times("tool_call_circuit_state", 3);
-        for (change, (from, to)) in
-            changes.iter().zip([("CLOSED", "OPEN"), ("OPEN", "HALF_OPEN"), ("HALF_OPEN", "CLOSED")])
-        {
+        let changes = world.logged_times("tool_call_circuit_state", 4);
+        for (change, (tool, from, to)) in changes.iter().zip([
+            ("pay", "CLOSED", "OPEN"),
+            ("send", "CLOSED", "OPEN"),
+            ("send", "OPEN", "HALF_OPEN"),
+            ("send", "HALF_OPEN", "CLOSED"),
+        ]) {
             assert_eq!(
-                (&change["fromState"], &change["breakerState"]),
-                (&json!(from), &json!(to)),
+                (&change["toolName"], &change["fromState"], &change["breakerState"]),
+                (&json!(tool), &json!(from), &json!(to)),
                 "{change}"
             );
         }
@@ -47,7 +55,11 @@ fn tr_13_every_transition_is_logged() {
         assert!(
             ended("circuit_open").iter().all(|end| end["errorCode"] == "circuit_open" && end["attempt"] == 0)
         );
-        assert_eq!(ended("error").len(), 1, "the 400");
+        assert_eq!(
+            (ended("error").len(), ended("retriable_error").len()),
+            (1, 2),
+            "the 400, and those of `send`"
+        );
         // Of two calls nobody knows what came of them, and they may still run.
         let early = world.logged_times("tool_call_answered_early", 2);
         assert!(early.iter().all(|line| line["errorCode"] == "outcome_unknown"), "{early:?}");
@@ -137,8 +149,10 @@ fn tr_15_secrets_in_arguments_are_neither_logged_nor_kept_nor_said_by_us() {
     const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
     const SECRETS: [&str; 5] =
         [TOKEN, "hunter2-of-ann", "s3cr3t-pass", "sk-live-51Habcdefghijkl", "key-of-ann-4711"];
-    let config = "log.level = \"trace\"\nlog.malformed_calls = \"malformed.jsonl\"\ntimeout = \"1s\"\n";
-    World::each("tr_15_secrets", config, |world| {
+    // Two tools for calls that get no answer: one that is tried again, one that is not.
+    let hanging = "[tools.\"bank/fold\"]\nclass = \"read_only\"\nretry.attempts = 2\ntimeout = \"300ms\"\n[tools.\"bank/send\"]\ntimeout = \"300ms\"\n";
+    let config = format!("log.level = \"trace\"\nlog.malformed_calls = \"malformed.jsonl\"\n{hanging}");
+    World::each("tr_15_secrets", &config, |world| {
         let mut client = world.client();
         let leaky = |id: &str, fault: &str| {
             json!({
@@ -165,11 +179,13 @@ fn tr_15_secrets_in_arguments_are_neither_logged_nor_kept_nor_said_by_us() {
         call(&mut client, "pay", leaky("good", ""), Some("key-of-ann-4711-good"));
         call(&mut client, "pay", leaky("other", ""), Some("key-of-ann-4711-good"));
         for fault in ["error", "code", "hang", "die_after", "instead"] {
+            let is_answered = !["hang", "instead"].contains(&fault);
+            let (reads, writes) = if is_answered { ("look", "draw") } else { ("fold", "send") };
             let mut arguments = leaky(fault, fault);
             arguments["lines"] = json!([format!("no message {TOKEN} password=hunter2-of-ann")]);
-            call(&mut client, "look", arguments.clone(), None);
+            call(&mut client, reads, arguments.clone(), None);
             arguments["times"] = json!(1);
-            call(&mut client, "draw", arguments, None);
+            call(&mut client, writes, arguments, None);
         }
         let mut malformed = leaky("", "");
         malformed.as_object_mut().unwrap().remove("id");

@@ -1,5 +1,7 @@
 //! TR-2 to TR-4: the same call again.
 
+use std::fs;
+
 use serde_json::json;
 
 use crate::client::{Said, keyed};
@@ -7,12 +9,16 @@ use crate::world::World;
 
 #[test]
 fn tr_2_a_duplicate_in_flight_waits_for_the_one_run() {
-    World::each("tr_2_waits", "", |world| {
+    World::each("tr_2_waits", "log.level = \"debug\"\n", |world| {
         let mut client = world.client();
-        let arguments = json!({ "id": "a", "fault": "slow", "size": 1_000 });
+        let gate = world.makes_it("gate");
+        let arguments = json!({ "id": "a", "fault": "gate" });
         let first = client.send_call_with("pay", arguments.clone(), keyed("k"));
         world.until("pay a", 1);
-        let said = client.call_keyed("pay", arguments, "k");
+        let second = client.send_call_with("pay", arguments, keyed("k"));
+        world.logged_times("tool_call_following", 1);
+        fs::remove_file(gate).unwrap();
+        let said = Said::of(&client.answer(second));
         assert_eq!(
             (said.text.as_str(), said.is_error, said.from_cache),
             ("pay a, run 1", false, true),

@@ -1,41 +1,15 @@
 //! Clients and servers that others wrote, of two eras of the protocol.
 
 use std::ffi::OsString;
-use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use serde_json::json;
 
 use super::clients::Ordered;
+use super::http::Listening;
 use super::talk::{Talk, everything};
 use super::{Place, Server, Way, installed, script};
-use crate::world::{free_address, wait};
-
-/// A program that listens until it is dropped.
-struct Listening {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl Listening {
-    fn start(mut command: Command, address: SocketAddr) -> Self {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        let listening = Self { child, address };
-        wait(|| TcpStream::connect(address).is_ok(), || format!("somebody at {address}"));
-        listening
-    }
-
-    fn url(&self) -> String {
-        format!("http://{}/mcp", self.address)
-    }
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use crate::world::{LISTEN, Port};
 
 /// What the reference server of the older era does for a client of the modern one.
 fn use_everything(mut client: Ordered) {
@@ -78,17 +52,16 @@ fn sf_4_the_python_sdk_of_the_modern_era_uses_the_reference_server_of_the_older_
 #[test]
 fn sf_4_the_python_sdk_of_the_modern_era_uses_the_reference_server_of_the_older_one_over_http() {
     let place = Place::new("eras_everything_http", "");
-    let address = free_address();
+    let port = Port::reserve();
     let mut command = Server::node("mcp-server-everything").arg("streamableHttp").command(&place, Way::Bare);
-    command.env("PORT", address.port().to_string());
-    let server = Listening::start(command, address);
+    command.env("PORT", port.address().port().to_string());
+    let server = Listening::at(port, command);
     use_everything(Ordered::of(&place, "mcp", "2026-07-28", &Server::remote_line(&server.url())));
     // And the gateway itself over HTTP.
-    let address = free_address();
     let line = Server::remote_line(&server.url());
     let mut command = place.program(&line[0]);
-    command.args(&line[1..]).args(["--listen", &address.to_string()]);
-    let gateway = Listening::start(command, address);
+    command.args(&line[1..]).args(LISTEN);
+    let gateway = Listening::announced(command);
     use_everything(Ordered::of(&place, "mcp", "2026-07-28", &[gateway.url().into()]));
 }
 
@@ -163,7 +136,8 @@ fn sf_4_a_client_of_the_older_era_uses_a_real_server_of_the_modern_one() {
 #[test]
 fn sf_4_a_client_of_the_older_era_uses_a_real_server_of_the_modern_one_over_http() {
     let place = Place::new("eras_modern_http", "");
-    let address = free_address();
-    let server = Listening::start(started(&place, &modern_server(Some(address.port()))), address);
+    let port = Port::reserve();
+    let command = started(&place, &modern_server(Some(port.address().port())));
+    let server = Listening::at(port, command);
     use_modern_server(started(&place, &Server::remote_line(&server.url())));
 }

@@ -1,57 +1,56 @@
 //! The same clients over HTTP, and servers that are reached over HTTP.
 
 use std::ffi::OsString;
-use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::net::SocketAddr;
+use std::process::Command;
 
 use serde_json::Value;
 
 use super::clients::{LEGACY, MODERN, Ordered, use_tools};
 use super::{Place, Server, Way, installed};
-use crate::world::{By, free_address, wait};
+use crate::world::{By, LISTEN, Port, Process, start_gateway};
 
 /// Something that was started and listens.
 pub(super) struct Listening {
-    child: Child,
+    _process: Process,
+    _port: Option<Port>,
     address: SocketAddr,
 }
 
 impl Listening {
-    fn start(mut command: Command, address: SocketAddr) -> Self {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        let started = Self { child, address };
-        wait(|| TcpStream::connect(address).is_ok(), || format!("somebody at {address}"));
-        started
+    /// A program that has to be told where to listen.
+    pub(super) fn at(port: Port, mut command: Command) -> Self {
+        Self { _process: port.start(&mut command), address: port.address(), _port: Some(port) }
+    }
+
+    /// A gateway, which says where it listens.
+    pub(super) fn announced(mut command: Command) -> Self {
+        let (process, address) = start_gateway(&mut command);
+        Self { _process: process, _port: None, address }
     }
 
     /// A gateway that listens, before a server that it starts, or before one that listens too.
     pub(super) fn gateway(place: &Place, server: Server, back: By) -> Vec<Self> {
-        let address = free_address();
         let mut command = place.program(env!("CARGO_BIN_EXE_steadfast-tested"));
-        command.args(["wrap", "--name", "real", "--listen", &address.to_string()]);
+        command.args(["wrap", "--name", "real"]).args(LISTEN);
         let mut all = Vec::new();
         match back {
             By::Stdio => command.arg("--").args(server.line(Way::Bare)),
             By::Http => {
-                let own = free_address();
-                let server = server.env("PORT", own.port().to_string());
-                all.push(Self::start(server.command(place, Way::Bare), own));
-                command.args(["--url", &format!("http://{own}/mcp")])
+                let port = Port::reserve();
+                let server = server.env("PORT", port.address().port().to_string());
+                let server = Self::at(port, server.command(place, Way::Bare));
+                command.args(["--url", &server.url()]);
+                all.push(server);
+                &mut command
             }
         };
-        all.insert(0, Self::start(command, address));
+        all.insert(0, Self::announced(command));
         all
     }
 
     pub(super) fn url(&self) -> String {
         format!("http://{}/mcp", self.address)
-    }
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,28 +1,25 @@
 //! A program that speaks in lines of JSON.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::world::wait;
+use crate::world::{PATIENCE, Process};
 
 pub(crate) struct Line {
-    child: Child,
+    child: Process,
     stdin: Option<ChildStdin>,
     incoming: Receiver<Value>,
 }
 
-/// Longer than anything takes here, on a machine that has other things to do.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 impl Line {
     pub(crate) fn start(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
+        let mut child = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let (stdin, stdout) = child.streams();
+        let out = BufReader::new(stdout);
         let (sender, incoming) = channel();
         thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
@@ -32,8 +29,7 @@ impl Line {
                 }
             }
         });
-        let stdin = child.stdin.take();
-        Self { child, stdin, incoming }
+        Self { child, stdin: Some(stdin), incoming }
     }
 
     pub(crate) fn say(&mut self, message: &Value) {
@@ -50,19 +46,6 @@ impl Line {
     /// Closes what the program reads, and waits for its end.
     pub(crate) fn hang_up(mut self) -> ExitStatus {
         self.stdin = None;
-        let mut status = None;
-        let is_over = || {
-            status = self.child.try_wait().unwrap();
-            status.is_some()
-        };
-        wait(is_over, || "the end of the client".to_owned());
-        status.unwrap()
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.end()
     }
 }

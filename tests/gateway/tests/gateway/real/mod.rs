@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+use crate::world::Folder;
+
 /// Whether a server stands alone or behind us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -28,14 +30,12 @@ pub(crate) enum Way {
 }
 
 /// The folder of one test.
-pub(crate) struct Place(PathBuf);
+pub(crate) struct Place(Folder);
 
 impl Place {
     /// One for each test, with the configuration of the gateway.
     pub(crate) fn new(test: &str, config: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real").join(test);
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
+        let folder = Folder::new(test);
         fs::write(folder.join("steadfast.toml"), config).unwrap();
         Self(folder)
     }
@@ -52,7 +52,7 @@ impl Place {
         let search = env::join_paths(std::iter::once(ours).chain(env::split_paths(&inherited))).unwrap();
         let log = fs::OpenOptions::new().create(true).append(true).open(self.0.join("log")).unwrap();
         let mut command = Command::new(path.as_ref());
-        command.current_dir(&self.0).env("HOME", &self.0).env("PATH", search).stderr(log);
+        command.current_dir(&*self.0).env("HOME", &*self.0).env("PATH", search).stderr(log);
         command.env_remove("XDG_STATE_HOME").env_remove("CLAUDE_CODE_SESSION_ID");
         command
     }

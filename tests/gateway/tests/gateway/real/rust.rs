@@ -1,7 +1,5 @@
 //! The Rust SDK as a client, in both eras, on streams and over HTTP.
 
-use std::time::Duration;
-
 use rmcp::model::{CallToolRequestParams, ProtocolVersion};
 use rmcp::service::RunningService;
 use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
@@ -10,7 +8,7 @@ use serde_json::json;
 
 use super::http::Listening;
 use super::{Place, Server, Way};
-use crate::world::By;
+use crate::world::{By, PATIENCE};
 
 /// The ways to begin, and the version that comes of each.
 fn beginnings() -> [(ClientLifecycleMode, ProtocolVersion); 3] {
@@ -45,12 +43,10 @@ async fn use_tools(client: RunningService<RoleClient, ()>, version: &ProtocolVer
     client.cancel().await.unwrap();
 }
 
-/// Does it, and fails if it takes too long.
+/// Does it, and fails if it never ends.
 fn run(work: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        tokio::time::timeout(Duration::from_secs(120), work).await.expect("it ends in time")
-    });
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.expect("it ends") });
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::line::Line;
+use super::parity::is_line_of_the_log;
 
 /// A client that answers what it is asked, and keeps all that it hears.
 pub(crate) struct Talk {
@@ -118,6 +119,13 @@ impl Talk {
         }
     }
 
+    /// Whether this is one more of what comes every few seconds. How many come before the server is told to stop says how
+    /// quick this machine is, and nothing of the server.
+    fn is_told_again(&self, message: &Value) -> bool {
+        is_repeated(message)
+            && self.told.iter().any(|told| is_repeated(told) && told["method"] == message["method"])
+    }
+
     /// Hears one message, and gives it if it is an answer.
     fn hear(&mut self, what: &str) -> Option<Value> {
         let message = self.line.hear(what);
@@ -130,9 +138,17 @@ impl Talk {
             answer["id"] = id.clone();
             self.line.say(&answer);
         }
-        self.told.push(message);
+        if !self.is_told_again(&message) {
+            self.told.push(message);
+        }
         None
     }
+}
+
+/// What a server says every few seconds until it is told to stop.
+fn is_repeated(message: &Value) -> bool {
+    message["method"] == "notifications/resources/updated"
+        || is_line_of_the_log(&message["params"]["data"].to_string())
 }
 
 /// What the client says to what a server asks.

@@ -1,7 +1,8 @@
 //! The server of the demo: a small bank that speaks MCP on its standard streams, and misbehaves by a fixed schedule.
 //!
 //! It is this program started again with a hidden command. What it does stands in the [`Ledger`] before it can go wrong:
-//! `start`, `asked TOOL SUBJECT`, `paid INVOICE CENTS`, `refused TOOL`, `cancelled`.
+//! `start`, `asked TOOL SUBJECT`, `paid INVOICE CENTS`, `refused TOOL`, `cancelled`. One entry is of the story: `released
+//! INVOICE`.
 
 #![expect(clippy::indexing_slicing, reason = "a member of a JSON value that is not there reads as null")]
 
@@ -11,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -22,6 +22,8 @@ use super::ledger::Ledger;
 pub(super) const BEGINNING: u64 = 100_000;
 /// What the hidden command is called.
 pub(crate) const COMMAND: &str = "demo-bank";
+/// The entry with which the story lets a payment be answered.
+pub(super) const RELEASED: &str = "released";
 /// How the bank ends when it crashes: as a program that panicked does.
 const CRASHED: i32 = 101;
 
@@ -153,21 +155,19 @@ enum Fault {
     Hang,
     /// What the bank itself needs is down.
     Unavailable,
-    /// The answer takes this long.
-    Slow(Duration),
+    /// The answer is not there before the story says so.
+    Held,
 }
 
 /// The schedule: what goes wrong with a call that was made so often before.
 fn fault(tool: Tool, subject: &str, earlier: usize) -> Option<Fault> {
     match (tool, subject, earlier) {
         (Tool::Balance, "savings", 0) | (Tool::Pay, "INV-17", 0) => Some(Fault::Crash),
-        (Tool::Pay, "INV-19", _) => Some(Fault::Slow(Duration::from_secs(1))),
-        // As long as banks take.
-        (Tool::Pay, _, _) => Some(Fault::Slow(Duration::from_millis(200))),
+        (Tool::Pay, "INV-18" | "INV-19", 0) => Some(Fault::Held),
         (Tool::Statement, "october", 0) => Some(Fault::Hang),
         (Tool::ExchangeRate, "USD", 2..) => None,
         (Tool::ExchangeRate, _, _) => Some(Fault::Unavailable),
-        (Tool::Balance | Tool::Payments | Tool::Statement, _, _) => None,
+        (Tool::Balance | Tool::Pay | Tool::Payments | Tool::Statement, _, _) => None,
     }
 }
 
@@ -204,7 +204,7 @@ fn called(ledger: &Ledger, params: &Value) -> Value {
             thread::park();
         },
         Some(Fault::Unavailable) => return failed("503 Service Unavailable"),
-        Some(Fault::Slow(time)) => thread::sleep(time),
+        Some(Fault::Held) => ledger.waits_for(&[RELEASED, subject]),
         None => {}
     }
     let said = match tool {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use steadfast::id::Namespace;
-use steadfast::{Logging, Sources, Steadfast};
+use steadfast::{Engine, Logging, Sources, Steadfast};
 use steadfast_core::restart::RestartPolicy;
 use steadfast_gateway::{Configured, Sharing};
 use steadfast_process::{Launch, Leash};
@@ -28,8 +28,9 @@ pub(super) enum Mechanisms {
     Off,
 }
 
-/// How long the tools of the bank may be silent. In life that is minutes; nobody watches that.
-pub(super) const TOOL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a statement of the bank may take. In life that is minutes; nobody watches that. The other tools have the minutes:
+/// they answer, and a machine with much to do must not make them late.
+pub(super) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Gateway {
     /// Takes clients at this address. Reads no file and no variable: the story is the same everywhere.
@@ -48,7 +49,7 @@ impl Gateway {
         let steadfast = Steadfast::opening(sources)
             .set("store.kind", "memory")
             .set("mode", mode)
-            .set("tools.\"bank/*\".timeout", &format!("{}s", TOOL_TIMEOUT.as_secs()))
+            .set("tools.\"bank/statement\".timeout", &format!("{}s", STATEMENT_TIMEOUT.as_secs()))
             .set("tools.\"bank/pay\".verify", "call the tool `payments` with the invoice")
             .logging(logging)
             .owns_process()
@@ -67,6 +68,11 @@ impl Gateway {
     /// Where clients find it.
     pub(super) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// What its calls are under way in.
+    pub(super) fn engine(&self) -> &Engine {
+        self.steadfast.engine()
     }
 
     /// Ends it and every server behind it.

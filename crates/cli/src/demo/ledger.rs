@@ -6,9 +6,10 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::process;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{process, thread};
 
+use super::clients::PATIENCE;
 use crate::failure::Failure;
 
 /// The ledger of a bank, as its servers and the story see it.
@@ -58,14 +59,23 @@ impl Ledger {
         self.entries().iter().map(paid).fold(0, u64::saturating_add)
     }
 
-    /// Waits until an entry begins with these words; whether it came soon.
+    /// Waits until an entry begins with these words; whether it came.
     pub(super) async fn shows(&self, words: &[&str]) -> bool {
         let look = async {
             while self.count(words) == 0 {
                 tokio::time::sleep(LOOK).await;
             }
         };
-        tokio::time::timeout(SOON, look).await.is_ok()
+        tokio::time::timeout(PATIENCE, look).await.is_ok()
+    }
+
+    /// Waits until an entry begins with these words, as a thread does that has nothing else to do. One that nobody writes is
+    /// not waited for without end.
+    pub(super) fn waits_for(&self, words: &[&str]) {
+        let began = Instant::now();
+        while self.count(words) == 0 && began.elapsed() < PATIENCE {
+            thread::sleep(LOOK);
+        }
     }
 
     fn entries(&self) -> Vec<Vec<String>> {
@@ -75,7 +85,6 @@ impl Ledger {
 }
 
 const LOOK: Duration = Duration::from_millis(5);
-const SOON: Duration = Duration::from_secs(10);
 
 fn begins(entry: &[String], words: &[&str]) -> bool {
     entry.len() >= words.len() && entry.iter().zip(words).all(|(written, word)| written == word)

@@ -32,7 +32,7 @@ use steadfast_process::{Environment, Launch, Leash};
 use tokio::runtime;
 
 use self::bank::{BEGINNING, euros};
-use self::gateway::{Gateway, Mechanisms, TOOL_TIMEOUT};
+use self::gateway::{Gateway, Mechanisms, STATEMENT_TIMEOUT};
 use self::ledger::{Kept, Ledger};
 use self::scenes::{OWED, World, play};
 use self::show::{Look, Show};
@@ -86,7 +86,9 @@ async fn carry(options: &Options) -> Result<(), Failure> {
     let logging = if options.log { Logging::Stderr } else { Logging::Nowhere };
     let gateway = Gateway::open(address, launch(&with)?, leash.clone(), mechanisms, logging).await?;
     let url = gateway.url().to_owned();
-    let world = World { show, launch: launch(&without)?, leash, without, url, with };
+    let engine = gateway.engine().clone();
+    let launch = launch(&without)?;
+    let world = World { show, launch, leash, without, url, with, engine, mechanisms };
 
     let began = Instant::now();
     begin(show, mechanisms);
@@ -165,8 +167,8 @@ fn begin(show: Show, mechanisms: Mechanisms) {
     show.paragraph(
         Look::Dim,
         &format!(
-            "Here a tool may be silent for {} s; without a setting it is 5 minutes.",
-            TOOL_TIMEOUT.as_secs()
+            "Here a statement may take {} s; without a setting it is 5 minutes.",
+            STATEMENT_TIMEOUT.as_secs()
         ),
     );
     if mechanisms == Mechanisms::Off {

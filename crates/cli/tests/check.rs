@@ -2,20 +2,26 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
+#[path = "support/folder.rs"]
+mod folder;
+#[path = "support/waiting.rs"]
+mod waiting;
+
 use std::fs;
-use std::io::{Seek as _, SeekFrom, Write as _};
+use std::io::{Read, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use steadfast_testkit::redis::Server;
 
+use crate::folder::Folder;
+use crate::waiting::{Running, wait};
+
 /// A folder that is the home and the working folder of one test.
 struct Home {
-    folder: PathBuf,
+    folder: Folder,
 }
 
 /// How a command ended.
@@ -27,12 +33,7 @@ struct Ended {
 
 impl Home {
     fn new(test: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
-        // What a test made read-only is in the way of the next run.
-        let _ = fs::set_permissions(folder.join("state"), fs::Permissions::from_mode(0o700));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        Self { folder }
+        Self { folder: Folder::new(&format!("check_{test}")) }
     }
 
     /// A home whose configuration has this in `[store]`.
@@ -69,27 +70,22 @@ impl Home {
 }
 
 fn ended(command: &mut Command) -> Ended {
-    said(command.output().unwrap())
-}
-
-fn said(output: Output) -> Ended {
+    let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
 /// How a command ended that must not stay.
 fn refused(command: &mut Command) -> Ended {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let began = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if began.elapsed() > Duration::from_secs(30) {
-            child.kill().unwrap();
-            let stayed = child.wait_with_output().unwrap();
-            unreachable!("it stays: {stayed:?}");
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    said(child.wait_with_output().unwrap())
+    let mut child = Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    wait(|| child.try_wait().unwrap().is_some(), || "the end of what must not stay".to_owned());
+    let text = |stream: &mut dyn Read| {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    let (out, err) = (text(child.stdout.as_mut().unwrap()), text(child.stderr.as_mut().unwrap()));
+    Ended { code: child.wait().unwrap().code().unwrap(), out, err }
 }
 
 #[test]
@@ -280,7 +276,11 @@ fn a_foreign_file_is_told_and_left_as_it_is() {
 fn a_wrong_redis_password_is_told_with_what_to_do_and_never_shown() {
     let server = Server::with(&["--requirepass", "correct"]);
     let url = |password: &str| {
-        format!("kind = \"redis\"\nurl = \"redis://:{password}@127.0.0.1:{}\"", server.port())
+        // As long as it takes: a server that is there answers some time.
+        format!(
+            "kind = \"redis\"\ntimeout = \"1m\"\nurl = \"redis://:{password}@127.0.0.1:{}\"",
+            server.port()
+        )
     };
     let Ended { code, err, .. } = Home::with_store("redis-wrong", &url("hunter2")).run(&["check", "--open"]);
     assert_eq!(code, 1, "{err}");

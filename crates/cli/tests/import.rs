@@ -2,20 +2,25 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
+#[path = "support/folder.rs"]
+mod folder;
+
 use std::ffi::CString;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+use crate::folder::Folder;
 
 /// The program, by its whole path: nothing in these homes leads to it by name.
 const US: &str = env!("CARGO_BIN_EXE_steadfast");
 
 /// A folder that is the home of one test; its folder `project` is the working folder.
 struct Home {
-    folder: PathBuf,
+    folder: Folder,
 }
 
 /// How a command ended.
@@ -27,10 +32,7 @@ struct Ended {
 
 impl Home {
     fn new(test: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("import").join(test);
-        // What a test made read-only is in the way of the next run.
-        let _ = fs::set_permissions(folder.join("closed"), fs::Permissions::from_mode(0o700));
-        let _ = fs::remove_dir_all(&folder);
+        let folder = Folder::new(&format!("import_{test}"));
         fs::create_dir_all(folder.join("project")).unwrap();
         Self { folder }
     }
@@ -581,6 +583,8 @@ fn a_file_that_may_not_be_read_or_written_is_told_and_nothing_is_lost() {
         assert!(err.lines().any(|line| line.contains(file) && line.contains(expected)), "{file}: {err}");
     }
     assert_eq!(err.lines().count(), 5, "{err}");
+    // So that it can be taken away.
+    fs::set_permissions(home.path("closed"), fs::Permissions::from_mode(0o700)).unwrap();
     assert_eq!(home.read(".codex/config.toml"), CASES[8].after.replace("US", US));
     assert_eq!(home.read(".cursor/mcp.json"), CASES[4].before);
     assert_eq!(home.names("closed"), ["openclaw.json"]);

@@ -7,11 +7,15 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+#[path = "support/folder.rs"]
+mod folder;
+#[path = "support/waiting.rs"]
+mod waiting;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -26,30 +30,23 @@ use steadfast::{
 };
 use steadfast_core::policy::Profile;
 
+use crate::folder::Folder;
+use crate::waiting::{Running, wait};
+
 /// A folder with a configuration and the store that it names.
-struct Home(PathBuf);
+struct Home(Folder);
 
 /// A gateway that runs until this is dropped.
 struct Gateway {
-    child: Child,
+    child: Running,
     address: String,
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 const SECRET: &str = "hunter2hunter2";
 
 impl Home {
     fn new(test: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("looking_{test}"));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        let home = Self(folder);
+        let home = Self(Folder::new(&format!("looking_{test}")));
         home.configure("");
         home
     }
@@ -141,8 +138,8 @@ impl Home {
 
 impl Gateway {
     fn started(command: &mut Command) -> Self {
-        let mut child =
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = Running(command.spawn().unwrap());
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut lines = lines.map(|line| line.unwrap());
         let said =
@@ -151,6 +148,25 @@ impl Gateway {
         // Somebody must read what it says.
         std::thread::spawn(move || lines.for_each(drop));
         Gateway { child, address }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Gateway {
+    /// Stops it, as Ctrl-Z does: every one of its threads, when this is over.
+    fn stop(&self) {
+        self.signal("-STOP");
+        let threads = || fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().map(Result::unwrap);
+        let is_stopped = |thread: fs::DirEntry| {
+            let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('T'))
+        };
+        wait(|| threads().all(is_stopped), || format!("the stop of {}", self.address));
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 }
 
@@ -519,11 +535,11 @@ async fn several_gateways_are_one_as_far_as_they_share_their_state() {
         assert_eq!(same, own, "each is what it says itself");
     }
     // What only one of them knows is seen, whichever was started last.
+    #[cfg(target_os = "linux")]
     for stopped in [&one, &two] {
-        let pid = stopped.child.id().to_string();
-        assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+        stopped.stop();
         let (out, _, code) = home.run(&["status", "--json"]);
-        assert!(Command::new("kill").args(["-CONT", &pid]).status().unwrap().success());
+        stopped.signal("-CONT");
         let seen: Value = serde_json::from_str(&out).unwrap();
         assert_eq!((code, &seen["verdict"]), (4, &json!("trouble")), "{seen:#}");
         let verdict = |address: &str| listed(&seen, address).unwrap()["verdict"].clone();
@@ -599,8 +615,8 @@ async fn calls_are_told_as_they_happen() {
     assert_eq!((facts.len(), &facts[2]["call"]["tool"]["tool"]), (3, &json!("fails")));
     for listens in [false, true] {
         let gateway = listens.then(|| home.gateway(&[]));
-        let mut tail =
-            home.command(&["tail", "-n", "0"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut tail = home.command(&["tail", "-n", "0"]);
+        let mut tail = Running(tail.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         let mut said = BufReader::new(tail.stderr.take().unwrap()).lines();
         assert!(said.next().unwrap().unwrap().contains("following"));
         let engine = home.engine(plain()).await;
@@ -608,8 +624,7 @@ async fn calls_are_told_as_they_happen() {
         engine.shutdown(Duration::ZERO).await;
         let line = BufReader::new(tail.stdout.take().unwrap()).lines().next().unwrap().unwrap();
         assert!(line.contains("ok") && line.contains("bank/pay") && line.contains("s-1"), "{line}");
-        tail.kill().unwrap();
-        tail.wait().unwrap();
+        drop(tail);
         drop(gateway);
     }
 }
@@ -617,14 +632,13 @@ async fn calls_are_told_as_they_happen() {
 #[test]
 fn a_status_that_is_watched_is_told_when_it_changes() {
     let home = Home::new("watch");
-    let mut watching = home.command(&["status", "--watch", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut watching = home.command(&["status", "--watch", "--json"]);
+    let mut watching = Running(watching.stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     assert_eq!(next()["verdict"], "fine");
     home.run(&["breaker", "open", "tool:bank:pay"]);
     assert_eq!(next()["counts"]["forcedBreakers"], 1);
-    watching.kill().unwrap();
-    watching.wait().unwrap();
 }
 
 #[test]
@@ -869,7 +883,7 @@ fn a_status_that_is_watched_goes_on_when_an_answer_is_missing() {
     });
     let address = stranger.address.to_string();
     let mut command = home.command(&["status", "--watch", "--json", "--gateway", &address]);
-    let mut watching = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut watching = Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     let line = BufReader::new(watching.stdout.take().unwrap()).lines().next();
     let ended = watching.try_wait().unwrap();
     watching.kill().unwrap();

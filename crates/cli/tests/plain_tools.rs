@@ -7,34 +7,37 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+#[path = "support/folder.rs"]
+mod folder;
+#[path = "support/waiting.rs"]
+mod waiting;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::folder::Folder;
+use crate::waiting::{Running, wait};
+
 /// A folder with a configuration.
-struct Home(PathBuf);
+struct Home(Folder);
 
 /// A gateway that runs.
 struct Serving {
-    child: Child,
+    _child: Running,
     address: String,
 }
 
 impl Home {
     fn new(test: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("plain_tools_{test}"));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        Self(folder)
+        Self(Folder::new(&format!("plain_tools_{test}")))
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -56,13 +59,14 @@ impl Home {
 
     fn serve(&self) -> Serving {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
-        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let mut child = Running(child.unwrap());
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
         let told = lines.find(|line| line.contains("/v1/calls")).unwrap();
         // What it says later must not fill the pipe.
         thread::spawn(move || lines.for_each(drop));
         let address = told.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
-        Serving { child, address }
+        Serving { _child: child, address }
     }
 }
 
@@ -86,13 +90,6 @@ impl Serving {
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -149,18 +146,15 @@ fn http_tools_and_commands_are_called_without_any_server_and_follow_the_configur
     let convert = json!({ "from": "m", "to": "km" });
     assert_eq!(serving.call("command/convert", &convert, "before").0, 404);
     home.write("steadfast.toml", &format!("{search}[command_tools.convert]\ncommand = [\"./convert\"]\n"));
-    let began = Instant::now();
-    let mut number = 0;
-    let (status, body) = loop {
+    let (mut number, mut answer) = (0, (404, Value::Null));
+    let follows = || {
         number += 1;
         let params = json!({ "from": "m", "to": "km", "number": number });
-        let (status, body) = serving.call("command/convert", &params, &format!("after {number}"));
-        if status != 404 {
-            break (status, body);
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "{body}");
-        thread::sleep(Duration::from_millis(100));
+        answer = serving.call("command/convert", &params, &format!("after {number}"));
+        answer.0 != 404
     };
+    wait(follows, || "the tool of the new configuration".to_owned());
+    let (status, body) = answer;
     assert_eq!((status, &body["output"]["content"]["to"]), (200, &json!("km")), "{body}");
     let ledger = || fs::read_to_string(home.0.join("ledger")).unwrap().lines().count();
     assert_eq!(ledger(), 1);

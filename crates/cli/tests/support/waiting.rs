@@ -1,0 +1,42 @@
+//! Waiting, and programs that are not left behind.
+
+use std::ops::{Deref, DerefMut};
+use std::process::Child;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Guards against a test that hangs. Nothing is measured by it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until this is so.
+pub(crate) fn wait(mut is_so: impl FnMut() -> bool, what: impl Fn() -> String) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain: {}", what());
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A program that ends with the test, also with one that fails.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Deref for Running {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -212,9 +212,15 @@ mod tests {
         drop(feed.read(None));
         assert_eq!(feed.0.until.load(Ordering::Relaxed), ALWAYS, "one still reads");
         drop(reader);
-        assert!(feed.wants(Level::Debug), "whoever was away for a moment misses nothing");
-        feed.0.until.fetch_sub(steadfast_core::millis(AWAY), Ordering::Relaxed);
-        assert!(!feed.wants(Level::Error));
+        let until = feed.0.until.load(Ordering::Relaxed);
+        assert!(
+            (steadfast_core::millis(AWAY)..NEVER).contains(&until),
+            "lines are made for a while: {until}"
+        );
+        for (until, wanted) in [(NEVER - 1, true), (0, false)] {
+            feed.0.until.store(until, Ordering::Relaxed);
+            assert_eq!(feed.wants(Level::Error), wanted, "whoever was away for a moment misses nothing");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -158,7 +158,7 @@ mod tests {
             Ok(steadfast_core::output::Output { content, metadata: None })
         };
         engine.call(read("2", "call_1"), works).await;
-        assert!(malformed.flush(Duration::from_secs(10)));
+        assert!(malformed.flush(crate::tests::PATIENCE));
         let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

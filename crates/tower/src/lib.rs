@@ -103,6 +103,7 @@ mod tests {
     use steadfast_core::envelope::UnknownFields;
     use steadfast_core::output::RawJson;
     use steadfast_core::policy::{Profile, ToolClass};
+    use steadfast_executor::RuntimeClock;
     use tower::{ServiceBuilder, service_fn};
 
     use super::*;
@@ -117,7 +118,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_service_behind_the_layer_is_retried_and_its_answer_is_replayed() {
         let policy = Arc::new(Profile::Standard.policy(ToolClass::Idempotent));
-        let engine = Engine::builder().policies(policy).start().await;
+        let clock = Arc::new(RuntimeClock::new());
+        let engine = Engine::builder().clock(clock).policies(policy).start().await;
         let runs = Arc::new(AtomicU32::new(0));
         let counted = runs.clone();
         let service = service_fn(move |_: Attempt| {

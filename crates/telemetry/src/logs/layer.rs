@@ -152,8 +152,6 @@ const MOST_BYTES: usize = 8 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::super::tests::Paper;
@@ -166,7 +164,7 @@ mod tests {
         let paper = Paper::default();
         let logs = Logs::to(paper.clone(), level, Format::Json).unwrap();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(logs.layer()), tell);
-        assert!(logs.flush(Duration::from_secs(10)));
+        assert!(logs.flush(crate::tests::PATIENCE));
         paper.text()
     }
 

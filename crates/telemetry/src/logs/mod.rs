@@ -175,6 +175,7 @@ pub(crate) mod tests {
     use parking_lot::Mutex;
 
     use super::*;
+    use crate::tests::PATIENCE;
 
     /// Keeps what is written.
     #[derive(Clone, Debug, Default)]
@@ -203,7 +204,7 @@ pub(crate) mod tests {
         let logs = Logs::to(paper.clone(), Level::Warn, Format::Json).unwrap();
         logs.write(Level::Info, "quiet", Timestamp::ZERO, &[]);
         logs.write(Level::Error, "loud", Timestamp::ZERO, &[&[("errorCode", Field::Text("timeout"))]]);
-        assert!(logs.flush(Duration::from_secs(10)));
+        assert!(logs.flush(PATIENCE));
         assert_eq!(
             paper.text(),
             "{\"time\":\"1970-01-01T00:00:00.000Z\",\"level\":\"error\",\"event\":\"loud\",\
@@ -223,7 +224,7 @@ pub(crate) mod tests {
             ("errorCode", Field::Absent),
         ];
         logs.write(Level::Info, "tool_call_retry", Timestamp::ZERO, &[fields]);
-        assert!(logs.flush(Duration::from_secs(10)));
+        assert!(logs.flush(PATIENCE));
         assert_eq!(
             paper.text(),
             "1970-01-01T00:00:00.000Z INFO  tool_call_retry toolName=pay reason=\"two words\\nand a line\" attempt=2 \
@@ -241,6 +242,8 @@ pub(crate) mod tests {
         let caught = std::thread::spawn(move || panic!("no way with {token}")).join();
         panic::set_hook(usual);
         assert!(caught.is_err());
+        // A panic waits for its line for a moment only.
+        assert!(logs.flush(PATIENCE));
         let text = paper.text();
         assert!(text.contains("no way with [redacted]") && text.contains("\"event\":\"panic\""), "{text}");
         assert!(!text.contains(token), "{text}");

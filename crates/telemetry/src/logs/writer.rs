@@ -153,7 +153,7 @@ mod tests {
             writer.write("more\n".to_owned());
         }
         drop(may_go);
-        assert!(writer.flush(Duration::from_secs(60)));
+        assert!(writer.flush(crate::tests::PATIENCE));
         let text = paper.text();
         assert!(text.starts_with("first\n3 lost\nmore\n"), "{}", &text[..40]);
         assert_eq!(text.lines().count(), MOST_LINES + 2);

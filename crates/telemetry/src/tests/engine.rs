@@ -161,7 +161,7 @@ async fn a_call_is_a_span_with_a_child_for_each_attempt_and_each_wait() {
 #[tokio::test(start_paused = true)]
 async fn without_spans_the_callers_trace_is_passed_on_as_it_came() {
     let telemetry = Arc::new(Telemetry::start(Options::default()).unwrap());
-    let engine = Engine::builder().listener(telemetry).start().await;
+    let engine = Engine::builder().clock(Arc::new(RuntimeClock::new())).listener(telemetry).start().await;
     let mut call = pay(1, "k");
     call.trace.traceparent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00".to_owned());
     let passed_on = Arc::new(Mutex::new(None));

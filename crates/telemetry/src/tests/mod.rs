@@ -28,6 +28,9 @@ use crate::logs::tests::Paper;
 use crate::spans::Spans;
 use crate::{Format, Level, Logs, Options, Telemetry};
 
+/// How long is waited for threads that write and push. Only one that hangs meets this limit.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Telemetry whose lines and spans can be read.
 struct Heard {
     telemetry: Arc<Telemetry>,
@@ -59,7 +62,7 @@ impl Heard {
     }
 
     fn text(&self) -> String {
-        assert!(self.telemetry.logs.as_ref().unwrap().flush(Duration::from_secs(60)));
+        assert!(self.telemetry.logs.as_ref().unwrap().flush(PATIENCE));
         self.paper.text()
     }
 

@@ -92,7 +92,7 @@ async fn sf_6_planted_secrets_are_in_nothing_that_is_pushed_but_the_headers_mean
     let telemetry = Arc::new(Telemetry::start(Options { otlp: Some(otlp), ..Options::default() }).unwrap());
     let engine = Engine::builder().listener(telemetry.clone()).start().await;
     make_calls(&engine).await;
-    telemetry.shutdown(Duration::from_secs(20));
+    telemetry.shutdown(PATIENCE);
     let pushed = pushes.try_iter().map(|(head, body)| head + &String::from_utf8_lossy(&body));
     let text: String = pushed.collect();
     assert!(text.contains("tool_execution") && text.contains("steadfast_tool_calls"), "{text}");

@@ -150,7 +150,7 @@ async fn eh_6_6_the_collector_is_pushed_the_ids_of_the_trace() {
     let telemetry = Arc::new(Telemetry::start(options).unwrap());
     let engine = Engine::builder().listener(telemetry.clone()).start().await;
     let turned = turn(&engine, None, r#"{"calls":[{"id":"a","tool":"t/works"}]}"#).await;
-    telemetry.shutdown(Duration::from_secs(20));
+    telemetry.shutdown(PATIENCE);
     let story = story(&engine, &turned).await;
     let spans: Vec<Vec<u8>> =
         pushed.try_iter().filter(|(head, _)| head.contains("/v1/traces")).map(|(_, body)| body).collect();

@@ -12,14 +12,23 @@ use steadfast_config::{Annotations, ConfigFile, Live, Needed, Reload, Sources, S
 use steadfast_core::id::{Namespace, ToolName, ToolRef};
 use steadfast_core::policy::Mode;
 
+/// A file in a folder that nobody else has, neither another test nor another run of them; gone when the test is.
 struct Followed {
     path: PathBuf,
     live: Live,
 }
 
+impl Drop for Followed {
+    fn drop(&mut self) {
+        if let Some(folder) = self.path.parent() {
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+}
+
 impl Followed {
     fn new(name: &str, text: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("steadfast.toml");
         fs::write(&path, text).unwrap();

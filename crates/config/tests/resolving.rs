@@ -18,7 +18,7 @@ use steadfast_core::json::{Document, Limits};
 use steadfast_core::policy::{
     Ambiguous, Backoff, ComputedKeys, Jitter, Mode, Modes, Profile, Silence, ToolClass,
 };
-use support::{domain, environment, files, load, policy, sample, seconds, tool};
+use support::{domain, environment, files, folder, load, policy, sample, seconds, tool};
 
 #[test]
 fn without_any_file_every_profile_is_as_the_core_has_it() {
@@ -334,7 +334,7 @@ fn tr_14_the_kill_switch_goes_over_everything() {
 
 #[test]
 fn a_missing_file_matters_only_where_one_was_named() {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nowhere.toml");
+    let path = folder("missing").join("nowhere.toml");
     let with = |needed| {
         let file = ConfigFile { path: path.clone(), needed };
         Config::load(&Sources { files: vec![file], ..Sources::default() })
@@ -525,8 +525,7 @@ proptest! {
     ) {
         let text: Vec<&str> = picks.iter().map(|pick| LINES[*pick]).collect();
         let start = if gateway { Start::Gateway } else { Start::Library };
-        let case = format!("total-{:?}", std::thread::current().id());
-        let sources = Sources { start, files: files(&case, &[("steadfast.toml", &text.join("\n"))]), ..Sources::default() };
+        let sources = Sources { start, files: files("total", &[("steadfast.toml", &text.join("\n"))]), ..Sources::default() };
         let config = match Config::load(&sources) {
             Ok(config) => config,
             Err(errors) => {
@@ -557,11 +556,7 @@ proptest! {
         let sample = include_str!("samples/valid/every-kind-of-value.toml").as_bytes();
         let cut = cut.min(sample.len());
         let spliced: Vec<u8> = [&sample[..cut], &bytes, &sample[cut..]].concat();
-        let case = format!("panic-{:?}", std::thread::current().id());
-        let file = files(&case, &[]);
-        prop_assert!(file.is_empty());
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&case);
-        let path = folder.join(if json { "x.json" } else { "x.toml" });
+        let path = folder("panic").join(if json { "x.json" } else { "x.toml" });
         std::fs::write(&path, if json { &bytes } else { &spliced }).unwrap();
         let sources = Sources { files: vec![ConfigFile { path, needed: Needed::Always }], ..Sources::default() };
         if let Err(errors) = Config::load(&sources) {

@@ -5,7 +5,7 @@
 #![allow(missing_docs, unreachable_pub, reason = "the names say it")]
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,10 +21,37 @@ pub fn domain(name: &str) -> Domain {
     Domain::new(name).unwrap()
 }
 
+/// A folder that nobody else has, neither another test nor another run of them.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        let (process, thread) = (std::process::id(), std::thread::current().id());
+        Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("config-{process}-{thread:?}")))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+// A test has a thread, and its folder goes with it.
+thread_local! {
+    static SCRATCH: Scratch = Scratch::new();
+}
+
+/// A folder of this name for this test alone.
+pub fn folder(name: &str) -> PathBuf {
+    let folder = SCRATCH.with(|scratch| scratch.0.join(name));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
 /// Files with these texts, the weakest first, in a folder of this name.
 pub fn files(test: &str, texts: &[(&str, &str)]) -> Vec<ConfigFile> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = folder(test);
     let write = |(name, text): &(&str, &str)| {
         let path = folder.join(name);
         std::fs::write(&path, text).unwrap();

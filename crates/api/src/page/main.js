@@ -24,6 +24,7 @@ let isAsking = false;
 const HEAVY_EVERY = 5000;
 
 async function refresh() {
+  const asked = token.get();
   try {
     const [status, approvals, running, history, turns, series, guard, trust, servers] = await Promise.all([
       get("/v1/status"),
@@ -48,6 +49,8 @@ async function refresh() {
     return "seen";
   } catch (error) {
     if (error instanceof Refused && (error.status === 401 || error.status === 403)) {
+      // What was refused is not what is known by now: a token that was given meanwhile is asked with, and not forgotten.
+      if (token.get() !== asked) return refresh();
       void ask(error);
       return "locked";
     }

@@ -1,5 +1,7 @@
 //! What there is to see, as it happens.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use crate::browser::Page;
@@ -58,10 +60,12 @@ fn calls_are_there_as_they_happen_and_one_can_be_opened() {
     let page = Page::open(gateway.address());
     page.sees("#calls", "No calls yet");
     let client = &mut gateway.client;
-    // It is seen while it runs.
-    let running = client.send_call("look", json!({ "id": "slow", "fault": "slow", "size": 6000 }));
+    // It is seen while it runs, which it does until it is let go.
+    let gate = gateway.world.makes_it("gate");
+    let running = client.send_call("look", json!({ "id": "slow", "fault": "gate" }));
     page.sees("#calls tr.running", "bank/look");
     page.sees("#calls tr.running", "attempt 1 starts");
+    fs::remove_file(gate).unwrap();
     client.answer(running);
     page.sees("#calls tbody", "success");
     page.sees_no_more("#calls tbody", "running");
@@ -225,6 +229,39 @@ fn sf_7_where_strangers_may_not_look_the_page_asks_for_the_token() {
     other.gives_token("of-the-watcher-0123456789");
     other.sees("#now h1", "All is well.");
     other.close();
+    page.close();
+}
+
+/// What was asked before the token was given may be refused only afterwards.
+#[test]
+fn a_token_that_is_given_while_the_page_asks_is_kept() {
+    let world = crate::World::of("dashboard_meanwhile", "", crate::By::Http, crate::By::Stdio);
+    let mut command = world.wrap(&crate::world::LISTEN);
+    command.env("STEADFAST_TOKEN", "of-the-agents").env("STEADFAST_ADMIN_TOKEN", TOKEN);
+    let gateway = crate::Client::over_http(command);
+    let page = Page::open(gateway.address());
+    page.sees("#dialog[open]", "admin token");
+    // From now on nothing that is asked without a token is answered; the page asks so again and again.
+    page.run(
+        "const released = new Promise((release) => { page.release = release; });
+        let begin;
+        const begun = new Promise((held) => { begin = held; });
+        await page.route('**/v1/**', async (route) => {
+            if (route.request().headers().authorization === undefined) {
+                if (route.request().url().includes('/v1/status')) begin();
+                await released;
+            }
+            await route.continue();
+        });
+        await begun;",
+    );
+    page.gives_token(TOKEN);
+    page.run("await wait(() => !document.getElementById('dialog').open); page.release()");
+    let asks_again = page.run(
+        "await wait(() => document.getElementById('dialog').open || document.querySelector('#now h1')?.innerText.includes('All is well.'));
+        return await page.evaluate(() => document.getElementById('dialog').open);",
+    );
+    assert_eq!(asks_again, false);
     page.close();
 }
 

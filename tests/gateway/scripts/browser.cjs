@@ -21,15 +21,24 @@ const FLAGS = [
   "--disable-sync",
 ];
 
+// Guards against a test that hangs, and nothing that is measured.
+const PATIENCE = 120_000;
+
 // Its profile is new and empty each time, and gone with it.
-const browser = chromium.launch({ executablePath: process.argv[2], headless: true, args: FLAGS });
+const browser = chromium.launch({ executablePath: process.argv[2], headless: true, args: FLAGS, timeout: PATIENCE });
 const pages = new Map();
 
 async function open({ open: url, context: look }) {
   const context = await (await browser).newContext({ serviceWorkers: "block", reducedMotion: "reduce", ...look });
   const page = await context.newPage();
   const complaints = [];
-  page.setDefaultTimeout(20_000);
+  page.setDefaultTimeout(PATIENCE);
+  // What the page says in passing is gone after a moment. It is kept for whoever looks only then.
+  await page.addInitScript(() => {
+    window.saidInPassing = [];
+    const keep = (change) => change.target.id === "told" && change.addedNodes.forEach((note) => window.saidInPassing.push(note.textContent));
+    new MutationObserver((changes) => changes.forEach(keep)).observe(document, { childList: true, subtree: true });
+  });
   page.on("pageerror", (error) => complaints.push(`an error in a script: ${error.message}`));
   page.on("dialog", async (dialog) => {
     complaints.push(`a script that is not ours ran: ${dialog.message()}`);

@@ -16,8 +16,8 @@ use std::{env, fs, thread};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// Longer than anything takes here.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Guards against a test that hangs, and nothing that is measured. Longer than the same guard of the script, which says more.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 static BROWSER: LazyLock<Browser> = LazyLock::new(Browser::start);
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -108,6 +108,15 @@ impl Page {
         self.run(&format!(
             "await wait(([place, text]) => [...document.querySelectorAll(place)].some((one) => one.innerText.includes(text)), {})",
             json!([place, text])
+        ));
+    }
+
+    /// Waits until it has said this in passing, whether it still stands there or not.
+    #[track_caller]
+    pub(crate) fn says(&self, text: &str) {
+        self.run(&format!(
+            "await wait((text) => window.saidInPassing.some((said) => said.includes(text)), {})",
+            json!(text)
         ));
     }
 

@@ -27,7 +27,7 @@ fn a_call_that_waits_is_approved_with_one_click_and_the_token_is_asked_for_once(
     page.sees("#dialog[open]", "This is not the right token.");
     assert!(gateway.client.call("pay", json!({ "id": "invoice-1", "password": "hunter2-hunter2" })).is_error);
     page.gives_token(TOKEN);
-    page.sees("#told", "approved once");
+    page.says("approved once");
     page.sees("#approvals", "Nothing waits");
     let done = gateway.client.call("pay", json!({ "id": "invoice-1", "password": "hunter2-hunter2" }));
     assert_eq!((done.text.as_str(), done.is_error), ("pay invoice-1, run 1", false));
@@ -37,7 +37,7 @@ fn a_call_that_waits_is_approved_with_one_click_and_the_token_is_asked_for_once(
     page.run("await page.evaluate(() => document.activeElement.blur())");
     page.presses("j");
     page.presses("d");
-    page.sees("#told", "denied");
+    page.says("denied");
     page.sees("#approvals", "Nothing waits");
     assert_eq!(gateway.world.count("pay invoice-2"), 0);
     page.close();
@@ -105,7 +105,7 @@ fn modes_are_turned_and_said() {
     page.sees("#mode", "enforcing");
     page.run("await page.selectOption('#switch-all', 'off')");
     page.gives_token(TOKEN);
-    page.sees("#told", "everything: off");
+    page.says("everything: off");
     page.sees("#now", "switched: everything off");
     page.sees("#now .facts", "off");
     let client = &mut gateway.client;

@@ -19,20 +19,18 @@ fn a_thousand_tools_are_no_burden() {
     page.sees("#breakers .pager", "of 1000 breakers");
     let elements = page.run("return await page.evaluate(() => document.querySelectorAll('*').length)");
     assert!(elements.as_u64().unwrap() < 4000, "{elements}");
-    // What a person types is answered before they have typed the next sign.
-    let took = page.run(
+    // What a person types is answered with the next frame, without asking anybody.
+    let found = page.run(
         "return await page.evaluate(async () => {
             const filter = document.querySelector('#trust input');
-            const began = performance.now();
             filter.value = 'tool_0777';
             filter.dispatchEvent(new Event('input'));
             await new Promise((drawn) => requestAnimationFrame(drawn));
-            return performance.now() - began;
+            return [...document.querySelectorAll('#trust tbody tr')].map((row) => row.innerText);
         })",
     );
-    page.sees("#trust tbody", "bank/tool_0777");
-    assert_eq!(page.run("return await page.locator('#trust tbody tr').count()"), 1);
-    assert!(took.as_f64().unwrap() < 1000.0, "{took} ms");
+    let found = found.as_array().unwrap();
+    assert!(found.len() == 1 && found[0].as_str().unwrap().contains("bank/tool_0777"), "{found:?}");
     page.run("await page.fill('#search', 'tool_0003')");
     page.sees("#calls tbody", "bank/tool_0003");
     page.fits_the_screen();
@@ -109,7 +107,7 @@ fn sf_7_the_page_can_run_and_reach_nothing_but_its_own() {
             await fetch('http://127.0.0.2:9/').catch(() => {});
             document.body.setAttribute('onclick', 'window.harm = 2');
             document.body.click();
-            await new Promise((later) => setTimeout(later, 50));
+            while (new Set(refused).size < 4) await new Promise((later) => setTimeout(later, 5));
             return [window.harm ?? null, [...new Set(refused)].sort()];
         })",
     );

@@ -1,5 +1,7 @@
 //! Turns: what an agent had made at once, and how each of its calls went.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use crate::Gateway;
@@ -112,7 +114,11 @@ fn one_gets_from_a_turn_to_its_calls_and_back() {
     let asked = page.run(
         "const answered = page.waitForResponse((response) => response.url().includes('/v1/traces/turn'));
         await page.locator('#calls').getByRole('button', { name: 'Open bank/look' }).first().click();
-        const status = (await answered).status();
+        const answer = await answered;
+        const status = answer.status();
+        await answer.finished();
+        // What the page is told later it hears later: by then it has done with that answer.
+        await page.evaluate(async () => (await fetch('/healthz')).text());
         await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
         return [status, await page.locator('#dialog .story').innerText()];",
     );
@@ -127,10 +133,11 @@ fn a_turn_that_runs_is_followed_to_its_end() {
     let mut gateway = Gateway::new("turn_live", CONFIG);
     let page = Page::open(gateway.address());
     page.sees("#turns", "No turns yet");
+    let gate = gateway.world.makes_it("gate");
     let running = gateway.client.send_call(
         "run_turn",
         json!({ "turnId": "night", "calls": [
-            { "id": "slow", "tool": "look", "params": { "id": "slow", "fault": "slow", "size": 6000 } },
+            { "id": "slow", "tool": "look", "params": { "id": "slow", "fault": "gate" } },
             { "id": "then", "tool": "draw", "params": { "id": "then" }, "dependsOn": ["slow"] },
         ] }),
     );
@@ -139,6 +146,7 @@ fn a_turn_that_runs_is_followed_to_its_end() {
     page.sees("#dialog .rows", "running");
     // What a person has in hand stays in hand while it goes on.
     page.run("await page.locator('#dialog').getByRole('button', { name: 'Open call slow' }).focus()");
+    fs::remove_file(gate).unwrap();
     gateway.client.answer(running);
     page.sees("#dialog .outcome", "completed");
     page.sees("#dialog .rows", "after slow");

@@ -6,7 +6,10 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{MODERN, Raw, Server, get, legacy, modern, post, progress, result};
+use common::{
+    LONG, MODERN, PATIENCE, Server, StoppedClock, get, legacy, modern, patient, patient_settings, post,
+    progress, result,
+};
 use steadfast_core::id::ActorId;
 use steadfast_mcp::delivery::{Fate, GRACE, Proof};
 use steadfast_mcp::http::Era;
@@ -15,7 +18,6 @@ use steadfast_mcp::http::front::{
     Tokens, Unsent,
 };
 use steadfast_mcp::message::{Id, Message};
-use tokio::io::AsyncWriteExt;
 
 fn code(body: &str) -> i64 {
     serde_json::from_str::<serde_json::Value>(body).unwrap()["error"]["code"].as_i64().unwrap()
@@ -94,8 +96,8 @@ async fn notifications_and_responses_are_accepted_without_a_body() {
 
 #[tokio::test]
 async fn what_is_wrong_gets_the_answer_that_the_specification_asks_for() {
-    let settings = Settings { body_bytes: 2000, ..Settings::default() };
-    let server = Server::with(settings, ServeLimits::default(), None).await;
+    let settings = Settings { body_bytes: 2000, ..patient_settings() };
+    let server = Server::with(settings, patient(), None).await;
     server.session("s1");
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     let session = "Mcp-Session-Id: s1\r\n";
@@ -161,7 +163,7 @@ async fn a_token_is_asked_for_and_names_the_principal() {
     let ann = ActorId::new("ann").unwrap();
     tokens.add("s3cret", Holder::Client(Principal::new(ann.clone())));
     tokens.add("view", Holder::Viewer(ActorId::new("bob").unwrap()));
-    let mut server = Server::with(Settings::default(), ServeLimits::default(), Some(tokens)).await;
+    let mut server = Server::with(patient_settings(), patient(), Some(tokens)).await;
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
     for headers in ["", "Authorization: Bearer wrong\r\n", "Authorization: s3cret\r\n"] {
         let mut client = server.client().await;
@@ -260,7 +262,7 @@ async fn an_answer_is_delivered_when_its_connection_brings_the_next_message() {
         let head = client.head().await;
         client.body(&head).await;
         client.send(&modern("ping", 99)).await;
-        assert_eq!(delivery.settled(Duration::from_secs(20)).await, Fate::Delivered(Proof::Heard));
+        assert_eq!(delivery.settled(LONG).await, Fate::Delivered(Proof::Heard));
         server.next().await.responder.unwrap().finish(result(&Id::number(99), "{}"));
         let head = client.head().await;
         client.body(&head).await;
@@ -276,7 +278,7 @@ async fn an_answer_is_lost_when_its_connection_breaks_and_delivered_when_it_stay
         let mut delivery = server.next().await.responder.unwrap().finish(result(&Id::number(7), "{}"));
         assert!(delivery.written().await);
         let client = stays.then_some(client);
-        let grace = Duration::from_millis(if stays { 50 } else { 20_000 });
+        let grace = if stays { Duration::from_millis(50) } else { LONG };
         assert_eq!(delivery.settled(grace).await, fate);
         drop(client);
     }
@@ -296,7 +298,7 @@ async fn an_answer_is_delivered_when_its_client_has_read_it_and_ends_the_connect
         let head = client.head().await;
         client.body(&head).await;
         drop(client);
-        assert_eq!(delivery.settled(Duration::from_secs(20)).await, Fate::Delivered(Proof::Taken));
+        assert_eq!(delivery.settled(LONG).await, Fate::Delivered(Proof::Taken));
     }
 }
 
@@ -357,7 +359,7 @@ async fn a_broken_stream_is_resumed_behind_the_last_event_seen() {
     assert!(body.contains("\"result\":{}"));
     assert_eq!(server.listening.recv().await.unwrap().resumed, Resumed::Yes);
     client.send(&legacy("s1", "ping", 8)).await;
-    assert_eq!(delivery.settled(Duration::from_secs(20)).await, Fate::Delivered(Proof::Heard));
+    assert_eq!(delivery.settled(LONG).await, Fate::Delivered(Proof::Heard));
 }
 
 #[tokio::test]
@@ -393,30 +395,23 @@ async fn messages_of_the_session_go_to_the_stream_that_listens_or_wait_for_one()
     );
     let mut second = server.client().await;
     second.send(&get("Mcp-Session-Id: s1\r\n")).await;
-    server.listening.recv().await.unwrap();
+    let link = server.listening.recv().await.unwrap().caller.link;
     second.head().await;
     assert_eq!(session.push(progress(2)), Ok(Pushed::Sent));
     assert!(second.chunk().await.unwrap().contains("\"progress\":2"), "on one of them only, the newest");
     drop(second);
-    while session.push(progress(3)).unwrap() != Pushed::Sent || !is_next(&mut first, "\"progress\":3").await {
-    }
+    // Until its end is known, what is sent goes there.
+    link.closed().await;
+    assert_eq!(session.push(progress(3)), Ok(Pushed::Sent));
+    assert!(first.chunk().await.unwrap().contains("\"progress\":3"));
     session.close();
     assert_eq!(first.chunk().await, None);
-}
-
-/// Whether the next chunk has this text; a push may still have gone to a connection that is not known to be dead.
-async fn is_next(client: &mut Raw, text: &str) -> bool {
-    match tokio::time::timeout(Duration::from_millis(200), client.chunk()).await {
-        Ok(chunk) => chunk.unwrap().contains(text),
-        Err(_) => false,
-    }
 }
 
 #[tokio::test]
 async fn what_waits_for_a_client_is_bounded_and_its_answer_always_fits() {
     let stream = StreamLimits { waiting_messages: 5, ..StreamLimits::default() };
-    let mut server =
-        Server::with(Settings { stream, ..Settings::default() }, ServeLimits::default(), None).await;
+    let mut server = Server::with(Settings { stream, ..patient_settings() }, patient(), None).await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
     let responder = server.next().await.responder.unwrap();
@@ -436,9 +431,8 @@ async fn what_waits_for_a_client_is_bounded_and_its_answer_always_fits() {
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off_and_seen_as_gone() {
     // It is our own patience that ends here, not the operating system's.
-    let (write_stall, unacknowledged) = (Duration::from_millis(200), Duration::from_secs(600));
-    let limits = ServeLimits { write_stall, unacknowledged, ..ServeLimits::default() };
-    let mut server = Server::with(Settings::default(), limits, None).await;
+    let limits = ServeLimits { write_stall: Duration::from_millis(200), ..patient() };
+    let mut server = Server::with(patient_settings(), limits, None).await;
     let mut client = server.client().await;
     client.send(&modern("tools/list", 7)).await;
     let responder = server.next().await.responder.unwrap();
@@ -454,21 +448,22 @@ async fn a_client_that_does_not_read_is_cut_off_and_seen_as_gone() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), flood).await.expect("cut off");
+    tokio::time::timeout(PATIENCE, flood).await.expect("cut off");
     drop(client);
 }
 
 #[tokio::test]
 async fn heads_and_bodies_that_do_not_come_in_time_end_the_wait() {
-    let limits = ServeLimits { head_time: Duration::from_millis(100), ..ServeLimits::default() };
-    let settings = Settings { body_time: Duration::from_millis(100), ..Settings::default() };
-    let server = Server::with(settings, limits, None).await;
     let request = modern("tools/list", 7);
+    let limits = ServeLimits { head_time: Duration::from_millis(100), ..patient() };
+    let server = Server::with(patient_settings(), limits, None).await;
     let mut silent = server.client().await;
     assert!(silent.is_closed().await);
     let mut slow = server.client().await;
     slow.send(&request[..30]).await;
     assert!(slow.is_closed().await);
+    let settings = Settings { body_time: Duration::from_millis(100), ..patient_settings() };
+    let server = Server::with(settings, patient(), None).await;
     let mut body = server.client().await;
     body.send(&request[..request.len() - 3]).await;
     assert_eq!(body.head().await.status, 408);
@@ -476,25 +471,28 @@ async fn heads_and_bodies_that_do_not_come_in_time_end_the_wait() {
 
 #[tokio::test]
 async fn a_connection_may_rest_longer_than_a_head_may_take_but_not_for_ever() {
-    let (head_time, idle) = (Duration::from_millis(50), Duration::from_millis(400));
-    let limits = ServeLimits { head_time, idle, ..ServeLimits::default() };
-    let mut server = Server::with(Settings::default(), limits, None).await;
+    let clock = StoppedClock::new();
+    let (head_time, idle) = (Duration::from_secs(5), Duration::from_secs(40));
+    let limits = ServeLimits { head_time, idle, ..patient() };
+    let mut server = Server::with(patient_settings(), limits, None).await;
     let mut client = server.client().await;
     for id in [1, 2] {
         client.send(&modern("a", id)).await;
         server.next().await.responder.unwrap().finish(result(&Id::number(u64::from(id)), "{}"));
         let head = client.head().await;
         client.body(&head).await;
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        clock.pass(3 * head_time).await;
     }
+    clock.pass(idle).await;
+    clock.go_on();
     assert!(client.is_closed().await);
 }
 
 #[tokio::test]
 async fn a_quiet_answer_becomes_a_stream_that_is_kept_alive() {
     let (quiet, keep_alive) = (Duration::from_millis(30), Duration::from_millis(30));
-    let settings = Settings { quiet, keep_alive, ..Settings::default() };
-    let mut server = Server::with(settings, ServeLimits::default(), None).await;
+    let settings = Settings { quiet, keep_alive, ..patient_settings() };
+    let mut server = Server::with(settings, patient(), None).await;
     let mut client = server.client().await;
     client.send(&modern("tools/call", 7).replace("Mcp-Method", "Mcp-Name: \r\nMcp-Method")).await;
     assert_eq!(client.head().await.status, 400, "a name in the header and none in the body");
@@ -515,8 +513,9 @@ async fn a_quiet_answer_becomes_a_stream_that_is_kept_alive() {
 
 #[tokio::test]
 async fn stopping_lets_answers_finish_and_cuts_what_does_not_end() {
-    let limits = ServeLimits { stop: Duration::from_millis(200), ..ServeLimits::default() };
-    let mut server = Server::with(Settings::default(), limits, None).await;
+    let clock = StoppedClock::new();
+    let limits = ServeLimits { stop: Duration::from_secs(5), ..patient() };
+    let mut server = Server::with(patient_settings(), limits, None).await;
     let (mut answered, mut hangs) = (server.client().await, server.client().await);
     answered.send(&modern("a", 1)).await;
     let first = server.next().await.responder.unwrap();
@@ -527,29 +526,10 @@ async fn stopping_lets_answers_finish_and_cuts_what_does_not_end() {
     first.finish(result(&Id::number(1), "{}"));
     let head = answered.head().await;
     assert_eq!((head.status, head.get("connection")), (200, Some("close")));
+    assert!(!second.is_gone(), "there is still time for it");
+    clock.pass(limits.stop).await;
+    clock.go_on();
     server.done.await.unwrap();
     assert!(second.is_gone());
     assert!(hangs.is_closed().await);
-}
-
-#[tokio::test]
-async fn small_answers_do_not_wait_for_acknowledgements() {
-    let mut server = Server::start().await;
-    let mut client = server.client().await;
-    client.stream.set_nodelay(true).unwrap();
-    let start = std::time::Instant::now();
-    for id in 0..50 {
-        client.stream.write_all(modern("a", id).as_bytes()).await.unwrap();
-        let responder = server.next().await.responder.unwrap();
-        responder.send(progress(1)).unwrap();
-        client.head().await;
-        client.chunk().await.unwrap();
-        responder.finish(result(&Id::number(u64::from(id)), "{}"));
-        while client.chunk().await.is_some() {}
-    }
-    assert!(
-        start.elapsed() < Duration::from_secs(1),
-        "{:?}: 40 ms each without TCP_NODELAY",
-        start.elapsed()
-    );
 }

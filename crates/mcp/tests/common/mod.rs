@@ -28,6 +28,64 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+/// A guard against hanging, and nothing that is measured.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// What no test outlives: a limit that is not what the test is about.
+pub const LONG: Duration = Duration::from_secs(3600);
+
+/// Limits that no connection reaches because the machine is slow.
+pub fn patient() -> ServeLimits {
+    ServeLimits {
+        head_time: LONG,
+        idle: LONG,
+        write_stall: LONG,
+        unacknowledged: LONG,
+        stop: LONG,
+        ..ServeLimits::default()
+    }
+}
+
+/// The same for what is asked and answered.
+pub fn patient_settings() -> Settings {
+    Settings { body_time: LONG, quiet: LONG, keep_alive: LONG, ..Settings::default() }
+}
+
+/// Lets every task of this runtime go on until it waits for something.
+pub async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The time of this runtime, stopped: it passes when it is told to, however long the machine takes for what happens in it.
+pub struct StoppedClock {
+    _holds: std::sync::mpsc::Sender<()>,
+}
+
+impl StoppedClock {
+    pub fn new() -> Self {
+        // A paused runtime leaps ahead whenever it has nothing to do, also while something is on its way through a socket;
+        // but not while a blocking task runs.
+        let (holds, held) = std::sync::mpsc::channel();
+        tokio::task::spawn_blocking(move || held.recv());
+        tokio::time::pause();
+        Self { _holds: holds }
+    }
+
+    /// Lets so much time pass for everything that waits for it by now.
+    pub async fn pass(&self, span: Duration) {
+        settle().await;
+        // Timers count whole milliseconds.
+        tokio::time::advance(span + Duration::from_millis(1)).await;
+        settle().await;
+    }
+
+    /// Lets the real time pass from here on.
+    pub fn go_on(self) {
+        tokio::time::resume();
+    }
+}
+
 pub const MODERN: &str = "MCP-Protocol-Version: 2026-07-28\r\n";
 pub const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 
@@ -83,7 +141,7 @@ pub struct Server {
 
 impl Server {
     pub async fn start() -> Self {
-        Self::with(Settings::default(), ServeLimits::default(), None).await
+        Self::with(patient_settings(), patient(), None).await
     }
 
     pub async fn with(settings: Settings, limits: ServeLimits, tokens: Option<Tokens>) -> Self {
@@ -126,7 +184,7 @@ impl Server {
     }
 
     pub async fn next(&mut self) -> Incoming {
-        let next = tokio::time::timeout(Duration::from_secs(20), self.messages.recv());
+        let next = tokio::time::timeout(PATIENCE, self.messages.recv());
         next.await.expect("a message").expect("the front lives")
     }
 

@@ -79,16 +79,20 @@ impl Address {
         let unknown = |error: io::Error| io::Error::new(io::ErrorKind::NotFound, error.to_string());
         let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await.map_err(unknown)?;
         let stream = first(found).await?;
-        // A small request must not wait for an acknowledgement that the server delays.
-        stream.set_nodelay(true)?;
-        // A stream may be silent for hours; this is how we learn that its other end is not there any more.
-        let keep_alive = socket2::TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE / 3);
-        socket2::SockRef::from(&stream).set_tcp_keepalive(&keep_alive)?;
+        configure(&stream)?;
         match &self.tls {
             None => Ok(Box::new(stream)),
             Some((connector, name)) => Ok(Box::new(connector.connect(name.clone(), stream).await?)),
         }
     }
+}
+
+fn configure(stream: &TcpStream) -> io::Result<()> {
+    // A small request must not wait for an acknowledgement that the server delays.
+    stream.set_nodelay(true)?;
+    // A stream may be silent for hours; this is how we learn that its other end is not there any more.
+    let keep_alive = socket2::TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE / 3);
+    socket2::SockRef::from(stream).set_tcp_keepalive(&keep_alive)
 }
 
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
@@ -137,3 +141,18 @@ fn native() -> Result<Arc<ClientConfig>, BadUrl> {
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_sends_at_once_and_is_asked_whether_it_lives() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        assert!(!stream.nodelay().unwrap(), "it is not so by itself");
+        configure(&stream).unwrap();
+        assert!(stream.nodelay().unwrap());
+        assert!(socket2::SockRef::from(&stream).keepalive().unwrap());
+    }
+}

@@ -10,8 +10,10 @@ use std::time::Duration;
 use steadfast_process::{Environment, Launch, Patience};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Long enough for a machine that does ten other things.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// A guard against hanging, and nothing that is measured.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// What no test outlives: time for what a test does not want to be over.
+pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
 /// A shell that runs this, as a server.
 pub(crate) fn sh(script: &str) -> Launch {
@@ -68,7 +70,7 @@ mod linux {
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::io::retry_on_intr;
-    use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+    use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
     /// A process whose end can be waited for, although it is not our child.
     pub(crate) struct Watched {
@@ -85,6 +87,11 @@ mod linux {
             let limit = Timespec::try_from(span).unwrap();
             let ended = || poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&limit));
             retry_on_intr(ended).unwrap() == 1
+        }
+
+        /// Ends it, if it is there.
+        pub(crate) fn end(&self) {
+            let _ = pidfd_send_signal(&self.handle, Signal::KILL);
         }
 
         pub(crate) fn is_there(&self) -> bool {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use steadfast_process::{Exit, Patience, Started, Stderr};
 use tokio::io::AsyncWriteExt;
 
+use crate::common::{LONG, all, command, line, sh, soon};
 #[cfg(target_os = "linux")]
 use crate::common::{Watched, parent, signal};
-use crate::common::{all, command, line, sh, soon};
 use crate::{leash, start};
 
 #[tokio::test]
@@ -42,20 +42,19 @@ async fn what_is_written_arrives_and_is_answered() {
 /// A stop asks as gently as it can: closed stdin, then SIGTERM, then SIGKILL, and no further than it must.
 #[tokio::test]
 async fn a_stop_goes_no_further_than_it_must() {
-    for (script, exit) in [
-        ("echo ready; cat > /dev/null; exit 4", Exit::Code(4)),
-        ("echo ready; exec sleep 600", Exit::Signal(15)),
-        ("trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done", Exit::Code(5)),
-        ("trap '' TERM; echo ready; while :; do sleep 0.01; done", Exit::Signal(9)),
-        ("trap '' TERM; echo ready; kill -STOP $$; exit 6", Exit::Signal(9)),
+    // Each step but the one that ends it is over soon; that one has all the time there is.
+    const SOON: Duration = Duration::from_millis(50);
+    for (script, exit, stdin, term) in [
+        ("echo ready; cat > /dev/null; exit 4", Exit::Code(4), LONG, LONG),
+        ("echo ready; exec sleep 600", Exit::Signal(15), SOON, LONG),
+        ("trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done", Exit::Code(5), SOON, LONG),
+        ("trap '' TERM; echo ready; while :; do sleep 0.01; done", Exit::Signal(9), SOON, SOON),
+        ("trap '' TERM; echo ready; kill -STOP $$; exit 6", Exit::Signal(9), SOON, SOON),
     ] {
-        let Started { child, stdin, mut stdout } = start(&sh(script)).await;
+        let Started { child, stdin: pipe, mut stdout } = start(&sh(script)).await;
         assert_eq!(line(&mut stdout).await, "ready");
-        drop(stdin);
-        let patience = Patience {
-            stdin: if exit == Exit::Code(4) { Duration::from_secs(60) } else { Duration::from_millis(50) },
-            ..sh("").patience
-        };
+        drop(pipe);
+        let patience = Patience { stdin, term, kill: LONG };
         assert_eq!(soon(child.stop(&patience)).await, exit, "{script}");
         assert_eq!(soon(child.stop(&patience)).await, exit, "a second stop has nothing to do");
     }
@@ -85,8 +84,9 @@ async fn what_left_the_group_on_purpose_is_left_alone_and_holds_nobody_up() {
     let daemon = Watched::new(daemon);
     drop(started.stdin);
     assert_eq!(soon(started.child.stop(&sh("").patience)).await, Exit::Signal(15));
-    assert!(daemon.is_there());
-    signal(daemon.pid, rustix::process::Signal::KILL);
+    let is_there = daemon.is_there();
+    daemon.end();
+    assert!(is_there);
 }
 
 #[tokio::test]

@@ -54,6 +54,8 @@ impl Drop for World {
     fn drop(&mut self) {
         let _ = self.owner.kill();
         let _ = self.owner.wait();
+        // Where a test ends the leash too, nobody else would end these.
+        self.descendants.iter().for_each(Watched::end);
     }
 }
 
@@ -92,7 +94,4 @@ fn the_server_ends_also_when_owner_and_leash_are_killed_at_once() {
     assert!(world.server.is_there());
     signal(world.leash.pid, Signal::KILL);
     assert!(world.server.ends_within(PATIENCE));
-    for process in world.descendants.iter().filter(|process| process.is_there()) {
-        signal(process.pid, Signal::KILL);
-    }
 }

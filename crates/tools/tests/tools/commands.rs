@@ -1,6 +1,6 @@
 //! Tools that are commands.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,10 @@ use steadfast_core::policy::{Mode, Modes, ToolClass};
 use steadfast_executor::Called;
 use steadfast_tools::{PlainTool, Toolbox};
 
-use crate::{SECRET, call, code, content, engine, message, once, soon, standard, tool, toolbox};
+use crate::{
+    Folder, PATIENCE, SECRET, StoppedClock, call, code, content, engine, message, once, soon, standard, tool,
+    toolbox,
+};
 
 /// A tool `t` that is a shell with this script.
 fn sh(script: &str) -> PlainTool {
@@ -21,14 +24,6 @@ fn tools(script: &str, more: &str) -> Toolbox {
     // A script as a TOML string: as JSON has them.
     let script = serde_json::Value::from(script);
     toolbox(&format!("[command_tools.t]\ncommand = [\"sh\", \"-c\", {script}]\n{more}\n"))
-}
-
-/// An empty folder of this name.
-fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
 }
 
 async fn run(class: ToolClass, script: &str, params: &str) -> Called {
@@ -56,7 +51,8 @@ async fn a_command_gets_parameters_on_its_input_and_answers_on_its_output() {
 
 #[tokio::test]
 async fn a_command_gets_its_variables_its_folder_and_what_it_may_want_to_know_of_the_attempt() {
-    let place = folder("command-folder");
+    let folder = Folder::new();
+    let place = &folder.0;
     let more = format!("env = {{ UNITS = \"si\" }}\ncwd = {:?}", place.to_str().unwrap());
     let told = r#"pwd; echo "$UNITS|$TOOL_IDEMPOTENCY_KEY|$TOOL_ATTEMPT|${TOOL_DEADLINE_MS:+there}"; env | grep -c '^CARGO'; true"#;
     let tools = tools(told, &more);
@@ -102,7 +98,8 @@ async fn an_exit_code_is_an_answer_told_by_the_end_of_stderr() {
 
 #[tokio::test]
 async fn eh_1_5_a_rule_of_the_tool_says_what_an_exit_code_means() {
-    let place = folder("command-exit-code").join("tried");
+    let folder = Folder::new();
+    let place = folder.join("tried");
     let script =
         format!("if [ -e {0} ]; then echo \"$TOOL_ATTEMPT\"; else touch {0}; exit 75; fi", place.display());
     let rule = |exit: i32| OverrideRule {
@@ -128,7 +125,8 @@ async fn eh_1_5_a_rule_of_the_tool_says_what_an_exit_code_means() {
 
 #[tokio::test]
 async fn tr_5_what_passes_by_itself_is_tried_again() {
-    let place = folder("command-again").join("tried");
+    let folder = Folder::new();
+    let place = folder.join("tried");
     let script = format!(
         "if [ -e {0} ]; then echo \"$TOOL_ATTEMPT\"; else touch {0}; echo 'connection refused' >&2; exit 1; fi",
         place.display()
@@ -140,7 +138,8 @@ async fn tr_5_what_passes_by_itself_is_tried_again() {
 
 #[tokio::test]
 async fn sf_1_a_command_that_is_killed_is_unknown_and_does_not_run_again() {
-    let place = folder("command-killed").join("runs");
+    let folder = Folder::new();
+    let place = folder.join("runs");
     let script = format!("echo run >> {}; kill -9 $$", place.display());
     let engine = engine(standard(ToolClass::Mutating)).await;
     for _ in 0..2 {
@@ -152,7 +151,7 @@ async fn sf_1_a_command_that_is_killed_is_unknown_and_does_not_run_again() {
 
 #[tokio::test]
 async fn what_cannot_be_started_did_not_run() {
-    let place = folder("command-none");
+    let place = Folder::new();
     std::fs::write(place.join("text"), "no program").unwrap();
     let missing = place.join("missing");
     for (text, said) in [
@@ -227,7 +226,9 @@ mod groups {
                     let pid = |line: &&str| Pid::from_raw(line.trim().parse().unwrap()).unwrap();
                     return whole.iter().map(pid).collect();
                 }
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                // The runtime's time may stand still here.
+                std::thread::sleep(Duration::from_millis(1));
+                tokio::task::yield_now().await;
             }
         })
         .await
@@ -239,41 +240,41 @@ mod groups {
     }
 
     async fn all_end(watched: Vec<Watched>) {
-        let ended = tokio::task::spawn_blocking(move || {
-            watched.iter().all(|process| process.ends_within(Duration::from_secs(60)))
-        });
+        let ended =
+            tokio::task::spawn_blocking(move || watched.iter().all(|process| process.ends_within(PATIENCE)));
         assert!(soon(ended).await.unwrap());
-    }
-
-    /// Runs a tool that hangs until its time-out, and sees all of it gone.
-    async fn hangs(name: &str, class: ToolClass, trap: &str, code_is: Code) {
-        let path = folder(name).join("pids");
-        let mut policy = once(class);
-        policy.time.attempt = Duration::from_secs(3);
-        let engine = engine(policy).await;
-        let calling = tokio::spawn(engine.call(call("command", "{}", Some("k")), sh(&hanging(&path, trap))));
-        let watched: Vec<Watched> = written(&path, 2).await.into_iter().map(Watched::new).collect();
-        let called = soon(calling).await.unwrap();
-        assert_eq!(code(&called), Some(code_is), "{name}: {called:?}");
-        all_end(watched).await;
-        assert_eq!(written(&path, 2).await.len(), 2, "{name} ran once");
     }
 
     #[tokio::test]
     async fn a_command_that_hangs_is_ended_at_its_time_out_with_what_it_started() {
-        tokio::join!(
-            hangs("hang-read", ToolClass::ReadOnly, "", Code::Timeout),
-            hangs("hang-write", ToolClass::Mutating, "", Code::OutcomeUnknown),
-            hangs("hang-deaf", ToolClass::Mutating, "trap '' TERM;", Code::OutcomeUnknown),
-        );
+        for (class, trap, code_is) in [
+            (ToolClass::ReadOnly, "", Code::Timeout),
+            (ToolClass::Mutating, "", Code::OutcomeUnknown),
+            (ToolClass::Mutating, "trap '' TERM;", Code::OutcomeUnknown),
+        ] {
+            let folder = Folder::new();
+            let path = folder.join("pids");
+            let mut policy = once(class);
+            policy.time.attempt = Duration::from_secs(30);
+            let engine = engine(policy.clone()).await;
+            // It has all the time that it needs to get to where it hangs, and then none.
+            let clock = StoppedClock::new();
+            let calling =
+                tokio::spawn(engine.call(call("command", "{}", Some("k")), sh(&hanging(&path, trap))));
+            let watched: Vec<Watched> = written(&path, 2).await.into_iter().map(Watched::new).collect();
+            clock.pass(policy.time.attempt).await;
+            let called = soon(calling).await.unwrap();
+            assert_eq!(code(&called), Some(code_is), "{class:?} {trap}: {called:?}");
+            all_end(watched).await;
+            assert_eq!(written(&path, 2).await.len(), 2, "{class:?} {trap} ran once");
+        }
     }
 
     #[tokio::test]
     async fn a_command_that_is_withdrawn_is_ended_with_what_it_started() {
-        for (name, class) in
-            [("withdrawn-read", ToolClass::ReadOnly), ("withdrawn-write", ToolClass::Mutating)]
-        {
-            let path = folder(name).join("pids");
+        for class in [ToolClass::ReadOnly, ToolClass::Mutating] {
+            let folder = Folder::new();
+            let path = folder.join("pids");
             let engine = engine(once(class)).await;
             let calling = engine.call(call("command", "{}", Some("k")), sh(&hanging(&path, "")));
             let cancel = calling.canceller();
@@ -288,7 +289,8 @@ mod groups {
 
     #[tokio::test]
     async fn what_a_command_leaves_behind_is_ended_and_what_left_it_on_purpose_holds_nobody_up() {
-        let path = folder("left-behind").join("pids");
+        let folder = Folder::new();
+        let path = folder.join("pids");
         let script = format!(
             "sleep 600 & echo $! >> {0}; setsid sh -c 'echo $$ >> {0}; exec sleep 600' & \
              while [ \"$(wc -l < {0})\" -lt 2 ]; do sleep 0.01; done; echo started",
@@ -300,7 +302,9 @@ mod groups {
         // The one that is still there is the one that left.
         let there: Vec<Pid> =
             pids.into_iter().filter(|pid| pidfd_open(*pid, PidfdFlags::empty()).is_ok()).collect();
+        for left in &there {
+            kill_process(*left, Signal::KILL).unwrap();
+        }
         assert_eq!(there.len(), 1);
-        kill_process(there[0], Signal::KILL).unwrap();
     }
 }

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -24,7 +23,6 @@ pub(crate) enum Reply {
 /// A request as it came.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    pub(crate) at: Instant,
     pub(crate) line: String,
     head: String,
     pub(crate) body: String,
@@ -148,8 +146,7 @@ async fn request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Request
     };
     let text = String::from_utf8(buffer.drain(..end + 4).collect()).unwrap();
     let (line, head) = text.split_once("\r\n").unwrap();
-    let mut request =
-        Request { at: Instant::now(), line: line.to_owned(), head: head.to_owned(), body: String::new() };
+    let mut request = Request { line: line.to_owned(), head: head.to_owned(), body: String::new() };
     let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
     while buffer.len() < length {
         if stream.read_buf(buffer).await.ok()? == 0 {

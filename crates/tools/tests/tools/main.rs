@@ -12,7 +12,9 @@ mod http;
 mod listener;
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use steadfast_config::{Config, Flag, Sources};
@@ -20,21 +22,79 @@ use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, UnknownFields};
 use steadfast_core::id::{Namespace, ToolName};
 use steadfast_core::policy::{Policy, Profile, ToolClass};
-use steadfast_executor::{Called, Engine};
+use steadfast_executor::{Called, Engine, RuntimeClock};
 use steadfast_process::Leash;
 use steadfast_tools::{PlainTool, Toolbox};
 
-/// What must happen, and soon: also on a machine that does ten other things.
+/// A guard against hanging, and nothing that is measured.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What must happen.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), future).await.expect("it happens in time")
+    tokio::time::timeout(PATIENCE, future).await.expect("it happens in time")
 }
 
+/// Its time is that of the runtime, so that a test can stop it.
 async fn engine(policy: Policy) -> Engine {
-    Engine::builder().policies(Arc::new(policy)).start().await
+    Engine::builder().clock(Arc::new(RuntimeClock::new())).policies(Arc::new(policy)).start().await
 }
 
+/// No attempt takes too long because the machine is slow: what has a time-out sets its own.
 fn standard(class: ToolClass) -> Policy {
-    Profile::Standard.policy(class)
+    let mut policy = Profile::Standard.policy(class);
+    (policy.time.attempt, policy.time.total) = (Duration::from_secs(3600), Duration::from_secs(3600));
+    policy
+}
+
+/// The time of this runtime, stopped: it passes when it is told to, however long the machine takes for what happens in it.
+struct StoppedClock {
+    _holds: std::sync::mpsc::Sender<()>,
+}
+
+impl StoppedClock {
+    fn new() -> Self {
+        // A paused runtime leaps ahead whenever it has nothing to do, also while a server or a process is at work; but not
+        // while a blocking task runs.
+        let (holds, held) = std::sync::mpsc::channel();
+        tokio::task::spawn_blocking(move || held.recv());
+        tokio::time::pause();
+        Self { _holds: holds }
+    }
+
+    /// Lets so much time pass for everything that waits for it by now, and then the real time go on.
+    async fn pass(self, span: Duration) {
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+        // Timers count whole milliseconds.
+        tokio::time::advance(span + Duration::from_millis(1)).await;
+        tokio::time::resume();
+    }
+}
+
+/// A folder of a test, gone when the test is.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tools-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // One that is left over harms nobody.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// One attempt and no more.
@@ -46,9 +106,8 @@ fn once(class: ToolClass) -> Policy {
 
 /// Tools from a file with this text.
 fn toolbox(text: &str) -> Toolbox {
-    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let name = std::thread::current().name().unwrap_or("test").replace("::", "-");
-    let path = folder.join(format!("{name}.toml"));
+    let folder = Folder::new();
+    let path = folder.join("steadfast.toml");
     std::fs::write(&path, text).unwrap();
     let file = steadfast_config::ConfigFile { path, needed: steadfast_config::Needed::Always };
     let environment = BTreeMap::from([("SECRET".to_owned(), SECRET.to_owned())]);

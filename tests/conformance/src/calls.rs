@@ -12,8 +12,11 @@ use steadfast_core::output::{Output, RawJson};
 use steadfast_executor::{Answer, Attempt, Called, Engine, EngineEvent, Tool};
 use tokio::sync::{Semaphore, broadcast, watch};
 
-/// How long a test waits for what must come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// A guard against hanging, and nothing that is measured: how long a test waits for what must come, and a store for its
+/// server.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// What no test outlives: a limit that is not what the test is about.
+pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
 /// A call of `bank/pay` with these changes; `null` takes a field away.
 pub(crate) fn envelope(changes: Value) -> Value {

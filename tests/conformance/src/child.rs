@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use steadfast_core::call::{CallId, EqualCalls};
@@ -73,11 +73,6 @@ impl Child {
         if let Some(stdin) = &mut self.stdin {
             let _ = stdin.write_all(format!("{line}\n").as_bytes());
         }
-    }
-
-    /// The next thing that it says, unless the moment comes first.
-    pub(crate) fn next_before(&self, moment: Instant) -> Option<Value> {
-        self.lines.recv_timeout(moment.saturating_duration_since(Instant::now())).ok()
     }
 
     /// The next thing that it says.
@@ -165,11 +160,12 @@ async fn make_calls(orders: &Value) {
             continue;
         };
         let options = options(&fields.remove(SURFACE).unwrap_or_default());
+        let begun = moment();
         let calling = engine.call_with(read(&call).unwrap(), ledger.clone(), options);
         let engine = engine.clone();
         open.spawn(async move {
             let called = calling.await;
-            say(&json!({ "answer": called.result, "at": moment() }));
+            say(&json!({ "answer": called.result, "begun": begun, "at": moment() }));
             // What was said is heard, also if this process is killed now. Only who was told that nobody knows is known
             // to have heard it, so that everything else has to be given again.
             let unknown = called.result.error.is_some_and(|error| error.code == Code::OutcomeUnknown);
@@ -181,7 +177,7 @@ async fn make_calls(orders: &Value) {
     while let Some(done) = open.join_next().await {
         done.unwrap();
     }
-    engine.shutdown(Duration::from_secs(10)).await;
+    engine.shutdown(PATIENCE).await;
 }
 
 /// What stands in a call beside its envelope: what the surface knows about it.

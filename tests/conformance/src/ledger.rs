@@ -17,6 +17,8 @@ use crate::calls::says;
 #[derive(Clone)]
 pub(crate) struct Ledger {
     path: Arc<Path>,
+    /// As long as there is such a file, nobody who has had its effect answers.
+    hold: Arc<Path>,
     draws: Arc<AtomicU64>,
 }
 
@@ -28,7 +30,24 @@ const WHOLE: &str = " .";
 
 impl Ledger {
     pub(crate) fn at(path: impl Into<PathBuf>, seed: u64) -> Self {
-        Self { path: path.into().into(), draws: Arc::new(AtomicU64::new(seed)) }
+        let path = path.into();
+        let hold = path.with_extension("hold").into();
+        Self { path: path.into(), hold, draws: Arc::new(AtomicU64::new(seed)) }
+    }
+
+    /// Lets no execution answer that has its effect from now on, in any process.
+    pub(crate) fn hold(&self) {
+        File::create(&self.hold).unwrap();
+    }
+
+    /// Lets them answer again.
+    pub(crate) fn go_on(&self) {
+        std::fs::remove_file(&self.hold).unwrap();
+    }
+
+    /// How often anything was executed.
+    pub(crate) fn executions(&self) -> usize {
+        self.read().values().map(Vec::len).sum()
     }
 
     /// What was executed: by the `name` of its arguments, what each execution answered. The last word of it is
@@ -68,6 +87,9 @@ impl Tool for Ledger {
             .await
             .unwrap();
             tokio::time::sleep(this.draw()).await;
+            while this.hold.exists() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
             says(&line)
         }
     }

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use steadfast_core::call::Notice;
 use steadfast_core::code::Code;
-use steadfast_core::policy::ToolClass;
+use steadfast_core::policy::{Cooldown, ToolClass};
 use steadfast_executor::{Attempt, Called, Engine, Listener};
 use steadfast_store::{DocumentKind, News, Store};
 use steadfast_store_redis::{Confirm, Options, RedisStore};
@@ -19,14 +20,14 @@ use steadfast_testkit::redis::{Sentinel, Server};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::calls::{Counted, OPEN, SUCCESS, call, fail, says, status, within};
+use crate::calls::{Counted, LONG, OPEN, PATIENCE, SUCCESS, call, fail, heard, says, status, within};
 use crate::child::by_name;
 use crate::world::{plain, redis_options, unused_prefix};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sf_3_a_server_that_is_killed_under_load_costs_nobody_an_answer() {
     let mut server = Server::durable();
-    let load = Load::start(patient(&server.url())).await;
+    let load = Load::start(options(&server.url())).await;
     load.is_recorded_again(20).await;
     server.kill();
     load.goes_on_without_store().await;
@@ -42,7 +43,9 @@ async fn sf_3_a_server_that_is_killed_under_load_costs_nobody_an_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sf_3_a_server_that_is_paused_under_load_costs_nobody_an_answer() {
     let server = Server::start();
-    let load = Load::start(patient(&server.url())).await;
+    // What is not answered is given up soon: while the server stands still, and now and then when the machine does.
+    let (command_timeout, connect_timeout) = (Duration::from_millis(250), Duration::from_millis(250));
+    let load = Load::start(Options { command_timeout, connect_timeout, ..options(&server.url()) }).await;
     for _ in 0..3 {
         load.is_recorded_again(20).await;
         server.pause();
@@ -57,8 +60,8 @@ async fn sf_3_a_server_that_is_paused_under_load_costs_nobody_an_answer() {
 async fn sf_3_nothing_acknowledged_is_lost_when_a_replica_takes_over_under_load() {
     let settings = ["--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0"];
     let mut pair = blocking(move || Sentinel::start(&settings)).await;
-    let confirm = Confirm::Replicas { count: 1, within: Duration::from_millis(500) };
-    let load = Load::start(Options { confirm, ..patient(&pair.url()) }).await;
+    let confirm = Confirm::Replicas { count: 1, within: PATIENCE };
+    let load = Load::start(Options { confirm, ..options(&pair.url()) }).await;
     load.is_recorded_again(100).await;
     // The one that takes over needs a replica of its own before anything counts as written.
     let (pair, replica) = blocking(move || {
@@ -76,21 +79,28 @@ async fn sf_3_nothing_acknowledged_is_lost_when_a_replica_takes_over_under_load(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice() {
     let mut server = Server::start();
-    let options = patient(&server.url());
+    let options = options(&server.url());
     let load = Load::start(options.clone()).await;
-    let other = Load::engine(&options, Arc::default()).await;
+    let other = Load::engine(&options, Arc::default(), LONG).await;
     load.is_recorded_again(20).await;
     // A call that is held while the server forgets it, and a duplicate of it in another process.
+    let holder = Load::engine(&options, Arc::default(), HELD_LEASE).await;
     let tool = Counted::gated();
-    let held = tokio::spawn(load.engines[0].call(keyed("pay", "held"), tool.clone()));
+    let held = tokio::spawn(holder.call(keyed("pay", "held"), tool.clone()));
     tool.has_begun(1).await;
     assert_eq!(status(&other.call(keyed("pay", "known"), Counted::paying()).await), SUCCESS);
+    // A process whose leases are over at once.
+    let brief = Load::engine(&options, Arc::default(), Duration::from_millis(1)).await;
+    assert_eq!(status(&brief.call(keyed("pay", "brief"), Counted::paying()).await), SUCCESS);
 
     let _server = blocking(move || {
         server.restart_empty();
         server
     })
     .await;
+    let mut events = other.events();
+    let following =
+        tokio::spawn(async move { heard(&mut events, |notice| *notice == Notice::Following).await });
     let duplicate = tokio::spawn({
         let (other, tool) = (other.clone(), tool.clone());
         async move {
@@ -108,7 +118,19 @@ async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice()
         .await
         .unwrap();
     load.refuses_for_a_lease().await;
-    load.is_recorded_again(20).await;
+    let opened = async {
+        for number in 0.. {
+            let called = brief.call(keyed("pay", &format!("brief-{number}")), Counted::paying()).await;
+            if (status(&called), called.result.recorded) == (SUCCESS, Some(true)) {
+                return;
+            }
+            assert_eq!(code(&called), Some(Code::StoreUnavailable), "{called:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within("after one lease it is open again", opened).await;
+    // The holder has claimed it again.
+    following.await.unwrap();
     tool.let_end(2);
     let held = held.await.unwrap();
     assert_eq!((status(&held), held.result.recorded), (SUCCESS, Some(true)));
@@ -120,8 +142,9 @@ async fn sf_3_an_emptied_server_is_noticed_and_nothing_that_is_held_runs_twice()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sf_3_an_open_breaker_is_written_again_when_the_server_was_emptied() {
     let mut server = Server::start();
-    let options = patient(&server.url());
-    let policy = plain(ToolClass::Mutating);
+    let options = options(&server.url());
+    let mut policy = plain(ToolClass::Mutating);
+    policy.breaker.cooldown = Cooldown::constant(LONG);
     let engine = async || {
         let store = Arc::new(RedisStore::connect(options.clone()).await.unwrap());
         let engine = Engine::builder().store(store.clone()).policies(Arc::new(policy.clone())).start().await;
@@ -131,6 +154,8 @@ async fn sf_3_an_open_breaker_is_written_again_when_the_server_was_emptied() {
     let written = async || {
         let stored = async {
             while !store.documents(DocumentKind::Breaker).await.is_ok_and(|found| !found.is_empty()) {
+                // Something has to happen for it to be noticed that the store was emptied.
+                first.call(keyed("get", "something"), Counted::paying()).await;
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -143,24 +168,18 @@ async fn sf_3_an_open_breaker_is_written_again_when_the_server_was_emptied() {
         server
     })
     .await;
-    // Something has to happen for it to be noticed.
-    first.call(keyed("get", "something"), Counted::paying()).await;
     written().await;
     let (second, _) = engine().await;
     let refused = second.call(keyed("pay", "k"), Counted::paying()).await;
     assert_eq!(status(&refused), OPEN);
 }
 
-/// The lease of claims here, and with it how long an emptied store stays closed.
-const LEASE: Duration = Duration::from_secs(2);
+/// A lease that is renewed soon (after a third of it), and not lost by a holder that is slow.
+const HELD_LEASE: Duration = Duration::from_secs(30);
 
-/// Short times, so that a server that is gone is found out soon.
-fn patient(url: &str) -> Options {
-    Options {
-        command_timeout: Duration::from_millis(250),
-        connect_timeout: Duration::from_millis(250),
-        ..redis_options(url, &unused_prefix())
-    }
+/// A server that is gone refuses at once, and for one that is there nobody is in a hurry.
+fn options(url: &str) -> Options {
+    redis_options(url, &unused_prefix())
 }
 
 /// Calls of all kinds, made all the time, each in both engines at once.
@@ -229,8 +248,10 @@ const TOOLS: [&str; 3] = ["pay", "put", "get"];
 impl Load {
     async fn start(options: Options) -> Self {
         let news = Arc::new(Heard::default());
-        let engines =
-            [Self::engine(&options, news.clone()).await, Self::engine(&options, Arc::default()).await];
+        let engines = [
+            Self::engine(&options, news.clone(), LONG).await,
+            Self::engine(&options, Arc::default(), LONG).await,
+        ];
         let load = Self {
             engines,
             options,
@@ -267,9 +288,18 @@ impl Load {
         Self { workers, ..load }
     }
 
-    async fn engine(options: &Options, news: Arc<Heard>) -> Engine {
-        let store = Arc::new(RedisStore::connect(options.clone()).await.unwrap());
-        Engine::builder().store(store).policies(by_name(LEASE)).listener(news).start().await
+    /// An engine whose claims have this lease: so long an emptied store stays closed to it.
+    async fn engine(options: &Options, news: Arc<Heard>, lease: Duration) -> Engine {
+        let connected = async {
+            loop {
+                // Who is in a hurry may have to try again.
+                if let Ok(store) = RedisStore::connect(options.clone()).await {
+                    return Arc::new(store);
+                }
+            }
+        };
+        let store = within("it is connected", connected).await;
+        Engine::builder().store(store).policies(by_name(lease)).listener(news).start().await
     }
 
     /// Comes back when so many answers of this kind have come from now on.
@@ -312,7 +342,7 @@ impl Load {
             within("every call ends", worker).await.unwrap();
         }
         for engine in &self.engines {
-            let drained = engine.shutdown(Duration::from_secs(10)).await;
+            let drained = engine.shutdown(PATIENCE).await;
             assert_eq!((drained.ended, drained.lost), (0, 0), "what was kept is saved");
         }
         let answers = self.answers.borrow().clone();
@@ -328,7 +358,9 @@ impl Load {
         if remembers == Remembers::SinceItWasEmptied {
             return;
         }
-        let restarted = Self::engine(&self.options, Arc::default()).await;
+        let (command_timeout, connect_timeout) = (PATIENCE, PATIENCE);
+        let patient = Options { command_timeout, connect_timeout, ..self.options.clone() };
+        let restarted = Self::engine(&patient, Arc::default(), LONG).await;
         let mut by_key: BTreeMap<&str, Vec<&Answered>> = BTreeMap::new();
         for answered in answers.iter().filter(|one| one.tool != "get") {
             by_key.entry(&answered.key).or_default().push(answered);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -15,6 +15,8 @@ use steadfast_store::{Clock, MemoryOptions, MemoryStore, Page, Selection, Store}
 use steadfast_store_redis::{Options, Prefix, RedisStore};
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
 use steadfast_testkit::redis::Server;
+
+use crate::calls::{LONG, PATIENCE};
 
 /// A store of some kind, and the time of whoever uses it.
 pub(crate) struct World {
@@ -38,7 +40,7 @@ struct Files {
 impl Drop for Files {
     fn drop(&mut self) {
         // An engine lets go of its store a moment after it was dropped, and a store makes its folder again if it is gone.
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + PATIENCE;
         while self.opened.get_mut().iter().any(|store| store.strong_count() > 0) && Instant::now() < deadline
         {
             std::thread::sleep(Duration::from_millis(5));
@@ -129,6 +131,17 @@ impl World {
         }
     }
 
+    /// Whether waits cost nothing: all that happens is in this process, and its time leaps ahead when nothing does.
+    pub(crate) fn leaps(&self) -> bool {
+        matches!(self.home, Home::Memory(_))
+    }
+
+    /// Lets no time pass any more but by [`World::pass`], for whatever is decided when asked. Who sleeps until a moment is
+    /// woken and finds that it has not come; so nothing may be tried again from here on.
+    pub(crate) fn stop_clock(&self) {
+        self.clock.stop();
+    }
+
     /// Lets time pass for whatever is decided when asked. Nothing that sleeps is woken.
     pub(crate) fn pass(&self, span: Duration) {
         self.clock.ahead.fetch_add(steadfast_core::millis(span), Ordering::SeqCst);
@@ -177,16 +190,20 @@ impl World {
 }
 
 /// A policy of the standard profile in which only duplicates, retries and the breaker act: guard and trust have
-/// their own tests, and would speak before the others do.
+/// their own tests, and would speak before the others do. No attempt takes too long because the machine is slow.
 pub(crate) fn plain(class: ToolClass) -> Policy {
     let mut policy = Profile::Standard.policy(class);
+    (policy.time.attempt, policy.time.total, policy.retry.total) = (LONG, LONG, None);
     policy.modes.guard = Mode::Off;
     policy.modes.trust = Mode::Off;
     policy
 }
 
+/// Options by which no server that answers is too slow.
 pub(crate) fn redis_options(url: &str, prefix: &str) -> Options {
-    Options { prefix: Prefix::new(prefix).unwrap(), ..Options::parse(url).unwrap() }
+    let (command_timeout, connect_timeout) = (PATIENCE, PATIENCE);
+    let prefix = Prefix::new(prefix).unwrap();
+    Options { prefix, command_timeout, connect_timeout, ..Options::parse(url).unwrap() }
 }
 
 /// A prefix that no other test has.
@@ -195,16 +212,24 @@ pub(crate) fn unused_prefix() -> String {
     format!("conformance{}:", NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The time of the runtime, and as much later as it was told to be.
+/// The time of the runtime, or the moment at which it was stopped, and as much later as it was told to be.
 #[derive(Debug, Default)]
 struct Ahead {
     runtime: RuntimeClock,
+    stopped: OnceLock<Timestamp>,
     ahead: AtomicU64,
+}
+
+impl Ahead {
+    fn stop(&self) {
+        self.stopped.get_or_init(|| self.runtime.now());
+    }
 }
 
 impl Clock for Ahead {
     fn now(&self) -> Timestamp {
-        self.runtime.now() + Duration::from_millis(self.ahead.load(Ordering::SeqCst))
+        let now = self.stopped.get().copied().unwrap_or_else(|| self.runtime.now());
+        now + Duration::from_millis(self.ahead.load(Ordering::SeqCst))
     }
 }
 

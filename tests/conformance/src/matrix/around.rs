@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -17,7 +16,7 @@ use steadfast_executor::{Answer, Attempt, Engine, HookFuture, Hooks};
 use steadfast_telemetry::{Format, Level, Logs, Options, Telemetry};
 
 use crate::calls::{
-    Counted, OPEN, SUCCESS, call, envelope, fail, http, keyed, paid, read, says, single, status,
+    Counted, OPEN, PATIENCE, SUCCESS, call, envelope, fail, http, keyed, paid, read, says, single, status,
 };
 use crate::world::{World, plain};
 
@@ -80,6 +79,7 @@ pub(super) async fn tr_12_hooks_fire_once_per_attempt_and_once_for_a_short_circu
         .call(call(json!({ "payload": { "idempotencyKey": "k", "params": { "to": "eve" } } })), flaky())
         .await;
     assert_eq!(seen.taken(), ["short pay: idempotency_conflict"]);
+    world.stop_clock();
     fail(&engine, 5).await;
     assert_eq!(seen.taken().len(), 10);
     assert_eq!(status(&engine.call(single(1), flaky()).await), OPEN);
@@ -129,7 +129,7 @@ impl Told {
     }
 
     fn log(&self) -> String {
-        self.telemetry.shutdown(Duration::from_secs(60));
+        self.telemetry.shutdown(PATIENCE);
         String::from_utf8(self.paper.0.lock().clone()).unwrap()
     }
 
@@ -146,6 +146,7 @@ pub(super) async fn tr_13_every_transition_is_counted_and_logged_within_bounds(w
     engine.call(keyed("good"), Counted::paying()).await;
     engine.call(keyed("retried"), Counted::new(|run| if run < 2 { http(503) } else { paid() })).await;
     engine.call(keyed("bad"), Counted::new(|_| http(400))).await;
+    world.stop_clock();
     fail(engine, 5).await;
     engine.call(single(1), Counted::paying()).await;
     world.pass(policy.breaker.cooldown.first);
@@ -283,7 +284,7 @@ pub(super) async fn tr_15_secrets_are_neither_logged_nor_kept(world: World) {
         }
     }
     told.engine.call(leaky(100), Counted::paying()).await;
-    told.engine.shutdown(Duration::from_secs(10)).await;
+    told.engine.shutdown(PATIENCE).await;
     let (log, kept) = (told.log(), world.kept().await);
     assert!(log.lines().count() > 20 && !kept.is_empty(), "there is something to look at");
     let (metrics, kept) = (told.metrics(), String::from_utf8_lossy(&kept).into_owned());

@@ -18,11 +18,11 @@ crate::world::for_every_store! {
     retries::{
         tr_5_two_time_outs_and_a_success_are_three_attempts_with_spread_waits,
         tr_6_a_400_is_final_after_one_attempt,
-        tr_7_a_tool_that_always_fails_exhausts_its_attempts_in_bounded_time,
+        tr_7_a_tool_that_always_fails_exhausts_its_attempts_with_bounded_waits,
         tr_11_nothing_is_retried_against_an_open_breaker,
     },
     breaker::{
-        tr_8_five_failing_mutations_open_the_breaker_and_the_next_call_fails_at_once,
+        tr_8_five_failing_mutations_open_the_breaker_and_the_next_call_reaches_no_tool,
         tr_8_what_a_person_forces_open_is_obeyed_by_a_fleet_and_over_a_restart,
         tr_9_two_good_probes_close_the_breaker,
         tr_9_a_fleet_sends_one_probe,

@@ -7,9 +7,9 @@ use crate::client::{Client, Said};
 use crate::world::{By, Era, World, wait};
 
 /// Every payment needs a person. Calls that are made again and again until an answer is heard of are no loop, and no call
-/// is dispatched twice by mistake.
-const ASK: &str =
-    "[tools.\"bank/pay\"]\napproval = \"always\"\nguard.mode = \"off\"\ndedupe.double_dispatch = \"0s\"\n";
+/// is dispatched twice by mistake. Nobody gives up before the test does.
+const ASK: &str = "[tools.\"bank/pay\"]\napproval = \"always\"\nguard.mode = \"off\"\ndedupe.double_dispatch = \"0s\"\n\
+                   approval_timeout = \"10m\"\nanswer_by = \"none\"\n";
 
 fn form() -> Value {
     json!({ "elicitation": {} })
@@ -137,7 +137,7 @@ fn rp_7_a_client_of_the_older_era_is_asked_while_its_call_waits() {
 
 #[test]
 fn rp_7_a_question_that_nobody_answers_ends_in_time_and_is_withdrawn() {
-    let world = World::of("rp_7_silence", &format!("{ASK}approval_timeout = \"1s\"\n"), By::Stdio, By::Stdio);
+    let world = World::of("rp_7_silence", &ASK.replace("10m", "1s"), By::Stdio, By::Stdio);
     let mut client = world.client_that_can(form());
     let call = client.send_call("pay", json!({ "id": "a" }));
     let question = client.asked();

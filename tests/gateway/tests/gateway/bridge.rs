@@ -145,7 +145,7 @@ fn a_state_is_good_for_the_call_that_it_was_given_for_and_nothing_else() {
 
 #[test]
 fn gr_8_a_write_whose_server_dies_while_it_is_held_is_not_run_again() {
-    for world in World::every("bridge_killed", "") {
+    for world in World::every("bridge_killed", "dedupe.after_telling = \"10m\"\n") {
         let mut client = world.modern_client(can_elicit());
         client.request("tools/list", json!({}));
         let arguments = json!({ "id": "a" });

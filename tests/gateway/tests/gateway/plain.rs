@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::raw::{Answered, Request, send};
 use crate::serve::Served;
-use crate::world::{By, Era, LISTEN, PATIENCE, World, kill, wait};
+use crate::world::{By, Era, LISTEN, PATIENCE, World, kill, lives, wait};
 
 /// A gateway in front of a server that is reached so, and a client that keeps it running.
 fn opened(test: &str, config: &str, back: By) -> (World, Client) {
@@ -73,6 +73,7 @@ fn gr_8_a_server_killed_between_two_calls_over_http_is_there_for_the_next() {
     post(&client, "/v1/calls", &envelope("look", json!({ "id": "a" }), "ann"));
     let server = world.server();
     kill(server);
+    wait(|| !lives(server), || "the end of the server".to_owned());
     let (answered, body) = post(&client, "/v1/calls", &envelope("look", json!({ "id": "b" }), "ann"));
     assert_eq!(answered.status, 200, "{body}");
     assert_ne!(world.server(), server);

@@ -148,7 +148,9 @@ fn sessions_share_a_process_unless_each_is_to_have_its_own() {
         // The bank is shared in both.
         assert_eq!(served.count("bank", "start"), 1);
         // A new process, for all of those who share it; what they were told is told again.
-        kill(served.process("mail"));
+        let mail = served.process("mail");
+        kill(mail);
+        wait(|| !lives(mail), || "its end".to_owned());
         for client in &mut clients[..2] {
             assert!(!client.call("mail__look", json!({ "id": "again" })).is_error);
         }

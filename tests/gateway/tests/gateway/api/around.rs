@@ -63,7 +63,8 @@ fn tr_12_a_host_gets_one_order_for_each_attempt_and_none_where_there_is_nothing_
 #[test]
 fn tr_13_success_retry_failure_and_an_open_breaker_are_counted_and_logged_within_bounds() {
     let config = format!("{PLAIN}retry.base = \"1ms\"\nretry.attempts = 2\nmetrics.tools = 6\n");
-    let gateway = Gateway::with("tr_13", &config, "breaker.consecutive = 2\n", |_| {});
+    let gateway =
+        Gateway::with("tr_13", &config, "breaker.consecutive = 2\nbreaker.cooldown = \"10m\"\n", |_| {});
     for kind in KINDS {
         let call = |tool: &str, params: Value| gateway.call(&envelope(&format!("{kind}/{tool}"), &params));
         call("pay", json!({ "id": "good" }));

@@ -65,7 +65,7 @@ fn tr_6_a_400_is_final_after_one_attempt_and_arrives_as_the_tool_said_it() {
 
 #[test]
 fn tr_7_a_tool_that_always_fails_exhausts_its_attempts() {
-    let gateway = Gateway::new("tr_7", PLAIN);
+    let gateway = Gateway::with("tr_7", PLAIN, "breaker.cooldown = \"10m\"\n", |_| {});
     thread::scope(|scope| {
         for kind in KINDS {
             let gateway = &gateway;

@@ -130,7 +130,7 @@ fn rp_8_escalation_and_recovery_are_told_with_their_facts() {
                     || format!("an end of the escalation of {kind}"),
                 );
                 told("ESCALATED", "RECOVERING");
-                look(gateway, kind, json!({ "id": "good" }));
+                look(gateway, kind, json!({ "id": "good again" }));
                 let won = told("RECOVERING", "TRUSTED");
                 assert_eq!((&won["reason"], &won["level"]), (&json!("2 successful calls"), &json!("info")));
             });

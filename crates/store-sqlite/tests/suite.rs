@@ -5,6 +5,7 @@
 mod folder;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_store::suite::{self, Children, Fixture, Leases, Mortals, Processes, Time};
@@ -38,6 +39,8 @@ fn fixture(processes: Arc<dyn Processes>, sight: Arc<dyn Sight>, codec: Codec) -
             sight: sight.clone(),
             codec: codec.clone(),
             most_records: most,
+            // No disk that answers is too slow.
+            patience: Duration::from_secs(120),
             ..SqliteOptions::at(folder.file("state.db"))
         };
         Arc::new(SqliteStore::open(options).unwrap())

@@ -18,12 +18,12 @@ use steadfast_core::policy::{Mode, Policy, ToolClass};
 use steadfast_executor::{CallOptions, Engine};
 use steadfast_store::Store;
 use steadfast_store_redis::RedisStore;
-use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
+use steadfast_store_sqlite::SqliteStore;
 use tokio::task::JoinSet;
 
 use crate::calls::{PATIENCE, read};
 use crate::ledger::{Ledger, moment};
-use crate::world::{plain, redis_options};
+use crate::world::{plain, redis_options, sqlite_options};
 
 /// Says what a child is to do.
 const ORDERS: &str = "STEADFAST_CONFORMANCE_CHILD";
@@ -138,7 +138,7 @@ fn a_process_of_its_own() {
 async fn make_calls(orders: &Value) {
     let text = |name: &str| orders[name].as_str().unwrap().to_owned();
     let store: Arc<dyn Store> = match orders["store"].as_str().unwrap() {
-        "sqlite" => Arc::new(SqliteStore::open(SqliteOptions::at(text("path"))).unwrap()),
+        "sqlite" => Arc::new(SqliteStore::open(sqlite_options(text("path"))).unwrap()),
         _ => Arc::new(RedisStore::connect(redis_options(&text("url"), &text("prefix"))).await.unwrap()),
     };
     let lease = Duration::from_millis(orders["lease_ms"].as_u64().unwrap());

@@ -101,8 +101,8 @@ impl World {
         match &self.home {
             Home::Memory(store) => store.clone(),
             Home::Sqlite(Files { folder, opened }) => {
-                let options =
-                    SqliteOptions { clock: self.clock.clone(), ..SqliteOptions::at(folder.file("state.db")) };
+                let clock = self.clock.clone();
+                let options = SqliteOptions { clock, ..sqlite_options(folder.file("state.db")) };
                 let store = Arc::new(SqliteStore::open(options).unwrap());
                 opened.lock().push(Arc::downgrade(&store));
                 store
@@ -197,6 +197,11 @@ pub(crate) fn plain(class: ToolClass) -> Policy {
     policy.modes.guard = Mode::Off;
     policy.modes.trust = Mode::Off;
     policy
+}
+
+/// Options by which no disk that answers is too slow.
+pub(crate) fn sqlite_options(path: impl Into<PathBuf>) -> SqliteOptions {
+    SqliteOptions { patience: PATIENCE, ..SqliteOptions::at(path) }
 }
 
 /// Options by which no server that answers is too slow.

@@ -17,7 +17,7 @@ use steadfast_store::{
 };
 
 use super::processes::{heard, part, program_at, say};
-use super::world::{Folder, claim, is_replay, key, mine, run, save, take};
+use super::world::{Folder, claim, is_replay, key, mine, patient, run, save, take};
 use crate::{OnDamage, OpenError, SqliteOptions, SqliteStore, schema};
 
 fn mode(path: &Path) -> u32 {
@@ -28,7 +28,7 @@ fn mode(path: &Path) -> u32 {
 async fn the_folder_and_its_files_are_for_their_user_alone() {
     let folder = Folder::new();
     let state = folder.path.join("deep/er/state.db");
-    let store = SqliteStore::open(SqliteOptions::at(&state)).unwrap();
+    let store = SqliteStore::open(patient(&state)).unwrap();
     run(&store, "a").await;
     assert_eq!(mode(&folder.path.join("deep")), 0o700);
     assert_eq!(mode(&folder.path.join("deep/er")), 0o700);
@@ -63,7 +63,7 @@ async fn a_file_of_the_first_version_is_read() {
     let folder = Folder::new();
     folder.bare().execute_batch(include_str!("../../tests/fixtures/version-1.sql")).unwrap();
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_794_770_526_000)));
-    let store = SqliteStore::open(SqliteOptions { clock, ..SqliteOptions::at(folder.state()) }).unwrap();
+    let store = SqliteStore::open(SqliteOptions { clock, ..patient(folder.state()) }).unwrap();
     assert!(is_replay(&store.claim(&claim("done"), &[]).await.unwrap()));
     let open = store.record(key("open")).await.unwrap().unwrap();
     assert_eq!(open.state, RecordState::Inflight);
@@ -116,7 +116,7 @@ fn a_file_of_a_newer_version_is_refused_and_left_alone() {
     drop(folder.open());
     folder.bare().pragma_update(None, "user_version", 99).unwrap();
     for on_damage in [OnDamage::Refuse, OnDamage::SetAside] {
-        let options = SqliteOptions { on_damage, ..SqliteOptions::at(folder.state()) };
+        let options = SqliteOptions { on_damage, ..patient(folder.state()) };
         let error = SqliteStore::open(options).unwrap_err();
         assert!(matches!(error, OpenError::Newer { found: 99, .. }));
         assert!(error.to_string().contains("update steadfast"), "{error}");
@@ -132,13 +132,13 @@ fn unusable(kind: &str, path: &Path) -> Vec<u8> {
             Connection::open(path).unwrap().execute_batch("CREATE TABLE diary (day, entry)").unwrap();
         }
         "damaged" => {
-            drop(SqliteStore::open(SqliteOptions::at(path)).unwrap());
+            drop(SqliteStore::open(patient(path)).unwrap());
             let mut file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
             file.seek(SeekFrom::Start(4096)).unwrap();
             file.write_all(&[0xa5; 12288]).unwrap();
         }
         "cut off" => {
-            drop(SqliteStore::open(SqliteOptions::at(path)).unwrap());
+            drop(SqliteStore::open(patient(path)).unwrap());
             fs::OpenOptions::new().write(true).open(path).unwrap().set_len(5000).unwrap();
         }
         other => panic!("{other}"),
@@ -152,12 +152,12 @@ async fn a_foreign_or_damaged_file_is_refused_and_set_aside_only_where_that_is_a
         let folder = Folder::new();
         let before = unusable(kind, &folder.state());
 
-        let error = SqliteStore::open(SqliteOptions::at(folder.state())).unwrap_err();
+        let error = SqliteStore::open(patient(folder.state())).unwrap_err();
         assert!(matches!(error, OpenError::Foreign { .. } | OpenError::Damaged { .. }), "{kind}: {error:?}");
         assert!(error.to_string().contains("move it away"), "{kind}: {error}");
         assert_eq!(fs::read(folder.state()).unwrap(), before, "{kind}: it was not touched");
 
-        let options = SqliteOptions { on_damage: OnDamage::SetAside, ..SqliteOptions::at(folder.state()) };
+        let options = SqliteOptions { on_damage: OnDamage::SetAside, ..patient(folder.state()) };
         let store = SqliteStore::open(options).unwrap();
         let aside = store.set_aside().expect("it says where the old one is").to_owned();
         assert!(aside.to_str().unwrap().contains("state.db.damaged-"), "{aside:?}");
@@ -177,7 +177,7 @@ async fn the_log_of_a_damaged_file_goes_with_it() {
     drop(store);
     fs::write(folder.state(), "no database").unwrap();
     fs::write(folder.path.join("state.db-wal"), &log).unwrap();
-    let options = SqliteOptions { on_damage: OnDamage::SetAside, ..SqliteOptions::at(folder.state()) };
+    let options = SqliteOptions { on_damage: OnDamage::SetAside, ..patient(folder.state()) };
     let store = SqliteStore::open(options).unwrap();
     assert_eq!(store.record(key("old")).await.unwrap(), None);
     let aside = store.set_aside().unwrap().to_str().unwrap().to_owned();
@@ -191,7 +191,7 @@ fn a_state_folder_that_cannot_be_used_is_an_error_that_says_what_to_do() {
     for path in
         [folder.path.join("file/state.db"), "/proc/no-such-folder/state.db".into(), folder.path.clone()]
     {
-        let error = SqliteStore::open(SqliteOptions::at(&path)).unwrap_err();
+        let error = SqliteStore::open(patient(&path)).unwrap_err();
         assert!(matches!(error, OpenError::Folder { .. } | OpenError::File { .. }), "{error:?}");
         assert!(error.to_string().contains("`store.path`"), "{error}");
     }
@@ -201,7 +201,7 @@ fn a_state_folder_that_cannot_be_used_is_an_error_that_says_what_to_do() {
 #[test]
 fn what_may_only_be_read_is_an_error_that_says_what_to_do() {
     if let Some((path, _)) = part() {
-        say(&SqliteStore::open(SqliteOptions::at(path)).unwrap_err().to_string());
+        say(&SqliteStore::open(patient(path)).unwrap_err().to_string());
         return;
     }
     const NOBODY: u32 = 65534;
@@ -223,7 +223,7 @@ fn what_may_only_be_read_is_an_error_that_says_what_to_do() {
         };
         fs::create_dir(&place).unwrap();
         if let Some(file_mode) = file_mode {
-            drop(SqliteStore::open(SqliteOptions::at(&path)).unwrap());
+            drop(SqliteStore::open(patient(&path)).unwrap());
             // Connections that are closed at the same moment take each other for one that stays, and leave the log where
             // it is; with it there, nothing would have to be made.
             let last = Connection::open(&path).unwrap();
@@ -312,7 +312,7 @@ async fn records_are_encrypted_where_a_secret_is_given_and_unreadable_with_anoth
     let folder = Folder::new();
     let open = |secret: u8| {
         let codec = Codec::encrypted(&[secret; 32]).unwrap();
-        SqliteStore::open(SqliteOptions { codec, ..SqliteOptions::at(folder.state()) }).unwrap()
+        SqliteStore::open(SqliteOptions { codec, ..patient(folder.state()) }).unwrap()
     };
     let store = open(1);
     let record = take(&store, "a").await;

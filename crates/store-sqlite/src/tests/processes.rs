@@ -13,8 +13,7 @@ use rusqlite::Connection;
 use steadfast_core::dedupe::{ClaimVerdict, RecordState};
 use steadfast_store::Store;
 
-use super::world::{Folder, begin, claim, is_replay, key, save, take};
-use crate::SqliteOptions;
+use super::world::{Folder, begin, claim, is_replay, key, patient, save, take};
 use crate::SqliteStore;
 
 const FILE: &str = "STEADFAST_TEST_FILE";
@@ -77,7 +76,7 @@ fn runtime() -> tokio::runtime::Runtime {
 fn sf_1_of_several_processes_one_runs_each_call() {
     const KEYS: usize = 40;
     if let Some((file, _)) = part() {
-        let store = SqliteStore::open(SqliteOptions::at(file)).unwrap();
+        let store = SqliteStore::open(patient(file)).unwrap();
         runtime().block_on(async {
             for n in 0..KEYS {
                 let name = format!("call {n}");
@@ -120,7 +119,7 @@ fn sf_1_of_several_processes_one_runs_each_call() {
 #[test]
 fn a_follower_is_woken_by_the_save_of_another_process() {
     if let Some((file, _)) = part() {
-        let store = SqliteStore::open(SqliteOptions::at(file)).unwrap();
+        let store = SqliteStore::open(patient(file)).unwrap();
         runtime().block_on(async {
             let record = take(&store, "held").await;
             say("held");
@@ -155,7 +154,7 @@ fn a_follower_is_woken_by_the_save_of_another_process() {
 #[test]
 fn what_was_answered_survives_kill_9() {
     if let Some((file, round)) = part() {
-        let store = Arc::new(SqliteStore::open(SqliteOptions::at(file)).unwrap());
+        let store = Arc::new(SqliteStore::open(patient(file)).unwrap());
         runtime().block_on(async {
             let callers = (0..8).map(|caller| {
                 let (store, round) = (store.clone(), round.clone());

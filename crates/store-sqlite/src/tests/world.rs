@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 use std::{env, fs, process};
 
 use rusqlite::Connection;
@@ -17,6 +18,14 @@ use steadfast_core::policy::DedupePolicy;
 use steadfast_store::{Store, this_process};
 
 use crate::{SqliteOptions, SqliteStore};
+
+/// A guard against hanging, and nothing that is measured.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A state file by which no disk that answers is too slow.
+pub(crate) fn patient(path: impl Into<PathBuf>) -> SqliteOptions {
+    SqliteOptions { patience: PATIENCE, ..SqliteOptions::at(path) }
+}
 
 /// A folder that is gone when the test is.
 pub(crate) struct Folder {
@@ -37,12 +46,14 @@ impl Folder {
     }
 
     pub(crate) fn open(&self) -> SqliteStore {
-        SqliteStore::open(SqliteOptions::at(self.state())).unwrap()
+        SqliteStore::open(patient(self.state())).unwrap()
     }
 
     /// The file as anybody can open it.
     pub(crate) fn bare(&self) -> Connection {
-        Connection::open(self.state()).unwrap()
+        let file = Connection::open(self.state()).unwrap();
+        file.busy_timeout(PATIENCE).unwrap();
+        file
     }
 
     /// The names of what is in it.

@@ -5,26 +5,24 @@
 
 #[path = "support/folder.rs"]
 mod folder;
+#[path = "support/waiting.rs"]
+mod waiting;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use crate::folder::Folder;
+use crate::waiting::{Running, wait};
 
 /// A folder with a configuration and the store that it names, and a gateway on it.
 struct Home {
+    // The gateway ends before its folder is taken away.
+    gateway: Option<(Running, String)>,
     folder: Folder,
-    gateway: Option<(Child, String)>,
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        self.stop();
-    }
 }
 
 impl Home {
@@ -68,7 +66,7 @@ impl Home {
     fn start(&mut self) {
         let mut command = self.command(&["serve", "--listen", "127.0.0.1:0"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        let mut child = Running(command.spawn().unwrap());
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(|line| line.unwrap());
         let address = lines.find(|line| line.contains("/v1/calls"));
         // Somebody must read what it says.
@@ -81,8 +79,8 @@ impl Home {
     fn stop(&mut self) {
         if let Some((mut child, _)) = self.gateway.take() {
             // It writes what is left to write.
-            let _ = Command::new("kill").arg(child.id().to_string()).status();
-            let _ = child.wait();
+            assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+            wait(|| child.try_wait().unwrap().is_some(), || "the end of the gateway".to_owned());
         }
     }
 

@@ -49,14 +49,14 @@ fn gr_8_a_server_that_dies_during_a_write_is_not_asked_again_and_the_client_is_t
 
 #[test]
 fn gr_7_a_server_that_hangs_is_told_to_stop_and_the_client_is_answered() {
-    for world in World::every("gr_7_hang", "[tools.\"bank/pay\"]\ntimeout = \"300ms\"\n") {
+    World::each("gr_7_hang", "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n", |world| {
         let mut client = world.client();
         let said = client.call("pay", json!({ "id": "a", "fault": "hang" }));
         assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
         world.until("cancelled", 1);
         assert_eq!(client.call("draw", json!({ "id": "b" })).text, "draw b, run 1", "the session goes on");
         assert_eq!(world.count("initialize"), 1, "the server too");
-    }
+    });
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_server_elsewhere_is_not_believed_that_its_tool_only_reads() {
 
 #[test]
 fn an_answer_counts_that_comes_while_its_server_does_not_hear_that_nobody_waits() {
-    let world = World::of("late_and_deaf", "timeout = \"300ms\"\n", By::Stdio, By::Http);
+    let world = World::of("late_and_deaf", "timeout = \"3s\"\n", By::Stdio, By::Http);
     let mut client = world.client();
     let (_deaf, gate) = (world.makes_it("deaf"), world.makes_it("gate"));
     let arguments = json!({ "id": "a", "fault": "gate" });

@@ -49,7 +49,7 @@ fn gr_4_a_heartbeat_between_two_attempts_is_answered_before_the_second() {
 
 #[test]
 fn gr_5_an_agent_that_is_told_of_an_error_goes_on_with_another_tool() {
-    World::each("gr_5_other_tool", "[tools.\"bank/pay\"]\ntimeout = \"300ms\"\n", |world| {
+    World::each("gr_5_other_tool", "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n", |world| {
         let mut client = world.client();
         let said = client.call("pay", json!({ "id": "a", "fault": "hang" }));
         // What it is told is enough to decide by.

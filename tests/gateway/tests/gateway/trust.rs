@@ -9,7 +9,7 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
     let rule = "[domains.\"atlassian\"]\ntrust.count = 2\ntrust.window = \"5m\"\n";
     // Only what hangs has a short time to answer.
     let hanging =
-        "[tools.\"atlassian/look\"]\ntimeout = \"300ms\"\n[tools.\"atlassian/draw\"]\ntimeout = \"300ms\"\n";
+        "[tools.\"atlassian/look\"]\ntimeout = \"3s\"\n[tools.\"atlassian/draw\"]\ntimeout = \"3s\"\n";
     World::each(
         "rp_16_others",
         &format!("guard.mode = \"off\"\nretry.attempts = 1\n{rule}{hanging}"),

@@ -25,7 +25,8 @@ fn lived(test: &str, config: &str) -> Gateway {
     assert_eq!(retried.body["attempts"], 2, "{}", retried.body);
     let hangs = json!({ "id": "x", "fault": "hang" });
     for id in ["r-bad-1", "r-bad-2"] {
-        let bad = gateway.call(&named(within(envelope("http/pay", &hangs), 200), id));
+        // Long enough for the tool to be asked: else it would be asked again.
+        let bad = gateway.call(&named(within(envelope("http/pay", &hangs), 5_000), id));
         assert_eq!(bad.code(), "outcome_unknown", "{}", bad.body);
     }
     let refused = gateway.call(&named(envelope("http/pay", &json!({ "id": "y" })), "r-refused"));
@@ -96,7 +97,7 @@ fn explain_says_what_happened_which_rule_decided_and_where_it_stands() {
         let (told, code) = gateway.said(&["explain", "r-bad-2"]);
         assert_eq!(code, 0, "{told}");
         for part in [
-            "by timeoutMs = 200, as its caller asked",
+            "by timeoutMs = 5000, as its caller asked",
             "by breaker.consecutive = 2 (",
             &breaker,
             "ended: outcome_unknown by timeout",

@@ -5,6 +5,7 @@ use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use steadfast_process::{Environment, Launch, LaunchError, Stderr};
 
@@ -39,7 +40,7 @@ async fn name_arguments_and_folder_arrive_as_they_are() {
 #[tokio::test]
 async fn a_child_gets_three_handles_and_no_signal_ignored_or_blocked_by_us() {
     // Whoever started this test may have left handles open for everybody; a plain child shows which.
-    let plain = std::process::Command::new("ls").arg("/proc/self/fd").output().unwrap();
+    let plain = Command::new("ls").arg("/proc/self/fd").output().unwrap();
     let mut started = start(&command(&["ls", "/proc/self/fd"])).await;
     assert_eq!(all(&mut started.stdout).await, String::from_utf8(plain.stdout).unwrap());
 
@@ -123,7 +124,11 @@ impl Folder {
 
     fn write(&self, name: &str, text: &str, mode: u32) {
         let file: &Path = &self.path.join(name);
-        fs::write(file, text).unwrap();
+        // By another process: what we write ourselves is open in every process that another test starts meanwhile, until
+        // that becomes another program, and so long it cannot be executed.
+        let script = "printf '%s' \"$1\" > \"$2\"";
+        let written = Command::new("sh").args(["-c", script, "sh", text]).arg(file).status().unwrap();
+        assert!(written.success());
         fs::set_permissions(file, PermissionsExt::from_mode(mode)).unwrap();
     }
 }

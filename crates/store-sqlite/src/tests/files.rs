@@ -4,6 +4,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::{env, fs};
 
@@ -207,7 +208,10 @@ fn what_may_only_be_read_is_an_error_that_says_what_to_do() {
     const NOBODY: u32 = 65534;
     let folder = Folder::new();
     let program = folder.path.join("test");
-    fs::copy(env::current_exe().unwrap(), &program).unwrap();
+    // By another process: what we write ourselves is open in every process that another test starts meanwhile, until that
+    // becomes another program, and so long it cannot be executed.
+    let copied = Command::new("cp").arg(env::current_exe().unwrap()).arg(&program).status().unwrap();
+    assert!(copied.success());
     let test = "tests::files::what_may_only_be_read_is_an_error_that_says_what_to_do";
     let root = fs::metadata("/proc/self").unwrap().uid() == 0;
     for (case, folder_mode, file_mode) in [

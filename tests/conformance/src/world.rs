@@ -31,17 +31,18 @@ enum Home {
     Redis { server: Arc<Server>, prefix: String },
 }
 
-/// A folder with a state file, and the stores that were opened on it.
+/// A folder with a state file, and the clocks of the stores that were opened on it. A store has its clock until its threads
+/// have ended, which is later than that nobody has the store.
 struct Files {
     folder: Folder,
-    opened: Mutex<Vec<Weak<SqliteStore>>>,
+    opened: Mutex<Vec<Weak<ClockOfStore>>>,
 }
 
 impl Drop for Files {
     fn drop(&mut self) {
         // An engine lets go of its store a moment after it was dropped, and a store makes its folder again if it is gone.
         let deadline = Instant::now() + PATIENCE;
-        while self.opened.get_mut().iter().any(|store| store.strong_count() > 0) && Instant::now() < deadline
+        while self.opened.get_mut().iter().any(|clock| clock.strong_count() > 0) && Instant::now() < deadline
         {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -101,11 +102,10 @@ impl World {
         match &self.home {
             Home::Memory(store) => store.clone(),
             Home::Sqlite(Files { folder, opened }) => {
-                let clock = self.clock.clone();
+                let clock = Arc::new(ClockOfStore(self.clock.clone()));
+                opened.lock().push(Arc::downgrade(&clock));
                 let options = SqliteOptions { clock, ..sqlite_options(folder.file("state.db")) };
-                let store = Arc::new(SqliteStore::open(options).unwrap());
-                opened.lock().push(Arc::downgrade(&store));
-                store
+                Arc::new(SqliteStore::open(options).unwrap())
             }
             Home::Redis { server, prefix } => {
                 Arc::new(RedisStore::connect(redis_options(&server.url(), prefix)).await.unwrap())
@@ -235,6 +235,16 @@ impl Clock for Ahead {
     fn now(&self) -> Timestamp {
         let now = self.stopped.get().copied().unwrap_or_else(|| self.runtime.now());
         now + Duration::from_millis(self.ahead.load(Ordering::SeqCst))
+    }
+}
+
+/// The time of a world, for one store.
+#[derive(Debug)]
+struct ClockOfStore(Arc<Ahead>);
+
+impl Clock for ClockOfStore {
+    fn now(&self) -> Timestamp {
+        self.0.now()
     }
 }
 

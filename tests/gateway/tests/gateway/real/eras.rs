@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::clients::Ordered;
 use super::http::Listening;
@@ -13,20 +13,24 @@ use crate::world::{LISTEN, Port};
 
 /// What the reference server of the older era does for a client of the modern one.
 fn use_everything(mut client: Ordered) {
-    assert_eq!(client.result(json!(["version"])), "2026-07-28");
-    let tools = client.result(json!(["tools"]));
-    assert!(tools.as_array().is_some_and(|tools| tools.contains(&json!("get-sum"))), "{tools}");
-    let sum = client.result(json!(["call", "get-sum", { "a": 1, "b": 2 }]));
-    assert_eq!(sum["content"][0]["text"], "The sum of 1 and 2 is 3.", "{sum}");
     let mut asked = Vec::new();
+    let mut result = |client: &mut Ordered, order: Value| {
+        let (result, told) = client.order(order);
+        asked.extend(told);
+        result
+    };
+    assert_eq!(result(&mut client, json!(["version"])), "2026-07-28");
+    let tools = result(&mut client, json!(["tools"]));
+    assert!(tools.as_array().is_some_and(|tools| tools.contains(&json!("get-sum"))), "{tools}");
+    let sum = result(&mut client, json!(["call", "get-sum", { "a": 1, "b": 2 }]));
+    assert_eq!(sum["content"][0]["text"], "The sum of 1 and 2 is 3.", "{sum}");
     for (tool, arguments, words) in [
         ("trigger-sampling-request", json!({ "prompt": "hello" }), "words of a model"),
         ("trigger-elicitation-request", json!({}), "Name: Ada"),
         ("get-roots-list", json!({}), "file:///somewhere"),
     ] {
-        let (said, told) = client.order(json!(["call", tool, arguments]));
+        let said = result(&mut client, json!(["call", tool, arguments]));
         assert!(said.to_string().contains(words), "{tool}: {said}");
-        asked.extend(told);
     }
     // The roots it asks for when it likes to, and then knows them.
     for what in ["sampling", "elicitation", "roots"] {

@@ -196,7 +196,7 @@ pub(super) async fn part(mut stream: TcpStream, link: &Link) {
         }
         stream.take_error()?.map_or(Ok(()), Err)
     };
-    if let Ok(Ok(())) = tokio::time::timeout(GRACE, parting).await {
+    if let Some(Ok(())) = within(GRACE, parting).await {
         link.taken();
     }
 }

@@ -132,10 +132,7 @@ async fn connection<S, R, B>(
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    // Without this a small answer waits for an acknowledgement that the client delays.
-    let _ = stream.set_nodelay(true);
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(limits.unacknowledged));
+    configure(&stream, &limits);
     let (link, activity) = (Link::new(), Activity::new());
     let patience = Patience { head: limits.head_time, idle: limits.idle, write: limits.write_stall };
     let _closing = Closing(link.clone());
@@ -168,6 +165,14 @@ async fn connection<S, R, B>(
         }
     }
     guard::part(stream, &peer.link).await;
+}
+
+/// Sets the options of an accepted connection.
+fn configure(stream: &TcpStream, limits: &ServeLimits) {
+    // Without this a small answer waits for an acknowledgement that the client delays.
+    let _ = stream.set_nodelay(true);
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let _ = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(limits.unacknowledged));
 }
 
 /// Closes a link with the connection that it is, however that ends.
@@ -227,5 +232,22 @@ impl<B: Body + Unpin> Body for Answering<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), B::size_hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn small_answers_are_sent_at_once_and_unacknowledged_ones_end_the_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let limits = ServeLimits::default();
+        configure(&stream, &limits);
+        assert!(stream.nodelay().unwrap());
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        assert_eq!(socket2::SockRef::from(&stream).tcp_user_timeout().unwrap(), Some(limits.unacknowledged));
     }
 }

@@ -158,14 +158,17 @@ impl Run<'_> {
     fn passes(&self) -> Result<bool, Failure> {
         let mut command = self.binary.command();
         // Most tests wait for processes and sockets more than they compute.
-        command.arg(format!("--test-threads={}", cores() * 2));
+        let mut threads = cores() * 2;
         if let Some(seed) = self.shuffle {
+            // The busy loops get their share of the cores, and so does each test: the more run, the sooner it is over.
+            threads = cores() * 8;
             // The standard test harness shuffles only where unstable options are allowed. Only the binary is told: cargo
             // would build everything again.
             command
                 .args(["-Z", "unstable-options", "--shuffle-seed", &seed.to_string()])
                 .env("RUSTC_BOOTSTRAP", "1");
         }
+        command.arg(format!("--test-threads={threads}"));
         let status =
             command.status().map_err(|error| format!("{} did not start: {error}", self.binary.name))?;
         Ok(status.success())

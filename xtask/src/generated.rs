@@ -61,8 +61,13 @@ fn produce() -> Result<Files, Failure> {
 
 /// The page of all metrics, as the telemetry's own example prints it.
 fn metrics() -> Result<String, Failure> {
-    let package = ["run", "--quiet", "--package", "steadfast-telemetry", "--example", "metrics_reference"];
-    Invocation::cargo(&package).output()
+    example("metrics_reference").output()
+}
+
+/// An example of one of the crates, built in the whole workspace as the tests are: with a `--package` cargo would select other
+/// features of its dependencies and compile them once more.
+fn example(name: &str) -> Invocation {
+    Invocation::cargo(&["run", "--quiet", "--example", name])
 }
 
 /// What the examples of the crates write from their own types and tables.
@@ -72,13 +77,10 @@ fn examples() -> Result<Files, Failure> {
         fs::remove_dir_all(folder)
             .map_err(|error| format!("cannot empty {}: {error}", workspace::shown(folder)))?;
     }
-    let run = |arguments: &[&str], folder: PathBuf| {
-        let command = Invocation::cargo(&["run", "--quiet", "--package"])
-            .args(arguments.iter().map(|&word| word.to_owned()));
-        command.args(["--".to_owned(), folder.display().to_string()]).run()
-    };
-    run(&["steadfast-core", "--features", "schema", "--example", "schema"], stage.join("schema"))?;
-    run(&["steadfast-config", "--example", "generate"], stage.clone())?;
+    let written =
+        |name, folder: PathBuf| example(name).args(["--".to_owned(), folder.display().to_string()]).run();
+    written("schema", stage.join("schema"))?;
+    written("generate", stage.clone())?;
     collect(&stage, &FOLDERS)
 }
 

@@ -1,4 +1,7 @@
 //! The way to the simulation, which is a program of its own.
+//!
+//! It is an example of its package, and run from the whole workspace: cargo then builds it from the crates that the tests
+//! were built from. A `--package` would select other features of its dependencies and compile them once more.
 
 use clap::Args;
 
@@ -22,5 +25,5 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 /// The simulation with these arguments.
 pub(crate) fn invocation(arguments: &[&str]) -> Invocation {
     let words = arguments.iter().map(|&argument| argument.to_owned());
-    Invocation::cargo(&["run", "--quiet", "--package", "steadfast-simulation", "--"]).args(words)
+    Invocation::cargo(&["run", "--quiet", "--example", "simulate", "--"]).args(words)
 }

@@ -67,7 +67,7 @@ fn metrics() -> Result<String, Failure> {
 /// An example of one of the crates, built in the whole workspace as the tests are: with a `--package` cargo would select other
 /// features of its dependencies and compile them once more.
 fn example(name: &str) -> Invocation {
-    Invocation::cargo(&["run", "--quiet", "--example", name])
+    Invocation::cargo(&["run", "--example", name])
 }
 
 /// What the examples of the crates write from their own types and tables.

@@ -9,9 +9,14 @@ It answers whatever a server asks it.
 import asyncio
 import sys
 
+import mcp.client.session
 import mcp_types as types
 from mcp import Client, StdioServerParameters
 from orders import carry_out, environment, tell
+
+
+# A machine that is slow is not a server of the older era.
+mcp.client.session.DISCOVER_TIMEOUT_SECONDS = 600.0
 
 
 class Orders:

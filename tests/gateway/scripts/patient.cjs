@@ -5,9 +5,12 @@
 const LIMIT_FROM_MS = 2_000;
 const FACTOR = 60;
 const patient = (ms) => (ms >= LIMIT_FROM_MS ? ms * FACTOR : ms);
+// However short it is: a timer that gives up on a request is a limit and no pause.
+const givesUp = (work) => /\.abort\(\)/.test(String(work));
 
 const setTimer = globalThis.setTimeout;
-globalThis.setTimeout = (work, ms, ...rest) => setTimer(work, patient(ms), ...rest);
+globalThis.setTimeout = (work, ms, ...rest) =>
+  setTimer(work, givesUp(work) ? ms * FACTOR : patient(ms), ...rest);
 
 const abortAfter = AbortSignal.timeout.bind(AbortSignal);
 AbortSignal.timeout = (ms) => abortAfter(patient(ms));

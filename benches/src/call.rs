@@ -12,13 +12,14 @@ use steadfast_core::Timestamp;
 use steadfast_core::approval::{Approvals, Channel};
 use steadfast_core::breaker::{Breaker, Verdict};
 use steadfast_core::call::{
-    Call, CallResult, Duplicates, Event, Hints, Notice, Outcome, Request, RunBy, SentKey, Shared, Step, Waits,
+    AttemptEnd, Call, CallResult, Duplicates, Event, Hints, Notice, Outcome, Request, RunBy, SentKey, Shared,
+    Step, Waits,
 };
 use steadfast_core::classify::danger::dangerous;
 use steadfast_core::classify::signature::{domain, signature};
 use steadfast_core::classify::{Aims, Fault, Source};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Address, LeaseSight, Process, Records, RunId};
+use steadfast_core::dedupe::{Address, Known, LeaseSight, Process, Records, RunId};
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{ActorId, Digest, InvalidId, Namespace, RequestId, SessionKey, ToolName, ToolRef};
 use steadfast_core::json::{Document, Limits};
@@ -160,6 +161,7 @@ struct Desk {
     request: RequestId,
     process: Process,
     policy: Arc<Policy>,
+    reads: Arc<[Box<str>]>,
     answer: Outcome,
     breaker: Breaker,
     budget: RetryBudget,
@@ -187,6 +189,7 @@ impl Desk {
             request: RequestId::new("request-0123456789abcdef")?,
             process: Process { boot: "0123456789abcdef".into(), pid: 4711, started: 1 },
             policy: Arc::new(Profile::Standard.policy(ToolClass::Unknown)),
+            reads: ["read_entries".into()].into(),
             answer: Outcome::Success { output, concern: None },
             breaker: Breaker::default(),
             budget: RetryBudget::default(),
@@ -237,7 +240,7 @@ impl Desk {
             }
             Way::RefusedByBreaker => {
                 // Else the guard would soon refuse the repeated call before the breaker is asked.
-                self.guard.forget_tool(&self.tool);
+                self.guard.reset(moment(number));
                 self.code(number) == Some(Code::CircuitOpen)
             }
             Way::RefusedByGuard => {
@@ -275,7 +278,7 @@ impl Desk {
         loop {
             let event = match step {
                 Step::Claim(claim) => {
-                    Event::Claimed(self.store.claim(&claim, &[], |_| LeaseSight::Time, now))
+                    Event::Claimed(self.store.claim(&claim, &Known::default(), |_| LeaseSight::Time, now))
                 }
                 Step::Run(_) => Event::Ran(self.answer.clone()),
                 Step::Save(save) => Event::Saved(self.store.save(&save, now)),
@@ -292,6 +295,7 @@ impl Desk {
                 | Step::Renew
                 | Step::Cut(_)
                 | Step::Wait
+                | Step::AwaitEnd(_)
                 | Step::Answer { .. }
                 | Step::CancelUpstream
                 | Step::Stay => return None,
@@ -351,6 +355,8 @@ impl Desk {
             limits: CallerLimits::default(),
             waits: Waits::NotForLong,
             run_by: RunBy::Driver,
+            end: AttemptEnd::Unseen,
+            reads: Arc::clone(&self.reads),
             hints: Hints::default(),
             channel: Channel::Headless,
         })

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Ending, Intent, Owner, Record, Role, Rules, RunId, Save, SaveVerdict,
+    Address, Claim, ClaimVerdict, Ending, Intent, Known, Owner, Record, Role, Rules, RunId, Save, SaveVerdict,
 };
 use steadfast_core::id::{ActorId, Digest, Namespace, RequestId, SessionKey, ToolName, ToolRef};
 use steadfast_core::key::Key;
 use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::DedupePolicy;
+use steadfast_core::policy::{Profile, ToolClass};
 use steadfast_store::{Store, this_process};
 use tokio::runtime::Runtime;
 
@@ -38,8 +38,10 @@ impl<S: Store> Steps<S> {
             retry_safe: true,
             best_effort: false,
             arrived: store.now(),
+            age: Duration::ZERO,
+            seen_end_within: None,
             run: RunId("run-0123456789abcdef".into()),
-            rules: Rules::from(&DedupePolicy::default()),
+            rules: Rules::from(&Profile::Standard.policy(ToolClass::Mutating)),
             tool: ToolRef { namespace: Namespace::new("accounts")?, tool: ToolName::new("update_entries")? },
             request: RequestId::new("request-0123456789abcdef")?,
             tool_call: None,
@@ -59,7 +61,12 @@ impl<S: Store> Steps<S> {
             arrived: self.store.now(),
             ..self.claim.clone()
         };
-        match self.store.claim(&claim, &[]).await.map_err(|error| Unmade::because(error.to_string()))? {
+        match self
+            .store
+            .claim(&claim, &Known::default())
+            .await
+            .map_err(|error| Unmade::because(error.to_string()))?
+        {
             ClaimVerdict::Mine(record) => Ok(record),
             other @ (ClaimVerdict::Follow(_)
             | ClaimVerdict::Busy

@@ -5,10 +5,12 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::hint;
+use std::io::{self, BufRead, BufReader};
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use clap::Args;
@@ -49,7 +51,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         binaries.iter().map(|binary| Run { binary, shuffle: None }).collect()
     };
     println!("{TOTAL}{}", runs.iter().map(|run| run.binary.tests).sum::<usize>());
-    let failed = if options.stress { beside_busy_loops(|| run_all(&runs)) } else { run_all(&runs) }?;
+    let failed = if options.stress { beside_busy_loops(|| run_side_by_side(&runs)) } else { run_all(&runs) }?;
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
@@ -154,14 +156,13 @@ impl TestBinary {
 }
 
 impl Run<'_> {
-    /// Whether all tests passed. Their output is ours.
-    fn passes(&self) -> Result<bool, Failure> {
+    fn command(&self) -> Command {
         let mut command = self.binary.command();
         // Most tests wait for processes and sockets more than they compute.
         let mut threads = cores() * 2;
         if let Some(seed) = self.shuffle {
             // The busy loops get their share of the cores, and so does each test: the more run, the sooner it is over.
-            threads = cores() * 8;
+            threads = cores() * 4;
             // The standard test harness shuffles only where unstable options are allowed. Only the binary is told: cargo
             // would build everything again.
             command
@@ -169,9 +170,36 @@ impl Run<'_> {
                 .env("RUSTC_BOOTSTRAP", "1");
         }
         command.arg(format!("--test-threads={threads}"));
-        let status =
-            command.status().map_err(|error| format!("{} did not start: {error}", self.binary.name))?;
+        command
+    }
+
+    /// Whether all tests passed. Their output is ours.
+    fn passes(&self) -> Result<bool, Failure> {
+        let status = self.command().status().map_err(|error| self.did_not_start(&error))?;
         Ok(status.success())
+    }
+
+    /// The same while others run: each line of the output stays whole, and what is told of failures stays together.
+    fn passes_beside_others(&self) -> Result<bool, Failure> {
+        let mut child =
+            self.command().stdout(Stdio::piped()).spawn().map_err(|error| self.did_not_start(&error))?;
+        let mut told = format!("\n{}\n", self.binary.name);
+        let lines = child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
+        for line in lines.map_while(Result::ok) {
+            match line.starts_with("test ") {
+                true => println!("{line}"),
+                false => told.extend([line.as_str(), "\n"]),
+            }
+        }
+        let status = child.wait().map_err(|error| self.did_not_start(&error))?;
+        if !status.success() {
+            println!("{told}");
+        }
+        Ok(status.success())
+    }
+
+    fn did_not_start(&self, error: &io::Error) -> Failure {
+        format!("{} did not start: {error}", self.binary.name)
     }
 }
 
@@ -185,6 +213,36 @@ fn run_all(runs: &[Run<'_>]) -> Result<Vec<String>, Failure> {
         }
     }
     Ok(failed)
+}
+
+/// So many binaries run at a time under stress. The last tests of one mostly wait, and the cores are not idle meanwhile.
+const SIDE_BY_SIDE: usize = 3;
+
+/// Runs several at a time. Returns the names of binaries with failed tests.
+fn run_side_by_side(runs: &[Run<'_>]) -> Result<Vec<String>, Failure> {
+    let left = Mutex::new(runs.iter().filter(|run| run.binary.tests > 0));
+    let failed = Mutex::new(Vec::new());
+    let lane = || -> Result<(), Failure> {
+        loop {
+            let next = lock(&left).next();
+            let Some(run) = next else { return Ok(()) };
+            if !run.passes_beside_others()? {
+                lock(&failed).push(run.binary.name.clone());
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let lanes: Vec<_> = (0..SIDE_BY_SIDE).map(|_| scope.spawn(lane)).collect();
+        lanes.into_iter().try_for_each(|lane| lane.join().unwrap_or_else(|_| Err("a lane panicked".into())))
+    })?;
+    let mut failed = failed.into_inner().unwrap_or_default();
+    failed.sort();
+    failed.dedup();
+    Ok(failed)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Every binary in the first round, those that are not pure in all of them, each round in an order of its own.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::turn::{Limits, Plan, TurnStatus};
-use steadfast_executor::{Engine, Found, Run, Shelf, Tool as _, TurnOptions};
+use steadfast_executor::{Engine, Found, Shelf, TurnOptions};
 use tokio::runtime::Runtime;
 
 use super::caller::{Caller, Given, Ready, Way, numbered, policies, template};
@@ -118,8 +118,6 @@ struct One;
 
 impl Shelf for One {
     fn find<'a>(&'a self, _: &'a CallEnvelope) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
-        let tool = Ready::well();
-        let run: Run = Box::new(move |attempt| Box::pin(tool.run(attempt)));
-        Box::pin(std::future::ready(Some(Found { run, domain: None, info: None })))
+        Box::pin(std::future::ready(Some(Found::new(Ready::well()))))
     }
 }

@@ -31,6 +31,9 @@ pub struct ProblemBody {
     pub code: Cow<'static, str>,
     /// What is wrong and what to do, for people.
     pub message: String,
+    /// When it is worth trying again, where that is known.
+    #[serde(default, rename = "retryAfterMs", skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
     /// Everything that is wrong with a plan, each with its place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mistakes: Vec<Mistake>,
@@ -56,7 +59,12 @@ impl Problem {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
-            error: ProblemBody { code: code.into(), message: message.into(), mistakes: Vec::new() },
+            error: ProblemBody {
+                code: code.into(),
+                message: message.into(),
+                retry_after_ms: None,
+                mistakes: Vec::new(),
+            },
             retry_after: None,
         }
     }
@@ -90,6 +98,7 @@ impl Problem {
     /// The same, with when it is worth trying again.
     pub(crate) fn after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
+        self.error.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         self
     }
 

@@ -1,5 +1,7 @@
 //! What a person changes while it runs. Every change is in the audit, with who made it.
 
+use std::time::Duration;
+
 use axum::extract::{FromRequestParts, State as Shared};
 use axum::response::Response;
 use http::request::Parts;
@@ -10,7 +12,7 @@ use steadfast::approval::{Decided, Decision, Grantor, ParkedId};
 use steadfast::guard::Stopped;
 use steadfast::{AnswerError, Engine, Switched, Switches, parse_span};
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::Resolution;
+use steadfast_core::dedupe::{Resolution, ResolveVerdict};
 use steadfast_core::id::{Digest, SessionKey, TenantId};
 use steadfast_core::key::Key;
 use steadfast_core::policy::Mode;
@@ -101,12 +103,13 @@ fn rows() -> Vec<Endpoint> {
             Method::POST,
             "/v1/records/{key}/resolve",
             "resolve",
-            "Settles an unknown outcome",
+            "Resolves an unknown outcome",
             Who::Admin,
             resolve,
         )
-        .takes::<Settle>()
-        .gives::<Settled>("it is settled")
+        .takes::<ResolveRequest>()
+        .gives::<ResolveResponse>("it counts as you say")
+        .or_conflict()
         .reads_the_store(),
         Endpoint::new(
             Method::PUT,
@@ -457,30 +460,45 @@ impl Forgotten {
 /// What is known of a call whose outcome is not.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Settle {
+pub struct ResolveRequest {
     /// Whether it had its effect.
     ran: bool,
 }
 
-/// That an outcome is settled.
+/// That an unknown outcome is resolved.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-pub struct Settled {
+pub struct ResolveResponse {
     /// Always true: otherwise there is another answer.
-    pub settled: bool,
+    pub resolved: bool,
 }
 
 pub(crate) async fn resolve(
     Shared(State(inner)): Shared<State>,
     Admin(by): Admin,
     Named(key): Named,
-    Said(Settle { ran }): Said<Settle>,
+    Said(ResolveRequest { ran }): Said<ResolveRequest>,
 ) -> Answered {
     let key = read_key(&key).map_err(|_| Problem::no_such("record under this key"))?;
     let resolution = if ran { Resolution::Ran } else { Resolution::DidNotRun };
-    if inner.steadfast.engine().resolve(key, resolution, &by).await? {
-        Ok(json(StatusCode::OK, &Settled { settled: true }))
-    } else {
-        Err(Problem::no_such("record under this key whose outcome is unknown"))
+    match inner.steadfast.engine().resolve(key, resolution, &by).await? {
+        ResolveVerdict::Resolved => Ok(json(StatusCode::OK, &ResolveResponse { resolved: true })),
+        ResolveVerdict::NotUnknown => Err(Problem::no_such("record under this key whose outcome is unknown")),
+        ResolveVerdict::NotSettled(left) => Err(not_settled(left)),
+    }
+}
+
+/// The call cannot count as not run yet.
+fn not_settled(left: Option<Duration>) -> Problem {
+    let problem = |when: &str| {
+        let message =
+            format!("the call may still take effect, so it cannot count as not run yet; try again {when}");
+        Problem::new(StatusCode::CONFLICT, "not_settled", message)
+    };
+    match left {
+        Some(left) => problem(&format!("in {} s", left.as_millis().div_ceil(1000))).after(left),
+        None => problem(
+            "once its server process has answered or ended: `GET /v1/records` shows it as settled then",
+        ),
     }
 }
 

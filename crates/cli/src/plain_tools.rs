@@ -4,9 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
-use steadfast::{
-    Attempt, COMMAND_NAMESPACE, Config, Found, HTTP_NAMESPACE, Offered, Run, Shelf, Steadfast, Tool as _,
-};
+use steadfast::{COMMAND_NAMESPACE, Config, Found, HTTP_NAMESPACE, Offered, Shelf, Steadfast};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Namespace, ToolRef};
 use steadfast_core::policy::Annotations;
@@ -66,8 +64,7 @@ impl Shelf for PlainTools {
         let tool = self.now().find(&envelope.tool_namespace, &envelope.tool_name);
         let found = tool.map(|tool| {
             let domain = tool.domain().cloned();
-            let run: Run = Box::new(move |attempt: Attempt| tool.run(attempt).boxed());
-            Found { run, domain, info: None }
+            Found { domain, ..Found::new(tool) }
         });
         ready(found).boxed()
     }

@@ -1,4 +1,4 @@
-//! `steadfast resolve`: somebody found out whether a call ran.
+//! `steadfast resolve`: an operator has found out whether a call ran.
 
 use clap::Args;
 use http::StatusCode;
@@ -27,7 +27,7 @@ pub(crate) struct Options {
 /// `steadfast resolve`.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let record = reach::with(&options.ways, Need::WhatIsThere, async |reach| {
-        let record = find(reach, &options.key, Only::Open).await?.ok_or_else(|| settled(&options.key))?;
+        let record = find(reach, &options.key, Only::Open).await?.ok_or_else(|| not_unknown(&options.key))?;
         let tool = record.get("tool").map(seen::tool).unwrap_or_default();
         if seen::text(&record, "/state") != "unknown" {
             return Err(Failure::World(format!(
@@ -37,7 +37,14 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         let path = format!("/v1/records/{}/resolve", seen::text(&record, "/key"));
         match reach.ask(Ask::post(&path, Some(json!({ "ran": options.ran })))).await {
             Ok(_) => Ok(record),
-            Err(refused) if refused.is(StatusCode::NOT_FOUND) => Err(settled(&options.key)),
+            Err(refused) if refused.is(StatusCode::NOT_FOUND) => Err(not_unknown(&options.key)),
+            Err(refused) if refused.is(StatusCode::CONFLICT) => {
+                let observed = observed(&record).map(|seen| format!(" ({seen})")).unwrap_or_default();
+                Err(Failure::World(format!(
+                    "cannot resolve the call of {tool}{observed}: {}",
+                    refused.message()
+                )))
+            }
             Err(refused) => Err(refused.into()),
         }
     })?;
@@ -48,10 +55,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         output::say_json(&json!({ "key": name, "tool": tool, "ran": options.ran }));
     } else if options.ran {
         output::say_words(&format!(
-            "settled: the call of {tool} ran; it is not run again, and its result is lost"
+            "resolved: the call of {tool} ran; it is not run again, and its result is lost"
         ));
     } else {
-        output::say_words(&format!("settled: the call of {tool} did not run; the next such call does"));
+        output::say_words(&format!("resolved: the call of {tool} did not run; the next such call does"));
     }
     Ok(())
 }
@@ -63,7 +70,7 @@ const WHOLE: usize = 64;
 /// Among which records one is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Only {
-    /// Those that run, or of which nobody knows whether they ran.
+    /// Those that run, or whose outcome is unknown.
     Open,
     All,
 }
@@ -114,9 +121,20 @@ fn before(digits: &str) -> Option<String> {
     None
 }
 
-fn settled(key: &str) -> Failure {
+/// Describes what was observed of the call.
+fn observed(record: &Value) -> Option<&'static str> {
+    match record.get("observed")?.as_str()? {
+        "no_answer" => Some("no response arrived in time"),
+        "error_answer" => Some("the tool returned an error"),
+        "connection_lost" => Some("the connection was lost"),
+        "process_died" => Some("the process that ran it ended"),
+        _ => None,
+    }
+}
+
+fn not_unknown(key: &str) -> Failure {
     Failure::World(format!(
-        "there is no call `{key}` whose outcome is unknown: it was settled, it was answered late, or it is in another store (`steadfast check` says which one is used here)"
+        "there is no call `{key}` whose outcome is unknown: it was resolved, it was answered late, or it is in another store (`steadfast check` says which one is used here)"
     ))
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use steadfast::{Attempt, Found, Offered, Run, Shelf, Tool as _};
+use steadfast::{Found, Offered, Shelf};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::Namespace;
 use steadfast_gateway::Direct;
@@ -16,8 +16,8 @@ impl Shelf for ServerTools {
     fn find<'a>(&'a self, envelope: &'a CallEnvelope) -> BoxFuture<'a, Option<Found>> {
         async {
             let (tool, info) = self.0.find(envelope).await?;
-            let run: Run = Box::new(move |attempt: Attempt| tool.run(attempt).boxed());
-            Some(Found { run, domain: None, info })
+            let reads = tool.reads();
+            Some(Found { info, reads, ..Found::new(tool) })
         }
         .boxed()
     }

@@ -19,8 +19,11 @@ use serde_json::{Value, json};
 use steadfast::approval::Channel;
 use steadfast::classify::{Fault, Source, Transport};
 use steadfast::code::Code;
+use steadfast::envelope::CallEnvelope;
 use steadfast::policy::{AskWhen, Mode, Policy, ToolClass};
-use steadfast::{Answer, Attempt, CallOptions, Called, Engine, SqliteOptions, SqliteStore, call, output};
+use steadfast::{
+    Answer, Attempt, CallOptions, Called, Engine, Page, Selection, SqliteOptions, SqliteStore, call, output,
+};
 use steadfast_core::policy::Profile;
 
 use crate::folder::Folder;
@@ -155,19 +158,30 @@ async fn rp_7_a_call_that_waits_goes_on_when_another_process_answers() {
     }
 }
 
+/// Makes a call whose connection is lost. Gives the call, and what its caller is told.
+async fn lost(engine: &Engine) -> (CallEnvelope, String) {
+    let wanted = call("bank", "pay").params(&json!({})).key("k").envelope().unwrap();
+    let lost = async |_: Attempt| -> Answer {
+        let source = Source::Transport { error: Transport::ConnectionReset, written: true };
+        Err(Fault::new(source, "gone").into())
+    };
+    let told = engine.call(wanted.clone(), lost).await;
+    assert_eq!(code(&told), Some(Code::OutcomeUnknown));
+    (wanted, told.result.error.unwrap().message)
+}
+
+fn settles_after(linger: Duration) -> Policy {
+    let mut policy = plain();
+    policy.settling.linger = linger;
+    policy
+}
+
 #[tokio::test]
-async fn gr_9_an_unknown_outcome_is_settled_by_the_name_that_its_answer_gives() {
+async fn gr_9_an_unknown_outcome_is_resolved_by_the_name_that_its_answer_gives() {
     for (verdict, expected) in [("--ran", Some(Code::ResultNotKept)), ("--did-not-run", None)] {
         let home = Home::new(&format!("resolve{verdict}"));
-        let engine = home.engine(plain()).await;
-        let wanted = call("bank", "pay").params(&json!({})).key("k").envelope().unwrap();
-        let lost = async |_: Attempt| -> Answer {
-            let source = Source::Transport { error: Transport::ConnectionReset, written: true };
-            Err(Fault::new(source, "gone").into())
-        };
-        let told = engine.call(wanted.clone(), lost).await;
-        assert_eq!(code(&told), Some(Code::OutcomeUnknown));
-        let said = told.result.error.unwrap().message;
+        let engine = home.engine(settles_after(Duration::ZERO)).await;
+        let (wanted, said) = lost(&engine).await;
         let name = said.split("steadfast resolve ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
         let (out, err, status) = home.run(&["resolve", name, verdict]);
         assert_eq!(status, 0, "{err}");
@@ -177,6 +191,24 @@ async fn gr_9_an_unknown_outcome_is_settled_by_the_name_that_its_answer_gives() 
         let (_, err, status) = home.run(&["resolve", name, verdict]);
         assert!(status == 1 && err.contains("there is no call"), "{err}");
     }
+}
+
+#[tokio::test]
+async fn a_call_that_may_still_take_effect_is_not_resolved_as_not_run() {
+    let home = Home::new("resolve_too_early");
+    let engine = home.engine(settles_after(Duration::from_secs(3600))).await;
+    lost(&engine).await;
+    let open = Selection { open: true, ..Selection::default() };
+    let records = engine.records(&open, Page { after: None, limit: 2 }).await.unwrap();
+    let [record] = &records[..] else { panic!("{records:?}") };
+    let name = record.key.0.to_hex();
+    let (out, err, status) = home.run(&["resolve", &name, "--did-not-run"]);
+    assert_eq!((status, out.as_str()), (1, ""), "{err}");
+    for part in ["bank/pay", "the connection was lost", "may still take effect", "try again in "] {
+        assert!(err.contains(part), "{part}: {err}");
+    }
+    let (_, err, status) = home.run(&["resolve", &name, "--ran"]);
+    assert_eq!(status, 0, "that it ran can be known at once: {err}");
 }
 
 #[tokio::test]

@@ -16,7 +16,8 @@ use steadfast_core::classify::{Fault, Source, classify};
 use steadfast_core::id::{Namespace, ToolName};
 use steadfast_core::json::{Document, Limits};
 use steadfast_core::policy::{
-    Ambiguous, Backoff, ComputedKeys, Jitter, Mode, Modes, Profile, Silence, ToolClass,
+    Ambiguous, Backoff, ComputedKeys, Effects, Jitter, Mode, Modes, Profile, SettlingPolicy, Silence,
+    ToolClass,
 };
 use support::{domain, environment, files, folder, load, policy, sample, seconds, tool};
 
@@ -105,6 +106,17 @@ fn every_kind_of_value_arrives_where_it_belongs() {
     assert_eq!((pay.breaker.cooldown.first, pay.breaker.cooldown.cap), (seconds(10), seconds(300)));
     assert_eq!(pay.breaker.slow.unwrap().slower_than, seconds(2));
     assert_eq!(pay.limits.rate.unwrap().attempts.get(), 10);
+    assert_eq!((pay.dedupe.double_dispatch, pay.dedupe.late_after), (false, seconds(50)));
+    assert_eq!(
+        pay.settling,
+        SettlingPolicy {
+            effects: Effects::Local,
+            linger: seconds(60),
+            settle: Duration::ZERO,
+            grace: seconds(2),
+            drain: seconds(20),
+        }
+    );
     assert!(!pay.shapes.names().any(|name| name == "shutdown"));
     assert!(pay.shapes.names().any(|name| name == "drop-database"));
     let fault = Fault::new(Source::Http { status: 503 }, "Maintenance until noon");
@@ -491,6 +503,7 @@ const LINES: &[&str] = &[
     "class = \"read_only\"",
     "class = \"mutating\"",
     "dedupe.scope = \"global\"",
+    "settling = { effects = \"local\", linger = \"0s\" }",
     "trust.count = 2",
     "trust.rate = 0.1",
     "breaker.rate_at_least = 1024",

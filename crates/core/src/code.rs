@@ -103,6 +103,11 @@ pub enum Status {
 }
 
 impl Code {
+    /// Whether it says that nobody knows whether a call had its effect.
+    pub const fn is_unknown_outcome(self) -> bool {
+        matches!(self, Self::OutcomeUnknown | Self::StuckCall)
+    }
+
     /// The status that goes with the code.
     pub const fn status(self) -> Status {
         match self {

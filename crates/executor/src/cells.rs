@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use steadfast_core::Timestamp;
 use steadfast_core::approval::Approvals;
 use steadfast_core::breaker::Breaker;
-use steadfast_core::call::{CallResult, Shared};
+use steadfast_core::call::{CallResult, Request, Shared};
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{SessionKey, TenantId, ToolRef};
 use steadfast_core::limit::Limiter;
@@ -49,6 +49,12 @@ pub(crate) struct DependencyKey {
 pub(crate) struct SessionId {
     pub(crate) tenant: Option<TenantId>,
     pub(crate) session: Option<SessionKey>,
+}
+
+impl SessionId {
+    pub(crate) fn of(request: &Request) -> Self {
+        Self { tenant: request.tenant.clone(), session: request.session.clone() }
+    }
 }
 
 /// What the calls of one tool share.

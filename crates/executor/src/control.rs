@@ -22,6 +22,8 @@ pub(crate) enum Signal {
     Gone,
     /// The attempt shows a sign of life.
     Progress,
+    /// The last of those who waited for the same run has withdrawn its call.
+    Alone,
 }
 
 /// What is said to the attempts of one call: from which of them on an answer is still wanted. They are numbered from 1.
@@ -56,6 +58,7 @@ impl Unwanted {
 const CANCEL: u8 = 1;
 const GONE: u8 = 2;
 const PROGRESS: u8 = 4;
+const ALONE: u8 = 8;
 
 impl Control {
     pub(crate) fn cancel(&self) {
@@ -64,6 +67,10 @@ impl Control {
 
     pub(crate) fn gone(&self) {
         self.raise(GONE);
+    }
+
+    pub(crate) fn alone(&self) {
+        self.raise(ALONE);
     }
 
     pub(crate) fn progress(&self) {
@@ -108,7 +115,8 @@ impl Control {
             0 => return None,
             raised if raised & CANCEL != 0 => (CANCEL, Signal::Cancel),
             raised if raised & GONE != 0 => (GONE, Signal::Gone),
-            _ => (PROGRESS, Signal::Progress),
+            raised if raised & PROGRESS != 0 => (PROGRESS, Signal::Progress),
+            _ => (ALONE, Signal::Alone),
         };
         self.raised.fetch_and(!bit, Ordering::AcqRel);
         Some(signal)

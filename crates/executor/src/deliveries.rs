@@ -5,18 +5,25 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::future::select_ok;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{Claim, Receipt};
 use steadfast_store::Store;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-/// An answer that can be marked as delivered, and where its record is.
+use crate::verification::Told;
+
+/// An answer that can be marked as delivered, and where its record is. Once every copy is dropped, it never will be.
 #[derive(Clone, Debug)]
 pub struct Arrival {
     pub(crate) receipt: Receipt,
     pub(crate) store: Arc<dyn Store>,
+    /// Where it is the final answer that an outcome is unknown: who was told, and of which server.
+    pub(crate) told: Option<Told>,
+    has_arrived: Arc<watch::Sender<bool>>,
 }
 
 /// What this process knows of deliveries and the store may not know yet.
@@ -24,17 +31,61 @@ pub struct Arrival {
 pub(crate) struct Deliveries {
     /// In the order of the queue.
     known: Mutex<VecDeque<(Receipt, Timestamp)>>,
+    /// Answers that were handed over, and of which nobody knows yet whether they have arrived.
+    in_doubt: Mutex<VecDeque<(Receipt, watch::Receiver<bool>)>>,
     queue: mpsc::Sender<(Arrival, Timestamp)>,
 }
 
 /// Deliveries that wait to be written. More are dropped: a mark that is missing means one replay, said to be one.
 const MOST: usize = 4096;
 
+/// So many are kept although it is known what became of them.
+const FEW: usize = 64;
+
+/// How long a call waits for word of an answer that it would be given again. A connection is known to have carried its answer
+/// after 5 s, or to be lost.
+const IN_DOUBT: Duration = Duration::from_secs(6);
+
 impl Deliveries {
     /// The list, and what has to be written.
     pub(crate) fn new() -> (Self, mpsc::Receiver<(Arrival, Timestamp)>) {
         let (queue, waiting) = mpsc::channel(MOST);
-        (Self { known: Mutex::default(), queue }, waiting)
+        (Self { known: Mutex::default(), in_doubt: Mutex::default(), queue }, waiting)
+    }
+
+    /// An answer is handed over.
+    pub(crate) fn hand_over(&self, receipt: Receipt, store: Arc<dyn Store>, told: Option<Told>) -> Arrival {
+        let has_arrived = watch::Sender::new(false);
+        let mut in_doubt = self.in_doubt.lock();
+        // Those before it are known one after the other, mostly. A few are kept for whoever has just been given one again.
+        let is_known = |doubted: &VecDeque<(Receipt, watch::Receiver<bool>)>| {
+            doubted.front().is_some_and(|(_, word)| is_known(word))
+        };
+        while in_doubt.len() >= MOST || (in_doubt.len() > FEW && is_known(&in_doubt)) {
+            in_doubt.pop_front();
+        }
+        in_doubt.push_back((receipt.clone(), has_arrived.subscribe()));
+        drop(in_doubt);
+        Arrival { receipt, store, told, has_arrived: Arc::new(has_arrived) }
+    }
+
+    /// Whether this answer has arrived, also where nobody knows that yet: it is waited for.
+    ///
+    /// A client that ends its connection when it has its answer, and makes the same call on a new one, may be quicker than the
+    /// news of the old one.
+    pub(crate) async fn arrives(&self, receipt: &Receipt) -> bool {
+        // Everyone who waited for a run gets its answer.
+        let handed_over =
+            |(doubted, word): &(Receipt, watch::Receiver<bool>)| (doubted == receipt).then(|| word.clone());
+        let words: Vec<_> = self.in_doubt.lock().iter().filter_map(handed_over).collect();
+        if words.is_empty() {
+            return false;
+        }
+        let arriving = words.into_iter().map(|mut word| {
+            Box::pin(async move { word.wait_for(|has_arrived| *has_arrived).await.map(drop) })
+        });
+        let first = tokio::time::timeout(IN_DOUBT, select_ok(arriving)).await;
+        first.is_ok_and(|first| first.is_ok())
     }
 
     /// What is known to whoever claims this.
@@ -51,9 +102,12 @@ impl Deliveries {
         let receipt = arrival.receipt.clone();
         // Known before it can be written: what the writer has done with must not be put on the list after that.
         let mut known = self.known.lock();
+        let has_arrived = Arc::clone(&arrival.has_arrived);
         if self.queue.try_send((arrival, at)).is_ok() {
             known.push_back((receipt, at));
         }
+        drop(known);
+        has_arrived.send_replace(true);
     }
 
     /// Writes the marks, one after the other, for as long as the engine lives.
@@ -66,10 +120,13 @@ impl Deliveries {
     }
 }
 
+/// Whether it is known what became of an answer: it has arrived, or never will.
+fn is_known(word: &watch::Receiver<bool>) -> bool {
+    *word.borrow() || word.has_changed().is_err()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use steadfast_core::dedupe::Owner;
     use steadfast_core::id::Digest;
     use steadfast_core::key::Key;
@@ -89,10 +146,44 @@ mod tests {
             version: 1,
         });
         for receipt in &receipts {
-            deliveries.arrived(Arrival { receipt: receipt.clone(), store: store.clone() }, store.now());
+            let arrival = deliveries.hand_over(receipt.clone(), store.clone(), None);
+            deliveries.arrived(arrival, store.now());
             assert!(deliveries.has_arrived(receipt));
         }
         let _ = tokio::time::timeout(Duration::from_secs(1), deliveries.write(waiting)).await;
         assert!(receipts.iter().all(|receipt| !deliveries.has_arrived(receipt)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_in_doubt_until_it_has_arrived_or_is_lost() {
+        let store: Arc<dyn Store> =
+            Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))));
+        let (deliveries, _waiting) = Deliveries::new();
+        let receipt = |version| Receipt {
+            key: Key(Digest::of(b"a")),
+            owner: Owner { process: this_process(), call: 1, claim: 1 },
+            version,
+        };
+        let hand_over = |version| deliveries.hand_over(receipt(version), store.clone(), None);
+        assert!(!deliveries.arrives(&receipt(1)).await, "nobody has handed it over");
+        for (version, arrives) in [(1, true), (2, false)] {
+            let arrival = hand_over(version);
+            let one = receipt(version);
+            let (has_arrived, ()) = tokio::join!(deliveries.arrives(&one), async {
+                match arrives {
+                    true => deliveries.arrived(arrival, store.now()),
+                    false => drop(arrival),
+                }
+            });
+            assert_eq!((has_arrived, deliveries.has_arrived(&one)), (arrives, arrives));
+            assert_eq!(deliveries.arrives(&one).await, arrives, "it is known now");
+        }
+        // One of several who get it is enough, and nobody waits for ever.
+        let first = hand_over(3);
+        let second = hand_over(3);
+        assert!(!deliveries.arrives(&receipt(3)).await);
+        drop(first);
+        deliveries.arrived(second, store.now());
+        assert!(deliveries.arrives(&receipt(3)).await);
     }
 }

@@ -13,21 +13,21 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{self, Decision, Grantor, Parked, ParkedId, Spend, Wanted};
 use steadfast_core::call::{
-    Approval, Ask, BreakerScope, Call, CallResult, Cut, Event, Notice, Others, Outcome, Run, Step, Upstream,
-    Wake,
+    Approval, Ask, BreakerScope, Call, CallResult, Cut, Event, Notice, Others, Outcome, Provenance, Run,
+    Step, Upstream, Wake,
 };
 use steadfast_core::classify::record::concern;
 use steadfast_core::classify::{Fault, Source, Transport};
-use steadfast_core::dedupe::{ClaimVerdict, Owner, RenewVerdict};
+use steadfast_core::dedupe::{Claim, ClaimVerdict, Owner, RenewVerdict, ReplayReason};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::key::Key;
-use steadfast_core::policy::Mode;
+use steadfast_core::policy::{Mode, ToolClass};
 use steadfast_core::rehearse::{Moment, Trail, What};
 use steadfast_store::{Store, StoreError};
 use tokio::sync::watch;
 
 use crate::approvals::{Asked, Asker, Asking};
-use crate::cells::Cells;
+use crate::cells::{Cells, SessionId};
 use crate::control::Signal;
 use crate::engine::{Desk, Inner, coarser};
 use crate::followers::{self, Entered};
@@ -35,7 +35,7 @@ use crate::history::{Finished, OfSurface};
 use crate::keep::Keeping;
 use crate::persist::Marked;
 use crate::telling::Listener;
-use crate::tool::{Answer, AnyTool, Attempt, NotDone, Running, ToolFault};
+use crate::tool::{Answer, AnyTool, Attempt, Ending, NotDone, Running, ToolFault};
 
 /// How long an attempt that is ended has to say something after it was told.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -57,16 +57,23 @@ pub(crate) struct Drive {
     pub(crate) trail: Trail,
     pub(crate) surface: OfSurface,
     going: Going,
+    /// The end of an attempt whose outcome is unknown, where it can be seen.
+    ending: Option<Ending>,
+    is_settling: bool,
     entered: Option<(Key, Entered)>,
     renewal: Renewal,
     stopped: bool,
+    /// Its place in the order of things.
+    pub(crate) received: u64,
+    /// The runs of unknown outcome that this call looks into, should it be a read that succeeds.
+    looks_into: Vec<Owner>,
 }
 
 /// What goes on while the machine waits.
 enum Going {
     Nothing,
     Attempt { running: Running, number: u32, started: Timestamp },
-    Following(Pin<Box<dyn Future<Output = Wake> + Send>>),
+    Following { key: Key, changed: Pin<Box<dyn Future<Output = Wake> + Send>> },
     Asking { id: ParkedId, ask: Box<Ask>, caller: Option<Asking> },
 }
 
@@ -115,10 +122,41 @@ impl Drive {
             trail: Trail::default(),
             surface: OfSurface::default(),
             going,
+            ending: None,
+            is_settling: false,
             entered: None,
             renewal,
             stopped: false,
+            received: 0,
+            looks_into: Vec::new(),
         }
+    }
+
+    /// A read of the same conversation at the same server shows whether a call had its effect of which that is not known.
+    pub(crate) fn note_read(&mut self) {
+        let (request, policy) = (self.call.request(), self.call.policy());
+        if policy.class == ToolClass::ReadOnly {
+            let session = SessionId::of(request);
+            self.looks_into = self.inner.verifications.read_begins(&session, &request.tool.namespace);
+        }
+    }
+
+    /// Asks the store; once more where an answer was to be given again because nobody had received it, and somebody has by
+    /// now: then this is a new call.
+    async fn claim(&mut self, claim: &Claim) -> Result<ClaimVerdict, StoreError> {
+        let session = SessionId::of(self.call.request());
+        let known = self.inner.known_to(claim, &session, self.received);
+        let verdict = self.store.claim(claim, &known).await?;
+        let ClaimVerdict::Replay(replay) = &verdict else { return Ok(verdict) };
+        // The answer may have been handed over while the store was asked.
+        let known = self.inner.known_to(claim, &session, self.received);
+        let is_in_doubt =
+            replay.reason == ReplayReason::Undelivered && !known.overlapped.contains(&replay.receipt.owner);
+        if is_in_doubt && self.inner.deliveries.arrives(&replay.receipt).await {
+            let known = self.inner.known_to(claim, &session, self.received);
+            return self.store.claim(claim, &known).await;
+        }
+        Ok(verdict)
     }
 
     /// Carries out the steps until the call is over, and says how it ended. The call stays where it is while it
@@ -128,16 +166,23 @@ impl Drive {
         loop {
             self.tell();
             let event = match step {
-                Step::Claim(claim) => {
-                    let known = self.inner.deliveries.known_to(&claim);
-                    match self.store.claim(&claim, &known).await {
-                        Ok(verdict @ ClaimVerdict::Mine(_)) => self.unless_left(Event::Claimed(verdict)),
-                        Ok(verdict) => Event::Claimed(verdict),
-                        Err(error) => self.store_failed(&error),
-                    }
-                }
+                Step::Claim(claim) => match self.claim(&claim).await {
+                    Ok(verdict @ ClaimVerdict::Mine(_)) => self.unless_left(Event::Claimed(verdict)),
+                    Ok(verdict) => Event::Claimed(verdict),
+                    Err(error) => self.store_failed(&error),
+                },
                 Step::Follow(key) => {
-                    self.going = Going::Following(self.follow(key));
+                    self.going = Going::Following { key, changed: self.follow(key) };
+                    self.wait().await
+                }
+                Step::AwaitEnd(key) => {
+                    let run = self.inner.runs.follow(key);
+                    let changed: Pin<Box<dyn Future<Output = Wake> + Send>> = match run {
+                        Some(run) => Box::pin(over(run, None)),
+                        // The machine's timer says when to look.
+                        None => Box::pin(std::future::pending()),
+                    };
+                    self.going = Going::Following { key, changed };
                     self.wait().await
                 }
                 Step::Ask(ask) => {
@@ -239,6 +284,7 @@ impl Drive {
             self.call.on(shared, now, event, &mut self.notices)
         });
         self.see_claim(now);
+        self.see_end();
         step.unwrap_or_else(|misuse| {
             // A mistake of this file: the call goes on waiting, and somebody has to hear of it.
             tracing::error!(event = "engine.misuse", %misuse);
@@ -252,7 +298,7 @@ impl Drive {
         let held = self.call.record().map(|record| record.key);
         match (held, &self.entered) {
             (Some(key), Some((entered, _))) if key == *entered => {}
-            (Some(key), _) => self.entered = Some((key, self.inner.runs.enter(key))),
+            (Some(key), _) => self.entered = Some((key, self.inner.runs.enter(key, &self.desk))),
             (None, _) => {}
         }
         match (held, &self.renewal) {
@@ -262,12 +308,34 @@ impl Drive {
         }
     }
 
+    /// Whether the end of the attempt is to be brought about, and that its outcome is unknown is to be told.
+    fn see_end(&mut self) {
+        if self.call.awaits_end() {
+            let settling = self.call.policy().settling;
+            self.ending.get_or_insert_with(|| self.tool.any_end(settling));
+        } else {
+            self.ending = None;
+        }
+        let was_settling = std::mem::replace(&mut self.is_settling, self.call.is_recorded_as_unknown());
+        if self.is_settling
+            && !was_settling
+            && let Some((_, entered)) = &self.entered
+        {
+            entered.changed();
+        }
+    }
+
     // ---- while something goes on ----
 
     /// Waits for the next thing that the machine has to hear of.
     async fn wait(&mut self) -> Event {
-        if self.stopped && matches!(self.going, Going::Attempt { .. }) {
-            return self.lost().await;
+        if self.stopped {
+            if self.call.is_settling() {
+                return Event::DriverEnds;
+            }
+            if matches!(self.going, Going::Attempt { .. }) {
+                return self.lost().await;
+            }
         }
         loop {
             let now = self.inner.clock.now();
@@ -287,6 +355,7 @@ impl Drive {
                 ended = self.going.ended(&self.inner, &self.call) => Heard::Ended(ended),
                 signal = self.desk.control.heard() => Heard::Signal(signal),
                 () = self.inner.stopping.cancelled(), if !self.stopped => Heard::Stop,
+                () = ended(&mut self.ending) => Heard::Settled,
                 verdict = answered(&mut self.renewal) => Heard::Renewed(verdict),
                 () = sleep(wake) => Heard::Time,
                 () = sleep(renew) => continue,
@@ -303,7 +372,15 @@ impl Drive {
                 }
                 Heard::Ended(Ended::Asked(id, decision)) => self.decided(id, decision).await,
                 Heard::Signal(Signal::Progress) => return Event::Progressed,
-                Heard::Signal(Signal::Cancel) => return Event::Cancelled(self.others()),
+                Heard::Signal(Signal::Cancel) => {
+                    self.withdraw();
+                    return Event::Cancelled(self.others());
+                }
+                // A caller that waits has not left, whoever else has.
+                Heard::Signal(Signal::Alone) if self.desk.is_given() => {
+                    return Event::Cancelled(self.others());
+                }
+                Heard::Signal(Signal::Alone) => {}
                 Heard::Signal(Signal::Gone) => return Event::Disconnected(self.others()),
                 Heard::Stop => {
                     self.stopped = true;
@@ -313,6 +390,11 @@ impl Drive {
                 Heard::Renewed(Err(error)) => {
                     self.renewal = Renewal::Due(now + self.lease() / 3);
                     self.inner.store_trouble(&*self.store, &error);
+                }
+                Heard::Settled => {
+                    self.ending = None;
+                    self.going = Going::Nothing;
+                    return Event::Settled;
                 }
                 Heard::Time => return Event::Woke(Wake::Time),
             }
@@ -325,7 +407,16 @@ impl Drive {
         match self.desk.control.left() {
             Some(Signal::Cancel) => Event::Cancelled(self.others()),
             Some(Signal::Gone) => Event::Disconnected(self.others()),
-            Some(Signal::Progress) | None => event,
+            Some(Signal::Progress | Signal::Alone) | None => event,
+        }
+    }
+
+    /// The caller withdraws the call. Whoever runs what it waited for may be alone now.
+    fn withdraw(&mut self) {
+        if let Going::Following { key, .. } = &self.going {
+            let key = *key;
+            self.going = Going::Nothing;
+            self.inner.runs.withdrew(key);
         }
     }
 
@@ -425,7 +516,8 @@ impl Drive {
     /// Waits for somebody else's run: in this process without asking the store.
     fn follow(&self, key: Key) -> Pin<Box<dyn Future<Output = Wake> + Send>> {
         match self.inner.runs.follow(key) {
-            Some(run) => Box::pin(over(run)),
+            // That its outcome is unknown may have been recorded since the store was asked.
+            Some(run) => Box::pin(over(run, Some(0))),
             None => {
                 let store = self.store.clone();
                 Box::pin(async move {
@@ -525,14 +617,21 @@ impl Drive {
     // ---- the end ----
 
     fn answer(&self, result: CallResult) {
-        self.desk.answer(&result, self.call.request(), &self.store);
+        self.hand_over(&result);
+        self.desk.answer(&result, self.call.request(), &self.store, &self.inner.deliveries);
+    }
+
+    fn hand_over(&self, result: &CallResult) {
+        if let Some(receipt) = &result.receipt {
+            self.inner.hand_over(receipt);
+        }
     }
 
     /// Tells those who hear of it before the caller does.
     async fn ended(&mut self, result: &CallResult) {
         self.tell();
         if let (Some((_, entered)), Err(failure)) = (&self.entered, &result.ended)
-            && result.is_refused()
+            && result.is_refused_for_all()
         {
             entered.refused(failure);
         }
@@ -548,8 +647,14 @@ impl Drive {
         self.inner.note_end(&self.cells, &self.call, result);
         self.inner.telling.finished(|| self.inner.about(&self.envelope, &self.call), result);
         let hint = self.envelope.transport.circuit_breaker_hint;
+        let is_read = result.ended.is_ok() && result.attempts > 0 && result.provenance == Provenance::Fresh;
+        if is_read && !self.looks_into.is_empty() {
+            let session = SessionId::of(self.call.request());
+            self.inner.verifications.read_succeeded(&session, &self.looks_into);
+        }
+        self.hand_over(result);
         let finished = Finished::new(self.call, self.trail, self.surface, hint, result);
-        self.desk.answer(result, finished.request(), &self.store);
+        self.desk.answer(result, finished.request(), &self.store, &self.inner.deliveries);
         self.inner.remember(finished);
     }
 
@@ -568,6 +673,7 @@ enum Heard {
     Ended(Ended),
     Signal(Signal),
     Stop,
+    Settled,
     Renewed(Result<Renewed, StoreError>),
     Time,
 }
@@ -586,7 +692,7 @@ impl Going {
         match self {
             Self::Nothing => std::future::pending().await,
             Self::Attempt { running, .. } => Ended::Ran(running.await),
-            Self::Following(followed) => Ended::Woke(followed.await),
+            Self::Following { changed, .. } => Ended::Woke(changed.await),
             Self::Asking { id, ask, caller } => {
                 let tenant = inner.machines.tenants.get(&call.request().tenant);
                 loop {
@@ -648,16 +754,26 @@ impl Answers {
     }
 }
 
-async fn over(mut run: watch::Receiver<followers::Run>) -> Wake {
+/// Waits until something changes about a run; `seen` is how often that is known to have happened.
+async fn over(mut run: watch::Receiver<followers::Run>, mut seen: Option<u32>) -> Wake {
     loop {
         match &*run.borrow_and_update() {
-            followers::Run::Open => {}
-            followers::Run::Over => return Wake::Changed,
+            followers::Run::Open(changes) if seen.is_none_or(|seen| seen == *changes) => {
+                seen = Some(*changes)
+            }
+            followers::Run::Open(_) | followers::Run::Over => return Wake::Changed,
             followers::Run::Refused(failure) => return Wake::LeaderRefused(failure.clone()),
         }
         if run.changed().await.is_err() {
             return Wake::Changed;
         }
+    }
+}
+
+async fn ended(ending: &mut Option<Ending>) {
+    match ending {
+        Some(ending) => ending.await,
+        None => std::future::pending().await,
     }
 }
 

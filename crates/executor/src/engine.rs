@@ -1,6 +1,7 @@
 //! The way in.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::io::Write as _;
@@ -17,7 +18,7 @@ use steadfast_core::call::{
     Call, CallId, CallResult, EqualCalls, Intake, KeysOf, Notice, Request, RunBy, Waits,
 };
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Owner, Process, RunId};
+use steadfast_core::dedupe::{Claim, Known, Owner, Process, Receipt, RunId};
 use steadfast_core::envelope::{
     BreakerHint, CallEnvelope, EnvelopeError, ErrorBody, ResultEnvelope, UnknownFields,
 };
@@ -51,9 +52,10 @@ use crate::pauses::Pauses;
 use crate::persist::Marks;
 use crate::policies::Policies;
 use crate::telling::{About, EngineEvent, Listener, Telling, TurnedAway};
-use crate::tool::{AnyTool, Tool};
+use crate::tool::{AnyTool, Description, Tool};
 use crate::trust_file::{TrustFile, TrustKept};
 use crate::turns::{self, Turning};
+use crate::verification::{Told, Verifications};
 
 /// Makes calls safe to make. Cheap to clone; all clones are one engine.
 #[derive(Clone, Debug)]
@@ -75,6 +77,9 @@ pub(crate) struct Inner {
     pub(crate) hooks: Hooked,
     pub(crate) keeper: Keeper,
     pub(crate) deliveries: Deliveries,
+    /// Runs whose answers were handed over a moment ago, each with its place in the order of things.
+    handed: Mutex<VecDeque<(Owner, u64)>>,
+    pub(crate) verifications: Verifications,
     pub(crate) telling: Telling,
     pub(crate) stopping: CancellationToken,
     /// Turns that nobody runs any more and that are being given back.
@@ -142,6 +147,8 @@ pub struct CallOptions {
     pub in_turn: InTurn,
     /// From when on no attempt starts. One that runs then is left alone.
     pub start_by: Option<Timestamp>,
+    /// Read-only tools of the same server, by which a caller can find out whether a call had its effect.
+    pub reads: Arc<[Box<str>]>,
 }
 
 /// Whether a call belongs to a turn that may be submitted again.
@@ -169,6 +176,7 @@ impl Default for CallOptions {
             listener: None,
             in_turn: InTurn::Not,
             start_by: None,
+            reads: Arc::default(),
         }
     }
 }
@@ -219,7 +227,11 @@ impl Engine {
 
     /// The answer of this call has reached its caller. Equal calls without a key are new calls from now on.
     pub fn delivered(&self, arrival: Arrival) {
-        self.inner.deliveries.arrived(arrival, self.inner.clock.now());
+        if let Some(told) = arrival.told.clone() {
+            self.inner.verifications.told(told, arrival.receipt.owner.clone());
+        }
+        let now = arrival.store.now();
+        self.inner.deliveries.arrived(arrival, now);
     }
 
     /// The policy of whatever this envelope is about, for surfaces that do more with a tool's server than to call it.
@@ -278,31 +290,54 @@ impl Engine {
             desk.give(self.inner.turned_away(&envelope, self.inner.gate.refusal()));
             return Calling { drive: None, desk };
         };
-        let drive = drive(self.inner.clone(), place, envelope, tool, desk.clone(), options, run_by);
+        let received = Received { order: self.inner.next_told(), at: self.inner.clock.now() };
+        let drive = drive(self.inner.clone(), place, envelope, tool, desk.clone(), options, run_by, received);
         Calling { drive: Some(Box::pin(drive)), desk }
     }
 }
 
+/// When a call came.
+#[derive(Clone, Copy)]
+struct Received {
+    /// In the order of things.
+    order: u64,
+    at: Timestamp,
+}
+
 /// The whole way of one call.
+#[expect(clippy::too_many_arguments, reason = "the parts of a call, named once")]
 async fn drive(
     inner: Arc<Inner>,
     place: Place,
     envelope: Arc<CallEnvelope>,
     tool: Arc<dyn AnyTool>,
     desk: Arc<Desk>,
-    options: CallOptions,
+    mut options: CallOptions,
     run_by: RunBy,
+    received: Received,
 ) {
     let hook_key = match envelope.payload.idempotency_key {
         None => inner.hooks.key(&envelope).await,
         Some(_) => None,
     };
     let number = CALLS.fetch_add(1, Ordering::Relaxed);
-    let (policy, mut request) = match inner.take_in(&envelope, &options, hook_key.as_deref(), number) {
+    let mut taken = inner.take_in(&envelope, &options, hook_key.as_deref(), number);
+    // Of a call that is left alone nothing is asked either.
+    if let Ok((policy, _)) = &taken
+        && options.tool.is_none()
+        && (!policy.modes.leave_alone() || inner.acts_on_some_class(&envelope))
+        && let Some(Description { info, reads }) = tool.any_describe().await
+    {
+        (options.tool, options.reads) = (info, reads);
+        taken = inner.take_in(&envelope, &options, hook_key.as_deref(), number);
+    }
+    let (policy, mut request) = match taken {
         Ok(taken) => taken,
         Err(error) => return desk.give(inner.turned_away(&envelope, ErrorBody::from(&error))),
     };
     request.run_by = run_by;
+    request.end = tool.any_sees_end();
+    request.reads = options.reads;
     request.limits.start_by = options.start_by;
     request.in_turn = options.in_turn == InTurn::ThatMayComeAgain;
     desk.left_alone.store(policy.modes.leave_alone(), Ordering::Release);
@@ -323,18 +358,19 @@ async fn drive(
     };
     request.computed_since = inner.pauses.before(&request, policy.modes.dedupe, || store.now());
     let seed = inner.seed_of(number);
-    let now = inner.clock.now();
     // They are told after each step, and hardly any step has more.
     let mut notices = Vec::with_capacity(4);
     let mut trail = Trail::new();
     let (call, step) = cells.with(|shared| {
         trail.add(Moment { order: inner.next_told(), after_ms: 0, what: What::Came });
-        Call::begin(shared, request, policy, seed, now, &mut notices)
+        Call::begin(shared, request, policy, seed, received.at, &mut notices)
     });
     let mut drive = Drive::new(inner, envelope, call, cells, store, tool, desk, asker, notices);
     drive.listener = listener;
     drive.trail = trail;
     drive.surface = surface;
+    drive.received = received.order;
+    drive.note_read();
     let result = drive.run(step).await;
     drive.finish(&result);
     drop(place);
@@ -459,10 +495,20 @@ pub(crate) struct Desk {
 
 impl Desk {
     /// Answers the caller, once.
-    pub(crate) fn answer(&self, result: &CallResult, request: &Request, store: &Arc<dyn Store>) {
+    pub(crate) fn answer(
+        &self,
+        result: &CallResult,
+        request: &Request,
+        store: &Arc<dyn Store>,
+        deliveries: &Deliveries,
+    ) {
         if !self.given.load(Ordering::Acquire) {
-            let arrival = result.receipt.clone().map(|receipt| Arrival { receipt, store: store.clone() });
-            let remarks = result.remarks.iter().map(|remark| remark.text.clone()).collect();
+            let told = result
+                .is_unknown_outcome()
+                .then(|| Told { session: SessionId::of(request), server: request.tool.namespace.clone() });
+            let receipt = result.receipt.clone();
+            let arrival = receipt.map(|receipt| deliveries.hand_over(receipt, store.clone(), told));
+            let remarks = result.remarks().collect();
             let mut result = result.to_envelope(request);
             if let Some(assistance) = self.assistance.get() {
                 assistance.add_to(&mut result);
@@ -482,6 +528,11 @@ impl Desk {
             *self.answer.lock() = Some(called);
             self.answered.notify_waiters();
         }
+    }
+
+    /// Whether the caller was answered.
+    pub(crate) fn is_given(&self) -> bool {
+        self.given.load(Ordering::Acquire)
     }
 
     pub(crate) fn take(&self) -> Option<Called> {
@@ -525,6 +576,41 @@ impl Inner {
         Ok((policy, request))
     }
 
+    /// Whether any mechanism acts on the tool, should it be of one class or another.
+    fn acts_on_some_class(&self, envelope: &CallEnvelope) -> bool {
+        let Ok(params) = Request::params(envelope) else { return false };
+        let read_only = Annotations { read_only: Some(true), ..Annotations::default() };
+        let idempotent = Annotations { idempotent: Some(true), ..Annotations::default() };
+        let mutating = Annotations { read_only: Some(false), ..Annotations::default() };
+        [read_only, idempotent, mutating].into_iter().any(|annotations| {
+            !self.policies.policy(envelope, params.root(), annotations).modes.leave_alone()
+        })
+    }
+
+    /// What this process knows of a claim beside what the store knows, for a call that came at this place in the order of
+    /// things.
+    pub(crate) fn known_to(&self, claim: &Claim, session: &SessionId, received: u64) -> Known {
+        let handed = self.handed.lock();
+        let later = handed.iter().rev().take_while(|(_, at)| *at > received);
+        let overlapped = later.map(|(owner, _)| owner.clone()).collect();
+        drop(handed);
+        Known {
+            delivered: self.deliveries.known_to(claim),
+            overlapped,
+            verified: self.verifications.verified(session),
+        }
+    }
+
+    /// The answer of this run is handed over to whoever waits for it.
+    pub(crate) fn hand_over(&self, receipt: &Receipt) {
+        let mut handed = self.handed.lock();
+        let at = self.next_told();
+        handed.push_back((receipt.owner.clone(), at));
+        if handed.len() > MOST_HANDED {
+            handed.pop_front();
+        }
+    }
+
     /// Names a run: the engine, and the call that makes it.
     fn run_id(&self, number: u64) -> RunId {
         // Both are short and known, so that the text needs no place of its own before it is shared.
@@ -546,9 +632,7 @@ impl Inner {
             tool: machines.tools.get(&ToolKey { tenant: tenant.clone(), tool: request.tool.clone() }),
             dependency: own,
             coarser,
-            guard: machines
-                .sessions
-                .get(&SessionId { tenant: tenant.clone(), session: request.session.clone() }),
+            guard: machines.sessions.get(&SessionId::of(request)),
             tenant: machines.tenants.get(tenant),
         }
     }
@@ -773,6 +857,8 @@ impl EngineBuilder {
             hooks: Hooked(self.hooks),
             keeper: Keeper::new(),
             deliveries,
+            handed: Mutex::default(),
+            verifications: Verifications::default(),
             telling: Telling::to(self.listeners),
             stopping: CancellationToken::new(),
             giving_back: TaskTracker::new(),
@@ -836,6 +922,9 @@ impl fmt::Debug for EngineBuilder {
 /// Numbers the calls of this process, whichever engine makes them: with the process it is what owner tokens are made
 /// of, and two engines on one store must not make the same one.
 pub(crate) static CALLS: AtomicU64 = AtomicU64::new(1);
+
+/// Answers of which it is remembered when they were handed over: calls that came before that overlap with theirs.
+const MOST_HANDED: usize = 128;
 
 /// The most calls at once, unless it is set.
 const MOST_CALLS: usize = 10_000;

@@ -5,14 +5,16 @@
 //! Most runs have nobody who waits: what it takes to wake others is made when the first of them comes.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use steadfast_core::call::Others;
 use steadfast_core::dedupe::Failure;
 use steadfast_core::key::Key;
 use tokio::sync::watch;
+
+use crate::engine::Desk;
 
 /// The runs of this process.
 #[derive(Debug, Default)]
@@ -28,13 +30,15 @@ struct Entry {
     number: u64,
     run: Run,
     followers: Option<watch::Sender<Run>>,
+    /// Hears when the last of them has withdrawn its call.
+    leader: Weak<Desk>,
 }
 
 /// How a run stands.
 #[derive(Clone, Debug)]
 pub(crate) enum Run {
-    /// It is under way.
-    Open,
+    /// It is under way. Counts how often its record has changed.
+    Open(u32),
     /// It is over, and the store says how it ended.
     Over,
     /// It was refused. That is not stored: whoever waited here gets the same refusal.
@@ -44,11 +48,27 @@ pub(crate) enum Run {
 impl Runs {
     /// A run of ours begins. It is over when the guard is dropped. Whoever waits for an earlier one under the same key
     /// looks again.
-    pub(crate) fn enter(self: &Arc<Self>, key: Key) -> Entered {
+    pub(crate) fn enter(self: &Arc<Self>, key: Key, leader: &Arc<Desk>) -> Entered {
         let number = self.entered.fetch_add(1, Ordering::Relaxed);
-        let before = self.runs.lock().insert(key, Entry { number, run: Run::Open, followers: None });
+        let before = self.runs.lock().insert(
+            key,
+            Entry { number, run: Run::Open(0), followers: None, leader: Arc::downgrade(leader) },
+        );
         drop(before);
         Entered { runs: self.clone(), key, number }
+    }
+
+    /// One of those who waited for this run has withdrawn its call, and waits no more.
+    pub(crate) fn withdrew(&self, key: Key) {
+        let runs = self.runs.lock();
+        let entry = runs.get(&key).filter(|entry| {
+            entry.followers.as_ref().is_some_and(|followers| followers.receiver_count() == 0)
+        });
+        let leader = entry.and_then(|entry| entry.leader.upgrade());
+        drop(runs);
+        if let Some(leader) = leader {
+            leader.control.alone();
+        }
     }
 
     /// Waits for a run of this process, if it is one.
@@ -79,6 +99,19 @@ impl Entered {
         }
     }
 
+    /// Its record has changed, and it goes on: whoever waits looks again.
+    pub(crate) fn changed(&self) {
+        let mut runs = self.runs.runs.lock();
+        if let Some(entry) = runs.get_mut(&self.key).filter(|entry| entry.number == self.number)
+            && let Run::Open(changes) = &mut entry.run
+        {
+            *changes += 1;
+            if let Some(followers) = &entry.followers {
+                followers.send_replace(entry.run.clone());
+            }
+        }
+    }
+
     /// It was refused; whoever waits gets the same refusal.
     pub(crate) fn refused(&self, failure: &Failure) {
         let mut runs = self.runs.runs.lock();
@@ -98,7 +131,7 @@ impl Drop for Entered {
         let ours = runs.get(&self.key).is_some_and(|entry| entry.number == self.number);
         let entry = if ours { runs.remove(&self.key) } else { None };
         drop(runs);
-        if let Some(Entry { run: Run::Open, followers: Some(followers), .. }) = entry {
+        if let Some(Entry { run: Run::Open(_), followers: Some(followers), .. }) = entry {
             followers.send_replace(Run::Over);
         }
     }
@@ -131,7 +164,7 @@ mod tests {
     #[test]
     fn whoever_waits_hears_of_the_end() {
         let runs = Arc::new(Runs::default());
-        let entered = runs.enter(key());
+        let entered = runs.enter(key(), &Arc::default());
         assert_eq!(entered.others(), Others::None);
         let mut follower = runs.follow(key()).unwrap();
         assert_eq!(entered.others(), Others::Waiting);
@@ -143,7 +176,7 @@ mod tests {
     #[test]
     fn a_refusal_reaches_those_who_waited_and_those_who_came_between_it_and_the_end() {
         let runs = Arc::new(Runs::default());
-        let entered = runs.enter(key());
+        let entered = runs.enter(key(), &Arc::default());
         let mut early = runs.follow(key()).unwrap();
         entered.refused(&refusal());
         let mut late = runs.follow(key()).unwrap();
@@ -153,7 +186,7 @@ mod tests {
                 matches!(&*follower.borrow_and_update(), Run::Refused(failure) if **failure == refusal())
             );
         }
-        let alone = runs.enter(key());
+        let alone = runs.enter(key(), &Arc::default());
         alone.refused(&refusal());
         assert!(matches!(&*runs.follow(key()).unwrap().borrow(), Run::Refused(_)), "nobody waited before");
     }
@@ -161,15 +194,15 @@ mod tests {
     #[test]
     fn a_run_that_takes_over_is_not_ended_with_the_one_before_it() {
         let runs = Arc::new(Runs::default());
-        let first = runs.enter(key());
+        let first = runs.enter(key(), &Arc::default());
         let of_the_first = runs.follow(key()).unwrap();
-        let second = runs.enter(key());
+        let second = runs.enter(key(), &Arc::default());
         assert!(of_the_first.has_changed().is_err(), "it looks again, and finds the second");
         let of_the_second = runs.follow(key()).unwrap();
         assert_eq!(first.others(), Others::None);
         first.refused(&refusal());
         drop(first);
-        assert!(matches!(&*of_the_second.borrow(), Run::Open));
+        assert!(matches!(&*of_the_second.borrow(), Run::Open(_)));
         assert_eq!(second.others(), Others::Waiting);
     }
 }

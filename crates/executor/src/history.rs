@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use steadfast_core::approval::Channel;
 use steadfast_core::call::{
-    Call, CallResult, Duplicates, Provenance, Recorded, RunBy, SentKey, Stage, Waits,
+    AttemptEnd, Call, CallResult, Duplicates, Provenance, Recorded, RunBy, SentKey, Stage, Waits,
 };
 use steadfast_core::code::{Code, Status};
 use steadfast_core::dedupe::AttemptFact;
@@ -213,6 +213,7 @@ impl Finished {
             start_by_ms: request.limits.start_by,
             waits_long: request.waits == Waits::AsLongAsItTakes,
             run_by_host: request.run_by == RunBy::Host,
+            end_seen: request.end == AttemptEnd::Seen,
             expected_retry_safe: request.hints.expected_retry_safe,
             safety_critical: request.hints.safety_critical,
             interactive: request.channel == Channel::Interactive,

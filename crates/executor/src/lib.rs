@@ -36,6 +36,7 @@
 //! | `telling` | facts for whoever listens |
 //! | `recent` | the last calls step by step, and the last hour in numbers |
 //! | `breakers`, `guards`, `standing`, `seen`, `records` | what people see, and the hand that steers it |
+//! | `verification` | who has looked whether a call had its effect |
 //! | `reports` | what hosts say about tools that they ran themselves |
 //! | `audit` | what was changed by hand |
 
@@ -72,6 +73,7 @@ mod tool;
 mod trust_file;
 mod turns;
 mod undelivered;
+mod verification;
 
 pub use approvals::{AnswerError, Asked, Asker, Asking};
 pub use audit::{AuditEntry, AuditPage, By, Deed, Done, Surface, Tenants};
@@ -93,7 +95,7 @@ pub use seen::{Counted, Offered, ToolScore, ToolView};
 pub use shelf::{Found, Run, Shelf, Shelves};
 pub use standing::is_named;
 pub use telling::{About, EngineEvent, Listener, Outside, TurnAbout, TurnSpan, TurnedAway};
-pub use tool::{Answer, Attempt, NotDone, Tool, ToolFault};
+pub use tool::{Answer, Attempt, Description, NotDone, Tool, ToolFault};
 pub use trust_file::{TrustFile, TrustKept};
 pub use turns::{TurnHead, TurnOptions, TurnRefused, TurnStory, Turned, TurnsWanted};
 pub use undelivered::Undelivered;

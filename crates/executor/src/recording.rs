@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::Channel;
-use steadfast_core::call::{Duplicates, Hints, Request, RunBy, SentKey, Waits};
+use steadfast_core::call::{AttemptEnd, Duplicates, Hints, Request, RunBy, SentKey, Waits};
 use steadfast_core::dedupe::{Address, Origin, Process, RunId};
 use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
@@ -89,6 +89,8 @@ impl CallFacts {
                     start_by: asked.start_by_ms,
                 },
                 waits: if asked.waits_long { Waits::AsLongAsItTakes } else { Waits::NotForLong },
+                end: if asked.end_seen { AttemptEnd::Seen } else { AttemptEnd::Unseen },
+                reads: Arc::default(),
                 run_by: if asked.run_by_host { RunBy::Host } else { RunBy::Driver },
                 hints: Hints {
                     expected_retry_safe: asked.expected_retry_safe,

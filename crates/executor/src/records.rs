@@ -1,6 +1,6 @@
 //! Records for people: to look at, to forget, to settle.
 
-use steadfast_core::dedupe::{Record, Resolution};
+use steadfast_core::dedupe::{Record, Resolution, ResolveVerdict, Rules};
 use steadfast_core::key::Key;
 use steadfast_store::{Flush, Page, Selection, StoreError};
 
@@ -38,13 +38,19 @@ impl Engine {
         Ok(flushed)
     }
 
-    /// Settles an outcome that is unknown; says whether there was one. For operators.
-    pub async fn resolve(&self, key: Key, resolution: Resolution, by: &By) -> Result<bool, StoreError> {
+    /// Resolves an outcome that is unknown. For operators.
+    pub async fn resolve(
+        &self,
+        key: Key,
+        resolution: Resolution,
+        by: &By,
+    ) -> Result<ResolveVerdict, StoreError> {
         let inner = &self.inner;
-        let Some(record) = inner.store.record(key).await? else { return Ok(false) };
-        let keep = inner.policy_of_tool(&record.tenant, &record.tool).dedupe.keep;
-        if !inner.store.resolve(key, resolution, &keep).await? {
-            return Ok(false);
+        let Some(record) = inner.store.record(key).await? else { return Ok(ResolveVerdict::NotUnknown) };
+        let rules = Rules::from(&*inner.policy_of_tool(&record.tenant, &record.tool));
+        let verdict = inner.store.resolve(key, resolution, &rules).await?;
+        if verdict != ResolveVerdict::Resolved {
+            return Ok(verdict);
         }
         let after = match resolution {
             Resolution::Ran => "it ran",
@@ -58,7 +64,7 @@ impl Engine {
             after: Some(after.to_owned()),
         };
         inner.audited(by, done).await;
-        Ok(true)
+        Ok(verdict)
     }
 }
 

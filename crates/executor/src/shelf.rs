@@ -4,16 +4,44 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use steadfast_core::call::AttemptEnd;
 use steadfast_core::classify::{Fault, Source};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{Domain, Namespace, ToolRef};
+use steadfast_core::policy::SettlingPolicy;
 
 use crate::info::ToolInfo;
 use crate::seen::Offered;
-use crate::tool::{Answer, Attempt};
+use crate::tool::{Answer, AnyTool, Attempt, Description, Tool};
 
-/// Runs one attempt of a tool.
-pub type Run = Box<dyn Fn(Attempt) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync>;
+/// A tool of whatever type.
+#[derive(Clone)]
+pub struct Run(Arc<dyn AnyTool>);
+
+impl Run {
+    /// This one.
+    pub fn new(tool: impl Tool) -> Self {
+        Self(Arc::new(tool))
+    }
+}
+
+impl Tool for Run {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+        self.0.start(attempt)
+    }
+
+    fn sees_end(&self) -> AttemptEnd {
+        self.0.any_sees_end()
+    }
+
+    fn end(&self, settling: SettlingPolicy) -> impl Future<Output = ()> + Send + 'static {
+        self.0.any_end(settling)
+    }
+
+    fn describe(&self) -> impl Future<Output = Option<Description>> + Send + 'static {
+        self.0.any_describe()
+    }
+}
 
 /// A tool that somebody has.
 pub struct Found {
@@ -23,20 +51,26 @@ pub struct Found {
     pub domain: Option<Domain>,
     /// What its server says of it.
     pub info: Option<Arc<ToolInfo>>,
+    /// Read-only tools of the same server, by which a caller can find out whether a call had its effect.
+    pub reads: Arc<[Box<str>]>,
 }
 
 impl Found {
+    /// A tool of which nothing else is known.
+    pub fn new(tool: impl Tool) -> Self {
+        Self { run: Run::new(tool), domain: None, info: None, reads: Arc::default() }
+    }
+
     /// Stands for a tool that nobody has. The call goes the way of all calls, so that a model which asks for it again and
     /// again is stopped like any other that loops.
     pub fn nobody(tool: &ToolRef) -> Self {
         let why = format!(
             "Unknown tool: {tool}. Nobody here has it: tools of [http_tools.NAME] are `http/NAME`, those of [command_tools.NAME] are `command/NAME`, those of a server are `SERVER/NAME`"
         );
-        let run: Run = Box::new(move |_: Attempt| {
+        Self::new(move |_: Attempt| {
             let fault = Fault::new(Source::JsonRpc { code: METHOD_NOT_FOUND }, why.clone());
-            Box::pin(async move { Err(fault.into()) })
-        });
-        Self { run, domain: None, info: None }
+            async move { Err(fault.into()) }
+        })
     }
 }
 

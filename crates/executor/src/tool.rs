@@ -9,14 +9,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use steadfast_core::Timestamp;
+use steadfast_core::call::AttemptEnd;
 use steadfast_core::classify::{Fault, Source};
 use steadfast_core::dedupe::RunId;
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::output::Output;
-use steadfast_core::policy::Modes;
+use steadfast_core::policy::{Modes, SettlingPolicy};
 
 use crate::catch::Caught;
 use crate::engine::Desk;
+use crate::info::ToolInfo;
 
 /// What an attempt gives back: the tool's answer, or why there is none.
 pub type Answer = Result<Output, NotDone>;
@@ -40,6 +42,35 @@ pub enum NotDone {
 pub trait Tool: Send + Sync + 'static {
     /// Makes one attempt.
     fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static;
+
+    /// Whether the end of an attempt can be seen: the moment from which on it can take no effect any more. Where it can,
+    /// [`end`](Self::end) tells.
+    fn sees_end(&self) -> AttemptEnd {
+        AttemptEnd::Unseen
+    }
+
+    /// Ends the last attempt, whose outcome is unknown, and resolves when nothing is left of it: it can take no effect any
+    /// more, and everything that it said was heard. The attempt still runs beside this, and may answer meanwhile; then this is
+    /// dropped.
+    fn end(&self, settling: SettlingPolicy) -> impl Future<Output = ()> + Send + 'static {
+        let _ = settling;
+        std::future::pending()
+    }
+
+    /// What its server says of the tool, where the surface did not know that when the call came. Asked before anything is
+    /// decided: how often a tool may run depends on it.
+    fn describe(&self) -> impl Future<Output = Option<Description>> + Send + 'static {
+        ready(None)
+    }
+}
+
+/// What a server says of a tool.
+#[derive(Clone, Debug, Default)]
+pub struct Description {
+    /// Of the tool itself.
+    pub info: Option<Arc<ToolInfo>>,
+    /// Its read-only tools, by which a caller can find out whether a call had its effect.
+    pub reads: Arc<[Box<str>]>,
 }
 
 impl<F, Fut> Tool for F
@@ -138,7 +169,13 @@ impl From<Fault> for NotDone {
 /// A tool of whatever type.
 pub(crate) trait AnyTool: Send + Sync {
     fn start(&self, attempt: Attempt) -> Running;
+    fn any_sees_end(&self) -> AttemptEnd;
+    fn any_end(&self, settling: SettlingPolicy) -> Ending;
+    fn any_describe(&self) -> Pin<Box<dyn Future<Output = Option<Description>> + Send>>;
 }
+
+/// The end of an attempt, on its way.
+pub(crate) type Ending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// An attempt on its way. A panic in it is an answer: a lost call would be worse.
 pub(crate) struct Running(Caught<Pin<Box<dyn Future<Output = Answer> + Send>>>);
@@ -165,6 +202,18 @@ impl Future for Running {
 impl<T: Tool> AnyTool for T {
     fn start(&self, attempt: Attempt) -> Running {
         Running::of(|| self.run(attempt))
+    }
+
+    fn any_sees_end(&self) -> AttemptEnd {
+        self.sees_end()
+    }
+
+    fn any_end(&self, settling: SettlingPolicy) -> Ending {
+        Box::pin(self.end(settling))
+    }
+
+    fn any_describe(&self) -> Pin<Box<dyn Future<Output = Option<Description>> + Send>> {
+        Box::pin(self.describe())
     }
 }
 

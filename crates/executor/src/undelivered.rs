@@ -3,15 +3,16 @@
 use std::sync::atomic::Ordering;
 
 use steadfast_core::call::CallResult;
-use steadfast_core::dedupe::{Claim, ClaimVerdict, Owner, Record, Release, Rules};
+use steadfast_core::dedupe::{Claim, ClaimVerdict, Known, Owner, Record, Release, Rules};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{RequestId, SessionKey};
 use steadfast_core::output::Output;
 use steadfast_core::policy::Mode;
 use steadfast_store::{Page, Selection, StoreError};
 
-use crate::deliveries::Arrival;
+use crate::cells::SessionId;
 use crate::engine::{CALLS, Called, Engine};
+use crate::verification::Told;
 
 /// An answer that never arrived.
 #[derive(Clone, Debug)]
@@ -83,9 +84,10 @@ impl Engine {
         }
         let (inner, call) = (&self.inner, CALLS.fetch_add(1, Ordering::Relaxed));
         let owner = Owner { process: inner.process.clone(), call, claim: 1 };
-        let claim = Claim::to_hear_of(record, owner, Rules::from(&policy.dedupe), inner.store.now());
+        let claim = Claim::to_hear_of(record, owner, Rules::from(&*policy), inner.store.now());
         let Some(claim) = claim else { return Ok(None) };
-        let verdict = inner.store.claim(&claim, &inner.deliveries.known_to(&claim)).await?;
+        let known = Known { delivered: inner.deliveries.known_to(&claim), ..Known::default() };
+        let verdict = inner.store.claim(&claim, &known).await?;
         if let ClaimVerdict::Mine(given) = &verdict {
             // The record has gone, and nobody wants to run anything.
             let release = Release { key: given.key, index: given.index, owner: given.owner.clone() };
@@ -93,8 +95,14 @@ impl Engine {
         }
         Ok(CallResult::heard(verdict, &policy).map(|result| Called {
             result: result.to_envelope_of(&record.request, &record.tool.tool),
-            arrival: result.receipt.map(|receipt| Arrival { receipt, store: inner.store.clone() }),
-            remarks: Vec::new(),
+            arrival: result.receipt.clone().map(|receipt| {
+                let told = result.is_unknown_outcome().then(|| Told {
+                    session: SessionId { tenant: record.tenant.clone(), session: record.session.clone() },
+                    server: record.tool.namespace.clone(),
+                });
+                inner.deliveries.hand_over(receipt, inner.store.clone(), told)
+            }),
+            remarks: result.remarks().collect(),
         }))
     }
 }

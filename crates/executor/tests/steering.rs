@@ -14,7 +14,7 @@ use steadfast_core::approval::{Decision, Grantor};
 use steadfast_core::breaker::{Reason, State};
 use steadfast_core::classify::{Fault, Source};
 use steadfast_core::code::{Code, Status};
-use steadfast_core::dedupe::Resolution;
+use steadfast_core::dedupe::{Resolution, ResolveVerdict};
 use steadfast_core::envelope::{CallEnvelope, UnknownFields};
 use steadfast_core::guard::Layer;
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
@@ -574,8 +574,9 @@ async fn everything_that_is_changed_by_hand_is_in_the_audit_with_who_and_when() 
         .await
         .unwrap();
     let nothing = Key(steadfast_core::id::Digest::of(b"nothing"));
-    assert!(
-        !engine.resolve(nothing, Resolution::Ran, &by()).await.unwrap(),
+    assert_eq!(
+        engine.resolve(nothing, Resolution::Ran, &by()).await.unwrap(),
+        ResolveVerdict::NotUnknown,
         "nothing changed, nothing is said"
     );
     let done = Done {

@@ -4,22 +4,24 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use steadfast_core::call::CallId;
+use steadfast_core::call::{AttemptEnd, CallId};
 use steadfast_core::envelope::{
     CallEnvelope, CallHints, ContractVersion, Control, Payload, PayloadVersion, Target, Trace, Transport,
     Unknown,
 };
 use steadfast_core::id::{Namespace, RequestId, SessionKey, ToolName};
 use steadfast_core::output::RawJson as Kept;
-use steadfast_executor::{Answer, Attempt, Tool};
+use steadfast_core::policy::SettlingPolicy;
+use steadfast_executor::{Answer, Attempt, Description, Tool};
 use steadfast_mcp::message::{Id, Message, code};
 use steadfast_mcp::raw::RawJson;
+use tokio::sync::watch;
 
 use crate::made::answer_of;
 use crate::news::News;
 use crate::outbox::Outbox;
-use crate::server::{Hear, Server};
-use crate::servers::Behind;
+use crate::server::{Hear, Sent, Server, gone, meta_of};
+use crate::servers::{Behind, reads_of};
 use crate::who::{Connection, Said};
 
 /// The envelope of a call.
@@ -131,6 +133,9 @@ pub(crate) enum Upstream {
         outbox: Arc<Outbox>,
         request: Message,
         news: Option<Arc<News>>,
+        sent_to: SentTo,
+        /// What stands before the names of its tools.
+        prefix: Option<Box<str>>,
     },
     /// No server has it, and this is what is said then.
     Nowhere { why: String },
@@ -138,7 +143,9 @@ pub(crate) enum Upstream {
 
 impl Upstream {
     pub(crate) fn at(behind: &Behind, request: Message, news: Option<Arc<News>>) -> Self {
-        Self::At { server: behind.server.clone(), outbox: behind.outbox.clone(), request, news }
+        let Behind { server, outbox, prefix, .. } = behind;
+        let (server, outbox, prefix) = (server.clone(), outbox.clone(), prefix.clone());
+        Self::At { server, outbox, request, news, sent_to: SentTo::default(), prefix }
     }
 
     pub(crate) fn nowhere(why: String) -> Self {
@@ -149,10 +156,10 @@ impl Upstream {
 impl Tool for Upstream {
     fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
         let wanted = match self {
-            Self::At { server, outbox, request, news } => {
+            Self::At { server, outbox, request, news, sent_to, .. } => {
                 let pulse = attempt.clone();
                 let hear = news.clone().map(|news| news.hear(move || pulse.progress()));
-                Ok((server.clone(), outbox.clone(), hear, sent(request, &attempt)))
+                Ok((server.clone(), outbox.clone(), hear, sent(request, &attempt), sent_to.clone()))
             }
             Self::Nowhere { why } => {
                 let refusal = Message::error_response(None, code::INVALID_PARAMS, why, None);
@@ -161,13 +168,71 @@ impl Tool for Upstream {
         };
         async move {
             match wanted {
-                Ok((server, outbox, hear, sent)) => {
+                Ok((server, outbox, hear, sent, sent_to)) => {
                     outbox.is_behind().await;
-                    run(server, sent, hear, attempt).await
+                    run(server, sent, hear, attempt, sent_to).await
                 }
                 Err(refused) => refused,
             }
         }
+    }
+
+    fn sees_end(&self) -> AttemptEnd {
+        match self {
+            Self::At { server, .. } => server.sees_end(),
+            Self::Nowhere { .. } => AttemptEnd::Unseen,
+        }
+    }
+
+    fn end(&self, settling: SettlingPolicy) -> impl Future<Output = ()> + Send + 'static {
+        let sent = match self {
+            Self::At { server, sent_to, .. } => Some((server.clone(), sent_to.clone())),
+            Self::Nowhere { .. } => None,
+        };
+        async move {
+            match sent {
+                Some((server, sent_to)) => end(server, sent_to, settling).await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    fn describe(&self) -> impl Future<Output = Option<Description>> + Send + 'static {
+        let asked = match self {
+            Self::At { server, outbox, request, prefix, .. } if !server.catalog.is_listed() => {
+                Some((server.clone(), outbox.clone(), request.clone(), prefix.clone()))
+            }
+            Self::At { .. } | Self::Nowhere { .. } => None,
+        };
+        async move {
+            let (server, outbox, request, prefix) = asked?;
+            outbox.is_behind().await;
+            server.handshake.spoke();
+            server.list_once(meta_of(&request).as_ref()).await;
+            let info = request.param_text("name").and_then(|name| server.catalog.tool(&name));
+            Some(Description { info, reads: reads_of(&server, prefix.as_deref()) })
+        }
+    }
+}
+
+/// Where the last attempt of a call was sent to.
+#[derive(Clone)]
+pub(crate) struct SentTo(Arc<watch::Sender<Option<Sent>>>);
+
+impl Default for SentTo {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(None)))
+    }
+}
+
+/// Ends the last attempt of a call, and comes back when nothing is left of it.
+pub(crate) async fn end(server: Arc<Server>, sent_to: SentTo, settling: SettlingPolicy) {
+    let mut sent = sent_to.0.subscribe();
+    // Until it is sent, whoever makes the attempt may say that it is not.
+    let sent = sent.wait_for(Option::is_some).await.ok().and_then(|sent| sent.clone());
+    match sent {
+        Some(sent) => server.end(sent, settling).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -190,9 +255,23 @@ pub(crate) fn sent(request: &Message, attempt: &Attempt) -> Message {
 }
 
 /// Sends it, and waits for the answer as long as it is wanted.
-pub(crate) async fn run(server: Arc<Server>, sent: Message, hear: Option<Hear>, attempt: Attempt) -> Answer {
+pub(crate) async fn run(
+    server: Arc<Server>,
+    sent: Message,
+    hear: Option<Hear>,
+    attempt: Attempt,
+    sent_to: SentTo,
+) -> Answer {
     server.handshake.spoke();
+    sent_to.0.send_replace(None);
+    // What is not sent yet is not sent any more when nobody wants it.
+    tokio::select! {
+        biased;
+        () = attempt.cancelled() => return Err(gone("its server was not ready").into()),
+        ready = server.may_be_asked() => ready?,
+    }
     let mut place = server.send(&sent, hear).await?;
+    sent_to.0.send_replace(Some(place.sent()));
     let answer = tokio::select! {
         answer = place.answer() => Some(answer),
         () = attempt.cancelled() => None,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 use serde_json::value::RawValue;
@@ -10,28 +11,49 @@ use steadfast_core::policy::Annotations;
 use steadfast_executor::ToolInfo;
 use steadfast_mcp::message::Message;
 use steadfast_mcp::raw;
+use tokio::time::Instant;
 
 /// The tools of one server, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Catalog(RwLock<HashMap<String, Arc<ToolInfo>>>);
+pub(crate) struct Catalog {
+    tools: RwLock<HashMap<String, Arc<ToolInfo>>>,
+    /// Those that say of themselves that they only read, a few of them.
+    reads: RwLock<Arc<[Box<str>]>>,
+    is_listed: AtomicBool,
+    /// Held by whoever has the server list its tools. When that failed for the last time.
+    pub(crate) listing: tokio::sync::Mutex<Option<Instant>>,
+}
 
 /// The most tools that are remembered. Of others nothing is known but their names.
 const MOST_TOOLS: usize = 10_000;
 
+/// The most tools that are named to somebody who has to look.
+const MOST_READS: usize = 4;
+
 impl Catalog {
     /// What is known of a tool.
     pub(crate) fn tool(&self, name: &str) -> Option<Arc<ToolInfo>> {
-        self.0.read().get(name).cloned()
+        self.tools.read().get(name).cloned()
     }
 
     /// All that are known, with what is said of them.
     pub(crate) fn tools(&self) -> Vec<(String, Annotations)> {
-        self.0.read().iter().map(|(name, info)| (name.clone(), info.annotations)).collect()
+        self.tools.read().iter().map(|(name, info)| (name.clone(), info.annotations)).collect()
+    }
+
+    /// Tools that say of themselves that they only read, a few of them.
+    pub(crate) fn reads(&self) -> Arc<[Box<str>]> {
+        self.reads.read().clone()
+    }
+
+    /// Whether the server has listed its tools, whoever asked for that.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.is_listed.load(Ordering::Acquire)
     }
 
     /// How many tools are known.
     pub(crate) fn len(&self) -> usize {
-        self.0.read().len()
+        self.tools.read().len()
     }
 
     /// A server listed its tools. The first page is the beginning of a new list.
@@ -42,12 +64,23 @@ impl Catalog {
             let name = raw::get(tool.get(), "name").and_then(raw::string)?;
             Some((name.into_owned(), Arc::new(info(tool.get()))))
         });
-        let mut known = self.0.write();
+        let mut known = self.tools.write();
         if request.param("cursor").is_none() {
             known.clear();
         }
         let room = MOST_TOOLS.saturating_sub(known.len());
         known.extend(tools.take(room));
+        let reads = known.iter().filter(|(_, info)| info.annotations.read_only == Some(true));
+        let mut reads: Vec<Box<str>> = reads.map(|(name, _)| name.as_str().into()).collect();
+        reads.sort_unstable();
+        reads.truncate(MOST_READS);
+        *self.reads.write() = reads.into();
+        drop(known);
+        // There may be more pages, which nobody may ask for.
+        let is_last = response.result().and_then(|result| raw::get(result, "nextCursor")).is_none();
+        if is_last {
+            self.is_listed.store(true, Ordering::Release);
+        }
     }
 }
 

@@ -12,20 +12,24 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
-use steadfast_core::classify::Fault;
+use steadfast_core::call::AttemptEnd;
+use steadfast_core::classify::{Fault, Source};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::id::{ActorId, Namespace, TenantId};
+use steadfast_core::policy::SettlingPolicy;
 use steadfast_executor::{Answer, Attempt, Offered, Tool, ToolInfo};
 use steadfast_mcp::http::LEGACY;
 use steadfast_mcp::message::{Id, Message, code};
-use steadfast_mcp::raw::{self, RawJson};
+use steadfast_mcp::raw::RawJson;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
-use crate::call::{run, sent};
+use crate::call::{SentTo, end, run, sent};
 use crate::configured::{Configured, Sharing};
 use crate::pieces::json;
-use crate::server::{FromServer, HANDSHAKE, Handshake, Life, Owner, Server, gone, initialized};
+use crate::server::{
+    FromServer, HANDSHAKE, Handshake, LATELY, LISTED, Life, Owner, Server, gone, initialized,
+};
 
 /// The servers of a configuration, for callers that speak no MCP.
 pub struct Direct {
@@ -58,17 +62,10 @@ struct Line {
 
 /// A tool of a server; of none where there is no room for one more.
 #[derive(Clone)]
-pub struct DirectTool(Option<Arc<Using>>);
+pub struct DirectTool(Option<Arc<Using>>, SentTo);
 
-/// How long a call waits for what its server has to say of its tools before it goes on without. The server is known then
-/// neither to have the tool nor not to, and the tool is taken for one that changes things.
-const LISTED: Duration = Duration::from_secs(10);
-/// How long it is not waited for again after that.
-const LATELY: Duration = Duration::from_secs(30);
 /// The most callers that have a process of a server at a time where the configuration does not say how many.
 const MOST_CALLERS: usize = 64;
-/// The most pages of a list that are read.
-const MOST_PAGES: usize = 64;
 /// A server that nobody used for so long is ended.
 const UNUSED: Duration = Duration::from_secs(5 * 60);
 /// How often those are looked for.
@@ -93,7 +90,7 @@ impl Direct {
         if let Some(in_the_way) = in_the_way {
             in_the_way.stop().await;
         }
-        let Some(line) = line else { return Some((DirectTool(None), None)) };
+        let Some(line) = line else { return Some((DirectTool(None, SentTo::default()), None)) };
         let info = || line.server.catalog.tool(envelope.tool_name.as_str());
         // A call that is not to run at all must not wait for its server: what is known already is enough, and one that did not
         // say what it has a moment ago is not waited for again.
@@ -104,7 +101,7 @@ impl Direct {
         match info() {
             None if is_listed => None,
             // One that is not there has its call all the same: how often it is tried and what is said then is for the engine.
-            info => Some((DirectTool(Some(Arc::new(line))), info)),
+            info => Some((DirectTool(Some(Arc::new(line)), SentTo::default()), info)),
         }
     }
 
@@ -236,27 +233,11 @@ impl Line {
     }
 
     async fn list(&self) -> Result<(), Fault> {
-        let mut cursor: Option<RawJson> = None;
-        for _ in 0..MOST_PAGES {
-            let params = cursor.as_ref().map(|cursor| json(&format!(r#"{{"cursor":{}}}"#, cursor.as_str())));
-            let request = Message::request(&Id::number(0), "tools/list", params.as_ref());
-            let answered = async { self.server.send(&request, None).await?.answer().await };
-            let answer = match timeout(LISTED, answered).await {
-                Ok(answer) => answer?,
-                Err(_) => return Err(gone("the server did not list its tools in time")),
-            };
-            if answer.result().is_none() {
-                return Err(gone(&answer.error_text().unwrap_or_default()));
-            }
-            self.server.catalog.learn(&request, &answer);
-            // By this it is known whether a server that was started again still has the same.
-            self.server.handshake.answered(&request, &answer);
-            match answer.result().and_then(|result| raw::get(result, "nextCursor")) {
-                Some(next) if next.starts_with('"') => cursor = Some(json(next)),
-                Some(_) | None => break,
-            }
-        }
-        Ok(())
+        // By this it is known whether a server that was started again still has the same.
+        let known = |request: &Message, answer: &Message| {
+            self.server.handshake.answered(request, answer);
+        };
+        self.server.list(None, known).await
     }
 
     /// It may have other tools by now. They are asked for beside everything else: it is not heard before this has come back.
@@ -308,16 +289,24 @@ impl Drop for Using {
     }
 }
 
+impl DirectTool {
+    /// Read-only tools of the same server.
+    pub fn reads(&self) -> Arc<[Box<str>]> {
+        self.0.as_ref().map(|line| line.server.catalog.reads()).unwrap_or_default()
+    }
+}
+
 impl Tool for DirectTool {
     fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
-        let using = self.0.clone();
+        let (using, sent_to) = (self.0.clone(), self.1.clone());
         async move {
             let Some(line) = using else {
                 return Err(gone("as many callers as may use this server at a time; try again later").into());
             };
             // What is not sent yet is not sent any more when nobody wants it.
             tokio::select! {
-                ready = line.greeted() => ready?,
+                // Whatever went wrong with the handshake, the call was not sent.
+                ready = line.greeted() => ready.map_err(unsent)?,
                 () = attempt.cancelled() => return Err(gone("it was withdrawn before the server was ready").into()),
             }
             let params = format!(
@@ -332,9 +321,31 @@ impl Tool for DirectTool {
                     pulse.progress();
                 }
             };
-            run(line.server.clone(), sent(&request, &attempt), Some(Arc::new(hear)), attempt).await
+            run(line.server.clone(), sent(&request, &attempt), Some(Arc::new(hear)), attempt, sent_to).await
         }
     }
+
+    fn sees_end(&self) -> AttemptEnd {
+        self.0.as_ref().map_or(AttemptEnd::Unseen, |line| line.server.sees_end())
+    }
+
+    fn end(&self, settling: SettlingPolicy) -> impl Future<Output = ()> + Send + 'static {
+        let (using, sent_to) = (self.0.clone(), self.1.clone());
+        async move {
+            match using {
+                Some(line) => end(line.server.clone(), sent_to, settling).await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
+
+/// Why a request was not sent: what went wrong before it could be.
+fn unsent(fault: Fault) -> Fault {
+    if matches!(fault.source, Source::Transport { written: false, .. }) {
+        return fault;
+    }
+    Fault { retry_after: fault.retry_after, ..gone(&fault.message) }
 }
 
 /// Hears a server without keeping it.

@@ -53,24 +53,46 @@ pub(crate) fn answer_of(response: &Message) -> Answer {
 /// The message that answers the request of this id, which was made in this era.
 pub(crate) fn response(id: &Id, era: Era, called: &Called) -> Message {
     let result = &called.result;
+    let unknown = result.error.as_ref().filter(|error| error.code.is_unknown_outcome());
     match &result.output {
+        // An error that we took for an unknown outcome is no answer to the request any more: the model has to read what we say.
+        Some(Output { metadata: Some(error), content })
+            if content.as_str() == "null" && unknown.is_some() =>
+        {
+            let said = raw::get(error.as_str(), "message").and_then(raw::string).unwrap_or_default();
+            let bare = json(&format!(r#"{{"content":[{}],"isError":true}}"#, text_block(&said)));
+            let text = remarked(of_era(bare, era).as_str(), &told(called));
+            Message::result_response(id, &json(&text)).rewrite().meta(RESULT, envelope(result)).finish()
+        }
         Some(Output { metadata: Some(error), content }) if content.as_str() == "null" => {
             failed(id, error.as_str(), called)
         }
         Some(output) => {
             let mut text = Cow::Borrowed(output.content.as_str());
-            if !called.remarks.is_empty() {
-                text = remarked(&text, &called.remarks.join("\n\n")).into();
+            let told = told(called);
+            if !told.is_empty() {
+                text = remarked(&text, &told).into();
             }
             let answer = Message::result_response(id, &json(&text));
             // Whoever gets the answer of another call is told so; an answer of its own goes out as it came.
-            if result.from_cache || result.recorded == Some(false) {
+            if result.from_cache || result.recorded == Some(false) || unknown.is_some() {
                 answer.rewrite().meta(RESULT, envelope(result)).finish()
             } else {
                 answer
             }
         }
         None => Message::result_response(id, &ours(result, era)),
+    }
+}
+
+/// What we add to the words of a tool: that its outcome is unknown, that this is the answer of an earlier call, and what the
+/// guard has to say.
+fn told(called: &Called) -> String {
+    let unknown = called.result.error.as_ref().filter(|error| error.code.is_unknown_outcome());
+    match unknown {
+        // The remarks are part of it.
+        Some(error) => error.message.clone(),
+        None => called.remarks.join("\n\n"),
     }
 }
 

@@ -41,6 +41,15 @@ pub(crate) struct Behind {
     late: Mutex<BTreeMap<&'static str, Message>>,
 }
 
+/// Tools of a server that only read, by the names that clients know.
+pub(crate) fn reads_of(server: &Server, prefix: Option<&str>) -> Arc<[Box<str>]> {
+    let reads = server.catalog.reads();
+    match prefix {
+        None => reads,
+        Some(prefix) => reads.iter().map(|name| merge::prefixed(prefix, name).into()).collect(),
+    }
+}
+
 /// Where a request goes.
 #[derive(Debug)]
 pub(crate) enum Route {
@@ -74,6 +83,11 @@ impl Behind {
     pub(crate) fn new(server: Arc<Server>, prefix: Option<Box<str>>, shared: Option<Arc<Shared>>) -> Self {
         let (outbox, missed, late) = (Arc::default(), AtomicBool::new(false), Mutex::default());
         Self { server, prefix, shared, outbox, missed, late }
+    }
+
+    /// Tools of it that only read, by the names that clients know.
+    pub(crate) fn reads(&self) -> Arc<[Box<str>]> {
+        reads_of(&self.server, self.prefix.as_deref())
     }
 
     /// A list came too late to be given. Says whether it is another one than the last that did.

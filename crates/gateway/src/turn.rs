@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use steadfast_core::envelope::CallEnvelope;
 use steadfast_core::turn::{CallResult, Limits, Outcome, Plan, PlanErrors, TurnStatus};
-use steadfast_executor::{Found, Run, Shelf, Tool as _, TurnRefused, Turned};
+use steadfast_executor::{Found, Shelf, TurnRefused, Turned};
 use steadfast_mcp::message::{Id, Message};
 use steadfast_mcp::raw::RawJson;
 
@@ -91,9 +91,8 @@ impl Shelf for Tools {
             let params = RawJson::parse(params).ok()?;
             let request = Message::request(&Id::number(0), "tools/call", Some(&params));
             let upstream = Upstream::at(behind, request, None);
-            let run: Run = Box::new(move |attempt| Box::pin(upstream.run(attempt)));
             let info = behind.server.catalog.tool(envelope.tool_name.as_str());
-            Some(Found { run, domain: None, info })
+            Some(Found { info, reads: behind.reads(), ..Found::new(upstream) })
         })
     }
 }

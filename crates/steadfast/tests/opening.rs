@@ -18,7 +18,7 @@ use steadfast::policy::Mode;
 use steadfast::turn::{Limits, Plan};
 use steadfast::{
     Answer, Attempt, Called, ConfigFile, ConfigNews, Found, Logging, Needed, OnDamage, OpenError, Opening,
-    Reload, Run, RuntimeClock, Shelf, Sources, Steadfast, Switches, TurnOptions, TurnsWanted, call, output,
+    Reload, RuntimeClock, Shelf, Sources, Steadfast, Switches, TurnOptions, TurnsWanted, call, output,
 };
 use steadfast_store::DocumentKind;
 
@@ -360,8 +360,7 @@ impl Shelf for Working {
         &'a self,
         _: &'a CallEnvelope,
     ) -> std::pin::Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
-        let run: Run = Box::new(|attempt| Box::pin(works(attempt)));
-        Box::pin(async { Some(Found { run, domain: None, info: None }) })
+        Box::pin(async { Some(Found::new(works)) })
     }
 }
 

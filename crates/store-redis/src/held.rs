@@ -85,10 +85,15 @@ fn drop_output(record: &mut Arc<Record>) {
                 failure.output = None;
             }
         }
+        RecordState::Unknown(unknown) if unknown.output.is_some() => {
+            if let RecordState::Unknown(unknown) = &mut Arc::make_mut(record).state {
+                unknown.output = None;
+            }
+        }
         RecordState::Done(None)
         | RecordState::Failed(_)
         | RecordState::Inflight
-        | RecordState::Unknown
+        | RecordState::Unknown(_)
         | RecordState::Cancelled => {}
     }
 }
@@ -96,8 +101,9 @@ fn drop_output(record: &mut Arc<Record>) {
 #[cfg(test)]
 mod tests {
     use steadfast_core::Timestamp;
-    use steadfast_core::dedupe::{Lease, Origin, Owner, Process, RunId};
+    use steadfast_core::dedupe::{Lease, Observed, Origin, Owner, Process, RunId, Settles, UnknownOutcome};
     use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
+    use steadfast_core::output::{Output, RawJson};
 
     use super::*;
 
@@ -115,6 +121,7 @@ mod tests {
             digest: Digest::of(b""),
             run: RunId("run".into()),
             lease: Lease::Record,
+            seen_end_by: None,
             delivered: None,
             version: 1,
             arrived: Timestamp::ZERO,
@@ -139,9 +146,30 @@ mod tests {
             held.put(Arc::new(record(number, RecordState::Done(None))), OwnerMark::NOBODY);
         }
         assert!(held.get(&open.key).is_some());
-        assert!(held.get(&record(10, RecordState::Unknown).key).is_none(), "the oldest is forgotten");
-        assert!(held.get(&record(11, RecordState::Unknown).key).is_some());
+        assert!(held.get(&record(10, RecordState::Inflight).key).is_none(), "the oldest is forgotten");
+        assert!(held.get(&record(11, RecordState::Inflight).key).is_some());
         assert_eq!(held.inner.lock().records.len(), MOST_FINISHED + 1);
+    }
+
+    #[test]
+    fn what_a_tool_said_is_not_held() {
+        let said = Output { content: RawJson::string("a large answer"), metadata: None };
+        let unknown = UnknownOutcome {
+            settles: Settles::WhenOwnerSays,
+            observed: Observed::ErrorAnswer,
+            words: None,
+            output: Some(said.clone()),
+        };
+        let without = UnknownOutcome { output: None, ..unknown.clone() };
+        for (state, held_as) in [
+            (RecordState::Done(Some(said)), RecordState::Done(None)),
+            (RecordState::Unknown(unknown), RecordState::Unknown(without)),
+        ] {
+            let (held, written) = (Held::default(), Arc::new(record(0, state)));
+            held.put(Arc::clone(&written), OwnerMark::NOBODY);
+            let expected = Record { state: held_as, ..(*written).clone() };
+            assert_eq!(*held.get(&written.key).unwrap().record, expected);
+        }
     }
 
     #[test]

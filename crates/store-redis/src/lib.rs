@@ -64,8 +64,8 @@ use std::time::Instant;
 use redis::Value;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Owner, Receipt, Record, Release, RenewVerdict, Resolution, Save, SaveVerdict, Seen,
-    StartVerdict,
+    Claim, ClaimVerdict, Known, Owner, Receipt, Record, Release, RenewVerdict, Resolution, ResolveVerdict,
+    Rules, Save, SaveVerdict, Seen, StartVerdict,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -321,11 +321,7 @@ impl Store for RedisStore {
         self.inner.now()
     }
 
-    fn claim<'a>(
-        &'a self,
-        claim: &'a Claim,
-        known: &'a [(Receipt, Timestamp)],
-    ) -> StoreFuture<'a, ClaimVerdict> {
+    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a Known) -> StoreFuture<'a, ClaimVerdict> {
         Box::pin(self.inner.claim(claim, known))
     }
 
@@ -349,8 +345,13 @@ impl Store for RedisStore {
         Box::pin(self.inner.delivered(receipt, at))
     }
 
-    fn resolve<'a>(&'a self, key: Key, resolution: Resolution, keep: &'a Lifetimes) -> StoreFuture<'a, bool> {
-        Box::pin(self.inner.resolve(key, resolution, keep))
+    fn resolve<'a>(
+        &'a self,
+        key: Key,
+        resolution: Resolution,
+        rules: &'a Rules,
+    ) -> StoreFuture<'a, ResolveVerdict> {
+        Box::pin(self.inner.resolve(key, resolution, rules))
     }
 
     fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {

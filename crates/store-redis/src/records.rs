@@ -8,9 +8,10 @@ use std::time::Instant;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Decided, Found, IndexMove, Intent, LeaseSight, Owner, Receipt, Record, RecordState,
-    Release, RenewVerdict, Resolution, Role, Save, SaveVerdict, StartVerdict, Write, decide_claim,
-    decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
+    Claim, ClaimVerdict, Decided, Found, IndexMove, Intent, Known, LeaseSight, Owner, Receipt, Record,
+    RecordState, Release, RenewVerdict, Resolution, ResolveVerdict, Role, Rules, Save, SaveVerdict,
+    StartVerdict, Write, decide_claim, decide_delivered, decide_release, decide_renew, decide_resolve,
+    decide_save, decide_start,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -29,7 +30,7 @@ impl Inner {
     pub(crate) async fn claim(
         self: &Arc<Self>,
         claim: &Claim,
-        known: &[(Receipt, Timestamp)],
+        known: &Known,
     ) -> Result<ClaimVerdict, StoreError> {
         let own = claim.address.own();
         let district = District::of(&own);
@@ -45,7 +46,7 @@ impl Inner {
         let guess = match (claim.intent, claim.role) {
             // Most calls are the first of their kind.
             (Intent::Take { .. }, Role::Fresh) => Some(Sight::nothing()),
-            // Who only looks writes nothing, and what somebody waited for has probably come.
+            // Who only looks hardly ever writes anything, and what somebody waited for has probably come.
             (Intent::Look, _) | (_, Role::Waiter { .. }) => None,
         };
         self.transact(&places, guess, Shape::Whole, |sight, now| {
@@ -136,10 +137,11 @@ impl Inner {
         self: &Arc<Self>,
         key: Key,
         resolution: Resolution,
-        keep: &Lifetimes,
-    ) -> Result<bool, StoreError> {
+        rules: &Rules,
+    ) -> Result<ResolveVerdict, StoreError> {
         self.transact(&Places::only(key), None, Shape::Whole, |sight, now| {
-            decide_resolve(sight.own(), resolution, keep, now)
+            let found = sight.own().map(|record| (record, LeaseSight::Time));
+            decide_resolve(found, resolution, rules, now)
         })
         .await
     }
@@ -307,7 +309,7 @@ impl Inner {
                     RecordState::Inflight => Wake::Nobody,
                     RecordState::Done(_)
                     | RecordState::Failed(_)
-                    | RecordState::Unknown
+                    | RecordState::Unknown(_)
                     | RecordState::Cancelled => Wake::Waiters,
                 };
                 request.put(&name, value::encode(&self.options.codec, record, owner), life, wake);

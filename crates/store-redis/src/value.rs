@@ -132,9 +132,10 @@ impl Head {
     pub(crate) fn of(record: &Record, owner: OwnerMark) -> Self {
         let holds = match record.state {
             RecordState::Inflight => Some(record.lease),
-            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Unknown | RecordState::Cancelled => {
-                None
-            }
+            RecordState::Done(_)
+            | RecordState::Failed(_)
+            | RecordState::Unknown(_)
+            | RecordState::Cancelled => None,
         };
         Self { stamp: Stamp::new(owner, record.version), holds, delivered: record.delivered }
     }

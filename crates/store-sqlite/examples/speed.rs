@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, params};
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Ending, Intent, Owner, Role, Rules, RunId, Save, SaveVerdict,
+    Address, Claim, ClaimVerdict, Ending, Intent, Known, Owner, Role, Rules, RunId, Save, SaveVerdict,
 };
 use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
 use steadfast_core::key::Key;
 use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::DedupePolicy;
+use steadfast_core::policy::{DedupePolicy, Profile, ToolClass};
 use steadfast_store::{Store, this_process};
 use steadfast_store_sqlite::{SqliteOptions, SqliteStore};
 
@@ -98,7 +98,7 @@ async fn one_caller(store: &SqliteStore, round: u64) -> (Duration, Duration) {
     for n in 0..STEPS {
         let claim = claim(round, 1_000_000 + n);
         let begun = Instant::now();
-        let verdict = store.claim(&claim, &[]).await.unwrap();
+        let verdict = store.claim(&claim, &Known::default()).await.unwrap();
         claims.push(begun.elapsed());
         let save = save(verdict);
         let begun = Instant::now();
@@ -116,7 +116,7 @@ async fn replays(store: &SqliteStore, round: u64) -> Duration {
     for n in 0..STEPS {
         let claim = claim(round, 1_000_000 + n);
         let begun = Instant::now();
-        let verdict = store.claim(&claim, &[]).await.unwrap();
+        let verdict = store.claim(&claim, &Known::default()).await.unwrap();
         times.push(begun.elapsed());
         assert!(matches!(verdict, ClaimVerdict::Replay(_)));
     }
@@ -133,7 +133,7 @@ async fn many_callers(store: &Arc<SqliteStore>, round: u64) -> f64 {
             tokio::spawn(async move {
                 for n in 0..each / 2 {
                     let claim = claim(round, 2_000_000 + caller * 10_000 + n);
-                    let verdict = store.claim(&claim, &[]).await.unwrap();
+                    let verdict = store.claim(&claim, &Known::default()).await.unwrap();
                     store.save(&save(verdict)).await.unwrap();
                 }
             })
@@ -152,7 +152,7 @@ async fn fill(store: &Arc<SqliteStore>, round: u64) -> u64 {
         tokio::spawn(async move {
             for n in 0..300 {
                 let claim = claim(round, 4_000_000 + caller * 10_000 + n);
-                store.claim(&claim, &[]).await.unwrap();
+                store.claim(&claim, &Known::default()).await.unwrap();
             }
         })
     });
@@ -214,8 +214,10 @@ fn claim(round: u64, n: u64) -> Claim {
         retry_safe: false,
         best_effort: false,
         arrived: steadfast_core::Timestamp::from_millis(1),
+        age: Duration::ZERO,
+        seen_end_within: None,
         run: RunId(format!("run-{n}").into()),
-        rules: Rules::from(&DedupePolicy::default()),
+        rules: Rules::from(&Profile::Standard.policy(ToolClass::Mutating)),
         tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },
         request: RequestId::new(format!("request-{n}")).unwrap(),
         tool_call: None,

@@ -33,8 +33,8 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Intent, Owner, Process, Receipt, Record, Release, RenewVerdict, Resolution, Role,
-    Save, SaveVerdict, StartVerdict,
+    Claim, ClaimVerdict, Intent, Known, Owner, Process, Receipt, Record, Release, RenewVerdict, Resolution,
+    ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -240,13 +240,9 @@ impl SqliteStore {
         }
     }
 
-    async fn look_and_claim(
-        &self,
-        claim: &Claim,
-        known: &[(Receipt, Timestamp)],
-    ) -> Result<ClaimVerdict, StoreError> {
+    async fn look_and_claim(&self, claim: &Claim, known: &Known) -> Result<ClaimVerdict, StoreError> {
         let claim = Arc::new(claim.clone());
-        let known: Arc<[(Receipt, Timestamp)]> = known.into();
+        let known = Arc::new(known.clone());
         // A verdict for which nothing is written may come from any sight of the file that is no older than the
         // question. So it need not wait for the writer while that waits for the disk; an idle writer is as quick.
         let look = match (claim.intent, claim.role) {
@@ -316,11 +312,7 @@ impl Store for SqliteStore {
         self.shared.clock.now()
     }
 
-    fn claim<'a>(
-        &'a self,
-        claim: &'a Claim,
-        known: &'a [(Receipt, Timestamp)],
-    ) -> StoreFuture<'a, ClaimVerdict> {
+    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a Known) -> StoreFuture<'a, ClaimVerdict> {
         Box::pin(self.look_and_claim(claim, known))
     }
 
@@ -349,9 +341,14 @@ impl Store for SqliteStore {
         Box::pin(self.operate_later(move |tx| tx.delivered(&receipt, at)))
     }
 
-    fn resolve<'a>(&'a self, key: Key, resolution: Resolution, keep: &'a Lifetimes) -> StoreFuture<'a, bool> {
-        let keep = *keep;
-        Box::pin(self.operate(move |tx| tx.resolve(key, resolution, &keep)))
+    fn resolve<'a>(
+        &'a self,
+        key: Key,
+        resolution: Resolution,
+        rules: &'a Rules,
+    ) -> StoreFuture<'a, ResolveVerdict> {
+        let rules = *rules;
+        Box::pin(self.operate(move |tx| tx.resolve(key, resolution, &rules)))
     }
 
     fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, params};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Decided, IndexMove, Owner, Receipt, Record, RecordState, Release, RenewVerdict,
-    Resolution, Save, SaveVerdict, StartVerdict, Write, decide_delivered, decide_release, decide_renew,
-    decide_resolve, decide_save, decide_start,
+    Claim, ClaimVerdict, Decided, IndexMove, Known, Owner, Receipt, Record, RecordState, Release,
+    RenewVerdict, Resolution, ResolveVerdict, Rules, Save, SaveVerdict, StartVerdict, Write,
+    decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
@@ -81,11 +81,7 @@ impl<'c> Tx<'c> {
         Ok(self.settled)
     }
 
-    pub(crate) fn claim(
-        &mut self,
-        claim: &Claim,
-        known: &[(Receipt, Timestamp)],
-    ) -> Result<ClaimVerdict, Fault> {
+    pub(crate) fn claim(&mut self, claim: &Claim, known: &Known) -> Result<ClaimVerdict, Fault> {
         let now = self.shared.clock.now();
         let places = self.places(claim)?;
         let decided = self.decide_claim(claim, known, &places, now);
@@ -137,10 +133,11 @@ impl<'c> Tx<'c> {
         &mut self,
         key: Key,
         resolution: Resolution,
-        keep: &Lifetimes,
-    ) -> Result<bool, Fault> {
+        rules: &Rules,
+    ) -> Result<ResolveVerdict, Fault> {
         let own = self.load(key)?;
-        let decided = decide_resolve(record(&own), resolution, keep, self.shared.clock.now());
+        let found = record(&own).map(|record| (record, self.shared.sight.sight(&record.owner.process)));
+        let decided = decide_resolve(found, resolution, rules, self.shared.clock.now());
         self.decided(decided, own.iter())
     }
 
@@ -364,7 +361,10 @@ impl<'c> Tx<'c> {
         }
         match record.state {
             RecordState::Inflight => self.recent.put(record.clone(), body),
-            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Unknown | RecordState::Cancelled => {
+            RecordState::Done(_)
+            | RecordState::Failed(_)
+            | RecordState::Unknown(_)
+            | RecordState::Cancelled => {
                 self.recent.forget(&record.key);
                 self.settled.push(record.key);
             }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, params};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimDecision, ClaimVerdict, Found, Lease, LeaseSight, Process, Receipt, Record, RecordState,
-    Role, Write, decide_claim,
+    Claim, ClaimDecision, ClaimVerdict, Found, Known, Lease, LeaseSight, Process, Record, RecordState, Role,
+    Write, decide_claim,
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
@@ -119,7 +119,7 @@ impl<'c> View<'c> {
     pub(crate) fn decide_claim(
         &self,
         claim: &Claim,
-        known: &[(Receipt, Timestamp)],
+        known: &Known,
         places: &Places,
         now: Timestamp,
     ) -> ClaimDecision {
@@ -136,11 +136,7 @@ impl<'c> View<'c> {
     }
 
     /// What a claim gets, unless something has to be written for it.
-    pub(crate) fn look(
-        &self,
-        claim: &Claim,
-        known: &[(Receipt, Timestamp)],
-    ) -> Result<Option<ClaimVerdict>, Fault> {
+    pub(crate) fn look(&self, claim: &Claim, known: &Known) -> Result<Option<ClaimVerdict>, Fault> {
         let places = self.places(claim)?;
         let decided = self.decide_claim(claim, known, &places, self.shared.clock.now());
         Ok(match decided.write {
@@ -154,7 +150,10 @@ impl<'c> View<'c> {
         let Some(Stored { record, .. }) = self.load(key)? else { return Ok(None) };
         match record.state {
             RecordState::Inflight => {}
-            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Unknown | RecordState::Cancelled => {
+            RecordState::Done(_)
+            | RecordState::Failed(_)
+            | RecordState::Unknown(_)
+            | RecordState::Cancelled => {
                 return Ok(None);
             }
         }

@@ -157,7 +157,9 @@ impl std::error::Error for Unreadable {}
 mod tests {
     use proptest::prelude::*;
     use steadfast_core::Timestamp;
-    use steadfast_core::dedupe::{Lease, Origin, Owner, Process, RecordState, RunId};
+    use steadfast_core::dedupe::{
+        Lease, Observed, Origin, Owner, Process, RecordState, RunId, Settles, UnknownOutcome,
+    };
     use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
     use steadfast_core::output::{Output, RawJson};
 
@@ -185,6 +187,7 @@ mod tests {
             digest: Digest::of(b"arguments"),
             run: RunId("run".into()),
             lease: Lease::Until(at),
+            seen_end_by: None,
             delivered: None,
             version: 2,
             arrived: at,
@@ -221,6 +224,27 @@ mod tests {
             let stored = codec.encode(&record);
             assert_eq!(stored.first(), Some(&form));
             assert_eq!(codec.decode(record.key, &stored).unwrap(), record);
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_an_unknown_outcome_comes_back_as_it_was() {
+        let at = Timestamp::from_millis(1_762_338_645_008);
+        let said = |text: &str| Some(Output { content: RawJson::string(text), metadata: None });
+        for settles in [Settles::WhenOwnerSays, Settles::By(at), Settles::Settled] {
+            for output in [None, said("perhaps"), said(&"perhaps ".repeat(2000))] {
+                let unknown = UnknownOutcome {
+                    settles,
+                    observed: Observed::ConnectionLost,
+                    words: Some("reset".into()),
+                    output,
+                };
+                let state = RecordState::Unknown(unknown);
+                let record = Record { state, seen_end_by: Some(at), ..record("") };
+                for codec in [Codec::default(), encrypted()] {
+                    assert_eq!(codec.decode(record.key, &codec.encode(&record)).unwrap(), record);
+                }
+            }
         }
     }
 

@@ -26,8 +26,8 @@ use std::pin::Pin;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Owner, Receipt, Record, Release, RenewVerdict, Resolution, Save, SaveVerdict,
-    StartVerdict,
+    Claim, ClaimVerdict, Known, Owner, Receipt, Record, Release, RenewVerdict, Resolution, ResolveVerdict,
+    Rules, Save, SaveVerdict, StartVerdict,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -57,13 +57,9 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// What time it is for the records of this store. Leases and lifetimes are counted in it.
     fn now(&self) -> Timestamp;
 
-    /// Looks for the record of a call, and takes it if it may. `known` are deliveries that the store may not have
-    /// been told yet.
-    fn claim<'a>(
-        &'a self,
-        claim: &'a Claim,
-        known: &'a [(Receipt, Timestamp)],
-    ) -> StoreFuture<'a, ClaimVerdict>;
+    /// Looks for the record of a call, and takes it if it may. `known` is what the process of the caller knows beside what the
+    /// store knows.
+    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a Known) -> StoreFuture<'a, ClaimVerdict>;
 
     /// Marks that an attempt may have been sent.
     fn start<'a>(&'a self, key: Key, owner: &'a Owner) -> StoreFuture<'a, StartVerdict>;
@@ -80,8 +76,13 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Marks the answer that this receipt names as arrived at its caller. May be written late.
     fn delivered<'a>(&'a self, receipt: &'a Receipt, at: Timestamp) -> StoreFuture<'a, ()>;
 
-    /// Settles an unknown outcome; says whether there was one.
-    fn resolve<'a>(&'a self, key: Key, resolution: Resolution, keep: &'a Lifetimes) -> StoreFuture<'a, bool>;
+    /// Resolves an unknown outcome.
+    fn resolve<'a>(
+        &'a self,
+        key: Key,
+        resolution: Resolution,
+        rules: &'a Rules,
+    ) -> StoreFuture<'a, ResolveVerdict>;
 
     /// Waits until the record under this key is no longer in flight under a living holder: it is finished, gone, or
     /// its lease has ended. Looks for itself after it has begun to listen, so nothing is missed; may come back

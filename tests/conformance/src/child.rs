@@ -32,6 +32,8 @@ const MARK: char = '\u{2}';
 
 /// How soon a call without a key may run again after its caller was told that the outcome is unknown.
 const AFTER_TELLING: Duration = Duration::from_millis(20);
+/// How long a call may still take effect whose process is gone. With a process of these everything ends that it did.
+const LINGER: Duration = Duration::from_millis(20);
 
 /// A process that makes calls.
 pub(crate) struct Child {
@@ -165,7 +167,9 @@ async fn make_calls(orders: &Value) {
         let engine = engine.clone();
         open.spawn(async move {
             let called = calling.await;
-            say(&json!({ "answer": called.result, "begun": begun, "at": moment() }));
+            // Whoever is told that the call may still take effect has nothing yet that could be marked as arrived.
+            let is_final = called.arrival.is_some();
+            say(&json!({ "answer": called.result, "final": is_final, "begun": begun, "at": moment() }));
             // What was said is heard, also if this process is killed now. Only who was told that nobody knows is known
             // to have heard it, so that everything else has to be given again.
             let unknown = called.result.error.is_some_and(|error| error.code == Code::OutcomeUnknown);
@@ -199,6 +203,7 @@ pub(crate) fn by_name(lease: Duration) -> impl Fn(&CallEnvelope) -> Arc<Policy> 
         policy.dedupe.keep.lease = lease;
         // Rounds are short.
         policy.dedupe.after_telling = AFTER_TELLING;
+        policy.settling.linger = LINGER;
         // These tests are about records. A breaker that opens would only keep calls away from them.
         policy.modes.breaker = Mode::Off;
         Arc::new(policy)

@@ -7,7 +7,8 @@
 //!
 //! - a key that must not run twice is executed at most once, ever, whether it was given, computed or the client's id of
 //!   the dispatch;
-//! - a call without a key is not executed again before its caller was told that the outcome is unknown;
+//! - a call without a key is not executed again before its caller was told that the outcome is unknown, and that it will
+//!   stay so: that it may still take effect is not enough;
 //! - what was answered as recorded stays, and stays the same, and is not executed again;
 //! - an answer that was given was the answer of an execution; a tool that may run again never has an unknown outcome.
 //!
@@ -93,7 +94,7 @@ enum Kind {
 struct Wish {
     kind: Kind,
     acknowledged: Option<Acknowledged>,
-    /// When it was told that nobody knows.
+    /// When it was told that nobody knows, and that it is over.
     told_unknown: Vec<u64>,
     executed: usize,
 }
@@ -112,7 +113,7 @@ impl Wish {
         self.kind == Kind::Keyless && leases == Leases::Time && !self.told_unknown.is_empty()
     }
 
-    /// Whether its caller was told that nobody knows after each of these executions but the last, and before the next.
+    /// Whether its caller was told that nobody knows, and that it is over, after each of these executions but the last, and before the next.
     fn was_told_between(&self, runs: &[String], leases: Leases) -> bool {
         if runs.len() > 1 + self.told_unknown.len() {
             return false;
@@ -373,7 +374,9 @@ impl Story {
                     });
                     assert!(!lost, "an acknowledged result is lost: {}", story());
                     assert_ne!(wish.kind, Kind::Safe, "it could have run again: {}", story());
-                    wish.told_unknown.push(at);
+                    if said["final"] == true {
+                        wish.told_unknown.push(at);
+                    }
                 }
                 _ => panic!("no answer that it may have: {}", story()),
             }

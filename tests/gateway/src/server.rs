@@ -13,6 +13,7 @@
 //! what servers say by themselves. These two are not listed.
 //!
 //! Files beside the ledger change what it does as long as they are there: with `LEDGER.slow` it lists nothing, with
+//! `LEDGER.lists` its ledger says when it is asked for its tools, with
 //! `LEDGER.pages` its list has a second page that cannot be had, with `LEDGER.deaf` it takes no notification over HTTP;
 //! `LEDGER.names` has the names of more tools, a line each; `LEDGER.handshake` has the status with which whoever introduces itself over HTTP is refused.
 
@@ -129,6 +130,9 @@ fn received(ledger: &str, message: &Value, out: &Out) {
             })
         }
         Some("tools/list") => {
+            if has(ledger, "lists") {
+                note(ledger, "tools/list");
+            }
             wait_for(ledger, "slow");
             match (has(ledger, "pages"), &params["cursor"]) {
                 (false, _) => json!({ "tools": tools(ledger) }),

@@ -41,14 +41,19 @@ fn main() -> ExitCode {
     }
     progress.clear();
     println!(
-        "{count} worlds in {:.1} s: {} calls, {} submissions of turns, {} effects, {} answers given again, {} times told that nobody knows, {} stores emptied; every promise held",
+        "{count} worlds in {:.1} s: {} calls, {} submissions of turns, {} effects, {} answers given again, {} stores emptied, {} unknown outcomes ({} pending and {} final responses, {} verification reads, {} calls run again, {} resolved); every promise held",
         begun.elapsed().as_secs_f64(),
         total.calls,
         total.turns,
         total.effects,
         total.replays,
-        total.unknown,
         total.emptyings,
+        total.unknown,
+        total.pending_responses,
+        total.final_responses,
+        total.reads,
+        total.run_again,
+        total.resolved,
     );
     ExitCode::SUCCESS
 }

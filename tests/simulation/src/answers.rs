@@ -3,16 +3,16 @@
 use steadfast_core::approval::{Decision, Grantor, ParkedId};
 use steadfast_core::call::{Approval, CallResult, Event, Kept, Provenance, Wake};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Record, RecordState};
+use steadfast_core::dedupe::{Owner, Record, RecordState};
 use steadfast_core::guard::Layer;
 use steadfast_core::key::Key;
 
 use crate::Defect;
 use crate::invariants::{self, Broken};
 use crate::model::Kind;
-use crate::system::World;
-
+use crate::system::{SentAnswer, World};
 use crate::transition::{COMMAND_LIVES, Happening};
+use crate::unknown_outcomes::ResponseKind;
 
 impl World {
     pub(crate) fn person(&mut self, node: usize, number: u64) -> Result<(), Broken> {
@@ -24,7 +24,9 @@ impl World {
         let digest = running.call.request().digest;
         let parked: Option<ParkedId> =
             self.store.approvals.parked(now).find(|(_, parked)| parked.arguments == digest).map(|(id, _)| id);
-        let answer = match (self.rng.between(0, 9), parked) {
+        // When the storm is over there is somebody who answers.
+        let most = if self.stormy() { 9 } else { 7 };
+        let answer = match (self.rng.between(0, most), parked) {
             (0..=5, Some(parked)) => {
                 match self.store.approvals.decide(parked, Decision::Once, Grantor::Operator, now) {
                     Ok(steadfast_core::approval::Decided::Granted { grant, .. }) => {
@@ -49,18 +51,18 @@ impl World {
         let life = self.nodes[node].identity.started;
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         let record = running.call.claimed().cloned();
-        let about = record.as_ref().map(|record| record.key);
+        let key = record.as_ref().map(|record| record.key);
         if let (Some(Defect::RefusalStored), Some(record), Err(failure)) =
             (self.defect, &record, &result.ended)
             && failure.code == Code::CircuitOpen
         {
             self.store.put_directly(Record { state: RecordState::Failed(failure.clone()), ..record.clone() });
         }
-        self.answer(node, number, result.clone(), about)?;
+        self.answer(node, number, result.clone())?;
         self.nodes[node].calls.remove(&number);
         // Followers of a refused leader in the same process get that refusal; nobody else ever does.
-        if let (Some(key), Err(failure)) = (about, &result.ended)
-            && result.is_refused()
+        if let (Some(key), Err(failure)) = (key, &result.ended)
+            && result.is_refused_for_all()
         {
             let followers: Vec<_> = self.nodes[node]
                 .calls
@@ -82,14 +84,9 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn answer(
-        &mut self,
-        node: usize,
-        number: u64,
-        result: CallResult,
-        about: Option<Key>,
-    ) -> Result<(), Broken> {
+    pub(crate) fn answer(&mut self, node: usize, number: u64, mut result: CallResult) -> Result<(), Broken> {
         let life = self.nodes[node].identity.started;
+        let about = self.about(node, number, &result);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
         if std::mem::replace(&mut running.answered, true) {
             return Ok(());
@@ -97,6 +94,23 @@ impl World {
         let dispatch = running.dispatch;
         let in_turn = running.in_turn.clone();
         self.check_answer(node, number, &result)?;
+        self.check_unknown_response(node, number, &result, about.as_ref())?;
+        let kind = ResponseKind::of(&result);
+        let is_late = result.took > self.weather.policy.dedupe.late_after;
+        let wrongly = match (self.defect, kind) {
+            (Some(Defect::NotYetCountsAsDelivered), ResponseKind::PendingUnknown(_)) => true,
+            (Some(Defect::LateCountsAsDelivered), ResponseKind::Result | ResponseKind::FinalUnknown) => {
+                is_late
+            }
+            _ => false,
+        };
+        if wrongly && result.receipt.is_none() {
+            result.receipt = self.current_receipt(about.as_ref());
+        }
+        self.order += 1;
+        if let Some(receipt) = &result.receipt {
+            self.nodes[node].handed.push((receipt.owner.clone(), self.order));
+        }
         if let Some(in_turn) = in_turn {
             self.dispatches[dispatch].answered = true;
             self.turn_hears(node, in_turn, result);
@@ -111,8 +125,8 @@ impl World {
                 let now = self.now;
                 self.store.delivered(receipt, now);
             }
-            let now = self.now;
-            self.nodes[node].written.push((connection, receipt.clone(), now));
+            let written = SentAnswer { connection, dispatch, receipt: receipt.clone(), kind };
+            self.nodes[node].written.push(written);
             self.later(5_000, Happening::StillOpen { node, life, connection, receipt: receipt.clone() });
         }
         if self.fault(self.weather.answer_breaks) {
@@ -133,7 +147,7 @@ impl World {
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         let wish = self.model.wishes[running.wish].clone();
         let heard = &self.dispatches[running.dispatch].heard;
-        if let Provenance::Replayed { reason, .. } = &result.provenance {
+        if matches!(result.provenance, Provenance::Replayed { .. }) {
             if let Err(failure) = &result.ended
                 && invariants::is_refusal(failure.code)
             {
@@ -142,7 +156,6 @@ impl World {
             if wish.kind == Kind::Keyless
                 && result.receipt.as_ref().is_some_and(|receipt| heard.contains(receipt))
                 && !result.was_followed()
-                && *reason != steadfast_core::dedupe::ReplayReason::DoubleDispatch
             {
                 return Err((
                     "two meant as two",
@@ -201,12 +214,42 @@ impl World {
         Ok(())
     }
 
+    /// The run that an answer is about, and its record.
+    fn about(&self, node: usize, number: u64, result: &CallResult) -> Option<(Key, Owner)> {
+        let running = self.nodes[node].calls.get(&number)?;
+        let named = result.receipt.as_ref().map(|receipt| (receipt.key, receipt.owner.clone()));
+        let own = || running.call.claimed().map(|record| (record.key, record.owner.clone()));
+        let found = || running.found.clone();
+        named.or_else(|| if result.attempts > 0 { own().or_else(found) } else { found().or_else(own) })
+    }
+
+    /// A process ends as it should: it says so to whoever waits in it, and repeats once what it has kept.
+    pub(crate) fn stop(&mut self, node: usize) -> Result<(), Broken> {
+        if !self.nodes[node].alive || self.nodes[node].frozen_until > self.now {
+            return Ok(());
+        }
+        self.tell(format!("process {node} stops"));
+        let settling: Vec<u64> = self.nodes[node]
+            .calls
+            .iter()
+            .filter(|(_, running)| running.call.is_settling())
+            .map(|(number, _)| *number)
+            .collect();
+        for number in settling {
+            self.drive(node, number, Event::DriverEnds)?;
+        }
+        self.keep(node)?;
+        self.crash(node)
+    }
+
     pub(crate) fn crash(&mut self, node: usize) -> Result<(), Broken> {
         if !std::mem::replace(&mut self.nodes[node].alive, false) {
             return Ok(());
         }
         self.tell(format!("process {node} CRASHES"));
+        self.disturbed = self.now;
         self.died.insert(self.nodes[node].identity.clone());
+        self.limit_orphans(node);
         self.nodes[node].calls.clear();
         self.nodes[node].kept.clear();
         for connection in 0..self.connections.len() {

@@ -1,31 +1,46 @@
 //! What clients do: they send, resend, lose patience, withdraw and receive.
 
-use steadfast_core::call::{CallResult, Event, Others, Recorded, Stage};
-use steadfast_core::code::Code;
-use steadfast_core::key::Key;
+use std::time::Duration;
 
-use crate::invariants::{self, Broken};
-use crate::model::Kind;
-use crate::system::{Connection, Dispatch, World, is_final};
+use steadfast_core::call::{Event, Others};
 
+use crate::invariants::Broken;
+use crate::system::{Connection, Dispatch, World};
 use crate::transition::Happening;
+
+/// A client that still has not got what it wants then lets it be, unless it is one of the patient ones.
+const MOST_TRIES: u64 = 8;
+
+/// How a caller leaves its call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Departure {
+    Cancels,
+    Goes,
+}
 
 impl World {
     pub(crate) fn send(&mut self, wish: usize) -> Result<(), Broken> {
         if self.model.wishes[wish].over {
             return Ok(());
         }
-        self.model.wishes[wish].tries += 1;
-        let client = self.model.wishes[wish].client;
-        let node = usize::try_from(self.rng.between(0, self.nodes.len() as u64 - 1)).unwrap_or(0);
-        let open = self.lines.get(&(client, node)).copied().filter(|line| self.connections[*line].open);
-        let connection = open.unwrap_or_else(|| {
-            self.connections.push(Connection { node, life: self.nodes[node].identity.started, open: true });
-            self.connections.len() - 1
-        });
-        self.lines.insert((client, node), connection);
+        if self.has_equal_wish_open(wish) {
+            let pause = self.rng.between(1_000, 5_000);
+            self.later(pause, Happening::Send { wish });
+            return Ok(());
+        }
+        let there = self.model.effects_like(&self.model.wishes[wish]);
+        let wished = &mut self.model.wishes[wish];
+        wished.tries += 1;
+        wished.before.get_or_insert(there);
+        let (client, told_by) = (wished.client, wished.told_by);
+        // Who was told something comes back to the same process most of the time.
+        let node = match told_by {
+            Some(node) if self.rng.chance(70) => node,
+            Some(_) | None => self.any_node(),
+        };
+        let connection = self.line(client, node);
         let heard = self.heard.get(&connection).cloned().unwrap_or_default();
-        self.dispatches.push(Dispatch { wish, connection, answered: false, heard });
+        self.dispatches.push(Dispatch::new(wish, connection, heard, self.now));
         let dispatch = self.dispatches.len() - 1;
         let travel = self.rng.between(0, 5);
         self.later(travel, Happening::Arrive { dispatch });
@@ -40,27 +55,63 @@ impl World {
         Ok(())
     }
 
+    pub(crate) fn any_node(&mut self) -> usize {
+        usize::try_from(self.rng.between(0, self.nodes.len() as u64 - 1)).unwrap_or(0)
+    }
+
+    /// The connection of a client to a process, opened anew if need be.
+    pub(crate) fn line(&mut self, client: usize, node: usize) -> usize {
+        let open = self.lines.get(&(client, node)).copied().filter(|line| self.connections[*line].open);
+        let connection = open.unwrap_or_else(|| {
+            self.connections.push(Connection { node, life: self.nodes[node].identity.started, open: true });
+            self.connections.len() - 1
+        });
+        self.lines.insert((client, node), connection);
+        connection
+    }
+
+    /// A client tries again. Some do not do so for ever; the obedient ones try less often when it takes long.
     pub(crate) fn send_again(&mut self, wish: usize) {
-        let wished = &self.model.wishes[wish];
-        if wished.over || wished.tries >= 8 {
+        let (wished, obedient) = (&self.model.wishes[wish], self.is_obedient(wish));
+        let tries = u64::from(wished.tries);
+        if wished.over || !obedient && tries >= MOST_TRIES {
             self.model.wishes[wish].over = true;
             return;
         }
         let [short, long] = self.weather.pauses;
-        let pause = self.rng.between(short, long);
+        let pause = self.rng.between(short, long) + 1_000 * tries.saturating_sub(MOST_TRIES);
         self.later(pause, Happening::Send { wish });
     }
 
-    /// The caller gives up on this dispatch: it cancels, or just goes away.
+    /// The caller gives up on this dispatch: it cancels, goes away, or just does not listen any more.
     pub(crate) fn impatient(&mut self, dispatch: usize) -> Result<(), Broken> {
-        let Dispatch { wish, connection, answered, .. } = self.dispatches[dispatch];
+        let Dispatch { wish, connection, answered, sent, taken, .. } = self.dispatches[dispatch];
         if answered || !self.connections[connection].open || !self.stormy() {
+            return Ok(());
+        }
+        // An answer that comes now is later than any that counts as delivered, unless the process has not even begun.
+        let late_after = self.weather.policy.dedupe.late_after + Duration::from_secs(1);
+        let is_late = self.now.since(sent) > late_after
+            && taken.is_some_and(|taken| taken.since(sent) < Duration::from_millis(500))
+            && self.will_not_begin(dispatch);
+        if is_late && self.rng.chance(60) {
+            self.tell(format!("wish {wish}: its client does not listen to dispatch {dispatch} any more"));
+            let given_up = &mut self.dispatches[dispatch];
+            (given_up.answered, given_up.given_up) = (true, true);
+            self.send_again(wish);
             return Ok(());
         }
         if self.fault(self.weather.cancels) {
             self.dispatches[dispatch].answered = true;
-            self.model.wishes[wish].over = true;
+            if self.is_obedient(wish) {
+                self.send_again(wish);
+            } else {
+                self.model.wishes[wish].over = true;
+            }
             let node = self.connections[connection].node;
+            // The two have crossed: whatever was written to this call nobody reads.
+            self.nodes[node].written.retain(|written| written.dispatch != dispatch);
+            self.dispatches[dispatch].given_up = true;
             let number = self.nodes[node]
                 .calls
                 .iter()
@@ -68,14 +119,20 @@ impl World {
                 .map(|(number, _)| *number);
             self.tell(format!("wish {wish} is cancelled"));
             return match number {
-                Some(number) => {
-                    let others = self.others(node, number);
-                    self.drive(node, number, Event::Cancelled(others))
-                }
+                Some(number) => self.leave(node, number, Departure::Cancels),
                 None => Ok(()),
             };
         }
         self.break_connection(connection)
+    }
+
+    /// Whether a call whose client does not listen any more does nothing for it that others might do too: it has begun, or waits
+    /// for a run of which it only hears. What waits in a process that sleeps may wake long after its client was served elsewhere.
+    fn will_not_begin(&self, dispatch: usize) -> bool {
+        let calls = self.nodes.iter().flat_map(|home| home.calls.values());
+        let mut own = calls.filter(|running| running.dispatch == dispatch);
+        let wakeful = self.weather.freeze == 0 && self.weather.jump == 0;
+        own.all(|running| running.sent || running.awaits.is_some() || running.follows.is_some() && wakeful)
     }
 
     pub(crate) fn break_connection(&mut self, connection: usize) -> Result<(), Broken> {
@@ -93,12 +150,21 @@ impl World {
             let wish = self.dispatches[dispatch].wish;
             self.send_again(wish);
         }
+        self.verifications_lost(connection);
+        for crossed in std::mem::take(&mut self.crossing) {
+            if self.dispatches[crossed].connection == connection {
+                let wish = &self.model.wishes[self.dispatches[crossed].wish];
+                self.model.crossed.insert((wish.client, wish.arguments));
+            } else {
+                self.crossing.push(crossed);
+            }
+        }
         self.turn_is_dropped(connection)?;
         let Connection { node, life, .. } = self.connections[connection];
         if !self.nodes[node].alive || self.nodes[node].identity.started != life {
             return Ok(());
         }
-        self.nodes[node].written.retain(|(line, _, _)| *line != connection);
+        self.nodes[node].written.retain(|written| written.connection != connection);
         let numbers: Vec<_> = self.nodes[node]
             .calls
             .iter()
@@ -111,10 +177,26 @@ impl World {
             if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                 running.answered = true;
             }
-            let others = self.others(node, number);
-            self.drive(node, number, Event::Disconnected(others))?;
+            self.leave(node, number, Departure::Goes)?;
         }
         Ok(())
+    }
+
+    /// A caller leaves its call. A process that is frozen hears of it later. Turns are given back where they are.
+    pub(crate) fn leave(&mut self, node: usize, number: u64, how: Departure) -> Result<(), Broken> {
+        let home = &self.nodes[node];
+        let in_turn = home.calls.get(&number).is_some_and(|running| running.in_turn.is_some());
+        if home.frozen_until > self.now && !in_turn {
+            let (until, life) = (home.frozen_until, home.identity.started);
+            self.at(until, Happening::Left { node, life, number, how });
+            return Ok(());
+        }
+        let others = self.others(node, number);
+        let event = match how {
+            Departure::Cancels => Event::Cancelled(others),
+            Departure::Goes => Event::Disconnected(others),
+        };
+        self.drive(node, number, event)
     }
 
     /// Whether others in the same process wait for the run of this call.
@@ -127,53 +209,5 @@ impl World {
         let waiting =
             record.is_some() && self.nodes[node].calls.values().any(|other| other.follows == record);
         if waiting { Others::Waiting } else { Others::None }
-    }
-
-    pub(crate) fn received(
-        &mut self,
-        dispatch: usize,
-        result: &CallResult,
-        about: Option<Key>,
-    ) -> Result<(), Broken> {
-        let Dispatch { wish, connection, answered, .. } = self.dispatches[dispatch];
-        if !self.connections[connection].open {
-            return Ok(());
-        }
-        if let Some(key) = result.receipt.as_ref().map(|receipt| receipt.key).or(about)
-            && is_final(result)
-        {
-            let now = self.now;
-            self.model.told.entry(key).or_insert(now);
-        }
-        if let Some(receipt) = &result.receipt {
-            self.heard.entry(connection).or_default().push(receipt.clone());
-        }
-        // Who withdrew its call does not read the answer, but it has arrived.
-        if answered {
-            return Ok(());
-        }
-        self.dispatches[dispatch].answered = true;
-        let again = match &result.ended {
-            // What was asked for comes with the call that is sent again.
-            Ok(_) if result.stage == Stage::InputRequired => true,
-            Ok(output) => {
-                if let (Kind::Explicit(key), Recorded::Yes) = (self.model.wishes[wish].kind, result.recorded)
-                {
-                    let content = output.content.as_str().to_owned();
-                    invariants::recorded(&mut self.model, key, &content)?;
-                }
-                false
-            }
-            Err(failure) => matches!(
-                failure.code,
-                Code::InFlight | Code::CircuitOpen | Code::StoreUnavailable | Code::Overloaded
-            ),
-        };
-        if again {
-            self.send_again(wish);
-        } else {
-            self.model.wishes[wish].over = true;
-        }
-        Ok(())
     }
 }

@@ -136,6 +136,7 @@ impl World {
         self.tell(format!("the store LOSES EVERYTHING: {records} records, {} of them held", held.len()));
         let lease = self.weather.policy.dedupe.keep.lease;
         self.summary.emptyings += 1;
+        self.disturbed = self.disturbed.max(now);
         self.model.emptyings.push(Emptying { at: now, lease, held });
         let marker = Marker(self.side.next());
         self.store.empty(marker);

@@ -3,7 +3,12 @@
 //! | | |
 //! | --- | --- |
 //! | one run per key | no explicit key and no call id has two effects, unless the tool is safe to repeat |
-//! | told before run again | equal arguments have a second effect only after an answer about the first one (or the news that nobody knows) reached a client, or ten minutes after it ended undelivered |
+//! | told before run again | equal arguments run again only after the answer of the first run reached a client, or ten minutes after it ended undelivered; where its outcome is unknown, only after a client heard that it is over, and then looked or waited. So the first one has had its effect by then, if it has one |
+//! | nothing after the end | a run has no effect once its record counts as settled, or once it was said that it is over |
+//! | recorded before told | that an outcome is unknown is in the store before anybody is told, unless the store is away |
+//! | patience is enough | a run is over when its callers were told it would be, unless something goes wrong meanwhile |
+//! | once for the obedient | what a client wants that does as it is told has one effect at most |
+//! | done for the obedient | when all is quiet, what such a client wanted is done, unless a person said no |
 //! | two meant as two | a call on the connection that brought the answer to an equal one before is not answered with that answer |
 //! | recorded stays | what was given out as recorded under a key is what everyone gets under it later, and no save changes an answer |
 //! | waiters are answered | who waited for a run that is done does not run |
@@ -28,25 +33,31 @@
 //! | not unattended | a call of a turn begins only while somebody waits for the turn, also after a crash |
 //! | own key | a call of a turn is not told that its key stands for another call, unless it is made with other arguments than before |
 //!
+//! Not promised, and forgiven here: an answer that crosses another message of its client counts as delivered, and may be lost
+//! all the same. What tools do later than the settings say is not simulated; `ends` has the laws.
+//!
 //! A store that loses everything is an excuse for a second run, and for another recorded answer, only in the cases
 //! that `emptied` lists.
+
+use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
 
 use crate::emptied::FoundBy;
-use crate::model::{Effect, Intent, Model};
+use crate::model::{Effect, Fate, Intent, Kind, Model};
+use crate::system::World;
 use crate::turns;
 
 /// A broken promise: which one, and how.
 pub(crate) type Broken = (&'static str, String);
 
 /// Checked whenever a tool takes effect and must not be repeated.
-pub(crate) fn effect(model: &Model, new: &Effect) -> Result<(), Broken> {
+pub(crate) fn effect(model: &Model, new: &Effect, after_telling: Duration) -> Result<(), Broken> {
     if let Some(intent) = new.intent {
         let unprotected = match intent {
             Intent::Explicit(key) => model.unprotected_keys.contains(&key),
-            Intent::CallId(_) => model.unprotected.contains(&new.equal),
+            Intent::CallId(..) => model.unprotected.contains(&new.equal),
             Intent::Turn(made) => {
                 turns::done_once(model, made, new)?;
                 model.unprotected_turns.contains(&(made.turn, made.call))
@@ -68,36 +79,96 @@ pub(crate) fn effect(model: &Model, new: &Effect) -> Result<(), Broken> {
     if model.unprotected.contains(&new.equal) {
         return Ok(());
     }
+    // Effects are held against each other in the order in which they happen.
     for other in model.effects.iter().filter(|other| other.equal == new.equal) {
-        let (earlier, later) = in_order(other, new);
-        runs_again(model, earlier, later)?;
+        runs_again(model, other, new, after_telling)?;
     }
     Ok(())
 }
 
-/// Whether the later of two equal runs was claimed in the knowledge of the earlier one.
-fn runs_again(model: &Model, earlier: &Effect, later: &Effect) -> Result<(), Broken> {
+/// Whether the later of two equal effects belongs to a run that was claimed in the knowledge of the earlier one.
+fn runs_again(
+    model: &Model,
+    earlier: &Effect,
+    later: &Effect,
+    after_telling: Duration,
+) -> Result<(), Broken> {
     let explicit = |effect: &Effect| matches!(effect.intent, Some(Intent::Explicit(_) | Intent::Turn(_)));
-    let Some(record) = earlier.record.filter(|_| !explicit(earlier) && !explicit(later)) else {
+    let Some(owner) = earlier.owner.as_ref().filter(|_| !explicit(earlier) && !explicit(later)) else {
         return Ok(());
     };
-    let told = model.told.get(&record).is_some_and(|at| *at <= later.claimed);
-    let waited = model.ended.get(&record).is_some_and(|at| later.claimed.since(*at).as_secs() >= 600);
-    let forgotten = model.lost_between(earlier, later, FoundBy::EqualArguments);
-    if told || waited || forgotten {
+    if forgotten(model, earlier, later, FoundBy::EqualArguments) {
         return Ok(());
     }
+    let told = model.told.get(owner).is_some_and(|at| *at <= later.claimed);
+    let waited = has_waited(model, earlier, later);
+    let may_run_again = model.may_run_again(owner, after_telling, later.claimed);
+    let what = if later.claimed < earlier.at {
+        "the first one came after the second had been claimed"
+    } else if told || waited || may_run_again {
+        return Ok(());
+    } else {
+        "nobody was told in between, or nobody has looked or waited since"
+    };
     let (client, arguments) = later.equal;
     Err((
         "told before run again",
         format!(
-            "client {client} asked for arguments {arguments}: effect {} was claimed at {} and effect {} at {}, and nobody was told in between",
+            "client {client} asked for arguments {arguments}: effect {} was claimed at {} and came at {}, effect {} was claimed at {}; {what}",
             earlier.number,
             clock(earlier.claimed),
+            clock(earlier.at),
             later.number,
             clock(later.claimed)
         ),
     ))
+}
+
+/// Whether the answer of the earlier run had waited for its client for so long that it is given to nobody any more.
+fn has_waited(model: &Model, earlier: &Effect, later: &Effect) -> bool {
+    let ended = earlier.owner.as_ref().and_then(|owner| model.ended.get(owner));
+    ended.is_some_and(|at| later.claimed.since(*at).as_secs() >= 600)
+}
+
+/// What an obedient client wants has one effect.
+pub(crate) fn once_for_the_obedient(model: &Model, new: &Effect) -> Result<(), Broken> {
+    if model.unprotected.contains(&new.equal) || model.crossed.contains(&new.equal) {
+        return Ok(());
+    }
+    let of_the_same = |other: &&Effect| {
+        other.wish == new.wish
+            && !forgotten(model, other, new, FoundBy::EqualArguments)
+            && !has_waited(model, other, new)
+    };
+    match model.effects.iter().find(of_the_same) {
+        Some(first) => Err((
+            "once for the obedient",
+            format!("wish {} had effect {} and has effect {} now", new.wish, first.number, new.number),
+        )),
+        None => Ok(()),
+    }
+}
+
+impl World {
+    /// Checked when all is quiet.
+    pub(crate) fn obedient_at_rest(&self) -> Result<(), Broken> {
+        for (number, wish) in self.model.wishes.iter().enumerate() {
+            let is_done = match wish.fate {
+                Fate::Refused => true,
+                Fate::Done => {
+                    self.model.effects_like(wish) > wish.before.filter(|_| wish.is_indexed()).unwrap_or(0)
+                }
+                Fate::Open => false,
+            };
+            if self.is_obedient(number) && !matches!(wish.kind, Kind::Turn(_)) && !is_done {
+                return Err((
+                    "done for the obedient",
+                    format!("wish {number} is {:?} after {} tries", wish.fate, wish.tries),
+                ));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Whether an emptied store stands between the two runs.
@@ -141,21 +212,23 @@ pub(crate) fn is_refusal(code: Code) -> bool {
 }
 
 /// Under an explicit key everyone gets the same answer once it was given out as recorded.
-pub(crate) fn recorded(model: &mut Model, key: u64, content: &str) -> Result<(), Broken> {
+pub(crate) fn recorded(model: &mut Model, key: u64, content: &str, now: Timestamp) -> Result<(), Broken> {
     if model.unprotected_keys.contains(&key) {
         return Ok(());
     }
     let runs = |first: &str| model.effect_of(first).zip(model.effect_of(content));
     let lost =
         |first: &str| runs(first).is_some_and(|(one, other)| forgotten(model, one, other, FoundBy::Key));
-    let first = model.recorded.get(&key).filter(|first| *first != content);
-    if let Some(first) = first.filter(|first| !lost(first)) {
+    // What was finished is lost with the store.
+    let is_there = |at: &Timestamp| !model.emptyings.iter().any(|emptying| emptying.at >= *at);
+    let first = model.recorded.get(&key).filter(|(first, at)| first != content && is_there(at));
+    if let Some((first, _)) = first.filter(|(first, _)| !lost(first)) {
         return Err((
             "recorded stays",
             format!("key {key} was answered with {first} and later with {content}"),
         ));
     }
-    model.recorded.insert(key, content.to_owned());
+    model.recorded.insert(key, (content.to_owned(), now));
     Ok(())
 }
 

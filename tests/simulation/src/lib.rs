@@ -3,7 +3,10 @@
 //! Many callers, several processes, one shared store, tools whose effects are counted, and faults that the
 //! seed draws: crashes between any two steps, frozen processes whose leases lapse, lost commands and lost
 //! answers of the store, lost wake-ups, broken connections, broken answers, callers who cancel or leave, tools
-//! that fail, hang or die with the work half done, a store that loses everything, operators who force and reset, clocks that jump forward.
+//! that fail, hang, answer late, answer with errors that prove nothing, or die with the work half done, a store that loses
+//! everything, operators who force, reset and resolve, clocks that jump forward.
+//! Tools are children of the processes that call them, or far away; `settling` says until when an attempt may take effect. Some
+//! clients do as they are told when an outcome is unknown, others do as they like (`agent`).
 //! In half of the worlds clients also submit turns, to any process, again when they get no answer, sometimes twice at once, and
 //! sometimes with other alternatives than before.
 //! Then the faults stop, and everything has to come to its end.
@@ -18,6 +21,7 @@
     reason = "a test program: an index or a text that is wrong is a mistake of the simulation, and stops it"
 )]
 
+mod agent;
 mod answers;
 mod clients;
 mod emptied;
@@ -25,12 +29,15 @@ mod invariants;
 mod model;
 mod processes;
 mod rng;
+mod settling;
 mod sharing;
 mod store;
 mod system;
 mod tools;
 mod transition;
 mod turns;
+mod unknown_outcomes;
+mod verification;
 mod weather;
 
 #[cfg(test)]
@@ -73,6 +80,22 @@ pub enum Defect {
     ProbeNotShared,
     /// What a breaker concludes by itself goes before what a person said.
     ByHandOvertaken,
+    /// A caller who was only asked to wait counts as told that it is over.
+    NotYetCountsAsDelivered,
+    /// An answer that came too late for its caller counts as delivered.
+    LateCountsAsDelivered,
+    /// A read that began before its client heard that a run is over counts as a look into it.
+    EarlierReadCounts,
+    /// A caller is told that an outcome is unknown before that is recorded.
+    ToldBeforeRecorded,
+    /// What a tool says to the cut of an attempt is taken for its answer.
+    ErrorAfterCutCounts,
+    /// An operator may say that a run did not happen while it still may.
+    ResolvedBeforeTheEnd,
+    /// A run that was cut counts as over.
+    OverWhenCut,
+    /// A run whose holder is gone counts as over.
+    OverWithItsHolder,
     /// What a turn chose is not written before the call is sent.
     ChoiceNotKept,
     /// A turn that goes back to the tool of its plan does not write that.
@@ -117,7 +140,7 @@ pub enum Defect {
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 44] = [
         Self::OwnerIgnoredAtSave,
         Self::DeliveredBeforeWrite,
         Self::StartedAfterAttempt,
@@ -134,6 +157,14 @@ impl Defect {
         Self::FailedDispatchDoesNotStandBack,
         Self::ProbeNotShared,
         Self::ByHandOvertaken,
+        Self::NotYetCountsAsDelivered,
+        Self::LateCountsAsDelivered,
+        Self::EarlierReadCounts,
+        Self::ToldBeforeRecorded,
+        Self::ErrorAfterCutCounts,
+        Self::ResolvedBeforeTheEnd,
+        Self::OverWhenCut,
+        Self::OverWithItsHolder,
         Self::ChoiceNotKept,
         Self::BackToPlanNotKept,
         Self::ChosenByItsPlace,
@@ -166,6 +197,21 @@ impl Defect {
                 | Self::ClaimNotWrittenAgain
                 | Self::SaveNeedsItsRecord
                 | Self::RenewalOvertaken
+        )
+    }
+
+    /// Whether it shows only where outcomes are unknown; then every world has many of them.
+    fn needs_unknown_outcomes(self) -> bool {
+        matches!(
+            self,
+            Self::NotYetCountsAsDelivered
+                | Self::EarlierReadCounts
+                | Self::ToldBeforeRecorded
+                | Self::ErrorAfterCutCounts
+                | Self::ResolvedBeforeTheEnd
+                | Self::OverWhenCut
+                | Self::OverWithItsHolder
+                | Self::ToldWhenLookedUp
         )
     }
 
@@ -207,7 +253,15 @@ impl Defect {
             | Self::RenewalOvertaken
             | Self::FailedDispatchDoesNotStandBack
             | Self::ProbeNotShared
-            | Self::ByHandOvertaken => false,
+            | Self::ByHandOvertaken
+            | Self::NotYetCountsAsDelivered
+            | Self::LateCountsAsDelivered
+            | Self::EarlierReadCounts
+            | Self::ToldBeforeRecorded
+            | Self::ErrorAfterCutCounts
+            | Self::ResolvedBeforeTheEnd
+            | Self::OverWhenCut
+            | Self::OverWithItsHolder => false,
         }
     }
 
@@ -229,7 +283,15 @@ impl Defect {
             }
             Self::SaveNeedsItsRecord => &["late answers count", "one run per key", "told before run again"],
             Self::RenewalOvertaken => &["an end", "late answers count"],
-            Self::FailedDispatchDoesNotStandBack => &["told before run again"],
+            Self::FailedDispatchDoesNotStandBack
+            | Self::NotYetCountsAsDelivered
+            | Self::EarlierReadCounts => &["told before run again"],
+            Self::LateCountsAsDelivered => &["once for the obedient", "told before run again"],
+            Self::ToldBeforeRecorded => &["recorded before told"],
+            Self::ErrorAfterCutCounts | Self::ResolvedBeforeTheEnd => {
+                &["nothing after the end", "told before run again", "one run per key"]
+            }
+            Self::OverWhenCut | Self::OverWithItsHolder => &["nothing after the end"],
             Self::ProbeNotShared => &["one probe"],
             // Who does not hear of a person goes on in epochs that others have left, and may probe there.
             Self::ByHandOvertaken => &["by hand", "one probe"],
@@ -244,10 +306,9 @@ impl Defect {
             Self::KeyOfSubmission => &["done once in a turn", "one run per key"],
             Self::KeyWithoutCandidate => &["own key"],
             Self::HoldNotChecked | Self::HoldShorterThanTurn => &["one submission at a time"],
-            Self::FailureToldAsNothing => &["no dependant without"],
-            Self::QuestionToldAsAnswer | Self::NotStartedToldAsRunning | Self::UnkeptForgotten => {
-                &["one true state"]
-            }
+            Self::FailureToldAsNothing => &["no dependant without", "one true state"],
+            Self::QuestionToldAsAnswer => &["one true state", "no dependant without"],
+            Self::NotStartedToldAsRunning | Self::UnkeptForgotten => &["one true state"],
             Self::DeadlineNotPassedOn => &["nothing after the deadline"],
             Self::DeadlineNotKept => &["turns end"],
             Self::ParallelismIgnored => &["parallelism"],
@@ -271,5 +332,5 @@ pub struct Failure {
 
 /// Lives through the world of one seed.
 pub fn run(seed: u64, defect: Option<Defect>) -> Result<Summary, Box<Failure>> {
-    system::World::new(seed, defect, system::Breakers::AsDrawn).live()
+    system::World::new(seed, defect).live()
 }

@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use steadfast_core::approval::Channel;
 use steadfast_core::call::{
-    CallResult, Duplicates, Event, Hints, Request, RunBy, SentKey, Step, StoreFault, Waits,
+    CallResult, Duplicates, Event, Hints, Provenance, Recorded, Request, RunBy, SentKey, Stage, Step,
+    StoreFault, ToldUnknown, Upstream, Waits,
 };
+use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    Address, ClaimVerdict, Owner, Receipt, RecordState, Role, RunId, Save, SaveVerdict,
+    Address, Claim, ClaimVerdict, Failure, Known, Observed, Owner, Receipt, Record, RecordState, Role, RunId,
+    Save, SaveVerdict,
 };
 use steadfast_core::id::RequestId;
 use steadfast_core::retry::CallerLimits;
@@ -16,15 +19,16 @@ use steadfast_core::trust::Signature;
 use crate::Defect;
 use crate::invariants::Broken;
 use crate::model::{Kind, Wish};
-use crate::system::{Connection, Dispatch, World, session_of, sight};
-
+use crate::system::{Connection, Dispatch, SentAnswer, World, session_of, sight};
 use crate::transition::{Command, Happening, Then, digest, key, tool, wanted};
+use crate::unknown_outcomes::ResponseKind;
 
 impl World {
     pub(crate) fn arrive(&mut self, dispatch: usize) -> Result<(), Broken> {
-        let Dispatch { wish, connection, .. } = self.dispatches[dispatch];
+        let Dispatch { wish, connection, given_up, .. } = self.dispatches[dispatch];
         let Connection { node, life, open } = self.connections[connection];
-        if !open {
+        // What its client has given up before the process took it up is not begun.
+        if !open || given_up {
             return Ok(());
         }
         let home = &self.nodes[node];
@@ -38,6 +42,7 @@ impl World {
         }
         // Whatever was written to this connection before has arrived, or it would not speak again.
         self.know(node, connection, None);
+        self.dispatches[dispatch].taken = Some(self.now);
         let number = self.nodes[node].next_call;
         self.nodes[node].next_call += 1;
         let request = self.request(node, number, wish);
@@ -46,14 +51,18 @@ impl World {
     }
 
     pub(crate) fn request(&mut self, node: usize, number: u64, wish: usize) -> Request {
-        let Wish { client, kind, arguments, .. } = self.model.wishes[wish].clone();
+        let Wish { client, kind, arguments, calls, .. } = self.model.wishes[wish].clone();
+        let mut limits = CallerLimits::default();
+        if self.fault(self.weather.deadlines) {
+            limits.deadline = Some(self.now + Duration::from_millis(self.rng.between(10, 40_000)));
+        }
         let home = &self.nodes[node];
         let run = format!("run-{node}-{}-{number}", home.identity.started);
         let index = key(&format!("index {client} {arguments}"));
         let explicit = matches!(kind, Kind::Explicit(_) | Kind::Turn(_));
         let address = match kind {
             Kind::Explicit(name) => Address::Explicit(key(&format!("key {name}"))),
-            Kind::CallId => Address::CallId { id: key(&format!("call {wish}")), index },
+            Kind::CallId => Address::CallId { id: key(&format!("call {wish} {calls}")), index },
             Kind::Keyless => Address::Keyless { run: key(&run), index },
             Kind::Turn(call) => Address::Explicit(self.turn_key(call)),
         };
@@ -79,9 +88,11 @@ impl World {
             domain: None,
             danger: None,
             invalid_arguments: None,
-            limits: CallerLimits::default(),
+            limits,
             waits: Waits::NotForLong,
             run_by: RunBy::Driver,
+            end: self.weather.end,
+            reads: std::sync::Arc::default(),
             hints: Hints::default(),
             channel: Channel::Interactive,
         }
@@ -92,14 +103,26 @@ impl World {
         let now = self.now;
         let home = &mut self.nodes[node];
         let life = home.identity.started;
-        let (arrived, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut home.written)
-            .into_iter()
-            .partition(|(line, receipt, _)| *line == connection && only.is_none_or(|only| only == receipt));
+        let (arrived, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut home.written).into_iter().partition(|written| {
+                written.connection == connection && only.is_none_or(|only| *only == written.receipt)
+            });
         home.written = rest;
-        for (_, receipt, _) in arrived {
+        for SentAnswer { dispatch, receipt, kind, .. } in arrived {
             // A message that crosses the answer proves nothing if the connection breaks at that very moment. The rule
             // takes it as proof all the same (it is not promised), and so does the model.
-            self.model.told.entry(receipt.key).or_insert(now);
+            let client = self.model.wishes[self.dispatches[dispatch].wish].client;
+            if matches!(kind, ResponseKind::FinalUnknown | ResponseKind::PendingUnknown(_)) {
+                self.nodes[node].told.insert(receipt.owner.clone(), client);
+            }
+            if !self.dispatches[dispatch].answered {
+                self.crossing.push(dispatch);
+                match kind {
+                    ResponseKind::FinalUnknown => self.model.final_heard(&receipt.owner, client, now),
+                    ResponseKind::Result => drop(self.model.told.entry(receipt.owner.clone()).or_insert(now)),
+                    ResponseKind::PendingUnknown(_) | ResponseKind::StillRunning | ResponseKind::Refusal => {}
+                }
+            }
             self.nodes[node].known.push((receipt.clone(), now));
             let delay = self.rng.between(0, 2_000);
             if !self.fault(self.weather.store_lost) {
@@ -125,14 +148,23 @@ impl World {
         if !matches!(step, Step::Stay | Step::Answer { .. } | Step::CancelUpstream)
             && let Some(running) = self.nodes[node].calls.get_mut(&number)
         {
-            running.follows = None;
+            (running.follows, running.awaits) = (None, None);
         }
         match step {
-            Step::Claim(claim) => self.command(node, number, Command::Claim(*claim)),
+            Step::Claim(claim) => {
+                let known = self.known_to(node, number);
+                self.command(node, number, Command::Claim(*claim, known));
+            }
             Step::Spend { grant, owner } => self.command(node, number, Command::Spend { grant, owner }),
             Step::Start { key, owner } => self.command(node, number, Command::Start { key, owner }),
             Step::Probe(_) => return self.share_probe(node, number),
-            Step::Save(save) => self.command(node, number, Command::Save(*save)),
+            Step::Save(save) => {
+                let marks = self.nodes[node].calls.get(&number).is_some_and(|running| running.is_marking());
+                if marks && self.defect == Some(Defect::ToldBeforeRecorded) {
+                    self.answer(node, number, unknown_outcome())?;
+                }
+                self.command(node, number, Command::Save(*save));
+            }
             Step::Release(release) => self.command(node, number, Command::Release(release)),
             Step::Renew => {
                 let record =
@@ -146,9 +178,14 @@ impl World {
                     running.follows = Some(record);
                 }
                 // The safety net under the wake-up.
-                let look = self.rng.between(1_000, 5_000);
+                let look = self.rng.between(1_000, 8_000);
                 let command = self.nodes[node].calls.get(&number).map_or(0, |running| running.command);
                 self.later(look, Happening::LookOut { node, life, number, command });
+            }
+            Step::AwaitEnd(record) => {
+                if let Some(running) = self.nodes[node].calls.get_mut(&number) {
+                    running.awaits = Some(record);
+                }
             }
             Step::Ask(ask) => {
                 let now = self.now;
@@ -167,22 +204,22 @@ impl World {
             }
             Step::Run(_) => self.start_tool(node, number)?,
             Step::Cut(cut) => return self.cut(node, number, cut),
-            Step::Wait | Step::CancelUpstream | Step::Stay => {}
-            Step::Answer { result, .. } => {
-                let about = self.nodes[node]
-                    .calls
-                    .get(&number)
-                    .and_then(|running| running.call.claimed())
-                    .map(|record| record.key);
+            Step::Wait | Step::Stay => {}
+            Step::CancelUpstream => self.cancel_upstream(node, number),
+            Step::Answer { result, upstream } => {
                 if let Some(attempt) =
                     self.nodes[node].calls.get_mut(&number).and_then(|running| running.attempt.as_mut())
                 {
                     attempt.over = true;
                 }
-                self.answer(node, number, CallResult { receipt: None, ..*result }, about)?;
+                if upstream == Upstream::Cancel {
+                    self.cancel_upstream(node, number);
+                }
+                self.answer(node, number, *result)?;
             }
             Step::Finish { result, kept } => return self.finish(node, number, *result, kept),
         }
+        self.end_child(node, number);
         let due = self.nodes[node].calls.get(&number).and_then(|running| running.call.wake_at());
         let armed = self.nodes[node].calls.get(&number).and_then(|running| running.woken_at);
         if due.is_some() && due != armed {
@@ -191,7 +228,33 @@ impl World {
             }
             self.at(due.unwrap_or(self.now), Happening::Timer { node, life, number });
         }
-        Ok(())
+        self.feed_deferred(node, number)
+    }
+
+    /// What a process knows of its answers and the store may not.
+    fn known_to(&self, node: usize, number: u64) -> Known {
+        let home = &self.nodes[node];
+        let Some(running) = home.calls.get(&number) else { return Known::default() };
+        let client = self.model.wishes[running.wish].client;
+        let handed = home.handed.iter().filter(|(_, at)| *at > running.received);
+        let verified = home.verified.iter().filter(|(_, whose)| **whose == client);
+        Known {
+            delivered: home.known.clone(),
+            overlapped: handed.map(|(owner, _)| owner.clone()).collect(),
+            verified: verified.map(|(owner, _)| owner.clone()).collect(),
+        }
+    }
+
+    /// What the store has of all that a claim may find.
+    fn before(&self, claim: &Claim) -> Vec<Record> {
+        let records = &self.store.records;
+        let followed = match claim.role {
+            Role::Waiter { followed } => records.get(&followed),
+            Role::Fresh => None,
+        };
+        let own = records.get(&claim.address.own());
+        let indexed = records.indexed(claim.address.index());
+        [followed, own, indexed].into_iter().flatten().cloned().collect()
     }
 
     /// Sends a command to the store: it may get lost, or its answer may, or it may come late.
@@ -225,8 +288,8 @@ impl World {
         let now = self.now;
         let watch = self.see_marker(node);
         match what {
-            Command::Claim(claim) => {
-                let known = self.nodes[node].known.clone();
+            Command::Claim(claim, known) => {
+                let before = self.before(&claim);
                 let waited_for_an_answer = match claim.role {
                     Role::Waiter { followed } => self
                         .store
@@ -238,8 +301,21 @@ impl World {
                 let (nodes, leases) = (&self.nodes, self.weather.leases);
                 let verdict =
                     self.store.claim(&claim, &known, watch, |owner| sight(nodes, leases, owner), now);
+                let lapsed: Vec<Owner> = before
+                    .iter()
+                    .filter(|record| record.state == RecordState::Inflight)
+                    .filter(|record| {
+                        let after = self.store.records.get(&record.key);
+                        after.is_some_and(|after| matches!(after.state, RecordState::Unknown(_)))
+                    })
+                    .map(|record| record.owner.clone())
+                    .collect();
+                lapsed.iter().for_each(|owner| self.holder_missed(owner));
                 if let ClaimVerdict::Mine(record) = &verdict {
                     self.model.claimed(record, self.nodes[node].started_after);
+                    if let Some(broken) = self.check_run_again(&claim, &before) {
+                        self.model.broken = Some(broken);
+                    }
                 }
                 if waited_for_an_answer && matches!(verdict, ClaimVerdict::Mine(_)) {
                     let how = format!(
@@ -282,7 +358,7 @@ impl World {
                 Some(
                     RecordState::Inflight
                     | RecordState::Failed(_)
-                    | RecordState::Unknown
+                    | RecordState::Unknown(_)
                     | RecordState::Cancelled,
                 )
                 | None => None,
@@ -302,6 +378,10 @@ impl World {
         let Some(record) = record.filter(|record| record.owner == *owner) else { return Ok(()) };
         let life = self.nodes[node].identity.started;
         self.later(40_000, Happening::Renew { node, life, number, owner: owner.clone() });
+        // One renewal at a time.
+        if self.nodes[node].calls.get(&number).is_some_and(|running| running.call.state() == "Renewing") {
+            return Ok(());
+        }
         if self.fault(self.weather.store_lost) {
             return Ok(());
         }
@@ -323,5 +403,34 @@ impl World {
         self.model.heard(&record.owner, now);
         let verdict = self.store.renew(&record, &keep, watch, now);
         self.drive(node, number, Event::Renewed { owner: record.owner, sent: now, verdict })
+    }
+}
+
+/// That nobody knows, said before it is recorded; only a defect does that.
+fn unknown_outcome() -> CallResult {
+    let failure = Failure {
+        code: Code::OutcomeUnknown,
+        message: "nobody knows".into(),
+        retriable: false,
+        terminal: true,
+        rule: None,
+        verify: None,
+        retry_after: Some(Duration::from_secs(60)),
+        output: None,
+    };
+    CallResult {
+        ended: Err(failure),
+        stage: Stage::Final,
+        provenance: Provenance::Fresh,
+        attempts: 1,
+        retries: Vec::new(),
+        took: Duration::ZERO,
+        recorded: Recorded::Yes,
+        receipt: None,
+        note: None,
+        remarks: Vec::new(),
+        breaker: None,
+        escalated: false,
+        unknown: Some(ToldUnknown { observed: Observed::NoAnswer, ended: false }),
     }
 }

@@ -1,7 +1,6 @@
 //! One seed decides everything.
 
-/// Any number would do; with this one no seed that once broke a promise has its store emptied, so that its world still shows
-/// what it showed then.
+/// Any number would do.
 const SALT: u64 = 10;
 
 /// SplitMix64: small, fast, and the same everywhere.

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{Approvals, GrantId, Spend};
 use steadfast_core::breaker::Snapshot;
 use steadfast_core::dedupe::{
-    Absence, Address, Claim, ClaimVerdict, Found, IndexMove, Intent, LeaseSight, Marker, MarkerWatch, Owner,
-    Receipt, Record, RecordState, Records, Release, RenewVerdict, Role, Save, SaveVerdict, StartVerdict,
-    Write, decide_claim, decide_save,
+    Absence, Address, Claim, ClaimVerdict, Ending, Found, IndexMove, Intent, Known, LeaseSight, Marker,
+    MarkerWatch, Owner, Receipt, Record, RecordState, Records, Release, RenewVerdict, Resolution,
+    ResolveVerdict, Role, Rules, Save, SaveVerdict, SettlesIn, StartVerdict, UnknownEnding, Write,
+    decide_claim, decide_save,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -54,16 +56,20 @@ impl Store {
     pub(crate) fn claim(
         &mut self,
         claim: &Claim,
-        known: &[(Receipt, Timestamp)],
+        known: &Known,
         watch: MarkerWatch,
         sight: impl Fn(&Owner) -> LeaseSight,
         now: Timestamp,
     ) -> ClaimVerdict {
         let mut claim = claim.clone();
+        let mut asked_to_start = false;
         if self.defect == Some(Defect::StartedAfterAttempt)
             && let Intent::Take { started } = &mut claim.intent
         {
-            *started = false;
+            asked_to_start = std::mem::replace(started, false);
+        }
+        if self.defect == Some(Defect::OverWithItsHolder) {
+            claim.rules.linger = Duration::ZERO;
         }
         if self.defect == Some(Defect::WaiterForgetsThatItWaited) {
             claim.role = Role::Fresh;
@@ -92,12 +98,12 @@ impl Store {
         let verdict = self.records.claim(&claim, known, sight, now);
         self.note();
         match (self.defect, verdict) {
-            (Some(Defect::ToldWhenLookedUp), ClaimVerdict::Unknown(receipt)) => {
-                self.records.delivered(&receipt, now);
-                ClaimVerdict::Unknown(receipt)
+            (Some(Defect::ToldWhenLookedUp), ClaimVerdict::Unknown(unsettled)) => {
+                self.records.delivered(&unsettled.receipt, now);
+                ClaimVerdict::Unknown(unsettled)
             }
             (Some(Defect::StartedAfterAttempt), ClaimVerdict::Mine(record)) => {
-                ClaimVerdict::Mine(Arc::new(Record { started: true, ..(*record).clone() }))
+                ClaimVerdict::Mine(Arc::new(Record { started: asked_to_start, ..(*record).clone() }))
             }
             (_, verdict) => verdict,
         }
@@ -131,6 +137,13 @@ impl Store {
     }
 
     pub(crate) fn save(&mut self, save: &Save, now: Timestamp) -> SaveVerdict {
+        if let (Some(Defect::OverWhenCut), Ending::Unknown(unknown)) = (self.defect, &save.ending) {
+            let over = UnknownEnding { settles: SettlesIn::Settled, ..unknown.clone() };
+            let save = Save { ending: Ending::Unknown(over), ..save.clone() };
+            let verdict = self.records.save(&save, now);
+            self.note();
+            return verdict;
+        }
         let verdict = match (self.defect, self.records.get(&save.claimed.key)) {
             (Some(Defect::OwnerIgnoredAtSave), Some(record)) => {
                 let mut save = save.clone();
@@ -155,6 +168,26 @@ impl Store {
     pub(crate) fn delivered(&mut self, receipt: &Receipt, at: Timestamp) {
         self.records.delivered(receipt, at);
         self.note();
+    }
+
+    pub(crate) fn resolve(
+        &mut self,
+        key: &Key,
+        resolution: Resolution,
+        rules: &Rules,
+        sight: impl Fn(&Owner) -> LeaseSight,
+        now: Timestamp,
+    ) -> ResolveVerdict {
+        let mut verdict = self.records.resolve(key, resolution, rules, sight, now);
+        if let (Some(Defect::ResolvedBeforeTheEnd), ResolveVerdict::NotSettled(_)) = (self.defect, &verdict)
+            && let Some(record) = self.records.get(key)
+        {
+            let write = Write::Remove { key: *key, index: record.index };
+            self.records.apply(write);
+            verdict = ResolveVerdict::Resolved;
+        }
+        self.note();
+        verdict
     }
 
     /// Everything is lost.

@@ -1,15 +1,17 @@
 //! The machines under test and the world around them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::Breaker;
-use steadfast_core::call::{Call, CallResult, Event, Kept, Notice, Request, Shared, Stage, Step};
+use steadfast_core::call::{AttemptEnd, Call, Event, Kept, Notice, Request, Shared, Step};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Ending, LeaseSight, Marker, MarkerWatch, Owner, Process, Receipt, RecordState};
+use steadfast_core::dedupe::{
+    ClaimVerdict, Ending, LeaseSight, Marker, MarkerWatch, Owner, Process, Receipt, RecordState, Settles,
+};
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{SessionKey, ToolRef};
 use steadfast_core::key::Key;
@@ -21,9 +23,12 @@ use steadfast_core::trust::TrustLedger;
 use crate::invariants::{self, Broken};
 use crate::model::{Kind, Model, TurnCall};
 use crate::rng::Rng;
+use crate::settling::{AttemptEvent, Work};
 use crate::store::Store;
 use crate::transition::Happening;
 use crate::turns::{InTurn, Submission};
+use crate::unknown_outcomes::ResponseKind;
+use crate::verification::Read;
 use crate::weather::{Leases, Weather};
 use crate::{Defect, Failure};
 
@@ -36,8 +41,18 @@ pub struct Summary {
     pub effects: u64,
     /// Answers that were given again.
     pub replays: u64,
-    /// Times that nobody knew.
+    /// Outcomes that became unknown or were found to be.
     pub unknown: u64,
+    /// Pending unknown-outcome responses.
+    pub pending_responses: u64,
+    /// Final unknown-outcome responses.
+    pub final_responses: u64,
+    /// Verification reads.
+    pub reads: u64,
+    /// Claims that were granted although an equal run is of unknown outcome.
+    pub run_again: u64,
+    /// Unknown outcomes that an operator resolved.
+    pub resolved: u64,
     /// Times that the store lost everything.
     pub emptyings: u64,
     /// Turns that were submitted, each as often as it was.
@@ -53,7 +68,23 @@ pub(crate) struct Running {
     pub(crate) dispatch: usize,
     /// The number of the attempt that runs.
     pub(crate) attempt: Option<Attempt>,
+    pub(crate) last_attempt: u64,
+    /// When the first one began.
+    pub(crate) first_attempt: Option<Timestamp>,
     pub(crate) follows: Option<Key>,
+    /// The record whose end it waits for.
+    pub(crate) awaits: Option<Key>,
+    /// The record that its last claim found.
+    pub(crate) found: Option<(Key, Owner)>,
+    /// Its place in the order of what came and what was handed over.
+    pub(crate) received: u64,
+    /// Whether the store has failed it, and whether its record is another's.
+    pub(crate) store_failed: bool,
+    pub(crate) fence_lost: bool,
+    /// Whether its process sees to it that its attempt ends.
+    pub(crate) child_is_ending: bool,
+    /// What happened while the store was asked.
+    pub(crate) deferred: VecDeque<AttemptEvent>,
     pub(crate) woken_at: Option<Timestamp>,
     pub(crate) answered: bool,
     /// Store commands are numbered, so that a late answer to an old one is not taken for the new one's.
@@ -68,6 +99,18 @@ pub(crate) struct Running {
     pub(crate) in_turn: Option<InTurn>,
 }
 
+impl Running {
+    /// Whether it is being recorded that its outcome is unknown.
+    pub(crate) fn is_marking(&self) -> bool {
+        self.call.state() == "Marking"
+    }
+
+    /// Whether only the end of its attempt will say when it is over.
+    fn awaits_end(&self) -> bool {
+        self.call.awaits_end() || self.is_marking() && self.call.request().end == AttemptEnd::Seen
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
     pub(crate) number: u64,
@@ -75,6 +118,8 @@ pub(crate) struct Attempt {
     pub(crate) probe: Option<Probe>,
     pub(crate) started: Timestamp,
     pub(crate) over: bool,
+    /// Whether its tool was told to stop.
+    pub(crate) cancelled: bool,
 }
 
 /// An attempt that finds out whether the tool is back.
@@ -86,16 +131,6 @@ pub(crate) struct Probe {
     pub(crate) since: Timestamp,
     /// Whether the store could not be asked: then nobody else knows of it.
     pub(crate) alone: bool,
-}
-
-/// Whose breakers the processes of a world have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Breakers {
-    /// In half of the worlds they share them.
-    AsDrawn,
-    /// Each has its own, as in the worlds before there was anything to share.
-    #[cfg_attr(not(test), expect(dead_code, reason = "only the tests live through old worlds again"))]
-    Apart,
 }
 
 /// One process that drives calls.
@@ -122,10 +157,25 @@ pub(crate) struct Node {
     pub(crate) calls: BTreeMap<u64, Running>,
     pub(crate) next_call: u64,
     pub(crate) kept: Vec<(Timestamp, Kept)>,
-    /// Answers on their way: the connection, the answer, when it was written.
-    pub(crate) written: Vec<(usize, Receipt, Timestamp)>,
+    /// Answers on their way.
+    pub(crate) written: Vec<SentAnswer>,
     /// Deliveries that this process knows of.
     pub(crate) known: Vec<(Receipt, Timestamp)>,
+    /// Runs whose answers were handed over, in their order.
+    pub(crate) handed: Vec<(Owner, u64)>,
+    /// Runs of unknown outcome of which a client is known to have heard that they are over.
+    pub(crate) told: BTreeMap<Owner, usize>,
+    /// Those into which it has looked since.
+    pub(crate) verified: BTreeMap<Owner, usize>,
+}
+
+/// An answer on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct SentAnswer {
+    pub(crate) connection: usize,
+    pub(crate) dispatch: usize,
+    pub(crate) receipt: Receipt,
+    pub(crate) kind: ResponseKind,
 }
 
 /// What the calls of one tool share in a process.
@@ -150,8 +200,19 @@ pub(crate) struct Dispatch {
     pub(crate) wish: usize,
     pub(crate) connection: usize,
     pub(crate) answered: bool,
+    /// Whether its client does not listen to it any more.
+    pub(crate) given_up: bool,
     /// Answers that this client had received on this very connection when it sent this.
     pub(crate) heard: Vec<Receipt>,
+    pub(crate) sent: Timestamp,
+    /// When a process took it up.
+    pub(crate) taken: Option<Timestamp>,
+}
+
+impl Dispatch {
+    pub(crate) fn new(wish: usize, connection: usize, heard: Vec<Receipt>, sent: Timestamp) -> Self {
+        Self { wish, connection, answered: false, given_up: false, heard, sent, taken: None }
+    }
 }
 
 /// Everything.
@@ -174,8 +235,18 @@ pub(crate) struct World {
     /// What a client has received on a connection.
     pub(crate) heard: BTreeMap<usize, Vec<Receipt>>,
     pub(crate) dispatches: Vec<Dispatch>,
+    /// Answers that count as delivered and have not arrived yet.
+    pub(crate) crossing: Vec<usize>,
+    pub(crate) reads: Vec<Read>,
     pub(crate) attempts: u64,
-    pub(crate) cut: BTreeSet<u64>,
+    /// What attempts have set off.
+    pub(crate) works: BTreeMap<u64, Work>,
+    /// Runs whose end nobody will see, although somebody should.
+    pub(crate) unseen: BTreeSet<Owner>,
+    /// Counts what comes and what is handed over.
+    pub(crate) order: u64,
+    /// When last something went wrong that nobody could know of before.
+    pub(crate) disturbed: Timestamp,
     /// Owners whose process died while a claim of theirs was open.
     pub(crate) died: BTreeSet<Process>,
     pub(crate) sent: BTreeSet<Owner>,
@@ -194,29 +265,30 @@ const MOST_EVENTS: u64 = 200_000;
 const LONGEST_STORY: usize = 4000;
 
 impl World {
-    pub(crate) fn new(seed: u64, defect: Option<Defect>, breakers: Breakers) -> Self {
+    pub(crate) fn new(seed: u64, defect: Option<Defect>) -> Self {
         let (mut rng, mut side) = (Rng::new(seed), Rng::beside(seed));
         let mut weather = Weather::of(&mut rng, &mut side);
-        weather.shared_breakers = match (breakers, defect) {
-            (Breakers::Apart, _) => false,
-            (Breakers::AsDrawn, Some(Defect::ProbeNotShared | Defect::ByHandOvertaken)) => true,
+        weather.shared_breakers = match defect {
+            Some(Defect::ProbeNotShared | Defect::ByHandOvertaken) => true,
             // A breaker that opens soon hides what has nothing to do with it.
-            (Breakers::AsDrawn, Some(_)) => false,
-            // Drawn apart, so that the other worlds stay what they were.
-            (Breakers::AsDrawn, None) => Rng::beside(!seed).chance(50),
+            Some(_) => false,
+            None => side.chance(50),
         };
-        weather.tool_asks = match (breakers, defect) {
-            (Breakers::Apart, _) | (Breakers::AsDrawn, Some(_)) => 0,
-            (Breakers::AsDrawn, None) => {
-                let mut asks = Rng::beside(seed ^ 0x6173_6b73);
-                if asks.chance(30) { asks.between(1, 60) } else { 0 }
-            }
+        weather.tool_asks = match defect {
+            None if side.chance(30) => side.between(1, 60),
+            Some(_) | None => 0,
         };
         if weather.shared_breakers || defect == Some(Defect::LateBreakerResultCounted) {
             // A breaker that opens at once shows soonest what is wrong with it.
             Arc::make_mut(&mut weather.policy).breaker.consecutive = Some(NonZeroU32::MIN);
         }
-        crate::turns::draw(&mut weather, seed, breakers, defect);
+        crate::turns::draw(&mut weather, seed, defect);
+        if defect.is_some_and(Defect::needs_unknown_outcomes) {
+            weather.has_unknown_outcomes();
+        }
+        if defect == Some(Defect::FailedDispatchDoesNotStandBack) {
+            weather.has_dispatches_in_each_others_way();
+        }
         let marker = Marker(side.next());
         if defect.is_some_and(Defect::needs_an_emptied_store) {
             weather.emptyings = 2;
@@ -236,8 +308,13 @@ impl World {
             lines: BTreeMap::new(),
             heard: BTreeMap::new(),
             dispatches: Vec::new(),
+            crossing: Vec::new(),
+            reads: Vec::new(),
             attempts: 0,
-            cut: BTreeSet::new(),
+            works: BTreeMap::new(),
+            unseen: BTreeSet::new(),
+            order: 0,
+            disturbed: Timestamp::ZERO,
             died: BTreeSet::new(),
             sent: BTreeSet::new(),
             turn_policy: Arc::new(weather.policy.in_turn()),
@@ -308,6 +385,24 @@ impl World {
         self.queue.insert((at, self.ticks), happening);
     }
 
+    /// The clock jumps: the processes have slept, and the rest of the world has not.
+    pub(crate) fn effects_until(&mut self, until: Timestamp) -> Result<(), Broken> {
+        let is_effect = |happening: &Happening| matches!(happening, Happening::Effect { .. });
+        let due: Vec<_> = self
+            .queue
+            .range(..(until, u64::MAX))
+            .filter(|(_, happening)| is_effect(happening))
+            .map(|(at, _)| *at)
+            .collect();
+        for at in due {
+            if let Some(happening) = self.queue.remove(&at) {
+                self.now = self.now.max(at.0);
+                self.happen(happening)?;
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn policy(&self) -> Arc<Policy> {
         self.weather.policy.clone()
     }
@@ -317,9 +412,21 @@ impl World {
         let now = self.now;
         let attempt = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
         let ran = matches!(event, Event::Ran(_));
+        let is_gone = matches!(event, Event::Settled);
+        let found = if let Event::Claimed(ClaimVerdict::Unknown(unsettled)) = &event {
+            Some(&unsettled.receipt)
+        } else if let Event::Claimed(ClaimVerdict::Replay(replay)) = &event {
+            Some(&replay.receipt)
+        } else {
+            None
+        };
+        let found = found.map(|receipt| (receipt.key, receipt.owner.clone()));
         let name = format!("{event:?}");
         let mut notices = Vec::new();
         let Some((running, mut shared)) = self.nodes[node].lend(number, &self.store) else { return Ok(None) };
+        running.found = found.or(running.found.take());
+        let before = running.call.state();
+        let awaited_end = running.awaits_end();
         let step = match running.call.on(&mut shared, now, event, &mut notices) {
             Ok(step) => step,
             Err(misuse) => return Err(("no misuse", format!("{misuse} in call {number} of process {node}"))),
@@ -329,12 +436,21 @@ impl World {
             brief(&name),
             brief(&format!("{step:?}"))
         ));
+        if !matches!(before, "Marking" | "Settling") {
+            self.attempt_given_up(node, number);
+        } else if awaited_end && !is_gone && matches!(step, Step::Save(_)) && self.is_marking(node, number) {
+            self.child_end_unseen(node, number);
+        }
         // A question counts for nobody, although the claim is given back as after a refusal.
         if !notices.contains(&Notice::InputRequired) {
             self.count_failure(node, number, &step);
         }
-        self.heed(node, number, &notices, attempt.filter(|_| ran))?;
+        self.heed(node, number, before, &notices, attempt.filter(|_| ran))?;
         Ok(Some(step))
+    }
+
+    fn is_marking(&self, node: usize, number: u64) -> bool {
+        self.nodes[node].calls.get(&number).is_some_and(Running::is_marking)
     }
 
     /// A call whose failure is decided counts once for its session, however many attempts it made.
@@ -351,6 +467,7 @@ impl World {
             },
             Step::Claim(_)
             | Step::Follow(_)
+            | Step::AwaitEnd(_)
             | Step::Ask(_)
             | Step::Spend { .. }
             | Step::Start { .. }
@@ -388,6 +505,8 @@ impl World {
         let (now, number) = (self.now, request.number);
         let client = self.model.wishes[wish].client;
         let mut notices = Vec::new();
+        self.order += 1;
+        let received = self.order;
         let home = &mut self.nodes[node];
         let guard = home.guards.entry(client).or_default();
         let (breaker, budget, limiter) = if is_shared(&request.tool) {
@@ -414,7 +533,16 @@ impl World {
                 wish,
                 dispatch,
                 attempt: None,
+                last_attempt: 0,
+                first_attempt: None,
                 follows: None,
+                awaits: None,
+                found: None,
+                received,
+                store_failed: false,
+                fence_lost: false,
+                child_is_ending: false,
+                deferred: VecDeque::new(),
                 woken_at: None,
                 answered: false,
                 command: 0,
@@ -431,7 +559,7 @@ impl World {
             brief(&format!("{step:?}"))
         ));
         self.count_failure(node, number, &step);
-        self.heed(node, number, &notices, None)?;
+        self.heed(node, number, "", &notices, None)?;
         Ok((number, step))
     }
 
@@ -440,6 +568,7 @@ impl World {
         &mut self,
         node: usize,
         number: u64,
+        before: &'static str,
         notices: &[Notice],
         ended: Option<Attempt>,
     ) -> Result<(), Broken> {
@@ -469,7 +598,19 @@ impl World {
                         transition.from, transition.to
                     ));
                 }
+                // What is claimed stays so, and what has to be saved is kept. After an emptied store that may come too late
+                // for the index.
+                Notice::StoreFailed { .. }
+                    if !matches!(before, "Claiming" | "Starting") && self.weather.emptyings == 0 =>
+                {
+                    if let Some(running) = self.nodes[node].calls.get_mut(&number) {
+                        running.store_failed = true;
+                    }
+                }
                 Notice::StoreFailed { goes_on: true } => {
+                    if let Some(running) = self.nodes[node].calls.get_mut(&number) {
+                        running.store_failed = true;
+                    }
                     if let Some(running) = self.nodes[node].calls.get(&number) {
                         let wish = &self.model.wishes[running.wish];
                         self.model.unprotected.insert((wish.client, wish.arguments));
@@ -486,6 +627,11 @@ impl World {
                 Notice::ProbeMoved { .. } => self.share_soon(node),
                 Notice::Replayed { .. } => self.summary.replays += 1,
                 Notice::OutcomeUnknown => self.summary.unknown += 1,
+                Notice::FenceLost => {
+                    if let Some(running) = self.nodes[node].calls.get_mut(&number) {
+                        running.fence_lost = true;
+                    }
+                }
                 Notice::CallStarted { .. }
                 | Notice::CallBlocked { .. }
                 | Notice::Following
@@ -502,7 +648,6 @@ impl World {
                 | Notice::AnsweredEarly { .. }
                 | Notice::TrustChanged(_)
                 | Notice::GuardTripped { .. }
-                | Notice::FenceLost
                 | Notice::StoreFailed { goes_on: false }
                 | Notice::WouldHave(_)
                 | Notice::CallFinished { .. } => {}
@@ -554,7 +699,13 @@ impl World {
             if lives && record.state == RecordState::Inflight {
                 return Err(("an end", format!("{:?} lives and has left a claim behind", record.owner)));
             }
-            let unknown = record.state == RecordState::Unknown;
+            let unknown = matches!(record.state, RecordState::Unknown(_));
+            if let RecordState::Unknown(outcome) = &record.state
+                && outcome.settles == Settles::WhenOwnerSays
+                && lives
+            {
+                return Err(("an end", format!("{:?} lives and does not say that it is over", record.owner)));
+            }
             if unknown && !self.sent.contains(&record.owner) && !self.died.contains(&record.owner.process) {
                 return Err((
                     "not started, not unknown",
@@ -563,6 +714,7 @@ impl World {
             }
         }
         self.turns_at_rest()?;
+        self.obedient_at_rest()?;
         for (grant, owners) in &self.store.spent {
             if owners.len() > 1 {
                 return Err(("grants once", format!("{grant:?} was spent by {owners:?}")));
@@ -580,6 +732,16 @@ impl World {
                     home.calls
                         .iter()
                         .filter(|(_, running)| running.follows == Some(key))
+                        .map(|(number, _)| (node, *number)),
+                );
+                // Who waits for the end of a run hears only of runs of its own process.
+                let here = |key: &Key| {
+                    home.calls.values().any(|run| run.call.claimed().is_some_and(|record| record.key == *key))
+                };
+                woken.extend(
+                    home.calls
+                        .iter()
+                        .filter(|(_, running)| running.awaits == Some(key) && here(&key))
                         .map(|(number, _)| (node, *number)),
                 );
             }
@@ -618,6 +780,9 @@ impl Node {
             kept: Vec::new(),
             written: Vec::new(),
             known: Vec::new(),
+            handed: Vec::new(),
+            told: BTreeMap::new(),
+            verified: BTreeMap::new(),
         }
     }
 
@@ -682,14 +847,6 @@ pub(crate) fn brief(text: &str) -> String {
     text.chars().take(110).collect()
 }
 
-/// Whether an answer says anything about the run of a record.
-pub(crate) fn is_final(result: &CallResult) -> bool {
-    match &result.ended {
-        Ok(_) => result.stage == Stage::Final,
-        Err(failure) => !invariants::is_refusal(failure.code),
-    }
-}
-
 impl Summary {
     /// Adds what another world saw.
     pub fn add(&mut self, other: Self) {
@@ -697,6 +854,11 @@ impl Summary {
         self.effects += other.effects;
         self.replays += other.replays;
         self.unknown += other.unknown;
+        self.pending_responses += other.pending_responses;
+        self.final_responses += other.final_responses;
+        self.reads += other.reads;
+        self.run_again += other.run_again;
+        self.resolved += other.resolved;
         self.emptyings += other.emptyings;
         self.turns += other.turns;
         self.events += other.events;

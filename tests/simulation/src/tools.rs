@@ -1,18 +1,21 @@
 //! What tools do: their work, their answers, and neither.
 
 use steadfast_core::breaker;
-use steadfast_core::call::{Cut, Event, Outcome};
+use steadfast_core::call::{AttemptEnd, Cut, Event, Outcome};
 use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_core::code::Code;
+use steadfast_core::dedupe::{Failure, Record, RecordState};
 use steadfast_core::guard::{self, GuardedCall};
 use steadfast_core::output::{Output, RawJson};
+use steadfast_core::policy::ToolClass;
 
 use crate::Defect;
 use crate::invariants::{self, Broken};
 use crate::model::{Effect, Intent, Kind, Wish};
+use crate::settling::AttemptEvent;
 use crate::system::{Attempt, Probe, World, is_shared};
-use crate::turns;
-
 use crate::transition::{Happening, digest, success, tool};
+use crate::turns;
 
 impl World {
     pub(crate) fn start_tool(&mut self, node: usize, number: u64) -> Result<(), Broken> {
@@ -28,8 +31,18 @@ impl World {
         let half_open = shared && home.breaker.state(&policy.breaker, now) == breaker::State::HalfOpen;
         let asked = running.asked_to_probe.take().filter(|_| half_open);
         let probe = asked.map(|(since, heard)| Probe { epoch: home.breaker.epoch(), since, alone: !heard });
-        running.attempt = Some(Attempt { number: attempt_number, epoch, probe, started: now, over: false });
+        running.attempt = Some(Attempt {
+            number: attempt_number,
+            epoch,
+            probe,
+            started: now,
+            over: false,
+            cancelled: false,
+        });
         let first = !std::mem::replace(&mut running.sent, true);
+        running.last_attempt = attempt_number;
+        running.child_is_ending = false;
+        let begun = *running.first_attempt.get_or_insert(now);
         let (wish, record) = (running.wish, running.call.claimed().cloned());
         let submission = running.in_turn.as_ref().map(|in_turn| in_turn.submission);
         let claimed = record.as_ref().map_or(now, |record| record.updated);
@@ -45,39 +58,26 @@ impl World {
                 self.later(40_000, Happening::Renew { node, life, number, owner: record.owner.clone() });
             }
         }
-        let (record, owner) = record.map(|record| (record.key, record.owner)).unzip();
-        let works = self.rng.between(1, 3_000);
-        let lost = |world: &mut Self| {
-            Fault::new(
-                Source::Transport {
-                    error: *world.rng.pick(&[
-                        Transport::ConnectionReset,
-                        Transport::ConnectionClosed,
-                        Transport::TimedOut,
-                    ]),
-                    written: true,
-                },
-                "connection lost",
-            )
-        };
-        let Wish { client, kind, arguments, .. } = self.model.wishes[wish].clone();
+        let owner = record.map(|record| record.owner);
+        // In the storm some take longer than they may.
+        let works = self.rng.between(1, if self.stormy() { 3_000 } else { 1_000 });
+        let Wish { client, kind, arguments, calls, .. } = self.model.wishes[wish].clone();
         let intent = match kind {
             Kind::Explicit(key) => Some(Intent::Explicit(key)),
-            Kind::CallId => Some(Intent::CallId(wish)),
+            Kind::CallId => Some(Intent::CallId(wish, calls)),
             Kind::Keyless => None,
             Kind::Turn(call) => Some(Intent::Turn(call)),
         };
         let effect = Effect {
             at: now,
             intent,
+            wish,
             equal: (client, arguments),
-            record,
             owner,
             claimed,
             number: attempt_number,
             submitted: submission.map(|submission| self.submissions[submission].arrived),
         };
-        let effect = Happening::Effect(effect, wish);
         let answer = |outcome| Happening::ToolAnswers {
             node,
             life,
@@ -87,18 +87,22 @@ impl World {
         };
         if self.fault(self.weather.tool_hangs) {
             // It may still do its work, some time, and it may still answer.
-            if self.rng.chance(60) {
-                let some_time = self.rng.between(1_000, 400_000);
-                self.later(some_time, effect);
-                if self.rng.chance(50) {
-                    self.later(some_time + 1, answer(success(attempt_number)));
-                }
+            let some_time = self.rng.chance(60).then(|| self.rng.between(1_000, 400_000));
+            self.start_work(node, effect, begun, some_time);
+            if let Some(some_time) = some_time.filter(|_| self.rng.chance(50)) {
+                self.later(some_time + 1, answer(success(attempt_number)));
             }
         } else if self.fault(self.weather.tool_lost) {
-            if self.rng.chance(50) {
-                self.later(works, effect);
-            }
-            let fault = lost(self);
+            let fault = self.lost();
+            let comes_after = self.before_or_after(works, 30_000);
+            self.start_work(node, effect, begun, comes_after);
+            self.later(works + 1, answer(Outcome::Failure { fault, output: None }));
+        } else if self.fault(self.weather.tool_doubts) {
+            // An error that does not say whether it had its effect, before or after it has.
+            let fault = self.doubt();
+            let settle = u64::try_from(self.weather.policy.settling.settle.as_millis()).unwrap_or(0);
+            let comes_after = self.before_or_after(works, settle);
+            self.start_work(node, effect, begun, comes_after);
             self.later(works + 1, answer(Outcome::Failure { fault, output: None }));
         } else if self.fault(self.weather.tool_fails) {
             let fault = match self.rng.between(0, 4) {
@@ -117,11 +121,74 @@ impl World {
             let output = Output { content: RawJson::string("which one?"), metadata: None };
             self.later(works, answer(Outcome::InputRequired { output }));
         } else {
-            self.later(works, effect);
+            self.start_work(node, effect, begun, Some(works));
             let back = self.rng.between(1, 200);
             self.later(works + back, answer(success(attempt_number)));
         }
         Ok(())
+    }
+
+    /// When an effect comes of which the answer says nothing: before the answer, within some time after it, or never.
+    fn before_or_after(&mut self, works: u64, span: u64) -> Option<u64> {
+        match self.rng.between(0, 9) {
+            0..=4 => Some(works),
+            5..=7 => Some(works + 1 + self.rng.between(0, span)),
+            _ => None,
+        }
+    }
+
+    /// How the answer to an attempt gets lost.
+    fn lost(&mut self) -> Fault {
+        let transport = |error| Source::Transport { error, written: true };
+        let source = match (self.weather.end, self.rng.between(0, 2)) {
+            (AttemptEnd::Seen, 0) => Source::Exit { code: None, signal: Some(9) },
+            (AttemptEnd::Unseen, 0) => transport(Transport::TimedOut),
+            (_, 1) => transport(Transport::ConnectionReset),
+            _ => transport(Transport::ConnectionClosed),
+        };
+        Fault::new(source, "connection lost")
+    }
+
+    /// An error that proves nothing.
+    fn doubt(&mut self) -> Fault {
+        match self.rng.between(0, 3) {
+            0 => Fault::new(Source::IsError, "Request timed out"),
+            1 => Fault::new(Source::Http { status: 504 }, "gateway timeout"),
+            2 => Fault::new(Source::Http { status: 500 }, "internal error"),
+            _ => Fault::new(Source::IsError, "connection reset by peer"),
+        }
+    }
+
+    /// A tool is told that nobody waits for its answer any more. It may not care, say so, or still get through.
+    pub(crate) fn cancel_upstream(&mut self, node: usize, number: u64) {
+        let life = self.nodes[node].identity.started;
+        let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
+        let attempt = running.last_attempt;
+        match &mut running.attempt {
+            Some(attempt) => attempt.cancelled = true,
+            None => return,
+        }
+        self.tell(format!("attempt {attempt} is told to stop"));
+        self.cancel_work(attempt);
+        let answer =
+            |outcome| Happening::ToolAnswers { node, life, number, attempt, outcome: Box::new(outcome) };
+        match self.rng.between(0, 2) {
+            0 => {}
+            1 => {
+                let soon = self.rng.between(1, 4_000);
+                let fault = match self.rng.between(0, 2) {
+                    0 => self.doubt(),
+                    1 => Fault::new(Source::JsonRpc { code: -32_800 }, "request cancelled"),
+                    _ => Fault::new(Source::IsError, "cancelled"),
+                };
+                self.later(soon, answer(Outcome::Failure { fault, output: None }));
+            }
+            _ => {
+                // Only if it has had its effect by then.
+                let late = self.rng.between(1, 20_000);
+                self.later(late, answer(success(attempt)));
+            }
+        }
     }
 
     /// Whether the tool wants to know something before it does anything. Nothing is drawn in worlds where none does.
@@ -129,21 +196,23 @@ impl World {
         self.weather.tool_asks > 0 && self.stormy() && self.side.chance(self.weather.tool_asks)
     }
 
-    pub(crate) fn effect(&mut self, effect: Effect, wish: usize) -> Result<(), Broken> {
-        // A tool that was told to stop in time does nothing; one that was not, does its work.
-        if self.cut.contains(&effect.number) && self.rng.chance(50) {
-            return Ok(());
-        }
+    pub(crate) fn effect(&mut self, effect: Effect) -> Result<(), Broken> {
         let effect = Effect { at: self.now, ..effect };
+        let wish = effect.wish;
         self.tell(format!(
             "EFFECT {} for wish {wish} ({:?}, arguments {})",
             effect.number, self.model.wishes[wish].kind, effect.equal.1
         ));
         self.summary.effects += 1;
         if !self.retry_safe() {
-            invariants::effect(&self.model, &effect)?;
+            let after_telling = self.weather.policy.dedupe.after_telling;
+            self.check_not_settled(&effect)?;
+            invariants::effect(&self.model, &effect, after_telling)?;
+            if self.is_obedient(wish) {
+                invariants::once_for_the_obedient(&self.model, &effect)?;
+            }
         } else if let Some(Intent::Turn(made)) = effect.intent
-            && !self.weather.policy.class.is_safe_to_repeat()
+            && !is_safe_to_repeat(self.weather.policy.class)
         {
             // That a tool may be called again does not mean that another one may do the same.
             turns::done_once(&self.model, made, &effect)?;
@@ -155,9 +224,9 @@ impl World {
     pub(crate) fn retry_safe(&self) -> bool {
         let policy = &self.weather.policy;
         let vouched = policy.repeat.retry_safe || policy.repeat.honours_key;
-        policy.class.is_safe_to_repeat()
+        is_safe_to_repeat(policy.class)
             || vouched
-            || (policy.class == steadfast_core::policy::ToolClass::Unknown
+            || (policy.class == ToolClass::Unknown
                 && policy.repeat.ambiguous == steadfast_core::policy::Ambiguous::Retry)
     }
 
@@ -172,6 +241,21 @@ impl World {
         let now = self.now;
         let current = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
         let Some(current) = current.filter(|current| current.number == attempt) else { return Ok(()) };
+        // What has not been done cannot be reported as done.
+        if matches!(outcome, Outcome::Success { .. }) && !self.has_happened(attempt) {
+            return Ok(());
+        }
+        if let Some(running) = self.nodes[node].calls.get_mut(&number).filter(|running| running.is_marking())
+        {
+            running.deferred.push_back(AttemptEvent::Answered(outcome));
+            return Ok(());
+        }
+        self.attempt_answered(node, number, attempt, &outcome);
+        if self.defect == Some(Defect::ErrorAfterCutCounts)
+            && let Outcome::Failure { fault, .. } = &outcome
+        {
+            self.take_for_an_answer(node, number, fault);
+        }
         let (arguments, client) = {
             let wish = &self.model.wishes[self.nodes[node].calls[&number].wish];
             (wish.arguments, wish.client)
@@ -221,11 +305,10 @@ impl World {
             self.model.answered.extend(owner);
         }
         if let Some(running) = self.nodes[node].calls.get_mut(&number) {
-            let key = running.call.claimed().map(|record| record.key);
+            let owner = running.call.claimed().map(|record| record.owner.clone());
             running.attempt = None;
-            // A question is no answer: the run goes on when the call comes again.
-            if let Some(key) = key.filter(|_| !matches!(outcome, Outcome::InputRequired { .. })) {
-                self.model.ended.entry(key).or_insert(now);
+            if let Some(owner) = owner.filter(|_| matches!(outcome, Outcome::Success { .. })) {
+                self.model.ended.entry(owner).or_insert(now);
             }
         }
         self.drive_ended(node, number, current, Event::Ran(outcome))
@@ -234,10 +317,49 @@ impl World {
     pub(crate) fn cut(&mut self, node: usize, number: u64, cut: Cut) -> Result<(), Broken> {
         let attempt = self.nodes[node].calls.get_mut(&number).and_then(|running| running.attempt.take());
         let Some(attempt) = attempt else { return Ok(()) };
-        self.cut.insert(attempt.number);
+        self.cancel_work(attempt.number);
+        self.abandon_attempt(attempt.number);
         let fault =
             Fault::new(Source::Timeout { after: self.now.since(attempt.started) }, format!("cut: {cut:?}"));
         self.drive_ended(node, number, attempt, Event::Ran(Outcome::Failure { fault, output: None }))
+    }
+
+    /// What a tool says to the cut is stored as its answer; only a defect does that.
+    fn take_for_an_answer(&mut self, node: usize, number: u64, fault: &Fault) {
+        let Some(running) = self.nodes[node].calls.get(&number) else { return };
+        let Some(claimed) = running.call.claimed().filter(|_| running.call.is_settling()) else { return };
+        let failure = Failure {
+            code: Code::ToolError,
+            message: fault.message.clone().into(),
+            retriable: false,
+            terminal: true,
+            rule: None,
+            verify: None,
+            retry_after: None,
+            output: None,
+        };
+        let record = self.store.records.get(&claimed.key).filter(|record| record.owner == claimed.owner);
+        if let Some(record) = record.cloned() {
+            self.store.put_directly(Record { state: RecordState::Failed(failure), ..record });
+        }
+    }
+
+    /// Until when an attempt may still take effect that has answered like this.
+    fn attempt_answered(&mut self, node: usize, number: u64, attempt: u64, outcome: &Outcome) {
+        let Outcome::Failure { fault, .. } = outcome else { return };
+        let Some(running) = self.nodes[node].calls.get(&number) else { return };
+        let settling = self.weather.policy.settling;
+        let is_cut = running.call.is_settling();
+        let is_cancelled = running.attempt.is_some_and(|attempt| attempt.cancelled);
+        let is_lost = matches!(fault.source, Source::Transport { .. } | Source::Exit { .. });
+        match is_lost {
+            true => self.abandon_attempt(attempt),
+            // An error that comes after the cut is not the end of it.
+            false if is_cut => {}
+            // Nor is one that comes after its caller has withdrawn the call.
+            false if is_cancelled => self.limit_effect(attempt, self.now + settling.linger),
+            false => self.limit_effect(attempt, self.now + settling.settle),
+        }
     }
 
     /// Feeds the end of an attempt, with the attempt lent back so that its epoch can be held against the breaker's.
@@ -260,4 +382,9 @@ impl World {
             None => Ok(()),
         }
     }
+}
+
+/// Returns whether a second run does no harm.
+fn is_safe_to_repeat(class: ToolClass) -> bool {
+    matches!(class, ToolClass::ReadOnly | ToolClass::Idempotent)
 }

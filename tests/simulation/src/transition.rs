@@ -4,13 +4,14 @@ use steadfast_core::Timestamp;
 use steadfast_core::approval::Wanted;
 use steadfast_core::breaker::Snapshot;
 use steadfast_core::call::{CallResult, Event, Outcome, Request, StoreFault, Wake};
-use steadfast_core::dedupe::{Claim, Owner, Receipt, Record, Release, Save};
+use steadfast_core::dedupe::{Claim, Known, Owner, Receipt, Record, Release, Save};
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
 use steadfast_core::key::Key;
 use steadfast_core::output::{Output, RawJson};
 
+use crate::clients::Departure;
 use crate::invariants::Broken;
-use crate::model::{Effect, Kind, Wish};
+use crate::model::{Kind, Wish};
 use crate::system::{Node, World};
 use crate::turns::TurnHappening;
 
@@ -32,6 +33,13 @@ pub(crate) enum Happening {
     /// A connection breaks.
     Break {
         connection: usize,
+    },
+    /// A process hears that a caller has left its call.
+    Left {
+        node: usize,
+        life: u64,
+        number: u64,
+        how: Departure,
     },
     /// A command reaches the store.
     Command {
@@ -78,7 +86,43 @@ pub(crate) enum Happening {
         owner: Owner,
     },
     /// A tool has done its work.
-    Effect(Effect, usize),
+    Effect {
+        attempt: u64,
+    },
+    /// The child process of an attempt is gone.
+    ChildEnded {
+        node: usize,
+        life: u64,
+        number: u64,
+        attempt: u64,
+    },
+    /// The time has passed after which a run was announced to be settled.
+    SettleDeadline {
+        owner: Owner,
+        key: Key,
+        begun: Timestamp,
+        told: Timestamp,
+    },
+    /// An operator resolves an unknown outcome, and tries again if it is too early.
+    Resolve {
+        key: Key,
+        tries: u32,
+    },
+    /// A client makes a verification read.
+    Verify {
+        client: usize,
+    },
+    ReadArrives {
+        read: usize,
+    },
+    ReadEnds {
+        node: usize,
+        life: u64,
+        read: usize,
+    },
+    ReadAnswered {
+        read: usize,
+    },
     /// A tool answers.
     ToolAnswers {
         node: usize,
@@ -97,7 +141,7 @@ pub(crate) enum Happening {
     Delivered {
         dispatch: usize,
         result: Box<CallResult>,
-        about: Option<Key>,
+        about: Option<(Key, Owner)>,
     },
     /// A process looks whether a connection is still open.
     StillOpen {
@@ -124,6 +168,10 @@ pub(crate) enum Happening {
     Crash {
         node: usize,
     },
+    /// A process ends as it should.
+    Stop {
+        node: usize,
+    },
     Restart {
         node: usize,
     },
@@ -142,7 +190,7 @@ pub(crate) enum Happening {
 /// What a store is asked to do.
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
-    Claim(Claim),
+    Claim(Claim, Known),
     Spend { grant: steadfast_core::approval::GrantId, owner: Owner },
     Start { key: Key, owner: Owner },
     Renew(Record, Timestamp),
@@ -179,14 +227,21 @@ impl World {
                         self.rng.between(0, self.weather.arguments - 1)
                     }
                 };
-                self.model.wishes.push(Wish { client, kind, arguments, tries: 0, over: false });
+                self.model.wishes.push(Wish::new(client, kind, arguments));
                 let wish = self.model.wishes.len() - 1;
                 let at = self.rng.between(0, storm);
                 self.later(at, Happening::Send { wish });
                 sends.push(at);
-                if self.rng.chance(self.weather.double) {
+                // Where the second one comes after the answer to the first it is meant as a second one.
+                if self.rng.chance(self.weather.double) && !self.is_obedient(wish) {
                     let twice = self.rng.between(1, 30);
                     self.later(at + twice, Happening::Send { wish });
+                }
+            }
+            if !self.weather.obedient[client] {
+                for _ in 0..self.rng.between(0, 3) {
+                    let at = self.rng.between(0, storm);
+                    self.later(at, Happening::Verify { client });
                 }
             }
         }
@@ -194,6 +249,7 @@ impl World {
         for node in 0..self.nodes.len() {
             for (percent, make) in [
                 (self.weather.crash, (|node| Happening::Crash { node }) as fn(usize) -> Happening),
+                (self.weather.stops, |node| Happening::Stop { node }),
                 (self.weather.freeze, |node| Happening::Freeze { node }),
                 (self.weather.operator, |node| Happening::Operator { node }),
                 (self.weather.jump, |_| Happening::Jump),
@@ -204,6 +260,12 @@ impl World {
                         self.later(at, make(node));
                     }
                 }
+            }
+        }
+        // After the storm nobody holds anything back any more.
+        if self.weather.operator > 0 {
+            for node in 0..self.nodes.len() {
+                self.later(storm + 300_000, Happening::Operator { node });
             }
         }
         for _ in 0..self.weather.emptyings {
@@ -240,6 +302,7 @@ impl World {
             Happening::Arrive { dispatch } => self.arrive(dispatch),
             Happening::Impatient { dispatch } => self.impatient(dispatch),
             Happening::Break { connection } => self.break_connection(connection),
+            Happening::Left { node, number, how, .. } => self.leave(node, number, how),
             Happening::Command { node, life, number, command, what, then } => {
                 let event = self.apply(node, *what);
                 let answer = match then {
@@ -281,12 +344,35 @@ impl World {
                 if follows { self.drive(node, number, Event::Woke(Wake::Changed)) } else { Ok(()) }
             }
             Happening::Changed { node, number, key, .. } => {
-                let follows =
-                    self.nodes[node].calls.get(&number).is_some_and(|running| running.follows == Some(key));
+                let follows = self.nodes[node]
+                    .calls
+                    .get(&number)
+                    .is_some_and(|running| running.follows == Some(key) || running.awaits == Some(key));
                 if follows { self.drive(node, number, Event::Woke(Wake::Changed)) } else { Ok(()) }
             }
             Happening::Renew { node, number, owner, .. } => self.renew(node, number, &owner),
-            Happening::Effect(effect, wish) => self.effect(effect, wish),
+            Happening::Effect { attempt } => self.effect_due(attempt),
+            Happening::ChildEnded { node, number, attempt, .. } => self.child_ended(node, number, attempt),
+            Happening::SettleDeadline { owner, key, begun, told } => {
+                self.check_settled(&owner, key, begun, told)
+            }
+            Happening::Resolve { key, tries } => {
+                self.resolve(key, tries);
+                Ok(())
+            }
+            Happening::Verify { client } => {
+                self.verify(client, None, None, None, 0);
+                Ok(())
+            }
+            Happening::ReadArrives { read } => self.read_arrives(read),
+            Happening::ReadEnds { node, read, .. } => {
+                self.read_ends(node, read);
+                Ok(())
+            }
+            Happening::ReadAnswered { read } => {
+                self.read_answered(read);
+                Ok(())
+            }
             Happening::ToolAnswers { node, number, attempt, outcome, .. } => {
                 self.tool_answers(node, number, attempt, *outcome)
             }
@@ -308,6 +394,7 @@ impl World {
             }
             Happening::Keep { node, .. } => self.keep(node),
             Happening::Crash { node } => self.crash(node),
+            Happening::Stop { node } => self.stop(node),
             Happening::Restart { node } => {
                 let life = self.nodes[node].identity.started + 1;
                 let emptied = self.model.emptyings.len();
@@ -323,12 +410,17 @@ impl World {
                 let until = self.now + std::time::Duration::from_millis(span);
                 let home = &mut self.nodes[node];
                 home.frozen_until = home.frozen_until.max(until);
+                self.disturbed = self.disturbed.max(until);
                 self.tell(format!("process {node} is frozen for {span} ms"));
+                Ok(())
+            }
+            Happening::Operator { node } if !self.nodes[node].alive => {
+                self.later(1_000, Happening::Operator { node });
                 Ok(())
             }
             Happening::Operator { node } => {
                 let now = self.now;
-                let force = self.rng.chance(50);
+                let force = self.stormy() && self.rng.chance(50);
                 let until = self.before_an_operator_acts(node);
                 let home = &mut self.nodes[node];
                 let change =
@@ -348,8 +440,13 @@ impl World {
             }
             Happening::Jump => {
                 let span = self.rng.between(1_000, 200_000);
-                self.jumps.push((self.now, std::time::Duration::from_millis(span)));
-                self.now = self.now + std::time::Duration::from_millis(span);
+                let span = std::time::Duration::from_millis(span);
+                self.jumps.push((self.now, span));
+                let until = self.now + span;
+                self.effects_until(until)?;
+                self.now = until;
+                self.disturbed = self.disturbed.max(until);
+                let span = span.as_millis();
                 self.tell(format!("the clock jumps by {span} ms"));
                 Ok(())
             }
@@ -372,6 +469,9 @@ impl Happening {
             | Self::Changed { node, life, .. }
             | Self::Renew { node, life, .. }
             | Self::ToolAnswers { node, life, .. }
+            | Self::ChildEnded { node, life, .. }
+            | Self::ReadEnds { node, life, .. }
+            | Self::Left { node, life, .. }
             | Self::Person { node, life, .. }
             | Self::StillOpen { node, life, .. }
             | Self::Share { node, life }
@@ -384,8 +484,14 @@ impl Happening {
             | Self::Break { .. }
             | Self::Command { .. }
             | Self::Effect { .. }
+            | Self::SettleDeadline { .. }
+            | Self::Resolve { .. }
+            | Self::Verify { .. }
+            | Self::ReadArrives { .. }
+            | Self::ReadAnswered { .. }
             | Self::Delivered { .. }
             | Self::Crash { .. }
+            | Self::Stop { .. }
             | Self::Restart { .. }
             | Self::Freeze { .. }
             | Self::Operator { .. }

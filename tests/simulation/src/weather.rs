@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use steadfast_core::call::AttemptEnd;
 use steadfast_core::policy::{
-    AfterUnknown, Ambiguous, AskWhen, CacheFailures, OnStoreFailure, Policy, Profile, ToolClass,
+    AfterUnknown, Ambiguous, AskWhen, CacheFailures, Effects, OnStoreFailure, Policy, Profile,
+    SettlingPolicy, ToolClass,
 };
 
 use crate::rng::Rng;
@@ -26,12 +28,18 @@ pub(crate) struct Weather {
     pub(crate) wishes: u64,
     pub(crate) arguments: u64,
     pub(crate) leases: Leases,
+    /// Whether tools are children of ours, or far away.
+    pub(crate) end: AttemptEnd,
+    /// Which clients do as they are told.
+    pub(crate) obedient: Vec<bool>,
     pub(crate) policy: Arc<Policy>,
     /// Until when things go wrong, in milliseconds.
     pub(crate) storm: u64,
     pub(crate) pauses: [u64; 2],
     // Percentages.
     pub(crate) crash: u64,
+    /// How often a process ends as it should.
+    pub(crate) stops: u64,
     pub(crate) freeze: u64,
     pub(crate) store_lost: u64,
     pub(crate) store_unanswered: u64,
@@ -43,6 +51,10 @@ pub(crate) struct Weather {
     pub(crate) tool_fails: u64,
     pub(crate) tool_hangs: u64,
     pub(crate) tool_lost: u64,
+    /// How often a tool answers with an error that proves nothing.
+    pub(crate) tool_doubts: u64,
+    /// How often a caller has a deadline.
+    pub(crate) deadlines: u64,
     /// How often a tool asks for input before it does anything.
     pub(crate) tool_asks: u64,
     pub(crate) operator: u64,
@@ -58,7 +70,7 @@ pub(crate) struct Weather {
 }
 
 impl Weather {
-    /// `side` decides what was added later, so that the worlds of old seeds stay what they were.
+    /// `side` decides what must not disturb the rest.
     pub(crate) fn of(rng: &mut Rng, side: &mut Rng) -> Self {
         // Half of the dangers are absent in a given world: what always goes wrong hides what rarely does.
         let mut danger = |most: u64| if rng.chance(50) { 0 } else { rng.between(1, most) };
@@ -74,11 +86,17 @@ impl Weather {
         let tool_fails = danger(60);
         let tool_hangs = danger(40);
         let tool_lost = danger(40);
+        let tool_doubts = danger(40);
+        let deadlines = danger(30);
+        let stops = danger(30);
         let operator = danger(40);
         let jump = danger(30);
+        let clients = usize::try_from(rng.between(1, 4)).unwrap_or(1);
         Self {
             processes: usize::try_from(rng.between(1, 3)).unwrap_or(1),
-            clients: usize::try_from(rng.between(1, 4)).unwrap_or(1),
+            clients,
+            end: if rng.chance(50) { AttemptEnd::Seen } else { AttemptEnd::Unseen },
+            obedient: (0..clients).map(|_| rng.chance(60)).collect(),
             wishes: rng.between(2, 8),
             arguments: rng.between(1, 3),
             leases: if rng.chance(50) { Leases::Process } else { Leases::Time },
@@ -86,6 +104,7 @@ impl Weather {
             storm: rng.between(30_000, 900_000),
             pauses: if rng.chance(50) { [0, 400] } else { [0, 60_000] },
             crash,
+            stops,
             freeze,
             store_lost,
             store_unanswered,
@@ -97,6 +116,8 @@ impl Weather {
             tool_fails,
             tool_hangs,
             tool_lost,
+            tool_doubts,
+            deadlines,
             operator,
             jump,
             emptyings: if side.chance(30) { side.between(1, 2) } else { 0 },
@@ -105,6 +126,31 @@ impl Weather {
             turns: 0,
             replans: 0,
         }
+    }
+
+    /// A world in which equal calls come close together, some of them again after they have failed. Clients who want one thing
+    /// after the other are never in their own way.
+    pub(crate) fn has_dispatches_in_each_others_way(&mut self) {
+        self.obedient.fill(false);
+        self.arguments = 1;
+        self.storm = self.storm.min(60_000);
+        self.answer_breaks = self.answer_breaks.max(40);
+        self.tool_fails = self.tool_fails.max(40);
+    }
+
+    /// A world in which many outcomes are unknown, and what follows from that is not hidden by other things.
+    pub(crate) fn has_unknown_outcomes(&mut self) {
+        self.tool_hangs = self.tool_hangs.max(30);
+        self.tool_doubts = self.tool_doubts.max(10);
+        self.arguments = 1;
+        self.emptyings = 0;
+        self.pauses = [0, 400];
+        let policy = Arc::make_mut(&mut self.policy);
+        policy.class = ToolClass::Mutating;
+        policy.repeat.retry_safe = false;
+        policy.dedupe.after_unknown = AfterUnknown::TellOnce;
+        policy.approval.when = AskWhen::Escalated;
+        policy.time.attempt = policy.time.attempt.min(Duration::from_secs(20));
     }
 }
 
@@ -118,17 +164,30 @@ fn policy(rng: &mut Rng) -> Policy {
     }
     policy.repeat.ambiguous = if rng.chance(70) { Ambiguous::Stop } else { Ambiguous::Retry };
     policy.repeat.retry_safe = rng.chance(15);
-    if rng.chance(30) {
-        policy.time.attempt = Duration::from_secs(rng.between(1, 20));
+    if rng.chance(60) {
+        policy.time.attempt = Duration::from_secs(rng.between(2, 20));
     }
     policy.time.total = Duration::from_secs(rng.between(60, 600));
     policy.dedupe.cache_failures =
         *rng.pick(&[CacheFailures::Terminal, CacheFailures::All, CacheFailures::None]);
     policy.dedupe.after_unknown = if rng.chance(80) { AfterUnknown::TellOnce } else { AfterUnknown::Hold };
+    policy.dedupe.double_dispatch = rng.chance(85);
+    if rng.chance(30) {
+        policy.dedupe.late_after = Duration::from_secs(rng.between(2, 24));
+    }
+    policy.settling = settling(rng);
     policy.dedupe.on_store_failure =
         if rng.chance(50) { OnStoreFailure::GoOn } else { OnStoreFailure::Refuse };
     if rng.chance(25) {
         policy.approval.when = AskWhen::Always;
     }
     policy
+}
+
+fn settling(rng: &mut Rng) -> SettlingPolicy {
+    let mut seconds = |least, most| Duration::from_secs(rng.between(least, most));
+    let (linger, settle) = (seconds(2, 30), seconds(1, 5));
+    let (grace, drain) = (seconds(1, 5), seconds(0, 10));
+    let effects = if rng.chance(50) { Effects::Local } else { Effects::Remote };
+    SettlingPolicy { effects, linger, settle, grace, drain }
 }

@@ -24,6 +24,7 @@ use axum::extract::{Request, State as Shared};
 use http::Method;
 use steadfast::CallOptions;
 use steadfast::path::Waits;
+use steadfast_core::call::EqualCalls;
 use steadfast_core::envelope::{CallEnvelope, ResultEnvelope};
 use steadfast_executor::Found;
 
@@ -105,20 +106,26 @@ pub(crate) async fn call(Shared(State(inner)): Shared<State>, request: Request) 
     let (wanted, mut envelope) = read::call(engine, request).await?;
     let tool = envelope.tool();
     let found = inner.around.tools.find(&envelope).await;
-    let Found { run, domain, info } = found.unwrap_or_else(|| Found::nobody(&tool));
+    let Found { run, domain, info, reads } = found.unwrap_or_else(|| Found::nobody(&tool));
     if envelope.target.domain.is_none() {
         envelope.target.domain = domain;
     }
     if accepts(&wanted.headers, EVENTS) {
-        let options = CallOptions { tool: info, ..patient() };
+        let options = CallOptions { tool: info, reads, ..patient() };
         return Ok(stream::answer(engine, envelope, run, options, wanted));
     }
-    let options = CallOptions { tool: info, ..CallOptions::default() };
+    let options = CallOptions { tool: info, reads, ..keyless_as_over_mcp() };
     let called = engine.call_with(envelope, run, options).await;
     Ok(said::answer(engine, called, wanted))
 }
 
+/// Without a key, equal calls of one conversation are recognised by the same rules as over MCP. Every envelope names its
+/// conversation, so they are never those of strangers.
+fn keyless_as_over_mcp() -> CallOptions {
+    CallOptions { equal_calls: EqualCalls::Joined, ..CallOptions::default() }
+}
+
 /// A call whose client hears of it meanwhile.
 fn patient() -> CallOptions {
-    CallOptions { waits: Waits::AsLongAsItTakes, ..CallOptions::default() }
+    CallOptions { waits: Waits::AsLongAsItTakes, ..keyless_as_over_mcp() }
 }

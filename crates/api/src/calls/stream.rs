@@ -8,9 +8,10 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::StatusCode;
 use serde::Serialize;
-use steadfast::{Answer, Attempt, CallOptions, Called, Engine, SignsOfLife};
+use steadfast::{Answer, Attempt, CallOptions, Called, Engine, Run, SignsOfLife, Tool};
+use steadfast_core::call::AttemptEnd;
 use steadfast_core::envelope::CallEnvelope;
-use steadfast_executor::Run;
+use steadfast_core::policy::SettlingPolicy;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -61,16 +62,7 @@ pub(super) fn answer(
     wanted: Wanted,
 ) -> Response {
     let (tell, told) = mpsc::channel(BEHIND);
-    let watched = move |attempt: Attempt| {
-        let watch = Watch::begin(attempt.number, tell.clone());
-        let running = run(attempt);
-        async move {
-            let answer = running.await;
-            watch.over(&answer);
-            answer
-        }
-    };
-    let calling = engine.call_with(envelope, watched, options);
+    let calling = engine.call_with(envelope, Watched { tool: run, tell }, options);
     let signs = calling.signs_of_life();
     let following = Following {
         // In a task of its own: a client that reads slowly must not hold up its call.
@@ -89,6 +81,32 @@ pub(super) fn answer(
         response.headers_mut().insert(IDEMPOTENCY_KEY, key);
     }
     response
+}
+
+/// A tool whose attempts are told of.
+struct Watched {
+    tool: Run,
+    tell: mpsc::Sender<Told>,
+}
+
+impl Tool for Watched {
+    fn run(&self, attempt: Attempt) -> impl Future<Output = Answer> + Send + 'static {
+        let watch = Watch::begin(attempt.number, self.tell.clone());
+        let running = self.tool.run(attempt);
+        async move {
+            let answer = running.await;
+            watch.over(&answer);
+            answer
+        }
+    }
+
+    fn sees_end(&self) -> AttemptEnd {
+        self.tool.sees_end()
+    }
+
+    fn end(&self, settling: SettlingPolicy) -> impl Future<Output = ()> + Send + 'static {
+        self.tool.end(settling)
+    }
 }
 
 /// A call that is followed to its end.

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::{Engine, Page, Selection, StoreError};
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{AttemptFact, Origin, Record, RecordState as Kept};
+use steadfast_core::dedupe::{AttemptFact, Observed, Origin, Record, RecordState as Kept, Settles};
 use steadfast_core::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolRef};
 use steadfast_core::key::Key;
 
@@ -19,7 +19,7 @@ asks! {
         tool: NamedTool,
         /// Of this conversation.
         session: SessionKey,
-        /// Only those that run, or of which nobody knows whether they ran.
+        /// Only those that run, or whose outcome is unknown.
         open: bool,
     }
 }
@@ -58,7 +58,7 @@ pub struct Records {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RecordView {
-    /// Its key, by which it can be settled or forgotten.
+    /// Its key, by which it can be resolved or forgotten.
     pub key: String,
     /// How it is found.
     pub origin: Origin,
@@ -69,6 +69,15 @@ pub struct RecordView {
     /// The code of its failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// For an unknown outcome: true once the call can no longer take effect. Before that, a check proves nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settled: Option<bool>,
+    /// For an unknown outcome that is not settled: when it is at the latest, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settles_by_ms: Option<Timestamp>,
+    /// For an unknown outcome: what was observed of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed: Option<Observed>,
     /// Whether an attempt may have been sent.
     pub started: bool,
     /// Whether it may run again if nobody knows.
@@ -90,7 +99,7 @@ pub struct RecordView {
     pub arrived_at_ms: Timestamp,
     /// When it was last written.
     pub updated_at_ms: Timestamp,
-    /// When it is forgotten; nothing means not before somebody settles it.
+    /// When it is forgotten; nothing means not before an operator resolves it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<Timestamp>,
     /// When its answer reached a client.
@@ -110,7 +119,7 @@ pub enum RecordState {
     Done,
     /// It failed.
     Failed,
-    /// Nobody knows whether it ran.
+    /// Its outcome is unknown: it may have run.
     Unknown,
     /// It was cancelled.
     Cancelled,
@@ -121,24 +130,38 @@ pub async fn records(engine: &Engine, wanted: &RecordsWanted) -> Result<Records,
     let found = engine.records(&wanted.selection, wanted.page).await?;
     let full = found.len() >= wanted.page.limit;
     let next = found.last().filter(|_| full).map(|record| record.key.text());
-    Ok(Records { records: found.into_iter().map(RecordView::of).collect(), next })
+    let now = engine.now();
+    Ok(Records { records: found.into_iter().map(|record| RecordView::of(record, now)).collect(), next })
 }
 
 impl RecordView {
-    fn of(record: Record) -> Self {
+    fn of(record: Record, now: Timestamp) -> Self {
         let (state, code) = match &record.state {
             Kept::Inflight => (RecordState::Inflight, None),
             Kept::Done(_) => (RecordState::Done, None),
             Kept::Failed(failure) => (RecordState::Failed, Some(failure.code.to_string())),
-            Kept::Unknown => (RecordState::Unknown, None),
+            Kept::Unknown(_) => (RecordState::Unknown, None),
             Kept::Cancelled => (RecordState::Cancelled, None),
         };
+        let unknown = match &record.state {
+            Kept::Unknown(unknown) => Some(unknown),
+            Kept::Inflight | Kept::Done(_) | Kept::Failed(_) | Kept::Cancelled => None,
+        };
+        let settled = unknown.map(|unknown| unknown.is_settled(now));
+        let settles_by_ms = unknown.and_then(|unknown| match unknown.settles {
+            Settles::By(at) if at > now => Some(at),
+            Settles::By(_) | Settles::WhenOwnerSays | Settles::Settled => None,
+        });
+        let observed = unknown.map(|unknown| unknown.observed);
         Self {
             key: record.key.0.to_hex(),
             origin: record.origin,
             tool: record.tool,
             state,
             code,
+            settled,
+            settles_by_ms,
+            observed,
             started: record.started,
             retry_safe: record.retry_safe,
             digest: record.digest,

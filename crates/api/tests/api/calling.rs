@@ -12,10 +12,10 @@ use steadfast::code::Code;
 use steadfast::envelope::CallEnvelope;
 use steadfast::{Answer, Attempt, HookFuture, Hooks, Logging, Sources, Steadfast, output};
 use steadfast_api::Access;
-use tokio::sync::Semaphore;
 
 use crate::support::{
-    PATIENCE, World, access_of, envelope, gathered_is_written, http_fault, in_session, keyed, settle, told,
+    PATIENCE, World, access_of, envelope, gated, gathered_is_written, http_fault, in_session, keyed, settle,
+    told,
 };
 
 #[tokio::test(start_paused = true)]
@@ -48,21 +48,6 @@ async fn tr_1_a_misspelt_field_is_a_mistake_where_the_caller_wants_to_hear_of_it
     let said = world.post("/v1/calls?strict=true", &[], &call.to_string()).await;
     assert_eq!((said.status, said.code()), (StatusCode::BAD_REQUEST, "invalid_envelope"));
     assert!(said.body["error"]["message"].as_str().unwrap().contains("transprot"));
-}
-
-/// A tool that says that it has begun, and ends when it is let.
-fn gated(world: &World, name: &str) -> (Arc<Semaphore>, Arc<Semaphore>) {
-    let (begun, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-    let gates = (begun.clone(), may_end.clone());
-    world.tool(name, move |number, _| {
-        let (begun, may_end) = gates.clone();
-        async move {
-            begun.add_permits(1);
-            may_end.acquire().await.unwrap().forget();
-            Ok(output(&format!("run {number}")))
-        }
-    });
-    (begun, may_end)
 }
 
 #[tokio::test(start_paused = true)]

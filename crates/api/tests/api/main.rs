@@ -10,6 +10,7 @@ mod calling;
 mod connections;
 mod events;
 mod hosting;
+mod keyless;
 mod lists;
 mod looking;
 mod reporting;

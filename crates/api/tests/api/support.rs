@@ -11,15 +11,16 @@ use futures_util::future::{BoxFuture, ready};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
-use steadfast::classify::{Fault, Source};
+use steadfast::classify::{Fault, Source, Transport};
 use steadfast::envelope::CallEnvelope;
 use steadfast::id::{ActorId, Domain, Namespace, TenantId, ToolName, ToolRef};
 use steadfast::policy::Annotations;
 use steadfast::{Answer, Attempt, Opening, RuntimeClock, Sources, Steadfast, call, output};
 use steadfast_api::{Access, AdminToken, Api};
 use steadfast_executor::Offered;
-use steadfast_executor::{Found, Run, Shelf};
+use steadfast_executor::{Found, Shelf};
 use steadfast_mcp::http::front::{Holder, Principal, Tokens};
+use tokio::sync::Semaphore;
 
 /// Guards against a test that hangs. Nothing here is measured by it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -180,6 +181,7 @@ fn template(path: &str) -> String {
         ["", "v1", "approvals", _] => "/v1/approvals/{id}".to_owned(),
         ["", "v1", "breakers", _] => "/v1/breakers/{key}".to_owned(),
         ["", "v1", "trust", _, "reset"] => "/v1/trust/{key}/reset".to_owned(),
+        ["", "v1", "records", _, "resolve"] => "/v1/records/{key}/resolve".to_owned(),
         parts => parts.join("/"),
     }
 }
@@ -208,8 +210,8 @@ impl Shelf for Bench {
         let made = self.tools.lock().unwrap().get(&envelope.tool().to_string()).cloned();
         let found = made.map(|(made, runs)| {
             // Counted where the effect would be.
-            let run: Run = Box::new(move |attempt| made(runs.fetch_add(1, Ordering::SeqCst) + 1, attempt));
-            Found { run, domain: Domain::new("bench.example").ok(), info: None }
+            let run = move |attempt| made(runs.fetch_add(1, Ordering::SeqCst) + 1, attempt);
+            Found { domain: Domain::new("bench.example").ok(), ..Found::new(run) }
         });
         ready(found).boxed()
     }
@@ -227,6 +229,32 @@ impl Shelf for Bench {
         let annotations = Annotations::default();
         tools.keys().map(|name| Offered { tool: named(name), annotations }).collect()
     }
+}
+
+/// A tool that says that it has begun, and ends when it is let.
+pub(crate) fn gated(world: &World, name: &str) -> (Arc<Semaphore>, Arc<Semaphore>) {
+    let (begun, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let gates = (begun.clone(), may_end.clone());
+    world.tool(name, move |number, _| {
+        let (begun, may_end) = gates.clone();
+        async move {
+            begun.add_permits(1);
+            may_end.acquire().await.unwrap().forget();
+            Ok(output(&format!("run {number}")))
+        }
+    });
+    (begun, may_end)
+}
+
+/// A tool whose connection breaks at its first run, after the request was sent; later runs work.
+pub(crate) fn lost_once(world: &World, name: &str) {
+    world.tool(name, async |number: u32, _| {
+        let source = Source::Transport { error: Transport::ConnectionReset, written: true };
+        match number {
+            1 => Err(Fault::new(source, "gone").into()),
+            _ => Ok(output(&format!("run {number}"))),
+        }
+    });
 }
 
 /// What came back.

@@ -228,7 +228,9 @@ async fn dispatched_twice(world: &World) -> Result<Scene, Failure> {
     stage.expect(With, "payments", paid(With), 1);
     stage.expect(With, "answered", answered, 2);
     let [first, second] = heard.each_ref().map(words);
-    stage.expect(With, "sameAnswer", first == second, true);
+    // The one that did not run says so.
+    let same = first.starts_with(&second) || second.starts_with(&first);
+    stage.expect(With, "sameAnswer", same, true);
     let both = if answered == 2 { "both answered".to_owned() } else { format!("{answered} answered") };
     let with = format!("paid {}, {both}", times(paid(With)));
     Ok(stage.over(&format!("paid {}", times(paid(Without))), &with))

@@ -17,7 +17,7 @@ use steadfast_core::classify::{Nature, OverrideRule, Overrides};
 use steadfast_core::policy::{
     ApprovalPolicy, ArgumentCheck, Backoff, BudgetPolicy, Cooldown, CountedFrom, DedupePolicy, Factor,
     GuardPolicy, Jitter, LimitPolicy, Mode, Modes, Policy, RateRule, Ratio, RepeatPolicy, RepeatedSuccess,
-    RetryPolicy, SlowRule, TimePolicy, ToolClass, TrustRule,
+    RetryPolicy, SettlingPolicy, SlowRule, TimePolicy, ToolClass, TrustRule,
 };
 
 pub(crate) use settings::{CLASS, class_name, classes, settings};
@@ -33,6 +33,7 @@ pub(crate) struct Draft {
     retry: Retry,
     repeat: RepeatPolicy,
     pub(crate) dedupe: DedupePolicy,
+    settling: SettlingPolicy,
     breaker: Breaker,
     limits: LimitPolicy,
     dependency_limits: LimitPolicy,
@@ -131,7 +132,8 @@ const MANY: NonZeroU32 = NonZeroU32::new(10).unwrap();
 
 impl Draft {
     pub(crate) fn of(policy: Policy) -> Self {
-        let Policy { class, modes, time, retry, repeat, dedupe, breaker, limits, guard, .. } = policy;
+        let Policy { class, modes, time, retry, repeat, dedupe, settling, breaker, limits, guard, .. } =
+            policy;
         let Policy { dependency_limits, trust, approval, arguments, verify, .. } = policy;
         let rate = breaker.rate.unwrap_or(RateRule {
             threshold: Ratio::percent(50),
@@ -146,6 +148,7 @@ impl Draft {
             retry: Retry::of(retry),
             repeat,
             dedupe,
+            settling,
             breaker: Breaker {
                 consecutive: breaker.consecutive,
                 rate: breaker.rate.map(|rate| rate.threshold),
@@ -176,7 +179,7 @@ impl Draft {
 
     /// The policy. It is total: there is no draft without one.
     pub(crate) fn finish(self) -> Policy {
-        let Self { class, mode: _, modes, time, retry, repeat, dedupe, breaker, limits, guard, .. } = self;
+        let Self { class, modes, time, retry, repeat, dedupe, settling, breaker, limits, guard, .. } = self;
         let Self { dependency_limits, trust, approval, arguments, verify, classify, danger, .. } = self;
         let rate = |threshold| RateRule {
             threshold,
@@ -190,6 +193,7 @@ impl Draft {
             retry: retry.finish(),
             repeat,
             dedupe,
+            settling,
             breaker: steadfast_core::policy::BreakerPolicy {
                 consecutive: breaker.consecutive,
                 rate: breaker.rate.map(rate),

@@ -10,6 +10,8 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         let need = match self.policy.modes.trust {
+            // It was approved before its claim was lost and made again.
+            _ if self.spent.is_some() => Need::Nobody,
             Mode::Off => Need::Nobody,
             Mode::Enforce => self.need(shared, now),
             Mode::Shadow => {
@@ -21,7 +23,10 @@ impl Call {
         };
         match need {
             Need::Nobody => self.start_or_go(shared, now, notices),
-            Need::Spend(grant) => self.spend(grant),
+            // Trust was lost while the claim was on its way. It says that an attempt may have been sent: it must not say that
+            // while a person is asked.
+            Need::Spend(_) | Need::Ask(_) if self.says_started_too_early() => self.claim_anew(),
+            Need::Spend(grant) => self.spend(grant, Self::is_blocked(self.standing(shared, now))),
             Need::Ask(ask) => {
                 notices.push(Notice::ApprovalAsked);
                 self.state = State::AwaitingApproval { ask: ask.clone() };
@@ -31,8 +36,22 @@ impl Call {
         }
     }
 
-    /// A grant is spent in the name of the claim.
-    fn spend(&mut self, grant: GrantId) -> Step {
+    fn says_started_too_early(&self) -> bool {
+        self.attempts == 0
+            && self.dedupe() == Mode::Enforce
+            && self.record().is_some_and(|record| record.started)
+    }
+
+    /// Gives the claim back, and makes another one that does not say that an attempt follows at once.
+    fn claim_anew(&mut self) -> Step {
+        let Some(record) = self.record.take() else { return Step::Stay };
+        self.state = State::GivingBack;
+        Step::Release(Release { key: record.key, index: record.index, owner: record.owner.clone() })
+    }
+
+    /// A grant is spent in the name of the claim. Only one that an operator gave allows a blocked tool.
+    fn spend(&mut self, grant: GrantId, blocked: bool) -> Step {
+        self.approved_blocked = blocked;
         let owner = self.owner();
         self.spent = Some((grant, owner.clone()));
         self.state = State::Spending;
@@ -49,7 +68,7 @@ impl Call {
     ) -> Step {
         notices.push(Notice::ApprovalEnded { granted: matches!(answer, Approval::Granted(_)) });
         match answer {
-            Approval::Granted(Some(grant)) => self.spend(grant),
+            Approval::Granted(Some(grant)) => self.spend(grant, ask.operator_only),
             Approval::Granted(None) => self.start_or_go(shared, now, notices),
             Approval::Denied => {
                 self.refuse(shared, Refusal::us(say::approval_denied(&self.request)), now, notices)
@@ -109,7 +128,7 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         if matches!(self.store, StoreSight::FenceLost | StoreSight::MarkedUnknown) {
-            return self.look_again(now);
+            return self.lost_the_claim(shared, now, notices);
         }
         match self.record() {
             Some(record) if !record.started => {

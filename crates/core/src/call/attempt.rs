@@ -4,61 +4,145 @@ use std::borrow::Cow;
 
 use std::time::Duration;
 
+use super::settle::{self, Settling, Why};
 use super::step::Recorded;
 use super::{
-    Attempt, BreakerScope, Call, CallResult, Caller, Cut, FailedAttempt, Notice, Others, Outcome, Places,
-    Refusal, Retried, Run, RunBy, Shadowed, Shared, State, Step, StoreSight, Tickets, Upstream, Waits, say,
+    Attempt, BreakerScope, Call, CallResult, Caller, Cut, FailedAttempt, Need, Notice, Others, Outcome,
+    Places, Refusal, Retried, Run, RunBy, Shadowed, Shared, State, Step, StoreSight, Tickets, ToldUnknown,
+    Upstream, Waits, say,
 };
 use crate::Timestamp;
 use crate::breaker::{Breaker, Held, Ticket, Transition, Verdict};
-use crate::classify::{Classified, Fault, Nature, Reach, Severity, classify};
+use crate::classify::{Classified, Fault, Nature, Reach, Severity, Source, Transport, classify};
 use crate::code::Code;
-use crate::dedupe::{AttemptFact, Ending, Failure};
+use crate::dedupe::{AttemptFact, Ending, Failure, Observed, Record, SettlesIn, UnknownEnding};
 use crate::output::Output;
 use crate::policy::{BreakerPolicy, CacheFailures, Mode, Silence};
-use crate::rehearse::{AttemptOutcome, Manner};
+use crate::rehearse::{AttemptOutcome, FailedOutcome, Manner};
 use crate::retry::{Schedule, Stop};
 use crate::watchdog::{self, Watchdog};
 
 impl Call {
     // ---- 4. admission ----
 
-    /// Makes the next attempt, if limits and breaker let it.
+    /// What speaks against an attempt now. Every attempt passes here, the first one too, right before it is made: whoever
+    /// drives the call may have been frozen for any time since the last step.
+    fn may_start(&self, shared: &Shared<'_>, now: Timestamp) -> Result<(), Hindrance> {
+        // The caller was there when it was last heard of; a run that others wait for goes on without its first caller.
+        if self.caller == Caller::GaveUp {
+            return Err(Hindrance::Unwanted);
+        }
+        match self.store {
+            StoreSight::FenceLost | StoreSight::MarkedUnknown => return Err(Hindrance::NotOurs),
+            StoreSight::Fine | StoreSight::Down => {}
+        }
+        // A holder that was silent for longer than its lease asks first whether the record is still its own.
+        if self.record().is_some() && now >= self.lease_until {
+            return Err(Hindrance::LeaseOver);
+        }
+        match &self.schedule {
+            None if self.is_late(now) && self.policy.modes.furthest() == Mode::Enforce => {
+                return Err(Hindrance::Late(Stop::Deadline));
+            }
+            None => {}
+            Some(schedule) => schedule.may_start(now).map_err(Hindrance::Late)?,
+        }
+        // Who approved a call did not approve what came to light about its tool since.
+        if self.policy.modes.trust == Mode::Enforce
+            && !self.approved_blocked
+            && Self::is_blocked(self.standing(shared, now))
+        {
+            return Err(Hindrance::Blocked);
+        }
+        Ok(())
+    }
+
+    /// Makes the next attempt, if nothing speaks against it.
     pub(super) fn attempt(
         &mut self,
         shared: &mut Shared<'_>,
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        // A claim may have taken its time: the deadline limits the start of the first attempt as well.
-        if self.attempts == 0 && self.is_late(now) {
-            let late = Refusal::us(say::deadline_passed());
-            if let Some(refusal) = self.or_told(self.policy.modes.furthest(), late, notices) {
-                return self.refuse(shared, refusal, now, notices);
+        match self.may_start(shared, now) {
+            Ok(()) => self.admitted(shared, now, notices),
+            Err(hindrance) => self.hindered(shared, hindrance, now, notices),
+        }
+    }
+
+    fn hindered(
+        &mut self,
+        shared: &mut Shared<'_>,
+        hindrance: Hindrance,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        match hindrance {
+            Hindrance::LeaseOver => {
+                self.state = State::Renewing;
+                Step::Renew
+            }
+            Hindrance::NotOurs if self.attempts == 0 => self.lost_the_claim(shared, now, notices),
+            Hindrance::NotOurs => self.give_up(shared, now, notices),
+            Hindrance::Late(_) if self.attempts == 0 => {
+                self.refuse(shared, Refusal::us(say::deadline_passed()), now, notices)
+            }
+            Hindrance::Late(stop) => {
+                notices.push(Notice::RetryStopped { stop });
+                self.too_late(shared, stop, now, notices)
+            }
+            Hindrance::Unwanted => {
+                self.abandon(shared, now, notices);
+                let result = self.failed(say::cancelled(), now);
+                self.release(result, Vec::new(), now, notices)
+            }
+            Hindrance::Blocked => {
+                let refusal = match self.need(shared, now) {
+                    Need::Refuse(refusal) => *refusal,
+                    Need::Ask(ask) => Refusal::trust(&self.request, ask),
+                    Need::Nobody | Need::Spend(_) => Refusal::us(say::approval_lost(&self.request)),
+                };
+                if self.attempts == 0 {
+                    self.refuse(shared, refusal, now, notices)
+                } else {
+                    self.refused_again(shared, refusal, now, notices)
+                }
             }
         }
+    }
+
+    /// Limits and breaker say whether there is an attempt.
+    fn admitted(&mut self, shared: &mut Shared<'_>, now: Timestamp, notices: &mut Vec<Notice>) -> Step {
         let tickets = match self.admit(shared, now, notices) {
             Ok(tickets) => tickets,
             Err(refusal) if self.attempts == 0 => return self.refuse(shared, *refusal, now, notices),
-            Err(refusal) => {
-                let Refusal { failure, breaker, .. } = *refusal;
-                // The refusal ends the call; what is told and what trust counts is what the tool did before.
-                let (severity, failure) = match self.last.take() {
-                    None => (None, failure),
-                    Some((classified, last)) => {
-                        let message = say::failed(failure.code, self.attempts, last.message.into_owned());
-                        (Some(classified.severity), Failure { message, output: last.output, ..failure })
-                    }
-                };
-                let result = CallResult { breaker, ..self.failed(failure, now) };
-                let result = self.judge_run(shared, result, severity, None, now, notices);
-                return self.release(result, Vec::new(), now, notices);
-            }
+            Err(refusal) => return self.refused_again(shared, *refusal, now, notices),
         };
         match tickets.first_probe().filter(|_| self.policy.modes.breaker == Mode::Enforce) {
             Some(scope) => self.probe(scope, tickets),
             None => self.go(shared, tickets, now, notices),
         }
+    }
+
+    /// Another attempt is refused: that ends the call. What is told and what trust counts is what the tool did before.
+    fn refused_again(
+        &mut self,
+        shared: &mut Shared<'_>,
+        refusal: Refusal,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let Refusal { failure, breaker, .. } = refusal;
+        let (severity, failure) = match self.last.take() {
+            None => (None, failure),
+            Some((classified, last)) => {
+                let message = say::failed(failure.code, self.attempts, last.message.into_owned());
+                (Some(classified.severity), Failure { message, output: last.output, ..failure })
+            }
+        };
+        let result = CallResult { breaker, ..self.failed(failure, now) };
+        let result = self.judge_run(shared, result, severity, None, now, notices);
+        self.release(result, Vec::new(), now, notices)
     }
 
     /// A probe is one for all who share the breaker: the store hears of it before the tool does.
@@ -76,16 +160,9 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        let late = self.is_late(now)
-            || self.schedule.as_ref().is_some_and(|schedule| schedule.may_start(now).is_err())
-            || (self.record().is_some() && now >= self.lease_until);
-        let ours = match self.store {
-            StoreSight::Fine | StoreSight::Down => tickets.hold(&self.policy.breaker, shared, now),
-            StoreSight::FenceLost | StoreSight::MarkedUnknown => false,
-        };
-        if late || !ours {
+        if self.may_start(shared, now).is_err() || !tickets.hold(&self.policy.breaker, shared, now) {
             self.step_back(shared, tickets, notices);
-            return self.next_attempt(shared, now, notices);
+            return self.attempt(shared, now, notices);
         }
         match scope {
             BreakerScope::Tool if tickets.dependency.as_ref().is_some_and(Ticket::is_probe) => {
@@ -225,9 +302,6 @@ impl Call {
 
     pub(super) fn attempt_wakes_at(&self, attempt: &Attempt) -> Option<Timestamp> {
         let watchdog = attempt.watchdog.filter(|_| attempt.cut.is_none())?;
-        if self.lingers() {
-            return Some(watchdog.total_at());
-        }
         let waiting = self.caller == Caller::Waiting;
         let answer_by = self.answer_by().filter(|_| waiting);
         let limits = [attempt.deadline.filter(|_| waiting), answer_by];
@@ -245,11 +319,6 @@ impl Call {
             RunBy::Driver => None,
             RunBy::Host => Some(watchdog.total_at().max(watchdog.silent_at())),
         }
-    }
-
-    /// Nobody waits, and it must not be ended on our side: only its record waits for the answer.
-    fn lingers(&self) -> bool {
-        self.caller != Caller::Waiting && !self.may_be_cut()
     }
 
     /// Whether ending an attempt on our side leaves nothing open: it may run again, or nobody keeps a record of it.
@@ -314,8 +383,6 @@ impl Call {
             return self.stay(State::Attempting(attempt));
         };
         let cut = match watchdog.verdict(now) {
-            // Where the silence was let pass, because only the record waits, the total limit still holds.
-            _ if watchdog.total_at() <= now => Some(Cut::TooLong),
             watchdog::Verdict::TotalLimit => Some(Cut::TooLong),
             _ if waiting && attempt.deadline.is_some_and(|deadline| deadline <= now) => Some(Cut::Deadline),
             watchdog::Verdict::Stuck => Some(Cut::Silent(now.since(attempt.started))),
@@ -326,28 +393,21 @@ impl Call {
                 self.shadow(Shadowed::Cut, notices);
                 self.stay(State::Attempting(attempt))
             }
-            Some(cut) if self.may_be_cut() || cut == Cut::TooLong => {
+            Some(cut) if self.may_be_cut() => {
                 notices.push(Notice::AttemptCut { cut });
                 attempt.cut = Some(cut);
                 self.state = State::Attempting(attempt);
                 Step::Cut(cut)
             }
-            // It must not be ended on our side: the caller learns that nobody knows, and the record stays in flight.
-            Some(cut) if waiting => {
-                let silent = self.host_is_silent(&attempt, now);
-                let verdict = (!silent).then(|| Verdict::Failure { took: now.since(attempt.started) });
-                self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
-                notices.push(Notice::OutcomeUnknown);
-                if silent {
-                    self.abandon(shared, now, notices);
-                }
-                let failure = say::caller_time_is_up(&self.policy, cut);
-                let result = self.failed(failure, now);
-                let result = self.judge_run(shared, result, Some(Severity::Timeout), None, now, notices);
-                // One caller's deadline is no reason to stop what others may wait for.
-                let upstream = if cut == Cut::Deadline { Upstream::LeaveAlone } else { Upstream::Cancel };
-                self.answer_early(State::Attempting(attempt), result, upstream, notices)
+            // One caller's deadline is no reason to stop what runs within the limits of its tool: calling again finds it.
+            Some(Cut::Deadline) => {
+                let unknown = Some(ToldUnknown { observed: Observed::NoAnswer, ended: false });
+                let result = self.failed(say::deadline_while_running(&self.policy), now);
+                let result = CallResult { unknown, ..result };
+                let result = self.judge(shared, result, now, notices);
+                self.answer_early(State::Attempting(attempt), result, Upstream::LeaveAlone, notices)
             }
+            Some(cut) => self.cut_unknown(shared, attempt, cut, now, notices),
             None if waiting && self.answer_by().is_some_and(|answer_by| answer_by <= now) => {
                 if self.dedupe() == Mode::Shadow {
                     self.shadow(Shadowed::Told(Code::InFlight), notices);
@@ -356,8 +416,57 @@ impl Call {
                 let result = self.failed(say::in_flight(), now);
                 self.answer_early(State::Attempting(attempt), result, Upstream::LeaveAlone, notices)
             }
-            Some(_) | None => self.stay(State::Attempting(attempt)),
+            None => self.stay(State::Attempting(attempt)),
         }
+    }
+
+    /// The time of an attempt is up that must not be made again on a guess.
+    fn cut_unknown(
+        &mut self,
+        shared: &mut Shared<'_>,
+        mut attempt: Attempt,
+        cut: Cut,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let took = now.since(attempt.started);
+        let silent = self.host_is_silent(&attempt, now);
+        if silent {
+            self.abandon(shared, now, notices);
+        }
+        attempt.cut = Some(cut);
+        // A host that is gone says nothing about the tool.
+        let counts = !silent && !self.is_callers_limit(&attempt, now);
+        let verdict = if counts { Some(Verdict::Failure { took }) } else { None };
+        self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
+        notices.push(Notice::AttemptCut { cut });
+        let settling = Settling {
+            attempt: Some(attempt),
+            observed: Observed::NoAnswer,
+            words: None,
+            output: None,
+            severity: counts.then_some(Severity::Timeout),
+            why: Why::Cut(cut),
+            settles: SettlesIn::WhenOwnerSays,
+            by: None,
+            cancel: true,
+            receipt: None,
+            told_from: None,
+            unsaved: false,
+            save_at: None,
+        };
+        let settles = settle::settles_after(self.request.end, Observed::NoAnswer, &self.policy.settling);
+        self.outcome_unknown(shared, settling, settles, now, notices)
+    }
+
+    /// An attempt that was cut is over without an answer that counts.
+    pub(super) fn cut_ended(&mut self, attempt: &Attempt, now: Timestamp, notices: &mut Vec<Notice>) {
+        let fault =
+            Fault::new(Source::Timeout { after: now.since(attempt.started) }, "no answer came in time");
+        let classified = classify(&fault, &self.policy.classify, now);
+        let said = Said::of(fault, None);
+        let outcome = AttemptOutcome::of_failure(&classified, said.manner, said.observed, &said.message);
+        self.attempt_ended(attempt, Some((&classified, &said)), outcome, now, notices);
     }
 
     pub(super) fn cancel_attempt(
@@ -410,10 +519,7 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        if attempt.tickets.places == Places::Taken {
-            shared.limiter.leave();
-            shared.dependency_limiter.leave();
-        }
+        attempt.leave_places(shared);
         match outcome {
             Outcome::Success { output, concern } => {
                 let result = self.result_digest(&output);
@@ -434,9 +540,14 @@ impl Call {
                 self.ask_caller(shared, output, now, notices)
             }
             Outcome::NotRun { fault } => {
+                let (said, classified) = self.not_run(fault, now);
+                self.never_began(shared, attempt, &said, &classified, say::cancelled(), now, notices)
+            }
+            Outcome::Failure { .. } if self.answers_our_cut(&attempt) => {
+                let after = now.since(attempt.started);
+                let fault = Fault::new(Source::Timeout { after }, "the tool did not answer in time");
                 let classified = classify(&fault, &self.policy.classify, now);
-                let said = Said { message: fault.message, output: None, manner: Manner::NotRun };
-                self.never_began(shared, attempt, &said, &classified, now, notices)
+                self.went_wrong(shared, attempt, Said::of(fault, None), classified, now, notices)
             }
             Outcome::Failure { fault, output } => {
                 let classified = classify(&fault, &self.policy.classify, now);
@@ -444,9 +555,11 @@ impl Call {
             }
             Outcome::Remembered(failed) => {
                 let classified = failed.classified();
-                let said = Said { message: failed.error, output: None, manner: failed.manner };
+                let said = Said::remembered(&failed);
                 match said.manner {
-                    Manner::NotRun => self.never_began(shared, attempt, &said, &classified, now, notices),
+                    Manner::NotRun => {
+                        self.never_began(shared, attempt, &said, &classified, say::cancelled(), now, notices)
+                    }
                     Manner::Plain | Manner::TimedOut | Manner::SessionLost => {
                         self.went_wrong(shared, attempt, said, classified, now, notices)
                     }
@@ -455,21 +568,65 @@ impl Call {
         }
     }
 
-    /// Whoever was to run the tool is gone.
+    /// Whether an error that comes back now answers nothing but our own cut. A host reports what it saw itself.
+    fn answers_our_cut(&self, attempt: &Attempt) -> bool {
+        self.request.run_by == RunBy::Driver && attempt.cut.is_some_and(|cut| cut != Cut::Cancelled)
+    }
+
+    /// What was heard, where it says that a driver of ours could not send the attempt.
+    pub(super) fn unsent(&self, outcome: &Outcome, now: Timestamp) -> Option<(Said, Classified)> {
+        match outcome {
+            Outcome::Failure { fault, output: None } => {
+                let heard = self.not_run(fault.clone(), now);
+                (heard.1.reach == Reach::NotSent).then_some(heard)
+            }
+            Outcome::Remembered(failed) => {
+                let unsent = failed.manner == Manner::NotRun && self.request.run_by == RunBy::Driver;
+                unsent.then(|| (Said::remembered(failed), failed.classified()))
+            }
+            Outcome::Failure { .. }
+            | Outcome::Success { .. }
+            | Outcome::InputRequired { .. }
+            | Outcome::NotRun { .. } => None,
+        }
+    }
+
+    /// An attempt was cut before it could be sent, and is not sent any more.
+    pub(super) fn never_sent(
+        &mut self,
+        shared: &mut Shared<'_>,
+        attempt: Attempt,
+        (said, classified): (Said, Classified),
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        let failure = say::never_sent(&self.request, &said.message);
+        self.never_began(shared, attempt, &said, &classified, failure, now, notices)
+    }
+
+    /// What is made of a fault that proves that the tool did not run.
+    fn not_run(&self, fault: Fault, now: Timestamp) -> (Said, Classified) {
+        let classified = classify(&fault, &self.policy.classify, now);
+        (Said { manner: Manner::NotRun, ..Said::of(fault, None) }, classified)
+    }
+
+    /// Whoever was to run the tool is gone, or could not send it.
+    #[expect(clippy::too_many_arguments, reason = "the facts of one attempt, named once")]
     fn never_began(
         &mut self,
         shared: &mut Shared<'_>,
         mut attempt: Attempt,
         said: &Said,
         classified: &Classified,
+        failure: Failure,
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
         attempt.tickets.release(shared, notices);
-        let outcome = AttemptOutcome::of_failure(classified, said.manner, &said.message);
+        let outcome = AttemptOutcome::of_failure(classified, said.manner, said.observed, &said.message);
         self.attempt_ended(&attempt, Some((classified, said)), outcome, now, notices);
         self.put_off(shared, now);
-        let result = self.failed(say::cancelled(), now);
+        let result = self.failed(failure, now);
         self.release(result, Vec::new(), now, notices)
     }
 
@@ -486,6 +643,7 @@ impl Call {
         let took = now.since(attempt.started);
         let verdict = match (attempt.cut, classified.nature) {
             (Some(Cut::Cancelled), _) => None,
+            (Some(_), _) if self.is_callers_limit(&attempt, now) => None,
             (Some(_), _) if self.is_lost_with_host(&attempt, &said, now) => None,
             // A server that has forgotten our session lives, and is asked for another one with the next try. If it gives
             // none, that is what counts.
@@ -496,9 +654,15 @@ impl Call {
             (Some(_) | None, Nature::Permanent) => Some(Verdict::Neutral),
         };
         self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
-        let outcome = AttemptOutcome::of_failure(&classified, said.manner, &said.message);
+        let outcome = AttemptOutcome::of_failure(&classified, said.manner, said.observed, &said.message);
         self.attempt_ended(&attempt, Some((&classified, &said)), outcome, now, notices);
         self.failed_attempt(shared, &attempt, said, classified, now, notices)
+    }
+
+    /// Whether an attempt was cut by a limit that its caller set, within the time that the tool has: that says nothing about it.
+    fn is_callers_limit(&self, attempt: &Attempt, now: Timestamp) -> bool {
+        let time = &self.policy.time;
+        attempt.cut.is_some() && now.since(attempt.started) < time.attempt.min(time.total)
     }
 
     /// Whether an attempt was cut of which its host said nothing: see [`Self::host_is_silent`].
@@ -541,15 +705,19 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) {
-        if self.facts.len() < crate::dedupe::Record::MOST_ATTEMPTS {
+        // A replay goes on from the first one; the record is for those who look at how it ended.
+        if self.outcomes.len() < Record::MOST_ATTEMPTS {
             self.outcomes.push(outcome);
-            self.facts.push(AttemptFact {
-                started: attempt.started,
-                finished: now,
-                rule: failure.map(|(classified, _)| classified.rule.clone()),
-                retriable: failure.is_some_and(|(classified, _)| classified.nature == Nature::Transient),
-            });
         }
+        if self.facts.len() == Record::MOST_ATTEMPTS {
+            self.facts.remove(0);
+        }
+        self.facts.push(AttemptFact {
+            started: attempt.started,
+            finished: now,
+            rule: failure.map(|(classified, _)| classified.rule.clone()),
+            retriable: failure.is_some_and(|(classified, _)| classified.nature == Nature::Transient),
+        });
         notices.push(Notice::AttemptEnded {
             attempt: attempt.number,
             took: now.since(attempt.started),
@@ -636,11 +804,68 @@ impl Call {
         if let Some(StopReason::Schedule(stop)) = stop {
             notices.push(Notice::RetryStopped { stop });
         }
+        if self.is_recorded() && (self.may_have_run(&classified) || self.answers_our_cancel(&classified)) {
+            return self.lost_unknown(shared, said, classified, now, notices);
+        }
+        let observed = said.observed;
         let failure = self.last_word(said, &classified, stop, attempt.cut, now);
+        // Nobody keeps a record of it, so nobody can say that it is over.
+        let unknown =
+            (failure.code == Code::OutcomeUnknown).then_some(ToldUnknown { observed, ended: false });
         let breaker = matches!(stop, Some(StopReason::Breaker(_)))
             .then(|| shared.breaker.state(&self.policy.breaker, now));
-        let result = CallResult { breaker, ..self.failed(failure, now) };
+        let mut result = CallResult { breaker, unknown, ..self.failed(failure, now) };
+        if self.is_callers_limit(attempt, now) {
+            // Judged here by nobody but the guard.
+            result = self.judge(shared, result, now, notices);
+            self.judged = true;
+        }
         self.settle_failed(shared, result, Some(&classified), now, notices)
+    }
+
+    /// Whether others find this run by its record.
+    fn is_recorded(&self) -> bool {
+        self.record.is_some() && self.dedupe() == Mode::Enforce
+    }
+
+    /// Whether this is what a tool says to a cancel of ours: no answer to the call, and nobody else may get it.
+    fn answers_our_cancel(&self, classified: &Classified) -> bool {
+        classified.reach == Reach::Answered && self.caller == Caller::GaveUp && !self.retry_safe
+    }
+
+    /// An attempt is over, and whether it had its effect is not known.
+    fn lost_unknown(
+        &mut self,
+        shared: &mut Shared<'_>,
+        said: Said,
+        classified: Classified,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        // Who answers a cancel may go on with its work all the same.
+        let answers_our_cancel = self.caller == Caller::GaveUp && said.observed == Observed::ErrorAnswer;
+        let settles = if answers_our_cancel {
+            SettlesIn::After(self.policy.settling.linger)
+        } else {
+            settle::settles_after(self.request.end, said.observed, &self.policy.settling)
+        };
+        let why = Why::Rule(classified.rule.clone());
+        let settling = Settling {
+            attempt: None,
+            observed: said.observed,
+            words: said.words().map(Into::into),
+            output: said.output,
+            severity: Some(classified.severity),
+            why,
+            settles,
+            by: None,
+            cancel: false,
+            receipt: None,
+            told_from: None,
+            unsaved: false,
+            save_at: None,
+        };
+        self.outcome_unknown(shared, settling, settles, now, notices)
     }
 
     /// Schedules another attempt, or says why there is none.
@@ -682,7 +907,7 @@ impl Call {
             return Err(StopReason::Schedule(Stop::Budget));
         }
         notices.push(Notice::RetryScheduled { attempt: self.attempts + 1, at: until });
-        if self.retries.len() < crate::dedupe::Record::MOST_ATTEMPTS {
+        if self.retries.len() < Record::MOST_ATTEMPTS {
             self.retries.push(Retried {
                 attempt: attempt.number,
                 latency: now.since(attempt.started),
@@ -704,13 +929,13 @@ impl Call {
         now: Timestamp,
     ) -> Failure {
         let transient = classified.nature == Nature::Transient;
-        let Said { message, output, .. } = said;
+        let words = said.words();
+        let Said { message, output, observed, .. } = said;
         // Where nothing acts, the tool's own words are passed on as they are.
         if self.may_have_run(classified) && !self.policy.modes.leave_alone() {
-            return Failure {
-                output,
-                ..say::outcome_unknown(&self.policy).with_rule(classified.rule.clone())
-            };
+            let (reads, policy) = (&self.request.reads, &self.policy);
+            let told = say::outcome_unknown_unrecorded(reads, policy, observed, words.as_deref());
+            return Failure { output, ..told.with_rule(classified.rule.clone()) };
         }
         let stuck =
             matches!(cut, Some(Cut::Silent(_) | Cut::TooLong)) && self.policy.time.silence == Silence::Stuck;
@@ -733,7 +958,10 @@ impl Call {
         };
         Failure {
             code,
-            message: say::failed(code, self.attempts, message),
+            message: match (code, cut) {
+                (Code::StuckCall, Some(cut)) => say::stuck(cut, message),
+                (_, _) => say::failed(code, self.attempts, message),
+            },
             retriable: transient,
             terminal: !transient,
             rule: Some(rule),
@@ -758,37 +986,6 @@ impl Call {
             Stop::Attempts | Stop::TotalTime | Stop::RetryAfter(_) => {
                 (Code::RetryExhausted, classified.rule.clone())
             }
-        }
-    }
-
-    /// The back-off is over. A holder that was silent for longer than its lease asks first whether the record is its own.
-    pub(super) fn next_attempt(
-        &mut self,
-        shared: &mut Shared<'_>,
-        now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
-        if self.record().is_some() && now >= self.lease_until {
-            self.state = State::Renewing;
-            return Step::Renew;
-        }
-        self.attempt_if_ours(shared, now, notices)
-    }
-
-    pub(super) fn attempt_if_ours(
-        &mut self,
-        shared: &mut Shared<'_>,
-        now: Timestamp,
-        notices: &mut Vec<Notice>,
-    ) -> Step {
-        // A timer may fire late, after the machine slept: the limits hold for the start itself, not for the plan.
-        if let Some(Err(stop)) = self.schedule.as_ref().map(|schedule| schedule.may_start(now)) {
-            notices.push(Notice::RetryStopped { stop });
-            return self.too_late(shared, stop, now, notices);
-        }
-        match self.store {
-            StoreSight::FenceLost | StoreSight::MarkedUnknown => self.give_up(shared, now, notices),
-            StoreSight::Fine | StoreSight::Down => self.attempt(shared, now, notices),
         }
     }
 
@@ -822,9 +1019,13 @@ impl Call {
             None => (None, say::store_unavailable(&self.request)),
         };
         let result = CallResult { recorded: Recorded::No, ..self.failed(failure, now) };
-        let severity = classified.as_ref().map(|classified| classified.severity);
-        let mistake = classified.as_ref().and_then(|classified| classified.mistake);
-        let result = self.judge_run(shared, result, severity, mistake, now, notices);
+        let result = match &classified {
+            Some(Classified { severity, mistake, .. }) => {
+                self.judge_run(shared, result, Some(*severity), *mistake, now, notices)
+            }
+            // It never ran.
+            None => self.judge(shared, result, now, notices),
+        };
         // The claim of a living process that nobody releases would stand for ever.
         let kept = self.kept_release().filter(|_| self.store != StoreSight::FenceLost);
         self.finish(result, kept.into_iter().collect(), now, notices)
@@ -847,14 +1048,11 @@ impl Call {
         let Err(failure) = &result.ended else { return self.finish(result, Vec::new(), now, notices) };
         let failure = as_kept(failure.clone(), classified);
         match classified.map(|classified| classified.reach) {
+            // Only where nobody finds it by its record.
             Some(Reach::Unknown) if !self.retry_safe => {
                 notices.push(Notice::OutcomeUnknown);
-                self.save(result, Ending::Unknown, now, notices)
-            }
-            // What a tool says to a cancel of ours is no answer to the call: nobody else may get it.
-            Some(Reach::Answered) if self.caller == Caller::GaveUp && !self.retry_safe => {
-                notices.push(Notice::OutcomeUnknown);
-                self.save(result, Ending::Unknown, now, notices)
+                let unknown = UnknownEnding::settled(Observed::NoAnswer);
+                self.save(result, Ending::Unknown(unknown), now, notices)
             }
             Some(Reach::Answered) => self.save(result, Ending::Failed(failure), now, notices),
             Some(Reach::NotSent | Reach::Refused | Reach::Unknown) | None => {
@@ -882,16 +1080,76 @@ fn as_kept(failure: Failure, classified: Option<&Classified>) -> Failure {
 
 /// What a tool said that failed.
 #[derive(Clone)]
-struct Said {
+pub(super) struct Said {
     message: String,
     output: Option<Output>,
     manner: Manner,
+    /// What was observed, should the outcome be unknown.
+    observed: Observed,
+    /// The status of an HTTP answer.
+    status: Option<u16>,
 }
 
 impl Said {
     fn of(fault: Fault, output: Option<Output>) -> Self {
-        Self { manner: Manner::of(&fault), message: fault.message, output }
+        let observed = observed(&fault.source);
+        let status = if let Source::Http { status } = fault.source { Some(status) } else { None };
+        Self { manner: Manner::of(&fault), message: fault.message, output, observed, status }
     }
+
+    /// What was said about the attempt, for those who are told that its outcome is unknown. What a tool said itself is passed
+    /// on as it is.
+    fn words(&self) -> Option<String> {
+        let message = say::as_told(self.message.clone());
+        match (&self.output, self.status) {
+            (Some(_), _) => None,
+            (None, Some(status)) if !message.contains(&status.to_string()) => {
+                Some(format!("HTTP {status}: {message}"))
+            }
+            (None, Some(_) | None) => Some(message),
+        }
+    }
+
+    /// What was made of it is all that is known.
+    fn remembered(failed: &FailedOutcome) -> Self {
+        let observed = match (failed.observed, failed.manner) {
+            (Some(observed), _) => observed,
+            (None, Manner::TimedOut) => Observed::NoAnswer,
+            (None, Manner::Plain | Manner::SessionLost | Manner::NotRun) => Observed::ErrorAnswer,
+        };
+        Self { message: failed.error.clone(), output: None, manner: failed.manner, observed, status: None }
+    }
+}
+
+/// What was observed of an attempt that failed like this.
+fn observed(source: &Source) -> Observed {
+    match source {
+        Source::Timeout { .. } => Observed::NoAnswer,
+        Source::Transport { error: Transport::TimedOut, .. } => Observed::NoAnswer,
+        Source::Transport { .. } | Source::WebSocket { .. } => Observed::ConnectionLost,
+        Source::Exit { .. } => Observed::ProcessDied,
+        Source::Http { .. }
+        | Source::JsonRpc { .. }
+        | Source::SessionLost
+        | Source::IsError
+        | Source::Tool
+        | Source::Panic
+        | Source::BadAnswer => Observed::ErrorAnswer,
+    }
+}
+
+/// What speaks against an attempt.
+enum Hindrance {
+    /// Nobody wants its answer any more.
+    Unwanted,
+    /// The record is another's, or was declared unknown.
+    NotOurs,
+    /// The record may be another's: the store has to be asked.
+    LeaseOver,
+    /// Its time is up.
+    Late(Stop),
+    /// The tool was blocked meanwhile.
+    Blocked,
 }
 
 /// Why there is no further attempt.

@@ -26,16 +26,16 @@ impl Call {
         self.lease_from(now);
         let at_once =
             self.policy.modes.trust != Mode::Enforce || matches!(self.need(shared, now), Need::Nobody);
-        self.claim_step(Intent::Take { started: at_once }, role)
+        self.claim_step(Intent::Take { started: at_once }, role, now)
     }
 
-    pub(super) fn claim_step(&self, intent: Intent, role: Role) -> Step {
-        self.claim(intent, role).map_or(Step::Stay, |claim| Step::Claim(Box::new(claim)))
+    pub(super) fn claim_step(&self, intent: Intent, role: Role, now: Timestamp) -> Step {
+        self.claim(intent, role, now).map_or(Step::Stay, |claim| Step::Claim(Box::new(claim)))
     }
 
-    pub(super) fn claim(&self, intent: Intent, role: Role) -> Option<Claim> {
+    pub(super) fn claim(&self, intent: Intent, role: Role, now: Timestamp) -> Option<Claim> {
         let request = &self.request;
-        let mut rules = crate::dedupe::Rules::from(&self.policy.dedupe);
+        let mut rules = crate::dedupe::Rules::from(&*self.policy);
         if request.hints.safety_critical {
             rules.after_unknown = AfterUnknown::Hold;
         }
@@ -54,6 +54,11 @@ impl Call {
             retry_safe: self.retry_safe,
             best_effort: matches!(request.duplicates, Duplicates::Refused(_)),
             arrived: self.arrived,
+            age: now.since(self.arrived),
+            seen_end_within: match request.end {
+                AttemptEnd::Seen => Some(self.policy.time.total + self.policy.settling.to_end_child()),
+                AttemptEnd::Unseen => None,
+            },
             run: request.run.clone(),
             rules,
             tool: request.tool.clone(),
@@ -110,11 +115,7 @@ impl Call {
                 Step::Follow(record)
             }
             ClaimVerdict::Replay(replay) => self.replay(shared, *replay, now, notices),
-            ClaimVerdict::Unknown(receipt) => {
-                notices.push(Notice::OutcomeUnknown);
-                let result = self.with_what_was(CallResult::unknown(receipt, &self.policy), now);
-                self.conclude(shared, result, now, notices)
-            }
+            ClaimVerdict::Unknown(unsettled) => self.found_unknown(shared, *unsettled, now, notices),
             ClaimVerdict::Busy => self.turn_away(shared, say::in_flight(), now, notices),
             ClaimVerdict::Conflict => {
                 notices.push(Notice::KeyConflict);
@@ -144,7 +145,7 @@ impl Call {
         if repeats < CLAIM_REPEATS {
             self.state = State::Claiming { role, repeats: repeats + 1, unanswered };
             self.lease_from(now);
-            return self.claim_step(Intent::Take { started: false }, role);
+            return self.claim_step(Intent::Take { started: false }, role, now);
         }
         self.tell_withheld(notices);
         let would_go_on = self.goes_on_without_store();
@@ -155,8 +156,9 @@ impl Call {
         notices.push(Notice::StoreFailed { goes_on });
         if goes_on {
             // What the store would have written, so that the answer can be saved when it is back.
-            if let Some(claim) = self.claim(Intent::Take { started: true }, role)
-                && let ClaimVerdict::Mine(record) = decide_claim(&claim, Found::default(), &[], now).verdict
+            if let Some(claim) = self.claim(Intent::Take { started: true }, role, now)
+                && let ClaimVerdict::Mine(record) =
+                    decide_claim(&claim, Found::default(), &Known::default(), now).verdict
             {
                 self.record = Some(record);
             }
@@ -223,7 +225,7 @@ impl Call {
                 match refusal.filter(|_| self.held_back) {
                     Some(refusal) => {
                         self.state = State::Looking { refusal };
-                        self.claim_step(Intent::Look, role)
+                        self.claim_step(Intent::Look, role, now)
                     }
                     None => self.claim_or_go(shared, role, now, notices),
                 }
@@ -231,7 +233,24 @@ impl Call {
         }
     }
 
-    /// The claim was lost between two steps: look again, as a waiter would.
+    /// The claim was lost before anything was sent.
+    pub(super) fn lost_the_claim(
+        &mut self,
+        shared: &mut Shared<'_>,
+        now: Timestamp,
+        notices: &mut Vec<Notice>,
+    ) -> Step {
+        match self.store {
+            // Others were told that nobody knows whether it ran, and may act on that: it must not run now. Giving it back lets
+            // them make the call at once.
+            StoreSight::MarkedUnknown => {
+                self.refuse(shared, Refusal::us(say::stood_still(&self.request)), now, notices)
+            }
+            StoreSight::FenceLost | StoreSight::Fine | StoreSight::Down => self.look_again(now),
+        }
+    }
+
+    /// Looks for the record once more, as a waiter would.
     pub(super) fn look_again(&mut self, now: Timestamp) -> Step {
         let followed = self
             .record
@@ -239,14 +258,11 @@ impl Call {
             .map(|record| record.key)
             .or(self.request.address().map(|address| address.own()));
         let Some(followed) = followed else { return Step::Stay };
-        // Who was only declared unknown, and knows that nothing ran, takes the record back under the same token.
-        if self.store != StoreSight::MarkedUnknown {
-            self.claims += 1;
-        }
+        self.claims += 1;
         let role = Role::Waiter { followed };
         self.state = State::Claiming { role, repeats: 0, unanswered: false };
         self.lease_from(now);
-        self.claim_step(Intent::Take { started: false }, role)
+        self.claim_step(Intent::Take { started: false }, role, now)
     }
 
     /// A claim goes out now. Should it be ours, its lease may have begun at once, however long the answer takes.

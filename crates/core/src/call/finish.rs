@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::{
-    Call, CallResult, Caller, Kept, Notice, Provenance, Recorded, Refusal, RefusedBy, Shadowed, Shared,
-    Stage, State, Step, StoreSight, Upstream, say,
+    Call, CallResult, Caller, Kept, Notice, Provenance, Recorded, Refusal, RefusedBy, RunBy, Shadowed,
+    Shared, Stage, State, Step, StoreSight, ToldUnknown, Upstream, say,
 };
 use crate::Timestamp;
 use crate::classify::{Mistake, Severity};
 use crate::code::Code;
 use crate::dedupe::{
-    ClaimVerdict, Ending, Failure, Owner, Receipt, Release, Replay, ReplayReason, Save, SaveVerdict,
+    ClaimVerdict, End, Ending, Failure, Owner, Release, Replay, ReplayReason, Save, SaveVerdict, Unsettled,
 };
 use crate::guard;
 use crate::id::Digest;
@@ -85,7 +85,9 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         notices.push(Notice::Replayed { reason: replay.reason });
-        let result = self.with_what_was(CallResult::replayed(replay, &self.policy), now);
+        let note = say::replayed(replay.reason).filter(|_| !self.is_explicit());
+        let result = CallResult { note, ..CallResult::replayed(replay, &self.policy) };
+        let result = self.with_what_was(result, now);
         self.conclude(shared, result, now, notices)
     }
 
@@ -230,11 +232,11 @@ impl Call {
         }
         let ending = match &result.ended {
             Ok(output) => guard::Ending::Success { result: self.result_digest(output) },
-            // Neither says anything about the tool or the model. Nor does the news that an earlier run is unknown: who
-            // has found out what became of it may call again.
+            // Neither says anything about the tool or the model. Nor does an unknown outcome: who does what it was told calls
+            // again.
             Err(failure)
                 if matches!(failure.code, Code::InFlight | Code::Cancelled)
-                    || (failure.code == Code::OutcomeUnknown && self.attempts == 0) =>
+                    || (result.unknown.is_some() && self.dedupe() == Mode::Enforce) =>
             {
                 shared.guard.abandon(&self.policy.guard, self.guarded(), now);
                 return result;
@@ -246,7 +248,16 @@ impl Call {
             Err(failure) => guard::Ending::Failure { message: &failure.message, mistake },
         };
         let remarks = shared.guard.end(&self.policy.guard, self.guarded(), ending, now);
-        if self.policy.modes.guard == Mode::Enforce {
+        // A refusal that says when to come again, or who has to be asked, must not be told with "do not retry": one answer, one
+        // instruction. Should the model come before that, the guard refuses it.
+        let says_when = result.ended.as_ref().is_err_and(|failure| {
+            let asks =
+                matches!(failure.code, Code::ApprovalRequired | Code::ApprovalDenied | Code::ToolBlocked);
+            failure.retry_after.is_some() || asks
+        });
+        if self.policy.modes.guard == Mode::Enforce && says_when && result.is_refused() {
+            notices.extend(remarks.iter().map(|remark| Notice::GuardTripped { layer: remark.layer }));
+        } else if self.policy.modes.guard == Mode::Enforce {
             notices.extend(remarks.iter().map(|remark| Notice::GuardTripped { layer: remark.layer }));
             result.remarks = remarks;
         } else if let Some(remark) = remarks.first() {
@@ -322,6 +333,12 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
+        // What was approved was not done: the approval is still good.
+        if self.attempts == 0
+            && let Some((grant, owner)) = self.spent.take()
+        {
+            kept.push(Kept::GiveBack { grant, owner });
+        }
         let Some(record) = &self.record else { return self.finish(result, kept, now, notices) };
         if self.store == StoreSight::Down {
             kept.extend(self.kept_release());
@@ -349,10 +366,11 @@ impl Call {
     pub(super) fn answer_early(
         &mut self,
         state: State,
-        result: CallResult,
+        mut result: CallResult,
         upstream: Upstream,
         notices: &mut Vec<Notice>,
     ) -> Step {
+        self.mind_the_time(&mut result);
         self.state = state;
         self.caller = match upstream {
             Upstream::Cancel => Caller::GaveUp,
@@ -362,6 +380,15 @@ impl Call {
             notices.push(Notice::AnsweredEarly { code: failure.code });
         }
         Step::Answer { result: Box::new(result), upstream }
+    }
+
+    /// An answer that comes late may have missed its caller: its arrival proves nothing, and it is given again.
+    fn mind_the_time(&self, result: &mut CallResult) {
+        // A host that ran the tool itself has waited for nothing.
+        let has_waited = self.attempts == 0 || self.request.run_by == RunBy::Driver;
+        if has_waited && result.took > self.policy.dedupe.late_after {
+            result.receipt = None;
+        }
     }
 
     pub(super) fn finish(
@@ -374,6 +401,7 @@ impl Call {
         self.state = State::Finished;
         let mut result = result.into();
         result.took = now.since(self.arrived);
+        self.mind_the_time(&mut result);
         if self.dedupe() == Mode::Shadow {
             // A shadow record answers nobody, so nothing is promised.
             result.recorded = Recorded::NotAsked;
@@ -394,7 +422,7 @@ impl CallResult {
     pub fn heard(verdict: ClaimVerdict, policy: &Policy) -> Option<Self> {
         match verdict {
             ClaimVerdict::Replay(replay) => Some(Self::replayed(*replay, policy)),
-            ClaimVerdict::Unknown(receipt) => Some(Self::unknown(receipt, policy)),
+            ClaimVerdict::Unknown(unsettled) => Some(Self::unknown(*unsettled, &[], policy)),
             ClaimVerdict::Mine(_)
             | ClaimVerdict::Follow(_)
             | ClaimVerdict::Busy
@@ -421,9 +449,14 @@ impl CallResult {
     }
 
     /// It may have run; nobody knows.
-    pub(super) fn unknown(receipt: Receipt, policy: &Policy) -> Self {
-        let ended = Err(say::outcome_unknown(policy));
-        Self { recorded: Recorded::Yes, receipt: Some(receipt), ..Self::bare(ended) }
+    pub(super) fn unknown(unsettled: Unsettled, reads: &[Box<str>], policy: &Policy) -> Self {
+        let Unsettled { end, observed, words, output, runs_in, receipt } = unsettled;
+        let unknown = say::Unknown { end, observed, words, output, runs_in };
+        let ended = Err(say::outcome_unknown(reads, policy, unknown));
+        // Only what is final can have arrived.
+        let receipt = Some(receipt).filter(|_| end == End::Settled);
+        let unknown = Some(ToldUnknown { observed, ended: end == End::Settled });
+        Self { recorded: Recorded::Yes, receipt, unknown, ..Self::bare(ended) }
     }
 
     /// Nothing but how it ended.
@@ -437,9 +470,11 @@ impl CallResult {
             took: Duration::ZERO,
             recorded: Recorded::NotAsked,
             receipt: None,
+            note: None,
             remarks: Vec::new(),
             breaker: None,
             escalated: false,
+            unknown: None,
         }
     }
 
@@ -447,6 +482,17 @@ impl CallResult {
     pub fn is_refused(&self) -> bool {
         let code = self.ended.as_ref().err().map(|failure| failure.code);
         self.attempts == 0 && code.is_some_and(|code| code.is_refusal() && code != Code::Cancelled)
+    }
+
+    /// Whether its caller is told that nobody knows whether the call had its effect.
+    pub fn is_unknown_outcome(&self) -> bool {
+        self.ended.as_ref().is_err_and(|failure| failure.code.is_unknown_outcome())
+    }
+
+    /// Whether those who waited for this call are refused like it: not by what its own caller wanted.
+    pub fn is_refused_for_all(&self) -> bool {
+        let code = self.ended.as_ref().err().map(|failure| failure.code);
+        self.is_refused() && code != Some(Code::DeadlineExceeded)
     }
 
     /// Whether the answer comes from a run that was in flight when the call came.

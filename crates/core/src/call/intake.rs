@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use super::request::{CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, RunBy, SentKey, Waits};
+use super::request::{
+    AttemptEnd, CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, RunBy, SentKey, Waits,
+};
 use crate::approval::Channel;
 use crate::classify::{Aims, danger, signature};
 use crate::dedupe::{Address, Process, RunId};
@@ -103,6 +105,8 @@ impl Request {
             limits: envelope.caller_limits(),
             waits: intake.waits,
             run_by: RunBy::Driver,
+            end: AttemptEnd::Unseen,
+            reads: Arc::default(),
             hints: Hints {
                 expected_retry_safe: envelope.payload.call_hints.expected_retry_safe.unwrap_or(false),
                 safety_critical: envelope.payload.call_hints.safety_critical,

@@ -13,11 +13,11 @@ impl Call {
     ) -> Step {
         let result = self.failed(say::cancelled(), now);
         match (state, others) {
-            (State::Looking { .. } | State::Following { .. }, _) => {
+            (State::Looking { .. } | State::Following { .. } | State::AwaitingEnd { .. }, _) => {
                 self.abandon(shared, now, notices);
                 self.finish(result, Vec::new(), now, notices)
             }
-            (State::Claiming { .. }, _) => {
+            (State::Claiming { .. } | State::GivingBack, _) => {
                 self.abandon(shared, now, notices);
                 let kept = self.kept_release_of(self.owner());
                 self.finish(result, kept.into_iter().collect(), now, notices)
@@ -53,10 +53,15 @@ impl Call {
                 self.release(result, Vec::new(), now, notices)
             }
             (State::Attempting(attempt), others) => self.cancel_attempt(attempt, result, others, notices),
-            // The end is near, and it will be recorded.
-            (state @ (State::Saving { .. } | State::Releasing { .. } | State::Finished), _) => {
-                self.stay(state)
+            (State::Settling(settling), _) => {
+                self.left_settling(shared, settling, Some(result), now, notices)
             }
+            // The end is near, and it will be recorded.
+            (
+                state
+                @ (State::Marking(_) | State::Saving { .. } | State::Releasing { .. } | State::Finished),
+                _,
+            ) => self.stay(state),
         }
     }
 
@@ -77,8 +82,10 @@ impl Call {
             state @ State::Attempting(_) if self.policy.modes.furthest() == Mode::Off => {
                 self.cancelled(shared, state, others, now, notices)
             }
+            State::Settling(settling) => self.left_settling(shared, settling, None, now, notices),
             // A disconnect never ends what was started.
             state @ (State::Attempting(_)
+            | State::Marking(_)
             | State::Probing { .. }
             | State::BackingOff { .. }
             | State::Renewing
@@ -93,7 +100,9 @@ impl Call {
             state @ (State::Looking { .. }
             | State::Claiming { .. }
             | State::Following { .. }
+            | State::AwaitingEnd { .. }
             | State::AwaitingApproval { .. }
+            | State::GivingBack
             | State::Spending
             | State::Starting) => self.cancelled(shared, state, others, now, notices),
         }

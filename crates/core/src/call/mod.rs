@@ -4,14 +4,15 @@
 //!
 //! 1. **Refusals that need no wait** (deadline, arguments, guard, breaker, trust). Before refusing, the key is
 //!    looked up: a finished answer is still an answer, and a call in flight is still followed. Nothing is
-//!    written on this way.
+//!    taken on this way.
 //! 2. **Claim**, so that everything after it happens once.
 //! 3. **Ask** a person, if needed. After the claim, so that duplicates wait for one answer.
 //! 4. **Admission**: limits and breaker, before every attempt.
 //! 5. **Attempt**, bounded in time.
 //! 6. **Classify**, and record into the breaker: each attempt counts.
 //! 7. **Retry or stop.**
-//! 8. **Save** under the fence, or release. Trust and guard count the finished call, once.
+//! 8. **Save** under the fence, or release. Trust and guard count the finished call, once. An outcome that is not known
+//!    goes the way of `settle.rs`, and who finds one waits for its end (`AwaitingEnd`) where it has the time.
 //!
 //! ```text
 //!            ┌──────── refused, nothing found ─────────────────────────────┐
@@ -41,16 +42,19 @@ mod notice;
 mod outcome;
 mod request;
 mod say;
+mod settle;
 mod step;
 
 use std::sync::Arc;
 
 pub use intake::Intake;
 pub use notice::{BreakerScope, FailedAttempt, Notice, Shadowed};
-pub use request::{CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, RunBy, SentKey, Waits};
+pub use request::{
+    AttemptEnd, CallId, Duplicates, EqualCalls, Hints, KeysOf, Request, RunBy, SentKey, Waits,
+};
 pub use step::{
     Approval, Ask, CallResult, Cut, Event, Kept, Others, Outcome, Provenance, Recorded, Retried, Run, Stage,
-    Step, StoreFault, Upstream, Wake,
+    Step, StoreFault, ToldUnknown, Upstream, Wake,
 };
 
 use crate::Timestamp;
@@ -59,8 +63,8 @@ use crate::breaker::{self, Breaker, Ticket};
 use crate::classify::Classified;
 use crate::code::Code;
 use crate::dedupe::{
-    Address, AttemptFact, Claim, ClaimVerdict, Ending, Failure, Found, Intent, Owner, Record, RenewVerdict,
-    Role, StartVerdict, decide_claim,
+    Address, AttemptFact, Claim, ClaimVerdict, Ending, Failure, Found, Intent, Known, Owner, Record, Release,
+    RenewVerdict, Role, StartVerdict, decide_claim,
 };
 use crate::guard::{GuardedCall, LoopGuard};
 use crate::id::TurnId;
@@ -73,6 +77,7 @@ use crate::retry::{RetryBudget, Schedule};
 use crate::stats;
 use crate::trust::{Escalation, Rules, Standing, Subject, TrustLedger};
 use crate::watchdog::Watchdog;
+use settle::Settling;
 
 /// The small machines that calls share. The driver lends them for the length of one step.
 #[derive(Debug)]
@@ -130,6 +135,8 @@ pub struct Call {
     claims: u32,
     /// The grant that was spent for it, and in whose name.
     spent: Option<(GrantId, Owner)>,
+    /// Whether what was approved was a call of a blocked tool.
+    approved_blocked: bool,
     /// The record that is ours, as we claimed it.
     record: Option<Arc<Record>>,
     /// Whether the store has the claim.
@@ -138,6 +145,8 @@ pub struct Call {
     lease_until: Timestamp,
     schedule: Option<Schedule>,
     first_attempt: Option<Timestamp>,
+    /// Since when its outcome is unknown.
+    settling_since: Option<Timestamp>,
     attempts: u32,
     facts: Vec<AttemptFact>,
     /// How they ended, for whoever replays the call one day.
@@ -186,18 +195,47 @@ enum Caller {
 
 #[derive(Debug)]
 enum State {
-    Looking { refusal: Box<Refusal> },
-    Claiming { role: Role, repeats: u32, unanswered: bool },
-    Following { record: Key },
-    AwaitingApproval { ask: Box<Ask> },
+    Looking {
+        refusal: Box<Refusal>,
+    },
+    Claiming {
+        role: Role,
+        repeats: u32,
+        unanswered: bool,
+    },
+    Following {
+        record: Key,
+    },
+    AwaitingEnd {
+        record: Key,
+        look_at: Timestamp,
+    },
+    AwaitingApproval {
+        ask: Box<Ask>,
+    },
+    /// A claim is given back, to be made anew.
+    GivingBack,
     Spending,
     Starting,
-    Probing { scope: BreakerScope, tickets: Tickets },
+    Probing {
+        scope: BreakerScope,
+        tickets: Tickets,
+    },
     Attempting(Attempt),
-    BackingOff { until: Timestamp },
+    BackingOff {
+        until: Timestamp,
+    },
     Renewing,
-    Saving { result: Box<CallResult>, ending: Ending },
-    Releasing { result: Box<CallResult>, kept: Vec<Kept> },
+    Marking(Box<Settling>),
+    Settling(Box<Settling>),
+    Saving {
+        result: Box<CallResult>,
+        ending: Ending,
+    },
+    Releasing {
+        result: Box<CallResult>,
+        kept: Vec<Kept>,
+    },
     Finished,
 }
 
@@ -227,6 +265,20 @@ enum Places {
     #[default]
     NotAsked,
     Taken,
+}
+
+impl Attempt {
+    /// Gives back its places among the calls that may run at once.
+    fn leave_places(&mut self, shared: &mut Shared<'_>) {
+        if std::mem::take(&mut self.tickets.places) == Places::Taken {
+            shared.limiter.leave();
+            shared.dependency_limiter.leave();
+        }
+    }
+
+    fn has_places(&self) -> bool {
+        self.tickets.places == Places::Taken
+    }
 }
 
 /// A refusal in the making.
@@ -290,11 +342,13 @@ impl Call {
             retry_safe,
             claims: 0,
             spent: None,
+            approved_blocked: false,
             record: None,
             store: StoreSight::Fine,
             lease_until: now,
             schedule: None,
             first_attempt: None,
+            settling_since: None,
             attempts: 0,
             facts: Vec::new(),
             outcomes: Vec::new(),
@@ -312,7 +366,7 @@ impl Call {
         let step = match call.refusal(shared, now) {
             Some(refusal) if call.dedupe() == Mode::Enforce => {
                 call.state = State::Looking { refusal };
-                call.claim_step(Intent::Look, Role::Fresh)
+                call.claim_step(Intent::Look, Role::Fresh, now)
             }
             Some(refusal) => call.refuse(shared, *refusal, now, notices),
             None => {
@@ -366,6 +420,14 @@ impl Call {
                 Ok(self.woke_following(shared, record, wake, now, notices))
             }
 
+            // Whoever has no time left is told that it is not over yet.
+            (State::AwaitingEnd { record, .. }, Event::Woke(Wake::Time)) => {
+                Ok(self.woke_following(shared, record, Wake::Changed, now, notices))
+            }
+            (State::AwaitingEnd { record, .. }, Event::Woke(wake)) => {
+                Ok(self.woke_following(shared, record, wake, now, notices))
+            }
+
             (State::AwaitingApproval { ask }, Event::Answered(answer)) => {
                 Ok(self.answered(shared, *ask, answer, now, notices))
             }
@@ -374,6 +436,7 @@ impl Call {
             }
             (state @ State::AwaitingApproval { .. }, Event::Woke(_)) => Ok(self.stay(state)),
 
+            (State::GivingBack, Event::Released) => Ok(self.claim_or_go(shared, Role::Fresh, now, notices)),
             (State::Spending, Event::Spent(spend)) if spend.may_run() => {
                 Ok(self.start_or_go(shared, now, notices))
             }
@@ -396,6 +459,13 @@ impl Call {
                 notices.push(Notice::StoreFailed { goes_on: true });
                 self.store = StoreSight::Down;
                 Ok(self.attempt(shared, now, notices))
+            }
+            (State::GivingBack, Event::StoreFailed(_)) => {
+                notices.push(Notice::StoreFailed { goes_on: false });
+                let result = self.failed(say::store_unavailable(&self.request), now);
+                let result = self.judge(shared, result, now, notices);
+                let kept = self.kept_release_of(self.owner());
+                Ok(self.finish(result, kept.into_iter().collect(), now, notices))
             }
             (State::Spending | State::Starting, Event::StoreFailed(_)) => {
                 notices.push(Notice::StoreFailed { goes_on: false });
@@ -423,21 +493,42 @@ impl Call {
             }
 
             (State::BackingOff { until }, Event::Woke(_)) if now >= until => {
-                Ok(self.next_attempt(shared, now, notices))
+                Ok(self.attempt(shared, now, notices))
             }
             (state @ State::BackingOff { .. }, Event::Woke(_)) => Ok(self.stay(state)),
             (State::Renewing, Event::Renewed { owner, sent, verdict }) if self.owns(&owner) => {
                 self.renewed(verdict, sent.min(now), notices);
-                Ok(self.attempt_if_ours(shared, now, notices))
+                Ok(self.attempt(shared, now, notices))
             }
             (State::Renewing, Event::StoreFailed(_)) if self.dedupe() == Mode::Shadow => {
-                Ok(self.attempt_if_ours(shared, now, notices))
+                // A shadow record holds nothing up.
+                self.record = None;
+                Ok(self.attempt(shared, now, notices))
             }
             (State::Renewing, Event::StoreFailed(_)) => {
                 // Whoever cannot renew cannot know that the record is still its own.
                 notices.push(Notice::StoreFailed { goes_on: false });
                 Ok(self.give_up(shared, now, notices))
             }
+
+            (State::Marking(settling), Event::Saved(verdict)) => {
+                Ok(self.mark_saved(shared, settling, verdict, now, notices))
+            }
+            (State::Marking(settling), Event::StoreFailed(_)) => {
+                Ok(self.mark_failed(shared, settling, now, notices))
+            }
+            (State::Settling(settling), Event::Ran(outcome)) => {
+                Ok(self.ran_late(shared, settling, outcome, now, notices))
+            }
+            (State::Settling(settling), Event::Settled) => {
+                Ok(self.end_was_seen(shared, settling, now, notices))
+            }
+            (State::Settling(settling), Event::Woke(_)) => Ok(self.marked(shared, settling, now, notices)),
+            (State::Settling(settling), Event::DriverEnds) => {
+                Ok(self.driver_ends(shared, settling, now, notices))
+            }
+            // What ended by itself is judged by what it said.
+            (state @ (State::Attempting(_) | State::Saving { .. }), Event::Settled) => Ok(self.stay(state)),
 
             (State::Saving { result, .. }, Event::Saved(verdict)) => {
                 Ok(self.saved(result, verdict, now, notices))
@@ -463,9 +554,13 @@ impl Call {
                 Ok(self.disconnected(shared, state, others, now, notices))
             }
             // A renewal is made at any time while the call is open; a sign of life may be late.
-            (state @ (State::Saving { .. } | State::Releasing { .. }), Event::Renewed { .. }) => {
-                Ok(self.stay(state))
-            }
+            (
+                state @ (State::Saving { .. }
+                | State::Releasing { .. }
+                | State::Marking(_)
+                | State::Settling(_)),
+                Event::Renewed { .. },
+            ) => Ok(self.stay(state)),
             (state, Event::Renewed { owner, sent, verdict }) if !matches!(state, State::Finished) => {
                 if self.owns(&owner) {
                     self.renewed(verdict, sent.min(now), notices);
@@ -489,25 +584,48 @@ impl Call {
         match &self.state {
             State::Following { .. } => Some(self.follow_until()),
             State::AwaitingApproval { ask } => Some(ask.until),
+            State::AwaitingEnd { look_at, .. } => Some(*look_at),
             State::BackingOff { until } => Some(*until),
             State::Attempting(attempt) => self.attempt_wakes_at(attempt),
+            State::Settling(settling) => self.settling_wakes_at(settling),
             State::Looking { .. }
             | State::Claiming { .. }
+            | State::GivingBack
             | State::Spending
             | State::Starting
             | State::Probing { .. }
             | State::Renewing
+            | State::Marking(_)
             | State::Saving { .. }
             | State::Releasing { .. }
             | State::Finished => None,
         }
     }
 
+    /// Whether the outcome is unknown, and the call goes on until that is settled.
+    pub fn is_settling(&self) -> bool {
+        matches!(self.state, State::Settling(_))
+    }
+
+    /// Whether the record says so.
+    pub fn is_recorded_as_unknown(&self) -> bool {
+        matches!(&self.state, State::Settling(settling) if !settling.unsaved)
+    }
+
+    /// Whether [`Event::Settled`] is waited for: the attempt was given up, and its end can be seen.
+    pub fn awaits_end(&self) -> bool {
+        let State::Settling(settling) = &self.state else { return false };
+        settling.by.is_none() && self.request.end == AttemptEnd::Seen
+    }
+
     /// The record that is ours and has to be renewed while the call is open. What is being saved or given back
     /// is not renewed any more, and a save or release is not sent before the last renewal is answered or void: after
     /// an emptied store, a renewal that comes too late would bring back what is over.
     pub fn record(&self) -> Option<&Record> {
-        let ends = matches!(self.state, State::Saving { .. } | State::Releasing { .. });
+        let ends = matches!(
+            self.state,
+            State::Saving { .. } | State::Releasing { .. } | State::Marking(_) | State::Settling(_)
+        );
         self.record.as_deref().filter(|_| self.store == StoreSight::Fine && !ends)
     }
 
@@ -536,12 +654,12 @@ impl Call {
         &self.policy
     }
 
-    /// The attempts that were made, as the record remembers them.
+    /// The last attempts that were made, as the record remembers them.
     pub fn attempts(&self) -> &[AttemptFact] {
         &self.facts
     }
 
-    /// How they ended, in the same order: as far as anything was decided by it.
+    /// How the first attempts ended: as far as anything was decided by it.
     pub fn outcomes(&self) -> &[AttemptOutcome] {
         &self.outcomes
     }
@@ -662,9 +780,17 @@ impl Call {
         }
     }
 
+    fn standing(&self, shared: &Shared<'_>, now: Timestamp) -> Standing {
+        shared.trust.standing(self.trust_rules(), self.subject(), now)
+    }
+
+    fn is_blocked(standing: Standing) -> bool {
+        matches!(standing, Standing::Blocked(_))
+    }
+
     /// What a person has to do with this call.
     fn need(&self, shared: &Shared<'_>, now: Timestamp) -> Need {
-        let standing = shared.trust.standing(self.trust_rules(), self.subject(), now);
+        let standing = self.standing(shared, now);
         if self.policy.approval.when != AskWhen::Always
             && self.request.danger.is_none()
             && matches!(standing, Standing::Free(_))
@@ -748,13 +874,17 @@ impl State {
             Self::Looking { .. } => "Looking",
             Self::Claiming { .. } => "Claiming",
             Self::Following { .. } => "Following",
+            Self::AwaitingEnd { .. } => "AwaitingEnd",
             Self::AwaitingApproval { .. } => "AwaitingApproval",
+            Self::GivingBack => "GivingBack",
             Self::Spending => "Spending",
             Self::Starting => "Starting",
             Self::Probing { .. } => "Probing",
             Self::Attempting(_) => "Attempting",
             Self::BackingOff { .. } => "BackingOff",
             Self::Renewing => "Renewing",
+            Self::Marking(_) => "Marking",
+            Self::Settling(_) => "Settling",
             Self::Saving { .. } => "Saving",
             Self::Releasing { .. } => "Releasing",
             Self::Finished => "Finished",

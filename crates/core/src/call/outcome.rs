@@ -89,32 +89,40 @@ impl CallResult {
             rule: failure.rule.as_ref().map(ToString::to_string),
             verify: failure.verify.as_ref().map(ToString::to_string),
             retry_after_ms: failure.retry_after.map(millis),
+            observed: self.unknown.map(|unknown| unknown.observed),
+            ended: self.unknown.map(|unknown| unknown.ended),
         }
     }
 
-    /// Who is told that nobody knows is also told by which name the run can be settled, once it is known. The name is of
-    /// one run: it is added here, so that two equal failures stay equal for the guard.
+    /// Adds the command that resolves an unknown outcome. It names one run, so it is added here: two equal failures stay
+    /// equal for the guard.
     fn with_the_way_out(&self, told: Cow<'_, str>) -> String {
         match (&self.ended, &self.receipt) {
-            (Err(Failure { code: Code::OutcomeUnknown, .. }), Some(receipt)) => {
+            (Err(Failure { code, .. }), Some(receipt)) if code.is_unknown_outcome() => {
                 let name = receipt.key.fingerprint();
                 format!(
-                    "{told}. Who runs this can settle it with `steadfast resolve {name} --ran` or `--did-not-run`"
+                    "{told}. An operator can resolve it with `steadfast resolve {name} --ran` or `--did-not-run`"
                 )
             }
             (Err(_) | Ok(_), Some(_) | None) => told.into_owned(),
         }
     }
 
-    /// An answer with the guard's remarks in its metadata. Metadata that is no object has no place for them and
+    /// What we add to the words of the tool.
+    pub fn remarks(&self) -> impl Iterator<Item = Cow<'static, str>> {
+        let note = self.note.map(Cow::Borrowed);
+        note.into_iter().chain(self.remarks.iter().map(|remark| remark.text.clone()))
+    }
+
+    /// An answer with our remarks in its metadata. Metadata that is no object has no place for them and
     /// stays as it is.
     fn remarked(&self, output: &Output) -> Output {
         let mut output = output.clone();
-        if self.remarks.is_empty() {
+        let texts: Vec<String> =
+            self.remarks().map(|text| RawJson::string(&text).as_str().to_owned()).collect();
+        if texts.is_empty() {
             return output;
         }
-        let texts = self.remarks.iter().map(|remark| RawJson::string(&remark.text));
-        let texts: Vec<String> = texts.map(|text| text.as_str().to_owned()).collect();
         let member = format!("\"{REMARKS}\":[{}]", texts.join(","));
         let members = output.metadata.as_ref().map_or("{}", RawJson::as_str).trim_start().strip_prefix('{');
         if let Some(members) = members {

@@ -66,6 +66,10 @@ pub struct Request {
     pub waits: Waits,
     /// Who runs the tool.
     pub run_by: RunBy,
+    /// Whether whoever drives the call can see the end of an attempt.
+    pub end: AttemptEnd,
+    /// Read-only tools of the same server, by which a caller can find out whether a call had its effect.
+    pub reads: Arc<[Box<str>]>,
     /// What the caller says about the call.
     pub hints: Hints,
     /// Whether anybody can be asked.
@@ -114,6 +118,16 @@ pub enum RunBy {
     Driver,
     /// The caller itself, which then reports. One that is gone can only be told by its silence.
     Host,
+}
+
+/// Whether the end of an attempt can be seen: the moment from which on it can take no effect any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AttemptEnd {
+    /// It cannot: the tool runs elsewhere.
+    #[default]
+    Unseen,
+    /// It can: the tool runs in a child process, and [`Event::Settled`](super::Event::Settled) tells when nothing is left of it.
+    Seen,
 }
 
 /// Within what the same key that a caller gives is the same call.

@@ -1,14 +1,17 @@
 //! What the model or a person is told when there is no answer of the tool: what happened, and what to do next.
 
 use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Ask, Cut, Request};
 use crate::Timestamp;
 use crate::breaker::{self, RefusedBy};
 use crate::code::Code;
-use crate::dedupe::Failure;
+use crate::dedupe::{End, Failure, Observed, ReplayReason};
 use crate::guard;
 use crate::limit::Overloaded;
+use crate::output::Output;
 use crate::policy::{Policy, Silence};
 
 /// Messages of tools are passed on up to this length.
@@ -133,6 +136,22 @@ pub(super) fn store_unavailable(request: &Request) -> Failure {
     failure(Code::StoreUnavailable, message, true).with_rule("store")
 }
 
+/// The process was frozen between its claim and the attempt, for longer than the claim lasts.
+pub(super) fn stood_still(request: &Request) -> Failure {
+    let message = format!(
+        "{} was not called: this process was paused for too long before it could send the call. Nothing was sent. Call again",
+        request.tool
+    );
+    failure(Code::Overloaded, message, true).with_rule("lease")
+}
+
+/// The time of the call was up before it could be sent.
+pub(super) fn never_sent(request: &Request, why: &str) -> Failure {
+    let why = as_told(why.to_owned());
+    let message = format!("{} was not called: {why}. Nothing was sent. Call again later", request.tool);
+    failure(Code::UpstreamUnavailable, message, true).with_rule("not_sent")
+}
+
 pub(super) fn conflict() -> Failure {
     failure(
         Code::IdempotencyConflict,
@@ -156,35 +175,142 @@ pub(super) fn result_not_kept(policy: &Policy) -> Failure {
     Failure { verify: policy.verify.clone(), ..failure(Code::ResultNotKept, message, false) }
 }
 
-pub(super) fn outcome_unknown(policy: &Policy) -> Failure {
-    let next = match &policy.verify {
-        Some(verify) => format!("Find out before calling again: {verify}"),
-        None => "Find out whether it had its effect before calling again".to_owned(),
+/// An outcome that is not known.
+pub(super) struct Unknown {
+    pub(super) end: End,
+    pub(super) observed: Observed,
+    /// What was said about it, where the tool itself said nothing.
+    pub(super) words: Option<Arc<str>>,
+    pub(super) output: Option<Output>,
+    /// When the same call is run again, if nobody looks before; nothing where it never is by itself.
+    pub(super) runs_in: Option<Duration>,
+}
+
+/// It is not known whether the call had its effect: what was observed, and what to do next.
+pub(super) fn outcome_unknown(reads: &[Box<str>], policy: &Policy, unknown: Unknown) -> Failure {
+    let Unknown { end, observed, words, output, runs_in } = unknown;
+    let seen = seen(observed, words.as_deref());
+    let (next, retry_after) = match end {
+        End::NotYet(left) => {
+            let left = left.unwrap_or(policy.settling.to_end_child() + policy.settling.after_child());
+            let next = format!(
+                "It may still take effect, so checking now proves nothing. Repeat the call in {} to get its result or a final \
+                 response",
+                seconds(left)
+            );
+            (next, Some(left))
+        }
+        End::Settled => {
+            let check = check_first(reads, policy);
+            let next = match runs_in {
+                Some(wait) => format!(
+                    "The call has ended: it took effect, or it never will. {check}. If the effect is missing, repeat the call and \
+                     it runs. Without a check, it runs again after {}",
+                    seconds(wait)
+                ),
+                None => format!(
+                    "The call has ended: it took effect, or it never will. {check}. An operator must resolve it before the same \
+                     call runs again"
+                ),
+            };
+            (next, runs_in)
+        }
     };
-    let message =
-        format!("it is not known whether this call had its effect: it was sent, and no answer came. {next}");
+    let message = format!("the outcome of this call is unknown: {seen}. {next}");
+    Failure {
+        verify: policy.verify.clone(),
+        retry_after,
+        output,
+        ..failure(Code::OutcomeUnknown, message, false)
+    }
+    .with_rule("unknown")
+}
+
+/// An answer of another call that a call without a key gets.
+pub(super) fn replayed(reason: ReplayReason) -> Option<&'static str> {
+    match reason {
+        ReplayReason::SameKey => None,
+        ReplayReason::Undelivered => Some(
+            "This is the result of an earlier call with the same arguments, which may not have been received. The tool was not \
+             run again. Repeat the call to run it again",
+        ),
+        ReplayReason::DoubleDispatch | ReplayReason::Waited => {
+            Some("An equal call was already in flight: the tool ran once for both")
+        }
+    }
+}
+
+/// What was observed of an attempt, and what was said about it.
+fn seen(observed: Observed, words: Option<&str>) -> String {
+    let seen = match observed {
+        Observed::NoAnswer => "no response arrived in time",
+        Observed::ErrorAnswer => "the tool returned an error",
+        Observed::ConnectionLost => {
+            "the request was sent, and the connection was lost before a response arrived"
+        }
+        // It may be the process that was about to send it.
+        Observed::ProcessDied => "the process running the call ended before it responded",
+    };
+    match words.filter(|words| !words.is_empty()) {
+        Some(words) => format!("{seen} ({words})"),
+        None => seen.to_owned(),
+    }
+}
+
+/// The same where nobody keeps a record: what the next call does is not ours to say.
+pub(super) fn outcome_unknown_unrecorded(
+    reads: &[Box<str>],
+    policy: &Policy,
+    observed: Observed,
+    words: Option<&str>,
+) -> Failure {
+    let seen = seen(observed, words);
+    let check = check_first(reads, policy);
+    let message = format!("the outcome of this call is unknown: {seen}. {check} before you repeat the call");
     Failure { verify: policy.verify.clone(), ..failure(Code::OutcomeUnknown, message, false) }
         .with_rule("unknown")
 }
 
-/// The caller's time is up, and the attempt cannot be ended without leaving its outcome open.
-pub(super) fn caller_time_is_up(policy: &Policy, cut: Cut) -> Failure {
-    let unknown = outcome_unknown(policy);
+/// How a caller finds out whether a call had its effect.
+fn check_first(reads: &[Box<str>], policy: &Policy) -> String {
+    const MOST: usize = 4;
+    match (&policy.verify, reads) {
+        (Some(verify), _) => format!("Check first: {verify}"),
+        (None, []) => "Check first whether it took effect".to_owned(),
+        (None, [one]) => format!("Check first, for example with {one}"),
+        (None, reads) => {
+            let names: Vec<&str> = reads.iter().take(MOST).map(|name| &**name).collect();
+            format!("Check first, for example with {}", names.join(" or "))
+        }
+    }
+}
+
+/// A span as it is told: rounded up, so that whoever waits for it does not come too early.
+fn seconds(span: Duration) -> String {
+    format!("{} s", span.as_millis().div_ceil(1000))
+}
+
+/// An unknown outcome after our own clock cut the attempt.
+pub(super) fn cut_unknown(unknown: Failure, policy: &Policy, cut: Cut) -> Failure {
     match (cut, policy.time.silence) {
         (Cut::Silent(_) | Cut::TooLong, Silence::Stuck) => Failure {
             code: Code::StuckCall,
-            message: format!(
-                "the call gave no sign of life for too long and was cancelled. {}",
-                unknown.message
-            )
-            .into(),
+            message: format!("{} and was cancelled; {}", too_long(cut), unknown.message).into(),
             ..unknown
         }
         .with_rule("watchdog"),
         (Cut::Silent(_) | Cut::TooLong, Silence::Timeout) => unknown.with_rule("timeout"),
         (Cut::Deadline, _) => unknown.with_rule("deadline"),
-        (Cut::Cancelled, _) => cancelled(),
+        (Cut::Cancelled, _) => unknown.with_rule("cancelled"),
     }
+}
+
+/// The caller's time is up, and the call goes on without it.
+pub(super) fn deadline_while_running(policy: &Policy) -> Failure {
+    let message = "the deadline of this call passed while it was running, so its outcome is unknown. The call continues: repeat it \
+                   later to get its result";
+    Failure { verify: policy.verify.clone(), ..failure(Code::OutcomeUnknown, message, false) }
+        .with_rule("deadline")
 }
 
 pub(super) fn cancelled() -> Failure {
@@ -235,12 +361,22 @@ pub(super) fn failed(code: Code, attempts: u32, message: String) -> Cow<'static,
         format!("failed {times}, and the tool has as many calls as allowed now: ")
     } else if code == Code::DeadlineExceeded {
         "failed, and the deadline leaves no time for another try: ".to_owned()
-    } else if code == Code::StuckCall {
-        "the call gave no sign of life for too long and was ended: ".to_owned()
     } else {
         return message.into();
     };
     (prefix + &message).into()
+}
+
+/// The message of a call that was ended by the watchdog.
+pub(super) fn stuck(cut: Cut, message: String) -> Cow<'static, str> {
+    format!("{} and was ended: {}", too_long(cut), as_told(message)).into()
+}
+
+fn too_long(cut: Cut) -> &'static str {
+    match cut {
+        Cut::TooLong => "the call ran for longer than it may",
+        Cut::Silent(_) | Cut::Deadline | Cut::Cancelled => "the call gave no sign of life for too long",
+    }
 }
 
 /// As much of what a tool said as is passed on.

@@ -8,7 +8,7 @@ use crate::approval::{GrantId, Spend};
 use crate::breaker;
 use crate::classify::{Fault, Severity};
 use crate::dedupe::{
-    Claim, ClaimVerdict, Failure, Owner, Receipt, Release, RenewVerdict, ReplayReason, RunId, Save,
+    Claim, ClaimVerdict, Failure, Observed, Owner, Receipt, Release, RenewVerdict, ReplayReason, RunId, Save,
     SaveVerdict, StartVerdict,
 };
 use crate::guard::Remark;
@@ -36,6 +36,11 @@ pub enum Event {
     Ran(Outcome),
     /// The attempt shows a sign of life. May come at any time while it runs.
     Progressed,
+    /// Nothing is left of the attempt whose outcome is unknown: it can take no effect any more. Comes after everything that it
+    /// still said.
+    Settled,
+    /// Whoever drives the call ends, and waits for nothing any more.
+    DriverEnds,
     /// The store decided on a renewal, on [`Step::Renew`] or at any time in between. One of another claim is ignored.
     Renewed {
         /// Whose lease it was, as [`Call::record`](super::Call::record) named it.
@@ -140,6 +145,9 @@ pub enum Step {
     Claim(Box<Claim>),
     /// Wait until the record changes or its lease ends. Answer with [`Event::Woke`].
     Follow(Key),
+    /// Wait until a run of this process under this key changes or ends; a run elsewhere is looked at when the time comes. Answer
+    /// with [`Event::Woke`].
+    AwaitEnd(Key),
     /// Put it before a person. Answer with [`Event::Answered`].
     Ask(Box<Ask>),
     /// Spend the grant in this owner's name. Answer with [`Event::Spent`].
@@ -173,7 +181,7 @@ pub enum Step {
     Release(Release),
     /// Answer the caller now; what was going on goes on. Comes at most once.
     Answer {
-        /// The answer. It never counts as delivered.
+        /// The answer. Without a receipt it never counts as delivered.
         result: Box<CallResult>,
         /// Whether the tool is told.
         upstream: Upstream,
@@ -275,12 +283,25 @@ pub struct CallResult {
     pub recorded: Recorded,
     /// For marking its arrival; nothing if it does not count as delivered.
     pub receipt: Option<Receipt>,
+    /// That it is the answer of another call, where its caller may have meant a new one.
+    pub note: Option<&'static str>,
     /// What the guard adds.
     pub remarks: Vec<Remark>,
     /// The breaker that refused it.
     pub breaker: Option<breaker::State>,
     /// Whether a person has to look at it.
     pub escalated: bool,
+    /// What is known where nobody knows whether the call had its effect.
+    pub unknown: Option<ToldUnknown>,
+}
+
+/// What a caller is told of a call of which nobody knows whether it had its effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToldUnknown {
+    /// What was seen of it.
+    pub observed: Observed,
+    /// Whether it can have no effect any more.
+    pub ended: bool,
 }
 
 /// Whether an answer is the end of what was called for.
@@ -343,6 +364,8 @@ impl Event {
             Self::Probed => "Probed",
             Self::Ran(_) => "Ran",
             Self::Progressed => "Progressed",
+            Self::Settled => "Settled",
+            Self::DriverEnds => "DriverEnds",
             Self::Renewed { .. } => "Renewed",
             Self::Saved(_) => "Saved",
             Self::Released => "Released",

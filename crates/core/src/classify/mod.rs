@@ -6,9 +6,9 @@
 //! be explained and overridden.
 //!
 //! Two principles keep side effects from running twice. Text never proves that a tool did not run: only
-//! structure can say [`Reach::NotSent`] or [`Reach::Refused`]. And a result with `isError` is an answer of a
-//! living server, whatever its words ([`Reach::Answered`]); an error that was thrown in place of an answer
-//! ([`Source::Tool`]) is believed when it tells of a lost connection.
+//! structure can say [`Reach::NotSent`] or [`Reach::Refused`]. And an error that tells of a time-out, a lost connection or
+//! a failing gateway, as an answer (`isError`) or in place of one, does not say whether the tool had its effect
+//! ([`Reach::Unknown`]).
 //!
 //! Beside the classifier stand the other judgements that are made of a call's facts alone:
 //! [`signature`] (what trust counts by), [`danger`] (commands that nobody should run unasked), both of what the

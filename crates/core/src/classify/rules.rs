@@ -174,9 +174,9 @@ fn json_rpc_by_code(code: i64, facts: &Facts<'_>) -> Option<Decision> {
     use Reach::{Answered, Refused, Unknown};
     let rule = format!("jsonrpc.{code}");
     let mistake = || text::mistake(facts);
-    // A server that does not know the session cannot have run the tool in it.
+    // A session may be lost while the tool is at work in it: words do not prove that nothing ran.
     if matches!(code, -32600 | 32600 | -32000 | -32001 | -32002) && text::is_about_a_lost_session(facts) {
-        let verdict = Verdict::transient(Refused, Severity::Transient, Code::UpstreamUnavailable);
+        let verdict = Verdict::transient(Unknown, Severity::Transient, Code::UpstreamUnavailable);
         return Some(verdict.by("text.session-lost"));
     }
     Some(match code {
@@ -215,9 +215,10 @@ fn told(facts: &Facts<'_>, unknown: Nature) -> Decision {
     // `isError` is the word of the tool itself.
     let answered = facts.kind == SourceKind::IsError && facts.json_rpc.is_none();
     let reach = match verdict.reach {
-        Reach::Unknown if !answered => Reach::Unknown,
+        // A tool that tells of a time-out or a lost connection may have had its effect before.
+        Reach::Unknown => Reach::Unknown,
         // Text is no proof that nothing ran.
-        Reach::NotSent | Reach::Refused | Reach::Unknown | Reach::Answered => Reach::Answered,
+        Reach::NotSent | Reach::Refused | Reach::Answered => Reach::Answered,
     };
     let code = if answered && verdict.mistake.is_none() { Code::ToolError } else { verdict.code };
     Verdict { reach, code, ..verdict }.by(rule)

@@ -3,16 +3,21 @@
 //! | found | explicit key | own call id | equal arguments only | waiter |
 //! | --- | --- | --- | --- | --- |
 //! | nothing | mine | mine | mine | mine |
-//! | own token, `inflight` or `unknown` | mine | mine | mine | mine |
+//! | own token, `inflight` | mine | mine | mine | mine |
 //! | `inflight`, lease holds | follow (`in_flight` under `bestEffort`) | follow | follow | follow |
 //! | `inflight`, lease ended, not `started` | mine | mine | mine | mine |
 //! | `inflight`, lease ended, `started`, `retry_safe` | take over | take over | take over | take over |
 //! | `inflight`, lease ended, `started`, not `retry_safe` | write `unknown`, tell | same | same | same |
 //! | `done`, not delivered | replay | replay | replay (10 min, then mine) | answer |
-//! | `done`, delivered | replay | replay | mine (double dispatch: replay) | answer |
+//! | `done`, delivered | replay | replay | mine (calls that overlap: replay) | answer |
 //! | `failed` | by `cache_failures` | mine | mine | answer |
-//! | `unknown`, not delivered, or less than 10 s ago | tell | tell | tell | tell |
-//! | `unknown`, delivered 10 s ago or more | tell | tell | mine (`hold`: tell) | tell |
+//! | `unknown`, not settled | tell *not yet* | same | same | same |
+//! | `unknown`, settled, no final answer delivered | tell *final* | same | same | same |
+//! | `unknown`, settled, final answer delivered, then a verification read | tell *final* | same | mine (`hold`: tell) | tell *final* |
+//! | `unknown`, settled, final answer delivered 10 s ago or more | tell *final* | same | mine (`hold`: tell) | tell *final* |
+//!
+//! *Settled* means that the attempt can take no effect any more. Nothing that was said or read before that counts: an answer
+//! *not yet* is never marked as delivered, and a read that began before a final answer arrived is no verification of it.
 //!
 //! Finished answers that a computed key finds and that were recorded before [`Rules::computed_since`] count as nothing.
 //!
@@ -25,14 +30,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::record::{
-    Failure, IndexMove, Lease, LeaseSight, Origin, Owner, Receipt, Record, RecordState, RunId, Write,
-    lifetime,
+    Failure, IndexMove, Lease, LeaseSight, Observed, Origin, Owner, Receipt, Record, RecordState, RunId,
+    Settles, UnknownOutcome, Write, lifetime,
 };
 use crate::Timestamp;
 use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
 use crate::key::Key;
 use crate::output::Output;
-use crate::policy::{AfterUnknown, CacheFailures, DedupePolicy, Lifetimes};
+use crate::policy::{AfterUnknown, CacheFailures, Lifetimes, Policy};
 
 /// Where a call looks for its record, and where it would write one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +112,7 @@ pub enum Intent {
         /// Written with the claim.
         started: bool,
     },
-    /// To know whether there is an answer. Nothing is written.
+    /// To know whether there is an answer. Nothing is taken.
     Look,
 }
 
@@ -130,12 +135,16 @@ pub struct Rules {
     pub cache_failures: CacheFailures,
     /// What equal arguments get after an unknown outcome.
     pub after_unknown: AfterUnknown,
-    /// Equal calls this close together are one dispatched twice. Zero: none are.
-    pub double_dispatch: Duration,
+    /// Whether equal calls that overlap are one that was dispatched twice.
+    pub double_dispatch: bool,
     /// How long an undelivered answer waits for equal arguments.
     pub undelivered: Duration,
-    /// After telling, equal arguments run no sooner than this.
+    /// After a final answer was delivered, equal arguments run no sooner than this, unless somebody has looked.
     pub after_telling: Duration,
+    /// How long an attempt may still take effect whose end nobody can see.
+    pub linger: Duration,
+    /// How long work may still take effect that a child of ours had handed on.
+    pub settle: Duration,
     /// How long records are kept.
     pub keep: Lifetimes,
     /// Given where nobody gave the key, and duplicates were not recognised for a while: answers from before that
@@ -143,19 +152,25 @@ pub struct Rules {
     pub computed_since: Option<Timestamp>,
 }
 
-impl From<&DedupePolicy> for Rules {
-    fn from(policy: &DedupePolicy) -> Self {
+impl From<&Policy> for Rules {
+    fn from(policy: &Policy) -> Self {
+        let Policy { dedupe, settling, .. } = policy;
         Self {
-            cache_failures: policy.cache_failures,
-            after_unknown: policy.after_unknown,
-            double_dispatch: policy.double_dispatch,
-            undelivered: policy.undelivered,
-            after_telling: policy.after_telling,
-            keep: policy.keep,
+            cache_failures: dedupe.cache_failures,
+            after_unknown: dedupe.after_unknown,
+            double_dispatch: dedupe.double_dispatch,
+            undelivered: dedupe.undelivered,
+            after_telling: dedupe.after_telling,
+            linger: settling.linger,
+            settle: settling.after_child(),
+            keep: dedupe.keep,
             computed_since: None,
         }
     }
 }
+
+/// How long the leash of a child takes to end its whole group when its owner is gone.
+const LEASH: Duration = Duration::from_secs(5);
 
 /// A call that looks for its record, and wants it if it may.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,8 +189,12 @@ pub struct Claim {
     pub retry_safe: bool,
     /// Whether the caller would rather be refused than wait, and have a retriable failure run again.
     pub best_effort: bool,
-    /// When the call came.
+    /// When the call came, for people to see.
     pub arrived: Timestamp,
+    /// How long ago that was. Clocks of two machines are never compared.
+    pub age: Duration,
+    /// Where its driver can see the end of an attempt: how long after this it will have seen it at the latest.
+    pub seen_end_within: Option<Duration>,
     /// The id of its run, should it be the first.
     pub run: RunId,
     /// The settings.
@@ -204,7 +223,10 @@ impl Claim {
         match record.state {
             RecordState::Inflight if record.may_be_taken_over() => return None,
             RecordState::Cancelled => return None,
-            RecordState::Inflight | RecordState::Done(_) | RecordState::Failed(_) | RecordState::Unknown => {}
+            RecordState::Inflight
+            | RecordState::Done(_)
+            | RecordState::Failed(_)
+            | RecordState::Unknown(_) => {}
         }
         let address = match (record.origin, record.index) {
             (Origin::Explicit, _) | (_, None) => Address::Explicit(record.key),
@@ -220,6 +242,8 @@ impl Claim {
             retry_safe: record.retry_safe,
             best_effort: false,
             arrived: now,
+            age: Duration::ZERO,
+            seen_end_within: None,
             run: record.run.clone(),
             rules,
             tool: record.tool.clone(),
@@ -287,7 +311,7 @@ pub enum ClaimVerdict {
     /// There is an answer.
     Replay(Box<Replay>),
     /// It may have run; nobody knows.
-    Unknown(Receipt),
+    Unknown(Box<Unsettled>),
     /// The key stands for another call.
     Conflict,
     /// A look-up found nothing that answers.
@@ -296,6 +320,43 @@ pub enum ClaimVerdict {
     Full,
     /// The store has lost everything a moment ago, and the tool must not run twice: holders come first.
     Closed,
+}
+
+/// An unknown outcome that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsettled {
+    /// Whether the attempt can take no effect any more.
+    pub end: End,
+    /// What was seen of it.
+    pub observed: Observed,
+    /// What was said about it.
+    pub words: Option<Arc<str>>,
+    /// What the tool itself said, word for word.
+    pub output: Option<Output>,
+    /// When the same call will be run again, if nobody looks before; nothing where it never will by itself.
+    pub runs_in: Option<Duration>,
+    /// The record, and for a final answer what to mark its arrival by.
+    pub receipt: Receipt,
+}
+
+/// Whether an attempt can take no effect any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It cannot.
+    Settled,
+    /// It may, for so long at most; nothing where only its owner can say.
+    NotYet(Option<Duration>),
+}
+
+/// What a process knows and the store may not have been told, or is never told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Answers that have reached their callers.
+    pub delivered: Vec<(Receipt, Timestamp)>,
+    /// Runs of this process whose answers were handed over after the call was received.
+    pub overlapped: Vec<Owner>,
+    /// Runs whose outcome is unknown and that the caller has looked into since it was told so.
+    pub verified: Vec<Owner>,
 }
 
 /// An answer that was found.
@@ -318,31 +379,26 @@ pub enum ReplayReason {
     SameKey,
     /// Equal arguments, and the answer never arrived.
     Undelivered,
-    /// Equal arguments a few milliseconds apart.
+    /// Equal arguments, and the second call came before the first one was answered.
     DoubleDispatch,
     /// The call had waited for it.
     Waited,
 }
 
-/// Decides a claim. `known` is what this process knows about deliveries that the store may not know yet.
-pub fn decide_claim(
-    claim: &Claim,
-    found: Found<'_>,
-    known: &[(Receipt, Timestamp)],
-    now: Timestamp,
-) -> ClaimDecision {
+/// Decides a claim. `known` is what the process of the caller knows beside what the store knows.
+pub fn decide_claim(claim: &Claim, found: Found<'_>, known: &Known, now: Timestamp) -> ClaimDecision {
     let Some((record, sight, column)) = pick(claim, found, now) else {
         return mine(claim, None, found, now);
     };
     if !claim.is_same_call(record) {
         return Decided::only(ClaimVerdict::Conflict);
     }
-    if record.owner == claim.owner && record.is_open() {
+    if record.owner == claim.owner && record.state == RecordState::Inflight {
         return mine(claim, Some(record), found, now);
     }
     let receipt = record.receipt();
-    let known = known.iter().find(|(delivered, _)| *delivered == receipt).map(|(_, at)| *at);
-    let delivered = record.delivered.or(known);
+    let known_here = known.delivered.iter().find(|(delivered, _)| *delivered == receipt).map(|(_, at)| *at);
+    let delivered = record.delivered.or(known_here);
     match &record.state {
         RecordState::Inflight if record.lease_holds(sight, now) => match column {
             Column::Explicit if claim.best_effort => Decided::only(ClaimVerdict::Busy),
@@ -350,9 +406,7 @@ pub fn decide_claim(
                 Decided::only(ClaimVerdict::Follow(record.key))
             }
         },
-        RecordState::Inflight if record.may_be_taken_over() => mine(claim, Some(record), found, now),
-        RecordState::Inflight => lapsed_into_unknown(claim, record, now),
-        RecordState::Done(output) => match done_is_replayed(claim, record, column, delivered, now) {
+        RecordState::Done(output) => match done_is_replayed(claim, record, column, delivered, known, now) {
             Some(reason) => replay(record, Ok(output.clone()), reason, now),
             None => mine(claim, Some(record), found, now),
         },
@@ -360,14 +414,27 @@ pub fn decide_claim(
             Some(reason) => replay(record, Err(failure.clone()), reason, now),
             None => mine(claim, Some(record), found, now),
         },
-        RecordState::Unknown => match column {
-            Column::Equal if may_run_after_telling(claim, record, delivered, now) => {
-                mine(claim, Some(record), found, now)
+        RecordState::Inflight | RecordState::Unknown(_) => {
+            let Some((unknown, is_new)) = unknown_outcome(record, sight, &claim.rules, now) else {
+                // Its holder is gone, and it may run again.
+                return mine(claim, Some(record), found, now);
+            };
+            let is_waited = delivered.is_some_and(|at| now.since(at) >= claim.rules.after_telling);
+            let is_verified = delivered.is_some() && known.verified.contains(&record.owner);
+            match column {
+                _ if is_new => begins_to_settle(claim, record, unknown, now),
+                Column::Equal
+                    if unknown.is_settled(now)
+                        && may_run_again(claim, record)
+                        && (is_waited || is_verified) =>
+                {
+                    mine(claim, Some(record), found, now)
+                }
+                Column::Explicit | Column::CallId | Column::Equal | Column::Waiter => {
+                    Decided::only(told(claim, record, &unknown, delivered, now))
+                }
             }
-            Column::Explicit | Column::CallId | Column::Equal | Column::Waiter => {
-                Decided::only(ClaimVerdict::Unknown(record.receipt()))
-            }
-        },
+        }
         RecordState::Cancelled => mine(claim, Some(record), found, now),
     }
 }
@@ -401,7 +468,7 @@ fn pick<'r>(claim: &Claim, found: Found<'r>, now: Timestamp) -> Option<(&'r Reco
             record.owner != claim.owner && !record.lease_holds(*sight, now) && record.may_be_taken_over()
         }
         RecordState::Failed(_) | RecordState::Cancelled => true,
-        RecordState::Done(_) | RecordState::Unknown => false,
+        RecordState::Done(_) | RecordState::Unknown(_) => false,
     };
     let (seen, column) = match claim.role {
         Role::Fresh if explicit => (own, Column::Explicit),
@@ -432,6 +499,7 @@ fn done_is_replayed(
     record: &Record,
     column: Column,
     delivered: Option<Timestamp>,
+    known: &Known,
     now: Timestamp,
 ) -> Option<ReplayReason> {
     match (column, delivered) {
@@ -445,11 +513,19 @@ fn done_is_replayed(
                 (Some(theirs), Some(ours)) => theirs != ours,
                 (None, _) | (_, None) => false,
             };
-            let span = claim.rules.double_dispatch;
-            // Two calls can arrive in one millisecond: no span at all must not be one of none.
-            let together = !span.is_zero() && claim.arrived.since(record.arrived) <= span;
-            (together && !differing_ids).then_some(ReplayReason::DoubleDispatch)
+            let overlap = claim.rules.double_dispatch && overlaps(claim, record, known, now);
+            (overlap && !differing_ids).then_some(ReplayReason::DoubleDispatch)
         }
+    }
+}
+
+/// Whether the call came before the answer in this record was given. A process knows that of its own answers. For those of
+/// others the age of the call is compared with that of the answer, both by the time of the store.
+fn overlaps(claim: &Claim, record: &Record, known: &Known, now: Timestamp) -> bool {
+    if record.owner.process == claim.owner.process {
+        known.overlapped.contains(&record.owner)
+    } else {
+        now.since(record.updated) < claim.age
     }
 }
 
@@ -468,44 +544,103 @@ fn failure_is_replayed(claim: &Claim, failure: &Failure, column: Column) -> Opti
     }
 }
 
-fn may_run_after_telling(
+/// Whether a call with equal arguments may ever run again without somebody who resolves the outcome.
+fn may_run_again(claim: &Claim, record: &Record) -> bool {
+    // A record without an end was saved under hold, whatever this caller asks for.
+    record.expires.is_some()
+        && match claim.rules.after_unknown {
+            AfterUnknown::Hold => false,
+            AfterUnknown::TellOnce => true,
+        }
+}
+
+/// What a caller is told of an unknown outcome.
+fn told(
     claim: &Claim,
     record: &Record,
+    unknown: &UnknownOutcome,
     delivered: Option<Timestamp>,
     now: Timestamp,
-) -> bool {
-    // A record without an end was saved under hold, whatever this caller asks for.
-    if record.expires.is_none() {
-        return false;
-    }
-    match claim.rules.after_unknown {
-        AfterUnknown::Hold => false,
-        AfterUnknown::TellOnce => delivered.is_some_and(|at| now.since(at) >= claim.rules.after_telling),
-    }
+) -> ClaimVerdict {
+    let end = match unknown.settles {
+        _ if unknown.is_settled(now) => End::Settled,
+        Settles::By(at) => End::NotYet(Some(at.since(now))),
+        Settles::WhenOwnerSays | Settles::Settled => End::NotYet(None),
+    };
+    let by_itself = claim.address.index().is_some() && record.index.is_some() && may_run_again(claim, record);
+    let waited = delivered.map_or(Duration::ZERO, |at| now.since(at));
+    ClaimVerdict::Unknown(Box::new(Unsettled {
+        end,
+        observed: unknown.observed,
+        words: unknown.words.clone(),
+        output: unknown.output.clone(),
+        runs_in: by_itself.then(|| claim.rules.after_telling.saturating_sub(waited)),
+        receipt: record.receipt(),
+    }))
 }
 
 /// Whether equal calls still have to find this record: it is open, or nobody has received its answer.
 fn owes(record: &Record, rules: &Rules, now: Timestamp) -> bool {
     match record.state {
-        RecordState::Inflight | RecordState::Unknown => true,
+        RecordState::Inflight | RecordState::Unknown(_) => true,
         RecordState::Done(_) => record.delivered.is_none() && now.since(record.updated) < rules.undelivered,
         RecordState::Failed(_) | RecordState::Cancelled => false,
     }
 }
 
-/// The run may have happened and must not happen twice. The owner stays, so that its late answer still counts.
-fn lapsed_into_unknown(claim: &Claim, record: &Record, now: Timestamp) -> ClaimDecision {
-    match claim.intent {
-        // Nothing is written on the way to a refusal. The mark for this telling will miss, and it is told again.
-        Intent::Look => Decided::only(ClaimVerdict::Unknown(record.receipt())),
-        Intent::Take { .. } => {
-            let hold = claim.rules.after_unknown == AfterUnknown::Hold;
-            let unknown = record.written(RecordState::Unknown, &claim.rules.keep, hold, now);
-            Decided {
-                verdict: ClaimVerdict::Unknown(unknown.receipt()),
-                write: Write::Put { record: Arc::new(unknown), index: IndexMove::Keep, remove: Vec::new() },
-            }
+/// What is known of a run whose outcome is not, and whether the record does not say so yet. Nothing where the outcome is known,
+/// the run goes on, or may be made again. The owner stays, so that its late answer still counts.
+pub(super) fn unknown_outcome(
+    record: &Record,
+    sight: LeaseSight,
+    rules: &Rules,
+    now: Timestamp,
+) -> Option<(UnknownOutcome, bool)> {
+    let is_held = record.lease_holds(sight, now);
+    match &record.state {
+        RecordState::Inflight if is_held || record.may_be_taken_over() => None,
+        RecordState::Inflight => {
+            let settles = unseen_end(record, sight, rules, now);
+            let observed = match sight {
+                LeaseSight::Gone => Observed::ProcessDied,
+                // It was not heard of for one lease, and may live all the same.
+                LeaseSight::Alive | LeaseSight::Time => Observed::NoAnswer,
+            };
+            Some((UnknownOutcome { settles, ..UnknownOutcome::settled(observed) }, true))
         }
+        RecordState::Unknown(unknown) if unknown.settles == Settles::WhenOwnerSays && !is_held => {
+            let settles = unseen_end(record, sight, rules, now);
+            Some((UnknownOutcome { settles, ..unknown.clone() }, true))
+        }
+        RecordState::Unknown(unknown) => Some((unknown.clone(), false)),
+        RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => None,
+    }
+}
+
+/// When an attempt is over whose owner does not say so any more.
+fn unseen_end(record: &Record, sight: LeaseSight, rules: &Rules, now: Timestamp) -> Settles {
+    let Rules { linger, settle, .. } = *rules;
+    Settles::By(match (record.seen_end_by, sight) {
+        (None, _) => now + linger,
+        // What is left of it is ended by its leash.
+        (Some(_), LeaseSight::Gone) => now + LEASH + settle,
+        // Its owner may live, and has seen the end by then.
+        (Some(by), LeaseSight::Alive | LeaseSight::Time) => by.max(now) + settle,
+    })
+}
+
+/// The record says from now on that its outcome is unknown, and when it settles. Who only looks writes that too: the time has to
+/// begin, and the owner has to learn that nobody waits for it any more.
+fn begins_to_settle(
+    claim: &Claim,
+    record: &Record,
+    unknown: UnknownOutcome,
+    now: Timestamp,
+) -> ClaimDecision {
+    let written = record.now_unknown(unknown.clone(), &claim.rules, now);
+    Decided {
+        verdict: told(claim, &written, &unknown, None, now),
+        write: Write::Put { record: Arc::new(written), index: IndexMove::Keep, remove: Vec::new() },
     }
 }
 
@@ -548,6 +683,7 @@ fn mine(claim: &Claim, over: Option<&Record>, found: Found<'_>, now: Timestamp) 
         digest: claim.digest,
         run: taken.or(again).map_or_else(|| claim.run.clone(), |record| record.run.clone()),
         lease: Lease::Until(now + claim.rules.keep.lease),
+        seen_end_by: claim.seen_end_within.map(|span| now + span),
         delivered: None,
         version: before.map_or(1, |record| record.version + 1),
         arrived: again.map_or(claim.arrived, |record| record.arrived),

@@ -7,10 +7,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{AttemptFact, Failure, Lease, Origin, Owner, Record, RecordState, RunId};
+use super::record::{
+    AttemptFact, Failure, Lease, Observed, Origin, Owner, Record, RecordState, RunId, Settles, UnknownOutcome,
+};
 use crate::Timestamp;
 use crate::code::Code;
 use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
@@ -53,7 +56,7 @@ impl Record {
             RecordState::Done(output) => output.as_ref(),
             RecordState::Inflight
             | RecordState::Failed(_)
-            | RecordState::Unknown
+            | RecordState::Unknown(_)
             | RecordState::Cancelled => None,
         };
         into.reserve(ABOUT + output.map_or(0, Output::len));
@@ -115,6 +118,10 @@ struct Stored<'r> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     lock_until_ms: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    seen_end_by_ms: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unknown: Option<StoredUnknown>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     delivered_at_ms: Option<Timestamp>,
     version: u64,
     arrived_at_ms: Timestamp,
@@ -130,6 +137,37 @@ struct Stored<'r> {
     payload: Option<Output>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<Cow<'r, Failure>>,
+}
+
+/// What is known of an outcome that is not. Records from before there was such a thing count as settled.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StoredUnknown {
+    settled: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    settles_by_ms: Option<Timestamp>,
+    observed: Observed,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    words: Option<Arc<str>>,
+}
+
+impl StoredUnknown {
+    fn of(unknown: &UnknownOutcome) -> Self {
+        let (settled, settles_by_ms) = match unknown.settles {
+            Settles::WhenOwnerSays => (false, None),
+            Settles::By(at) => (false, Some(at)),
+            Settles::Settled => (true, None),
+        };
+        Self { settled, settles_by_ms, observed: unknown.observed, words: unknown.words.clone() }
+    }
+
+    fn settles(&self) -> Settles {
+        match self.settles_by_ms {
+            _ if self.settled => Settles::Settled,
+            Some(at) => Settles::By(at),
+            None => Settles::WhenOwnerSays,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -174,7 +212,10 @@ impl<'r> From<&'r Record> for Stored<'r> {
             RecordState::Inflight => (StoredState::Inflight, None),
             RecordState::Done(_) => (StoredState::Done, None),
             RecordState::Failed(failure) => (StoredState::Failed, Some(Cow::Borrowed(failure))),
-            RecordState::Unknown => (StoredState::Failed, Some(Cow::Owned(unknown_marker()))),
+            RecordState::Unknown(unknown) => {
+                let failure = Failure { output: unknown.output.clone(), ..unknown_marker() };
+                (StoredState::Failed, Some(Cow::Owned(failure)))
+            }
             RecordState::Cancelled => (StoredState::Cancelled, None),
         };
         Self {
@@ -192,6 +233,14 @@ impl<'r> From<&'r Record> for Stored<'r> {
             lock_until_ms: match record.lease {
                 Lease::Record => None,
                 Lease::Until(until) => Some(until),
+            },
+            seen_end_by_ms: record.seen_end_by,
+            unknown: match &record.state {
+                RecordState::Unknown(unknown) => Some(StoredUnknown::of(unknown)),
+                RecordState::Inflight
+                | RecordState::Done(_)
+                | RecordState::Failed(_)
+                | RecordState::Cancelled => None,
             },
             delivered_at_ms: record.delivered,
             version: record.version,
@@ -222,7 +271,13 @@ impl TryFrom<Stored<'_>> for Record {
             (StoredState::Inflight, _) => RecordState::Inflight,
             (StoredState::Done, _) => RecordState::Done(stored.payload),
             (StoredState::Failed, Some(failure)) if failure.code == Code::OutcomeUnknown => {
-                RecordState::Unknown
+                let unknown = stored.unknown;
+                RecordState::Unknown(UnknownOutcome {
+                    settles: unknown.as_ref().map_or(Settles::Settled, StoredUnknown::settles),
+                    observed: unknown.as_ref().map_or(Observed::NoAnswer, |unknown| unknown.observed),
+                    words: unknown.and_then(|unknown| unknown.words),
+                    output: failure.into_owned().output,
+                })
             }
             (StoredState::Failed, Some(failure)) => RecordState::Failed(failure.into_owned()),
             (StoredState::Failed, None) => {
@@ -243,6 +298,7 @@ impl TryFrom<Stored<'_>> for Record {
             digest: stored.request.params_digest,
             run: stored.run.into_owned(),
             lease: stored.lock_until_ms.map_or(Lease::Record, Lease::Until),
+            seen_end_by: stored.seen_end_by_ms,
             delivered: stored.delivered_at_ms,
             version: stored.version,
             arrived: stored.arrived_at_ms,

@@ -15,7 +15,7 @@
 //! | the answer has reached its caller | [`decide_delivered`] |
 //! | an operator settles an unknown outcome | [`decide_resolve`] |
 //!
-//! Five ideas carry the tables:
+//! Six ideas carry the tables:
 //!
 //! - **The owner is the fence.** Every claim has a token of its own; whoever is not the owner any more
 //!   writes nothing.
@@ -25,6 +25,8 @@
 //! - **Call ids have their own records**; equal arguments are only an index to the newest one.
 //! - **No guessing.** A run that may have happened and must not happen twice becomes `unknown`, and that is
 //!   what its callers are told.
+//! - **Nothing counts before the end.** As long as the attempt may still take effect, its callers are only asked to wait.
+//!   What they are told after that is final, and lets them look and call again.
 
 mod claim;
 mod delivery;
@@ -35,19 +37,19 @@ mod record;
 mod records;
 
 pub use claim::{
-    Address, Claim, ClaimDecision, ClaimVerdict, Decided, Found, Intent, Replay, ReplayReason, Role, Rules,
-    decide_claim,
+    Address, Claim, ClaimDecision, ClaimVerdict, Decided, End, Found, Intent, Known, Replay, ReplayReason,
+    Role, Rules, Unsettled, decide_claim,
 };
 pub use delivery::{Delivery, Heard};
 pub use format::{FORMAT, UnreadableRecord};
 pub use marker::{Marker, MarkerWatch, Seen};
 pub use owner::{
-    Absence, Release, RenewVerdict, Resolution, Save, SaveVerdict, StartVerdict, decide_delivered,
-    decide_release, decide_renew, decide_resolve, decide_save, decide_start,
+    Absence, Release, RenewVerdict, Resolution, ResolveVerdict, Save, SaveVerdict, StartVerdict,
+    decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
 };
 pub use record::{
-    AttemptFact, Ending, Failure, IndexMove, Lease, LeaseSight, Origin, Owner, Process, Receipt, Record,
-    RecordState, RunId, Write,
+    AttemptFact, Ending, Failure, IndexMove, Lease, LeaseSight, Observed, Origin, Owner, Process, Receipt,
+    Record, RecordState, RunId, Settles, SettlesIn, UnknownEnding, UnknownOutcome, Write,
 };
 
 pub use records::Records;

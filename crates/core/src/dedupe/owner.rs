@@ -1,9 +1,13 @@
 //! What the owner of a record may do to it. The owner token is compared every time; it is the fence.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::claim::Decided;
-use super::record::{AttemptFact, Ending, IndexMove, Lease, Owner, Receipt, Record, RecordState, Write};
+use super::claim::{Decided, Rules, unknown_outcome};
+use super::record::{
+    AttemptFact, Ending, IndexMove, Lease, LeaseSight, Owner, Receipt, Record, RecordState, Settles,
+    UnknownEnding, UnknownOutcome, Write,
+};
 use crate::Timestamp;
 use crate::key::Key;
 use crate::policy::Lifetimes;
@@ -24,8 +28,10 @@ pub fn decide_start(owner: &Owner, found: Option<&Record>, now: Timestamp) -> De
         None => Decided::only(StartVerdict::Lost),
         Some(record) if record.started => Decided::only(StartVerdict::Started),
         Some(record) => {
-            let started =
-                Record { started: true, version: record.version + 1, updated: now, ..record.clone() };
+            // The claim counted from its own moment.
+            let seen_end_by = record.seen_end_by.map(|by| by + now.since(record.created));
+            let version = record.version + 1;
+            let started = Record { started: true, version, updated: now, seen_end_by, ..record.clone() };
             Decided { verdict: StartVerdict::Started, write: put(started, IndexMove::Keep) }
         }
     }
@@ -81,7 +87,7 @@ pub fn decide_renew(
                     Record { lease, expires, updated: now, version: record.version + 1, ..record.clone() };
                 Decided { verdict: RenewVerdict::Renewed, write: put(renewed, IndexMove::Keep) }
             }
-            RecordState::Unknown => Decided::only(RenewVerdict::MarkedUnknown),
+            RecordState::Unknown(_) => Decided::only(RenewVerdict::MarkedUnknown),
             // Our own answer is there already: a renewal that was late on the wire.
             RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => {
                 Decided::only(RenewVerdict::Lost)
@@ -136,12 +142,18 @@ pub fn decide_save(
         }
         Some(record) if record.owner != claimed.owner => return Decided::only(SaveVerdict::FenceLost),
         Some(record) => match (&record.state, &save.ending) {
-            (RecordState::Inflight, _) | (RecordState::Unknown, Ending::Done(_) | Ending::Failed(_)) => {
+            (RecordState::Inflight, _) | (RecordState::Unknown(_), Ending::Done(_) | Ending::Failed(_)) => {
+                (record, IndexMove::Keep)
+            }
+            // Of two that say when it is settled, the one that knows more counts.
+            (RecordState::Unknown(known), Ending::Unknown(said))
+                if said.settles.at(now).knows_more_than(known.settles) =>
+            {
                 (record, IndexMove::Keep)
             }
             (RecordState::Done(_), Ending::Done(_))
             | (RecordState::Failed(_), Ending::Failed(_))
-            | (RecordState::Unknown, Ending::Unknown) => {
+            | (RecordState::Unknown(_), Ending::Unknown(_)) => {
                 return Decided::only(SaveVerdict::Saved(record.receipt()));
             }
             (RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled, _) => {
@@ -152,14 +164,26 @@ pub fn decide_save(
     let state = match save.ending.clone() {
         Ending::Done(output) => RecordState::Done(output),
         Ending::Failed(failure) => RecordState::Failed(failure),
-        Ending::Unknown => RecordState::Unknown,
+        Ending::Unknown(UnknownEnding { settles, observed, words, output }) => {
+            RecordState::Unknown(UnknownOutcome { settles: settles.at(now), observed, words, output })
+        }
     };
+    // A final answer that has arrived stays one.
+    let told_before = match &base.state {
+        RecordState::Unknown(unknown) if unknown.is_settled(now) => base.delivered,
+        RecordState::Unknown(_)
+        | RecordState::Inflight
+        | RecordState::Done(_)
+        | RecordState::Failed(_)
+        | RecordState::Cancelled => None,
+    };
+    let told_before = told_before.filter(|_| matches!(state, RecordState::Unknown(_)));
     let skip = save.attempts.len().saturating_sub(Record::MOST_ATTEMPTS);
     let attempts = save.attempts.iter().skip(skip).cloned().collect();
     let saved = Record {
         started: true,
         attempts,
-        delivered: save.delivered,
+        delivered: save.delivered.or(told_before),
         ..base.written(state, &save.keep, save.hold, now)
     };
     Decided { verdict: SaveVerdict::Saved(saved.receipt()), write: put(saved, index) }
@@ -188,7 +212,7 @@ pub fn decide_release(release: &Release, own: Option<&Record>, indexed: Option<&
 pub fn decide_delivered(receipt: &Receipt, at: Timestamp, found: Option<&Record>) -> Write {
     match found {
         Some(record)
-            if record.receipt() == *receipt && record.delivered.is_none() && is_answer(&record.state) =>
+            if record.receipt() == *receipt && record.delivered.is_none() && is_answer(&record.state, at) =>
         {
             put(
                 Record { delivered: Some(at), version: record.version + 1, ..record.clone() },
@@ -199,9 +223,11 @@ pub fn decide_delivered(receipt: &Receipt, at: Timestamp, found: Option<&Record>
     }
 }
 
-fn is_answer(state: &RecordState) -> bool {
+/// Whether a caller who received this at that time has an answer. That it is not over yet is none.
+fn is_answer(state: &RecordState, at: Timestamp) -> bool {
     match state {
-        RecordState::Done(_) | RecordState::Failed(_) | RecordState::Unknown => true,
+        RecordState::Done(_) | RecordState::Failed(_) => true,
+        RecordState::Unknown(unknown) => unknown.is_settled(at),
         RecordState::Inflight | RecordState::Cancelled => false,
     }
 }
@@ -215,25 +241,46 @@ pub enum Resolution {
     DidNotRun,
 }
 
-/// Settles an unknown outcome. Anything else is left alone, which the verdict says.
+/// What became of resolving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResolveVerdict {
+    /// It counts as the operator said.
+    Resolved,
+    /// There is no unknown outcome under this key.
+    NotUnknown,
+    /// The attempt may still take effect, for so long at most; nothing where only its owner can say. That it did not run
+    /// cannot be known yet.
+    NotSettled(Option<Duration>),
+}
+
+/// Resolves an unknown outcome, also one of a run whose holder is gone and of which nobody has asked since. Anything else is left
+/// alone, which the verdict says.
 pub fn decide_resolve(
-    found: Option<&Record>,
+    found: Option<(&Record, LeaseSight)>,
     resolution: Resolution,
-    keep: &Lifetimes,
+    rules: &Rules,
     now: Timestamp,
-) -> Decided<bool> {
-    match found {
-        Some(record) if matches!(record.state, RecordState::Unknown) => {
-            let write = match resolution {
-                Resolution::Ran => {
-                    put(record.written(RecordState::Done(None), keep, false, now), IndexMove::Keep)
-                }
-                Resolution::DidNotRun => Write::Remove { key: record.key, index: record.index },
-            };
-            Decided { verdict: true, write }
+) -> Decided<ResolveVerdict> {
+    let Some((record, (unknown, is_new))) =
+        found.and_then(|(record, sight)| Some((record, unknown_outcome(record, sight, rules, now)?)))
+    else {
+        return Decided::only(ResolveVerdict::NotUnknown);
+    };
+    let left = match (resolution, unknown.settles) {
+        (Resolution::Ran, _) => {
+            let ran = record.written(RecordState::Done(None), &rules.keep, false, now);
+            return Decided { verdict: ResolveVerdict::Resolved, write: put(ran, IndexMove::Keep) };
         }
-        Some(_) | None => Decided::only(false),
-    }
+        (Resolution::DidNotRun, _) if unknown.is_settled(now) => {
+            let write = Write::Remove { key: record.key, index: record.index };
+            return Decided { verdict: ResolveVerdict::Resolved, write };
+        }
+        (Resolution::DidNotRun, Settles::By(at)) => Some(at.since(now)),
+        (Resolution::DidNotRun, Settles::WhenOwnerSays | Settles::Settled) => None,
+    };
+    let write =
+        if is_new { put(record.now_unknown(unknown, rules, now), IndexMove::Keep) } else { Write::Nothing };
+    Decided { verdict: ResolveVerdict::NotSettled(left), write }
 }
 
 /// A version that this key has not had: what was there before is unknown, and a mark for it must miss.

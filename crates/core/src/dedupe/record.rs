@@ -17,12 +17,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::claim::Rules;
 use crate::Timestamp;
 use crate::code::Code;
 use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
 use crate::key::Key;
 use crate::output::Output;
-use crate::policy::Lifetimes;
+use crate::policy::{AfterUnknown, Lifetimes};
 
 /// A process on a machine, told apart from every other one that ever had its number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -102,9 +103,75 @@ pub enum RecordState {
     /// It failed.
     Failed(Failure),
     /// It may have run. Stored as failed with `outcome_unknown`.
-    Unknown,
+    Unknown(UnknownOutcome),
     /// It was cancelled. Never written by us; read and counted only.
     Cancelled,
+}
+
+/// What is known of an attempt whose outcome is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownOutcome {
+    /// From when on it can take no effect any more.
+    pub settles: Settles,
+    /// What was seen of it.
+    pub observed: Observed,
+    /// What was said about it: the status of an answer, why a connection was lost, how a process ended.
+    pub words: Option<Arc<str>>,
+    /// What the tool itself said, word for word.
+    pub output: Option<Output>,
+}
+
+/// From when on an attempt can take no effect any more. Nothing that is said or found out before counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settles {
+    /// Only its owner can say, and has not said so yet.
+    WhenOwnerSays,
+    /// From this moment on, by the time of the store: nobody can see its end.
+    By(Timestamp),
+    /// Its owner has seen its end.
+    Settled,
+}
+
+impl Settles {
+    /// Whether this replaces what was recorded. What was once announced is not moved: somebody may have been told.
+    pub(super) fn knows_more_than(self, recorded: Self) -> bool {
+        match (self, recorded) {
+            (Self::Settled, Self::By(_) | Self::WhenOwnerSays) | (Self::By(_), Self::WhenOwnerSays) => true,
+            (Self::Settled, Self::Settled) | (Self::By(_), Self::By(_) | Self::Settled) => false,
+            (Self::WhenOwnerSays, _) => false,
+        }
+    }
+}
+
+/// What was observed of an attempt whose outcome is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Observed {
+    /// It was sent, and no answer came in time.
+    NoAnswer,
+    /// It was answered with an error that does not say whether it had its effect.
+    ErrorAnswer,
+    /// The connection was lost before the answer came.
+    ConnectionLost,
+    /// The process that ran it, or the one that waited for its answer, ended.
+    ProcessDied,
+}
+
+impl UnknownOutcome {
+    /// Nothing but this was seen, and it can take no effect any more.
+    pub fn settled(observed: Observed) -> Self {
+        Self { settles: Settles::Settled, observed, words: None, output: None }
+    }
+
+    /// Whether the attempt can take no effect any more.
+    pub fn is_settled(&self, now: Timestamp) -> bool {
+        match self.settles {
+            Settles::WhenOwnerSays => false,
+            Settles::By(at) => at <= now,
+            Settles::Settled => true,
+        }
+    }
 }
 
 /// Why a call failed, as it is answered and stored.
@@ -183,6 +250,8 @@ pub struct Record {
     pub run: RunId,
     /// How long the claim holds.
     pub lease: Lease,
+    /// Where the owner can see the end of an attempt: when it will have seen it at the latest.
+    pub seen_end_by: Option<Timestamp>,
     /// When the answer now in the record reached a client.
     pub delivered: Option<Timestamp>,
     /// Grows with each write.
@@ -227,8 +296,49 @@ pub enum Ending {
     Done(Option<Output>),
     /// With a failure that is an answer.
     Failed(Failure),
-    /// Nobody will ever know.
-    Unknown,
+    /// It may have had its effect.
+    Unknown(UnknownEnding),
+}
+
+/// An outcome that is not known, as its owner records it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownEnding {
+    /// From when on the attempt can take no effect any more.
+    pub settles: SettlesIn,
+    /// What was seen of it.
+    pub observed: Observed,
+    /// What was said about it.
+    pub words: Option<Arc<str>>,
+    /// What the tool itself said, word for word.
+    pub output: Option<Output>,
+}
+
+impl UnknownEnding {
+    /// Nothing but this was seen, and it can take no effect any more.
+    pub fn settled(observed: Observed) -> Self {
+        Self { settles: SettlesIn::Settled, observed, words: None, output: None }
+    }
+}
+
+/// The same as [`Settles`], counted from the moment at which it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettlesIn {
+    /// The owner will say so.
+    WhenOwnerSays,
+    /// After so long.
+    After(Duration),
+    /// It has.
+    Settled,
+}
+
+impl SettlesIn {
+    pub(super) fn at(self, now: Timestamp) -> Settles {
+        match self {
+            Self::WhenOwnerSays => Settles::WhenOwnerSays,
+            Self::After(span) => Settles::By(now + span),
+            Self::Settled => Settles::Settled,
+        }
+    }
 }
 
 /// What a store has to write, in the same atomic operation.
@@ -273,7 +383,7 @@ impl Record {
     /// sweep and no unqualified flush removes it.
     pub fn is_open(&self) -> bool {
         match self.state {
-            RecordState::Inflight | RecordState::Unknown => true,
+            RecordState::Inflight | RecordState::Unknown(_) => true,
             RecordState::Done(_) | RecordState::Failed(_) | RecordState::Cancelled => false,
         }
     }
@@ -297,6 +407,12 @@ impl Record {
         }
     }
 
+    /// This record after its outcome became unknown.
+    pub(super) fn now_unknown(&self, unknown: UnknownOutcome, rules: &Rules, now: Timestamp) -> Self {
+        let hold = rules.after_unknown == AfterUnknown::Hold || self.expires.is_none();
+        self.written(RecordState::Unknown(unknown), &rules.keep, hold, now)
+    }
+
     /// The receipt of the answer now in the record.
     pub fn receipt(&self) -> Receipt {
         Receipt { key: self.key, owner: self.owner.clone(), version: self.version }
@@ -315,7 +431,7 @@ pub(super) fn lifetime(state: &RecordState, keep: &Lifetimes, hold: bool) -> Opt
         RecordState::Done(_) => Some(keep.done),
         RecordState::Failed(_) | RecordState::Cancelled => Some(keep.failed),
         RecordState::Inflight => Some(keep.open),
-        RecordState::Unknown => (!hold).then_some(keep.open),
+        RecordState::Unknown(_) => (!hold).then_some(keep.open),
     }
 }
 

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::claim::{Claim, ClaimVerdict, Found, Role, decide_claim};
+use super::claim::{Claim, ClaimVerdict, Found, Known, Role, Rules, decide_claim};
 use super::owner::{
-    Absence, Release, RenewVerdict, Resolution, Save, SaveVerdict, StartVerdict, decide_delivered,
-    decide_release, decide_renew, decide_resolve, decide_save, decide_start,
+    Absence, Release, RenewVerdict, Resolution, ResolveVerdict, Save, SaveVerdict, StartVerdict,
+    decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
 };
 use super::record::{IndexMove, LeaseSight, Owner, Receipt, Record, Write};
 use crate::Timestamp;
@@ -25,11 +25,12 @@ pub struct Records {
 }
 
 impl Records {
-    /// Decides a claim. `known` are deliveries that the records may not know yet, `sight` says what is known of an owner.
+    /// Decides a claim. `known` is what the process of the caller knows beside the records, `sight` says what is known of an
+    /// owner.
     pub fn claim(
         &mut self,
         claim: &Claim,
-        known: &[(Receipt, Timestamp)],
+        known: &Known,
         sight: impl Fn(&Owner) -> LeaseSight,
         now: Timestamp,
     ) -> ClaimVerdict {
@@ -90,9 +91,17 @@ impl Records {
         self.apply(write);
     }
 
-    /// Settles an unknown outcome; says whether there was one.
-    pub fn resolve(&mut self, key: &Key, resolution: Resolution, keep: &Lifetimes, now: Timestamp) -> bool {
-        let decided = decide_resolve(self.get(key), resolution, keep, now);
+    /// Resolves an unknown outcome.
+    pub fn resolve(
+        &mut self,
+        key: &Key,
+        resolution: Resolution,
+        rules: &Rules,
+        sight: impl Fn(&Owner) -> LeaseSight,
+        now: Timestamp,
+    ) -> ResolveVerdict {
+        let found = self.get(key).map(|record| (record, sight(&record.owner)));
+        let decided = decide_resolve(found, resolution, rules, now);
         self.apply(decided.write);
         decided.verdict
     }

@@ -9,7 +9,7 @@ use crate::code::Code;
 use crate::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
 use crate::key::Key;
 use crate::output::{Output, RawJson};
-use crate::policy::{AfterUnknown, CacheFailures, DedupePolicy};
+use crate::policy::{AfterUnknown, CacheFailures, DedupePolicy, Policy, Profile, ToolClass};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const SECOND: Duration = Duration::from_secs(1);
@@ -28,6 +28,24 @@ fn tool() -> ToolRef {
 
 fn output() -> Output {
     Output { content: RawJson::string("paid"), metadata: None }
+}
+
+/// An unknown outcome that can take no effect any more.
+fn settled() -> RecordState {
+    RecordState::Unknown(UnknownOutcome::settled(Observed::NoAnswer))
+}
+
+/// One that may.
+fn settles(settles: Settles) -> RecordState {
+    RecordState::Unknown(UnknownOutcome { settles, ..UnknownOutcome::settled(Observed::NoAnswer) })
+}
+
+fn unknown_ending() -> Ending {
+    Ending::Unknown(UnknownEnding::settled(Observed::NoAnswer))
+}
+
+fn policy() -> Policy {
+    Profile::Standard.policy(ToolClass::Mutating)
 }
 
 fn failure(terminal: bool) -> Failure {
@@ -72,8 +90,10 @@ fn claim(column: Column) -> Claim {
         retry_safe: false,
         best_effort: false,
         arrived: NOW,
+        age: Duration::ZERO,
+        seen_end_within: None,
         run: RunId("run-2".into()),
-        rules: Rules::from(&DedupePolicy::default()),
+        rules: Rules::from(&policy()),
         tool: tool(),
         request: RequestId::new("second").unwrap(),
         tool_call: None,
@@ -103,6 +123,7 @@ fn record(column: Column, state: RecordState) -> Record {
         digest: Digest::of(b"arguments"),
         run: RunId("run-1".into()),
         lease: Lease::Until(NOW + SECOND),
+        seen_end_by: None,
         delivered: None,
         version: 7,
         arrived: long_ago,
@@ -125,7 +146,7 @@ fn decide(column: Column, claim: &Claim, record: Option<&Record>, sight: LeaseSi
         Column::Equal => Found { indexed: seen, ..Found::default() },
         Column::Waiter => Found { followed: seen, indexed: seen, own: None },
     };
-    decide_claim(claim, found, &[], NOW)
+    decide_claim(claim, found, &Known::default(), NOW)
 }
 
 fn verdict(column: Column, record: &Record) -> &'static str {
@@ -143,7 +164,10 @@ fn name(decision: &ClaimDecision) -> &'static str {
             ReplayReason::DoubleDispatch => "replay double dispatch",
             ReplayReason::Waited => "answer",
         },
-        ClaimVerdict::Unknown(_) => "tell",
+        ClaimVerdict::Unknown(unknown) => match unknown.end {
+            End::Settled => "tell",
+            End::NotYet(_) => "not yet",
+        },
         ClaimVerdict::Conflict => "conflict",
         ClaimVerdict::Nothing => "nothing",
         ClaimVerdict::Full => "full",
@@ -177,17 +201,18 @@ fn an_expired_record_is_nothing() {
 }
 
 #[test]
-fn own_token_in_flight_or_unknown_is_mine_again() {
-    for state in [RecordState::Inflight, RecordState::Unknown] {
-        let own = |column| Record { owner: owner(2), ..record(column, state.clone()) };
-        assert_eq!(row(own), ["mine"; 4]);
-        for column in COLUMNS {
-            let decision = decide(column, &claim(column), Some(&own(column)), LeaseSight::Time);
-            let ClaimVerdict::Mine(again) = decision.verdict else { panic!("{column:?}") };
-            assert_eq!(again.state, RecordState::Inflight);
-            assert!(again.started, "what was started stays started");
-        }
+fn own_token_in_flight_is_mine_again() {
+    let own = |column| Record { owner: owner(2), ..record(column, RecordState::Inflight) };
+    assert_eq!(row(own), ["mine"; 4]);
+    for column in COLUMNS {
+        let decision = decide(column, &claim(column), Some(&own(column)), LeaseSight::Time);
+        let ClaimVerdict::Mine(again) = decision.verdict else { panic!("{column:?}") };
+        assert_eq!(again.state, RecordState::Inflight);
+        assert!(again.started, "what was started stays started");
     }
+    // Whoever was told that it is over may have acted on that.
+    let told = |column| Record { owner: owner(2), ..record(column, settled()) };
+    assert_eq!(row(told), ["tell"; 4]);
 }
 
 #[test]
@@ -245,14 +270,112 @@ fn a_lapsed_run_that_is_safe_to_repeat_is_taken_over_under_its_run_id() {
 #[test]
 fn a_lapsed_run_that_is_not_safe_to_repeat_becomes_unknown_and_is_told() {
     let lapsed = |column| Record { lease: Lease::Until(NOW), ..record(column, RecordState::Inflight) };
-    assert_eq!(row(lapsed), ["tell"; 4]);
+    assert_eq!(row(lapsed), ["not yet"; 4]);
+    let linger = policy().settling.linger;
     for column in COLUMNS {
         let decision = decide(column, &claim(column), Some(&lapsed(column)), LeaseSight::Time);
         let Write::Put { record: written, index: IndexMove::Keep, .. } = decision.write else { panic!() };
-        assert_eq!(written.state, RecordState::Unknown);
+        let RecordState::Unknown(unknown) = &written.state else { panic!("{written:?}") };
+        assert_eq!((unknown.settles, unknown.observed), (Settles::By(NOW + linger), Observed::NoAnswer));
         assert_eq!(written.owner, owner(1), "its late answer must still count");
-        assert_eq!(decision.verdict, ClaimVerdict::Unknown(written.receipt()));
+        let ClaimVerdict::Unknown(told) = decision.verdict else { panic!("{column:?}") };
+        assert_eq!((told.end, told.receipt), (End::NotYet(Some(linger)), written.receipt()));
     }
+}
+
+#[test]
+fn a_run_whose_owner_saw_its_end_is_settled_by_the_leash_or_by_the_limit_of_its_claim() {
+    let lapsed = Record {
+        lease: Lease::Until(NOW),
+        seen_end_by: Some(NOW + 90 * SECOND),
+        ..record(Column::Equal, RecordState::Inflight)
+    };
+    let by = |record: &Record, sight, settle| {
+        let mut claim = claim(Column::Equal);
+        claim.rules.settle = settle;
+        let decision = decide(Column::Equal, &claim, Some(record), sight);
+        let Write::Put { record: written, .. } = decision.write else { panic!("{decision:?}") };
+        let RecordState::Unknown(unknown) = &written.state else { panic!("{written:?}") };
+        unknown.settles
+    };
+    let zero = Duration::ZERO;
+    assert_eq!(by(&lapsed, LeaseSight::Gone, zero), Settles::By(NOW + 5 * SECOND), "its leash ends it");
+    assert_eq!(
+        by(&lapsed, LeaseSight::Gone, 5 * SECOND),
+        Settles::By(NOW + 10 * SECOND),
+        "it may have handed work on"
+    );
+    assert_eq!(by(&lapsed, LeaseSight::Time, zero), Settles::By(NOW + 90 * SECOND), "its owner may live");
+    // The same where the owner had recorded that the outcome is unknown, and is gone before it has seen the end.
+    let unsaid = Record { state: settles(Settles::WhenOwnerSays), ..lapsed };
+    assert_eq!(by(&unsaid, LeaseSight::Gone, zero), Settles::By(NOW + 5 * SECOND));
+    assert_eq!(by(&unsaid, LeaseSight::Time, zero), Settles::By(NOW + 90 * SECOND));
+    let decision = decide(Column::Equal, &claim(Column::Equal), Some(&unsaid), LeaseSight::Alive);
+    assert_eq!(
+        (name(&decision), &decision.write),
+        ("not yet", &Write::Nothing),
+        "its owner lives, and will say"
+    );
+}
+
+#[test]
+fn nothing_counts_before_the_end() {
+    let told_early = |column| Record {
+        delivered: Some(NOW.before(3600 * SECOND)),
+        ..record(column, settles(Settles::By(NOW + SECOND)))
+    };
+    assert_eq!(row(told_early), ["not yet"; 4]);
+    let told_early = |column| Record { lease: Lease::Record, ..told_early(column) };
+    let unsaid = |column| Record { state: settles(Settles::WhenOwnerSays), ..told_early(column) };
+    assert_eq!(row(unsaid), ["not yet"; 4]);
+    let looked = Known { verified: vec![owner(1)], ..Known::default() };
+    let early = told_early(Column::Equal);
+    let found = Found { indexed: Some((&early, LeaseSight::Time)), ..Found::default() };
+    assert_eq!(name(&decide_claim(&claim(Column::Equal), found, &looked, NOW)), "not yet");
+    // From the moment that was announced it counts as over, although nobody has written that.
+    let over = |column| record(column, settles(Settles::By(NOW)));
+    assert_eq!(row(over), ["tell"; 4]);
+}
+
+#[test]
+fn who_was_told_finally_and_looked_may_call_again() {
+    let looked = Known { verified: vec![owner(1)], ..Known::default() };
+    let with = |record: &Record, known: &Known| {
+        let found = Found { indexed: Some((record, LeaseSight::Time)), ..Found::default() };
+        name(&decide_claim(&claim(Column::Equal), found, known, NOW))
+    };
+    let told = Record { delivered: Some(NOW), ..record(Column::Equal, settled()) };
+    assert_eq!(with(&told, &Known::default()), "tell");
+    assert_eq!(with(&told, &looked), "mine");
+    let another = Known { verified: vec![owner(3)], ..Known::default() };
+    assert_eq!(with(&told, &another), "tell", "it looked into another run");
+    let undelivered = Record { delivered: None, ..told.clone() };
+    assert_eq!(with(&undelivered, &looked), "tell", "nobody has heard of it");
+    for column in [Column::Explicit, Column::CallId, Column::Waiter] {
+        let told = Record { delivered: Some(NOW), ..record(column, settled()) };
+        let seen = Some((&told, LeaseSight::Time));
+        let found = match column {
+            Column::Waiter => Found { followed: seen, ..Found::default() },
+            Column::Explicit | Column::CallId | Column::Equal => Found { own: seen, ..Found::default() },
+        };
+        assert_eq!(name(&decide_claim(&claim(column), found, &looked, NOW)), "tell", "{column:?}");
+    }
+}
+
+#[test]
+fn an_answer_says_when_the_same_call_is_run_again() {
+    let runs_in = |column, record: &Record| {
+        let decision = decide(column, &claim(column), Some(record), LeaseSight::Time);
+        let ClaimVerdict::Unknown(told) = decision.verdict else { panic!("{decision:?}") };
+        told.runs_in
+    };
+    let unknown = record(Column::Equal, settled());
+    assert_eq!(runs_in(Column::Equal, &unknown), Some(10 * SECOND));
+    let told = Record { delivered: Some(NOW.before(4 * SECOND)), ..unknown.clone() };
+    assert_eq!(runs_in(Column::Equal, &told), Some(6 * SECOND), "what is left of it");
+    let held = Record { expires: None, ..told };
+    assert_eq!(runs_in(Column::Equal, &held), None, "somebody has to resolve it");
+    assert_eq!(runs_in(Column::Explicit, &record(Column::Explicit, settled())), None);
 }
 
 #[test]
@@ -270,26 +393,37 @@ fn done_and_delivered_is_history_for_equal_arguments() {
         ..record(column, RecordState::Done(Some(output())))
     };
     assert_eq!(row(done), ["replay", "replay", "mine", "answer"]);
-    let together = |column| Record { arrived: NOW.before(Duration::from_millis(20)), ..done(column) };
-    assert_eq!(row(together), ["replay", "replay", "replay double dispatch", "answer"]);
-    let later = |column| Record { arrived: NOW.before(Duration::from_millis(21)), ..done(column) };
-    assert_eq!(row(later), ["replay", "replay", "mine", "answer"]);
+}
+
+/// What a call gets that came while another process answered an equal one, or this process did.
+fn overlapping(claim: &Claim, record: &Record, overlapped: &[Owner]) -> &'static str {
+    let known = Known { overlapped: overlapped.to_vec(), ..Known::default() };
+    let found = Found { indexed: Some((record, LeaseSight::Time)), ..Found::default() };
+    name(&decide_claim(claim, found, &known, NOW))
 }
 
 #[test]
-fn without_a_span_for_it_two_calls_of_one_millisecond_are_two() {
-    let done = Record {
-        delivered: Some(NOW),
-        arrived: NOW,
-        ..record(Column::Equal, RecordState::Done(Some(output())))
+fn a_call_that_came_before_an_equal_one_was_answered_is_that_call_again() {
+    let answered = |process: u32| {
+        let mut record = record(Column::Equal, RecordState::Done(Some(output())));
+        record.owner.process.pid = process;
+        Record { delivered: Some(NOW), updated: NOW.before(10 * SECOND), ..record }
     };
-    let mut second = claim(Column::Equal);
-    assert_eq!(
-        name(&decide(Column::Equal, &second, Some(&done), LeaseSight::Time)),
-        "replay double dispatch"
-    );
-    second.rules.double_dispatch = Duration::ZERO;
-    assert_eq!(name(&decide(Column::Equal, &second, Some(&done), LeaseSight::Time)), "mine");
+    let (here, elsewhere) = (answered(1), answered(2));
+    let second = claim(Column::Equal);
+    assert_eq!(overlapping(&second, &here, &[]), "mine", "it came after the answer, however soon");
+    assert_eq!(overlapping(&second, &here, std::slice::from_ref(&here.owner)), "replay double dispatch");
+    let old = Claim { age: 3600 * SECOND, ..second.clone() };
+    assert_eq!(overlapping(&old, &here, &[]), "mine", "a process knows what it has answered when");
+    // Of another process only the ages can be compared, both by the clock of the store.
+    assert_eq!(overlapping(&second, &elsewhere, &[]), "mine");
+    let before = Claim { age: 10 * SECOND + Duration::from_millis(1), ..second.clone() };
+    assert_eq!(overlapping(&before, &elsewhere, &[]), "replay double dispatch");
+    let after = Claim { age: 10 * SECOND, ..second };
+    assert_eq!(overlapping(&after, &elsewhere, &[]), "mine");
+    let mut off = before;
+    off.rules.double_dispatch = false;
+    assert_eq!(overlapping(&off, &elsewhere, &[]), "mine");
 }
 
 #[test]
@@ -303,22 +437,22 @@ fn two_call_ids_that_differ_are_no_double_dispatch() {
     };
     let mut second = claim(Column::Equal);
     second.address = Address::CallId { id: key("second id"), index: key("i") };
-    assert_eq!(name(&decide(Column::Equal, &second, Some(&done), LeaseSight::Time)), "mine");
+    let overlapped = [done.owner.clone()];
+    assert_eq!(overlapping(&second, &done, &overlapped), "mine");
     let one_id = Record { call_id: None, ..done };
-    assert_eq!(
-        name(&decide(Column::Equal, &second, Some(&one_id), LeaseSight::Time)),
-        "replay double dispatch"
-    );
+    assert_eq!(overlapping(&second, &one_id, &overlapped), "replay double dispatch");
 }
 
 #[test]
 fn what_this_process_knows_about_a_delivery_counts_before_the_store_knows_it() {
     let done = record(Column::Equal, RecordState::Done(Some(output())));
     let found = Found { indexed: Some((&done, LeaseSight::Time)), ..Found::default() };
-    let known = [(done.receipt(), NOW)];
-    assert_eq!(name(&decide_claim(&claim(Column::Equal), found, &known, NOW)), "mine");
-    let other = Receipt { version: 6, ..done.receipt() };
-    assert_eq!(name(&decide_claim(&claim(Column::Equal), found, &[(other, NOW)], NOW)), "replay undelivered");
+    let with = |receipt| {
+        let known = Known { delivered: vec![(receipt, NOW)], ..Known::default() };
+        name(&decide_claim(&claim(Column::Equal), found, &known, NOW))
+    };
+    assert_eq!(with(done.receipt()), "mine");
+    assert_eq!(with(Receipt { version: 6, ..done.receipt() }), "replay undelivered");
 }
 
 #[test]
@@ -352,7 +486,7 @@ fn failed_is_given_again_by_policy_to_explicit_keys_and_always_to_waiters() {
 
 #[test]
 fn unknown_is_told_until_that_arrived_and_ten_seconds_longer() {
-    let unknown = |column| record(column, RecordState::Unknown);
+    let unknown = |column| record(column, settled());
     assert_eq!(row(unknown), ["tell"; 4]);
     let just_told = |column| Record { delivered: Some(NOW.before(9 * SECOND)), ..unknown(column) };
     assert_eq!(row(just_told), ["tell"; 4]);
@@ -374,7 +508,7 @@ fn an_explicit_key_with_other_arguments_conflicts_in_every_state_for_waiters_too
         RecordState::Inflight,
         RecordState::Done(Some(output())),
         RecordState::Failed(failure(true)),
-        RecordState::Unknown,
+        settled(),
         RecordState::Cancelled,
     ];
     for state in states {
@@ -392,12 +526,12 @@ fn an_explicit_key_with_other_arguments_conflicts_in_every_state_for_waiters_too
 }
 
 #[test]
-fn a_look_up_writes_nothing_whatever_it_finds() {
+fn a_look_up_takes_nothing_whatever_it_finds() {
     let states = [
         RecordState::Inflight,
         RecordState::Done(None),
         RecordState::Failed(failure(false)),
-        RecordState::Unknown,
+        settled(),
         RecordState::Cancelled,
     ];
     for column in COLUMNS {
@@ -406,7 +540,8 @@ fn a_look_up_writes_nothing_whatever_it_finds() {
         for state in &states {
             for sight in [LeaseSight::Alive, LeaseSight::Gone] {
                 let decision = decide(column, &look, Some(&record(column, state.clone())), sight);
-                assert_eq!(decision.write, Write::Nothing);
+                let begins_to_settle = *state == RecordState::Inflight && sight == LeaseSight::Gone;
+                assert_eq!(decision.write != Write::Nothing, begins_to_settle, "{state:?}");
                 assert_ne!(name(&decision), "mine");
             }
         }
@@ -417,17 +552,21 @@ fn a_look_up_writes_nothing_whatever_it_finds() {
 fn whoever_waited_hears_what_there_is_and_takes_nothing_from_anybody() {
     for column in COLUMNS {
         let heard = |record: &Record, sight| {
-            let claim =
-                Claim::to_hear_of(record, owner(2), Rules::from(&DedupePolicy::default()), NOW).unwrap();
+            let claim = Claim::to_hear_of(record, owner(2), Rules::from(&policy()), NOW).unwrap();
             let seen = Some((record, sight));
-            let decided = decide_claim(&claim, Found { followed: seen, own: seen, indexed: seen }, &[], NOW);
+            let decided = decide_claim(
+                &claim,
+                Found { followed: seen, own: seen, indexed: seen },
+                &Known::default(),
+                NOW,
+            );
             (name(&decided), decided.write)
         };
         for (state, told) in [
             (RecordState::Done(Some(output())), "answer"),
             (RecordState::Failed(failure(false)), "answer"),
             (RecordState::Failed(failure(true)), "answer"),
-            (RecordState::Unknown, "tell"),
+            (settled(), "tell"),
         ] {
             let found = record(column, state);
             assert_eq!(
@@ -440,9 +579,11 @@ fn whoever_waited_hears_what_there_is_and_takes_nothing_from_anybody() {
         let running = record(column, RecordState::Inflight);
         assert_eq!(heard(&running, LeaseSight::Alive), ("follow", Write::Nothing));
         let (told, write) = heard(&running, LeaseSight::Gone);
-        assert_eq!(told, "tell");
-        assert!(matches!(write, Write::Put { record, .. } if record.state == RecordState::Unknown));
-        let rules = Rules::from(&DedupePolicy::default());
+        assert_eq!(told, "not yet");
+        assert!(
+            matches!(write, Write::Put { record, .. } if matches!(record.state, RecordState::Unknown(_)))
+        );
+        let rules = Rules::from(&policy());
         for repeatable in
             [Record { started: false, ..running.clone() }, Record { retry_safe: true, ..running.clone() }]
         {
@@ -474,7 +615,7 @@ fn a_waiter_whose_record_is_gone_follows_what_took_its_place() {
     let found = Found { indexed: Some((&successor, LeaseSight::Time)), ..Found::default() };
     let mut waiter = claim(Column::Waiter);
     waiter.role = Role::Waiter { followed: key("gone") };
-    assert_eq!(name(&decide_claim(&waiter, found, &[], NOW)), "follow");
+    assert_eq!(name(&decide_claim(&waiter, found, &Known::default(), NOW)), "follow");
 }
 
 /// Regression (seed 6600): four calls waited for the record of a dispatch whose process had died before its
@@ -489,12 +630,12 @@ fn what_is_taken_over_is_gone_for_the_next_waiter() {
         indexed: Some((&lapsed, LeaseSight::Time)),
         own: None,
     };
-    let first = decide_claim(&claim(Column::Waiter), found, &[], NOW);
+    let first = decide_claim(&claim(Column::Waiter), found, &Known::default(), NOW);
     let Write::Put { record: taken, remove, .. } = first.write else { panic!("{:?}", first.verdict) };
     assert_eq!(remove, [lapsed.key]);
     let found = Found { indexed: Some((&taken, LeaseSight::Time)), ..Found::default() };
     let second = Claim { owner: owner(3), ..claim(Column::Waiter) };
-    assert_eq!(decide_claim(&second, found, &[], NOW).verdict, ClaimVerdict::Follow(taken.key));
+    assert_eq!(decide_claim(&second, found, &Known::default(), NOW).verdict, ClaimVerdict::Follow(taken.key));
 }
 
 #[test]
@@ -511,7 +652,7 @@ fn a_waiter_of_a_lapsed_run_follows_the_equal_run_that_lives() {
         own: None,
     };
     assert_eq!(
-        decide_claim(&claim(Column::Waiter), found, &[], NOW).verdict,
+        decide_claim(&claim(Column::Waiter), found, &Known::default(), NOW).verdict,
         ClaimVerdict::Follow(key("live"))
     );
 }
@@ -529,10 +670,10 @@ fn a_failed_dispatch_that_comes_again_joins_an_equal_run_that_owes_its_answer() 
             indexed: Some((&open, LeaseSight::Time)),
             followed: None,
         };
-        name(&decide_claim(&claim(Column::CallId), found, &[], NOW))
+        name(&decide_claim(&claim(Column::CallId), found, &Known::default(), NOW))
     };
     assert_eq!(verdict(RecordState::Inflight, None), "follow");
-    assert_eq!(verdict(RecordState::Unknown, None), "tell");
+    assert_eq!(verdict(settled(), None), "tell");
     assert_eq!(verdict(RecordState::Done(Some(output())), None), "replay undelivered");
     assert_eq!(verdict(RecordState::Done(Some(output())), Some(NOW)), "mine");
 }
@@ -542,7 +683,7 @@ fn what_was_saved_under_hold_is_held_whoever_asks() {
     let held = Record {
         delivered: Some(NOW.before(60 * SECOND)),
         expires: None,
-        ..record(Column::Equal, RecordState::Unknown)
+        ..record(Column::Equal, settled())
     };
     assert_eq!(verdict(Column::Equal, &held), "tell");
 }
@@ -558,7 +699,7 @@ fn all_states() -> [RecordState; 5] {
         RecordState::Inflight,
         RecordState::Done(Some(output())),
         RecordState::Failed(failure(true)),
-        RecordState::Unknown,
+        settled(),
         RecordState::Cancelled,
     ]
 }
@@ -580,6 +721,12 @@ fn started_is_written_by_the_owner_in_flight_only() {
         assert_eq!(other, Decided { verdict: StartVerdict::Lost, write: Write::Nothing });
     }
     assert_eq!(decide_start(&owner(2), None, NOW).verdict, StartVerdict::Lost);
+    // A person was asked for a while, and the attempt begins only now.
+    let by = NOW + Duration::from_secs(30);
+    let asked = Record { started: false, seen_end_by: Some(by), ..mine(RecordState::Inflight) };
+    let waited = Duration::from_secs(40);
+    let decision = decide_start(&owner(2), Some(&asked), asked.created + waited);
+    assert!(matches!(decision.write, Write::Put { record, .. } if record.seen_end_by == Some(by + waited)));
     let repeat = decide_start(&owner(2), Some(&mine(RecordState::Inflight)), NOW);
     assert_eq!(repeat, Decided { verdict: StartVerdict::Started, write: Write::Nothing });
 }
@@ -593,7 +740,7 @@ fn a_renewal_extends_only_what_is_ours_and_in_flight() {
     assert!(
         matches!(renewed.write, Write::Put { record, .. } if record.lease == Lease::Until(NOW + keep.lease))
     );
-    let unknown = decide_renew(&claimed, &keep, Some(&mine(RecordState::Unknown)), Absence::Removed, NOW);
+    let unknown = decide_renew(&claimed, &keep, Some(&mine(settled())), Absence::Removed, NOW);
     assert_eq!(unknown, Decided { verdict: RenewVerdict::MarkedUnknown, write: Write::Nothing });
     let other = decide_renew(
         &claimed,
@@ -627,7 +774,7 @@ fn save(ending: Ending) -> Save {
 #[test]
 fn an_answer_is_saved_by_the_owner_over_in_flight_and_unknown_and_over_nothing() {
     for ending in [Ending::Done(Some(output())), Ending::Failed(failure(true))] {
-        let found = [None, Some(mine(RecordState::Inflight)), Some(mine(RecordState::Unknown))];
+        let found = [None, Some(mine(RecordState::Inflight)), Some(mine(settled()))];
         for record in found {
             let decision = decide_save(&save(ending.clone()), record.as_ref(), None, NOW);
             let Write::Put { record: written, .. } = decision.write else { panic!("{record:?}") };
@@ -646,7 +793,7 @@ fn unknown_is_saved_over_in_flight_and_over_nothing_only() {
         (Some(mine(RecordState::Done(None))), false),
         (Some(mine(RecordState::Failed(failure(true)))), false),
     ] {
-        let decision = decide_save(&save(Ending::Unknown), found.as_ref(), None, NOW);
+        let decision = decide_save(&save(unknown_ending()), found.as_ref(), None, NOW);
         assert_eq!(decision.write != Write::Nothing, saved, "{found:?}");
     }
 }
@@ -656,7 +803,7 @@ fn a_save_that_was_saved_before_says_so_and_writes_nothing() {
     for (ending, state) in [
         (Ending::Done(Some(output())), RecordState::Done(Some(output()))),
         (Ending::Failed(failure(true)), RecordState::Failed(failure(true))),
-        (Ending::Unknown, RecordState::Unknown),
+        (unknown_ending(), settled()),
     ] {
         let found = mine(state);
         let decision = decide_save(&save(ending), Some(&found), None, NOW);
@@ -667,7 +814,7 @@ fn a_save_that_was_saved_before_says_so_and_writes_nothing() {
 #[test]
 fn a_save_under_another_owner_meets_the_fence() {
     for state in all_states() {
-        for ending in [Ending::Done(None), Ending::Failed(failure(false)), Ending::Unknown] {
+        for ending in [Ending::Done(None), Ending::Failed(failure(false)), unknown_ending()] {
             let found = record(Column::Explicit, state.clone());
             let decision = decide_save(&save(ending), Some(&found), None, NOW);
             assert_eq!(decision, Decided { verdict: SaveVerdict::FenceLost, write: Write::Nothing });
@@ -715,7 +862,7 @@ fn only_the_owner_releases_and_only_what_is_open() {
 
 #[test]
 fn a_delivery_mark_hits_the_answer_it_is_about_and_no_other() {
-    let told = mine(RecordState::Unknown);
+    let told = mine(settled());
     let receipt = told.receipt();
     assert!(
         matches!(decide_delivered(&receipt, NOW, Some(&told)), Write::Put { record, .. } if record.delivered == Some(NOW))
@@ -727,34 +874,97 @@ fn a_delivery_mark_hits_the_answer_it_is_about_and_no_other() {
     assert_eq!(decide_delivered(&receipt, NOW, Some(&another)), Write::Nothing);
     let running = mine(RecordState::Inflight);
     assert_eq!(decide_delivered(&running.receipt(), NOW, Some(&running)), Write::Nothing);
+    for early in [Settles::WhenOwnerSays, Settles::By(NOW + SECOND)] {
+        let not_over = mine(settles(early));
+        let write = decide_delivered(&not_over.receipt(), NOW, Some(&not_over));
+        assert_eq!(write, Write::Nothing, "that it is not over yet is no answer");
+    }
     assert_eq!(decide_delivered(&receipt, NOW, None), Write::Nothing);
 }
 
 #[test]
 fn an_operator_settles_what_is_unknown_and_nothing_else() {
-    let keep = DedupePolicy::default().keep;
+    let rules = Rules::from(&policy());
     for state in all_states() {
         let found = mine(state.clone());
         for resolution in [Resolution::Ran, Resolution::DidNotRun] {
-            let settled = decide_resolve(Some(&found), resolution, &keep, NOW).verdict;
-            assert_eq!(settled, state == RecordState::Unknown);
+            let verdict = decide_resolve(Some((&found, LeaseSight::Alive)), resolution, &rules, NOW).verdict;
+            let unknown = state == settled();
+            let expected = if unknown { ResolveVerdict::Resolved } else { ResolveVerdict::NotUnknown };
+            assert_eq!(verdict, expected);
         }
     }
-    let unknown = mine(RecordState::Unknown);
-    let ran = decide_resolve(Some(&unknown), Resolution::Ran, &keep, NOW).write;
+    let unknown = mine(settled());
+    let ran = decide_resolve(Some((&unknown, LeaseSight::Alive)), Resolution::Ran, &rules, NOW).write;
     assert!(matches!(ran, Write::Put { record, .. } if record.state == RecordState::Done(None)));
-    let not = decide_resolve(Some(&unknown), Resolution::DidNotRun, &keep, NOW).write;
+    let not = decide_resolve(Some((&unknown, LeaseSight::Alive)), Resolution::DidNotRun, &rules, NOW).write;
     assert!(matches!(not, Write::Remove { .. }));
+}
+
+#[test]
+fn that_it_did_not_run_cannot_be_known_before_the_end() {
+    let rules = Rules::from(&policy());
+    for (state, left) in
+        [(settles(Settles::By(NOW + 7 * SECOND)), Some(7 * SECOND)), (settles(Settles::WhenOwnerSays), None)]
+    {
+        let early = mine(state);
+        let refused = decide_resolve(Some((&early, LeaseSight::Alive)), Resolution::DidNotRun, &rules, NOW);
+        let verdict = ResolveVerdict::NotSettled(left);
+        assert_eq!(refused, Decided { verdict, write: Write::Nothing });
+        let ran = decide_resolve(Some((&early, LeaseSight::Alive)), Resolution::Ran, &rules, NOW);
+        assert_eq!(ran.verdict, ResolveVerdict::Resolved, "that it ran may be seen at any time");
+    }
+    // Its holder is gone: nobody else will say when it is over.
+    for state in [RecordState::Inflight, settles(Settles::WhenOwnerSays)] {
+        let left = mine(state);
+        let found = Some((&left, LeaseSight::Gone));
+        let refused = decide_resolve(found, Resolution::DidNotRun, &rules, NOW);
+        assert_eq!(refused.verdict, ResolveVerdict::NotSettled(Some(rules.linger)));
+        let Write::Put { record, .. } = refused.write else { panic!("{:?}", refused.write) };
+        let RecordState::Unknown(unknown) = &record.state else { panic!("{record:?}") };
+        assert_eq!(unknown.settles, Settles::By(NOW + rules.linger));
+        let ran = decide_resolve(found, Resolution::Ran, &rules, NOW);
+        assert_eq!(ran.verdict, ResolveVerdict::Resolved);
+    }
+}
+
+#[test]
+fn the_end_is_recorded_once_and_never_taken_back() {
+    let ending = |settles| {
+        save(Ending::Unknown(UnknownEnding { settles, ..UnknownEnding::settled(Observed::NoAnswer) }))
+    };
+    let after =
+        |found: RecordState, said| match decide_save(&ending(said), Some(&mine(found)), None, NOW).write {
+            Write::Put { record, .. } => {
+                let RecordState::Unknown(unknown) = &record.state else { panic!("{record:?}") };
+                Some(unknown.settles)
+            }
+            Write::Nothing => None,
+            other @ Write::Remove { .. } => panic!("{other:?}"),
+        };
+    let in_a_second = SettlesIn::After(SECOND);
+    assert_eq!(after(settles(Settles::WhenOwnerSays), in_a_second), Some(Settles::By(NOW + SECOND)));
+    assert_eq!(after(settles(Settles::WhenOwnerSays), SettlesIn::Settled), Some(Settles::Settled));
+    assert_eq!(after(settles(Settles::By(NOW)), SettlesIn::Settled), Some(Settles::Settled));
+    for found in [Settles::Settled, Settles::By(NOW)] {
+        for said in [SettlesIn::WhenOwnerSays, in_a_second] {
+            assert_eq!(after(settles(found), said), None, "{found:?} {said:?}");
+        }
+    }
+    // A final answer that has arrived is not lost with the write.
+    let told = Record { delivered: Some(NOW), ..mine(settles(Settles::By(NOW))) };
+    let written = decide_save(&ending(SettlesIn::Settled), Some(&told), None, NOW).write;
+    assert!(matches!(written, Write::Put { record, .. } if record.delivered == Some(NOW)));
 }
 
 #[test]
 fn open_records_live_a_day_and_under_hold_until_settled() {
     let keep = DedupePolicy::default().keep;
-    let held = Save { hold: true, ..save(Ending::Unknown) };
+    let held = Save { hold: true, ..save(unknown_ending()) };
     let Write::Put { record, .. } = decide_save(&held, None, None, NOW).write else { panic!() };
     assert_eq!(record.expires, None);
     for (ending, life) in [
-        (Ending::Unknown, keep.open),
+        (unknown_ending(), keep.open),
         (Ending::Done(None), keep.done),
         (Ending::Failed(failure(true)), keep.failed),
     ] {
@@ -786,7 +996,7 @@ fn records_survive_being_written_down() {
 
 #[test]
 fn an_unknown_outcome_is_stored_as_a_failure_that_says_so() {
-    let text = mine(RecordState::Unknown).to_json();
+    let text = mine(settled()).to_json();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((json["format"].as_u64(), json["state"].as_str()), (Some(1), Some("failed")));
     assert_eq!(json["error"]["code"], "outcome_unknown");
@@ -825,7 +1035,7 @@ fn answers_that_a_computed_key_finds_count_only_since_duplicates_are_recognised_
         }
         let open = |state| verdict(column, state, later);
         assert!(matches!(open(RecordState::Inflight), ClaimVerdict::Follow(_)), "{column:?}");
-        assert!(matches!(open(RecordState::Unknown), ClaimVerdict::Unknown(_)), "{column:?}");
+        assert!(matches!(open(settled()), ClaimVerdict::Unknown(_)), "{column:?}");
     }
 }
 

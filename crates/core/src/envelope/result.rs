@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{CallEnvelope, EnvelopeError};
 use crate::breaker;
 use crate::code::{Code, Status};
+use crate::dedupe::Observed;
 use crate::id::{RequestId, ToolName, TurnId};
 use crate::output::Output;
 
@@ -98,6 +99,13 @@ pub struct ErrorBody {
     /// When it is worth trying again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// Where nobody knows whether the call had its effect: what was observed of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed: Option<Observed>,
+    /// Where nobody knows whether the call had its effect: whether it can have none any more. Only then does looking prove
+    /// anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<bool>,
 }
 
 impl From<&EnvelopeError> for ErrorBody {
@@ -111,6 +119,8 @@ impl From<&EnvelopeError> for ErrorBody {
             rule: None,
             verify: None,
             retry_after_ms: None,
+            observed: None,
+            ended: None,
         }
     }
 }
@@ -148,6 +158,8 @@ impl ErrorBody {
             rule: None,
             verify: None,
             retry_after_ms: None,
+            observed: None,
+            ended: None,
         }
     }
 }

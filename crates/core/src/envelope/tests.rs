@@ -368,6 +368,8 @@ fn results_have_the_fields_of_the_contract() {
             rule: Some("breaker".into()),
             verify: Some("look".into()),
             retry_after_ms: Some(30_000),
+            observed: None,
+            ended: None,
         }),
         retried_by: vec![Retried {
             attempt: 1,

@@ -309,8 +309,8 @@ impl LoopGuard {
         call: GuardedCall<'_>,
         now: Timestamp,
     ) -> Option<Refusal> {
-        if let Some(failures) = self.turns.limit(policy, call.turn, now) {
-            let text = text::turn_limit(failures);
+        if let Some(failures) = self.turns.limit(policy, call, now) {
+            let text = text::turn_limit(call, failures);
             return Some(Refusal { code: Code::ToolErrorLimit, layer: Layer::TurnLimit, text });
         }
         if self.failing.is_empty() && self.repeats.is_empty() {
@@ -344,13 +344,13 @@ impl LoopGuard {
         now: Timestamp,
     ) -> Result<(), Refusal> {
         let Some(mut refusal) = self.would_refuse(policy, call, now) else { return Ok(()) };
-        let reached = self.turns.refused(policy, call.turn, now);
+        let reached = self.turns.refused(policy, call, now);
         match refusal.layer {
             Layer::TurnLimit => {}
             Layer::NonRetryable | Layer::Loop | Layer::PingPong | Layer::RepeatedSuccess => match reached {
                 Reached::Limit { failures } => {
                     refusal.text.push('\n');
-                    refusal.text.push_str(&text::turn_limit(failures));
+                    refusal.text.push_str(&text::turn_limit(call, failures));
                 }
                 Reached::Warning { .. } | Reached::Nothing => {}
             },
@@ -431,14 +431,6 @@ impl LoopGuard {
         self.turns.forget();
     }
 
-    /// Forgets what this tool did, because it is another one now (the server's list changed, an operator
-    /// reset it).
-    pub fn forget_tool(&mut self, tool: &ToolRef) {
-        self.failing.retain(|failing| failing.subject.tool != *tool);
-        self.repeats.retain(|repeat| repeat.subject.tool != *tool);
-        self.row.clear();
-    }
-
     fn failed(
         &mut self,
         policy: &GuardPolicy,
@@ -493,10 +485,10 @@ impl LoopGuard {
         } else {
             Certainty::MayBeBadLuck
         };
-        let text = match self.turns.failed(policy, call.turn, certainty, now) {
+        let text = match self.turns.failed(policy, call, certainty, now) {
             Reached::Nothing => return remarks,
             Reached::Warning { failures } => text::many_failures(failures),
-            Reached::Limit { failures } => text::turn_limit(failures),
+            Reached::Limit { failures } => text::turn_limit(call, failures),
         };
         remarks.push(Remark { layer: Layer::TurnLimit, text: text.into() });
         remarks
@@ -517,7 +509,7 @@ impl LoopGuard {
             cured = cured.saturating_add(if covered { failing.failures } else { 0 });
             !covered
         });
-        self.turns.succeeded(call.turn, cured);
+        self.turns.succeeded(call, cured);
         let most = match policy.repeated_success {
             RepeatedSuccess::Ignore => return None,
             RepeatedSuccess::Warn(most) | RepeatedSuccess::Refuse(most) => most.get(),

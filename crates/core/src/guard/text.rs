@@ -1,5 +1,6 @@
 //! What the model is told. The markers are fixed; hosts and people search for them.
 
+use super::GuardedCall;
 use crate::classify::Mistake;
 use crate::id::ToolRef;
 
@@ -56,11 +57,18 @@ pub(super) fn ping_pong(tool: &ToolRef, partner: &ToolRef) -> String {
 }
 
 /// Layer C.
-pub(super) fn turn_limit(failures: u32) -> String {
-    format!(
-        "[TOOL ERROR LIMIT] {failures} tool calls have failed in this turn, so no more are run in it. \
-         Stop calling tools, review your approach, and say what you need to go on."
-    )
+pub(super) fn turn_limit(call: GuardedCall<'_>, failures: u32) -> String {
+    match call.turn {
+        Some(_) => format!(
+            "[TOOL ERROR LIMIT] {failures} tool calls have failed in this turn, so no more are run in it. \
+             Stop calling tools, review your approach, and say what you need to go on."
+        ),
+        None => format!(
+            "[TOOL ERROR LIMIT] {failures} tool calls have failed lately, so the tools that failed are not run for now, \
+             \"{}\" among them. Use other tools, or say what you need to go on.",
+            call.tool.tool
+        ),
+    }
 }
 
 /// As many failures as layer C would stop at, where the turn is only guessed and nothing shows a loop.

@@ -4,7 +4,8 @@
 //! nobody tells it, the turn is guessed: calls in flight together are of one turn, and a gap with none in
 //! flight starts another. A guess may put hours into one turn, so it is treated with care: only what shows
 //! a loop counts, five bad moments among many good ones merely earn a warning, and a session that reached
-//! the limit gets a try when the hold is over, because nobody may ever say that the turn has ended.
+//! the limit gets a try when the hold is over, because nobody may ever say that the turn has ended. The limit of a guessed
+//! turn stops only the tools that failed in it: a model that was told to try something else must be able to.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::hold::Hold;
 use super::{GuardedCall, MOST_TURNS, Subject};
 use crate::Timestamp;
-use crate::id::TurnId;
+use crate::id::{ToolRef, TurnId};
 use crate::policy::GuardPolicy;
 
 /// Names a turn, told or guessed.
@@ -103,7 +104,7 @@ pub(super) struct SavedGuess {
     tally: Tally,
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Tally {
     /// All failures and refusals.
     failures: u32,
@@ -115,6 +116,9 @@ struct Tally {
     uncured: u32,
     warned: bool,
     limit: Option<Limited>,
+    /// The tools whose calls failed or were refused.
+    #[serde(default)]
+    tools: Vec<ToolRef>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -137,8 +141,8 @@ impl Turns {
     }
 
     /// How many failures the turn has, if they are too many for another call.
-    pub(super) fn limit(&self, policy: &GuardPolicy, turn: Option<&TurnId>, now: Timestamp) -> Option<u32> {
-        match turn {
+    pub(super) fn limit(&self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) -> Option<u32> {
+        match call.turn {
             Some(id) => {
                 let turn = self.told.iter().find(|turn| turn.id == *id)?;
                 (turn.failures >= policy.per_turn.get()).then_some(turn.failures)
@@ -146,21 +150,23 @@ impl Turns {
             None if self.guess.is_over(policy, now) => None,
             None => {
                 let tally = &self.guess.saved.tally;
-                tally.limit.filter(|limit| limit.hold.lasts(now)).map(|_| tally.failures)
+                let limit =
+                    tally.limit.filter(|limit| limit.hold.lasts(now) && tally.tools.contains(call.tool));
+                limit.map(|_| tally.failures)
             }
         }
     }
 
     /// A call was refused; that counts as well.
-    pub(super) fn refused(&mut self, policy: &GuardPolicy, turn: Option<&TurnId>, now: Timestamp) -> Reached {
-        match turn {
+    pub(super) fn refused(&mut self, policy: &GuardPolicy, call: GuardedCall<'_>, now: Timestamp) -> Reached {
+        match call.turn {
             Some(id) => self.count_told(policy, id, now),
             None => {
                 self.guess.touch(policy, now);
                 let tally = &mut self.guess.saved.tally;
                 // The limit may hold already; a refusal must not make it last longer.
                 let limit = tally.limit;
-                let reached = tally.count(policy, Certainty::Loops, now);
+                let reached = tally.count(policy, call.tool, Certainty::Loops, now);
                 tally.limit = limit.or(tally.limit);
                 reached
             }
@@ -177,7 +183,11 @@ impl Turns {
             self.guess.open.pop_front();
         }
         self.guess.open.push_back(Subject::of(call, None));
-        if let Some(limit) = self.guess.saved.tally.limit.as_mut().filter(|limit| !limit.hold.lasts(now)) {
+        let tally = &mut self.guess.saved.tally;
+        // Only a tool that failed can show that it does not any more.
+        if tally.tools.contains(call.tool)
+            && let Some(limit) = tally.limit.as_mut().filter(|limit| !limit.hold.lasts(now))
+        {
             limit.hold.spend(policy, now);
             limit.tried = true;
         }
@@ -198,27 +208,27 @@ impl Turns {
     pub(super) fn failed(
         &mut self,
         policy: &GuardPolicy,
-        turn: Option<&TurnId>,
+        call: GuardedCall<'_>,
         certainty: Certainty,
         now: Timestamp,
     ) -> Reached {
-        match turn {
+        match call.turn {
             Some(id) => self.count_told(policy, id, now),
-            None => self.guess.saved.tally.count(policy, certainty, now),
+            None => self.guess.saved.tally.count(policy, call.tool, certainty, now),
         }
     }
 
     /// A call has succeeded that had failed so often before. Successes take nothing back in a turn that the
     /// host told; in a guessed one, a failure that was cured is no reason to warn.
-    pub(super) fn succeeded(&mut self, turn: Option<&TurnId>, cured: u32) {
-        if turn.is_some() {
+    pub(super) fn succeeded(&mut self, call: GuardedCall<'_>, cured: u32) {
+        if call.turn.is_some() {
             return;
         }
         let tally = &mut self.guess.saved.tally;
         tally.in_a_row = 0;
         tally.uncured = tally.uncured.saturating_sub(cured);
         // Another call that was in flight all along proves nothing; the try after the hold does.
-        if tally.limit.is_some_and(|limit| limit.tried) {
+        if tally.limit.is_some_and(|limit| limit.tried) && tally.tools.contains(call.tool) {
             *tally = Tally::default();
         }
     }
@@ -302,7 +312,17 @@ impl Guess {
 }
 
 impl Tally {
-    fn count(&mut self, policy: &GuardPolicy, certainty: Certainty, now: Timestamp) -> Reached {
+    fn count(
+        &mut self,
+        policy: &GuardPolicy,
+        tool: &ToolRef,
+        certainty: Certainty,
+        now: Timestamp,
+    ) -> Reached {
+        if !self.tools.contains(tool) {
+            self.tools.truncate(MOST_TOOLS - 1);
+            self.tools.insert(0, tool.clone());
+        }
         self.failures = self.failures.saturating_add(1);
         self.uncured = self.uncured.saturating_add(1);
         match certainty {
@@ -328,5 +348,7 @@ impl Tally {
 
 /// How long after its last failure a turn is shown as stopped that only its host can end.
 const SHOWN_FOR: Duration = Duration::from_secs(30 * 60);
+/// Tools that are remembered to have failed in a guessed turn.
+const MOST_TOOLS: usize = 64;
 /// Calls in flight that are remembered for guessing turns.
 const MOST_OPEN: usize = 256;

@@ -31,16 +31,6 @@ pub enum ToolClass {
     Unknown,
 }
 
-impl ToolClass {
-    /// Whether a second run does no harm.
-    pub const fn is_safe_to_repeat(self) -> bool {
-        match self {
-            Self::ReadOnly | Self::Idempotent => true,
-            Self::Mutating | Self::Unknown => false,
-        }
-    }
-}
-
 /// What an MCP server says of its tool. Hints, not facts: who decides the class of a tool decides what to believe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Annotations {
@@ -114,6 +104,8 @@ pub struct Policy {
     pub repeat: RepeatPolicy,
     /// What counts as the same call, and for how long.
     pub dedupe: DedupePolicy,
+    /// When an attempt whose outcome is unknown can take no effect any more.
+    pub settling: SettlingPolicy,
     /// When to stop bothering a tool that is down.
     pub breaker: BreakerPolicy,
     /// How much at once.
@@ -274,18 +266,64 @@ pub struct DedupePolicy {
     pub volatile: Arc<[Box<str>]>,
     /// How long things are kept.
     pub keep: Lifetimes,
-    /// Identical keyless calls this close together are one dispatched twice. Zero: none are.
-    pub double_dispatch: Duration,
+    /// Whether identical keyless calls are one that was dispatched twice where the second came before the first was answered.
+    pub double_dispatch: bool,
     /// How long an answer that was not delivered waits for a keyless resend.
     pub undelivered: Duration,
-    /// After an unknown outcome was told, a keyless repeat runs no sooner than this.
+    /// After the final answer that an outcome is unknown, a keyless repeat runs no sooner than this, unless its caller has
+    /// looked meanwhile.
     pub after_telling: Duration,
+    /// An answer later than this may have missed its caller: it does not count as delivered.
+    pub late_after: Duration,
     /// Calls of class `unknown` when the store is down.
     pub on_store_failure: OnStoreFailure,
     /// Calls with an explicit key when the store is down, whatever their class.
     pub explicit_key_on_store_failure: OnStoreFailure,
     /// Answers larger than this are not kept.
     pub largest_output: usize,
+}
+
+/// When an attempt whose outcome is unknown can take no effect any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettlingPolicy {
+    /// Where the effects of a child of ours take place.
+    pub effects: Effects,
+    /// How long an attempt may still take effect whose end nobody can see.
+    pub linger: Duration,
+    /// How long work may still take effect that was handed on to somebody else.
+    pub settle: Duration,
+    /// How long a child of ours may take to answer after an attempt was cancelled, before it counts as hung.
+    pub grace: Duration,
+    /// How long the other calls of a child that hangs may take before it is ended.
+    pub drain: Duration,
+}
+
+impl SettlingPolicy {
+    /// How long work may still take effect after a child of ours was ended.
+    pub fn after_child(&self) -> Duration {
+        match self.effects {
+            Effects::Local => Duration::ZERO,
+            Effects::Remote => self.settle,
+        }
+    }
+
+    /// How long it takes at most until a child that hangs has been ended.
+    pub fn to_end_child(&self) -> Duration {
+        self.grace + self.drain + KILLED
+    }
+}
+
+/// How long it takes at most to end a child and all that it started.
+const KILLED: Duration = Duration::from_secs(10);
+
+/// Where the effects of a child of ours take place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effects {
+    /// In the child and what it starts: nothing happens any more once they are gone.
+    Local,
+    /// Perhaps elsewhere: what it had handed on may go on without it.
+    Remote,
 }
 
 /// What a key that comes again with other parameters gets.
@@ -615,6 +653,7 @@ impl Profile {
             retry: self.retry(),
             repeat: RepeatPolicy { retry_safe: false, honours_key: false, ambiguous: Ambiguous::Retry },
             dedupe: DedupePolicy::default(),
+            settling: SettlingPolicy::default(),
             breaker: self.breaker(class),
             limits: LimitPolicy::default(),
             dependency_limits: LimitPolicy::default(),
@@ -728,12 +767,25 @@ impl Default for DedupePolicy {
             strings: None,
             volatile: ["clientTs", "retryCount", "traceparent"].map(Box::from).into(),
             keep: Lifetimes { done: 24 * HOUR, failed: 5 * MINUTE, open: 24 * HOUR, lease: 2 * MINUTE },
-            double_dispatch: Duration::from_millis(20),
+            double_dispatch: true,
             undelivered: 10 * MINUTE,
             after_telling: 10 * SECOND,
+            late_after: 25 * SECOND,
             on_store_failure: OnStoreFailure::GoOn,
             explicit_key_on_store_failure: OnStoreFailure::GoOn,
             largest_output: 8 << 20,
+        }
+    }
+}
+
+impl Default for SettlingPolicy {
+    fn default() -> Self {
+        Self {
+            effects: Effects::Remote,
+            linger: 30 * SECOND,
+            settle: 5 * SECOND,
+            grace: 5 * SECOND,
+            drain: 10 * SECOND,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::call::{
 };
 use crate::classify::{Classified, Fault, Mistake, Nature, Reach, Severity, Source, is_session_lost};
 use crate::code::{Code, Status};
-use crate::dedupe::{AttemptFact, ClaimVerdict, RenewVerdict, SaveVerdict, StartVerdict};
+use crate::dedupe::{AttemptFact, ClaimVerdict, Observed, RenewVerdict, SaveVerdict, StartVerdict};
 use crate::envelope::BreakerHint;
 use crate::guard;
 use crate::id::Digest;
@@ -105,6 +105,8 @@ pub struct Asked {
     pub waits_long: bool,
     #[serde(skip_serializing_if = "is_not")]
     pub run_by_host: bool,
+    #[serde(skip_serializing_if = "is_not")]
+    pub end_seen: bool,
     #[serde(skip_serializing_if = "is_not")]
     pub expected_retry_safe: bool,
     #[serde(skip_serializing_if = "is_not")]
@@ -218,6 +220,9 @@ pub enum What {
     // The tool.
     Ran,
     Progressed,
+    Settled,
+    // Whoever drove the call ended.
+    DriverEnded,
     // The caller.
     Cancelled,
     CancelledByOne,
@@ -245,6 +250,8 @@ impl What {
             Event::Probed => Self::Probed,
             Event::Ran(_) => Self::Ran,
             Event::Progressed => Self::Progressed,
+            Event::Settled => Self::Settled,
+            Event::DriverEnds => Self::DriverEnded,
             Event::Renewed { verdict: RenewVerdict::Renewed, .. } => Self::Renewed,
             Event::Renewed { verdict: RenewVerdict::MarkedUnknown, .. } => Self::RenewedUnknown,
             Event::Renewed { verdict: RenewVerdict::Lost, .. } => Self::RenewedLost,
@@ -370,6 +377,9 @@ pub struct FailedOutcome {
     pub rule: Cow<'static, str>,
     #[serde(default, skip_serializing_if = "Manner::is_plain")]
     pub manner: Manner,
+    /// What was observed of it, should its outcome be unknown. Those of older versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed: Option<Observed>,
     /// The same word for errors that are the same to the guard.
     pub error: String,
 }
@@ -415,7 +425,7 @@ impl AttemptOutcome {
     }
 
     /// This was made of its failure, of which the tool said so.
-    pub fn of_failure(classified: &Classified, manner: Manner, message: &str) -> Self {
+    pub fn of_failure(classified: &Classified, manner: Manner, observed: Observed, message: &str) -> Self {
         let Classified { nature, reach, severity, mistake, retry_after, code, rule } = classified;
         Self::Failed(Box::new(FailedOutcome {
             nature: *nature,
@@ -426,6 +436,7 @@ impl AttemptOutcome {
             code: *code,
             rule: rule.clone(),
             manner,
+            observed: (*reach == Reach::Unknown).then_some(observed),
             error: guard::error_word(message),
         }))
     }

@@ -25,8 +25,8 @@ use crate::call::{
 use crate::classify::{Fault, Nature, Reach, Severity, Source};
 use crate::code::{Code, Status};
 use crate::dedupe::{
-    Absence, Address, Claim, ClaimVerdict, Ending as Kept, Failure, Intent, LeaseSight, Owner, Record,
-    RecordState, Records, Role, Rules, Save,
+    Absence, Address, Claim, ClaimVerdict, Ending as Kept, Failure, Intent, Known, LeaseSight, Observed,
+    Owner, RecordState, Records, Role, Rules, Save, UnknownEnding,
 };
 use crate::guard::{self, GuardedCall};
 use crate::key::Key;
@@ -312,6 +312,8 @@ impl<'a> World<'a> {
             What::PutToCaller => Event::Answered(Approval::PutToCaller(nothing())),
             What::Ran => Event::Ran(self.outcome(index, active)),
             What::Progressed => Event::Progressed,
+            What::Settled => Event::Settled,
+            What::DriverEnded => Event::DriverEnds,
             What::Cancelled => Event::Cancelled(Others::None),
             What::CancelledByOne => Event::Cancelled(Others::Waiting),
             What::Gone => Event::Disconnected(Others::None),
@@ -387,6 +389,13 @@ impl<'a> World<'a> {
             }
         }
         match &step {
+            // What was recorded first is recorded, and its end is waited for.
+            Step::Answer { .. } | Step::CancelUpstream
+                if matches!(active.pending, Step::Save(_) | Step::Stay) =>
+            {
+                active.pending = Step::Wait;
+                return;
+            }
             Step::Stay | Step::Answer { .. } | Step::CancelUpstream => return,
             Step::Run(run) => active.attempt = Some((run.attempt, now)),
             Step::Cut(_) => {
@@ -400,6 +409,7 @@ impl<'a> World<'a> {
                 self.followers.entry(*key).or_default().insert(index);
             }
             Step::Claim(_)
+            | Step::AwaitEnd(_)
             | Step::Ask(_)
             | Step::Spend { .. }
             | Step::Start { .. }
@@ -454,9 +464,9 @@ impl<'a> World<'a> {
     ) -> Option<Event> {
         Some(match step {
             Step::Claim(claim) => {
-                self.see_deliveries(index, active, claim, now);
+                let known = self.deliveries(index, active, claim, now);
                 let records = self.records_of(index, active);
-                Event::Claimed(records.claim(claim, &[], |_| LeaseSight::Alive, now))
+                Event::Claimed(records.claim(claim, &known, |_| LeaseSight::Alive, now))
             }
             Step::Start { key, owner } => {
                 Event::Started(self.records_of(index, active).start(key, owner, now))
@@ -470,6 +480,7 @@ impl<'a> World<'a> {
                 Event::Released
             }
             Step::Follow(_)
+            | Step::AwaitEnd(_)
             | Step::Ask(_)
             | Step::Run(_)
             | Step::Cut(_)
@@ -490,18 +501,18 @@ impl<'a> World<'a> {
 
     /// When an answer reached its caller is not recorded. But a call without a key that ran although an equal one was over
     /// says that the answer to that one had arrived.
-    fn see_deliveries(&mut self, index: usize, active: &Active, claim: &Claim, now: Timestamp) {
-        let Some(recorded) = self.calls.get(index) else { return };
-        let first = recorded.trail.iter().find(|moment| moment.what.is_claim());
-        if claim.role != Role::Fresh || first.is_none_or(|moment| moment.what != What::Mine) {
-            return;
+    fn deliveries(&mut self, index: usize, active: &Active, claim: &Claim, now: Timestamp) -> Known {
+        let first = self.calls.get(index).and_then(|recorded| {
+            recorded.trail.iter().find(|moment| moment.what.is_claim()).map(|moment| moment.what)
+        });
+        if claim.role != Role::Fresh || first != Some(What::Mine) {
+            return Known::default();
         }
         let records = self.records_of(index, active);
         let indexed = records.indexed(claim.address.index());
         let over = indexed.filter(|record| !matches!(record.state, RecordState::Inflight));
-        if let Some(receipt) = over.map(Record::receipt) {
-            records.delivered(&receipt, now.before(claim.rules.after_telling));
-        }
+        let delivered = over.map(|record| (record.receipt(), now.before(claim.rules.after_telling)));
+        Known { delivered: delivered.into_iter().collect(), ..Known::default() }
     }
 
     fn finish(&mut self, index: usize, active: Active, result: &CallResult, now: Timestamp) {
@@ -656,8 +667,10 @@ fn claim(request: &Request, address: Address, policy: &Policy, recorded: &Record
         retry_safe: request.is_retry_safe(policy),
         best_effort: false,
         arrived: recorded.arrived,
+        age: Duration::ZERO,
+        seen_end_within: None,
         run: request.run.clone(),
-        rules: Rules::from(&policy.dedupe),
+        rules: Rules::from(policy),
         tool: request.tool.clone(),
         request: request.id.clone(),
         tool_call: None,
@@ -678,6 +691,7 @@ fn neutral() -> Outcome {
         code: Code::ToolError,
         rule: "rehearsal".into(),
         manner: Manner::NotRun,
+        observed: None,
         error: String::new(),
     }))
 }
@@ -692,7 +706,9 @@ fn fits(pending: &Step, what: What) -> bool {
     );
     match pending {
         Step::Claim(_) => what.is_claim() || failed,
-        Step::Follow(_) => matches!(what, What::Changed | What::LeaderRefused) || meanwhile,
+        Step::Follow(_) | Step::AwaitEnd(_) => {
+            matches!(what, What::Changed | What::LeaderRefused) || meanwhile
+        }
         Step::Ask(_) => {
             let answered = matches!(
                 what,
@@ -706,7 +722,7 @@ fn fits(pending: &Step, what: What) -> bool {
         Step::Renew => renewed || failed,
         Step::Run(_) => what == What::Ran || meanwhile || renewed,
         Step::Cut(_) => what == What::Ran,
-        Step::Wait => meanwhile || renewed,
+        Step::Wait => meanwhile || renewed || matches!(what, What::Ran | What::Settled | What::DriverEnded),
         Step::Save(_) => matches!(what, What::Saved | What::NotSaved) || failed,
         Step::Release(_) => what == What::Released || failed,
         Step::Answer { .. } | Step::CancelUpstream | Step::Stay | Step::Finish { .. } => false,

@@ -82,9 +82,10 @@ fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
                 ReplayReason::Undelivered => {
                     ("the answer to the same call never arrived: it is given again", "dedupe.undelivered")
                 }
-                ReplayReason::DoubleDispatch => {
-                    ("the same call twice within moments: one run, one answer", "dedupe.double_dispatch")
-                }
+                ReplayReason::DoubleDispatch => (
+                    "the same call, made before it was answered: one run, one answer",
+                    "dedupe.double_dispatch",
+                ),
                 ReplayReason::Waited => ("the answer of the run that was waited for", "dedupe.waited"),
             };
             Some(("replayed", Good, text.to_owned(), Some(rule)))

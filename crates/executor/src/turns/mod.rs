@@ -597,11 +597,11 @@ impl Running {
         let (engine, shelf) = (self.engine.clone(), self.shelf.clone());
         self.going.push(Box::pin(async move {
             let found = shelf.find(&envelope).await;
-            let Found { run, domain, info } = found.unwrap_or_else(|| Found::nobody(&tool));
+            let Found { run, domain, info, reads } = found.unwrap_or_else(|| Found::nobody(&tool));
             if envelope.target.domain.is_none() {
                 envelope.target.domain = domain;
             }
-            let calling = engine.call_with(envelope, run, CallOptions { tool: info, ..options });
+            let calling = engine.call_with(envelope, run, CallOptions { tool: info, reads, ..options });
             *stop.lock() = Some(calling.canceller());
             let called = calling.await;
             (id, Ended { called, tool, heard: watch.heard(), known: watch.known() })

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Owner, Receipt, Record, Release, RenewVerdict, Resolution, Save, SaveVerdict,
-    StartVerdict,
+    Claim, ClaimVerdict, Known, Owner, Receipt, Record, Release, RenewVerdict, Resolution, ResolveVerdict,
+    Rules, Save, SaveVerdict, StartVerdict,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -91,11 +91,7 @@ impl Store for Faulty {
         self.inner.now()
     }
 
-    fn claim<'a>(
-        &'a self,
-        claim: &'a Claim,
-        known: &'a [(Receipt, Timestamp)],
-    ) -> StoreFuture<'a, ClaimVerdict> {
+    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a Known) -> StoreFuture<'a, ClaimVerdict> {
         self.if_up(Box::pin(async move { self.inner.claim(claim, known).await }))
     }
 
@@ -119,8 +115,13 @@ impl Store for Faulty {
         self.if_up(Box::pin(async move { self.inner.delivered(receipt, at).await }))
     }
 
-    fn resolve<'a>(&'a self, key: Key, resolution: Resolution, keep: &'a Lifetimes) -> StoreFuture<'a, bool> {
-        self.if_up(Box::pin(async move { self.inner.resolve(key, resolution, keep).await }))
+    fn resolve<'a>(
+        &'a self,
+        key: Key,
+        resolution: Resolution,
+        rules: &'a Rules,
+    ) -> StoreFuture<'a, ResolveVerdict> {
+        self.if_up(Box::pin(async move { self.inner.resolve(key, resolution, rules).await }))
     }
 
     fn settled<'a>(&'a self, key: Key) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {

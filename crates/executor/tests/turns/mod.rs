@@ -48,7 +48,7 @@ impl Shelf for Tools {
         let name = envelope.tool_name.to_string();
         let found = self.scripts.contains_key(name.as_str()).then(|| {
             let this = self.clone();
-            let run: steadfast_executor::Run = Box::new(move |attempt: Attempt| {
+            Found::new(move |attempt: Attempt| {
                 let number = {
                     let mut runs = this.runs.lock();
                     let ran = runs.entry(name.clone()).or_default();
@@ -56,8 +56,7 @@ impl Shelf for Tools {
                     u32::try_from(ran.len()).unwrap()
                 };
                 (this.scripts.get(name.as_str()).unwrap())(number, attempt)
-            });
-            Found { run, domain: None, info: None }
+            })
         });
         Box::pin(async move { found })
     }

@@ -6,21 +6,26 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_core::policy::SettlingPolicy;
 use steadfast_mcp::delivery::Link;
 use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, QueueLimits, Received, Taken, line_writer};
 use steadfast_mcp::message::Message;
-use steadfast_process::{End, Incarnation, IncarnationNumber, Incarnations, Sent, State, Supervisor};
+use steadfast_process::{End, Exit, Incarnation, IncarnationNumber, Incarnations, Sent, State, Supervisor};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::look::{EndView, InstanceState, InstanceView};
 
-use super::{Ears, FromServer, HANDSHAKE, Life, Place, Recovery, Server, TOLD, gone};
+use super::{Ears, FromServer, HANDSHAKE, Life, Pending, Place, Recovery, Server, TOLD, Way, gone};
 
 /// The way to a child.
 pub(super) struct Child {
     supervisor: Supervisor,
     line: watch::Sender<Option<Line>>,
+    /// The newest life that hangs and gets no new request.
+    hangs: watch::Sender<Life>,
+    /// The newest life of which everything was heard that it said.
+    heard_out: watch::Sender<Life>,
 }
 
 /// The way to one incarnation.
@@ -36,6 +41,14 @@ impl From<IncarnationNumber> for Life {
     }
 }
 
+/// The incarnation of which something is there.
+fn incarnation(state: &State) -> Option<IncarnationNumber> {
+    match state {
+        State::Starting(number) | State::Up(number) | State::Ending(number) => Some(*number),
+        State::Idle | State::BackingOff { .. } | State::Down(_) | State::Closed => None,
+    }
+}
+
 /// How much of what it wrote to stderr is shown.
 const LINES_SHOWN: usize = 20;
 /// How long the end of a server that closed its output is waited for, to tell what it died of.
@@ -43,7 +56,8 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 impl Child {
     pub(super) fn new(supervisor: Supervisor) -> Self {
-        Self { supervisor, line: watch::Sender::new(None) }
+        let (hangs, heard_out) = (watch::Sender::new(Life::NONE), watch::Sender::new(Life::NONE));
+        Self { supervisor, line: watch::Sender::new(None), hangs, heard_out }
     }
 
     /// How it stands, with so many tools.
@@ -59,13 +73,91 @@ impl Child {
     }
 
     pub(super) async fn send(&self, server: &Server, request: &Message, ears: Ears) -> Result<Place, Fault> {
-        let number = self.supervisor.up().await.map_err(|unavailable| unavailable.fault())?;
+        let number = self.up().await?;
         let line = self.line_of(number)?;
         line.send(server, request, ears).await
     }
 
+    /// An incarnation that is ready and does not hang.
+    async fn up(&self) -> Result<IncarnationNumber, Fault> {
+        loop {
+            let mut status = self.supervisor.status();
+            let number = self.supervisor.up().await.map_err(|unavailable| unavailable.fault())?;
+            if Life::from(number) > *self.hangs.borrow() {
+                return Ok(number);
+            }
+            let _ = status.wait_for(|status| incarnation(&status.state) != Some(number)).await;
+        }
+    }
+
+    /// The life that is there, or was there last.
+    pub(super) fn life(&self) -> Life {
+        self.line.borrow().as_ref().map_or(*self.heard_out.borrow(), |line| line.number.into())
+    }
+
+    /// Ends a life, where a request hangs whose outcome is unknown: comes back when nothing is left of it, and everything that
+    /// it said was heard.
+    pub(super) async fn end(&self, server: &Arc<Server>, life: Life, settling: SettlingPolicy) {
+        let up = |state: &State| matches!(state, State::Up(number) if Life::from(*number) == life);
+        if up(&self.supervisor.status().borrow().state)
+            && timeout(settling.grace, self.gone(life)).await.is_err()
+        {
+            let is_new = self.hangs.send_if_modified(|hangs| {
+                let newer = *hangs < life;
+                *hangs = life.max(*hangs);
+                newer
+            });
+            if is_new {
+                let why = "it did not answer a cancelled call; it gets no new calls and is replaced";
+                tracing::warn!(event = "server.hung", server = %server.name, why);
+            }
+            // From here on it gets no calls any more, so it has to be replaced, whatever becomes of whoever waits for its end.
+            let server = server.clone();
+            let condemned = tokio::spawn(async move {
+                if let Way::Child(child) = &server.way {
+                    child.replace(&server.pending, life, settling.drain).await;
+                }
+            });
+            let _ = condemned.await;
+        }
+        self.gone(life).await;
+        let mut heard_out = self.heard_out.subscribe();
+        // Its output may be held open by somebody who left its group, who is then not of it any more.
+        let _ = timeout(LAST_WORDS, heard_out.wait_for(|heard| *heard >= life)).await;
+    }
+
+    /// Replaces a life that hangs. What else it does may come to its end; what may run again does so at the next one.
+    async fn replace(&self, pending: &Pending, life: Life, drain: Duration) {
+        let _ = timeout(drain, pending.is_unwanted(life)).await;
+        let number = incarnation(&self.supervisor.status().borrow().state);
+        if let Some(number) = number.filter(|number| Life::from(*number) == life) {
+            self.line.send_if_modified(|line| line.take_if(|line| line.number == number).is_some());
+            self.supervisor.condemn(number, "it did not end a call that was cancelled").await;
+        }
+    }
+
+    /// Waits until nothing is left of this life. One that could not be ended is never gone.
+    async fn gone(&self, life: Life) {
+        let mut status = self.supervisor.status();
+        let gone = status
+            .wait_for(|status| incarnation(&status.state).is_none_or(|number| Life::from(number) != life));
+        let survived = match gone.await {
+            Ok(status) => status.last_end.as_ref().is_some_and(|last| {
+                Life::from(last.incarnation) == life
+                    && matches!(
+                        last.end,
+                        End::Exited(Exit::Unknown) | End::Condemned { exit: Exit::Unknown, .. }
+                    )
+            }),
+            Err(_) => true,
+        };
+        if survived {
+            std::future::pending::<()>().await;
+        }
+    }
+
     pub(super) async fn awake(&self) -> Result<(), Fault> {
-        self.supervisor.up().await.map(|_| ()).map_err(|unavailable| unavailable.fault())
+        self.up().await.map(drop)
     }
 
     pub(super) async fn send_first(&self, server: &Server, request: &Message) -> Result<Place, Fault> {
@@ -165,6 +257,7 @@ impl Child {
                 }
             };
             server.pending.lost(number.into(), &fault);
+            self.heard_out.send_replace(number.into());
             server.heard(FromServer::Died(number.into())).await;
         }
     }

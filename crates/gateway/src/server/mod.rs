@@ -7,6 +7,7 @@
 mod bridge;
 mod child;
 mod handshake;
+mod listing;
 mod pending;
 mod remote;
 
@@ -15,8 +16,10 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use steadfast_core::breaker::{Breaker, SharedBreaker};
+use steadfast_core::call::AttemptEnd;
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::id::Namespace;
+use steadfast_core::policy::SettlingPolicy;
 use steadfast_mcp::http::back;
 use steadfast_mcp::message::{Id, Kind, Message, Unreadable};
 use steadfast_mcp::raw::{self, RawJson};
@@ -26,8 +29,9 @@ use self::bridge::Bridge;
 pub(crate) use self::bridge::is_held;
 use self::child::Child;
 pub(crate) use self::handshake::{Handshake, Wished, Written, initialized};
+pub(crate) use self::listing::{LATELY, LISTED, meta_of};
 use self::pending::{Ears, Pending};
-pub(crate) use self::pending::{Hear, Place};
+pub(crate) use self::pending::{Hear, Place, Sent};
 use self::remote::Remote;
 use crate::catalog::Catalog;
 use crate::look::{InstanceState, InstanceView};
@@ -172,6 +176,14 @@ impl Server {
         }
     }
 
+    /// Waits until a request can be sent. One whose era is not known yet is made ready by the first of them.
+    pub(crate) async fn may_be_asked(self: &Arc<Self>) -> Result<(), Fault> {
+        match self.bridge.is_known() || self.handshake.initialize().is_some() {
+            true => self.awake().await,
+            false => Ok(()),
+        }
+    }
+
     /// Sends a request as it is.
     async fn pass(self: &Arc<Self>, request: &Message, ears: Ears) -> Result<Place, Fault> {
         match &self.way {
@@ -198,6 +210,9 @@ impl Server {
 
     /// Lets it know that the answer to a request is not wanted any more. It may still come.
     pub(crate) fn withdraw(self: &Arc<Self>, place: &Place) -> impl Future<Output = ()> + Send + use<> {
+        self.pending.withdraw(place.number);
+        // Where the server knows it by another number, that one is not wanted either.
+        self.pending.withdraw(place.sent_as());
         let is_done = match &self.way {
             Way::Remote(remote) => remote.is_withdrawn_by_leaving(place),
             Way::Child(_) => false,
@@ -208,6 +223,30 @@ impl Server {
             if let Some(told) = told {
                 server.tell(&told).await;
             }
+        }
+    }
+
+    /// Whether the end of what it does can be seen.
+    pub(crate) fn sees_end(&self) -> AttemptEnd {
+        match &self.way {
+            Way::Child(_) => AttemptEnd::Seen,
+            Way::Remote(_) => AttemptEnd::Unseen,
+        }
+    }
+
+    /// Ends the life of it that a request went to which hangs and whose outcome is unknown: comes back when nothing is left of
+    /// it, and everything that it said was heard.
+    pub(crate) async fn end(self: &Arc<Self>, sent: Sent, settling: SettlingPolicy) {
+        match &self.way {
+            Way::Child(child) => {
+                let life = match sent.life() {
+                    // It was answered without the server, or by what is there now.
+                    Life::NONE => child.life(),
+                    life => life,
+                };
+                child.end(self, life, settling).await;
+            }
+            Way::Remote(_) => std::future::pending().await,
         }
     }
 

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use steadfast_core::classify::Fault;
 use steadfast_mcp::lines::Taken;
 use steadfast_mcp::message::{Id, Message};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 
 use super::Life;
@@ -41,6 +41,8 @@ impl From<Option<Hear>> for Ears {
 pub(crate) struct Pending {
     waiting: Mutex<HashMap<u64, Waiting>>,
     next: AtomicU64,
+    /// One of them waits no more.
+    left: Notify,
 }
 
 struct Waiting {
@@ -49,18 +51,58 @@ struct Waiting {
     ears: Ears,
     /// Whether the server can have read the request, where that can be told.
     taken: Option<Taken>,
+    /// Whether the server was told that nobody wants the answer any more.
+    withdrawn: bool,
 }
 
 /// The place of one request. Dropping it gives the place up: an answer that comes later is nobody's.
 pub(crate) struct Place {
     pub(crate) number: u64,
+    /// Which life of the server it waits for.
+    pub(crate) at: Life,
     answer: oneshot::Receiver<Result<Message, Fault>>,
     pending: Arc<Pending>,
     /// What fetches the answer; ends with the place, unless it has brought one.
     fetching: Option<AbortHandle>,
-    /// The number that the server knows the request by, where that is not the number of the place.
-    sent_as: Option<Arc<AtomicU64>>,
+    /// How the server knows the request, where that is not by the number of the place.
+    sent_as: Option<Arc<SentAs>>,
     turn: Option<Turn>,
+}
+
+/// How a server knows a request that is sent to it on behalf of another one, perhaps several times.
+pub(super) struct SentAs {
+    number: AtomicU64,
+    at: AtomicU64,
+}
+
+impl SentAs {
+    pub(super) fn of(place: &Place) -> Arc<Self> {
+        Arc::new(Self { number: AtomicU64::new(place.number), at: AtomicU64::new(place.at.0) })
+    }
+
+    /// It was sent once more.
+    pub(super) fn is_now(&self, place: &Place) {
+        self.number.store(place.number, Ordering::Relaxed);
+        self.at.store(place.at.0, Ordering::Relaxed);
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Ordering::Relaxed)
+    }
+}
+
+/// Names a request that was sent, for as long as somebody may have to end it.
+#[derive(Clone)]
+pub(crate) struct Sent {
+    at: Life,
+    sent_as: Option<Arc<SentAs>>,
+}
+
+impl Sent {
+    /// The life that it was sent to last.
+    pub(super) fn life(&self) -> Life {
+        self.sent_as.as_ref().map_or(self.at, |sent_as| Life(sent_as.at.load(Ordering::Relaxed)))
+    }
 }
 
 impl Pending {
@@ -68,8 +110,10 @@ impl Pending {
     pub(super) fn enter(self: &Arc<Self>, at: Life, ears: Ears) -> Place {
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, answer) = oneshot::channel();
-        self.waiting.lock().insert(number, Waiting { at, answer: sender, ears, taken: None });
-        Place { number, answer, pending: Arc::clone(self), fetching: None, sent_as: None, turn: None }
+        self.waiting
+            .lock()
+            .insert(number, Waiting { at, answer: sender, ears, taken: None, withdrawn: false });
+        Place { number, at, answer, pending: Arc::clone(self), fetching: None, sent_as: None, turn: None }
     }
 
     /// The place of a request that has its answer.
@@ -89,6 +133,7 @@ impl Pending {
         }
         let place = waiting.remove(&number);
         drop(waiting);
+        self.left.notify_waiters();
         place.is_some_and(|place| place.answer.send(Ok(answer)).is_ok())
     }
 
@@ -121,7 +166,27 @@ impl Pending {
     /// What became of this request. Says whether anybody waits for it.
     pub(super) fn settle(&self, number: u64, answer: Result<Message, Fault>) -> bool {
         let place = self.waiting.lock().remove(&number);
+        self.left.notify_waiters();
         place.is_some_and(|place| place.answer.send(answer).is_ok())
+    }
+
+    /// The server is told that nobody wants the answer to this request any more.
+    pub(super) fn withdraw(&self, number: u64) {
+        if let Some(place) = self.waiting.lock().get_mut(&number) {
+            place.withdrawn = true;
+        }
+        self.left.notify_waiters();
+    }
+
+    /// Waits until this life has nothing to answer any more that anybody wants.
+    pub(super) async fn is_unwanted(&self, at: Life) {
+        loop {
+            let left = self.left.notified();
+            if self.waiting.lock().values().all(|place| place.at != at || place.withdrawn) {
+                return;
+            }
+            left.await;
+        }
     }
 
     /// Another one hears from now on what names this request.
@@ -172,11 +237,21 @@ impl Pending {
 impl Place {
     /// The id under which the request goes out.
     pub(crate) fn id(&self) -> Id {
-        Id::number(self.sent_as.as_ref().map_or(self.number, |number| number.load(Ordering::Relaxed)))
+        Id::number(self.sent_as())
+    }
+
+    /// The number that the server knows it by.
+    pub(super) fn sent_as(&self) -> u64 {
+        self.sent_as.as_ref().map_or(self.number, |sent_as| sent_as.number())
+    }
+
+    /// Where it was sent to.
+    pub(crate) fn sent(&self) -> Sent {
+        Sent { at: self.at, sent_as: self.sent_as.clone() }
     }
 
     /// The answer is brought by this, from a request that the server knows by another number.
-    pub(super) fn brought_by(mut self, bringing: AbortHandle, sent_as: Arc<AtomicU64>) -> Self {
+    pub(super) fn brought_by(mut self, bringing: AbortHandle, sent_as: Arc<SentAs>) -> Self {
         (self.fetching, self.sent_as) = (Some(bringing), Some(sent_as));
         self
     }
@@ -214,6 +289,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let waited = self.pending.waiting.lock().remove(&self.number).is_some();
+        self.pending.left.notify_waiters();
         if let Some(fetching) = self.fetching.as_ref().filter(|_| waited) {
             fetching.abort();
         }

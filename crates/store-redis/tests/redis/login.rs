@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use steadfast_core::call::StoreFault;
+use steadfast_core::dedupe::Known;
 use steadfast_store::{
     DocumentKind, DocumentName, DocumentWrite, Entry, Flush, Journal, Keep, Page, Query, Selection, Store,
     StoreError, Trouble, Written,
@@ -84,7 +85,7 @@ async fn the_rights_that_the_documentation_names_are_enough() {
     // And one that lacks something is told what.
     add_user(&server, &["-@scripting"]);
     let store = RedisStore::connect(as_user(&server.url(), PASSWORD)).await.unwrap();
-    let error = store.claim(&claim("a"), &[]).await.unwrap_err();
+    let error = store.claim(&claim("a"), &Known::default()).await.unwrap_err();
     assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Refused), "{error}");
     assert!(error.to_string().contains("give it the rights that the documentation lists"), "{error}");
     // Another prefix than its own is none of its business.

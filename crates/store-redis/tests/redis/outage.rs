@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use steadfast_core::call::StoreFault;
-use steadfast_core::dedupe::{Claim, ClaimVerdict, Ending, Intent, RenewVerdict, Role, Save, SaveVerdict};
+use steadfast_core::dedupe::{
+    Claim, ClaimVerdict, Intent, Known, RenewVerdict, Role, Save, SaveVerdict, SettlesIn,
+};
 use steadfast_core::id::Digest;
 use steadfast_store::{News, Store, Trouble};
 use steadfast_store_redis::{Confirm, Options, RedisStore};
 use steadfast_testkit::redis::{Cluster, Sentinel, Server};
 
 use crate::world::{
-    LONG, PATIENCE, claim, eventually, heard, keyless, options, release, run, save, take, verdict,
+    LONG, PATIENCE, claim, eventually, heard, keyless, options, release, run, save, take, unknown, verdict,
     with_lease, within,
 };
 
@@ -28,10 +30,10 @@ async fn sf_3_a_server_that_is_killed_is_told_and_heals_by_itself() {
     server.kill();
     heard(&mut news, News::Lost).await;
     for _ in 0..20 {
-        let error = store.claim(&claim("b"), &[]).await.unwrap_err();
+        let error = store.claim(&claim("b"), &Known::default()).await.unwrap_err();
         assert_eq!(error.trouble(), Trouble::Unreachable, "{error}");
     }
-    let error = store.claim(&claim("b"), &[]).await.unwrap_err();
+    let error = store.claim(&claim("b"), &Known::default()).await.unwrap_err();
     assert_eq!(error.fault(), StoreFault::NotDone, "nobody is there to do it: {error}");
     within("a follower does not wait for a dead server", store.settled(record.key)).await;
     server.restart();
@@ -89,7 +91,7 @@ async fn sf_3_an_emptied_server_is_noticed_and_holders_come_first() {
     let opened = async {
         let new = with_lease(crate::world::claim("new"), Duration::from_millis(1));
         // Until it has found its own way back to the server, it says nothing.
-        while !matches!(brief.claim(&new, &[]).await, Ok(ClaimVerdict::Mine(_))) {
+        while !matches!(brief.claim(&new, &Known::default()).await, Ok(ClaimVerdict::Mine(_))) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -122,7 +124,7 @@ async fn sf_3_an_emptied_store_still_answers_what_it_finds() {
 
     server.restart_empty();
     eventually(|| async { holder.save(&save(done, "paid")).await }).await;
-    holder.save(&Save { ending: Ending::Unknown, ..save(told, "") }).await.unwrap();
+    holder.save(&Save { ending: unknown(SettlesIn::Settled), ..save(told, "") }).await.unwrap();
     for record in [followed, released] {
         assert_eq!(holder.renew(record, &keep).await.unwrap(), RenewVerdict::Renewed);
     }
@@ -205,7 +207,8 @@ async fn sf_3_nothing_that_was_acknowledged_is_lost_in_a_failover() {
                         break;
                     }
                     let name = format!("{worker}/{number}");
-                    let Ok(ClaimVerdict::Mine(record)) = store.claim(&claim(&name), &[]).await else {
+                    let Ok(ClaimVerdict::Mine(record)) = store.claim(&claim(&name), &Known::default()).await
+                    else {
                         tokio::time::sleep(Duration::from_millis(10)).await;
                         continue;
                     };
@@ -281,10 +284,10 @@ async fn a_write_that_no_replica_confirms_counts_as_unanswered() {
         RedisStore::connect(Options { confirm, ..options.clone() }).await.unwrap()
     };
     let call = claim("a");
-    let error = confirmed(Duration::from_millis(1)).await.claim(&call, &[]).await.unwrap_err();
+    let error = confirmed(Duration::from_millis(1)).await.claim(&call, &Known::default()).await.unwrap_err();
     assert_eq!((error.fault(), error.trouble()), (StoreFault::Unanswered, Trouble::Unreachable), "{error}");
     let replica = Server::with(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);
-    let repeated = confirmed(PATIENCE).await.claim(&call, &[]).await.unwrap();
+    let repeated = confirmed(PATIENCE).await.claim(&call, &Known::default()).await.unwrap();
     assert!(matches!(repeated, ClaimVerdict::Mine(_)), "repeated under its own token");
     drop(replica);
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use steadfast_core::call::StoreFault;
+use steadfast_core::dedupe::Known;
 use steadfast_store::{Flush, Store, StoreError, Trouble};
 use steadfast_store_redis::{Login, Options, RedisStore, Tls};
 use steadfast_testkit::redis::Server;
@@ -56,7 +57,7 @@ async fn a_server_that_is_not_there_is_unreachable_and_nothing_was_done() {
         let message = error.to_string();
         assert!(message.contains("check that it runs, the address"), "{url}: {message}");
         // A store that is opened all the same says it with every call.
-        let error = RedisStore::open(hasty()).claim(&claim("a"), &[]).await.unwrap_err();
+        let error = RedisStore::open(hasty()).claim(&claim("a"), &Known::default()).await.unwrap_err();
         assert_eq!(
             (error.fault(), error.trouble()),
             (StoreFault::NotDone, Trouble::Unreachable),
@@ -139,7 +140,7 @@ async fn a_server_without_memory_is_full_and_nothing_was_done() {
     let store = RedisStore::connect(options(&server.url())).await.unwrap();
     let record = take(&store, &claim("before")).await;
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
-    let error = store.claim(&claim("a"), &[]).await.unwrap_err();
+    let error = store.claim(&claim("a"), &Known::default()).await.unwrap_err();
     assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Full), "{error}");
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(store.record(claim("a").address.own()).await.unwrap(), None);
@@ -161,7 +162,9 @@ async fn a_foreign_value_is_told_and_only_a_flush_of_its_key_removes_it() {
     let record = run(&store, &claim("a"), "paid").await;
     let name = server.command(&["KEYS", "*:r:*"]);
     server.command(&["SET", &name, "somebody else's"]);
-    for error in [store.claim(&claim("a"), &[]).await.err(), store.record(record.key).await.err()] {
+    for error in
+        [store.claim(&claim("a"), &Known::default()).await.err(), store.record(record.key).await.err()]
+    {
         let error = error.unwrap();
         assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Unreadable), "{error}");
     }

@@ -2,14 +2,19 @@
 
 use std::time::Duration;
 
+use steadfast_core::Timestamp;
 use steadfast_core::call::StoreFault;
-use steadfast_core::dedupe::{Claim, Ending, Intent, Role, Save, SaveVerdict, StartVerdict};
+use steadfast_core::dedupe::{
+    Claim, ClaimVerdict, End, Ending, Intent, Known, Receipt, Record, RecordState, Role, Save, SaveVerdict,
+    Settles, SettlesIn, StartVerdict,
+};
 use steadfast_store::{Codec, Flush, Page, Selection, Store, Trouble};
 use steadfast_store_redis::{Options, Prefix, RedisStore};
 use steadfast_testkit::redis::Server;
 
 use crate::world::{
-    claim, done, eventually, failed, keyless, options, release, run, save, take, verdict, with_lease, within,
+    LONG, claim, done, eventually, failed, keyless, options, release, run, save, take, unknown, verdict,
+    with_lease, within,
 };
 
 /// How often the server has run a command.
@@ -43,10 +48,7 @@ async fn the_usual_ways_are_one_round_trip_and_the_others_two() {
         let duplicate = || if fresh.address.index().is_some() { keyless("a") } else { claim("a") };
         assert_eq!(verdict(&other, &duplicate()).await, "follow");
         assert_eq!(trips(), 1, "a follower");
-        let receipt = match store.save(&save(&record, "paid")).await.unwrap() {
-            SaveVerdict::Saved(receipt) => receipt,
-            SaveVerdict::FenceLost => panic!("the fence is lost"),
-        };
+        let receipt = saved(store.save(&save(&record, "paid")).await.unwrap());
         assert_eq!(trips(), 1, "a save");
         assert_eq!(verdict(&other, &duplicate()).await, "replay");
         assert_eq!(trips(), 1, "a replay");
@@ -80,7 +82,7 @@ async fn a_claim_that_arrives_after_its_caller_has_gone_is_void() {
 
     server.pause();
     let late = claim("late");
-    let error = hasty.claim(&late, &[]).await.unwrap_err();
+    let error = hasty.claim(&late, &Known::default()).await.unwrap_err();
     assert_eq!((error.fault(), error.trouble()), (StoreFault::Unanswered, Trouble::Unreachable));
     let waiting = claim("waiting");
     let waited = tokio::spawn({
@@ -164,7 +166,11 @@ async fn followers_are_woken_by_a_message_and_every_end_sends_one() {
     assert_eq!(published(), before, "nothing has ended");
     store.save(&save(&record, "paid")).await.unwrap();
     assert_eq!(published(), before + 1, "an answer");
-    let endings: [(&str, Ending); 2] = [("failed", failed()), ("unknown", Ending::Unknown)];
+    let endings: [(&str, Ending); 3] = [
+        ("failed", failed()),
+        ("unknown", unknown(SettlesIn::Settled)),
+        ("cut", unknown(SettlesIn::WhenOwnerSays)),
+    ];
     for (key, ending) in endings {
         let record = take(&store, &claim(key)).await;
         let before = published();
@@ -175,6 +181,78 @@ async fn followers_are_woken_by_a_message_and_every_end_sends_one() {
     let before = published();
     store.release(&release(&record)).await.unwrap();
     assert_eq!(published(), before + 1, "released");
+}
+
+/// A record whose outcome is unknown is written by more than its owner: each time it is another answer, and whoever
+/// believed in the one before finds that out.
+#[tokio::test]
+async fn an_unknown_outcome_that_is_written_again_is_another_answer() {
+    let server = Server::start();
+    let options = options(&server.url());
+    let (owner, other) =
+        (RedisStore::connect(options.clone()).await.unwrap(), RedisStore::connect(options).await.unwrap());
+    let published = || runs(&server, "publish");
+    for fresh in [|| claim("a"), || keyless("a")] {
+        let record = take(&owner, &with_lease(fresh(), Duration::ZERO)).await;
+        let ends = async |ending: Ending| {
+            let before = published();
+            let receipt = saved(owner.save(&Save { ending, ..save(&record, "") }).await.unwrap());
+            assert_eq!(published(), before + 1, "who waits for it is told");
+            receipt
+        };
+        let cut = ends(unknown(SettlesIn::WhenOwnerSays)).await;
+        assert_eq!(settles(&owner, &cut).await, (Settles::WhenOwnerSays, None));
+
+        // Its lease is over: another process says by when it will be.
+        let before = published();
+        let ClaimVerdict::Unknown(told) = other.claim(&fresh(), &Known::default()).await.unwrap() else {
+            panic!("it is unknown")
+        };
+        assert_eq!(published(), before + 1, "who waits for it is told");
+        assert!(matches!(told.end, End::NotYet(Some(_))), "{told:?}");
+        assert_eq!(told.receipt, Receipt { version: cut.version + 1, ..cut.clone() });
+        assert!(matches!(settles(&owner, &told.receipt).await, (Settles::By(_), None)));
+        // The owner believes in what it wrote itself, and its mark for that misses.
+        owner.delivered(&cut, long_after(&owner)).await.unwrap();
+        assert!(matches!(settles(&owner, &told.receipt).await, (Settles::By(_), None)));
+
+        // It has seen the end, and the answer that says so arrives. The mark is all that is written then.
+        let over = ends(unknown(SettlesIn::Settled)).await;
+        assert_eq!(over.version, told.receipt.version + 1);
+        let at = owner.now();
+        owner.delivered(&over, at).await.unwrap();
+        let marked = Receipt { version: over.version + 1, ..over };
+        assert_eq!(settles(&other, &marked).await, (Settles::Settled, Some(at)));
+
+        let answer = ends(done("paid after all")).await;
+        assert_eq!(answer.version, marked.version + 1);
+        let found = other.record(answer.key).await.unwrap().unwrap();
+        assert_eq!(found.delivered, None, "it is another answer");
+        assert_eq!(verdict(&other, &fresh()).await, "replay");
+    }
+}
+
+/// What is known of the unknown outcome that this receipt names, and when that arrived. What the tool said is there, word
+/// for word.
+async fn settles(store: &RedisStore, receipt: &Receipt) -> (Settles, Option<Timestamp>) {
+    let found = store.record(receipt.key).await.unwrap().unwrap();
+    assert_eq!(found.receipt(), *receipt);
+    let Record { state: RecordState::Unknown(found), delivered, .. } = found else { panic!("{found:?}") };
+    let Ending::Unknown(said) = unknown(SettlesIn::Settled) else { panic!("it says that it is unknown") };
+    assert_eq!((found.observed, found.output), (said.observed, said.output));
+    (found.settles, delivered)
+}
+
+fn saved(verdict: SaveVerdict) -> Receipt {
+    match verdict {
+        SaveVerdict::Saved(receipt) => receipt,
+        SaveVerdict::FenceLost => panic!("the fence is lost"),
+    }
+}
+
+/// A time by which everything is over.
+fn long_after(store: &RedisStore) -> Timestamp {
+    store.now() + LONG + LONG
 }
 
 #[tokio::test]
@@ -207,7 +285,7 @@ async fn with_a_secret_nothing_that_a_tool_said_lies_on_the_server_in_the_clear(
     assert!(store.record(record.key).await.unwrap().is_some());
 
     let blind = RedisStore::connect(Options { codec: Codec::default(), ..options }).await.unwrap();
-    let error = blind.claim(&claim("a"), &[]).await.unwrap_err();
+    let error = blind.claim(&claim("a"), &Known::default()).await.unwrap_err();
     assert_eq!((error.fault(), error.trouble()), (StoreFault::NotDone, Trouble::Unreadable));
     let listed = blind.records(&Selection::default(), Page { after: None, limit: 10 }).await.unwrap();
     assert_eq!(listed, [], "a list does not fail for one that cannot be read");
@@ -231,7 +309,7 @@ async fn keys_end_with_the_lifetime_of_what_they_hold() {
         store.save(&Save { ending, ..save(&record, "") }).await.unwrap();
         assert_lives(&server, begun, keep, arguments);
     }
-    let held = Save { ending: Ending::Unknown, hold: true, ..save(&record, "") };
+    let held = Save { ending: unknown(SettlesIn::Settled), hold: true, ..save(&record, "") };
     store.save(&held).await.unwrap();
     for pattern in ["*:r:*", "*:i:*"] {
         assert_eq!(lives(&server, pattern), -1, "held until somebody settles it: {pattern}");

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Ending, Failure, Intent, Owner, Process, Record, Release, Role, Rules,
-    RunId, Save, SaveVerdict,
+    Address, Claim, ClaimVerdict, Ending, Failure, Intent, Known, Observed, Owner, Process, Record, Release,
+    Role, Rules, RunId, Save, SaveVerdict, SettlesIn, UnknownEnding,
 };
 use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
 use steadfast_core::key::{Key, run_key};
 use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::{DedupePolicy, Lifetimes};
+use steadfast_core::policy::{DedupePolicy, Lifetimes, Profile, ToolClass};
 use steadfast_store::{News, Store, StoreError};
 use steadfast_store_redis::{Options, Prefix, RedisStore};
 use tokio::sync::broadcast;
@@ -61,8 +61,10 @@ fn at(address: Address) -> Claim {
         retry_safe: false,
         best_effort: false,
         arrived: steadfast_core::Timestamp::ZERO,
+        age: Duration::ZERO,
+        seen_end_within: None,
         run: RunId(format!("run-{call}").into()),
-        rules: Rules::from(&DedupePolicy::default()),
+        rules: Rules::from(&Profile::Standard.policy(ToolClass::Mutating)),
         tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },
         request: RequestId::new(format!("request-{call}")).unwrap(),
         tool_call: None,
@@ -80,6 +82,13 @@ pub(crate) fn with_lease(claim: Claim, lease: Duration) -> Claim {
 
 pub(crate) fn done(text: &str) -> Ending {
     Ending::Done(Some(Output { content: RawJson::string(text), metadata: None }))
+}
+
+/// An outcome that is not known, and what the tool said of it.
+pub(crate) fn unknown(settles: SettlesIn) -> Ending {
+    let output = Some(Output { content: RawJson::string("perhaps"), metadata: None });
+    let words = Some("how it was said".into());
+    Ending::Unknown(UnknownEnding { settles, observed: Observed::ErrorAnswer, words, output })
 }
 
 /// A failure that is an answer: it will not go away.
@@ -113,7 +122,7 @@ pub(crate) fn release(record: &Record) -> Release {
 
 /// Claims what must be free.
 pub(crate) async fn take(store: &RedisStore, claim: &Claim) -> Record {
-    match store.claim(claim, &[]).await {
+    match store.claim(claim, &Known::default()).await {
         Ok(ClaimVerdict::Mine(record)) => Arc::unwrap_or_clone(record),
         other => panic!("expected mine, got {other:?}"),
     }
@@ -128,7 +137,7 @@ pub(crate) async fn run(store: &RedisStore, claim: &Claim, text: &str) -> Record
 
 /// What came of a claim, in a word.
 pub(crate) async fn verdict(store: &RedisStore, claim: &Claim) -> &'static str {
-    match store.claim(claim, &[]).await.unwrap() {
+    match store.claim(claim, &Known::default()).await.unwrap() {
         ClaimVerdict::Mine(_) => "mine",
         ClaimVerdict::Follow(_) => "follow",
         ClaimVerdict::Replay(_) => "replay",

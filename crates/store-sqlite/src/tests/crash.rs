@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Ending, Intent, LeaseSight, Process, Receipt, Record, Records, Release,
-    Resolution, Save,
+    Address, Claim, ClaimVerdict, Ending, Intent, Known, LeaseSight, Observed, Process, Receipt, Record,
+    Records, Release, Resolution, ResolveVerdict, Rules, Save, SettlesIn, UnknownEnding,
 };
 use steadfast_core::key::Key;
-use steadfast_core::policy::DedupePolicy;
+use steadfast_core::policy::{Profile, ToolClass};
 use steadfast_store::{
     DocumentKind, DocumentName, DocumentWrite, Flush, ManualClock, Page, Selection, Sight, Store, Written,
 };
@@ -57,7 +57,7 @@ struct Model {
 
 impl Model {
     fn apply(&mut self, deed: &Deed) {
-        let keep = DedupePolicy::default().keep;
+        let rules = Rules::from(&Profile::Standard.policy(ToolClass::Mutating));
         match deed.clone() {
             Deed::Claim(claim) => drop(self.claim(&claim)),
             Deed::Start(record) => drop(self.records.start(&record.key, &record.owner, NOW)),
@@ -65,7 +65,8 @@ impl Model {
             Deed::Release(release) => self.records.release(&release),
             Deed::Delivered(receipt) => self.records.delivered(&receipt, NOW),
             Deed::Resolve(key) => {
-                assert!(self.records.resolve(&key, Resolution::Ran, &keep, NOW));
+                let verdict = self.records.resolve(&key, Resolution::Ran, &rules, |_| LeaseSight::Alive, NOW);
+                assert_eq!(verdict, ResolveVerdict::Resolved);
             }
             Deed::Flush(key) => {
                 let index = self.records.get(&key).and_then(|record| record.index);
@@ -82,7 +83,7 @@ impl Model {
     }
 
     fn claim(&mut self, claim: &Claim) -> ClaimVerdict {
-        self.records.claim(claim, &[], |_| LeaseSight::Alive, NOW)
+        self.records.claim(claim, &Known::default(), |_| LeaseSight::Alive, NOW)
     }
 }
 
@@ -102,8 +103,6 @@ fn script() -> Vec<Vec<Deed>> {
         let mut claim = claim("any");
         claim.owner.process = Process { boot: "boot".into(), pid: 1, started: 1 };
         claim.owner.call = calls;
-        // Long enough after each other that nobody takes two for one.
-        claim.arrived = Timestamp::from_millis(1_000_000 * calls);
         Claim { address, intent: Intent::Take { started: false }, ..claim }
     };
     let explicit = |name: &str| Address::Explicit(key(name));
@@ -132,9 +131,16 @@ fn script() -> Vec<Vec<Deed>> {
     // Equal arguments again: what only the index finds is replaced; what has a call id stays.
     let again = [call(keyless("run 2", "equal")), call(keyless("run 3", "with id"))];
     group(&mut model, again.iter().cloned().map(Deed::Claim).collect());
-    let mut unknown = save(&held(&model, "run 2"), "");
-    unknown.ending = Ending::Unknown;
-    group(&mut model, vec![Deed::Save(unknown), Deed::Flush(key("run 3"))]);
+    // What is unknown is written again when it is known to be over, and what is told then is marked.
+    let cut = save(&held(&model, "run 2"), "");
+    let unknown = |settles| {
+        let unknown = UnknownEnding { settles, ..UnknownEnding::settled(Observed::NoAnswer) };
+        Deed::Save(Save { ending: Ending::Unknown(unknown), ..cut.clone() })
+    };
+    group(&mut model, vec![unknown(SettlesIn::WhenOwnerSays), Deed::Flush(key("run 3"))]);
+    group(&mut model, vec![unknown(SettlesIn::Settled)]);
+    let told = held(&model, "run 2").receipt();
+    group(&mut model, vec![Deed::Delivered(told)]);
     group(&mut model, vec![Deed::Resolve(key("run 2")), Deed::Flush(key("explicit"))]);
     // The same id for another call: its place in the index moves.
     let mut other = call(call_id("moving", "to"));
@@ -158,14 +164,17 @@ fn open(path: &std::path::Path) -> SqliteStore {
 }
 
 async fn perform(store: &SqliteStore, deed: Deed) {
-    let keep = DedupePolicy::default().keep;
+    let rules = Rules::from(&Profile::Standard.policy(ToolClass::Mutating));
     match deed {
-        Deed::Claim(claim) => drop(mine(store.claim(&claim, &[]).await.unwrap())),
+        Deed::Claim(claim) => drop(mine(store.claim(&claim, &Known::default()).await.unwrap())),
         Deed::Start(record) => drop(store.start(record.key, &record.owner).await.unwrap()),
         Deed::Save(save) => drop(store.save(&save).await.unwrap()),
         Deed::Release(release) => store.release(&release).await.unwrap(),
         Deed::Delivered(receipt) => store.delivered(&receipt, NOW).await.unwrap(),
-        Deed::Resolve(key) => assert!(store.resolve(key, Resolution::Ran, &keep).await.unwrap()),
+        Deed::Resolve(key) => {
+            let verdict = store.resolve(key, Resolution::Ran, &rules).await.unwrap();
+            assert_eq!(verdict, ResolveVerdict::Resolved);
+        }
         Deed::Flush(key) => assert_eq!(store.flush(&Flush::Key(key)).await.unwrap(), 1),
         Deed::Write(name, write) => {
             assert!(matches!(store.write(&name, write).await.unwrap(), Written::As(_)));
@@ -187,7 +196,7 @@ async fn holds(store: &SqliteStore, model: &Model) -> bool {
         let mut look = claim("look");
         look.address = Address::Keyless { run: key("look"), index: key(index) };
         look.intent = Intent::Look;
-        if store.claim(&look, &[]).await.unwrap() != model.clone().claim(&look) {
+        if store.claim(&look, &Known::default()).await.unwrap() != model.clone().claim(&look) {
             return false;
         }
     }

@@ -11,7 +11,7 @@ use std::{env, fs};
 use rusqlite::Connection;
 use steadfast_core::Timestamp;
 use steadfast_core::call::StoreFault;
-use steadfast_core::dedupe::{ClaimVerdict, RecordState, RenewVerdict};
+use steadfast_core::dedupe::{ClaimVerdict, Known, RecordState, RenewVerdict};
 use steadfast_core::policy::DedupePolicy;
 use steadfast_store::{
     Codec, DocumentKind, DocumentName, Journal, ManualClock, News, Query, Selection, Store, Trouble,
@@ -55,7 +55,7 @@ async fn what_was_answered_is_there_after_a_restart() {
     let store = folder.open();
     run(&store, "a").await;
     drop(store);
-    assert!(is_replay(&folder.open().claim(&claim("a"), &[]).await.unwrap()));
+    assert!(is_replay(&folder.open().claim(&claim("a"), &Known::default()).await.unwrap()));
 }
 
 /// The fixture was written by the first version, and is never written again.
@@ -65,7 +65,7 @@ async fn a_file_of_the_first_version_is_read() {
     folder.bare().execute_batch(include_str!("../../tests/fixtures/version-1.sql")).unwrap();
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_794_770_526_000)));
     let store = SqliteStore::open(SqliteOptions { clock, ..patient(folder.state()) }).unwrap();
-    assert!(is_replay(&store.claim(&claim("done"), &[]).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("done"), &Known::default()).await.unwrap()));
     let open = store.record(key("open")).await.unwrap().unwrap();
     assert_eq!(open.state, RecordState::Inflight);
     let name = DocumentName { kind: DocumentKind::Breaker, id: "bank/pay".into() };
@@ -85,7 +85,7 @@ async fn a_copy_can_take_the_place_of_the_file() {
     folder.bare().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
     fs::rename(&copy, folder.state()).unwrap();
     let store = folder.open();
-    assert!(is_replay(&store.claim(&claim("a"), &[]).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("a"), &Known::default()).await.unwrap()));
     let mode: String = folder.bare().pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
 }
@@ -108,7 +108,7 @@ async fn a_file_that_becomes_newer_while_it_is_open_is_left_alone() {
     }
     version(schema::VERSION);
     store.save(&save(&held, "paid")).await.unwrap();
-    assert!(is_replay(&store.claim(&claim("held"), &[]).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("held"), &Known::default()).await.unwrap()));
 }
 
 #[test]
@@ -277,7 +277,7 @@ async fn a_full_disk_is_told_and_heals() {
 
     store.operate(pages(1_000_000)).await.unwrap();
     store.save(&large).await.unwrap();
-    assert!(is_replay(&store.claim(&claim("a"), &[]).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("a"), &Known::default()).await.unwrap()));
     assert_eq!((news.recv().await.unwrap(), news.recv().await.unwrap()), (News::Lost, News::Back));
 }
 
@@ -300,14 +300,14 @@ async fn a_file_that_was_taken_away_is_noticed_and_holders_come_first() {
         fs::remove_file(folder.path.join(name)).unwrap();
     }
 
-    let verdict = store.claim(&claim("done"), &[]).await.unwrap();
+    let verdict = store.claim(&claim("done"), &Known::default()).await.unwrap();
     assert_eq!(verdict, ClaimVerdict::Closed, "it may be running, and must not run twice");
     assert_eq!(news.recv().await.unwrap(), News::Emptied);
     let safe = steadfast_core::dedupe::Claim { retry_safe: true, ..claim("safe") };
-    mine(store.claim(&safe, &[]).await.unwrap());
+    mine(store.claim(&safe, &Known::default()).await.unwrap());
     let keep = DedupePolicy::default().keep;
     assert_eq!(store.renew(&held, &keep).await.unwrap(), RenewVerdict::Renewed);
-    let verdict = folder.open().claim(&claim("held"), &[]).await.unwrap();
+    let verdict = folder.open().claim(&claim("held"), &Known::default()).await.unwrap();
     assert_eq!(verdict, ClaimVerdict::Follow(held.key), "everybody sees the claim again");
 }
 
@@ -326,7 +326,7 @@ async fn records_are_encrypted_where_a_secret_is_given_and_unreadable_with_anoth
     assert!(!bytes.windows(6).any(|window| window == b"secret"));
 
     let store = open(2);
-    let error = store.claim(&claim("a"), &[]).await.unwrap_err();
+    let error = store.claim(&claim("a"), &Known::default()).await.unwrap_err();
     assert_eq!(error.trouble(), Trouble::Unreadable);
     assert!(error.to_string().contains("another secret"), "{error}");
     assert!(

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use rusqlite::Connection;
-use steadfast_core::dedupe::{ClaimVerdict, RecordState};
+use steadfast_core::dedupe::{ClaimVerdict, Known, RecordState};
 use steadfast_store::Store;
 
 use super::world::{Folder, begin, claim, is_replay, key, patient, save, take};
@@ -80,7 +80,7 @@ fn sf_1_of_several_processes_one_runs_each_call() {
         runtime().block_on(async {
             for n in 0..KEYS {
                 let name = format!("call {n}");
-                match store.claim(&claim(&name), &[]).await.unwrap() {
+                match store.claim(&claim(&name), &Known::default()).await.unwrap() {
                     ClaimVerdict::Mine(record) => {
                         say(&name);
                         store.save(&save(&record, "paid")).await.unwrap();
@@ -137,13 +137,13 @@ fn a_follower_is_woken_by_the_save_of_another_process() {
     let mut stdin = child.stdin.take().unwrap();
     runtime().block_on(async {
         let store = folder.open();
-        let verdict = store.claim(&claim("held"), &[]).await.unwrap();
+        let verdict = store.claim(&claim("held"), &Known::default()).await.unwrap();
         assert_eq!(verdict, ClaimVerdict::Follow(key("held")));
         let mut settled = store.settled(key("held"));
         begin(&mut settled).await;
         writeln!(stdin, "save").unwrap();
         settled.await;
-        assert!(is_replay(&store.claim(&claim("held"), &[]).await.unwrap()));
+        assert!(is_replay(&store.claim(&claim("held"), &Known::default()).await.unwrap()));
     });
     assert!(child.try_wait().unwrap().is_none(), "it is still there");
     drop(stdin);
@@ -203,7 +203,7 @@ fn what_was_answered_survives_kill_9() {
                 .find(|(_, saved)| !**saved)
                 .unwrap_or_else(|| answered.first_key_value().unwrap());
             // Its process is gone, and nobody waits for a lease.
-            let verdict = store.claim(&claim(name), &[]).await.unwrap();
+            let verdict = store.claim(&claim(name), &Known::default()).await.unwrap();
             assert!(is_replay(&verdict) || matches!(verdict, ClaimVerdict::Unknown(_)), "{verdict:?}");
         });
         drop(store);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use steadfast_core::Timestamp;
 use steadfast_core::call::StoreFault;
-use steadfast_core::dedupe::{Claim, ClaimVerdict, Intent, Release};
+use steadfast_core::dedupe::{Claim, ClaimVerdict, Intent, Known, Release};
 use steadfast_store::{
     DocumentKind, DocumentName, DocumentWrite, ManualClock, News, Store, StoreError, Trouble,
 };
@@ -62,17 +62,18 @@ async fn what_needs_no_write_waits_for_nobody_and_leaves_the_log_alone() {
     let log = || std::fs::metadata(folder.path.join("state.db-wal")).unwrap().modified().unwrap();
     let before = (log(), store.shared.steps.commits());
     let hog = Hog::new(&folder);
-    assert!(is_replay(&store.claim(&claim("done"), &[]).await.unwrap()));
-    assert_eq!(store.claim(&claim("held"), &[]).await.unwrap(), ClaimVerdict::Follow(held.key));
+    assert!(is_replay(&store.claim(&claim("done"), &Known::default()).await.unwrap()));
+    assert_eq!(store.claim(&claim("held"), &Known::default()).await.unwrap(), ClaimVerdict::Follow(held.key));
     let look = Claim { intent: Intent::Look, ..claim("nothing") };
-    assert_eq!(store.claim(&look, &[]).await.unwrap(), ClaimVerdict::Nothing);
+    assert_eq!(store.claim(&look, &Known::default()).await.unwrap(), ClaimVerdict::Nothing);
     assert!(store.record(key("done")).await.unwrap().is_some());
 
     // While the writer waits for the other process, too.
     let stuck_claim = claim("stuck");
-    let mut stuck = store.claim(&stuck_claim, &[]);
+    let nothing = Known::default();
+    let mut stuck = store.claim(&stuck_claim, &nothing);
     begin(&mut stuck).await;
-    assert!(is_replay(&store.claim(&claim("done"), &[]).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("done"), &Known::default()).await.unwrap()));
     assert_eq!((log(), store.shared.steps.commits()), before, "nothing was written");
     drop(hog);
     mine(stuck.await.unwrap());
@@ -85,13 +86,13 @@ async fn an_operation_does_not_wait_for_ever_for_another_process() {
     let store = SqliteStore::open(options).unwrap();
     let mut news = store.news();
     let hog = Hog::new(&folder);
-    let error = store.claim(&claim("a"), &[]).await.unwrap_err();
+    let error = store.claim(&claim("a"), &Known::default()).await.unwrap_err();
     assert_eq!((error.trouble(), error.fault()), (Trouble::Unreachable, StoreFault::NotDone));
     assert!(error.to_string().contains("another process"), "{error}");
     drop(hog);
     // One with so little patience may have to try more than once.
     let again = claim("a");
-    while store.claim(&again, &[]).await.is_err() {}
+    while store.claim(&again, &Known::default()).await.is_err() {}
     assert_eq!((news.recv().await.unwrap(), news.recv().await.unwrap()), (News::Lost, News::Back));
 }
 
@@ -113,7 +114,7 @@ async fn an_operation_does_not_wait_for_ever_for_its_disk() {
     assert_eq!(news.recv().await.unwrap(), News::Lost);
     store.shared.steps.disk.go_on();
     take(&store, "next").await;
-    assert!(is_replay(&store.claim(&claim("held"), &[]).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("held"), &Known::default()).await.unwrap()));
     assert_eq!(news.recv().await.unwrap(), News::Back);
 }
 
@@ -145,7 +146,7 @@ async fn an_operation_happens_although_its_caller_is_gone() {
     drop(gone);
     drop(hog);
     take(&store, "next").await;
-    assert!(is_replay(&store.claim(&claim("gone"), &[]).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("gone"), &Known::default()).await.unwrap()));
 }
 
 #[tokio::test]
@@ -164,7 +165,7 @@ async fn what_was_asked_for_is_done_before_the_store_is_closed() {
     drop(hog);
     drop(store);
     let store = folder.open();
-    assert!(is_replay(&store.claim(&claim("last"), &[]).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("last"), &Known::default()).await.unwrap()));
     assert!(store.record(key("a")).await.unwrap().unwrap().delivered.is_some());
 }
 
@@ -173,7 +174,7 @@ async fn too_many_operations_are_refused_at_once() {
     let folder = Folder::new();
     let store = folder.open();
     let not_started = Claim { intent: Intent::Take { started: false }, ..claim("a") };
-    let record = mine(store.claim(&not_started, &[]).await.unwrap());
+    let record = mine(store.claim(&not_started, &Known::default()).await.unwrap());
     let hog = Hog::new(&folder);
     let mut waiting = Vec::new();
     let refused: StoreError = loop {
@@ -217,7 +218,7 @@ async fn an_operation_that_fails_takes_nobody_with_it() {
         answers.push(future.await.map(drop).map_err(|error| error.trouble()));
     }
     assert_eq!(answers, [Ok(()), Err(Trouble::Unreadable), Err(Trouble::Full)]);
-    assert!(is_replay(&store.claim(&claim("victim"), &[]).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("victim"), &Known::default()).await.unwrap()));
 }
 
 /// Everything goes well until the commit itself: a promise that is checked only then is broken.
@@ -236,7 +237,7 @@ async fn nobody_is_answered_before_the_commit() {
 
     folder.bare().execute_batch("DROP TRIGGER orphan").unwrap();
     store.save(&save(&held, "paid")).await.unwrap();
-    assert!(is_replay(&store.claim(&claim("held"), &[]).await.unwrap()));
+    assert!(is_replay(&store.claim(&claim("held"), &Known::default()).await.unwrap()));
 }
 
 /// Marks and journals may be lost with the power, and are not worth a sync of their own; answers are. Twice, because the
@@ -287,7 +288,7 @@ async fn nobody_waits_for_a_thread_that_is_gone() {
     let held = take(&store, "held").await;
     let unanswered = store.operate(|_| -> Result<(), _> { panic!("as a test") }).await.unwrap_err();
     assert_eq!((unanswered.trouble(), unanswered.fault()), (Trouble::Closed, StoreFault::Unanswered));
-    assert_eq!(store.claim(&claim("a"), &[]).await.unwrap_err().trouble(), Trouble::Closed);
+    assert_eq!(store.claim(&claim("a"), &Known::default()).await.unwrap_err().trouble(), Trouble::Closed);
 
     assert!(store.look_up(|_| -> Result<(), _> { panic!("as a test") }).await.is_err());
     // The other reader may still answer while the first one goes.
@@ -389,8 +390,11 @@ async fn a_record_that_lives_again_when_the_sweep_comes_to_it_stays() {
     run(&store, "run again").await;
     let swept = store.operate(move |tx| tx.sweep(&ended)).await.unwrap();
     assert_eq!((swept.removed, swept.more), (1, false));
-    assert_eq!(store.claim(&claim("claimed again"), &[]).await.unwrap(), ClaimVerdict::Follow(held.key));
-    assert!(is_replay(&store.claim(&claim("run again"), &[]).await.unwrap()));
+    assert_eq!(
+        store.claim(&claim("claimed again"), &Known::default()).await.unwrap(),
+        ClaimVerdict::Follow(held.key)
+    );
+    assert!(is_replay(&store.claim(&claim("run again"), &Known::default()).await.unwrap()));
 }
 
 /// The count of records is read once for all who share a commit.
@@ -402,9 +406,13 @@ async fn what_one_caller_gives_back_is_room_for_the_next_in_the_same_commit() {
     let release = Release { key: first.key, index: first.index, owner: first.owner };
     take(&store, "second").await;
     let shared = store.operate(move |tx| {
-        let before = tx.claim(&claim("before"), &[])?;
+        let before = tx.claim(&claim("before"), &Known::default())?;
         tx.release(&release)?;
-        Ok([before, tx.claim(&claim("after"), &[])?, tx.claim(&claim("one too many"), &[])?])
+        Ok([
+            before,
+            tx.claim(&claim("after"), &Known::default())?,
+            tx.claim(&claim("one too many"), &Known::default())?,
+        ])
     });
     let [before, after, too_many] = shared.await.unwrap();
     assert_eq!((before, too_many), (ClaimVerdict::Full, ClaimVerdict::Full));

@@ -9,12 +9,12 @@ use std::{env, fs, process};
 
 use rusqlite::Connection;
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Ending, Intent, Owner, Record, Role, Rules, RunId, Save,
+    Address, Claim, ClaimVerdict, Ending, Intent, Known, Owner, Record, Role, Rules, RunId, Save,
 };
 use steadfast_core::id::{Digest, Namespace, RequestId, SessionKey, ToolName, ToolRef};
 use steadfast_core::key::Key;
 use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::DedupePolicy;
+use steadfast_core::policy::{DedupePolicy, Profile, ToolClass};
 use steadfast_store::{Store, this_process};
 
 use crate::{SqliteOptions, SqliteStore};
@@ -90,8 +90,10 @@ pub(crate) fn claim(name: &str) -> Claim {
         retry_safe: false,
         best_effort: false,
         arrived: steadfast_core::Timestamp::from_millis(1),
+        age: Duration::ZERO,
+        seen_end_within: None,
         run: RunId(format!("run-{name}").into()),
-        rules: Rules::from(&DedupePolicy::default()),
+        rules: Rules::from(&Profile::Standard.policy(ToolClass::Mutating)),
         tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },
         request: RequestId::new(format!("request-{name}")).unwrap(),
         tool_call: None,
@@ -113,7 +115,7 @@ pub(crate) fn save(record: &Record, text: &str) -> Save {
 }
 
 pub(crate) async fn take(store: &SqliteStore, name: &str) -> Record {
-    mine(store.claim(&claim(name), &[]).await.unwrap())
+    mine(store.claim(&claim(name), &Known::default()).await.unwrap())
 }
 
 pub(crate) async fn run(store: &SqliteStore, name: &str) -> Record {

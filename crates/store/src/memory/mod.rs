@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Absence, Claim, ClaimVerdict, Found, LeaseSight, Owner, Process, Receipt, Record, Release, RenewVerdict,
-    Resolution, Role, Save, SaveVerdict, StartVerdict, Write, decide_claim, decide_delivered, decide_release,
-    decide_renew, decide_resolve, decide_save, decide_start,
+    Absence, Claim, ClaimVerdict, Found, Known, LeaseSight, Owner, Process, Receipt, Record, Release,
+    RenewVerdict, Resolution, ResolveVerdict, Role, Rules, Save, SaveVerdict, StartVerdict, Write,
+    decide_claim, decide_delivered, decide_release, decide_renew, decide_resolve, decide_save, decide_start,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -109,12 +109,7 @@ impl MemoryStore {
     }
 
     /// One try of a claim; nothing if it would need room that there is not.
-    fn try_claim(
-        &self,
-        claim: &Claim,
-        known: &[(Receipt, Timestamp)],
-        now: Timestamp,
-    ) -> Option<ClaimVerdict> {
+    fn try_claim(&self, claim: &Claim, known: &Known, now: Timestamp) -> Option<ClaimVerdict> {
         let (own, index) = (claim.address.own(), claim.address.index());
         let followed = match claim.role {
             Role::Waiter { followed } => Some(followed),
@@ -210,11 +205,7 @@ impl Store for MemoryStore {
         self.clock.now()
     }
 
-    fn claim<'a>(
-        &'a self,
-        claim: &'a Claim,
-        known: &'a [(Receipt, Timestamp)],
-    ) -> StoreFuture<'a, ClaimVerdict> {
+    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a Known) -> StoreFuture<'a, ClaimVerdict> {
         let now = self.clock.now();
         let verdict = self.with_room(now, || self.try_claim(claim, known, now));
         self.shards.bound_pointers();
@@ -262,10 +253,16 @@ impl Store for MemoryStore {
         done(())
     }
 
-    fn resolve<'a>(&'a self, key: Key, resolution: Resolution, keep: &'a Lifetimes) -> StoreFuture<'a, bool> {
+    fn resolve<'a>(
+        &'a self,
+        key: Key,
+        resolution: Resolution,
+        rules: &'a Rules,
+    ) -> StoreFuture<'a, ResolveVerdict> {
         let now = self.clock.now();
         done(self.change(key, |found| {
-            let decided = decide_resolve(found, resolution, keep, now);
+            let found = found.map(|record| (record, self.sight(&record.owner)));
+            let decided = decide_resolve(found, resolution, rules, now);
             (decided.verdict, decided.write)
         }))
     }

@@ -345,7 +345,7 @@ impl Shard {
             // An answer that only the index finds, and that has arrived, is replayed to nobody but a double dispatch.
             RecordState::Done(_) => record.origin == Origin::Run && record.delivered.is_some(),
             RecordState::Failed(_) | RecordState::Cancelled => true,
-            RecordState::Inflight | RecordState::Unknown => return,
+            RecordState::Inflight | RecordState::Unknown(_) => return,
         };
         let records = &self.records;
         let queue = if is_spare { &mut self.spare } else { &mut self.kept };
@@ -370,7 +370,8 @@ pub(super) fn weight(record: &Record) -> usize {
         RecordState::Failed(failure) => {
             failure.message.len() + failure.output.as_ref().map_or(0, |output| output.len())
         }
-        RecordState::Inflight | RecordState::Unknown | RecordState::Cancelled => 0,
+        RecordState::Unknown(unknown) => unknown.output.as_ref().map_or(0, |output| output.len()),
+        RecordState::Inflight | RecordState::Cancelled => 0,
     }
 }
 

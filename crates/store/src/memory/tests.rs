@@ -8,11 +8,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use steadfast_core::call::StoreFault;
-use steadfast_core::dedupe::{Address, Ending, Intent, Rules, RunId};
+use steadfast_core::dedupe::{
+    Address, Ending, Intent, Observed, RecordState, Rules, RunId, SettlesIn, UnknownEnding,
+};
 use steadfast_core::id::{Digest, Namespace, RequestId, ToolName, ToolRef};
 use steadfast_core::key::run_key;
 use steadfast_core::output::{Output, RawJson};
-use steadfast_core::policy::DedupePolicy;
+use steadfast_core::policy::{DedupePolicy, Profile, ToolClass};
 
 use super::*;
 use crate::clock::ManualClock;
@@ -47,8 +49,10 @@ fn claim(address: Address, arguments: &str, call: u64) -> Claim {
         retry_safe: false,
         best_effort: false,
         arrived: Timestamp::ZERO,
+        age: Duration::ZERO,
+        seen_end_within: None,
         run: RunId("run".into()),
-        rules: Rules::from(&DedupePolicy::default()),
+        rules: Rules::from(&Profile::Standard.policy(ToolClass::Mutating)),
         tool: ToolRef { namespace, tool },
         request: RequestId::new("request").unwrap(),
         tool_call: None,
@@ -69,7 +73,7 @@ fn keyless(arguments: &str) -> Claim {
 }
 
 fn take(store: &MemoryStore, claim: &Claim) -> Arc<Record> {
-    match now(store.claim(claim, &[])).unwrap() {
+    match now(store.claim(claim, &Known::default())).unwrap() {
         ClaimVerdict::Mine(record) => record,
         verdict => panic!("{verdict:?}"),
     }
@@ -124,7 +128,7 @@ fn among_equals_the_oldest_is_forgotten_first() {
         assert!(!holds(&store, *oldest), "the {number}th");
         assert!(keys[number + 1..].iter().all(|newer| holds(&store, *newer)), "the {number}th");
     }
-    assert_eq!(now(store.claim(&explicit("one too many"), &[])).unwrap(), ClaimVerdict::Full);
+    assert_eq!(now(store.claim(&explicit("one too many"), &Known::default())).unwrap(), ClaimVerdict::Full);
 }
 
 #[test]
@@ -139,6 +143,34 @@ fn outputs_are_bounded_in_bytes() {
     assert!(holds(&store, keys[49]));
 }
 
+/// What a tool said of a call whose outcome is unknown is kept like an answer, and is as heavy; but it is not forgotten.
+#[test]
+fn what_is_open_makes_room_for_itself_among_the_answers() {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_000_000)));
+    let store = MemoryStore::new(MemoryOptions { most_bytes: 10_000, ..MemoryOptions::new(clock) });
+    let large = "x".repeat(998);
+    let answers: Vec<Key> =
+        (0..10).map(|number| answered(&store, &explicit(&number.to_string()), &large)).collect();
+    let save = saving(take(&store, &explicit("cut")), &large);
+    let Ending::Done(output) = save.ending.clone() else { panic!("it says what was answered") };
+    let cut = |settles| {
+        let unknown = UnknownEnding {
+            settles,
+            output: output.clone(),
+            ..UnknownEnding::settled(Observed::ErrorAnswer)
+        };
+        Save { ending: Ending::Unknown(unknown), ..save.clone() }
+    };
+    for settles in [SettlesIn::WhenOwnerSays, SettlesIn::Settled] {
+        now(store.save(&cut(settles))).unwrap();
+        let held = answers.iter().filter(|key| holds(&store, **key)).count();
+        assert_eq!(held, 9, "the oldest has made room, and no other one: {settles:?}");
+        check_the_books(&store);
+    }
+    let record = now(store.record(save.claimed.key)).unwrap().unwrap();
+    assert!(matches!(record.state, RecordState::Unknown(unknown) if unknown.output == output));
+}
+
 #[test]
 fn a_full_store_finds_room_in_what_is_past_its_lifetime() {
     let (store, clock) = store(10);
@@ -148,7 +180,7 @@ fn a_full_store_finds_room_in_what_is_past_its_lifetime() {
     for number in 1..10 {
         take(&store, &keyless(&number.to_string()));
     }
-    assert_eq!(now(store.claim(&explicit("new"), &[])).unwrap(), ClaimVerdict::Full);
+    assert_eq!(now(store.claim(&explicit("new"), &Known::default())).unwrap(), ClaimVerdict::Full);
     clock.advance(6 * SECOND);
     take(&store, &explicit("new"));
 }
@@ -297,7 +329,7 @@ fn act(store: &MemoryStore, clock: &ManualClock, thread: u64, step: u64) {
     if step.is_multiple_of(100) {
         clock.advance(SECOND);
     }
-    match now(store.claim(&claim, &[])).unwrap() {
+    match now(store.claim(&claim, &Known::default())).unwrap() {
         ClaimVerdict::Mine(record) if step % 5 < 3 => {
             if let Ok(SaveVerdict::Saved(receipt)) = now(store.save(&saving(record, "paid"))) {
                 now(store.delivered(&receipt, store.now())).unwrap();

@@ -77,9 +77,10 @@ impl MemoryStore {
         let sight = self.sight(&record.owner);
         let in_flight = match record.state {
             RecordState::Inflight => true,
-            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Unknown | RecordState::Cancelled => {
-                false
-            }
+            RecordState::Done(_)
+            | RecordState::Failed(_)
+            | RecordState::Unknown(_)
+            | RecordState::Cancelled => false,
         };
         if !in_flight || record.is_expired(now) || !record.lease_holds(sight, now) {
             return None;

@@ -4,11 +4,15 @@
 use std::time::Duration;
 
 use steadfast_core::dedupe::{
-    Claim, ClaimVerdict, Ending, Intent, RecordState, Replay, Role, Rules, StartVerdict,
+    Claim, ClaimVerdict, End, Intent, Known, LeaseSight, Observed, Record, RecordState, Replay, Role, Rules,
+    Settles, SettlesIn, StartVerdict, UnknownOutcome,
 };
 use steadfast_core::policy::{AfterUnknown, CacheFailures};
 
-use super::world::{COLUMNS, Column, Failed, LONG, World, done, failed, failure, output, rules, save, tool};
+use super::world::{
+    COLUMNS, Column, Failed, LONG, World, done, failed, failure, output, rules, save, tool, unknown,
+    unknown_for_good,
+};
 
 pub(super) async fn a_claim_that_finds_nothing_is_mine(world: World) {
     for column in COLUMNS {
@@ -29,11 +33,11 @@ pub(super) async fn a_claim_is_repeated_under_its_own_token(world: World) {
         let record = world.take(&claim).await;
         let again = world.take(&claim).await;
         assert_eq!((again.key, &again.run, again.version), (record.key, &record.run, 2));
-        // Others declared it unknown meanwhile; the owner knows better.
-        world.save(&save(&again, Ending::Unknown)).await.unwrap();
         let late = world.take(&Claim { intent: Intent::Take { started: false }, ..claim.clone() }).await;
-        assert_eq!((late.key, &late.state), (record.key, &RecordState::Inflight), "{column:?}");
         assert!(late.started, "what was started stays so");
+        // Others were told meanwhile that it is over, and may act on that.
+        world.save(&save(&late, unknown_for_good())).await.unwrap();
+        assert_eq!(world.verdict(&claim).await, "tell final", "{column:?}");
         // An answer is an answer, for the owner too.
         world.save(&save(&late, done("paid"))).await.unwrap();
         assert!(world.verdict(&claim).await.starts_with("replay"), "{column:?}");
@@ -85,14 +89,37 @@ pub(super) async fn a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown(w
         let first = world.take_and_lapse(world.leader(column, "unsafe")).await;
         let second = world.duplicate(column, "unsafe", &first);
         let look = Claim { intent: Intent::Look, ..second.clone() };
-        assert_eq!(world.verdict(&look).await, "tell", "{column:?}");
-        assert_eq!(world.found(first.key).await, first, "a look writes nothing");
-
-        let ClaimVerdict::Unknown(receipt) = world.ask(&second).await else { panic!("{column:?}") };
-        let unknown = world.found(first.key).await;
-        assert_eq!((&unknown.state, &unknown.owner), (&RecordState::Unknown, &first.owner));
-        assert_eq!(unknown.receipt(), receipt);
+        let told = world.told(&look).await;
+        let found = world.found(first.key).await;
+        assert_eq!(world.verdict(&second).await, "tell not yet", "{column:?}");
+        assert_eq!(
+            world.found(first.key).await,
+            found,
+            "the time has begun with the first who asked: {column:?}"
+        );
+        assert_eq!(
+            (&found.owner, found.version),
+            (&first.owner, first.version + 1),
+            "its late answer counts"
+        );
+        assert_eq!(found.receipt(), told.receipt);
+        let UnknownOutcome { settles, observed, words, output } = unknown_outcome(&found);
+        let seen = match world.sight(&first.owner) {
+            LeaseSight::Gone => Observed::ProcessDied,
+            LeaseSight::Alive | LeaseSight::Time => Observed::NoAnswer,
+        };
+        assert_eq!((observed, words, output), (seen, None, None));
+        assert_eq!((told.observed, told.output), (seen, None));
+        assert!(matches!(settles, Settles::By(_)), "nobody can see its end: {settles:?}");
+        let End::NotYet(left) = told.end else { panic!("{column:?}") };
+        assert!(world.is_left(left, LONG), "as long as it may linger: {left:?}");
     }
+}
+
+/// What is known of an outcome that must be unknown.
+fn unknown_outcome(record: &Record) -> UnknownOutcome {
+    let RecordState::Unknown(unknown) = &record.state else { panic!("expected unknown, got {record:?}") };
+    unknown.clone()
 }
 
 pub(super) async fn an_answer_that_did_not_arrive_is_replayed(world: World) {
@@ -121,8 +148,7 @@ pub(super) async fn an_answer_that_did_not_arrive_is_replayed(world: World) {
 pub(super) async fn an_answer_that_arrived_is_history_for_equal_arguments(world: World) {
     let expected = ["replay", "replay", "mine", "answer"];
     for (place, column) in COLUMNS.into_iter().enumerate() {
-        let early = Claim { arrived: world.now().before(LONG), ..world.leader(column, "told") };
-        let (record, receipt) = world.run(&early, done("paid")).await;
+        let (record, receipt) = world.run(&world.leader(column, "told"), done("paid")).await;
         world.delivered(&receipt, world.now()).await.unwrap();
         let second = world.duplicate(column, "told", &record);
         assert_eq!(world.verdict(&second).await, expected[place], "{column:?}");
@@ -130,35 +156,67 @@ pub(super) async fn an_answer_that_arrived_is_history_for_equal_arguments(world:
 }
 
 pub(super) async fn a_double_dispatch_is_one_call(world: World) {
-    let (at, span) = (world.now(), Duration::from_millis(20));
-    let together = |claim: Claim, after: u64| Claim {
-        arrived: at + Duration::from_millis(after),
-        rules: Rules { double_dispatch: span, ..rules() },
+    let twice = |claim: Claim| Claim {
+        intent: Intent::Look,
+        rules: Rules { double_dispatch: true, ..rules() },
         ..claim
     };
-    let first = together(world.call_id("one", "equal"), 0);
-    let (_, receipt) = world.run(&first, done("paid")).await;
-    world.delivered(&receipt, at).await.unwrap();
-    let look = |claim: Claim| Claim { intent: Intent::Look, ..claim };
-    for (claim, expected) in [
-        (together(world.keyless("equal"), 20), "replay double dispatch"),
-        (together(world.keyless("equal"), 21), "nothing"),
-        (together(world.call_id("two", "equal"), 1), "nothing"),
-        (together(world.keyless("other"), 1), "nothing"),
+    let (record, receipt) = world.run(&world.call_id("one", "equal"), done("paid")).await;
+    world.delivered(&receipt, world.now()).await.unwrap();
+    let nothing = Known::default();
+    // The process that gave the answer knows which calls it had received by then.
+    let overlapped = |owner| Known { overlapped: vec![owner], ..Known::default() };
+    let overlap = overlapped(record.owner.clone());
+    let not_twice = |claim: Claim| Claim { rules: rules(), ..twice(claim) };
+    let old = |age: Duration| Claim { age, ..twice(world.keyless("equal")) };
+    for (what, known, claim, expected) in [
+        ("before the answer", &overlap, twice(world.keyless("equal")), "replay double dispatch"),
+        ("before that of another", &overlapped(world.owner()), twice(world.keyless("equal")), "nothing"),
+        ("after the answer", &nothing, twice(world.keyless("equal")), "nothing"),
+        ("after the answer, long ago", &nothing, old(LONG), "nothing"),
+        ("another dispatch", &overlap, twice(world.call_id("two", "equal")), "nothing"),
+        ("other arguments", &overlap, twice(world.keyless("other")), "nothing"),
+        ("where that is no rule", &overlap, not_twice(world.keyless("equal")), "nothing"),
     ] {
-        assert_eq!(world.verdict(&look(claim)).await, expected);
+        assert_eq!(world.verdict_knowing(known, &claim).await, expected, "{what}");
+    }
+}
+
+/// No clock of one machine is compared with that of another: the call says how old it is.
+pub(super) async fn a_double_dispatch_through_another_process_is_one_call(world: World) {
+    let (_, receipt) = world.run(&world.call_id("one", "equal"), done("paid")).await;
+    world.delivered(&receipt, world.now()).await.unwrap();
+    let elsewhere = world.spawn();
+    let dispatched = |claim: Claim, age: Duration| {
+        let mut claim = Claim { intent: Intent::Look, age, ..claim };
+        claim.rules.double_dispatch = true;
+        claim.owner.process = elsewhere.clone();
+        claim
+    };
+    let equal = |age| dispatched(world.keyless("equal"), age);
+    assert_eq!(world.verdict(&equal(LONG)).await, "replay double dispatch", "older than the answer");
+    assert_eq!(world.verdict(&equal(Duration::ZERO)).await, "nothing", "it comes now");
+    let other = dispatched(world.call_id("two", "equal"), LONG);
+    assert_eq!(world.verdict(&other).await, "nothing", "another dispatch");
+    let mut not_twice = equal(LONG);
+    not_twice.rules.double_dispatch = false;
+    assert_eq!(world.verdict(&not_twice).await, "nothing", "where that is no rule");
+    if world.stands_still() {
+        world.pass(2).await;
+        let since = 2 * world.moment();
+        assert_eq!(world.verdict(&equal(since)).await, "nothing", "as old as the answer");
+        let before = since + Duration::from_millis(1);
+        assert_eq!(world.verdict(&equal(before)).await, "replay double dispatch");
     }
 }
 
 pub(super) async fn a_delivery_that_the_store_does_not_know_counts(world: World) {
-    let early = Claim { arrived: world.now().before(LONG), ..world.keyless("known") };
-    let (_, receipt) = world.run(&early, done("paid")).await;
+    let (_, receipt) = world.run(&world.keyless("known"), done("paid")).await;
     let look = Claim { intent: Intent::Look, ..world.keyless("known") };
-    let known = [(receipt, world.now())];
-    let verdict = world.second().claim(&look, &known).await.unwrap();
-    assert_eq!(verdict, ClaimVerdict::Nothing, "the caller knows that the answer has arrived");
-    let verdict = world.second().claim(&look, &[]).await.unwrap();
-    assert!(matches!(verdict, ClaimVerdict::Replay(_)), "{verdict:?}");
+    let known = Known { delivered: vec![(receipt, world.now())], ..Known::default() };
+    let verdict = world.verdict_knowing(&known, &look).await;
+    assert_eq!(verdict, "nothing", "the caller knows that the answer has arrived");
+    assert_eq!(world.verdict(&look).await, "replay undelivered");
 }
 
 pub(super) async fn a_failure_is_replayed_as_the_rules_say(world: World) {
@@ -183,22 +241,172 @@ pub(super) async fn a_failure_is_replayed_as_the_rules_say(world: World) {
 
 pub(super) async fn an_unknown_outcome_is_told(world: World) {
     for (place, column) in COLUMNS.into_iter().enumerate() {
-        let (record, receipt) = world.run(&world.leader(column, "unknown"), Ending::Unknown).await;
+        let (record, receipt) = world.run(&world.leader(column, "unknown"), unknown_for_good()).await;
         let second = world.duplicate(column, "unknown", &record);
+        let told = world.told(&second).await;
+        assert_eq!((told.end, told.observed), (End::Settled, Observed::ErrorAnswer), "{column:?}");
+        assert_eq!((told.output, told.receipt), (Some(output("what it said")), receipt.clone()));
         let at_once = Claim { rules: Rules { after_telling: Duration::ZERO, ..rules() }, ..second.clone() };
-        assert_eq!(world.verdict(&at_once).await, "tell", "nobody was told: {column:?}");
+        assert_eq!(world.verdict(&at_once).await, "tell final", "nobody was told: {column:?}");
         world.delivered(&receipt, world.now()).await.unwrap();
-        assert_eq!(world.verdict(&second).await, "tell", "told a moment ago: {column:?}");
+        assert_eq!(world.verdict(&second).await, "tell final", "told a moment ago: {column:?}");
         let hold = Rules { after_unknown: AfterUnknown::Hold, after_telling: Duration::ZERO, ..rules() };
         let held = Claim { rules: hold, ..second.clone() };
-        assert_eq!(world.verdict(&held).await, "tell", "{column:?}");
-        let expected = ["tell", "tell", "mine", "tell"];
+        assert_eq!(world.verdict(&held).await, "tell final", "{column:?}");
+        assert_eq!(world.told(&held).await.runs_in, None, "not by itself: {column:?}");
+        if world.stands_still() {
+            world.pass(1).await;
+            let runs_in = world.told(&second).await.runs_in;
+            match column {
+                Column::Explicit => assert_eq!(runs_in, None, "a key is for one run"),
+                Column::Equal => assert_eq!(runs_in, Some(LONG - world.moment()), "what is left of the wait"),
+                Column::CallId | Column::Waiter => {}
+            }
+        }
+        let expected = ["tell final", "tell final", "mine", "tell final"];
         assert_eq!(world.verdict(&at_once).await, expected[place], "told long ago: {column:?}");
     }
 }
 
+pub(super) async fn an_unknown_outcome_that_was_looked_into_runs_again(world: World) {
+    let expected = ["tell final", "tell final", "mine", "tell final"];
+    let looked_into = |owner| Known { verified: vec![owner], ..Known::default() };
+    for (place, column) in COLUMNS.into_iter().enumerate() {
+        let (record, receipt) = world.run(&world.leader(column, "looked"), unknown_for_good()).await;
+        let second = world.duplicate(column, "looked", &record);
+        let looked = looked_into(record.owner.clone());
+        let verdict = world.verdict_knowing(&looked, &second).await;
+        assert_eq!(verdict, "tell final", "who was not told has looked for nothing: {column:?}");
+        world.delivered(&receipt, world.now()).await.unwrap();
+        assert_eq!(world.verdict(&second).await, "tell final", "nobody has looked: {column:?}");
+        let another = looked_into(world.owner());
+        assert_eq!(world.verdict_knowing(&another, &second).await, "tell final", "{column:?}");
+        let rules = Rules { after_unknown: AfterUnknown::Hold, ..rules() };
+        let held = Claim { rules, ..second.clone() };
+        assert_eq!(world.verdict_knowing(&looked, &held).await, "tell final", "{column:?}");
+        assert_eq!(world.verdict_knowing(&looked, &second).await, expected[place], "{column:?}");
+    }
+    // The store need not have been told that the answer has arrived.
+    let (record, receipt) = world.run(&world.keyless("known"), unknown_for_good()).await;
+    let delivered = vec![(receipt, world.now())];
+    let known = Known { delivered, ..looked_into(record.owner) };
+    assert_eq!(world.verdict_knowing(&known, &world.keyless("known")).await, "mine");
+}
+
+pub(super) async fn an_attempt_that_may_still_take_effect_is_told_as_not_yet(world: World) {
+    for (name, settles, announced) in [
+        ("only its owner can say", SettlesIn::WhenOwnerSays, None),
+        ("nobody can see its end", SettlesIn::After(LONG), Some(LONG)),
+    ] {
+        for column in COLUMNS {
+            let (record, receipt) = world.run(&world.leader(column, name), unknown(settles)).await;
+            let second = world.duplicate(column, name, &record);
+            let told = world.told(&second).await;
+            let End::NotYet(left) = told.end else { panic!("{name}: {column:?}") };
+            match announced {
+                Some(span) => assert!(world.is_left(left, span), "{name}: {column:?}: {left:?}"),
+                None => assert_eq!(left, None, "{name}: {column:?}"),
+            }
+            assert_eq!((told.output, &told.receipt), (Some(output("what it said")), &receipt));
+
+            // Not even for one who was told, has waited long enough, and has looked.
+            world.delivered(&receipt, world.now()).await.unwrap();
+            let known = Known {
+                delivered: vec![(receipt, world.now())],
+                verified: vec![record.owner.clone()],
+                ..Known::default()
+            };
+            let rules = Rules { after_telling: Duration::ZERO, ..rules() };
+            let patient = Claim { rules, ..second };
+            assert_eq!(world.verdict_knowing(&known, &patient).await, "tell not yet", "{name}: {column:?}");
+            assert_eq!(world.found(record.key).await, record, "nothing is written: {name}: {column:?}");
+        }
+    }
+}
+
+pub(super) async fn an_attempt_is_over_when_its_time_has_come(world: World) {
+    let expected = ["tell final", "tell final", "mine", "tell final"];
+    for (place, column) in COLUMNS.into_iter().enumerate() {
+        let ending = unknown(SettlesIn::After(2 * world.moment()));
+        let (record, receipt) = world.run(&world.leader(column, "over"), ending).await;
+        let rules = Rules { after_telling: Duration::ZERO, ..rules() };
+        let second = Claim { rules, ..world.duplicate(column, "over", &record) };
+        if world.stands_still() {
+            world.pass(1).await;
+            assert_eq!(world.told(&second).await.end, End::NotYet(Some(world.moment())), "{column:?}");
+        }
+        world.pass(2).await;
+        assert_eq!(world.verdict(&second).await, "tell final", "{column:?}");
+        assert_eq!(world.found(record.key).await, record, "nobody has to write that down");
+        let Settles::By(end) = unknown_outcome(&record).settles else { panic!("{record:?}") };
+        world.delivered(&receipt, end).await.unwrap();
+        assert_eq!(world.verdict(&second).await, expected[place], "{column:?}");
+    }
+}
+
+pub(super) async fn an_attempt_whose_holder_is_gone_is_over_after_a_time(world: World) {
+    for column in COLUMNS {
+        let first = world.take_and_lapse(world.leader(column, "gone")).await;
+        let ending = unknown(SettlesIn::WhenOwnerSays);
+        world.save(&save(&first, ending.clone())).await.unwrap();
+        let cut = world.found(first.key).await;
+        let second = world.duplicate(column, "gone", &first);
+        let look = Claim { intent: Intent::Look, ..second.clone() };
+        let told = world.told(&look).await;
+        let End::NotYet(left) = told.end else { panic!("{column:?}") };
+        assert!(world.is_left(left, LONG), "as long as it may linger: {left:?}");
+        let found = world.found(first.key).await;
+        assert_eq!((&found.owner, found.version), (&first.owner, cut.version + 1), "{column:?}");
+        assert_eq!(found.receipt(), told.receipt);
+        assert_eq!(world.verdict(&second).await, "tell not yet", "{column:?}");
+        assert_eq!(
+            world.found(first.key).await,
+            found,
+            "the time has begun with the first who asked: {column:?}"
+        );
+        let after = unknown_outcome(&found);
+        assert!(matches!(after.settles, Settles::By(_)), "{after:?}");
+        let before = unknown_outcome(&cut);
+        assert_eq!((after.observed, after.output), (before.observed, before.output), "as it was seen");
+        // What was announced stays, whoever asks.
+        let at_once = Rules { linger: Duration::ZERO, ..rules() };
+        let third = Claim { rules: at_once, ..world.duplicate(column, "gone", &first) };
+        assert_eq!(world.verdict(&third).await, "tell not yet", "{column:?}");
+        assert_eq!(world.found(first.key).await, found, "{column:?}");
+
+        let brief = world.take_and_lapse(world.leader(column, "brief")).await;
+        world.save(&save(&brief, ending)).await.unwrap();
+        let second = Claim { rules: at_once, ..world.duplicate(column, "brief", &brief) };
+        assert_eq!(world.verdict(&second).await, "tell final", "it does not linger: {column:?}");
+    }
+}
+
+/// Where the holder would have seen the end, others know by when; and what it had handed on may take a while more.
+pub(super) async fn an_attempt_that_its_holder_would_have_seen_the_end_of_is_over_by_then(world: World) {
+    let within = 3 * LONG;
+    for column in COLUMNS {
+        let claim = Claim { seen_end_within: Some(within), ..world.leader(column, "child") };
+        let first = world.take_and_lapse(claim).await;
+        let seen_by = first.seen_end_by.expect("its driver sees the end of an attempt");
+        assert!(seen_by <= world.now() + within, "counted from the claim");
+        let rules = Rules { linger: Duration::ZERO, settle: LONG, ..rules() };
+        let second = Claim { rules, ..world.duplicate(column, "child", &first) };
+        assert_eq!(world.verdict(&second).await, "tell not yet", "{column:?}");
+        let Settles::By(end) = unknown_outcome(&world.found(first.key).await).settles else {
+            panic!("{column:?}")
+        };
+        if world.ends_with_process() {
+            // It is gone for certain, and all that it ran is being ended.
+            let now = world.now();
+            assert!(end > now + LONG && end < now + 2 * LONG, "{column:?}: {end:?}");
+        } else {
+            assert_eq!(end, seen_by + LONG, "it may live: {column:?}");
+        }
+    }
+}
+
 pub(super) async fn tr_4_the_same_key_with_other_arguments_is_a_conflict(world: World) {
-    let endings = [None, Some(done("paid")), Some(failed(Failed::ForGood)), Some(Ending::Unknown)];
+    let endings = [None, Some(done("paid")), Some(failed(Failed::ForGood)), Some(unknown_for_good())];
     for (number, ending) in endings.into_iter().enumerate() {
         let name = format!("conflict {number}");
         let record = world.take(&world.leader(Column::Explicit, &name)).await;
@@ -241,8 +449,7 @@ pub(super) async fn a_look_writes_nothing(world: World) {
 }
 
 pub(super) async fn a_record_that_only_the_index_finds_is_replaced(world: World) {
-    let early = Claim { arrived: world.now().before(LONG), ..world.keyless("pay") };
-    let (old, receipt) = world.run(&early, done("paid")).await;
+    let (old, receipt) = world.run(&world.keyless("pay"), done("paid")).await;
     world.delivered(&receipt, world.now()).await.unwrap();
     let new = world.take(&world.keyless("pay")).await;
     assert_ne!(new.key, old.key, "another run");
@@ -252,8 +459,7 @@ pub(super) async fn a_record_that_only_the_index_finds_is_replaced(world: World)
 }
 
 pub(super) async fn a_call_id_keeps_its_record_when_the_index_moves_on(world: World) {
-    let early = Claim { arrived: world.now().before(LONG), ..world.call_id("first", "pay") };
-    let (old, receipt) = world.run(&early, done("paid")).await;
+    let (old, receipt) = world.run(&world.call_id("first", "pay"), done("paid")).await;
     world.delivered(&receipt, world.now()).await.unwrap();
     let new = world.take(&world.call_id("second", "pay")).await;
     assert_eq!(

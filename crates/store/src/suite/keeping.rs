@@ -8,7 +8,9 @@ use steadfast_core::id::{SessionKey, TenantId};
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
 
-use super::world::{Failed, World, done, failed, lifetimes, release, rules, save, session, tool};
+use super::world::{
+    Failed, World, done, failed, lifetimes, release, rules, save, session, tool, unknown_for_good,
+};
 use crate::select::{Flush, Page, Selection};
 
 pub(super) async fn what_is_past_its_lifetime_is_absent(world: World) {
@@ -17,7 +19,7 @@ pub(super) async fn what_is_past_its_lifetime_is_absent(world: World) {
     let cases: [(&str, Option<Ending>, Lives); 4] = [
         ("done", Some(done("paid")), |short| Lifetimes { done: short, ..lifetimes() }),
         ("failed", Some(failed(Failed::ForGood)), |short| Lifetimes { failed: short, ..lifetimes() }),
-        ("unknown", Some(Ending::Unknown), |short| Lifetimes { open: short, ..lifetimes() }),
+        ("unknown", Some(unknown_for_good()), |short| Lifetimes { open: short, ..lifetimes() }),
         ("in flight", None, |short| Lifetimes { open: short, ..lifetimes() }),
     ];
     let mut short_lived = Vec::new();
@@ -55,7 +57,7 @@ pub(super) async fn open_records_are_pinned(world: World) {
     let inflight = world.take(&short(world.keyless("in flight"))).await;
     let lapsed = world.take_and_lapse(short(world.keyless("lapsed"))).await;
     let unknown = world.take(&short(world.keyless("unknown"))).await;
-    world.save(&Save { keep, ..save(&unknown, Ending::Unknown) }).await.unwrap();
+    world.save(&Save { keep, ..save(&unknown, unknown_for_good()) }).await.unwrap();
     world.pass(2).await;
     sweep(&world).await;
     let everything = Flush::Finished(Selection::default());
@@ -63,7 +65,9 @@ pub(super) async fn open_records_are_pinned(world: World) {
     for record in [inflight, lapsed, unknown] {
         assert_eq!(world.found(record.key).await.owner, record.owner);
     }
-    for (arguments, expected) in [("in flight", "follow"), ("lapsed", "tell"), ("unknown", "tell")] {
+    for (arguments, expected) in
+        [("in flight", "follow"), ("lapsed", "tell not yet"), ("unknown", "tell final")]
+    {
         assert_eq!(world.verdict(&world.keyless(arguments)).await, expected, "the index is kept too");
     }
 }
@@ -71,11 +75,11 @@ pub(super) async fn open_records_are_pinned(world: World) {
 pub(super) async fn an_unknown_outcome_under_hold_stays(world: World) {
     let keep = Lifetimes { open: world.moment(), done: world.moment(), ..lifetimes() };
     let record = world.take(&world.explicit("held")).await;
-    world.save(&Save { keep, hold: true, ..save(&record, Ending::Unknown) }).await.unwrap();
+    world.save(&Save { keep, hold: true, ..save(&record, unknown_for_good()) }).await.unwrap();
     world.pass(2).await;
     sweep(&world).await;
     assert_eq!(world.found(record.key).await.expires, None);
-    assert_eq!(world.verdict(&world.explicit("held")).await, "tell");
+    assert_eq!(world.verdict(&world.explicit("held")).await, "tell final");
 }
 
 pub(super) async fn a_sweep_comes_to_an_end(world: World) {
@@ -105,7 +109,7 @@ async fn sweep(world: &World) {
 }
 
 pub(super) async fn a_flush_of_a_key_forgets_it_whatever_it_is(world: World) {
-    for (number, ending) in [None, Some(done("paid")), Some(Ending::Unknown)].into_iter().enumerate() {
+    for (number, ending) in [None, Some(done("paid")), Some(unknown_for_good())].into_iter().enumerate() {
         let arguments = format!("call {number}");
         let record = world.take(&world.keyless(&arguments)).await;
         if let Some(ending) = ending {

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use steadfast_core::dedupe::{
     AttemptFact, Claim, ClaimVerdict, Ending, Intent, Lease, Owner, Receipt, Record, RecordState, Release,
-    RenewVerdict, Resolution, Save, SaveVerdict, StartVerdict,
+    RenewVerdict, Resolution, ResolveVerdict, Rules, Save, SaveVerdict, SettlesIn, StartVerdict,
 };
 use steadfast_core::policy::Lifetimes;
 
 use super::world::{
-    COLUMNS, Failed, LONG, World, done, failed, lifetimes, long_after, output, release, save, saved,
+    COLUMNS, Failed, LONG, World, done, failed, lifetimes, long_after, output, release, rules, save, saved,
+    unknown, unknown_for_good,
 };
 
 pub(super) async fn a_start_is_written_once_and_for_its_owner_only(world: World) {
@@ -45,7 +46,7 @@ pub(super) async fn a_renewal_extends_the_lease_of_its_owner_only(world: World) 
     };
     assert!(after > before && renewed.expires > record.expires && renewed.version == 2);
 
-    world.save(&save(&record, Ending::Unknown)).await.unwrap();
+    world.save(&save(&record, unknown_for_good())).await.unwrap();
     let unknown = world.found(record.key).await;
     assert_eq!(world.renew(&record, &lifetimes()).await.unwrap(), RenewVerdict::MarkedUnknown);
     assert_eq!(world.found(record.key).await, unknown);
@@ -66,7 +67,7 @@ pub(super) async fn an_answer_is_saved_under_the_fence(world: World) {
     for column in COLUMNS {
         let record = world.take(&world.leader(column, "fence")).await;
         let stranger = Record { owner: world.owner(), ..record.clone() };
-        for ending in [done("stolen"), failed(Failed::ForGood), Ending::Unknown] {
+        for ending in [done("stolen"), failed(Failed::ForGood), unknown_for_good()] {
             let verdict = world.second().save(&save(&stranger, ending)).await.unwrap();
             assert_eq!(verdict, SaveVerdict::FenceLost);
             assert_eq!(world.found(record.key).await, record, "a foreign token writes nothing");
@@ -97,7 +98,7 @@ pub(super) async fn a_save_that_is_repeated_changes_nothing(world: World) {
     for (name, ending, other) in [
         ("done", done("paid"), failed(Failed::ForGood)),
         ("failed", failed(Failed::ForGood), done("paid")),
-        ("done for good", done("paid"), Ending::Unknown),
+        ("done for good", done("paid"), unknown_for_good()),
     ] {
         let claim = world.explicit(name);
         let record = world.take(&claim).await;
@@ -108,16 +109,18 @@ pub(super) async fn a_save_that_is_repeated_changes_nothing(world: World) {
         assert_eq!(world.found(record.key).await, kept, "{name}");
     }
     let record = world.take(&world.explicit("unknown")).await;
-    let receipt = saved(world.save(&save(&record, Ending::Unknown)).await.unwrap());
-    assert_eq!(saved(world.save(&save(&record, Ending::Unknown)).await.unwrap()), receipt);
+    let receipt = saved(world.save(&save(&record, unknown_for_good())).await.unwrap());
+    assert_eq!(saved(world.save(&save(&record, unknown_for_good())).await.unwrap()), receipt);
 }
 
 pub(super) async fn a_late_answer_turns_unknown_into_done(world: World) {
     for column in COLUMNS {
         let first = world.take_and_lapse(world.leader(column, "late")).await;
-        let second = world.duplicate(column, "late", &first);
-        let ClaimVerdict::Unknown(told) = world.ask(&second).await else { panic!("{column:?}") };
-        world.delivered(&told, world.now()).await.unwrap();
+        let rules = Rules { linger: Duration::ZERO, ..rules() };
+        let second = Claim { rules, ..world.duplicate(column, "late", &first) };
+        let told = world.told(&second).await.receipt;
+        world.delivered(&told, long_after(world.now())).await.unwrap();
+        assert!(world.found(first.key).await.delivered.is_some(), "{column:?}");
         let receipt = saved(world.save(&save(&first, done("paid"))).await.unwrap());
         let kept = world.found(first.key).await;
         assert_eq!(kept.receipt(), receipt);
@@ -127,6 +130,65 @@ pub(super) async fn a_late_answer_turns_unknown_into_done(world: World) {
         assert_eq!(world.found(first.key).await, kept);
         assert!(matches!(world.ask(&second).await, ClaimVerdict::Replay(_)), "{column:?}");
     }
+    // Whatever its owner has said of its end before.
+    for settles in [SettlesIn::WhenOwnerSays, SettlesIn::After(LONG), SettlesIn::Settled] {
+        for ending in [done("paid"), failed(Failed::ForGood)] {
+            let name = format!("{settles:?} {ending:?}");
+            let record = world.take(&world.explicit(&name)).await;
+            let told = saved(world.save(&save(&record, unknown(settles))).await.unwrap());
+            let receipt = saved(world.second().save(&save(&record, ending)).await.unwrap());
+            assert!(receipt.version > told.version, "{name}");
+            let kept = world.found(record.key).await;
+            assert!(!kept.is_open() && kept.receipt() == receipt, "{name}: {kept:?}");
+            // That it is unknown comes too late.
+            let late = world.save(&save(&record, unknown(settles))).await.unwrap();
+            assert_eq!(late, SaveVerdict::FenceLost, "{name}");
+            assert_eq!(world.found(record.key).await, kept, "{name}");
+        }
+    }
+}
+
+pub(super) async fn an_owner_that_knows_more_of_the_end_is_believed(world: World) {
+    let knowing = [SettlesIn::WhenOwnerSays, SettlesIn::After(LONG), SettlesIn::Settled];
+    for column in COLUMNS {
+        let mut before = world.take(&world.leader(column, "end")).await;
+        let claimed = before.clone();
+        for (step, settles) in knowing.into_iter().enumerate() {
+            let receipt =
+                saved(world.handle(step as u64).save(&save(&claimed, unknown(settles))).await.unwrap());
+            let kept = world.found(claimed.key).await;
+            assert_eq!((kept.receipt(), kept.version), (receipt.clone(), before.version + 1), "{settles:?}");
+            for known in &knowing[..=step] {
+                // What was announced does not move.
+                let again = world.save(&save(&claimed, unknown(*known))).await.unwrap();
+                assert_eq!(saved(again), receipt, "{known:?} after {settles:?}");
+                assert_eq!(world.found(claimed.key).await, kept, "{known:?} after {settles:?}");
+            }
+            // What was told before is not what is said now.
+            world.delivered(&before.receipt(), world.now() + 2 * LONG).await.unwrap();
+            assert_eq!(world.found(claimed.key).await, kept, "{settles:?}");
+            before = kept;
+        }
+        let second = world.duplicate(column, "end", &claimed);
+        assert_eq!(world.verdict(&second).await, "tell final", "{column:?}");
+    }
+}
+
+pub(super) async fn a_final_answer_that_arrived_stays_one(world: World) {
+    let record = world.take(&world.keyless("told")).await;
+    let over = unknown(SettlesIn::After(Duration::ZERO));
+    let receipt = saved(world.save(&save(&record, over)).await.unwrap());
+    let at = long_after(world.now());
+    world.delivered(&receipt, at).await.unwrap();
+    let marked = world.found(record.key).await;
+    assert_eq!(marked.delivered, Some(at));
+    saved(world.save(&save(&record, unknown_for_good())).await.unwrap());
+    let kept = world.found(record.key).await;
+    assert_eq!(
+        (kept.delivered, kept.version),
+        (Some(at), marked.version + 1),
+        "its owner has seen the end too"
+    );
 }
 
 pub(super) async fn a_save_that_finds_nothing_writes(world: World) {
@@ -184,7 +246,7 @@ pub(super) async fn a_release_gives_back_what_is_its_own(world: World) {
         world.release(&release(&record)).await.unwrap();
         assert_eq!(world.found(taken.key).await, taken, "a release that comes again is too late");
 
-        world.save(&save(&taken, Ending::Unknown)).await.unwrap();
+        world.save(&save(&taken, unknown_for_good())).await.unwrap();
         world.release(&release(&taken)).await.unwrap();
         assert!(world.is_absent(taken.key).await, "the owner knows that nothing ran");
     }
@@ -231,27 +293,104 @@ pub(super) async fn a_delivery_marks_the_answer_it_names_and_no_other(world: Wor
     assert!(world.is_absent(nowhere).await);
 }
 
-pub(super) async fn an_operator_settles_an_unknown_outcome(world: World) {
-    let keep = Lifetimes { done: 2 * LONG, ..lifetimes() };
+pub(super) async fn an_answer_before_the_end_is_never_marked(world: World) {
+    let now = world.now();
     for column in COLUMNS {
-        let (ran, _) = world.run(&world.leader(column, "ran"), Ending::Unknown).await;
-        assert!(world.second().resolve(ran.key, Resolution::Ran, &keep).await.unwrap());
-        let settled = world.found(ran.key).await;
-        assert_eq!(settled.state, RecordState::Done(None));
-        assert!(settled.expires > ran.expires, "it lives as long as an answer");
-        let again = world.resolve(ran.key, Resolution::DidNotRun, &keep).await.unwrap();
-        assert!(!again, "there is nothing to settle any more");
-        assert_eq!(world.found(ran.key).await, settled);
+        for (settles, at) in [
+            (SettlesIn::WhenOwnerSays, now),
+            (SettlesIn::WhenOwnerSays, long_after(long_after(now))),
+            (SettlesIn::After(LONG), now),
+        ] {
+            let name = format!("{settles:?} {at:?}");
+            let (record, receipt) = world.run(&world.leader(column, &name), unknown(settles)).await;
+            world.delivered(&receipt, at).await.unwrap();
+            assert_eq!(world.found(record.key).await, record, "{name}: {column:?}");
+            // It has no say later either: only what is told then.
+            saved(world.save(&save(&record, unknown_for_good())).await.unwrap());
+            let rules = Rules { after_telling: Duration::ZERO, ..rules() };
+            let second = Claim { rules, ..world.duplicate(column, &name, &record) };
+            assert_eq!(world.verdict(&second).await, "tell final", "{name}: {column:?}");
+        }
+        for (settles, at) in [(SettlesIn::Settled, now), (SettlesIn::After(LONG), now + 2 * LONG)] {
+            let name = format!("{settles:?} {at:?}");
+            let (record, receipt) = world.run(&world.leader(column, &name), unknown(settles)).await;
+            world.delivered(&receipt, at).await.unwrap();
+            let marked = world.found(record.key).await;
+            assert_eq!((marked.delivered, marked.version), (Some(at), record.version + 1), "{name}");
+            // The wait is counted from the first one that arrived.
+            world.delivered(&marked.receipt(), long_after(at)).await.unwrap();
+            assert_eq!(world.found(record.key).await, marked, "{name}");
+        }
+    }
+}
 
-        let (idle, _) = world.run(&world.leader(column, "did not"), Ending::Unknown).await;
-        assert!(world.resolve(idle.key, Resolution::DidNotRun, &keep).await.unwrap());
+pub(super) async fn an_operator_resolves_an_unknown_outcome(world: World) {
+    let keep = Lifetimes { done: 2 * LONG, ..lifetimes() };
+    let rules = || Rules { keep, ..rules() };
+    for column in COLUMNS {
+        let (ran, _) = world.run(&world.leader(column, "ran"), unknown_for_good()).await;
+        let verdict = world.second().resolve(ran.key, Resolution::Ran, &rules()).await.unwrap();
+        assert_eq!(verdict, ResolveVerdict::Resolved);
+        let resolved = world.found(ran.key).await;
+        assert_eq!(resolved.state, RecordState::Done(None));
+        assert!(resolved.expires > ran.expires, "it lives as long as an answer");
+        let again = world.resolve(ran.key, Resolution::DidNotRun, &rules()).await.unwrap();
+        assert_eq!(again, ResolveVerdict::NotUnknown, "there is nothing to resolve any more");
+        assert_eq!(world.found(ran.key).await, resolved);
+
+        let (idle, _) = world.run(&world.leader(column, "did not"), unknown_for_good()).await;
+        let verdict = world.resolve(idle.key, Resolution::DidNotRun, &rules()).await.unwrap();
+        assert_eq!(verdict, ResolveVerdict::Resolved);
         assert!(world.is_absent(idle.key).await);
         let second = world.duplicate(column, "did not", &idle);
         assert_eq!(world.verdict(&second).await, "mine", "{column:?}");
     }
     let inflight = world.take(&world.explicit("in flight")).await;
-    assert!(!world.resolve(inflight.key, Resolution::Ran, &keep).await.unwrap());
-    assert_eq!(world.found(inflight.key).await, inflight);
     let nowhere = world.explicit("nowhere").address.own();
-    assert!(!world.resolve(nowhere, Resolution::Ran, &keep).await.unwrap());
+    for key in [inflight.key, nowhere] {
+        let verdict = world.resolve(key, Resolution::Ran, &rules()).await.unwrap();
+        assert_eq!(verdict, ResolveVerdict::NotUnknown);
+    }
+    assert_eq!(world.found(inflight.key).await, inflight);
+}
+
+pub(super) async fn that_a_call_did_not_run_is_not_believed_before_its_end(world: World) {
+    for column in COLUMNS {
+        for (settles, announced) in [(SettlesIn::WhenOwnerSays, None), (SettlesIn::After(LONG), Some(LONG))] {
+            let name = format!("{settles:?}");
+            let (record, _) = world.run(&world.leader(column, &name), unknown(settles)).await;
+            let verdict = world.second().resolve(record.key, Resolution::DidNotRun, &rules()).await.unwrap();
+            let ResolveVerdict::NotSettled(left) = verdict else { panic!("{name}: {column:?}: {verdict:?}") };
+            match announced {
+                Some(span) => assert!(world.is_left(left, span), "{name}: {column:?}: {left:?}"),
+                None => assert_eq!(left, None, "{name}: {column:?}"),
+            }
+            assert_eq!(world.found(record.key).await, record, "nothing is written: {name}: {column:?}");
+            // That it did is known as soon as it is seen.
+            let verdict = world.resolve(record.key, Resolution::Ran, &rules()).await.unwrap();
+            assert_eq!(verdict, ResolveVerdict::Resolved, "{name}: {column:?}");
+            assert_eq!(world.found(record.key).await.state, RecordState::Done(None));
+        }
+    }
+    for column in COLUMNS {
+        // Its holder is gone, and nobody has asked since.
+        let record = world.take_and_lapse(world.leader(column, "gone")).await;
+        for _ in 0..2 {
+            let verdict = world.resolve(record.key, Resolution::DidNotRun, &rules()).await.unwrap();
+            let ResolveVerdict::NotSettled(left) = verdict else { panic!("{column:?}: {verdict:?}") };
+            assert!(world.is_left(left, LONG), "as long as it may linger: {left:?}");
+        }
+        let second = world.duplicate(column, "gone", &record);
+        assert_eq!(world.verdict(&second).await, "tell not yet", "its time has begun: {column:?}");
+        let at_once = Rules { linger: Duration::ZERO, ..rules() };
+        let brief = world.take_and_lapse(world.leader(column, "brief")).await;
+        let verdict = world.resolve(brief.key, Resolution::DidNotRun, &at_once).await.unwrap();
+        assert_eq!(verdict, ResolveVerdict::Resolved, "{column:?}");
+        assert!(world.is_absent(brief.key).await);
+    }
+    let over = unknown(SettlesIn::After(Duration::ZERO));
+    let (record, _) = world.run(&world.explicit("over"), over).await;
+    let verdict = world.resolve(record.key, Resolution::DidNotRun, &rules()).await.unwrap();
+    assert_eq!(verdict, ResolveVerdict::Resolved);
+    assert!(world.is_absent(record.key).await);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use steadfast_core::dedupe::{Claim, ClaimVerdict, Failure, Release, Role};
+use steadfast_core::dedupe::{Claim, ClaimVerdict, Failure, Known, Release, Role};
 use steadfast_core::output::Output;
 use tokio::task::JoinSet;
 
@@ -53,7 +53,7 @@ async fn one_runs(world: &World, claims: Vec<Claim>) {
     let mut claimers = JoinSet::new();
     for (number, claim) in (0..).zip(claims) {
         let store = world.handle(number);
-        claimers.spawn(async move { store.claim(&claim, &[]).await.unwrap() });
+        claimers.spawn(async move { store.claim(&claim, &Known::default()).await.unwrap() });
     }
     let (mut runs, mut followed) = (Vec::new(), Vec::new());
     while let Some(verdict) = claimers.join_next().await {
@@ -91,7 +91,7 @@ type Answer = Result<Option<Output>, Failure>;
 async fn call(store: Arc<dyn Store>, claim: Claim, runs: Arc<AtomicUsize>) -> Answer {
     let mut claim = claim;
     loop {
-        match store.claim(&claim, &[]).await.unwrap() {
+        match store.claim(&claim, &Known::default()).await.unwrap() {
             ClaimVerdict::Mine(record) => {
                 runs.fetch_add(1, Ordering::SeqCst);
                 tokio::task::yield_now().await;
@@ -115,7 +115,7 @@ pub(super) async fn calls_that_cross_do_not_block_each_other(world: World) {
         let (store, crossing) = (world.handle(caller), crossing(&world, caller));
         callers.spawn(async move {
             for (claim, release) in crossing {
-                if let ClaimVerdict::Mine(record) = store.claim(&claim, &[]).await.unwrap() {
+                if let ClaimVerdict::Mine(record) = store.claim(&claim, &Known::default()).await.unwrap() {
                     store.save(&save(&record, done("paid"))).await.unwrap();
                 }
                 store.release(&release).await.unwrap();

@@ -4,12 +4,14 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use steadfast_core::dedupe::{Claim, Ending, Record, Resolution, Rules};
+use steadfast_core::dedupe::{Claim, Record, Resolution, ResolveVerdict, Rules, SettlesIn};
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
 use tokio::task::JoinHandle;
 
-use super::world::{Failed, World, done, failed, lifetimes, release, rules, save, within};
+use super::world::{
+    Failed, World, done, failed, lifetimes, release, rules, save, unknown, unknown_for_good, within,
+};
 use crate::Store;
 use crate::select::Flush;
 
@@ -17,9 +19,10 @@ pub(super) async fn what_is_settled_is_not_waited_for(world: World) {
     let nothing = world.explicit("nothing").address.own();
     let (answered, _) = world.run(&world.explicit("done"), done("paid")).await;
     let (refused, _) = world.run(&world.explicit("failed"), failed(Failed::ForNow)).await;
-    let (unknown, _) = world.run(&world.explicit("unknown"), Ending::Unknown).await;
+    let (unknown_at_last, _) = world.run(&world.explicit("unknown"), unknown_for_good()).await;
+    let (cut, _) = world.run(&world.explicit("cut"), unknown(SettlesIn::WhenOwnerSays)).await;
     let lapsed = world.take_and_lapse(world.explicit("lapsed")).await;
-    for key in [nothing, answered.key, refused.key, unknown.key, lapsed.key] {
+    for key in [nothing, answered.key, refused.key, unknown_at_last.key, cut.key, lapsed.key] {
         within("a record that nobody holds", world.settled(key)).await;
     }
 }
@@ -54,7 +57,7 @@ pub(super) async fn a_follower_is_woken_when_the_lease_ends(world: World) {
         world.pass(3).await;
     }
     within("a follower of a lapsed claim", follower).await.unwrap();
-    assert_eq!(world.verdict(&world.explicit("k")).await, "tell");
+    assert_eq!(world.verdict(&world.explicit("k")).await, "tell not yet");
 }
 
 pub(super) async fn every_follower_is_woken(world: World) {
@@ -83,26 +86,30 @@ enum End {
     Done,
     Failed,
     Unknown,
+    /// Its caller does not wait any longer, and nobody knows yet when it will be over.
+    Cut,
     Released,
     Flushed,
     SettledByOperator,
 }
 
-const ENDS: [End; 6] =
-    [End::Done, End::Failed, End::Unknown, End::Released, End::Flushed, End::SettledByOperator];
+const ENDS: [End; 7] =
+    [End::Done, End::Failed, End::Unknown, End::Cut, End::Released, End::Flushed, End::SettledByOperator];
 
 impl End {
     async fn bring(self, world: &World, store: &dyn Store, record: &Record) {
         match self {
             Self::Done => drop(store.save(&save(record, done("paid"))).await.unwrap()),
             Self::Failed => drop(store.save(&save(record, failed(Failed::ForNow))).await.unwrap()),
-            Self::Unknown => drop(store.save(&save(record, Ending::Unknown)).await.unwrap()),
+            Self::Unknown => drop(store.save(&save(record, unknown_for_good())).await.unwrap()),
+            Self::Cut => drop(store.save(&save(record, unknown(SettlesIn::WhenOwnerSays))).await.unwrap()),
             Self::Released => store.release(&release(record)).await.unwrap(),
             Self::Flushed => assert_eq!(store.flush(&Flush::Key(record.key)).await.unwrap(), 1),
             Self::SettledByOperator => {
-                store.save(&save(record, Ending::Unknown)).await.unwrap();
+                store.save(&save(record, unknown_for_good())).await.unwrap();
                 let resolution = Resolution::DidNotRun;
-                assert!(world.second().resolve(record.key, resolution, &lifetimes()).await.unwrap());
+                let resolved = world.second().resolve(record.key, resolution, &rules()).await.unwrap();
+                assert_eq!(resolved, ResolveVerdict::Resolved);
             }
         }
     }

@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Ending, Failure, Intent, LeaseSight, Owner, Process, Receipt, Record,
-    Release, ReplayReason, Role, Rules, RunId, Save, SaveVerdict,
+    Address, Claim, ClaimVerdict, End, Ending, Failure, Intent, Known, LeaseSight, Observed, Owner, Process,
+    Receipt, Record, Release, ReplayReason, Role, Rules, RunId, Save, SaveVerdict, SettlesIn, UnknownEnding,
+    Unsettled,
 };
 use steadfast_core::id::{ActorId, Digest, Namespace, RequestId, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::key::{Key, Scope, call_id_key, computed_key, explicit_key, run_key};
@@ -34,6 +35,7 @@ pub(super) struct World {
     process: Process,
     dead: Mutex<BTreeSet<Process>>,
     calls: AtomicU64,
+    spawned: AtomicU32,
 }
 
 /// The columns of the claim table.
@@ -53,7 +55,13 @@ impl From<Fixture> for World {
             Leases::Process(processes) => processes.spawn(),
             Leases::Time => Process { boot: "somewhere".into(), pid: 1, started: 1 },
         };
-        Self { fixture, process, dead: Mutex::default(), calls: AtomicU64::new(1) }
+        Self {
+            fixture,
+            process,
+            dead: Mutex::default(),
+            calls: AtomicU64::new(1),
+            spawned: AtomicU32::new(2),
+        }
     }
 }
 
@@ -136,11 +144,14 @@ impl World {
         }
     }
 
-    /// A process of its own, where processes end leases.
+    /// A process that nobody else lives in.
     pub(super) fn spawn(&self) -> Process {
         match &self.fixture.leases {
             Leases::Process(processes) => processes.spawn(),
-            Leases::Time => self.process.clone(),
+            Leases::Time => {
+                let pid = self.spawned.fetch_add(1, Ordering::SeqCst);
+                Process { boot: "elsewhere".into(), pid, started: 1 }
+            }
         }
     }
 
@@ -173,6 +184,8 @@ impl World {
             retry_safe: false,
             best_effort: false,
             arrived: self.now(),
+            age: Duration::ZERO,
+            seen_end_within: None,
             run,
             rules: rules(),
             tool: tool("pay"),
@@ -224,12 +237,31 @@ impl World {
 
     /// Claims through the first handle.
     pub(super) async fn ask(&self, claim: &Claim) -> ClaimVerdict {
-        self.fixture.store.claim(claim, &[]).await.unwrap()
+        self.fixture.store.claim(claim, &Known::default()).await.unwrap()
     }
 
     /// Claims through the second handle, and says in a word what came of it.
     pub(super) async fn verdict(&self, claim: &Claim) -> &'static str {
-        word(&self.second().claim(claim, &[]).await.unwrap())
+        self.verdict_knowing(&Known::default(), claim).await
+    }
+
+    /// The same, for a process that knows this beside what the store knows.
+    pub(super) async fn verdict_knowing(&self, known: &Known, claim: &Claim) -> &'static str {
+        word(&self.second().claim(claim, known).await.unwrap())
+    }
+
+    /// Claims what must be unknown.
+    pub(super) async fn told(&self, claim: &Claim) -> Unsettled {
+        let verdict = self.ask(claim).await;
+        let word = word(&verdict);
+        let ClaimVerdict::Unknown(told) = verdict else { panic!("expected to be told, got {word}") };
+        *told
+    }
+
+    /// Whether this is what is left of a span that began when the last record was written: all of it where time stands
+    /// still, some of it where it is real.
+    pub(super) fn is_left(&self, left: Option<Duration>, of: Duration) -> bool {
+        if self.stands_still() { left == Some(of) } else { left.is_some_and(|left| left <= of) }
     }
 
     /// Claims what must be free.
@@ -286,7 +318,10 @@ pub(super) fn word(verdict: &ClaimVerdict) -> &'static str {
             ReplayReason::DoubleDispatch => "replay double dispatch",
             ReplayReason::Waited => "answer",
         },
-        ClaimVerdict::Unknown(_) => "tell",
+        ClaimVerdict::Unknown(told) => match told.end {
+            End::Settled => "tell final",
+            End::NotYet(_) => "tell not yet",
+        },
         ClaimVerdict::Conflict => "conflict",
         ClaimVerdict::Nothing => "nothing",
         ClaimVerdict::Full => "full",
@@ -326,6 +361,18 @@ pub(super) fn done(text: &str) -> Ending {
     Ending::Done(Some(output(text)))
 }
 
+/// An outcome that is not known, and what the tool said of it.
+pub(super) fn unknown(settles: SettlesIn) -> Ending {
+    let output = Some(output("what it said"));
+    let words = Some("how it was said".into());
+    Ending::Unknown(UnknownEnding { settles, observed: Observed::ErrorAnswer, words, output })
+}
+
+/// An outcome that is not known, of an attempt that is over.
+pub(super) fn unknown_for_good() -> Ending {
+    unknown(SettlesIn::Settled)
+}
+
 pub(super) fn output(text: &str) -> Output {
     Output { content: RawJson::string(text), metadata: Some(RawJson::from_trusted(r#"{"a":[1,2]}"#)) }
 }
@@ -362,9 +409,11 @@ pub(super) fn rules() -> Rules {
     Rules {
         cache_failures: CacheFailures::Terminal,
         after_unknown: AfterUnknown::TellOnce,
-        double_dispatch: Duration::ZERO,
+        double_dispatch: false,
         undelivered: LONG,
         after_telling: LONG,
+        linger: LONG,
+        settle: Duration::ZERO,
         keep: lifetimes(),
         computed_since: None,
     }

@@ -15,8 +15,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{
-    Address, Claim, ClaimVerdict, Intent, LeaseSight, Owner, Process, Receipt, Record, RecordState, Release,
-    RenewVerdict, Resolution, Save, SaveVerdict, StartVerdict,
+    Address, Claim, ClaimVerdict, Ending, Intent, Known, LeaseSight, Owner, Process, Receipt, Record,
+    RecordState, Release, RenewVerdict, Resolution, ResolveVerdict, Rules, Save, SaveVerdict, SettlesIn,
+    StartVerdict,
 };
 use steadfast_core::id::Digest;
 use steadfast_core::key::Key;
@@ -42,8 +43,15 @@ enum Fault {
     IgnoresDeliveries,
     IgnoresKnownDeliveries,
     SeesNoDoubleDispatch,
+    IgnoresOverlap,
+    IgnoresAge,
     ReplaysEveryFailure,
     RunsAfterUnknown,
+    IgnoresVerifications,
+    TakesCutForOver,
+    ForgetsWhenItEnds,
+    ForgetsWhoSeesTheEnd,
+    TakesGoneForOver,
     IgnoresArguments,
     LooksWrite,
     ForgetsIndex,
@@ -56,7 +64,10 @@ enum Fault {
     SavesOverTheIndex,
     OwnersIgnoreTheIndex,
     DeliversAnything,
+    MarksBeforeTheEnd,
+    ForgetsWhatArrived,
     ResolvesAnything,
+    ResolvesBeforeTheEnd,
     NeverSettles,
     LosesWakeUps,
     KeepsForEver,
@@ -100,6 +111,7 @@ const BROKEN: &[(Fault, &[&str])] = &[
             "a_lapsed_claim_that_was_not_started_is_mine",
             "a_lapsed_run_that_is_safe_to_repeat_is_taken_over",
             "a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown",
+            "an_attempt_whose_holder_is_gone_is_over_after_a_time",
             "a_follower_is_woken_when_the_lease_ends",
             "random_histories_go_as_in_the_reference",
         ],
@@ -127,13 +139,61 @@ const BROKEN: &[(Fault, &[&str])] = &[
     ),
     (
         Fault::SeesNoDoubleDispatch,
-        &["a_double_dispatch_is_one_call", "random_histories_go_as_in_the_reference"],
+        &[
+            "a_double_dispatch_is_one_call",
+            "a_double_dispatch_through_another_process_is_one_call",
+            "random_histories_go_as_in_the_reference",
+        ],
+    ),
+    (Fault::IgnoresOverlap, &["a_double_dispatch_is_one_call", "random_histories_go_as_in_the_reference"]),
+    (
+        Fault::IgnoresAge,
+        &["a_double_dispatch_through_another_process_is_one_call", "random_histories_go_as_in_the_reference"],
     ),
     (
         Fault::ReplaysEveryFailure,
         &["a_failure_is_replayed_as_the_rules_say", "random_histories_go_as_in_the_reference"],
     ),
     (Fault::RunsAfterUnknown, &["an_unknown_outcome_is_told"]),
+    (
+        Fault::IgnoresVerifications,
+        &["an_unknown_outcome_that_was_looked_into_runs_again", "random_histories_go_as_in_the_reference"],
+    ),
+    (
+        Fault::TakesCutForOver,
+        &[
+            "an_attempt_that_may_still_take_effect_is_told_as_not_yet",
+            "an_attempt_whose_holder_is_gone_is_over_after_a_time",
+            "an_owner_that_knows_more_of_the_end_is_believed",
+            "an_answer_before_the_end_is_never_marked",
+            "that_a_call_did_not_run_is_not_believed_before_its_end",
+            "random_histories_go_as_in_the_reference",
+        ],
+    ),
+    (
+        Fault::ForgetsWhenItEnds,
+        &[
+            "an_attempt_that_may_still_take_effect_is_told_as_not_yet",
+            "an_attempt_is_over_when_its_time_has_come",
+            "that_a_call_did_not_run_is_not_believed_before_its_end",
+            "random_histories_go_as_in_the_reference",
+        ],
+    ),
+    (
+        Fault::ForgetsWhoSeesTheEnd,
+        &[
+            "an_attempt_that_its_holder_would_have_seen_the_end_of_is_over_by_then",
+            "random_histories_go_as_in_the_reference",
+        ],
+    ),
+    (
+        Fault::TakesGoneForOver,
+        &[
+            "a_lapsed_run_that_is_not_safe_to_repeat_is_told_as_unknown",
+            "an_attempt_whose_holder_is_gone_is_over_after_a_time",
+            "random_histories_go_as_in_the_reference",
+        ],
+    ),
     (
         Fault::IgnoresArguments,
         &[
@@ -170,7 +230,11 @@ const BROKEN: &[(Fault, &[&str])] = &[
     ),
     (
         Fault::TakesUnknownForFinal,
-        &["a_late_answer_turns_unknown_into_done", "random_histories_go_as_in_the_reference"],
+        &[
+            "a_late_answer_turns_unknown_into_done",
+            "an_owner_that_knows_more_of_the_end_is_believed",
+            "random_histories_go_as_in_the_reference",
+        ],
     ),
     (
         Fault::SavesOnlyWhatIsThere,
@@ -186,7 +250,19 @@ const BROKEN: &[(Fault, &[&str])] = &[
         ],
     ),
     (Fault::DeliversAnything, &["a_delivery_marks_the_answer_it_names_and_no_other"]),
-    (Fault::ResolvesAnything, &["an_operator_settles_an_unknown_outcome"]),
+    (
+        Fault::MarksBeforeTheEnd,
+        &["an_answer_before_the_end_is_never_marked", "random_histories_go_as_in_the_reference"],
+    ),
+    (Fault::ForgetsWhatArrived, &["a_final_answer_that_arrived_stays_one"]),
+    (Fault::ResolvesAnything, &["an_operator_resolves_an_unknown_outcome"]),
+    (
+        Fault::ResolvesBeforeTheEnd,
+        &[
+            "that_a_call_did_not_run_is_not_believed_before_its_end",
+            "random_histories_go_as_in_the_reference",
+        ],
+    ),
     (Fault::NeverSettles, &["what_is_settled_is_not_waited_for"]),
     (
         Fault::LosesWakeUps,
@@ -284,6 +360,13 @@ fn passes(case: &Case, fault: Fault) -> bool {
     catch_unwind(AssertUnwindSafe(|| runtime.block_on((case.run)(fixture)))).is_ok()
 }
 
+/// Changes what an owner says of the end of its attempt.
+fn settle(save: &mut Save, change: impl Fn(SettlesIn) -> SettlesIn) {
+    if let Ending::Unknown(unknown) = &mut save.ending {
+        unknown.settles = change(unknown.settles);
+    }
+}
+
 /// The memory store with one fault.
 #[derive(Debug)]
 struct Broken {
@@ -364,7 +447,10 @@ impl Broken {
         let number = self.count.fetch_add(1, Ordering::SeqCst);
         match self.fault {
             Fault::ChangesTokens => claim.owner.call += 1_000_000 * (number + 1),
-            Fault::SeesNoDoubleDispatch => claim.rules.double_dispatch = Duration::ZERO,
+            Fault::SeesNoDoubleDispatch => claim.rules.double_dispatch = false,
+            Fault::IgnoresAge => claim.age = Duration::ZERO,
+            Fault::ForgetsWhoSeesTheEnd => claim.seen_end_within = None,
+            Fault::TakesGoneForOver => claim.rules.linger = Duration::ZERO,
             Fault::ReplaysEveryFailure => claim.rules.cache_failures = CacheFailures::All,
             Fault::RunsAfterUnknown => claim.rules.after_telling = Duration::ZERO,
             Fault::IgnoresArguments => {
@@ -400,9 +486,16 @@ impl Broken {
         Arc::clone(self.locks.lock().entry(key).or_default())
     }
 
-    async fn claim_somehow(&self, claim: &Claim, known: &[(Receipt, Timestamp)]) -> ClaimVerdict {
+    async fn claim_somehow(&self, claim: &Claim, known: &Known) -> ClaimVerdict {
         let claim = self.spoilt(claim).await;
-        let known = if self.is(Fault::IgnoresKnownDeliveries) { &[] } else { known };
+        let mut known = known.clone();
+        match self.fault {
+            Fault::IgnoresKnownDeliveries => known.delivered.clear(),
+            Fault::IgnoresOverlap => known.overlapped.clear(),
+            Fault::IgnoresVerifications => known.verified.clear(),
+            _ => {}
+        }
+        let known = &known;
         if self.is(Fault::EvictsOpen) && self.open.lock().len() >= self.most / 8 {
             let oldest = self.open.lock().remove(0);
             self.forget(oldest).await;
@@ -446,13 +539,20 @@ impl Broken {
         let owner = self.owner_of(key, &save.claimed.owner).await;
         Arc::make_mut(&mut save.claimed).owner = owner;
         let found = self.found(key).await;
-        let is_unknown = found.as_ref().is_some_and(|record| record.state == RecordState::Unknown);
+        let is_unknown = found.as_ref().is_some_and(|record| matches!(record.state, RecordState::Unknown(_)));
         match self.fault {
             Fault::SavesOver => self.forget(key).await,
             Fault::TakesUnknownForFinal if is_unknown => return SaveVerdict::FenceLost,
             Fault::SavesOnlyWhatIsThere if found.is_none() => return SaveVerdict::FenceLost,
             Fault::OwnersIgnoreTheIndex => Arc::make_mut(&mut save.claimed).index = None,
             Fault::ForgetsHold => save.hold = false,
+            Fault::TakesCutForOver => settle(&mut save, |_| SettlesIn::Settled),
+            Fault::ForgetsWhenItEnds => settle(&mut save, |settles| match settles {
+                SettlesIn::After(_) => SettlesIn::WhenOwnerSays,
+                SettlesIn::WhenOwnerSays | SettlesIn::Settled => settles,
+            }),
+            // It writes what it is told over what it knows.
+            Fault::ForgetsWhatArrived if is_unknown => self.forget(key).await,
             Fault::SavesOverTheIndex if found.is_none() => {
                 let newest = save.claimed.index.and_then(|index| self.newest.lock().get(&index).copied());
                 if let Some(newest) = newest {
@@ -495,11 +595,7 @@ impl Store for Broken {
         self.inner.now()
     }
 
-    fn claim<'a>(
-        &'a self,
-        claim: &'a Claim,
-        known: &'a [(Receipt, Timestamp)],
-    ) -> StoreFuture<'a, ClaimVerdict> {
+    fn claim<'a>(&'a self, claim: &'a Claim, known: &'a Known) -> StoreFuture<'a, ClaimVerdict> {
         Box::pin(async move {
             if !self.is(Fault::LocksAsItGoes) {
                 return Ok(self.claim_somehow(claim, known).await);
@@ -553,6 +649,9 @@ impl Store for Broken {
         Box::pin(async move {
             match self.found(receipt.key).await {
                 _ if self.is(Fault::IgnoresDeliveries) => Ok(()),
+                Some(_) if self.is(Fault::MarksBeforeTheEnd) => {
+                    self.inner.delivered(receipt, at + LONG).await
+                }
                 Some(record) if self.is(Fault::DeliversAnything) => {
                     self.inner.delivered(&record.receipt(), at).await
                 }
@@ -561,10 +660,22 @@ impl Store for Broken {
         })
     }
 
-    fn resolve<'a>(&'a self, key: Key, resolution: Resolution, keep: &'a Lifetimes) -> StoreFuture<'a, bool> {
+    fn resolve<'a>(
+        &'a self,
+        key: Key,
+        resolution: Resolution,
+        rules: &'a Rules,
+    ) -> StoreFuture<'a, ResolveVerdict> {
         Box::pin(async move {
-            let resolved = self.inner.resolve(key, resolution, keep).await?;
-            Ok(resolved || self.is(Fault::ResolvesAnything))
+            let verdict = self.inner.resolve(key, resolution, rules).await?;
+            match verdict {
+                ResolveVerdict::NotSettled(_) if self.is(Fault::ResolvesBeforeTheEnd) => {
+                    self.forget(key).await;
+                    Ok(ResolveVerdict::Resolved)
+                }
+                _ if self.is(Fault::ResolvesAnything) => Ok(ResolveVerdict::Resolved),
+                verdict => Ok(verdict),
+            }
         })
     }
 

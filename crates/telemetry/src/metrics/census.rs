@@ -55,8 +55,10 @@ impl Census {
                     Lease::Record => false,
                 });
             }
-            RecordState::Done(_) | RecordState::Failed(_) | RecordState::Unknown | RecordState::Cancelled => {
-            }
+            RecordState::Done(_)
+            | RecordState::Failed(_)
+            | RecordState::Unknown(_)
+            | RecordState::Cancelled => {}
         }
     }
 

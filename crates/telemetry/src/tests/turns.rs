@@ -9,7 +9,7 @@ use steadfast_core::envelope::Target;
 use steadfast_core::turn::trace::Span;
 use steadfast_core::turn::{Limits, Plan};
 use steadfast_core::{Timestamp, millis};
-use steadfast_executor::{Attempt, Found, Run, Shelf, TurnOptions, TurnStory, Turned};
+use steadfast_executor::{Attempt, Found, Shelf, TurnOptions, TurnStory, Turned};
 
 use super::*;
 use crate::{OtlpOptions, words};
@@ -26,9 +26,9 @@ impl Shelf for Tools {
         envelope: &'a CallEnvelope,
     ) -> Pin<Box<dyn Future<Output = Option<Found>> + Send + 'a>> {
         let name = envelope.tool_name.to_string();
-        let run: Run = Box::new(move |attempt: Attempt| {
+        let found = Found::new(move |attempt: Attempt| {
             let name = name.clone();
-            Box::pin(async move {
+            async move {
                 match name.as_str() {
                     "resets" => reset(),
                     "resets_once" if attempt.number == 1 => reset(),
@@ -39,9 +39,9 @@ impl Shelf for Tools {
                     "hangs" => std::future::pending().await,
                     _ => paid(),
                 }
-            })
+            }
         });
-        Box::pin(async move { Some(Found { run, domain: None, info: None }) })
+        Box::pin(async move { Some(found) })
     }
 }
 

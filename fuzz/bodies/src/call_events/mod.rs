@@ -43,8 +43,9 @@ pub fn call_events(input: &[u8]) {
 const MOST_CALLS: u64 = 4;
 /// Events that are made of bytes; more of them only take time.
 const MOST_EVENTS: u32 = 200;
-/// A call that a driver without mistakes cannot bring to its end in this many events circles.
-const WAY_HOME: u32 = 100;
+/// A call that a driver without mistakes cannot bring to its end in this many events circles. Who waits for the end of another
+/// run looks for it twice a second.
+const WAY_HOME: u32 = 300;
 
 struct World<'i> {
     draw: Draw<'i>,
@@ -79,7 +80,11 @@ struct Driven {
     answered: bool,
     /// The tool was told to cancel while its attempt goes on.
     cancelled_upstream: bool,
+    /// The same, because the time of the attempt was up.
+    cut_upstream: bool,
     last_fault: Option<Fault>,
+    /// Its outcome is unknown: nobody has to see the end of its attempt.
+    unknown: bool,
 }
 
 /// Whether the driver answers what it was asked.
@@ -176,7 +181,9 @@ impl<'i> World<'i> {
             cut: false,
             answered: false,
             cancelled_upstream: false,
+            cut_upstream: false,
             last_fault: None,
+            unknown: false,
         };
         self.heed(&mut driven, step, &notices);
         while !driven.call.is_finished() {
@@ -211,9 +218,10 @@ impl<'i> World<'i> {
     fn answer(&mut self, driven: &mut Driven) {
         let now = self.now;
         let event = match &driven.pending {
-            Step::Follow(_) => Event::Woke(self.draw.pick([Wake::Changed, Wake::Time])),
+            Step::Follow(_) | Step::AwaitEnd(_) => Event::Woke(self.draw.pick([Wake::Changed, Wake::Time])),
             Step::Ask(_) => Event::Answered(setup::answer(&mut self.draw)),
             Step::Run(_) | Step::Cut(_) => Event::Ran(setup::outcome(&mut self.draw)),
+            Step::Wait if driven.call.is_settling() => self.settles(driven),
             Step::Wait | Step::Answer { .. } | Step::CancelUpstream | Step::Stay | Step::Finish { .. } => {
                 Event::Woke(Wake::Time)
             }
@@ -239,6 +247,16 @@ impl<'i> World<'i> {
         self.feed(driven, event, Meant::Answer);
     }
 
+    /// What happens to an attempt whose outcome is unknown.
+    fn settles(&mut self, driven: &Driven) -> Event {
+        match self.draw.byte() % 4 {
+            1 if driven.runs => Event::Ran(setup::outcome(&mut self.draw)),
+            2 if driven.call.awaits_end() => Event::Settled,
+            3 => Event::DriverEnds,
+            _ => Event::Woke(Wake::Time),
+        }
+    }
+
     /// The store does what the pending step asks for.
     fn ask_the_store(&mut self, driven: &Driven, now: Timestamp) -> Event {
         match &driven.pending {
@@ -261,6 +279,7 @@ impl<'i> World<'i> {
             }
             Step::Renew => self.renewal(driven),
             Step::Follow(_)
+            | Step::AwaitEnd(_)
             | Step::Ask(_)
             | Step::Run(_)
             | Step::Cut(_)
@@ -313,7 +332,7 @@ impl<'i> World<'i> {
     /// Another process, or somebody at the store.
     fn elsewhere(&mut self, driven: &Driven) {
         let keep = driven.call.policy().dedupe.keep;
-        match self.draw.byte() % 6 {
+        match self.draw.byte() % 7 {
             0 => self.rival_claims(driven),
             1 => {
                 if let Some(claimed) = self.rival.clone() {
@@ -331,7 +350,8 @@ impl<'i> World<'i> {
             }
             3 => self.store.empty(),
             4 => self.store.sweep(self.now),
-            _ => self.store.deliver_all(self.now),
+            5 => self.store.deliver_all(self.now),
+            _ => self.store.resolve_all(&Rules::from(driven.call.policy()), self.now),
         }
     }
 
@@ -348,8 +368,10 @@ impl<'i> World<'i> {
             retry_safe: request.is_retry_safe(policy),
             best_effort: false,
             arrived: self.now,
+            age: Duration::ZERO,
+            seen_end_within: None,
             run: request.run.clone(),
-            rules: Rules::from(&policy.dedupe),
+            rules: Rules::from(policy),
             tool: request.tool.clone(),
             request: request.id.clone(),
             tool_call: None,
@@ -377,6 +399,7 @@ impl<'i> World<'i> {
                     Event::Ran(Outcome::Success { output: setup::output(), concern: None })
                 }
                 Step::Follow(_)
+                | Step::AwaitEnd(_)
                 | Step::Ask(_)
                 | Step::Wait
                 | Step::Answer { .. }
@@ -409,6 +432,8 @@ impl<'i> World<'i> {
         let before =
             (meant == Meant::Anything).then(|| (driven.call.state(), wake_at, format!("{:?}", driven.call)));
         let ran = matches!(event, Event::Ran(_));
+        let settling = driven.call.is_settling();
+        let is_gone = matches!(event, Event::Settled) && driven.call.awaits_end();
         let owner = driven.call.claimed().map(|record| &record.owner);
         let foreign = matches!(&event, Event::Renewed { owner: renewed, .. } if owner != Some(renewed));
         let fault =
@@ -418,11 +443,12 @@ impl<'i> World<'i> {
         match driven.call.on(&mut self.shared(), now, event, &mut notices) {
             Ok(step) => {
                 if ran {
-                    assert!(driven.runs, "an answer was taken for an attempt that nobody made");
+                    assert!(driven.runs || settling, "an answer was taken for an attempt that nobody made");
                     driven.runs = false;
                     driven.cut = false;
                     driven.last_fault = fault;
                 }
+                driven.runs &= !is_gone;
                 if let (true, Some((_, _, before))) = (foreign, &before) {
                     assert_eq!(
                         format!("{:?}", driven.call),
@@ -453,6 +479,7 @@ impl<'i> World<'i> {
             driven.call.is_finished(),
             "the end and its step: {step:?}"
         );
+        driven.unknown |= notices.contains(&Notice::OutcomeUnknown);
         match &step {
             Step::Run(run) => self.may_run(driven, run.attempt),
             Step::Cut(cut) => {
@@ -468,10 +495,10 @@ impl<'i> World<'i> {
             }
             Step::CancelUpstream => Self::cancels_upstream(driven),
             Step::Finish { result, kept } => {
-                assert!(!driven.runs, "the call ended and its attempt runs on: {step:?}");
+                assert!(!driven.runs || driven.unknown, "the call ended and its attempt runs on: {step:?}");
                 self.ended(driven, result, kept);
             }
-            Step::Follow(_) | Step::Ask(_) | Step::Wait => {
+            Step::Follow(_) | Step::AwaitEnd(_) | Step::Ask(_) | Step::Wait => {
                 assert!(driven.call.wake_at().is_some(), "waits for nothing: {step:?}");
             }
             Step::Claim(_)
@@ -483,15 +510,21 @@ impl<'i> World<'i> {
             | Step::Release(_)
             | Step::Stay => {}
         }
-        if !matches!(step, Step::Stay | Step::Answer { .. } | Step::CancelUpstream) {
+        let is_aside = matches!(step, Step::Stay | Step::Answer { .. } | Step::CancelUpstream);
+        if !is_aside {
             driven.pending = step;
+        } else if step != Step::Stay && matches!(driven.pending, Step::Save(_)) {
+            // The unknown outcome is recorded now, and the end of the attempt is waited for.
+            driven.pending = Step::Wait;
         }
     }
 
-    /// The tool is told once, of an attempt that runs and that nobody ended.
+    /// The tool is told of an attempt that runs and that nobody ended: once for its caller, once for the cut.
     fn cancels_upstream(driven: &mut Driven) {
-        assert!(driven.runs && !driven.cut && !driven.cancelled_upstream, "the tool is told for no reason");
-        driven.cancelled_upstream = true;
+        let is_cut = driven.call.is_settling();
+        let told = if is_cut { &mut driven.cut_upstream } else { &mut driven.cancelled_upstream };
+        assert!(driven.runs && !driven.cut && !*told, "the tool is told for no reason");
+        *told = true;
     }
 
     /// Whether an attempt may start now.
@@ -523,7 +556,8 @@ impl<'i> World<'i> {
     /// Deadline and total time limit the start of an attempt, however late a timer fires or a store answers.
     fn is_in_time(&self, driven: &Driven) {
         let (limits, policy) = (driven.call.request().limits, driven.call.policy());
-        if policy.modes.are_off() {
+        // In shadow nobody is held back.
+        if policy.modes.leave_alone() {
             return;
         }
         // A deadline at the end of time is none.
@@ -540,8 +574,14 @@ impl<'i> World<'i> {
         assert_eq!(result.attempts, driven.attempts, "the attempts are counted wrong");
         // In shadow nothing counts as recorded, but deliveries are marked, or every equal call would look like a resend.
         let shadow = driven.call.policy().modes.dedupe == Mode::Shadow;
-        let receipt = result.receipt.is_some();
-        assert!(shadow || receipt == (result.recorded == Recorded::Yes), "a receipt for what is recorded");
+        let (receipt, recorded) = (result.receipt.is_some(), result.recorded == Recorded::Yes);
+        assert!(shadow || recorded || !receipt, "a receipt for what is not recorded: {result:?}");
+        // What comes too late, or only asks to wait, does not count as delivered.
+        let is_late = result.took > driven.call.policy().dedupe.late_after;
+        assert!(
+            shadow || receipt || !recorded || is_late || result.is_unknown_outcome(),
+            "no receipt for what is recorded: {result:?}"
+        );
         let fresh = result.provenance == Provenance::Fresh;
         assert!(!fresh || result.ended.is_err() || driven.attempts > 0, "an answer of nobody: {result:?}");
         if let Some(receipt) = result.receipt.as_ref().filter(|_| self.draw.flag()) {

@@ -7,13 +7,14 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{Channel, GrantId, Spend};
 use steadfast_core::call::{
-    Approval, Duplicates, Event, Hints, Others, Outcome, Request, RunBy, SentKey, StoreFault, Waits, Wake,
+    Approval, AttemptEnd, Duplicates, Event, Hints, Others, Outcome, Request, RunBy, SentKey, StoreFault,
+    Waits, Wake,
 };
 use steadfast_core::classify::{Fault, RetryAfter, Severity, Source, Transport};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    Address, ClaimVerdict, Failure, Owner, Process, Receipt, RenewVerdict, Replay, ReplayReason, RunId,
-    SaveVerdict, StartVerdict,
+    Address, ClaimVerdict, End, Failure, Observed, Owner, Process, Receipt, RenewVerdict, Replay,
+    ReplayReason, RunId, SaveVerdict, StartVerdict, Unsettled,
 };
 use steadfast_core::id::{Digest, Domain, Namespace, RequestId, SessionKey, ToolName, ToolRef, TurnId};
 use steadfast_core::key::Key;
@@ -112,6 +113,8 @@ pub(super) fn request(draw: &mut Draw<'_>, number: u64, now: Timestamp) -> Reque
         limits,
         waits: if hints & 4 == 0 { Waits::NotForLong } else { Waits::AsLongAsItTakes },
         run_by: RunBy::Driver,
+        end: if hints & 16 == 0 { AttemptEnd::Unseen } else { AttemptEnd::Seen },
+        reads: Arc::default(),
         hints: Hints { expected_retry_safe: hints & 1 != 0, safety_critical: hints & 2 != 0 },
         channel: if shape & 64 == 0 { Channel::Interactive } else { Channel::Headless },
     }
@@ -175,7 +178,7 @@ pub(super) fn outcome(draw: &mut Draw<'_>) -> Outcome {
 }
 
 /// How many kinds of events [`stray`] knows.
-pub(super) const STRAYS: u8 = 21;
+pub(super) const STRAYS: u8 = 23;
 
 /// Any event, whatever was asked for. Only that the record is ours and that it was started is never made up:
 /// what a driver says about those is what its store has written. `own` is the token of the record that the call has.
@@ -222,11 +225,25 @@ pub(super) fn stray(draw: &mut Draw<'_>, own: Option<Owner>, now: Timestamp) -> 
         12 => Event::Cancelled(draw.pick([Others::None, Others::Waiting])),
         13 => Event::Disconnected(draw.pick([Others::None, Others::Waiting])),
         14 => Event::Claimed(ClaimVerdict::Follow(key)),
-        15 => Event::Claimed(ClaimVerdict::Unknown(receipt)),
+        15 => Event::Claimed(ClaimVerdict::Unknown(Box::new(Unsettled {
+            end: draw.pick([
+                End::Settled,
+                End::NotYet(None),
+                End::NotYet(Some(Duration::from_secs(5))),
+                End::NotYet(Some(Duration::MAX)),
+            ]),
+            observed: Observed::NoAnswer,
+            words: None,
+            output: None,
+            runs_in: None,
+            receipt,
+        }))),
         16 => Event::Claimed(draw.pick([ClaimVerdict::Busy, ClaimVerdict::Conflict, ClaimVerdict::Full])),
         17 => Event::Claimed(ClaimVerdict::Nothing),
         18 => Event::Claimed(replay(Ok(Some(output())))),
         19 => Event::Claimed(replay(Ok(None))),
+        21 => Event::Settled,
+        22 => Event::DriverEnds,
         _ => Event::Claimed(replay(Err(failure()))),
     }
 }

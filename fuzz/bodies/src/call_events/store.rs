@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{Approvals, GrantId, Spend};
 use steadfast_core::dedupe::{
-    Absence, Claim, ClaimVerdict, LeaseSight, Owner, Receipt, Record, Records, Release, RenewVerdict, Save,
-    SaveVerdict, StartVerdict,
+    Absence, Claim, ClaimVerdict, Known, LeaseSight, Owner, Receipt, Record, RecordState, Records, Release,
+    RenewVerdict, Resolution, Rules, Save, SaveVerdict, StartVerdict,
 };
 use steadfast_core::key::Key;
 use steadfast_core::policy::Lifetimes;
@@ -26,7 +26,7 @@ impl Store {
         sight: impl Fn(&Owner) -> LeaseSight,
         now: Timestamp,
     ) -> ClaimVerdict {
-        let verdict = self.records.claim(claim, &[], sight, now);
+        let verdict = self.records.claim(claim, &self.known(), sight, now);
         self.note_started();
         verdict
     }
@@ -55,6 +55,20 @@ impl Store {
 
     pub(super) fn delivered(&mut self, receipt: &Receipt, now: Timestamp) {
         self.records.delivered(receipt, now);
+    }
+
+    /// Whoever heard of an unknown outcome has looked into it.
+    fn known(&self) -> Known {
+        let unknown = self.records.iter().filter(|record| matches!(record.state, RecordState::Unknown(_)));
+        Known { verified: unknown.map(|record| record.owner.clone()).collect(), ..Known::default() }
+    }
+
+    /// An operator says of every unknown outcome that nothing happened.
+    pub(super) fn resolve_all(&mut self, rules: &Rules, now: Timestamp) {
+        let keys: Vec<Key> = self.records.iter().map(|record| record.key).collect();
+        for key in keys {
+            let _ = self.records.resolve(&key, Resolution::DidNotRun, rules, |_| LeaseSight::Alive, now);
+        }
     }
 
     /// Every answer in it has arrived.

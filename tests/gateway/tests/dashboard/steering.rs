@@ -7,7 +7,7 @@ use crate::world::wait;
 use crate::{Gateway, TOKEN};
 
 const ASK: &str =
-    "[tools.\"bank/pay\"]\napproval = \"always\"\nguard.mode = \"off\"\ndedupe.double_dispatch = \"0s\"\n";
+    "[tools.\"bank/pay\"]\napproval = \"always\"\nguard.mode = \"off\"\ndedupe.double_dispatch = false\n";
 
 #[test]
 fn a_call_that_waits_is_approved_with_one_click_and_the_token_is_asked_for_once() {

@@ -8,7 +8,7 @@ use crate::world::{By, Era, World, wait};
 
 /// Every payment needs a person. Calls that are made again and again until an answer is heard of are no loop, and no call
 /// is dispatched twice by mistake. Nobody gives up before the test does.
-const ASK: &str = "[tools.\"bank/pay\"]\napproval = \"always\"\nguard.mode = \"off\"\ndedupe.double_dispatch = \"0s\"\n\
+const ASK: &str = "[tools.\"bank/pay\"]\napproval = \"always\"\nguard.mode = \"off\"\ndedupe.double_dispatch = false\n\
                    approval_timeout = \"10m\"\nanswer_by = \"none\"\n";
 
 fn form() -> Value {

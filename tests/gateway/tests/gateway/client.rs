@@ -341,7 +341,7 @@ impl Http {
         let (session, messages) = (self.session.clone(), self.messages.clone());
         let (last_event, went) = (self.last_event.clone(), self.went.clone());
         let reading = thread::spawn(move || {
-            let mut lines = BufReader::new(stream).lines();
+            let mut lines = BufReader::new(&stream).lines();
             let ended = loop {
                 let line = match lines.next() {
                     Some(Ok(line)) => line,
@@ -364,6 +364,8 @@ impl Http {
                 }
             };
             went.lock()[number].push_str(&format!(", {ended}"));
+            // Whoever is done with a connection ends it.
+            let _ = stream.shutdown(Shutdown::Both);
         });
         if wait == Wait::ForTheEnd {
             reading.join().unwrap();

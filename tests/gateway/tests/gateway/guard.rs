@@ -323,7 +323,7 @@ fn tg_9_legitimate_sequences_pass_untouched() {
         ),
     ];
     // A program is quicker than a model: what it does twice within a moment would be taken for one call sent twice.
-    let config = "dedupe.double_dispatch = \"0s\"\n";
+    let config = "dedupe.double_dispatch = false\n";
     World::each("tg_9_corpus", config, |world| {
         for (name, steps) in &corpus {
             // Each begins with nobody having done anything yet.

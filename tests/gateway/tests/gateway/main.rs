@@ -9,6 +9,7 @@
 )]
 
 mod access;
+mod agents;
 mod api;
 mod approvals;
 mod bridge;

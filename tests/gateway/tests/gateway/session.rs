@@ -70,34 +70,38 @@ fn gr_6_after_any_failure_the_error_is_recorded_and_the_next_message_is_answered
     let failing = ["pay", "look"]
         .map(|tool| format!("[tools.\"bank/{tool}\"]\nretry.attempts = 1\ntimeout = \"500ms\"\n"));
     let config = format!("guard.mode = \"off\"\ntrust.mode = \"off\"\n{}", failing.concat());
-    World::each("gr_6_any", &config, |world| {
-        let mut client = world.client();
-        let faults = ["hang", "die_after", "error", "503", "400", "code", "half_line", "instead"];
-        for (number, fault) in faults.into_iter().enumerate() {
-            let arguments =
-                json!({ "id": fault, "fault": fault, "code": -32603, "text": "oh", "lines": ["no message"] });
-            for tool in ["pay", "look"] {
-                let said = client.call(tool, arguments.clone());
-                assert!(said.is_error, "{fault}: {said:?}");
-                client.request("ping", json!({}));
-                let next = format!("{tool} {number}");
-                assert_eq!(
-                    client.call("draw", json!({ "id": next })).text,
-                    format!("draw {next}, run 1"),
-                    "{fault}"
-                );
-            }
+    // Two gateways: a server that ends too often within a minute is left alone.
+    for faults in [["hang", "die_after", "error", "503"], ["400", "code", "half_line", "instead"]] {
+        World::each(&format!("gr_6_{}", faults[0]), &config, |world| each_fails(&world, &faults));
+    }
+}
+
+fn each_fails(world: &World, faults: &[&str]) {
+    let mut client = world.client();
+    for (number, fault) in faults.iter().enumerate() {
+        let arguments =
+            json!({ "id": fault, "fault": fault, "code": -32603, "text": "oh", "lines": ["no message"] });
+        for tool in ["pay", "look"] {
+            let said = client.call(tool, arguments.clone());
+            assert!(said.is_error, "{fault}: {said:?}");
+            client.request("ping", json!({}));
+            let next = format!("{tool} {number}");
+            assert_eq!(
+                client.call("draw", json!({ "id": next })).text,
+                format!("draw {next}, run 1"),
+                "{fault}"
+            );
         }
-        // Each is told of: as failed, or as one of which nobody knows what came of it.
-        let told = || -> BTreeSet<String> {
-            let lines = world.log().into_iter().filter(|line| {
-                line["errorCode"].is_string()
-                    && (line["event"] == "tool_call_end" || line["event"] == "tool_call_answered_early")
-            });
-            lines.map(|line| line["requestId"].to_string()).collect()
-        };
-        wait(|| told().len() == 2 * faults.len(), || format!("{:#?}", told()));
-    });
+    }
+    // Each is told of: as failed, or as one of which nobody knows what came of it.
+    let told = || -> BTreeSet<String> {
+        let lines = world.log().into_iter().filter(|line| {
+            line["errorCode"].is_string()
+                && (line["event"] == "tool_call_end" || line["event"] == "tool_call_answered_early")
+        });
+        lines.map(|line| line["requestId"].to_string()).collect()
+    };
+    wait(|| told().len() == 2 * faults.len(), || format!("{:#?}", told()));
 }
 
 #[test]

@@ -109,6 +109,11 @@ impl World {
         });
     }
 
+    /// Whether the server is no child of the gateway: nobody sees the end of what it does.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.server.is_some()
+    }
+
     /// What it is called in messages.
     fn way(&self) -> String {
         let back = if self.server.is_some() { By::Http } else { By::Stdio };
@@ -159,7 +164,8 @@ impl World {
         client
     }
 
-    fn new_client(&self) -> Client {
+    /// A client of the gateway that has said nothing yet.
+    pub(crate) fn new_client(&self) -> Client {
         match self.front {
             By::Stdio => Client::on_streams(self.wrap(&[])),
             By::Http => Client::over_http(self.wrap(&LISTEN)),
@@ -498,7 +504,7 @@ pub(crate) fn replace_file(path: &Path, text: &str) {
 }
 
 /// Past the handshake, with the tools seen.
-fn begun(mut client: Client) -> Client {
+pub(crate) fn begun(mut client: Client) -> Client {
     client.initialize();
     client.request("tools/list", json!({}));
     client

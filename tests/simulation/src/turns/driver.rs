@@ -215,9 +215,9 @@ impl World {
         let made = TurnCall { turn, call: place, candidate: choice.candidate };
         let arguments = number_of(&arguments);
         self.model.made.entry(made).or_default().insert((tool.clone(), arguments));
-        self.model.wishes.push(Wish { client, kind: Kind::Turn(made), arguments, tries: 0, over: true });
+        self.model.wishes.push(Wish { over: true, ..Wish::new(client, Kind::Turn(made), arguments) });
         let wish = self.model.wishes.len() - 1;
-        self.dispatches.push(Dispatch { wish, connection: inner, answered: false, heard: Vec::new() });
+        self.dispatches.push(Dispatch::new(wish, inner, Vec::new(), self.now));
         let dispatch = self.dispatches.len() - 1;
         let number = self.nodes[node].next_call;
         self.nodes[node].next_call += 1;

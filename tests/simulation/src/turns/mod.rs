@@ -30,7 +30,7 @@ use steadfast_core::turn::{Choice, Event, Heard, Hold, Plan, Step, Submitted, Tu
 use crate::Defect;
 use crate::invariants::Broken;
 use crate::rng::Rng;
-use crate::system::{Breakers, World};
+use crate::system::World;
 use crate::weather::Weather;
 use holding::{Document, Reply};
 pub(crate) use promises::done_once;
@@ -232,14 +232,12 @@ impl World {
     }
 }
 
-/// Whether there are turns in this world, and what else is different then. Drawn apart, so that the other worlds stay what
-/// they were.
-pub(crate) fn draw(weather: &mut Weather, seed: u64, breakers: Breakers, defect: Option<Defect>) {
+/// Whether there are turns in this world, and what else is different then.
+pub(crate) fn draw(weather: &mut Weather, seed: u64, defect: Option<Defect>) {
     let mut rng = Rng::beside(seed ^ 0x7475_726e);
-    let wanted = match (breakers, defect) {
-        (Breakers::Apart, _) => false,
-        (Breakers::AsDrawn, Some(defect)) => defect.needs_turns(),
-        (Breakers::AsDrawn, None) => rng.chance(50),
+    let wanted = match defect {
+        Some(defect) => defect.needs_turns(),
+        None => rng.chance(50),
     };
     if !wanted {
         return;

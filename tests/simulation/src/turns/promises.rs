@@ -6,7 +6,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::call::CallResult;
 use steadfast_core::code::Code;
 use steadfast_core::id::ToolCallId;
-use steadfast_core::turn::{Outcome, TurnResult};
+use steadfast_core::turn::{Event, Outcome, TurnResult};
 
 use crate::invariants::{Broken, clock};
 use crate::model::{Effect, Intent, Kind, Model, TurnCall};
@@ -145,7 +145,11 @@ impl World {
 
     /// Checked when a turn ends.
     pub(super) fn one_true_state(&self, submission: usize, result: &TurnResult) -> Result<(), Broken> {
-        let Submission { plan, truth, .. } = &self.submissions[submission];
+        let Submission { plan, truth, inbox, .. } = &self.submissions[submission];
+        // The turn may end before it hears of the end of a call.
+        let unheard = |id: &ToolCallId| {
+            inbox.iter().any(|event| matches!(event, Event::Ended { id: ended, .. } if ended == id))
+        };
         let planned = plan.calls().iter().map(|call| &call.id);
         if !planned.eq(result.calls.iter().map(|call| &call.id)) {
             return Err((
@@ -159,7 +163,7 @@ impl World {
                 Outcome::Succeeded => truth.succeeded.contains(id),
                 Outcome::Failed => !truth.succeeded.contains(id) && !truth.open.contains(id),
                 Outcome::Skipped => !truth.sent.contains(id),
-                Outcome::Cancelled | Outcome::LeftRunning => truth.open.contains(id),
+                Outcome::Cancelled | Outcome::LeftRunning => truth.open.contains(id) || unheard(id),
             };
             if !is_true {
                 return Err((

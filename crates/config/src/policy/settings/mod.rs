@@ -22,6 +22,7 @@ pub(crate) fn settings() -> &'static [Setting<Draft>] {
             general(),
             attempts::retry(),
             records::dedupe(),
+            records::settling(),
             attempts::breaker(),
             attempts::limits(),
             judgement::guard(),

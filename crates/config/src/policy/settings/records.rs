@@ -1,16 +1,16 @@
-//! What counts as the same call, and how long its answer stands.
+//! What counts as the same call, how long its answer stands, and when a call whose outcome is unknown is over.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use steadfast_core::policy::{
-    AfterUnknown, CacheFailures, ComputedKeys, Conflict, KeyScope, OnStoreFailure, StringRule,
+    AfterUnknown, CacheFailures, ComputedKeys, Conflict, Effects, KeyScope, OnStoreFailure, StringRule,
 };
 
 use super::super::Draft;
-use super::{DAY, MODES, lifetime, span_or_zero};
-use crate::kind::{Kind, ListOf, Size, Span, Text, Words};
+use super::{DAY, MODES, lifetime, span, span_or_zero};
+use crate::kind::{Flag, Kind, ListOf, Size, Span, Text, Words};
 use crate::node::Node;
 use crate::setting::{Context, Setting, setting};
 
@@ -49,8 +49,9 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
             "dedupe.after_unknown",
             dedupe.after_unknown,
             Words(&[("tell_once", AfterUnknown::TellOnce), ("hold", AfterUnknown::Hold)]),
-            "A call without key after an unknown outcome: told until that arrived, or until a \
-             person settles it."
+            "A call without key after an equal one with an unknown outcome: tell_once runs it after \
+             the caller was told so and has checked or waited, hold only after an operator has \
+             resolved the outcome."
         ),
         setting!(
             Draft,
@@ -105,9 +106,10 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
             Draft,
             "dedupe.double_dispatch",
             dedupe.double_dispatch,
-            span_or_zero(),
-            "Identical calls without key this close together are one dispatched twice. Raising it \
-             swallows calls that were meant as two; with 0s none are taken for one."
+            Flag,
+            "Whether a call without key that arrives before an equal one is answered is the same \
+             call dispatched twice, and gets that answer. With false it runs if the answer was \
+             delivered before it looks for one."
         ),
         setting!(
             Draft,
@@ -121,7 +123,19 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
             "dedupe.after_telling",
             dedupe.after_telling,
             span_or_zero(),
-            "After an unknown outcome was told, a repeat without key runs no sooner than this."
+            "After the final answer that an outcome is unknown was delivered, a repeat without key \
+             runs no sooner than this, unless a read-only call to the same server succeeded in \
+             between. Raising it delays agents that cannot check; lowering it gives them less time \
+             to."
+        ),
+        setting!(
+            Draft,
+            "dedupe.late_after",
+            dedupe.late_after,
+            span(),
+            "An answer that took longer than this may have missed its caller and does not count as \
+             delivered: the next equal call without key gets it again. Keep it below the time-out of \
+             the client; raised above it, a resend runs again."
         ),
         setting!(
             Draft,
@@ -144,6 +158,59 @@ pub(super) fn dedupe() -> Vec<Setting<Draft>> {
             Size(0..=1 << 30),
             "Answers larger than this are not kept; a duplicate is told so. Raising it costs \
              memory and room in the store."
+        ),
+    ]
+}
+
+pub(super) fn settling() -> Vec<Setting<Draft>> {
+    vec![
+        setting!(
+            Draft,
+            "settling.effects",
+            settling.effects,
+            Words(&[("local", Effects::Local), ("remote", Effects::Remote)]),
+            "Where calls to a server that runs as a process of this machine take effect. With local, \
+             nothing happens any more once the process and all that it started are gone. With remote, \
+             work that it handed on may go on for as long as `settling.settle`. Local is wrong for a \
+             server that calls an API or a database elsewhere: a repeat may then run before the \
+             first call takes effect."
+        ),
+        setting!(
+            Draft,
+            "settling.linger",
+            settling.linger,
+            span_or_zero(),
+            "How long a call with an unknown outcome may still take effect where its end cannot be \
+             observed, as with a server elsewhere. Raising it makes callers wait longer before they \
+             can check and call again; lowered below the time that the server works on, a repeat may \
+             run beside the first call."
+        ),
+        setting!(
+            Draft,
+            "settling.settle",
+            settling.settle,
+            span_or_zero(),
+            "How long work may still take effect that a tool has handed on, counted from an error \
+             answer that leaves the outcome open or from the end of its process. Raising it makes \
+             callers wait longer before they can check and call again."
+        ),
+        setting!(
+            Draft,
+            "settling.grace",
+            settling.grace,
+            span_or_zero(),
+            "How long a server process may take to answer after a call was cancelled; then it counts \
+             as hung, gets no further calls and is replaced. Raising it makes callers wait longer \
+             for a process that hangs; lowering it ends processes that are only slow."
+        ),
+        setting!(
+            Draft,
+            "settling.drain",
+            settling.drain,
+            span_or_zero(),
+            "How long other calls in a hung server process may take to finish before it is killed. \
+             Raising it gives them more time, and keeps the caller of the hung call waiting for as \
+             long."
         ),
     ]
 }

@@ -26,6 +26,14 @@ pub(super) fn escalated(world: &mut World, policy: &Policy) {
     }
 }
 
+/// A tool that only an operator may allow.
+pub(super) fn blocked(world: &mut World, policy: &Policy) {
+    let request = request(policy);
+    let subject = Subject { tool: &request.tool, signature: &request.signature, domain: None };
+    let finished = crate::trust::Finished::Failure { severity: Severity::Security, recoverable: true };
+    world.trust.record(Rules { signature: &policy.trust, domain: None }, subject, finished, world.now);
+}
+
 #[test]
 fn a_person_is_asked_after_the_claim_so_that_duplicates_wait_for_one_answer() {
     let policy = asking();

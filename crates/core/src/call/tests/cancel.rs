@@ -99,9 +99,15 @@ fn an_answer_that_crosses_a_cancel_is_saved() {
 fn a_cancelled_run_that_never_answers_ends_as_unknown() {
     let (mut world, mut call) = column(Column::Unsafe);
     world.on(&mut call, Event::Cancelled(Others::None));
-    assert_eq!(call.wake_at(), Some(START + Duration::from_secs(1800)), "only the total limit holds");
-    assert_eq!(world.wake(&mut call), Step::Cut(Cut::TooLong));
-    finished(world.on(&mut call, Event::Ran(timed_out())));
+    assert_eq!(call.wake_at(), Some(START + 10 * SECOND), "the limits of the tool hold");
+    assert_eq!(world.wake(&mut call), Step::CancelUpstream);
+    assert_eq!(world.store.state(), "unknown");
+    // Once it can take no effect any more, it is in nobody's way.
+    assert_eq!(call.wake_at(), Some(START + 40 * SECOND));
+    assert_eq!(world.wake(&mut call), Step::Wait);
+    // Its answer still counts, until it has had all its time.
+    assert_eq!(call.wake_at(), Some(START + Duration::from_secs(1800)));
+    finished(world.wake(&mut call));
     assert_eq!(world.store.state(), "unknown");
 }
 
@@ -109,11 +115,10 @@ fn a_cancelled_run_that_never_answers_ends_as_unknown() {
 fn what_a_tool_says_after_it_was_told_to_stop_is_no_answer_to_the_call() {
     let cancelled: fn(&mut World, &mut Call) -> Step =
         |world, call| world.on(call, Event::Cancelled(Others::None));
-    let timed_out: fn(&mut World, &mut Call) -> Step = World::wake;
+    let timed_out: fn(&mut World, &mut Call) -> Step = World::cut;
     for (name, leave) in [("cancelled", cancelled), ("timed out", timed_out)] {
         let (mut world, mut call) = column(Column::Unsafe);
-        let (_, upstream) = answered(leave(&mut world, &mut call));
-        assert_eq!(upstream, Upstream::Cancel, "{name}");
+        answered(leave(&mut world, &mut call));
         // It may be the tool's own no, or its word on being cancelled half-way: nobody can tell.
         finished(world.on(&mut call, Event::Ran(http(400))));
         assert_eq!(world.store.state(), "unknown", "{name}");
@@ -238,14 +243,16 @@ fn when_the_caller_s_time_is_up_it_learns_what_is_known_and_the_record_stays() {
                 assert_eq!((name_of(&step), world.store.state()), ("Wait", "inflight"), "it is tried again");
             }
             Column::Unsafe => {
-                let (result, upstream) = answered(step);
+                assert_eq!(step, Step::CancelUpstream);
+                let (result, _) = answered(world.wake(&mut call));
                 assert_eq!((code(&result), rule(&result)), (Some(Code::OutcomeUnknown), "timeout"));
+                assert_eq!(result.receipt, None, "what is not over yet never counts as delivered");
                 assert_eq!(
-                    (upstream, result.receipt.clone()),
-                    (Upstream::Cancel, None),
-                    "it never counts as delivered"
+                    world.steps[world.steps.len() - 3..],
+                    ["Save", "CancelUpstream", "Answer"],
+                    "recorded before it is told"
                 );
-                assert_eq!(world.store.state(), "inflight");
+                assert_eq!(world.store.state(), "unknown");
                 assert_eq!(
                     world.breaker.counts().in_a_row,
                     1,
@@ -276,7 +283,7 @@ fn an_attempt_that_can_never_answer_is_retried_if_safe_and_unknown_if_not() {
     let (mut world, mut call) = column(Column::Unsafe);
     let result = finished(world.on(&mut call, Event::Ran(died())));
     assert_eq!((code(&result), result.recorded), (Some(Code::OutcomeUnknown), Recorded::Yes));
-    assert!(result.receipt.is_some(), "the telling counts when it arrives");
+    assert!(result.receipt.is_none(), "it is not over yet");
     assert_eq!(world.store.state(), "unknown");
     assert!(world.has(&Notice::OutcomeUnknown));
 }
@@ -288,9 +295,9 @@ fn the_total_limit_ends_a_run_that_must_not_be_repeated_as_unknown() {
         world.pass(5 * SECOND);
         world.on(&mut call, Event::Progressed);
     }
-    assert_eq!(world.wake(&mut call), Step::Cut(Cut::TooLong));
-    let result = finished(world.on(&mut call, Event::Ran(timed_out())));
+    let (result, _) = answered(world.cut(&mut call));
     assert_eq!((code(&result), world.store.state()), (Some(Code::OutcomeUnknown), "unknown"));
+    assert_eq!(result.receipt, None);
 }
 
 #[test]
@@ -308,8 +315,16 @@ fn an_unknown_outcome_is_told_again_until_it_arrived() {
     let mut world = World::new();
     let (mut call, _) = world.begin(keyless(&policy), &policy);
     let first = finished(world.on(&mut call, Event::Ran(timed_out())));
+    assert_eq!(
+        (first.ended.as_ref().unwrap_err().retry_after, first.receipt.is_none()),
+        (Some(30 * SECOND), true)
+    );
+    // Whoever calls again waits as long as that makes sense, and is told once more or finally.
+    world.pass(10 * SECOND);
     let second = world.drive(keyless(&policy), &policy, &[]);
     assert_eq!((code(&first), code(&second)), (Some(Code::OutcomeUnknown), Some(Code::OutcomeUnknown)));
+    assert_eq!(world.now, START + 30 * SECOND, "it waited for the end");
+    assert!(second.receipt.is_some(), "this is final");
     world.deliver(&second);
     world.pass(9 * SECOND);
     // However often it is told: that an earlier run is unknown is no failure that a model repeats.

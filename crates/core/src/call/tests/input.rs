@@ -138,9 +138,9 @@ fn a_question_that_comes_too_late_leaves_nothing_unknown() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
     let (mut call, _) = world.begin(request(&policy), &policy);
-    let (told, _) = answered(world.wake(&mut call));
+    let (told, _) = answered(world.cut(&mut call));
     assert_eq!(code(&told), Some(Code::OutcomeUnknown));
-    assert_eq!(world.store.state(), "inflight");
+    assert_eq!(world.store.state(), "unknown");
     finished(world.on(&mut call, Event::Ran(asks())));
     assert_eq!(world.store.state(), "none", "it has done nothing, so the next call may run");
 }

@@ -8,6 +8,7 @@
 //! | `late` | starts, timers and callers that are too late |
 //! | `store` | a store that fails, the fence, what is kept |
 //! | `cancel` | cancel, disconnect, time is up, can never answer |
+//! | `settle` | outcomes that are not known, from the cut to the end |
 //! | `host` | hosts that run the tool themselves |
 //! | `approval` | asking a person |
 //! | `input` | tools that ask for input first |
@@ -26,6 +27,7 @@ mod modes;
 mod path;
 mod probe;
 mod requirements;
+mod settle;
 mod store;
 mod table;
 
@@ -39,7 +41,8 @@ use super::*;
 use crate::approval::{Channel, Decision, Grantor, Spend};
 use crate::classify::{Fault, RetryAfter, Source, Transport};
 use crate::dedupe::{
-    Absence, IndexMove, LeaseSight, Process, RecordState, Records, RunId, SaveVerdict, Write,
+    Absence, End, IndexMove, LeaseSight, Observed, Process, RecordState, Records, RunId, SaveVerdict,
+    UnknownOutcome, Unsettled, Write,
 };
 use crate::envelope::{CallEnvelope, ResultEnvelope, UnknownFields};
 use crate::id::{ActorId, Digest, SessionKey};
@@ -56,6 +59,8 @@ struct Store {
     records: Records,
     /// What is known about the owners of records.
     sight: LeaseSight,
+    /// What the process knows beside the records.
+    known: Known,
     /// How the next operations fail; `None` is one that works. An unanswered one is done all the same.
     faults: VecDeque<Option<StoreFault>>,
     writes: u32,
@@ -64,7 +69,7 @@ struct Store {
 impl Store {
     fn claim(&mut self, claim: &Claim, now: Timestamp) -> ClaimVerdict {
         let sight = self.sight;
-        let verdict = self.records.claim(claim, &[], |_| sight, now);
+        let verdict = self.records.claim(claim, &self.known, |_| sight, now);
         self.count_writes();
         verdict
     }
@@ -82,7 +87,7 @@ impl Store {
         verdict
     }
 
-    fn release(&mut self, release: &crate::dedupe::Release) {
+    fn release(&mut self, release: &Release) {
         self.records.release(release);
         self.count_writes();
     }
@@ -99,7 +104,7 @@ impl Store {
             Some(RecordState::Inflight) => "inflight",
             Some(RecordState::Done(_)) => "done",
             Some(RecordState::Failed(_)) => "failed",
-            Some(RecordState::Unknown) => "unknown",
+            Some(RecordState::Unknown(_)) => "unknown",
             Some(RecordState::Cancelled) => "cancelled",
         }
     }
@@ -145,6 +150,7 @@ impl World {
             store: Store {
                 records: Records::default(),
                 sight: LeaseSight::Alive,
+                known: Known::default(),
                 faults: VecDeque::new(),
                 writes: 0,
             },
@@ -255,6 +261,7 @@ impl World {
                 Event::Released
             }
             Step::Follow(_)
+            | Step::AwaitEnd(_)
             | Step::Ask(_)
             | Step::Run(_)
             | Step::Cut(_)
@@ -279,6 +286,12 @@ impl World {
         self.now = self.now + span;
     }
 
+    /// Its time is up: the tool is told to stop, and a moment later its caller what is known.
+    fn cut(&mut self, call: &mut Call) -> Step {
+        assert_eq!(self.wake(call), Step::CancelUpstream);
+        self.wake(call)
+    }
+
     /// Goes to the moment that the call wants to be woken at, and wakes it.
     fn wake(&mut self, call: &mut Call) -> Step {
         self.now = call.wake_at().expect("the call waits for a moment").max(self.now);
@@ -298,7 +311,7 @@ impl World {
                     self.pass(*took);
                     self.on(&mut call, Event::Ran(outcome.clone()))
                 }
-                Step::Wait => self.wake(&mut call),
+                Step::Wait | Step::AwaitEnd(_) => self.wake(&mut call),
                 Step::Finish { result, .. } => return *result,
                 other => panic!("not in a straight run: {other:?}"),
             };
@@ -355,6 +368,7 @@ fn name_of(step: &Step) -> &'static str {
             Intent::Take { started: false } => "ClaimOnly",
         },
         Step::Follow(_) => "Follow",
+        Step::AwaitEnd(_) => "AwaitEnd",
         Step::Ask(_) => "Ask",
         Step::Spend { .. } => "Spend",
         Step::Start { .. } => "Start",

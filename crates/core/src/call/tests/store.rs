@@ -293,11 +293,15 @@ fn a_full_store_answers_overloaded() {
 #[test]
 fn a_run_whose_holder_is_gone_is_taken_over_if_safe_and_told_if_not() {
     for (class, expected) in [(ToolClass::Idempotent, "Run"), (ToolClass::Mutating, "Finish")] {
-        let policy = policy(class);
+        let mut policy = policy(class);
+        policy.settling.linger = 20 * SECOND;
         let mut world = World::new();
         let (first, _) = world.begin(request(&policy), &policy);
         world.store.sight = LeaseSight::Gone;
-        let (_, step) = world.begin(request(&policy), &policy);
+        let (mut second, mut step) = world.begin(request(&policy), &policy);
+        while let Step::AwaitEnd(_) = step {
+            step = world.wake(&mut second);
+        }
         assert_eq!(name_of(&step), expected);
         match step {
             Step::Run(run) => {
@@ -307,6 +311,7 @@ fn a_run_whose_holder_is_gone_is_taken_over_if_safe_and_told_if_not() {
             step => {
                 let result = finished(step);
                 assert_eq!(code(&result), Some(Code::OutcomeUnknown));
+                assert_eq!(world.now, START + 20 * SECOND, "it is told when it is over");
                 assert!(result.receipt.is_some(), "the telling has to arrive");
                 assert_eq!(world.store.state(), "unknown");
             }
@@ -356,7 +361,11 @@ fn a_start_that_cannot_be_written_goes_on_where_a_second_run_does_no_harm() {
 /// Another process finds the lease of the only record ended, and declares its outcome unknown.
 fn declared_unknown(world: &mut World) {
     let record = world.store.records.iter().next().expect("there is a record").clone();
-    let unknown = Record { state: RecordState::Unknown, version: record.version + 1, ..record };
+    let unknown = Record {
+        state: RecordState::Unknown(UnknownOutcome::settled(Observed::ProcessDied)),
+        version: record.version + 1,
+        ..record
+    };
     let write = Write::Put { record: Arc::new(unknown), index: IndexMove::Keep, remove: Vec::new() };
     world.store.records.apply(write);
     assert_eq!(world.store.state(), "unknown");
@@ -391,7 +400,7 @@ fn nothing_further_starts_after_others_were_told_that_nobody_knows() {
 }
 
 #[test]
-fn who_was_declared_unknown_before_its_attempt_takes_the_record_back_under_the_same_token() {
+fn a_claim_does_not_say_that_an_attempt_was_sent_while_a_person_is_asked() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();
     let request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
@@ -399,18 +408,66 @@ fn who_was_declared_unknown_before_its_attempt_takes_the_record_back_under_the_s
     // The claim says `started`, because nothing spoke against the attempt; then the tool loses trust.
     approval::escalated(&mut world, &policy);
     let step = world.serve(&mut call, step);
-    assert_eq!((name_of(&step), call.record().map(|record| record.started)), ("Ask", Some(true)));
-    let owner = call.record().unwrap().owner.clone();
-    declared_unknown(&mut world);
-    world.renewed(&mut call, RenewVerdict::MarkedUnknown);
-    world.steps.clear();
-    world.on(&mut call, Event::Answered(Approval::Granted(None)));
-    assert_eq!(world.steps.first(), Some(&"ClaimOnly"));
-    assert_eq!(call.record().map(|record| &record.owner), Some(&owner), "it is ours, and was all the time");
-    assert_eq!(world.store.state(), "inflight");
-    assert_eq!(name_of(&world.on(&mut call, Event::Answered(Approval::Granted(None)))), "Run");
-    finished(world.on(&mut call, Event::Ran(paid())));
+    assert_eq!((name_of(&step), call.record().map(|record| record.started)), ("Ask", Some(false)));
+    // Should this process die now, the next one takes the call over and asks as well.
+    world.store.sight = LeaseSight::Gone;
+    let again = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+    let (mut other, step) = world.begin(again, &policy);
+    assert_eq!(name_of(&step), "Ask");
+    world.on(&mut other, Event::Answered(Approval::Granted(None)));
+    finished(world.on(&mut other, Event::Ran(paid())));
     assert_eq!((world.runs, world.store.state()), (1, "done"));
+}
+
+/// A process claims, and is frozen until its lease is over: by then others have found out that the call did not run, and have
+/// run it.
+#[test]
+fn who_was_frozen_between_claim_and_attempt_starts_nothing() {
+    let policy = policy(ToolClass::Mutating);
+    type Asked = fn(&Policy) -> Request;
+    for (name, asked) in [("explicit", request as Asked), ("keyless", keyless)] {
+        let mut world = World::new();
+        let (mut frozen, step) = world.begin_only(asked(&policy), &policy);
+        let Step::Claim(claim) = step else { panic!("{step:?}") };
+        let claimed = world.store.claim(&claim, world.now);
+        let key = *world.store.records.iter().map(|record| &record.key).next().unwrap();
+        world.pass(policy.dedupe.keep.lease);
+        world.store.sight = LeaseSight::Time;
+        let told = world.drive(asked(&policy), &policy, &[]);
+        assert_eq!(code(&told), Some(Code::OutcomeUnknown), "{name}");
+        world.pass(policy.settling.linger);
+        let resolved = world.store.records.resolve(
+            &key,
+            crate::dedupe::Resolution::DidNotRun,
+            &crate::dedupe::Rules::from(&policy),
+            |_| LeaseSight::Time,
+            world.now,
+        );
+        assert_eq!(resolved, crate::dedupe::ResolveVerdict::Resolved, "{name}");
+        let ran = world.drive(asked(&policy), &policy, &at_once(paid()));
+        assert!(ran.ended.is_ok(), "{name}");
+        // Its answer from the store has been waiting for it all the time.
+        let step = world.on(&mut frozen, Event::Claimed(claimed));
+        let result = finished(step);
+        assert!(matches!(result.provenance, Provenance::Replayed { .. }), "{name}: {result:?}");
+        assert_eq!(world.runs, 1, "{name}");
+    }
+}
+
+#[test]
+fn who_was_frozen_and_declared_unknown_runs_nothing_and_gives_the_claim_back() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut frozen, step) = world.begin_only(request(&policy), &policy);
+    let Step::Claim(claim) = step else { panic!("{step:?}") };
+    let claimed = world.store.claim(&claim, world.now);
+    world.pass(policy.dedupe.keep.lease);
+    declared_unknown(&mut world);
+    // Somebody may have been told that it is over.
+    let result = finished(world.on(&mut frozen, Event::Claimed(claimed)));
+    assert_eq!(code(&result), Some(Code::Overloaded));
+    assert!(message(&result).contains("Nothing was sent. Call again"), "{}", message(&result));
+    assert_eq!((world.runs, world.store.state()), (0, "none"), "its owner knows that nothing ran");
 }
 
 #[test]

@@ -3,23 +3,27 @@
 use super::probe::open_until_now;
 use super::*;
 
-const STATES: [&str; 13] = [
+const STATES: [&str; 17] = [
     "Looking",
     "Claiming",
     "Following",
+    "AwaitingEnd",
     "AwaitingApproval",
+    "GivingBack",
     "Spending",
     "Starting",
     "Probing",
     "Attempting",
     "BackingOff",
     "Renewing",
+    "Marking",
+    "Settling",
     "Saving",
     "Releasing",
     "Finished",
 ];
 
-const EVENTS: [&str; 14] = [
+const EVENTS: [&str; 16] = [
     "Claimed",
     "Woke",
     "Answered",
@@ -34,26 +38,32 @@ const EVENTS: [&str; 14] = [
     "StoreFailed",
     "Cancelled",
     "Disconnected",
+    "Settled",
+    "DriverEnds",
 ];
 
 /// One row per state, one column per event, in the order of [`STATES`] and [`EVENTS`]. `-` is a misuse; a step alone
 /// leaves the state as it is. The tool is mutating, nobody else waits, and no moment has come.
 #[rustfmt::skip]
-const TABLE: [[&str; 14]; 13] = [
-    // Claimed             Woke                Answered           Spent             Started           Probed            Ran              Progressed Renewed  Saved              Released           StoreFailed          Cancelled            Disconnected
-    ["Finish Finished",    "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "Finish Finished",   "Finish Finished",   "Finish Finished"],
-    ["Run Attempting",     "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "ClaimOnly",         "Finish Finished",   "Finish Finished"],
-    ["-",                  "Claim Claiming",   "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Finish Finished",   "Finish Finished"],
-    ["-",                  "Stay",             "Start Starting",  "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Release Releasing", "Release Releasing"],
-    ["-",                  "Stay",             "-",               "Start Starting", "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "Release Releasing", "Release Releasing", "Release Releasing"],
-    ["-",                  "Stay",             "-",               "-",              "Run Attempting", "-",              "-",             "Stay",    "Stay",  "-",               "-",               "Release Releasing", "Release Releasing", "Release Releasing"],
-    ["-",                  "Stay",             "-",               "-",              "-",              "Run Attempting", "-",            "Stay",    "Stay",  "-",               "-",               "Run Attempting",    "Release Releasing", "Release Releasing"],
-    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "Save Saving",   "Stay",    "Stay",  "-",               "-",               "-",                 "Answer",            "Stay"],
-    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Release Releasing", "Stay"],
-    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Run Attempting", "-",      "-",               "Finish Finished",   "Release Releasing", "Stay"],
-    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "Finish Finished", "-",               "Finish Finished",   "Stay",              "Stay"],
-    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "Finish Finished", "Finish Finished",   "Stay",              "Stay"],
-    ["-",                  "-",                "-",               "-",              "-",              "-",              "-",             "-",       "-",     "-",               "-",               "-",                 "-",                 "-"],
+const TABLE: [[&str; 16]; 17] = [
+    // Claimed             Woke                Answered           Spent             Started           Probed            Ran              Progressed Renewed  Saved              Released           StoreFailed          Cancelled            Disconnected         Settled            DriverEnds
+    ["Finish Finished",    "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "Finish Finished",   "Finish Finished",   "Finish Finished", "-",               "-"],
+    ["Run Attempting",     "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "ClaimOnly",         "Finish Finished",   "Finish Finished", "-",               "-"],
+    ["-",                  "Claim Claiming",   "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Finish Finished",   "Finish Finished", "-",               "-"],
+    ["-", "Claim Claiming", "-", "-", "-", "-", "-", "Stay", "Stay", "-", "-", "-", "Finish Finished", "Finish Finished", "-", "-"],
+    ["-",                  "Stay",             "Start Starting",  "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Release Releasing", "Release Releasing", "-",               "-"],
+    ["-", "Stay", "-", "-", "-", "-", "-", "Stay", "Stay", "-", "ClaimOnly Claiming", "Finish Finished", "Finish Finished", "Finish Finished", "-", "-"],
+    ["-",                  "Stay",             "-",               "Start Starting", "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "Release Releasing", "Release Releasing", "Release Releasing", "-",               "-"],
+    ["-",                  "Stay",             "-",               "-",              "Run Attempting", "-",              "-",             "Stay",    "Stay",  "-",               "-",               "Release Releasing", "Release Releasing", "Release Releasing", "-",               "-"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "Run Attempting", "-",            "Stay",    "Stay",  "-",               "-",               "Run Attempting",    "Release Releasing", "Release Releasing", "-",               "-"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "Save Saving",   "Stay",    "Stay",  "-",               "-",               "-",                 "Answer",            "Stay", "Stay",            "-"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "-",               "-",                 "Release Releasing", "Stay", "-",               "-"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Run Attempting", "-",      "-",               "Finish Finished",   "Release Releasing", "Stay", "-",               "-"],
+    ["-", "Stay", "-", "-", "-", "-", "-", "Stay", "Stay", "CancelUpstream Settling", "-", "CancelUpstream Settling", "Stay", "Stay", "-", "-"],
+    ["-", "Wait", "-", "-", "-", "-", "Save Saving", "Stay", "Stay", "-", "-", "-", "Wait", "Wait", "Wait", "Finish Finished"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "Finish Finished", "-",               "Finish Finished",   "Stay",              "Stay", "Stay",            "-"],
+    ["-",                  "Stay",             "-",               "-",              "-",              "-",              "-",             "Stay",    "Stay",  "-",               "Finish Finished", "Finish Finished",   "Stay",              "Stay", "-",               "-"],
+    ["-",                  "-",                "-",               "-",              "-",              "-",              "-",             "-",       "-",     "-",               "-",               "-",                 "-",                 "-", "-",               "-"],
 ];
 
 /// What an event brings can lead elsewhere than the table above; the rest is as there.
@@ -73,6 +83,10 @@ const VARIANTS: &[(&str, &str, &str)] = &[
     ("Claiming", "Claimed busy", "Finish Finished"),
     ("Claiming", "Claimed replay", "Finish Finished"),
     ("Claiming", "Claimed unknown", "Finish Finished"),
+    ("Claiming", "Claimed unknown, soon over", "AwaitEnd AwaitingEnd"),
+    ("Claiming", "Claimed unknown, not over for long", "Finish Finished"),
+    ("AwaitingEnd", "Woke changed", "Claim Claiming"),
+    ("AwaitingEnd", "Woke due", "Claim Claiming"),
     ("Claiming", "Claimed conflict", "Finish Finished"),
     ("Following", "Woke changed", "Claim Claiming"),
     ("Following", "Woke refused", "Finish Finished"),
@@ -94,12 +108,12 @@ const VARIANTS: &[(&str, &str, &str)] = &[
     ("Starting", "Cancelled, others wait", "Answer"),
     ("Probing", "Cancelled, others wait", "Answer"),
     ("Probing", "Disconnected, others wait", "Answer"),
-    ("Attempting", "Ran time-out", "Save Saving"),
+    ("Attempting", "Ran time-out", "Save Marking"),
     ("Attempting", "Ran busy", "Wait BackingOff"),
     ("Attempting", "Ran refused for good", "Release Releasing"),
     ("Attempting", "Ran said no", "Save Saving"),
     ("Attempting", "Ran asks", "Release Releasing"),
-    ("Attempting", "Woke due", "Answer"),
+    ("Attempting", "Woke due", "Save Marking"),
     ("Attempting", "Renewed lost", "Stay"),
     ("Attempting", "Cancelled, others wait", "Answer"),
     ("Attempting", "Disconnected, others wait", "Stay"),
@@ -111,6 +125,10 @@ const VARIANTS: &[(&str, &str, &str)] = &[
     ("Renewing", "Renewed unknown", "Finish Finished"),
     ("Renewing", "Cancelled, others wait", "Answer"),
     ("Saving", "Saved fence lost", "Finish Finished"),
+    ("Marking", "Saved fence lost", "CancelUpstream Settling"),
+    ("Settling", "Ran time-out", "Finish Finished"),
+    ("Settling", "Ran said no", "Finish Finished"),
+    ("Settling", "Woke due", "Wait"),
 ];
 
 #[test]
@@ -188,6 +206,21 @@ fn in_state(state: &str) -> (World, Call) {
     if state == "Probing" {
         open_until_now(&mut world, &policy);
     }
+    if matches!(state, "AwaitingEnd" | "GivingBack") {
+        let request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+        let (mut call, _) = world.begin_only(request, &policy);
+        let claimed = match state {
+            "AwaitingEnd" => event("Claimed unknown, soon over", &world, &call),
+            _ => {
+                let mine = event("Claimed", &world, &call);
+                // Trust is lost while the claim is on its way.
+                Arc::make_mut(&mut call.policy).approval.when = AskWhen::Always;
+                mine
+            }
+        };
+        world.on_only(&mut call, claimed).unwrap();
+        return (world, call);
+    }
     if state == "Following" {
         world.begin(request(&policy), &policy);
     }
@@ -206,6 +239,8 @@ fn in_state(state: &str) -> (World, Call) {
         "Probing" => &["Claimed"],
         "BackingOff" => &["Ran busy"],
         "Renewing" => &["Ran busy", "Woke due"],
+        "Marking" => &["Woke due"],
+        "Settling" => &["Woke due", "Saved", "Woke due"],
         "Saving" => &["Ran"],
         "Releasing" => &["Ran refused for good"],
         "Finished" => &["Ran", "Saved"],
@@ -222,8 +257,9 @@ fn in_state(state: &str) -> (World, Call) {
 }
 
 fn event(name: &str, world: &World, call: &Call) -> Event {
-    let claim = call.claim(Intent::Take { started: !name.ends_with("not started") }, Role::Fresh).unwrap();
-    let mine = decide_claim(&claim, Found::default(), &[], world.now).verdict;
+    let claim =
+        call.claim(Intent::Take { started: !name.ends_with("not started") }, Role::Fresh, world.now).unwrap();
+    let mine = decide_claim(&claim, Found::default(), &Known::default(), world.now).verdict;
     let ClaimVerdict::Mine(record) = mine.clone() else { panic!("a claim that finds nothing is mine") };
     let replay = crate::dedupe::Replay {
         answer: Ok(Some(answer("paid"))),
@@ -232,6 +268,16 @@ fn event(name: &str, world: &World, call: &Call) -> Event {
         receipt: record.receipt(),
     };
     let refusal = say::store_unavailable(call.request());
+    let unknown = |end| {
+        Event::Claimed(ClaimVerdict::Unknown(Box::new(Unsettled {
+            end,
+            observed: Observed::NoAnswer,
+            words: None,
+            output: None,
+            runs_in: None,
+            receipt: record.receipt(),
+        })))
+    };
     match name {
         "Claimed" | "Claimed mine, not started" => Event::Claimed(mine),
         "Claimed nothing" => Event::Claimed(ClaimVerdict::Nothing),
@@ -239,7 +285,9 @@ fn event(name: &str, world: &World, call: &Call) -> Event {
         "Claimed follow" => Event::Claimed(ClaimVerdict::Follow(record.key)),
         "Claimed busy" => Event::Claimed(ClaimVerdict::Busy),
         "Claimed replay" => Event::Claimed(ClaimVerdict::Replay(Box::new(replay))),
-        "Claimed unknown" => Event::Claimed(ClaimVerdict::Unknown(record.receipt())),
+        "Claimed unknown" => unknown(End::Settled),
+        "Claimed unknown, soon over" => unknown(End::NotYet(Some(SECOND))),
+        "Claimed unknown, not over for long" => unknown(End::NotYet(Some(3600 * SECOND))),
         "Claimed conflict" => Event::Claimed(ClaimVerdict::Conflict),
         "Woke" | "Woke due" => Event::Woke(Wake::Time),
         "Woke changed" => Event::Woke(Wake::Changed),
@@ -275,6 +323,8 @@ fn event(name: &str, world: &World, call: &Call) -> Event {
         "Cancelled, others wait" => Event::Cancelled(Others::Waiting),
         "Disconnected" => Event::Disconnected(Others::None),
         "Disconnected, others wait" => Event::Disconnected(Others::Waiting),
+        "Settled" => Event::Settled,
+        "DriverEnds" => Event::DriverEnds,
         other => panic!("no such event: {other}"),
     }
 }

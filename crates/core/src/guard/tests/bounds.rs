@@ -74,7 +74,8 @@ fn a_snapshot_that_is_too_large_loses_its_oldest_part() {
 
 #[test]
 fn a_model_that_varies_everything_does_not_get_around_the_cap_of_a_turn() {
-    for turn in [Some("1"), None] {
+    // Where the turn is only guessed, each of the seven tools may still show that it works.
+    for (turn, tried) in [(Some("1"), 5), (None, 7)] {
         let mut session = Session::new();
         let policy = session.policy;
         let turn = turn.map(|turn| TurnId::new(turn).unwrap());
@@ -99,7 +100,7 @@ fn a_model_that_varies_everything_does_not_get_around_the_cap_of_a_turn() {
                 );
             }
         }
-        assert_eq!(ran, 5);
+        assert_eq!(ran, tried);
     }
 }
 

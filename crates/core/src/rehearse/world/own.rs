@@ -46,6 +46,7 @@ impl World<'_> {
                     Step::Ask(_) => return self.not_known(index, active, NotKnown::Asked, now),
                     Step::Claim(_)
                     | Step::Follow(_)
+                    | Step::AwaitEnd(_)
                     | Step::Spend { .. }
                     | Step::Start { .. }
                     | Step::Probe(_)

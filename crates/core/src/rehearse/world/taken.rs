@@ -124,12 +124,14 @@ impl World<'_> {
         let done = recorded.ending.status == Status::Success && !recorded.ending.input_required;
         let ending = match recorded.ending.code {
             None if done => Kept::Done(Some(nothing())),
-            Some(Code::OutcomeUnknown) => Kept::Unknown,
+            Some(Code::OutcomeUnknown) => Kept::Unknown(UnknownEnding::settled(Observed::NoAnswer)),
             Some(_) | None => return,
         };
         let claim = claim(request, address, policy, recorded);
         let records = self.records.entry(memory(recorded, policy)).or_default();
-        if let ClaimVerdict::Mine(claimed) = records.claim(&claim, &[], |_| LeaseSight::Alive, now) {
+        if let ClaimVerdict::Mine(claimed) =
+            records.claim(&claim, &Known::default(), |_| LeaseSight::Alive, now)
+        {
             let attempts = recorded.attempts.clone();
             let keep = policy.dedupe.keep;
             let save = Save { claimed, ending, attempts, delivered: None, hold: false, keep };

@@ -56,6 +56,11 @@ impl Bridge {
         self.found.lock().clone()
     }
 
+    /// Whether it is known of which era the server is.
+    pub(super) fn is_known(&self) -> bool {
+        self.found.lock().is_some()
+    }
+
     fn set(&self, found: Found) {
         *self.found.lock() = Some(found);
     }

@@ -5,6 +5,8 @@ use std::thread;
 use serde_json::{Value, json};
 
 use super::{Gateway, KINDS, envelope, keyed};
+use crate::raw::send;
+use crate::world::signal;
 
 #[test]
 fn tr_1_what_is_no_envelope_is_refused_runs_nothing_and_leaves_no_record() {
@@ -164,4 +166,70 @@ fn tr_4_one_key_for_two_calls_is_two_keys_where_that_is_wanted() {
             }
         }
     }
+}
+
+/// Without a key equal calls of one conversation are recognised as well, as over MCP.
+#[test]
+fn an_equal_call_without_a_key_waits_for_the_one_in_flight() {
+    let gateway = Gateway::new("keyless_in_flight", "");
+    for kind in KINDS {
+        let call = envelope(&format!("{kind}/pay"), &json!({ "id": "a", "fault": "gate" }));
+        let gate = gateway.gate(kind);
+        let (first, second) = thread::scope(|scope| {
+            let first = scope.spawn(|| gateway.call(&call));
+            gateway.until(kind, "pay a", 1);
+            let mut happening = gateway.listen(&format!("?tool={kind}/pay"));
+            let second = scope.spawn(|| gateway.call(&call));
+            happening.next("tool_call_following");
+            drop(gate);
+            (first.join().unwrap(), second.join().unwrap())
+        });
+        assert_eq!((first.text(), second.text()), ("pay a, run 1", "pay a, run 1"), "{}", second.body);
+        assert_eq!(gateway.count(kind, "pay a"), 1);
+    }
+}
+
+/// A gateway was killed while a payment without a key was under way. The next equal call ran it again within a second (D45);
+/// now its caller is told that the outcome is unknown.
+#[test]
+fn a_payment_without_a_key_that_was_under_way_when_the_gateway_was_killed_does_not_run_again_at_once() {
+    // Nobody has the time to wait for the end of such a call here.
+    let settling = "settling.linger = \"1h\"\nsettling.settle = \"1h\"\n";
+    let mut gateway = Gateway::new("keyless_killed", settling);
+    for kind in KINDS {
+        let call = envelope(&format!("{kind}/pay"), &json!({ "id": "a", "fault": "gate" }));
+        let _gate = gateway.gate(kind);
+        thread::scope(|scope| {
+            let request = gateway.request("POST /v1/calls").body(call.to_string());
+            scope.spawn(move || send(&request));
+            gateway.until(kind, "pay a", 1);
+            signal(gateway.pid(), "-KILL");
+        });
+        gateway.kill();
+        gateway.start(|_| {});
+        let told = gateway.call(&call);
+        assert_eq!((told.status, told.code()), (409, "outcome_unknown"), "{kind}: {}", told.body);
+        let seen = gateway.get(&format!("/v1/records?open=true&tool={kind}/pay"));
+        let record = &seen["records"][0];
+        assert_eq!(
+            (&record["state"], &record["settled"], &record["observed"]),
+            (&json!("unknown"), &json!(false), &json!("process_died")),
+            "{record}"
+        );
+        let key = record["key"].as_str().unwrap();
+        let refused = gateway.asked(&format!("POST /v1/records/{key}/resolve"), &json!({ "ran": false }));
+        assert_eq!((refused.status, refused.code()), (409, "not_settled"), "{}", refused.body);
+        let (said, code) = said(&gateway, &["resolve", key, "--did-not-run"]);
+        assert!(
+            code == 1 && said.contains("may still take effect") && said.contains("try again in"),
+            "{said}"
+        );
+        assert_eq!(gateway.count(kind, "pay a"), 1);
+    }
+}
+
+/// What a command says to the person who runs it, and its exit code.
+fn said(gateway: &Gateway, arguments: &[&str]) -> (String, i32) {
+    let output = gateway.run(arguments);
+    (String::from_utf8(output.stderr).unwrap(), output.status.code().unwrap())
 }

@@ -11,10 +11,10 @@ use crate::world::wait;
 /// What a tool says that nobody must read elsewhere, and what it is asked.
 const SECRET: &str = "hunter2hunter2";
 
-/// A gateway at which something has happened: a call that was tried again, one that the breaker refused, one that was a
-/// duplicate.
+/// A gateway at which something has happened: a call that was tried again, one that its caller did not wait for, one that the
+/// breaker refused, one that was a duplicate.
 fn lived(test: &str, config: &str) -> Gateway {
-    let each = "breaker.consecutive = 2\nbreaker.cooldown = \"10m\"\n";
+    let each = "breaker.consecutive = 2\nbreaker.cooldown = \"10m\"\nsettling.settle = \"0s\"\n";
     let gateway = Gateway::with(test, &format!("{PLAIN}{config}"), each, |_| {});
     let named = |mut envelope: Value, id: &str| {
         envelope["requestId"] = id.into();
@@ -23,10 +23,14 @@ fn lived(test: &str, config: &str) -> Gateway {
     let fault = json!({ "id": SECRET, "fault": "503", "times": 1, "text": SECRET });
     let retried = gateway.call(&named(envelope("http/look", &fault), "r-retried"));
     assert_eq!(retried.body["attempts"], 2, "{}", retried.body);
-    let hangs = json!({ "id": "x", "fault": "hang" });
+    // Long enough for the tool to be asked: else it would be asked again.
+    let mut hangs = envelope("command/pay", &json!({ "id": "x", "fault": "hang" }));
+    hangs["transport"]["dedupeMode"] = "disabled".into();
+    let slow = gateway.call(&named(within(hangs, 5_000), "r-slow"));
+    assert_eq!(slow.code(), "outcome_unknown", "{}", slow.body);
     for id in ["r-bad-1", "r-bad-2"] {
-        // Long enough for the tool to be asked: else it would be asked again.
-        let bad = gateway.call(&named(within(envelope("http/pay", &hangs), 5_000), id));
+        // Two different payments: the same one would not run again while its outcome is unknown.
+        let bad = gateway.call(&named(envelope("http/pay", &json!({ "id": id, "fault": "503" })), id));
         assert_eq!(bad.code(), "outcome_unknown", "{}", bad.body);
     }
     let refused = gateway.call(&named(envelope("http/pay", &json!({ "id": "y" })), "r-refused"));
@@ -36,7 +40,7 @@ fn lived(test: &str, config: &str) -> Gateway {
         assert_eq!(said.text(), "pay z, run 1", "{}", said.body);
     }
     let calls = || gateway.get("/v1/history")["calls"].as_array().unwrap().len();
-    wait(|| calls() == 6, || format!("six calls in the history, not {}", calls()));
+    wait(|| calls() == 7, || format!("seven calls in the history, not {}", calls()));
     gateway
 }
 
@@ -94,14 +98,14 @@ fn explain_says_what_happened_which_rule_decided_and_where_it_stands() {
         ] {
             assert!(told.contains(part), "{part}: {told}");
         }
+        let (told, code) = gateway.said(&["explain", "r-slow"]);
+        assert_eq!(code, 0, "{told}");
+        for part in ["by timeoutMs = 5000, as its caller asked", "ended: outcome_unknown by timeout"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
         let (told, code) = gateway.said(&["explain", "r-bad-2"]);
         assert_eq!(code, 0, "{told}");
-        for part in [
-            "by timeoutMs = 5000, as its caller asked",
-            "by breaker.consecutive = 2 (",
-            &breaker,
-            "ended: outcome_unknown by timeout",
-        ] {
+        for part in ["by breaker.consecutive = 2 (", &breaker, "ended: outcome_unknown by http.503"] {
             assert!(told.contains(part), "{part}: {told}");
         }
         let (told, code) = gateway.said(&["explain", "r-refused"]);
@@ -162,7 +166,7 @@ fn a_gateway_that_keeps_its_state_in_memory_is_asked() {
     assert!(told.contains("ended: success, 2 attempts"), "{told}");
     let (told, code) = gateway.said(&["rehearse", "--config", "steadfast.toml"]);
     assert_eq!(code, 0, "{told}");
-    assert!(told.contains("6 calls, and no answer would change"), "{told}");
+    assert!(told.contains("7 calls, and no answer would change"), "{told}");
     gateway.stop();
     let (told, code) = gateway.said(&["explain", "r-retried"]);
     assert_eq!(code, 2, "{told}");
@@ -173,14 +177,14 @@ fn rehearse_shows_which_answers_a_changed_configuration_would_change() {
     let gateway = lived("rehearse", "");
     let (told, code) = gateway.said(&["rehearse", "--config", "steadfast.toml", "--since", "24h"]);
     assert_eq!(code, 0, "{told}");
-    assert!(told.contains("6 calls, and no answer would change"), "{told}");
+    assert!(told.contains("7 calls, and no answer would change"), "{told}");
     assert!(!told.contains("taken as recorded"), "everything is explained: {told}");
 
     let new = gateway.changed("breaker.consecutive = 2", "breaker.consecutive = 1");
     let (told, code) = gateway.said(&["rehearse", "--config", &new, "--since", "24h"]);
     assert_eq!(code, 3, "{told}");
     for part in [
-        "2 of 6 answers would change",
+        "2 of 7 answers would change",
         "refused by the breaker: ",
         "breaker.consecutive = 1 instead of 2 (new.toml:",
         "r-bad-2",
@@ -188,7 +192,7 @@ fn rehearse_shows_which_answers_a_changed_configuration_would_change() {
         assert!(told.contains(part), "{part}: {told}");
     }
     let (json, code) = gateway.said_json(&["rehearse", "--config", &new]);
-    assert_eq!((code, &json["calls"], &json["notExplained"]), (3, &json!(6), &json!(0)), "{json:#}");
+    assert_eq!((code, &json["calls"], &json["notExplained"]), (3, &json!(7), &json!(0)), "{json:#}");
     let kind = &json["kinds"][0];
     assert_eq!(kind["kind"], "refused_by_breaker", "{json:#}");
     let changed: Vec<_> = kind["examples"].as_array().unwrap().iter().map(|one| &one["requestId"]).collect();

@@ -8,6 +8,7 @@ mod duplicates;
 mod explain;
 mod hostile;
 mod line;
+mod messages;
 mod retries;
 mod secrets;
 mod service;

@@ -120,6 +120,8 @@ fn serve(ledger: &Path, heard: &Mutex<Vec<Heard>>, stream: TcpStream) -> Option<
             let _ = reader.read_to_end(&mut Vec::new());
             return None;
         }
+        // Without a word.
+        "close" => return None,
         "gate" => {
             while fs::exists(ledger.with_extension("gate")).unwrap() {
                 thread::sleep(Duration::from_millis(10));

@@ -78,7 +78,10 @@ fn rp_7_an_escalated_tool_asks_although_it_was_allowed_with_all_that_a_person_ne
             &json!({ "decision": "deny" }),
         );
         assert_eq!(look(&gateway, kind, call.clone()).text(), "look asked, run 1");
-        assert_eq!(look(&gateway, kind, call.clone()).code(), "approval_required", "it is spent");
+        // Another call with the same arguments, whether or not the answer to the first is known to have arrived.
+        let mut another = envelope(&format!("{kind}/look"), &call);
+        another["transport"]["dedupeMode"] = "disabled".into();
+        assert_eq!(gateway.call(&another).code(), "approval_required", "it is spent");
         assert_eq!(answer("session"), json!({ "granted": true }));
         for id in ["first", "second"] {
             assert_eq!(look(&gateway, kind, json!({ "id": id })).text(), format!("look {id}, run 1"));

@@ -56,14 +56,16 @@ fn tr_13_every_transition_is_logged() {
         assert!(
             ended("circuit_open").iter().all(|end| end["errorCode"] == "circuit_open" && end["attempt"] == 0)
         );
+        // Of four calls nobody knows what came of them: `pay` hung, and `send` answered with a 503. Where the server is elsewhere
+        // the two that hang may still run when their caller is told, and have not ended for us.
+        let hung = if world.is_elsewhere() { 2 } else { 0 };
+        let early = world.logged_times("tool_call_answered_early", hung);
+        assert!(early.iter().all(|line| line["errorCode"] == "outcome_unknown"), "{early:?}");
         assert_eq!(
             (ended("error").len(), ended("retriable_error").len()),
-            (1, 2),
-            "the 400, and those of `send`"
+            (5 - hung, 0),
+            "the 400, and those of which nobody knows"
         );
-        // Of two calls nobody knows what came of them, and they may still run.
-        let early = world.logged_times("tool_call_answered_early", 2);
-        assert!(early.iter().all(|line| line["errorCode"] == "outcome_unknown"), "{early:?}");
         assert_eq!(world.logged("tool_call_start").len(), world.logged("tool_call_end").len() + early.len());
         assert!(!world.logged("tool_call_blocked").is_empty());
         // What every line about a call has.

@@ -12,7 +12,7 @@ use super::{Place, Server, Way};
 #[test]
 fn a_call_that_is_made_again_after_its_answer_runs_again() {
     // Even at once: otherwise it would be taken for one call that was dispatched twice.
-    let place = Place::new("made_again", "[tools.\"real/*\"]\ndedupe.double_dispatch = \"0s\"\n");
+    let place = Place::new("made_again", "[tools.\"real/*\"]\ndedupe.double_dispatch = false\n");
     let ledger = place.folder().join("ledger");
     fs::write(&ledger, "").unwrap();
     let server = Server::of(env!("CARGO_BIN_EXE_steadfast-test-server").into()).arg(ledger);

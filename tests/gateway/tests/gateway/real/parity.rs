@@ -98,7 +98,7 @@ impl Heard {
 
 /// By default equal calls without a key that come within 20 ms are one that was dispatched twice, and run once. A
 /// conversation that a program holds is that quick.
-const CONFIG: &str = "[tools.\"real/*\"]\ndedupe.double_dispatch = \"0s\"\n";
+const CONFIG: &str = "[tools.\"real/*\"]\ndedupe.double_dispatch = false\n";
 
 /// Takes out what the gateway adds, and nothing else. All that it adds is named here.
 fn without_what_is_ours(message: &mut Value) {

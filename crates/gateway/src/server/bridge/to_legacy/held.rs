@@ -6,7 +6,6 @@
 //! known any more cannot be told what became of the call, and it is never run again.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use tokio::time::Instant;
 
 use super::{Running, ToLegacy, is_same, words};
 use crate::server::bridge::no_id;
-use crate::server::pending::Ears;
+use crate::server::pending::{Ears, SentAs};
 use crate::server::{Hear, Life, Pending, Place, Server, cancel};
 
 /// The calls that are held, by their states.
@@ -32,7 +31,7 @@ pub(super) struct Held(Mutex<HashMap<String, Waiting>>);
 struct Waiting {
     request: Message,
     running: Arc<Running>,
-    sent_as: Arc<AtomicU64>,
+    sent_as: Arc<SentAs>,
     holding: AbortHandle,
 }
 
@@ -116,7 +115,7 @@ pub(super) async fn call(
     let running = Running::new(request, hear.clone(), Some(said));
     let ears = Ears { hear, running: Some(running.clone()) };
     let sent = server.pass(&words::request(request), ears).await?;
-    let sent_as = Arc::new(AtomicU64::new(sent.number));
+    let sent_as = SentAs::of(&sent);
     let place = server.pending.enter(Life::NONE, Ears::default());
     let holder = Holder {
         server: Arc::downgrade(server),
@@ -161,7 +160,7 @@ pub(super) async fn go_on(
     let Waiting { running, sent_as, holding, .. } = waiting;
     let place = server.pending.enter(Life::NONE, Ears::default());
     running.goes_on(request, hear.clone());
-    server.pending.hears(sent_as.load(std::sync::atomic::Ordering::Relaxed), hear);
+    server.pending.hears(sent_as.number(), hear);
     let answers = request.param("inputResponses").and_then(|text| RawJson::parse(text.to_owned()).ok());
     let came_back = Said::CameBack(place.number, answers);
     let is_told = match &running.said {
@@ -181,7 +180,7 @@ struct Holder {
     bridge: Arc<ToLegacy>,
     request: Message,
     running: Arc<Running>,
-    sent_as: Arc<AtomicU64>,
+    sent_as: Arc<SentAs>,
     sent: Place,
     hearing: mpsc::Receiver<Said>,
     waits: Waits,
@@ -365,7 +364,7 @@ mod tests {
         let running = Running::new(&request, None, Some(said));
         let sent = pending.enter(Life(1), Ears { hear: None, running: Some(running.clone()) });
         let place = pending.enter(Life::NONE, Ears::default());
-        let (number, sent_as) = (sent.number, Arc::new(AtomicU64::new(sent.number)));
+        let (number, sent_as) = (sent.number, SentAs::of(&sent));
         let holder = Holder {
             server: Weak::new(),
             pending: pending.clone(),

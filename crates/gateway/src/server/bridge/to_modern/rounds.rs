@@ -2,7 +2,6 @@
 //! asked of the client, which still waits, and the call is sent again with what it said.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use steadfast_core::classify::{Fault, Source, Transport};
@@ -12,7 +11,7 @@ use steadfast_mcp::raw::RawJson;
 use super::super::words::{can_be_asked, with_none};
 use super::words::{Asked, Client, Wanted, unanswered};
 use super::{Question, ToModern};
-use crate::server::pending::Ears;
+use crate::server::pending::{Ears, SentAs};
 use crate::server::{Hear, Life, Place, Server};
 
 /// A server that asks more often than this does not know what it wants.
@@ -28,7 +27,7 @@ pub(super) async fn call(
     hear: Option<Hear>,
 ) -> Result<Place, Fault> {
     let sent = server.pass(&request, hear.clone().into()).await?;
-    let sent_as = Arc::new(AtomicU64::new(sent.number));
+    let sent_as = SentAs::of(&sent);
     let place = server.pending.enter(Life::NONE, Ears::default());
     let rounds =
         Rounds { server: server.clone(), bridge: bridge.clone(), request, hear, sent_as: sent_as.clone() };
@@ -45,7 +44,7 @@ struct Rounds {
     bridge: Arc<ToModern>,
     request: Message,
     hear: Option<Hear>,
-    sent_as: Arc<AtomicU64>,
+    sent_as: Arc<SentAs>,
 }
 
 impl Rounds {
@@ -69,7 +68,7 @@ impl Rounds {
             let again = wanted.answered(&self.request, &answers);
             let ears = self.hear.clone().into();
             sent = self.server.pass(&again, ears).await.map_err(|fault| begun(&fault))?;
-            self.sent_as.store(sent.number, Ordering::Relaxed);
+            self.sent_as.is_now(&sent);
         }
         Ok(unanswered(method, "the server asked again and again and never answered"))
     }

@@ -1,0 +1,284 @@
+//! Calls without a key over plain HTTP. Equal calls of one conversation follow the same rules as over MCP: they join one that is
+//! in flight, get an answer that did not arrive, and are told of an unknown outcome before they run again.
+
+use std::time::Duration;
+
+use http::{Request, StatusCode};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use steadfast::output;
+
+use crate::support::{Said, World, envelope, gated, in_session, lost_once, settle};
+
+/// Tools that must not run twice, and nothing that stops a caller but the rules that these tests are about.
+const PLAIN: &[(&str, &str)] = &[
+    ("tools.\"bank/pay\".class", "mutating"),
+    ("tools.\"bank/look\".class", "read_only"),
+    ("tools.\"host/pay\".class", "mutating"),
+    ("guard.mode", "off"),
+    ("trust.mode", "off"),
+    ("breaker.mode", "off"),
+];
+
+fn payment() -> Value {
+    envelope("bank/pay", json!({ "to": "bob" }))
+}
+
+async fn pay(world: &World) -> Said {
+    world.call(&payment()).await
+}
+
+async fn begin(world: &World) -> Said {
+    let call = envelope("host/pay", json!({ "to": "bob" }));
+    world.post("/v1/calls/begin", &[], &call.to_string()).await
+}
+
+async fn report(world: &World, begun: &Said, report: Value) -> Said {
+    assert_eq!(begun.body["next"], "run", "{}", begun.body);
+    let path = format!("/v1/calls/{}/report", begun.body["id"].as_str().unwrap());
+    world.post(&path, &[], &report.to_string()).await
+}
+
+async fn the_record(world: &World) -> Value {
+    world.steer("get", "/v1/records?open=true", &Value::Null).await["records"][0].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn equal_calls_without_a_key_join_the_one_in_flight() {
+    let world = World::new(PLAIN).await;
+    let (begun, may_end) = gated(&world, "bank/pay");
+    let (first, second) = tokio::join!(pay(&world), async {
+        begun.acquire().await.unwrap().forget();
+        let (second, ()) = tokio::join!(pay(&world), async {
+            settle().await;
+            may_end.add_permits(1);
+        });
+        second
+    });
+    assert_eq!((first.status, second.status), (StatusCode::OK, StatusCode::OK), "{}", second.body);
+    assert_eq!(
+        (&second.body["output"]["content"], &second.body["cache"]["matchedOn"]),
+        (&first.body["output"]["content"], &json!("inflight"))
+    );
+    assert_eq!(world.runs("bank/pay"), 1);
+    // Both calls are answered, so the next one is another payment.
+    may_end.add_permits(1);
+    let third = pay(&world).await;
+    assert_eq!((&third.body["fromCache"], world.runs("bank/pay")), (&json!(false), 2), "{}", third.body);
+}
+
+/// So it is for those who read events, whichever of the two comes first.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_reads_events_joins_one_that_does_not() {
+    let world = World::new(PLAIN).await;
+    let (begun, may_end) = gated(&world, "bank/pay");
+    let (_, streamed) = tokio::join!(pay(&world), async {
+        begun.acquire().await.unwrap().forget();
+        let call = payment().to_string();
+        let (streamed, ()) =
+            tokio::join!(world.post("/v1/calls", &[("accept", "text/event-stream")], &call), async {
+                settle().await;
+                may_end.add_permits(1);
+            });
+        streamed
+    });
+    let text = streamed.body.as_str().unwrap();
+    assert!(text.contains("\"matchedOn\":\"inflight\""), "{text}");
+    assert_eq!(world.runs("bank/pay"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn equal_calls_of_two_conversations_are_two_calls() {
+    let world = World::new(PLAIN).await;
+    let (begun, may_end) = gated(&world, "bank/pay");
+    let other = in_session(payment(), "s-2");
+    let (first, second, ()) = tokio::join!(pay(&world), world.call(&other), async {
+        begun.acquire_many(2).await.unwrap().forget();
+        may_end.add_permits(2);
+    });
+    assert_eq!((&first.body["fromCache"], &second.body["fromCache"]), (&json!(false), &json!(false)));
+    assert_eq!(world.runs("bank/pay"), 2);
+}
+
+/// A caller that disconnects before the response gets it by repeating the call, once.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_did_not_arrive_is_given_to_the_next_equal_call() {
+    let world = World::new(PLAIN).await;
+    let (begun, may_end) = gated(&world, "bank/pay");
+    let request = Request::post("/v1/calls").header("host", "127.0.0.1");
+    let gone = world.api.respond(request.body(payment().to_string()).unwrap());
+    tokio::select! {
+        biased;
+        _ = gone => unreachable!("it is not let"),
+        permit = begun.acquire() => permit.unwrap().forget(),
+    }
+    may_end.add_permits(2);
+    settle().await;
+    let again = pay(&world).await;
+    assert_eq!(
+        (&again.body["output"]["content"], &again.body["fromCache"]),
+        (&json!("run 1"), &json!(true)),
+        "{}",
+        again.body
+    );
+    let next = pay(&world).await;
+    assert_eq!(next.body["output"]["content"], "run 2", "it has arrived: {}", next.body);
+}
+
+/// A caller that waited that long may have given up.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_came_late_is_given_to_the_next_equal_call() {
+    let world = World::new(PLAIN).await;
+    world.tool("bank/pay", async |number: u32, _| {
+        tokio::time::sleep(Duration::from_secs(26)).await;
+        Ok(output(&format!("run {number}")))
+    });
+    for (content, from_cache) in [("run 1", false), ("run 1", true), ("run 2", false)] {
+        let said = pay(&world).await;
+        assert_eq!(
+            (&said.body["output"]["content"], &said.body["fromCache"]),
+            (&json!(content), &json!(from_cache)),
+            "{}",
+            said.body
+        );
+    }
+}
+
+/// A payment whose connection broke may still take effect. Until it cannot, and its caller knows so, it does not run again.
+#[tokio::test(start_paused = true)]
+async fn a_lost_call_is_told_as_unknown_and_runs_again_only_after_its_caller_was_told_finally() {
+    let world = World::new(PLAIN).await;
+    lost_once(&world, "bank/pay");
+    let lost = pay(&world).await;
+    assert_eq!((lost.status, lost.code()), (StatusCode::CONFLICT, "outcome_unknown"), "{}", lost.body);
+    assert_eq!(
+        (&lost.body["error"]["retryAfterMs"], lost.header("retry-after")),
+        (&json!(30_000), Some("30"))
+    );
+    let record = the_record(&world).await;
+    let at = world.steer("get", "/v1/status", &Value::Null).await["atMs"].as_u64().unwrap();
+    assert_eq!(
+        (&record["state"], &record["settled"], &record["observed"], &record["settlesByMs"]),
+        (&json!("unknown"), &json!(false), &json!("connection_lost"), &json!(at + 30_000)),
+        "{record}"
+    );
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let early = pay(&world).await;
+    assert_eq!((early.code(), &early.body["error"]["retryAfterMs"]), ("outcome_unknown", &json!(28_000)));
+    tokio::time::advance(Duration::from_secs(28)).await;
+    let record = the_record(&world).await;
+    assert_eq!((&record["settled"], &record["settlesByMs"]), (&json!(true), &Value::Null), "{record}");
+    let told = pay(&world).await;
+    assert_eq!((told.code(), &told.body["error"]["retryAfterMs"]), ("outcome_unknown", &json!(10_000)));
+    // Told, and neither checked nor waited.
+    let told = pay(&world).await;
+    assert_eq!((told.code(), world.runs("bank/pay")), ("outcome_unknown", 1), "{}", told.body);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    let again = pay(&world).await;
+    assert_eq!(again.body["output"]["content"], "run 2", "{}", again.body);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_checks_after_the_final_answer_need_not_wait() {
+    let world = World::new(PLAIN).await;
+    lost_once(&world, "bank/pay");
+    world.works("bank/look");
+    let look = async || world.call(&envelope("bank/look", json!({}))).await.status;
+    pay(&world).await;
+    // That was too early: it could still take effect after it.
+    assert_eq!(look().await, StatusCode::OK);
+    tokio::time::advance(Duration::from_secs(30)).await;
+    assert_eq!(pay(&world).await.code(), "outcome_unknown");
+    assert_eq!(pay(&world).await.code(), "outcome_unknown", "the check was before the answer");
+    assert_eq!(look().await, StatusCode::OK);
+    let again = pay(&world).await;
+    assert_eq!(again.body["output"]["content"], "run 2", "{}", again.body);
+}
+
+#[tokio::test(start_paused = true)]
+async fn equal_calls_that_a_host_runs_join_the_one_in_flight() {
+    let world = World::new(PLAIN).await;
+    let first = begin(&world).await;
+    let (second, done) = tokio::join!(begin(&world), async {
+        settle().await;
+        report(&world, &first, json!({ "attempt": 1, "output": { "content": "paid" } })).await
+    });
+    assert_eq!(done.body["result"]["output"]["content"], "paid", "{}", done.body);
+    assert_eq!((&second.body["next"], &second.body["result"]["fromCache"]), (&json!("answer"), &json!(true)));
+    assert_eq!(second.body["result"]["output"]["content"], "paid", "{}", second.body);
+    assert_eq!(begin(&world).await.body["next"], "run", "both have their answer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_a_host_lost_is_told_as_unknown_to_the_equal_one() {
+    let world = World::new(PLAIN).await;
+    let begun = begin(&world).await;
+    let source = json!({ "kind": "transport", "error": "connection_reset", "written": true });
+    let failure = json!({ "attempt": 1, "failure": { "message": "gone", "source": source } });
+    let lost = report(&world, &begun, failure).await;
+    assert_eq!(lost.body["result"]["error"]["code"], "outcome_unknown", "{}", lost.body);
+    let again = begin(&world).await;
+    assert_eq!(
+        (again.status, &again.body["next"]),
+        (StatusCode::CONFLICT, &json!("answer")),
+        "{}",
+        again.body
+    );
+    assert_eq!(again.body["result"]["error"]["code"], "outcome_unknown", "{}", again.body);
+    assert_eq!(the_record(&world).await["observed"], "connection_lost");
+}
+
+/// A call that may still take effect cannot count as one that did not run.
+#[tokio::test(start_paused = true)]
+async fn what_may_still_take_effect_is_not_resolved_as_not_run() {
+    let world = World::new(PLAIN).await;
+    lost_once(&world, "bank/pay");
+    pay(&world).await;
+    let path = format!("/v1/records/{}/resolve", the_record(&world).await["key"].as_str().unwrap());
+    let admin = [("authorization", "Bearer person")];
+    let resolve = async |ran: bool| world.post(&path, &admin, &json!({ "ran": ran }).to_string()).await;
+    tokio::time::advance(Duration::from_millis(500)).await;
+    let refused = resolve(false).await;
+    assert_eq!((refused.status, refused.code()), (StatusCode::CONFLICT, "not_settled"), "{}", refused.body);
+    let error = &refused.body["error"];
+    assert_eq!((&error["retryAfterMs"], refused.header("retry-after")), (&json!(29_500), Some("30")));
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("may still take effect") && message.contains("try again in 30 s"), "{message}");
+    tokio::time::advance(Duration::from_millis(29_500)).await;
+    let resolved = resolve(false).await;
+    assert_eq!((resolved.status, &resolved.body), (StatusCode::OK, &json!({ "resolved": true })));
+    assert_eq!(pay(&world).await.body["output"]["content"], "run 2");
+    assert_eq!(resolve(false).await.status, StatusCode::NOT_FOUND, "the outcome is already resolved");
+}
+
+/// That it ran can be known at once.
+#[tokio::test(start_paused = true)]
+async fn what_ran_is_resolved_at_any_time() {
+    let world = World::new(PLAIN).await;
+    lost_once(&world, "bank/pay");
+    pay(&world).await;
+    let path = format!("/v1/records/{}/resolve", the_record(&world).await["key"].as_str().unwrap());
+    assert_eq!(world.steer("post", &path, &json!({ "ran": true })).await, json!({ "resolved": true }));
+    assert_eq!(the_record(&world).await, Value::Null);
+}
+
+/// The answer of a stream counts as delivered when it was read.
+#[tokio::test(start_paused = true)]
+async fn an_answer_in_events_that_was_not_read_is_given_again() {
+    let world = World::new(PLAIN).await;
+    world.works("bank/pay");
+    let request =
+        Request::post("/v1/calls").header("host", "127.0.0.1").header("accept", "text/event-stream");
+    let mut body = world.api.respond(request.body(payment().to_string()).unwrap()).await.into_body();
+    body.frame().await.unwrap().unwrap();
+    settle().await;
+    drop(body);
+    let again = pay(&world).await;
+    assert_eq!(
+        (&again.body["output"]["content"], &again.body["fromCache"]),
+        (&json!("run 1"), &json!(true)),
+        "{}",
+        again.body
+    );
+    assert_eq!(world.runs("bank/pay"), 1);
+}

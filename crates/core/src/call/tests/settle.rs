@@ -1,0 +1,505 @@
+//! Outcomes that are not known: recorded first, told, settled, and what may happen then.
+
+use super::*;
+use crate::policy::Effects;
+
+/// A tool in a child process whose effects are its own.
+fn child() -> Policy {
+    let mut policy = policy(ToolClass::Mutating).for_gateway();
+    policy.settling.effects = Effects::Local;
+    policy
+}
+
+fn at_child(policy: &Policy) -> Request {
+    Request { end: AttemptEnd::Seen, ..keyless(policy) }
+}
+
+fn died() -> Outcome {
+    fails(Source::Exit { code: None, signal: Some(9) })
+}
+
+fn is_error(words: &str) -> Outcome {
+    Outcome::Failure { fault: Fault::new(Source::IsError, words), output: Some(answer(words)) }
+}
+
+fn told(result: &CallResult) -> &Failure {
+    result.ended.as_ref().expect_err("it is told as a failure")
+}
+
+/// The caller has looked since it was told.
+fn looked(world: &mut World) {
+    world.store.known.verified = world.store.records.iter().map(|record| record.owner.clone()).collect();
+}
+
+#[test]
+fn a_child_that_dies_is_told_finally_once_nothing_is_left_of_it() {
+    let policy = child();
+    let mut world = World::new();
+    let (mut call, _) = world.begin(at_child(&policy), &policy);
+    assert_eq!(world.on(&mut call, Event::Ran(died())), Step::Wait, "its end is waited for");
+    assert_eq!(world.store.state(), "unknown", "and recorded before that");
+    assert!(call.awaits_end());
+    world.pass(SECOND);
+    let result = finished(world.on(&mut call, Event::Settled));
+    assert_eq!((code(&result), told(&result).retry_after), (Some(Code::OutcomeUnknown), Some(10 * SECOND)));
+    assert!(result.receipt.is_some(), "this is final");
+    assert!(told(&result).message.contains("the process running the call ended before it responded"));
+    assert!(told(&result).message.contains("The call has ended"));
+}
+
+#[test]
+fn work_that_a_child_may_have_handed_on_is_waited_for_as_well() {
+    let mut policy = child();
+    policy.settling.effects = Effects::Remote;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(at_child(&policy), &policy);
+    world.on(&mut call, Event::Ran(died()));
+    assert_eq!(world.on(&mut call, Event::Settled), Step::Wait);
+    assert_eq!(call.wake_at(), Some(START + policy.settling.settle));
+    let result = finished(world.wake(&mut call));
+    assert!(result.receipt.is_some());
+}
+
+#[test]
+fn an_obedient_caller_ends_with_its_work_done_once() {
+    let policy = child();
+    let mut world = World::new();
+    let (mut call, _) = world.begin(at_child(&policy), &policy);
+    world.on(&mut call, Event::Ran(died()));
+    let first = finished(world.on(&mut call, Event::Settled));
+    // Before it has looked it is told again, with the time that is left.
+    world.deliver(&first);
+    world.pass(4 * SECOND);
+    let again = world.drive(at_child(&policy), &policy, &[]);
+    assert_eq!((code(&again), told(&again).retry_after), (Some(Code::OutcomeUnknown), Some(6 * SECOND)));
+    looked(&mut world);
+    let ran = world.drive(at_child(&policy), &policy, &at_once(paid()));
+    assert!(ran.ended.is_ok());
+    assert_eq!(world.runs, 2, "the first of them had no effect, as the caller has seen");
+}
+
+#[test]
+fn a_hung_child_is_cut_ended_and_told() {
+    let mut policy = child();
+    policy.time.attempt = 5 * SECOND;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(at_child(&policy), &policy);
+    // Recorded before the tool hears of it, and both before the caller does.
+    assert_eq!(world.wake(&mut call), Step::CancelUpstream);
+    assert_eq!(world.store.state(), "unknown");
+    assert!(call.awaits_end());
+    // What it says to the cancel is neither an answer nor its end.
+    assert_eq!(world.on(&mut call, Event::Ran(is_error("cancelled"))), Step::Wait);
+    assert_eq!(world.store.state(), "unknown");
+    world.pass(6 * SECOND);
+    let result = finished(world.on(&mut call, Event::Settled));
+    assert_eq!(code(&result), Some(Code::StuckCall));
+    assert!(result.receipt.is_some());
+}
+
+#[test]
+fn a_caller_that_has_waited_for_long_is_told_at_once_that_it_is_not_over_yet() {
+    let policy = child();
+    let mut world = World::new();
+    let mut request = at_child(&policy);
+    request.waits = Waits::AsLongAsItTakes;
+    let (mut call, _) = world.begin(request, &policy);
+    let (result, _) = answered(world.cut(&mut call));
+    let bound = policy.settling.to_end_child();
+    assert_eq!((told(&result).retry_after, result.receipt.is_none()), (Some(bound), true));
+    assert!(told(&result).message.contains(&format!("in {} s", bound.as_secs())), "{}", message(&result));
+    // Whoever calls again waits for the end, and hears that it is over.
+    let (mut second, step) = world.begin(at_child(&policy), &policy);
+    assert!(matches!(step, Step::AwaitEnd(_)), "{step:?}");
+    world.pass(SECOND);
+    finished(world.on(&mut call, Event::Settled));
+    let last = finished(world.on(&mut second, Event::Woke(Wake::Changed)));
+    assert!(last.receipt.is_some() && message(&last).contains("The call has ended"));
+}
+
+#[test]
+fn a_success_counts_at_any_time() {
+    let mut policy = child();
+    policy.time.attempt = 5 * SECOND;
+    // While its caller waits for the end: it gets the answer.
+    let mut world = World::new();
+    let (mut call, _) = world.begin(at_child(&policy), &policy);
+    world.wake(&mut call);
+    let result = finished(world.on(&mut call, Event::Ran(paid())));
+    assert_eq!((result.ended, world.store.state()), (Ok(answer("paid")), "done"));
+    // After it was told: the next call gets it, as the answer of the earlier one.
+    let mut policy = policy.clone();
+    policy.time.attempt = 30 * SECOND;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(at_child(&policy), &policy);
+    answered(world.cut(&mut call));
+    finished(world.on(&mut call, Event::Ran(paid())));
+    let again = world.drive(at_child(&policy), &policy, &[]);
+    assert!(matches!(again.provenance, Provenance::Replayed { .. }));
+    assert_eq!((world.runs, world.store.state()), (1, "done"));
+}
+
+#[test]
+fn an_error_that_does_not_say_whether_it_had_its_effect_is_told_as_that() {
+    let policy = child();
+    for words in ["Request timed out", "upstream returned 502 Bad Gateway", "connection reset by peer"] {
+        let mut world = World::new();
+        let (mut call, _) = world.begin(at_child(&policy), &policy);
+        assert_eq!(world.on(&mut call, Event::Ran(is_error(words))), Step::Wait, "{words}");
+        assert!(!call.awaits_end(), "a child that answers is not ended for that");
+        let result = finished(world.wake(&mut call));
+        assert_eq!(world.now, START + policy.settling.settle);
+        assert_eq!(
+            (code(&result), &told(&result).output),
+            (Some(Code::OutcomeUnknown), &Some(answer(words)))
+        );
+        let next = world.drive(at_child(&policy), &policy, &[]);
+        assert_eq!((code(&next), &told(&next).output), (Some(Code::OutcomeUnknown), &Some(answer(words))));
+        assert_eq!(world.runs, 1, "{words}");
+    }
+}
+
+#[test]
+fn an_idempotent_call_that_answers_our_cut_is_tried_again() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.time.attempt = 10 * SECOND;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    assert!(matches!(world.wake(&mut call), Step::Cut(Cut::Silent(_))));
+    assert_eq!(name_of(&world.on(&mut call, Event::Ran(is_error("cancelled")))), "Wait", "it is tried again");
+    assert_eq!(world.store.state(), "inflight", "nothing of that is kept");
+}
+
+#[test]
+fn a_call_that_is_cut_although_it_reports_progress_is_not_run_again_because_it_answers_the_cut() {
+    let policy = child();
+    let mut world = World::new();
+    let mut request = keyless(&policy);
+    request.waits = Waits::AsLongAsItTakes;
+    let (mut call, _) = world.begin(request, &policy);
+    while world.now < START + policy.time.total {
+        world.pass(60 * SECOND);
+        if let Step::CancelUpstream = world.on(&mut call, Event::Progressed) {
+            break;
+        }
+    }
+    answered(world.cut(&mut call));
+    finished(world.on(&mut call, Event::Ran(is_error("cancelled"))));
+    assert_eq!(world.store.state(), "unknown");
+    let next = world.drive(keyless(&policy), &policy, &[]);
+    assert_eq!((code(&next), world.runs), (Some(Code::OutcomeUnknown), 1));
+}
+
+#[test]
+fn an_answer_that_comes_late_does_not_count_as_delivered() {
+    let mut policy = child();
+    policy.time.answer_by = None;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    world.pass(policy.dedupe.late_after + MS);
+    let late = finished(world.on(&mut call, Event::Ran(paid())));
+    assert!(late.ended.is_ok() && late.receipt.is_none());
+    let again = world.drive(keyless(&policy), &policy, &[]);
+    assert!(matches!(again.provenance, Provenance::Replayed { .. }), "its caller may have gone before");
+    world.deliver(&again);
+    let meant = world.drive(keyless(&policy), &policy, &at_once(paid()));
+    assert_eq!((meant.provenance, world.runs), (Provenance::Fresh, 2));
+    // A host that ran the tool itself has its result, however long that took.
+    let mut world = World::new();
+    let (mut call, _) = world.begin(Request { run_by: RunBy::Host, ..keyless(&policy) }, &policy);
+    world.pass(policy.dedupe.late_after + MS);
+    assert!(finished(world.on(&mut call, Event::Ran(paid()))).receipt.is_some());
+}
+
+#[test]
+fn a_caller_s_own_limit_does_not_judge_the_tool() {
+    for class in [ToolClass::Idempotent, ToolClass::Mutating] {
+        let policy = policy(class);
+        let mut world = World::new();
+        let mut request = request(&policy);
+        request.limits.attempt = Some(20 * MS);
+        request.limits.attempts = Some(1);
+        let (mut call, _) = world.begin(request, &policy);
+        match world.wake(&mut call) {
+            Step::Cut(_) => drop(world.on(&mut call, Event::Ran(timed_out()))),
+            _ => drop(answered(world.wake(&mut call))),
+        }
+        assert_eq!(world.breaker.counts().failures, 0, "{class:?}");
+        assert_eq!(world.trust.history(None).count(), 0, "{class:?}");
+        assert!(call.scored().is_none(), "{class:?}");
+    }
+}
+
+#[test]
+fn a_driver_that_ends_leaves_the_rest_to_others() {
+    let mut policy = child();
+    policy.time.attempt = 5 * SECOND;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(at_child(&policy), &policy);
+    world.wake(&mut call);
+    let result = finished(world.on(&mut call, Event::DriverEnds));
+    assert!(result.receipt.is_none());
+    // Its process is gone, and with it whoever could have seen the end.
+    world.store.sight = LeaseSight::Gone;
+    let (mut next, step) = world.begin(at_child(&policy), &policy);
+    assert!(matches!(step, Step::AwaitEnd(_)), "{step:?}");
+    let mut step = world.wake(&mut next);
+    while let Step::AwaitEnd(_) = step {
+        step = world.wake(&mut next);
+    }
+    assert!(finished(step).receipt.is_some(), "the leash has ended what was left");
+}
+
+#[test]
+fn an_end_that_nobody_sees_is_announced_by_time() {
+    let mut policy = child();
+    policy.time.attempt = 5 * SECOND;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(at_child(&policy), &policy);
+    world.wake(&mut call);
+    // The child cannot be ended: its caller is told when its time is up, and the record settles by time.
+    let (result, _) = answered(world.wake(&mut call));
+    assert!(result.receipt.is_none());
+    assert_eq!(world.wake(&mut call), Step::Wait);
+    let RecordState::Unknown(unknown) = &world.store.records.iter().next().unwrap().state else { panic!() };
+    assert!(matches!(unknown.settles, crate::dedupe::Settles::By(_)), "{unknown:?}");
+}
+
+#[test]
+fn an_end_that_was_missed_is_announced_by_time_also_where_an_error_answers_the_cut() {
+    let mut policy = child();
+    policy.time.attempt = 5 * SECOND;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(at_child(&policy), &policy);
+    world.wake(&mut call);
+    world.on(&mut call, Event::Disconnected(Others::None));
+    // The process was frozen, and the first thing that it hears is an answer to its cut.
+    world.pass(policy.settling.to_end_child() + SECOND);
+    world.on(&mut call, Event::Ran(is_error("cancelled")));
+    let RecordState::Unknown(unknown) = &world.store.records.iter().next().unwrap().state else { panic!() };
+    assert!(matches!(unknown.settles, crate::dedupe::Settles::By(_)), "{unknown:?}");
+}
+
+#[test]
+fn a_call_that_was_cut_before_it_could_be_sent_is_told_as_that_and_given_back() {
+    let mut policy = child();
+    policy.time.attempt = 5 * SECOND;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(at_child(&policy), &policy);
+    assert_eq!(world.wake(&mut call), Step::CancelUpstream);
+    let unsent = Source::Transport { error: Transport::ConnectionClosed, written: false };
+    let fault = Fault::new(unsent, "its server was not ready");
+    let result = finished(world.on(&mut call, Event::Ran(Outcome::Failure { fault, output: None })));
+    assert_eq!(code(&result), Some(Code::UpstreamUnavailable));
+    assert_eq!(
+        message(&result),
+        "bank/pay was not called: its server was not ready. Nothing was sent. Call again later"
+    );
+    assert_eq!(world.store.state(), "none");
+}
+
+#[test]
+fn nobody_is_told_that_a_call_was_sent_before_it_can_be_said_that_it_was_not() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    // The end of a tool elsewhere takes longer than its caller waits.
+    assert_eq!(world.wake(&mut call), Step::CancelUpstream);
+    let unsent = Source::Transport { error: Transport::ConnectionClosed, written: false };
+    let fault = Fault::new(unsent, "its server was not ready");
+    let result = finished(world.on(&mut call, Event::Ran(Outcome::Failure { fault, output: None })));
+    assert!(message(&result).contains("Nothing was sent"), "{}", message(&result));
+}
+
+#[test]
+fn who_waits_for_an_end_and_runs_out_of_time_is_told_that_it_is_not_over() {
+    let mut policy = child();
+    policy.time.attempt = 5 * SECOND;
+    let mut world = World::new();
+    let (mut first, _) = world.begin(at_child(&policy), &policy);
+    world.wake(&mut first);
+    assert_eq!(world.store.state(), "unknown");
+    let mut limited = at_child(&policy);
+    limited.limits.deadline = Some(world.now + 2 * SECOND);
+    let (mut second, step) = world.begin(limited, &policy);
+    assert!(matches!(step, Step::AwaitEnd(_)), "{step:?}");
+    let mut step = world.wake(&mut second);
+    while let Step::AwaitEnd(_) = step {
+        step = world.wake(&mut second);
+    }
+    let result = finished(step);
+    assert_eq!(code(&result), Some(Code::OutcomeUnknown));
+    assert!(message(&result).contains("It may still take effect"), "{}", message(&result));
+}
+
+#[test]
+fn an_unknown_outcome_that_the_store_could_not_take_is_recorded_as_soon_as_it_can() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    world.store.faults.push_back(Some(StoreFault::NotDone));
+    assert_eq!(world.wake(&mut call), Step::CancelUpstream);
+    assert_eq!(world.store.state(), "inflight");
+    let (told, _) = answered(world.wake(&mut call));
+    assert_eq!(told.recorded, Recorded::No);
+    assert_eq!(world.wake(&mut call), Step::Wait);
+    assert_eq!(world.store.state(), "unknown");
+    assert!(world.now <= START + policy.time.attempt + 2 * SECOND, "{:?}", world.now);
+}
+
+#[test]
+fn the_guard_does_not_count_what_an_obedient_caller_does() {
+    let mut policy = child();
+    (policy.modes.trust, policy.modes.breaker) = (Mode::Off, Mode::Off);
+    let mut world = World::new();
+    for round in 0..4 {
+        let (mut call, step) = world.begin(at_child(&policy), &policy);
+        assert_eq!(name_of(&step), "Run", "{round}: {step:?}");
+        world.on(&mut call, Event::Ran(died()));
+        let result = finished(world.on(&mut call, Event::Settled));
+        assert_eq!((code(&result), result.remarks.len()), (Some(Code::OutcomeUnknown), 0));
+        world.deliver(&result);
+        world.pass(policy.dedupe.after_telling);
+    }
+}
+
+#[test]
+fn a_place_is_given_back_when_nothing_can_happen_any_more() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.limits.concurrency = std::num::NonZero::new(1);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    world.cut(&mut call);
+    let other = || from_envelope(&keyed("another"), &policy);
+    let (_, step) = world.begin(other(), &policy);
+    assert_ne!(name_of(&step), "Run", "there is no room");
+    world.pass(policy.settling.linger + SECOND);
+    world.on(&mut call, Event::Woke(Wake::Time));
+    let (_, step) = world.begin(other(), &policy);
+    assert_eq!(name_of(&step), "Run");
+}
+
+#[test]
+fn what_a_tool_says_to_a_cancel_is_not_its_end() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    world.on(&mut call, Event::Cancelled(Others::None));
+    finished(world.on(&mut call, Event::Ran(is_error("connection reset by peer"))));
+    let RecordState::Unknown(unknown) = &world.store.records.iter().next().unwrap().state else { panic!() };
+    assert_eq!(unknown.settles, crate::dedupe::Settles::By(world.now + policy.settling.linger));
+}
+
+#[test]
+fn what_could_not_be_recorded_is_recorded_later_with_the_time_that_was_announced() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.settling.settle = 40 * SECOND;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    let step = world.on_only(&mut call, Event::Ran(is_error("Request timed out"))).unwrap();
+    assert_eq!(name_of(&step), "Save");
+    let (result, kept) = finished_keeping(world.on(&mut call, Event::StoreFailed(StoreFault::NotDone)));
+    assert_eq!(told(&result).retry_after, Some(40 * SECOND));
+    let [Kept::Save(save)] = &kept[..] else { panic!("{kept:?}") };
+    let Ending::Unknown(unknown) = &save.ending else { panic!("{save:?}") };
+    assert_eq!(unknown.settles, crate::dedupe::SettlesIn::After(40 * SECOND));
+}
+
+#[test]
+fn a_store_that_is_away_does_not_keep_the_caller_from_its_answer() {
+    let mut policy = child();
+    policy.time.attempt = 5 * SECOND;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(at_child(&policy), &policy);
+    world.store.faults.push_back(Some(StoreFault::NotDone));
+    world.wake(&mut call);
+    world.store.faults.push_back(Some(StoreFault::NotDone));
+    let (result, kept) = finished_keeping(world.on(&mut call, Event::Settled));
+    assert_eq!(result.recorded, Recorded::No);
+    let [Kept::Save(save)] = &kept[..] else { panic!("{kept:?}") };
+    world.store.save(save, world.now);
+    assert_eq!(world.store.state(), "unknown");
+}
+
+#[test]
+fn an_approval_is_given_back_when_nothing_was_started() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.approval.when = AskWhen::Always;
+    let mut world = World::new();
+    world.grant_once(&request(&policy), &policy);
+    let (mut call, mut step) = world.begin_only(request(&policy), &policy);
+    while !matches!(step, Step::Start { .. }) {
+        let event = world.store_event(&call, &step).expect("the store's business");
+        step = world.on_only(&mut call, event).unwrap();
+    }
+    // The breaker opens between the approval and the attempt.
+    world.breaker.force_open(None, world.now);
+    let step = world.serve(&mut call, step);
+    let (result, kept) = finished_keeping(step);
+    assert_eq!((code(&result), world.runs), (Some(Code::CircuitOpen), 0));
+    assert!(matches!(&kept[..], [Kept::GiveBack { .. }]), "{kept:?}");
+}
+
+#[test]
+fn a_tool_that_is_blocked_while_its_caller_is_asked_does_not_run_on_the_caller_s_yes() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.approval.when = AskWhen::Always;
+    let mut world = World::new();
+    let request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+    let (mut call, step) = world.begin(request, &policy);
+    assert!(matches!(step, Step::Ask(_)), "{step:?}");
+    approval::blocked(&mut world, &policy);
+    let step = world.on(&mut call, Event::Answered(Approval::Granted(None)));
+    assert_eq!((code(&finished(step)), world.runs), (Some(Code::ToolBlocked), 0));
+}
+
+#[test]
+fn a_leader_s_deadline_is_not_that_of_its_followers() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let mut late = request(&policy);
+    late.limits.deadline = Some(START);
+    let refused = world.drive(late, &policy, &[]);
+    assert_eq!(code(&refused), Some(Code::DeadlineExceeded));
+    assert!(refused.is_refused() && !refused.is_refused_for_all());
+}
+
+#[test]
+fn the_record_keeps_the_last_attempts() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.retry.attempts = std::num::NonZeroU32::new(20).unwrap();
+    policy.retry.backoff = crate::policy::Backoff::Constant(MS);
+    policy.retry.total = None;
+    policy.retry.budget.floor_per_second = 1000;
+    policy.breaker.consecutive = None;
+    policy.breaker.rate = None;
+    let mut world = World::new();
+    let mut script = vec![(MS, http(503)); 17];
+    script.push((MS, paid()));
+    world.drive(request(&policy), &policy, &script);
+    let attempts = &world.store.records.iter().next().unwrap().attempts;
+    assert_eq!(attempts.len(), Record::MOST_ATTEMPTS);
+    assert_eq!(
+        attempts.last().map(|last| last.rule.is_none()),
+        Some(true),
+        "that of the answer is among them"
+    );
+}
+
+#[test]
+fn a_caller_that_withdraws_while_the_end_is_waited_for_leaves_nothing_open() {
+    // Nothing is left to be seen of the attempt.
+    let policy = child();
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    assert_eq!(world.on(&mut call, Event::Ran(is_error("Request timed out"))), Step::Wait);
+    let result = finished(world.on(&mut call, Event::Cancelled(Others::None)));
+    assert_eq!((code(&result), world.store.state()), (Some(Code::Cancelled), "unknown"));
+    // Its end is still to come.
+    let mut world = World::new();
+    let (mut call, _) = world.begin(at_child(&policy), &policy);
+    world.on(&mut call, Event::Ran(died()));
+    answered(world.on(&mut call, Event::Cancelled(Others::None)));
+    finished(world.on(&mut call, Event::Settled));
+    assert_eq!(world.store.state(), "unknown");
+}

@@ -1,0 +1,148 @@
+//! Who has looked whether a call had its effect whose outcome is unknown.
+//!
+//! A caller that was told finally that an outcome is unknown may look, with any read-only tool of the same server. A read that
+//! began after that answer had arrived, and succeeded, lets the same call run again. This is the memory of the process that
+//! told: what is lost with it costs a wait, never a second effect.
+
+use std::collections::{HashMap, VecDeque};
+
+use parking_lot::Mutex;
+use steadfast_core::dedupe::Owner;
+use steadfast_core::id::Namespace;
+
+use crate::cells::SessionId;
+
+/// Who was told that an outcome is unknown, and the server of its tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) session: SessionId,
+    pub(crate) server: Namespace,
+}
+
+/// The unknown outcomes that conversations know of.
+#[derive(Debug, Default)]
+pub(crate) struct Verifications {
+    sessions: Mutex<Sessions>,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    outcomes: HashMap<SessionId, VecDeque<Outcome>>,
+    /// In the order in which they were first told something.
+    order: VecDeque<SessionId>,
+}
+
+#[derive(Debug)]
+struct Outcome {
+    owner: Owner,
+    server: Namespace,
+    verified: bool,
+}
+
+/// Conversations that are remembered; the oldest are forgotten first.
+const MOST_SESSIONS: usize = 4096;
+/// Unknown outcomes that are remembered of each.
+const MOST_OUTCOMES: usize = 64;
+
+impl Verifications {
+    /// A final answer that the outcome of this run is unknown has reached its caller.
+    pub(crate) fn told(&self, Told { session, server }: Told, owner: Owner) {
+        let mut sessions = self.sessions.lock();
+        if !sessions.outcomes.contains_key(&session) {
+            sessions.order.push_back(session.clone());
+            if sessions.order.len() > MOST_SESSIONS
+                && let Some(oldest) = sessions.order.pop_front()
+            {
+                sessions.outcomes.remove(&oldest);
+            }
+        }
+        let outcomes = sessions.outcomes.entry(session).or_default();
+        if outcomes.iter().all(|outcome| outcome.owner != owner) {
+            outcomes.push_back(Outcome { owner, server, verified: false });
+            if outcomes.len() > MOST_OUTCOMES {
+                outcomes.pop_front();
+            }
+        }
+    }
+
+    /// A read begins: what it looks into, should it succeed.
+    pub(crate) fn read_begins(&self, session: &SessionId, server: &Namespace) -> Vec<Owner> {
+        let sessions = self.sessions.lock();
+        let outcomes = sessions.outcomes.get(session).into_iter().flatten();
+        outcomes.filter(|outcome| outcome.server == *server).map(|outcome| outcome.owner.clone()).collect()
+    }
+
+    /// A read that looked into these has succeeded.
+    pub(crate) fn read_succeeded(&self, session: &SessionId, owners: &[Owner]) {
+        let mut sessions = self.sessions.lock();
+        for outcome in sessions.outcomes.get_mut(session).into_iter().flatten() {
+            outcome.verified |= owners.contains(&outcome.owner);
+        }
+    }
+
+    /// The runs that this conversation has looked into.
+    pub(crate) fn verified(&self, session: &SessionId) -> Vec<Owner> {
+        let sessions = self.sessions.lock();
+        let outcomes = sessions.outcomes.get(session).into_iter().flatten();
+        outcomes.filter(|outcome| outcome.verified).map(|outcome| outcome.owner.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steadfast_core::id::SessionKey;
+    use steadfast_store::this_process;
+
+    use super::*;
+
+    fn session(name: &str) -> SessionId {
+        SessionId { tenant: None, session: Some(SessionKey::new(name).unwrap()) }
+    }
+
+    fn owner(call: u64) -> Owner {
+        Owner { process: this_process(), call, claim: 1 }
+    }
+
+    fn server(name: &str) -> Namespace {
+        Namespace::new(name).unwrap()
+    }
+
+    #[test]
+    fn only_a_read_that_began_after_the_answer_arrived_counts() {
+        let verifications = Verifications::default();
+        let early = verifications.read_begins(&session("a"), &server("bank"));
+        verifications.told(Told { session: session("a"), server: server("bank") }, owner(1));
+        verifications.read_succeeded(&session("a"), &early);
+        assert!(verifications.verified(&session("a")).is_empty());
+        let later = verifications.read_begins(&session("a"), &server("bank"));
+        assert!(verifications.verified(&session("a")).is_empty(), "it has not succeeded yet");
+        verifications.read_succeeded(&session("a"), &later);
+        assert_eq!(verifications.verified(&session("a")), [owner(1)]);
+    }
+
+    #[test]
+    fn another_conversation_or_another_server_does_not_count() {
+        let verifications = Verifications::default();
+        verifications.told(Told { session: session("a"), server: server("bank") }, owner(1));
+        for (who, at) in [("b", "bank"), ("a", "mail")] {
+            let read = verifications.read_begins(&session(who), &server(at));
+            assert!(read.is_empty(), "{who} {at}");
+        }
+        verifications.read_succeeded(&session("b"), &[owner(1)]);
+        assert!(verifications.verified(&session("a")).is_empty());
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let verifications = Verifications::default();
+        for call in 0..100 {
+            verifications.told(Told { session: session("a"), server: server("bank") }, owner(call));
+        }
+        assert_eq!(verifications.read_begins(&session("a"), &server("bank")).len(), MOST_OUTCOMES);
+        for number in 0..MOST_SESSIONS {
+            let told = Told { session: session(&number.to_string()), server: server("bank") };
+            verifications.told(told, owner(1));
+        }
+        assert!(verifications.read_begins(&session("a"), &server("bank")).is_empty());
+    }
+}

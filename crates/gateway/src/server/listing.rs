@@ -1,0 +1,76 @@
+//! Has a server say which tools it has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use steadfast_core::classify::Fault;
+use steadfast_mcp::message::{Id, Message};
+use steadfast_mcp::raw::{self, RawJson};
+use tokio::time::{Instant, timeout};
+
+use super::{Server, gone};
+use crate::pieces::json;
+
+/// How long a call waits for what its server has to say of its tools before it goes on without. The server is known then
+/// neither to have the tool nor not to, and the tool is taken for one that changes things.
+pub(crate) const LISTED: Duration = Duration::from_secs(10);
+/// How long it is not waited for again after that.
+pub(crate) const LATELY: Duration = Duration::from_secs(30);
+/// The most pages of a list that are read.
+const MOST_PAGES: usize = 64;
+
+impl Server {
+    /// Has the server list its tools, unless it has or could not a moment ago. `meta` goes along with the request.
+    pub(crate) async fn list_once(self: &Arc<Self>, meta: Option<&RawJson>) {
+        if self.catalog.is_listed() {
+            return;
+        }
+        let mut failed = self.catalog.listing.lock().await;
+        if self.catalog.is_listed() || failed.is_some_and(|at| at.elapsed() < LATELY) {
+            return;
+        }
+        let listed = timeout(LISTED, self.list(meta, |_, _| {})).await;
+        *failed = (!matches!(listed, Ok(Ok(())))).then(Instant::now);
+    }
+
+    /// Has the server list its tools, and remembers them. Every page is told.
+    pub(crate) async fn list(
+        self: &Arc<Self>,
+        meta: Option<&RawJson>,
+        mut page: impl FnMut(&Message, &Message),
+    ) -> Result<(), Fault> {
+        let mut cursor: Option<RawJson> = None;
+        for _ in 0..MOST_PAGES {
+            let members = [("_meta", meta), ("cursor", cursor.as_ref())];
+            let members = members.into_iter().filter_map(|(name, value)| Some((name, value?)));
+            let members: Vec<_> =
+                members.map(|(name, value)| format!(r#""{name}":{}"#, value.as_str())).collect();
+            let params = (!members.is_empty()).then(|| json(&format!("{{{}}}", members.join(","))));
+            let request = Message::request(&Id::number(0), "tools/list", params.as_ref());
+            let answered = async { self.send(&request, None).await?.answer().await };
+            let answer = match timeout(LISTED, answered).await {
+                Ok(answer) => answer?,
+                Err(_) => return Err(gone("the server did not list its tools in time")),
+            };
+            if answer.result().is_none() {
+                return Err(gone(&answer.error_text().unwrap_or_default()));
+            }
+            self.catalog.learn(&request, &answer);
+            page(&request, &answer);
+            match answer.result().and_then(|result| raw::get(result, "nextCursor")) {
+                Some(next) if next.starts_with('"') => cursor = Some(json(next)),
+                Some(_) | None => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a client says about itself with every request, for a request of our own on its behalf.
+pub(crate) fn meta_of(request: &Message) -> Option<RawJson> {
+    const ITS_OWN: &str = "io.modelcontextprotocol/";
+    let meta: serde_json::Map<String, serde_json::Value> = serde_json::from_str(request.meta()?).ok()?;
+    let meta: serde_json::Map<_, _> =
+        meta.into_iter().filter(|(name, _)| name.starts_with(ITS_OWN)).collect();
+    (!meta.is_empty()).then(|| json(&serde_json::Value::Object(meta).to_string()))
+}

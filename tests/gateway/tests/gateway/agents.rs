@@ -1,0 +1,268 @@
+//! Agents that do their work through us while things go wrong: what is in the database of the shop when they are done.
+//!
+//! A *naive* agent calls again when it gets an error. An *obedient* one does what the answers say. A *careful* one reads before it
+//! calls again. Whatever happens, nothing is ordered twice; obedient and careful agents end with everything ordered once.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use rusqlite::{Connection, params};
+use serde_json::json;
+
+use crate::client::{Client, Said};
+use crate::world::{By, LISTEN, World, begun};
+
+/// Times that a test has; what they are for is the same with those of the defaults.
+const CONFIG: &str = "settling.grace = \"500ms\"\nsettling.settle = \"500ms\"\nsettling.drain = \"1s\"\n\
+    [tools.\"shop/orders_add\"]\ntimeout = \"3s\"\n";
+
+const FAULTS: [&str; 8] = [
+    "crash_before",
+    "crash_after",
+    "hang_before",
+    "hang_after",
+    "unavailable",
+    "error_after",
+    "late",
+    "cancelled_then_ordered",
+];
+
+const ITEMS: [&str; 3] = ["apples", "bread", "cheese"];
+
+/// A shop with a database of its own.
+struct Shop {
+    world: World,
+    front: By,
+    database: PathBuf,
+}
+
+impl Shop {
+    fn new(test: &str, front: By, config: &str) -> Self {
+        let world = World::of(test, config, front, By::Stdio);
+        let database = world.folder().join("shop.db");
+        let shop = Connection::open(&database).unwrap();
+        shop.execute_batch(
+            "PRAGMA journal_mode = WAL;
+             CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT);
+             CREATE TABLE faults (id INTEGER PRIMARY KEY, item TEXT, fault TEXT);",
+        )
+        .unwrap();
+        Self { world, front, database }
+    }
+
+    /// The next order of this item goes wrong like this.
+    fn plan(&self, item: &str, fault: &str) {
+        let shop = Connection::open(&self.database).unwrap();
+        shop.busy_timeout(Duration::from_secs(120)).unwrap();
+        shop.execute("INSERT INTO faults (item, fault) VALUES (?1, ?2)", params![item, fault]).unwrap();
+    }
+
+    fn client(&self) -> Client {
+        let line = |listen: &[&str]| -> Command {
+            let mut command = self.world.wrap_alone(&[&["--name", "shop"], listen].concat());
+            command.args(["--", env!("CARGO_BIN_EXE_steadfast-test-shop")]).arg(&self.database);
+            command
+        };
+        begun(match self.front {
+            By::Stdio => Client::on_streams(line(&[])),
+            By::Http => Client::over_http(line(&LISTEN)),
+        })
+    }
+
+    /// How often each item was ordered.
+    fn orders(&self) -> BTreeMap<String, u32> {
+        let shop = Connection::open(&self.database).unwrap();
+        shop.busy_timeout(Duration::from_secs(120)).unwrap();
+        let mut rows = shop.prepare("SELECT item, count(*) FROM orders GROUP BY item").unwrap();
+        rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(Result::unwrap).collect()
+    }
+}
+
+fn order(client: &mut Client, item: &str) -> Said {
+    client.call("orders_add", json!({ "item": item }))
+}
+
+fn is_there(client: &mut Client, item: &str) -> bool {
+    let listed = client.call("orders_list", json!({}));
+    assert!(!listed.is_error, "{listed:?}");
+    listed.text.lines().any(|line| line == item)
+}
+
+type Agent = fn(&mut Client, &str);
+
+fn naive(client: &mut Client, item: &str) {
+    for _ in 0..4 {
+        if !order(client, item).is_error {
+            return;
+        }
+    }
+}
+
+/// More than anything takes: whoever does as it is told and comes back so often is sent in a circle.
+const ROUNDS: usize = 8;
+
+fn obedient(client: &mut Client, item: &str) {
+    let mut heard = Vec::new();
+    for _ in 0..ROUNDS {
+        let said = order(client, item);
+        if !said.is_error {
+            return;
+        }
+        let error = &said.ours["error"];
+        if error["ended"] == json!(true) {
+            if is_there(client, item) {
+                return;
+            }
+        } else if let Some(wait) = error["retryAfterMs"].as_u64() {
+            assert!(says(&said.text, wait), "the text says the same: {} in {:?}", wait, said.text);
+            thread::sleep(Duration::from_millis(wait));
+        }
+        heard.push(said.text);
+    }
+    panic!("{item} is not done: {heard:#?}");
+}
+
+/// Whether the words name the time that programs are told.
+fn says(text: &str, wait: u64) -> bool {
+    text.contains(&format!("{} s", wait.div_ceil(1000)))
+}
+
+fn careful(client: &mut Client, item: &str) {
+    let mut heard = Vec::new();
+    for _ in 0..ROUNDS {
+        let said = order(client, item);
+        if !said.is_error || is_there(client, item) {
+            return;
+        }
+        heard.push(said.text);
+    }
+    panic!("{item} is not done: {heard:#?}");
+}
+
+#[test]
+fn sf_10_agents_end_with_their_work_done_once_whatever_goes_wrong() {
+    let agents: [(&str, Agent); 3] = [("naive", naive), ("obedient", obedient), ("careful", careful)];
+    let fronts = [By::Stdio, By::Http];
+    thread::scope(|scope| {
+        for ((front, fault), (name, agent)) in all_of(&all_of(&fronts, &FAULTS), &agents) {
+            scope.spawn(move || {
+                let shop = Shop::new(&format!("agents_{fault}_{name}"), front, CONFIG);
+                shop.plan("bread", fault);
+                let mut client = shop.client();
+                for item in ITEMS {
+                    agent(&mut client, item);
+                }
+                drop(client);
+                let orders = shop.orders();
+                assert!(orders.values().all(|times| *times == 1), "{front:?} {fault} {name}: {orders:?}");
+                if name != "naive" {
+                    assert_eq!(orders.len(), ITEMS.len(), "{front:?} {fault} {name}: {orders:?}");
+                }
+            });
+        }
+    });
+}
+
+/// The same where almost everything goes wrong, some of it twice.
+#[test]
+fn sf_10_agents_end_with_their_work_done_once_on_a_day_when_everything_fails() {
+    let agents: [(&str, Agent); 2] = [("obedient", obedient), ("careful", careful)];
+    let fronts = [By::Stdio, By::Http];
+    let days: Vec<usize> = (0..FAULTS.len()).step_by(2).collect();
+    thread::scope(|scope| {
+        for ((front, day), (name, agent)) in all_of(&all_of(&fronts, &days), &agents) {
+            scope.spawn(move || {
+                // So much goes wrong that a person would be asked.
+                let config = format!("trust.mode = \"off\"\n{CONFIG}");
+                let shop = Shop::new(&format!("agents_day_{day}_{name}"), front, &config);
+                let fault = |number: usize| FAULTS[(day + number) % FAULTS.len()];
+                for (number, item) in ITEMS.into_iter().enumerate() {
+                    shop.plan(item, fault(number * 3));
+                }
+                shop.plan(ITEMS[1], fault(1));
+                let mut client = shop.client();
+                for item in ITEMS {
+                    agent(&mut client, item);
+                }
+                drop(client);
+                let orders = shop.orders();
+                let once: BTreeMap<_, _> = ITEMS.map(|item| (item.to_owned(), 1)).into();
+                assert_eq!(orders, once, "{front:?} {day} {name}");
+            });
+        }
+    });
+}
+
+/// Each of the first with each of the second.
+fn all_of<A: Copy, B: Copy>(first: &[A], second: &[B]) -> Vec<(A, B)> {
+    first.iter().flat_map(|one| second.iter().map(move |other| (*one, *other))).collect()
+}
+
+/// Everything that was said so far has been read by the gateway.
+fn is_heard(client: &mut Client) {
+    client.request("ping", json!({}));
+}
+
+#[test]
+fn sf_10_a_call_that_is_dispatched_twice_is_run_once_and_one_that_follows_is_run_again() {
+    for front in [By::Stdio, By::Http] {
+        let shop = Shop::new("agents_twice", front, "");
+        let gate = shop.world.folder().join("shop.db.gate");
+        std::fs::write(&gate, "").unwrap();
+        shop.plan("apples", "gate");
+        let mut client = shop.client();
+        let calls = [0; 2].map(|_| client.send_call("orders_add", json!({ "item": "apples" })));
+        is_heard(&mut client);
+        std::fs::remove_file(&gate).unwrap();
+        for call in calls {
+            let said = Said::of(&client.answer(call));
+            assert!(!said.is_error, "{said:?}");
+        }
+        assert_eq!(shop.orders()["apples"], 1, "{front:?}");
+        // Each of these is sent after the answer to the one before it.
+        for times in 2..6 {
+            let said = order(&mut client, "apples");
+            assert!(!said.is_error && !said.from_cache, "{said:?}");
+            assert_eq!(shop.orders()["apples"], times, "{front:?}");
+        }
+    }
+}
+
+#[test]
+fn sf_10_a_client_that_gave_up_and_sends_again_gets_the_answer_of_its_first_call() {
+    for (front, cancels) in [(By::Stdio, true), (By::Stdio, false), (By::Http, true), (By::Http, false)] {
+        let shop = Shop::new(&format!("agents_resend_{cancels}"), front, "");
+        let gate = shop.world.folder().join("shop.db.gate");
+        std::fs::write(&gate, "").unwrap();
+        shop.plan("apples", "gate");
+        let mut client = shop.client();
+        let first = client.send_call("orders_add", json!({ "item": "apples" }));
+        is_heard(&mut client);
+        if cancels {
+            client.tell("notifications/cancelled", json!({ "requestId": first, "reason": "timed out" }));
+        }
+        let second = client.send_call("orders_add", json!({ "item": "apples" }));
+        is_heard(&mut client);
+        std::fs::remove_file(&gate).unwrap();
+        let said = Said::of(&client.answer(second));
+        assert!(!said.is_error, "{front:?} {cancels}: {said:?}");
+        assert_eq!(shop.orders()["apples"], 1, "{front:?} {cancels}");
+    }
+}
+
+#[test]
+fn sf_10_an_answer_that_came_too_late_is_given_once_more() {
+    for front in [By::Stdio, By::Http] {
+        let shop = Shop::new("agents_late", front, "dedupe.late_after = \"1ms\"\n");
+        let mut client = shop.client();
+        assert!(!order(&mut client, "apples").is_error);
+        is_heard(&mut client);
+        // It may have been too late for the client to use it, whatever came in between.
+        let again = order(&mut client, "apples");
+        assert!(again.from_cache, "{again:?}");
+        assert_eq!(shop.orders()["apples"], 1, "{front:?}");
+    }
+}

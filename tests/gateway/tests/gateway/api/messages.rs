@@ -1,0 +1,215 @@
+//! What callers are told of calls that went wrong: what was sent, what came back, in whose words, and what to do.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::{Gateway, PLAIN, envelope, within};
+use crate::client::Client;
+
+const CONFIG: &str = "breaker.mode = \"off\"\nretry.mode = \"off\"\nsettling.linger = \"500ms\"\n\
+    settling.settle = \"500ms\"\nsettling.grace = \"200ms\"\nsettling.drain = \"200ms\"\n";
+
+/// Servers that never take a call: one is no program, the other ends before it has said a word. Nobody listens at the port of
+/// the tool.
+const NEVER: &str = "[servers.absent]\ncommand = [\"/no/such/program\"]\n\
+    [servers.mute]\ncommand = [\"false\"]\n\
+    [http_tools.closed]\nmethod = \"POST\"\nurl = \"http://127.0.0.1:9/\"\n";
+
+/// How a call goes wrong, and what is told of it. `OVER` stands for what is always told of a call that is over.
+struct Row {
+    tool: &'static str,
+    params: Value,
+    code: &'static str,
+    observed: Option<&'static str>,
+    says: &'static str,
+}
+
+/// What a limit of the caller is called.
+const STUCK: &str = "the call gave no sign of life for too long and was cancelled; ";
+const OVER: &str = "The call has ended: it took effect, or it never will. ";
+const AGAIN: &str = ". If the effect is missing, repeat the call and it runs. Without a check, it runs again after 10 s. An operator \
+    can resolve it with `steadfast resolve KEY --ran` or `--did-not-run`";
+
+fn rows() -> Vec<Row> {
+    let unknown = "the outcome of this call is unknown: ";
+    let row = |tool, params, code, observed, says: String| Row {
+        tool,
+        params,
+        code,
+        observed,
+        says: Box::leak(says.into_boxed_str()),
+    };
+    let over = |seen: &str, check: &str| format!("{unknown}{seen}. {OVER}{check}{AGAIN}");
+    let (look, whether) = ("Check first, for example with look", "Check first whether it took effect");
+    vec![
+        // Never written.
+        row(
+            "mute/pay",
+            json!({}),
+            "upstream_unavailable",
+            None,
+            "the server ended with exit code 1".to_owned(),
+        ),
+        row(
+            "http/closed",
+            json!({}),
+            "upstream_unavailable",
+            None,
+            "Connection refused (os error 111)".to_owned(),
+        ),
+        // Written, and no answer: cut by us.
+        row(
+            "bank/pay",
+            json!({ "fault": "hang" }),
+            "stuck_call",
+            Some("no_answer"),
+            format!("{STUCK}{}", over("no response arrived in time", look)),
+        ),
+        row(
+            "http/pay",
+            json!({ "fault": "hang" }),
+            "stuck_call",
+            Some("no_answer"),
+            format!("{STUCK}{}", over("no response arrived in time", whether)),
+        ),
+        row(
+            "http/pay",
+            json!({ "fault": "close" }),
+            "outcome_unknown",
+            Some("connection_lost"),
+            over(
+                "the request was sent, and the connection was lost before a response arrived (connection closed before \
+                 message completed)",
+                whether,
+            ),
+        ),
+        row(
+            "bank/pay",
+            json!({ "fault": "die_after" }),
+            "outcome_unknown",
+            Some("process_died"),
+            over(
+                "the process running the call ended before it responded (the server ended with exit code 4)",
+                look,
+            ),
+        ),
+        // Error answers.
+        row(
+            "http/pay",
+            json!({ "fault": "503" }),
+            "outcome_unknown",
+            Some("error_answer"),
+            over("the tool returned an error (HTTP 503: {\"error\":\"busy\"})", whether),
+        ),
+        row(
+            "bank/pay",
+            json!({ "fault": "error", "text": "Request timed out" }),
+            "outcome_unknown",
+            Some("error_answer"),
+            over("the tool returned an error", look),
+        ),
+        row(
+            "bank/pay",
+            json!({ "fault": "code", "code": -32603, "text": "lost the backend" }),
+            "outcome_unknown",
+            Some("error_answer"),
+            over("the tool returned an error", look),
+        ),
+        row(
+            "http/pay",
+            json!({ "fault": "400" }),
+            "tool_error",
+            None,
+            "{\"error\":\"no such account\"}".to_owned(),
+        ),
+        row("bank/pay", json!({ "fault": "400" }), "tool_error", None, "HTTP 400 Bad Request".to_owned()),
+    ]
+}
+
+/// The text with its key left out, which is another one for each call.
+fn without_key(text: &str) -> String {
+    match text.split_once("steadfast resolve ") {
+        Some((before, after)) => {
+            let rest = after.split_once(' ').map_or("", |(_, rest)| rest);
+            format!("{before}steadfast resolve KEY {rest}")
+        }
+        None => text.to_owned(),
+    }
+}
+
+#[test]
+fn sf_10_every_answer_says_what_was_observed_and_what_to_do() {
+    let gateway = Gateway::new("messages", &format!("{PLAIN}{CONFIG}{NEVER}"));
+    for (number, Row { tool, mut params, code, observed, says }) in rows().into_iter().enumerate() {
+        params["id"] = format!("h-{number}").into();
+        let mut asked = envelope(tool, &params);
+        if params["fault"] == "hang" {
+            asked = within(asked, 5000);
+        }
+        asked["requestId"] = format!("r-{number}").into();
+        let said = gateway.call(&asked);
+        let error = &said.body["error"];
+        let mut message = without_key(said.message());
+        // Whether it could still be written to is a matter of luck; that it ended is not.
+        if message == "the server ended before it read this" {
+            message = "the server ended with exit code 1".to_owned();
+        }
+        let heard = (said.code(), error["observed"].as_str(), message);
+        assert_eq!(heard, (code, observed, says.to_owned()), "{tool} {params}: {}", said.body);
+        // A program finds the same time that the words name.
+        let names_time = said.message().contains("after 10 s");
+        assert_eq!(error["retryAfterMs"] == json!(10_000), names_time, "{}", said.body);
+        // Who looks into it later sees the same.
+        let story = gateway.run(&["explain", &format!("r-{number}")]);
+        let story = String::from_utf8_lossy(&story.stdout).into_owned();
+        assert!(story.contains(code), "{tool} {params}: {story}");
+    }
+    // Cut by the caller: the call goes on. On a slow machine it has not begun by then, and is given more time.
+    for seconds in (1..8).map(|doubled| 1 << doubled) {
+        let id = format!("within {seconds}");
+        let mut asked = envelope("bank/pay", &json!({ "id": id, "fault": "hang" }));
+        let soon = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(seconds);
+        asked["control"]["deadlineAtMs"] = u64::try_from(soon.as_millis()).unwrap().into();
+        let said = gateway.call(&asked);
+        if gateway.count("bank", &format!("pay {id}")) == 1 {
+            let goes_on = "the deadline of this call passed while it was running, so its outcome is unknown. The call continues: \
+                           repeat it later to get its result";
+            assert_eq!((said.code(), said.message()), ("outcome_unknown", goes_on), "{}", said.body);
+            return;
+        }
+    }
+    panic!("the call never ran");
+}
+
+/// The same over MCP, where what a tool said itself comes first, word for word.
+#[test]
+fn sf_10_the_words_of_a_tool_stay_and_ours_come_with_them() {
+    let hangs = "[tools.\"bank/draw\"]\nclass = \"mutating\"\ntimeout = \"5s\"\n";
+    let gateway = Gateway::new("messages_mcp", &format!("{PLAIN}{CONFIG}{hangs}"));
+    let mut client = Client::at(gateway.address);
+    client.initialize();
+    client.request("tools/list", json!({}));
+    let rows = rows().into_iter().enumerate().filter(|(_, row)| row.tool == "bank/pay");
+    for (number, Row { mut params, code, observed, says, .. }) in rows {
+        params["id"] = format!("m-{number}").into();
+        let own = match params["fault"].as_str() {
+            Some("error") => "Request timed out\n",
+            Some("code") => "lost the backend\n",
+            _ => "",
+        };
+        // Here it is a limit of the configuration.
+        let (code, says) = match says.strip_prefix(STUCK) {
+            Some(says) => ("outcome_unknown", says),
+            None => (code, says),
+        };
+        let tool = if params["fault"] == "hang" { "draw" } else { "pay" };
+        let said = client.call(tool, params.clone());
+        assert_eq!(without_key(&said.text), format!("{own}{says}"), "{params}: {said:?}");
+        if observed.is_some() {
+            let error = &said.ours["error"];
+            let heard = (error["code"].as_str(), error["observed"].as_str());
+            assert_eq!(heard, (Some(code), observed), "{params}: {said:?}");
+        }
+    }
+}

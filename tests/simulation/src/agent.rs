@@ -1,0 +1,225 @@
+//! What clients do with an answer.
+//!
+//! Obedient clients do what the answer says. After a pending unknown-outcome response they wait for the announced time and
+//! call again. After a final one they verify, and call again only if the effect is not there. They make equal calls one after
+//! the other, because a read could not tell their effects apart.
+//!
+//! The others repeat a call whenever they like, and verify or not.
+
+use steadfast_core::call::{CallResult, Recorded, Stage};
+use steadfast_core::code::Code;
+use steadfast_core::dedupe::Owner;
+use steadfast_core::key::Key;
+
+use crate::invariants::{self, Broken};
+use crate::model::{Fate, Kind};
+use crate::system::{Dispatch, World};
+use crate::transition::Happening;
+use crate::unknown_outcomes::ResponseKind;
+
+impl World {
+    pub(crate) fn is_obedient(&self, wish: usize) -> bool {
+        self.weather.obedient[self.model.wishes[wish].client]
+    }
+
+    /// Whether an obedient client has to wait with a wish, because an equal one is still open.
+    pub(crate) fn has_equal_wish_open(&self, wish: usize) -> bool {
+        let wished = &self.model.wishes[wish];
+        if !self.is_obedient(wish) || !wished.is_indexed() || wished.before.is_some() {
+            return false;
+        }
+        self.model.wishes.iter().any(|other| {
+            other.client == wished.client
+                && other.arguments == wished.arguments
+                && other.is_indexed()
+                && other.before.is_some()
+                && !other.over
+        })
+    }
+
+    pub(crate) fn received(
+        &mut self,
+        dispatch: usize,
+        result: &CallResult,
+        about: Option<(Key, Owner)>,
+    ) -> Result<(), Broken> {
+        let Dispatch { wish, connection, answered, given_up, .. } = self.dispatches[dispatch];
+        let now = self.now;
+        let client = self.model.wishes[wish].client;
+        if !self.connections[connection].open || given_up {
+            return Ok(());
+        }
+        self.crossing.retain(|crossed| *crossed != dispatch);
+        let kind = ResponseKind::of(result);
+        if let Some((_, owner)) = &about {
+            match kind {
+                ResponseKind::Result => drop(self.model.told.entry(owner.clone()).or_insert(now)),
+                ResponseKind::FinalUnknown => self.model.final_heard(owner, client, now),
+                ResponseKind::PendingUnknown(_) | ResponseKind::StillRunning | ResponseKind::Refusal => {}
+            }
+        }
+        if let Some(receipt) = &result.receipt {
+            self.heard.entry(connection).or_default().push(receipt.clone());
+        }
+        if answered {
+            return Ok(());
+        }
+        self.dispatches[dispatch].answered = true;
+        if let (Ok(output), Kind::Explicit(key), Recorded::Yes) =
+            (&result.ended, self.model.wishes[wish].kind, result.recorded)
+            && result.stage == Stage::Final
+        {
+            let content = output.content.as_str().to_owned();
+            invariants::recorded(&mut self.model, key, &content, now)?;
+        }
+        self.model.wishes[wish].told_by = Some(self.connections[connection].node);
+        if self.is_obedient(wish) {
+            self.obey(dispatch, result, kind, about)
+        } else {
+            self.do_as_it_likes(dispatch, result, kind);
+            Ok(())
+        }
+    }
+
+    fn obey(
+        &mut self,
+        dispatch: usize,
+        result: &CallResult,
+        kind: ResponseKind,
+        about: Option<(Key, Owner)>,
+    ) -> Result<(), Broken> {
+        let Dispatch { wish, connection, .. } = self.dispatches[dispatch];
+        let client = self.model.wishes[wish].client;
+        match (kind, &result.ended) {
+            (ResponseKind::Result, Ok(output)) => {
+                let content = output.content.as_str();
+                let Some(effect) = self.model.effect_of(content) else {
+                    return Err(("right arguments", format!("wish {wish} was answered with {content}")));
+                };
+                self.done_or_once_more(wish, effect.wish);
+            }
+            (ResponseKind::FinalUnknown, Err(failure)) => {
+                let held = about.map(|(key, _)| key).filter(|_| failure.retry_after.is_none());
+                let delay = self.rng.between(1, 2_000);
+                self.verify(client, Some(connection), Some(wish), held, delay);
+            }
+            (ResponseKind::PendingUnknown(patience), _) => {
+                self.model.wishes[wish].calls += 1;
+                let millis = u64::try_from(patience.as_millis()).unwrap_or(0);
+                let more = self.rng.between(0, 200);
+                self.later(millis + more, Happening::Send { wish });
+                // Some operators cannot wait either.
+                if let Some((key, _)) = about.filter(|_| self.stormy() && self.rng.chance(30)) {
+                    let soon = self.rng.between(1, 10_000);
+                    self.later(soon, Happening::Resolve { key, tries: 0 });
+                }
+            }
+            (_, Err(failure)) => match failure.code {
+                Code::ApprovalDenied | Code::IdempotencyConflict => {
+                    self.model.wishes[wish].fate = Fate::Refused;
+                    self.model.wishes[wish].over = true;
+                }
+                // It was run, and the result is lost.
+                Code::ResultNotKept => {
+                    let owner = about.map(|(_, owner)| owner);
+                    let effect = self.model.effects.iter().find(|effect| effect.owner == owner);
+                    let made_for = effect.map_or(wish, |effect| effect.wish);
+                    self.done_or_once_more(wish, made_for);
+                }
+                // It was told to do something else for a while.
+                Code::LoopDetected | Code::ToolErrorLimit => {
+                    self.model.wishes[wish].calls += 1;
+                    let pause = self.rng.between(100_000, 400_000);
+                    self.later(pause, Happening::Send { wish });
+                }
+                Code::InvalidEnvelope
+                | Code::UnsupportedVersion
+                | Code::InvalidArguments
+                | Code::UnknownTool
+                | Code::InFlight
+                | Code::CircuitOpen
+                | Code::Overloaded
+                | Code::RetryExhausted
+                | Code::Timeout
+                | Code::DeadlineExceeded
+                | Code::ApprovalRequired
+                | Code::ToolBlocked
+                | Code::Cancelled
+                | Code::StuckCall
+                | Code::OutcomeUnknown
+                | Code::DependencyFailed
+                | Code::StoreUnavailable
+                | Code::UpstreamUnavailable
+                | Code::ToolError => {
+                    self.model.wishes[wish].calls += u32::from(kind != ResponseKind::StillRunning);
+                    self.send_again(wish);
+                }
+            },
+            (_, Ok(_)) => self.send_again(wish),
+        }
+        Ok(())
+    }
+
+    /// A result has arrived. A replay says that it is the result of an earlier call: if that one was made for another wish,
+    /// the client calls once more.
+    fn done_or_once_more(&mut self, wish: usize, made_for: usize) {
+        let wished = &mut self.model.wishes[wish];
+        if wished.is_indexed() && made_for != wish {
+            wished.calls += 1;
+            self.send_again(wish);
+        } else {
+            self.is_done(wish);
+        }
+    }
+
+    fn is_done(&mut self, wish: usize) {
+        self.model.wishes[wish].fate = Fate::Done;
+        self.model.wishes[wish].over = true;
+    }
+
+    /// An obedient client has verified whether the effect is there. Where the call is not run again by itself, the client
+    /// asks an operator to resolve it.
+    pub(crate) fn has_verified(&mut self, wish: usize, is_there: bool, held: Option<Key>) {
+        if is_there {
+            return self.is_done(wish);
+        }
+        self.model.wishes[wish].calls += 1;
+        let pause = match held {
+            Some(key) => {
+                let thinks = self.rng.between(1_000, 20_000);
+                self.later(thinks, Happening::Resolve { key, tries: 5 });
+                thinks + 1_000
+            }
+            None => self.rng.between(1, 3_000),
+        };
+        self.later(pause, Happening::Send { wish });
+    }
+
+    fn do_as_it_likes(&mut self, dispatch: usize, result: &CallResult, kind: ResponseKind) {
+        let Dispatch { wish, connection, .. } = self.dispatches[dispatch];
+        let client = self.model.wishes[wish].client;
+        let again = match kind {
+            ResponseKind::Result => false,
+            ResponseKind::FinalUnknown | ResponseKind::PendingUnknown(_) => {
+                if self.rng.chance(50) {
+                    let delay = self.rng.between(1, 8_000);
+                    self.verify(client, Some(connection), None, None, delay);
+                }
+                self.model.wishes[wish].calls += 1;
+                self.rng.chance(85)
+            }
+            ResponseKind::StillRunning => true,
+            ResponseKind::Refusal => match &result.ended {
+                Ok(_) => true,
+                Err(failure) => {
+                    matches!(failure.code, Code::CircuitOpen | Code::StoreUnavailable | Code::Overloaded)
+                }
+            },
+        };
+        if again {
+            self.send_again(wish);
+        } else {
+            self.model.wishes[wish].over = true;
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Until when an attempt may take effect: the laws of the simulated world.
+//!
+//! The settings of a policy (`linger`, `settle`, `grace`, `drain`) are promises about tools. The simulated tools keep them, and
+//! often use them to the last millisecond:
+//!
+//! | what happens to an attempt | it may take effect until |
+//! | --- | --- |
+//! | nothing | the total limit of the call has passed, and the time it takes to end the attempt after that |
+//! | cut, or connection lost; remote tool | `linger` later |
+//! | holder silent for one lease, and another process notices; remote tool | `linger` later |
+//! | cut, or connection lost; child process | the child is gone; `settle` later if its effects are remote |
+//! | the end of the child is not seen in time | `linger` after that was noticed |
+//! | its process dies | the leash has killed the child (at most 5 s), then as above; remote tool: `linger` later |
+//! | error answer that proves nothing | `settle` later |
+//! | error answer after the caller cancelled | `linger` later |
+//!
+//! Effects later than that are not simulated. They are risks that the specification names, not promises.
+
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::call::{AttemptEnd, Event, Outcome};
+use steadfast_core::dedupe::Owner;
+
+use crate::invariants::Broken;
+use crate::model::Effect;
+use crate::system::World;
+use crate::transition::Happening;
+
+/// The work that an attempt has started.
+#[derive(Debug)]
+pub(crate) struct Work {
+    node: usize,
+    life: u64,
+    /// The effect, as long as it has not happened.
+    effect: Option<Effect>,
+    /// When it happens; nothing if it never does.
+    due: Option<Timestamp>,
+    /// The last moment at which it may happen.
+    last: Timestamp,
+}
+
+/// An event of an attempt that arrives while its call waits for the store.
+#[derive(Debug)]
+pub(crate) enum AttemptEvent {
+    Answered(Outcome),
+    ChildEnded,
+}
+
+/// The longest time that the leash takes to kill the children of a dead process.
+const LEASH: u64 = 5_000;
+
+impl World {
+    /// Starts the work of an attempt. Its effect happens after `delay` milliseconds, or never. `first` is the start of the
+    /// first attempt of the same call.
+    pub(crate) fn start_work(&mut self, node: usize, effect: Effect, first: Timestamp, delay: Option<u64>) {
+        let settling = self.weather.policy.settling;
+        let attempt = effect.number;
+        let to_end = match self.weather.end {
+            AttemptEnd::Seen => settling.to_end_child() + settling.after_child(),
+            AttemptEnd::Unseen => settling.linger,
+        };
+        // The limit that is written with the claim is counted from a moment before.
+        let slack = Duration::from_secs(1);
+        let last = (first + self.weather.policy.time.total + to_end).before(slack);
+        let life = self.nodes[node].identity.started;
+        self.works.insert(attempt, Work { node, life, effect: Some(effect), due: None, last });
+        if let Some(delay) = delay {
+            self.schedule_effect(attempt, self.now + Duration::from_millis(delay));
+        }
+    }
+
+    /// Moves the effect of an attempt to this moment, or to the last one that is allowed.
+    pub(crate) fn schedule_effect(&mut self, attempt: u64, at: Timestamp) {
+        let Some(work) = self.works.get_mut(&attempt).filter(|work| work.effect.is_some()) else { return };
+        let at = at.min(work.last);
+        work.due = Some(at);
+        self.at(at, Happening::Effect { attempt });
+    }
+
+    /// Takes the effect of an attempt, if it is due.
+    pub(crate) fn effect_due(&mut self, attempt: u64) -> Result<(), Broken> {
+        let now = self.now;
+        let Some(work) = self.works.get_mut(&attempt).filter(|work| work.due.is_some_and(|due| due <= now))
+        else {
+            return Ok(());
+        };
+        match work.effect.take() {
+            Some(effect) => self.effect(effect),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns whether the effect of an attempt has happened.
+    pub(crate) fn has_happened(&self, attempt: u64) -> bool {
+        self.works.get(&attempt).is_some_and(|work| work.effect.is_none())
+    }
+
+    /// From `by` on the attempt takes no effect. One that was due later happens before that, or never.
+    pub(crate) fn limit_effect(&mut self, attempt: u64, by: Timestamp) {
+        let now = self.now;
+        let Some(work) = self.works.get_mut(&attempt).filter(|work| work.effect.is_some()) else { return };
+        work.last = work.last.min(by.before(Duration::from_millis(1)));
+        let last = work.last;
+        if work.due.is_none_or(|due| due <= last) {
+            return;
+        }
+        let left = u64::try_from(last.since(now).as_millis()).unwrap_or(0);
+        match self.rng.between(0, 3) {
+            _ if last < now => self.drop_effect(attempt),
+            0 => self.schedule_effect(attempt, last),
+            1 => {
+                let sooner = now + Duration::from_millis(self.rng.between(0, left));
+                self.schedule_effect(attempt, sooner);
+            }
+            _ => self.drop_effect(attempt),
+        }
+    }
+
+    /// The attempt was told to cancel: it stops, hurries, or ignores it.
+    pub(crate) fn cancel_work(&mut self, attempt: u64) {
+        let Some(due) = self.works.get(&attempt).and_then(|work| work.due) else { return };
+        match self.rng.between(0, 3) {
+            0 => self.drop_effect(attempt),
+            1 => {
+                let soon = self.now + Duration::from_millis(self.rng.between(0, 40_000));
+                self.schedule_effect(attempt, due.min(soon));
+            }
+            _ => {}
+        }
+    }
+
+    fn drop_effect(&mut self, attempt: u64) {
+        if let Some(work) = self.works.get_mut(&attempt) {
+            work.due = None;
+        }
+    }
+
+    /// An attempt has just been cut, or lost. That counts from now, whenever its tool hears of it.
+    pub(crate) fn attempt_given_up(&mut self, node: usize, number: u64) {
+        let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
+        if running.is_marking() || running.call.is_settling() {
+            let attempt = running.last_attempt;
+            if let Some(attempt) = running.attempt.as_mut() {
+                // Its breaker has counted it.
+                attempt.over = true;
+            }
+            self.abandon_attempt(attempt);
+        }
+    }
+
+    /// Nobody waits for the answer of the attempt any more.
+    pub(crate) fn abandon_attempt(&mut self, attempt: u64) {
+        match self.weather.end {
+            AttemptEnd::Unseen => {
+                let linger = self.weather.policy.settling.linger;
+                self.limit_effect(attempt, self.now + linger);
+            }
+            // Its process ends the child.
+            AttemptEnd::Seen => {}
+        }
+    }
+
+    /// The holder of a claim was silent for one lease, and another process has noticed.
+    pub(crate) fn holder_missed(&mut self, owner: &Owner) {
+        let is_owned =
+            |work: &Work| work.effect.as_ref().is_some_and(|effect| effect.owner.as_ref() == Some(owner));
+        let works = self.works.iter().filter(|(_, work)| is_owned(work));
+        let attempts: Vec<u64> = works.map(|(attempt, _)| *attempt).collect();
+        for attempt in attempts {
+            self.abandon_attempt(attempt);
+        }
+    }
+
+    /// A process is gone: the leash kills its children, and nobody waits for remote tools.
+    pub(crate) fn limit_orphans(&mut self, node: usize) {
+        let life = self.nodes[node].identity.started;
+        let settling = self.weather.policy.settling;
+        let works = self.works.iter().filter(|(_, work)| work.node == node && work.life == life);
+        let attempts: Vec<u64> = works.map(|(attempt, _)| *attempt).collect();
+        for attempt in attempts {
+            let span = match self.weather.end {
+                AttemptEnd::Seen => {
+                    Duration::from_millis(self.rng.between(0, LEASH)) + settling.after_child()
+                }
+                AttemptEnd::Unseen => settling.linger,
+            };
+            self.limit_effect(attempt, self.now + span);
+        }
+    }
+
+    /// Ends the child of a call that waits for the end of its attempt.
+    pub(crate) fn end_child(&mut self, node: usize, number: u64) {
+        let life = self.nodes[node].identity.started;
+        let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
+        if !running.call.awaits_end() || std::mem::replace(&mut running.child_is_ending, true) {
+            return;
+        }
+        let attempt = running.last_attempt;
+        let owner = running.call.claimed().map(|record| record.owner.clone());
+        let settling = self.weather.policy.settling;
+        // Now and then a child cannot be ended, or its end cannot be seen.
+        if self.stormy() && self.rng.chance(3) {
+            self.unseen.extend(owner);
+            let by = self.now + settling.to_end_child() + settling.linger;
+            // The call counts from when the attempt was cut, a moment ago.
+            return self.limit_effect(attempt, by.before(Duration::from_secs(1)));
+        }
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(0);
+        let takes = if self.rng.chance(30) {
+            self.rng.between(0, 2_000)
+        } else {
+            millis(settling.grace) + self.rng.between(0, millis(settling.drain)) + self.rng.between(0, 8_000)
+        };
+        self.later(takes, Happening::ChildEnded { node, life, number, attempt });
+    }
+
+    /// The child of an attempt is gone, and its last output was read.
+    pub(crate) fn child_ended(&mut self, node: usize, number: u64, attempt: u64) -> Result<(), Broken> {
+        let after = self.weather.policy.settling.after_child();
+        self.limit_effect(attempt, self.now + after);
+        let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
+        if running.last_attempt != attempt {
+            return Ok(());
+        }
+        if running.is_marking() {
+            running.deferred.push_back(AttemptEvent::ChildEnded);
+            return Ok(());
+        }
+        if !running.call.is_settling() {
+            return Ok(());
+        }
+        running.attempt = None;
+        self.drive(node, number, Event::Settled)
+    }
+
+    /// A call has given up waiting for the end of its child.
+    pub(crate) fn child_end_unseen(&mut self, node: usize, number: u64) {
+        let linger = self.weather.policy.settling.linger;
+        if let Some(running) = self.nodes[node].calls.get(&number) {
+            let attempt = running.last_attempt;
+            self.unseen.extend(running.call.claimed().map(|record| record.owner.clone()));
+            self.limit_effect(attempt, self.now + linger);
+        }
+    }
+
+    /// Feeds what arrived while the unknown outcome was being recorded, in its order.
+    pub(crate) fn feed_deferred(&mut self, node: usize, number: u64) -> Result<(), Broken> {
+        let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
+        if !running.call.is_settling() {
+            return Ok(());
+        }
+        let attempt = running.last_attempt;
+        match running.deferred.pop_front() {
+            Some(AttemptEvent::Answered(outcome)) => self.tool_answers(node, number, attempt, outcome),
+            Some(AttemptEvent::ChildEnded) => self.child_ended(node, number, attempt),
+            None => Ok(()),
+        }
+    }
+}

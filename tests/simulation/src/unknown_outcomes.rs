@@ -1,0 +1,263 @@
+//! Runs of unknown outcome: what clients were told about them, and the promises that depend on it.
+
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::call::{CallResult, Recorded, Stage};
+use steadfast_core::code::Code;
+use steadfast_core::dedupe::{
+    Claim, Failure, Owner, Receipt, Record, RecordState, Resolution, ResolveVerdict, Role, Rules,
+};
+use steadfast_core::key::Key;
+
+use crate::invariants::{self, Broken, clock};
+use crate::model::{Effect, Model};
+use crate::system::{World, sight};
+use crate::transition::Happening;
+
+/// The meaning of an answer for the client that receives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResponseKind {
+    /// The result of the run.
+    Result,
+    /// The outcome is unknown, and the run is settled.
+    FinalUnknown,
+    /// The outcome is unknown, and the run is settled after at most this time.
+    PendingUnknown(Duration),
+    /// The run goes on.
+    StillRunning,
+    /// A refusal, or a question that comes before the run.
+    Refusal,
+}
+
+impl ResponseKind {
+    pub(crate) fn of(result: &CallResult) -> Self {
+        match (&result.ended, result.unknown) {
+            (Ok(_), _) if result.stage == Stage::Final => Self::Result,
+            (Ok(_), _) => Self::Refusal,
+            (Err(_), Some(told)) if told.ended => Self::FinalUnknown,
+            (Err(failure), Some(_)) => match failure.retry_after {
+                Some(patience) => Self::PendingUnknown(patience),
+                // The time of its caller is up, and it goes on.
+                None => Self::StillRunning,
+            },
+            (Err(Failure { code: Code::InFlight, .. }), None) => Self::StillRunning,
+            (Err(failure), None) if invariants::is_refusal(failure.code) => Self::Refusal,
+            (Err(_), None) => Self::Result,
+        }
+    }
+}
+
+/// What was said about a run of unknown outcome, and what followed from it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UnknownRun {
+    /// The first final response, whether or not it arrived.
+    final_given: Option<Timestamp>,
+    /// The first final response that reached a client, and which client.
+    final_heard: Option<(Timestamp, usize)>,
+    /// The first success of a verification read that began after that.
+    verified: Option<Timestamp>,
+    /// Somebody has acted on it: an equal call was claimed, or it was resolved as not run.
+    relied_on: Option<Timestamp>,
+}
+
+impl Model {
+    /// A final unknown-outcome response has reached its client.
+    pub(crate) fn final_heard(&mut self, owner: &Owner, client: usize, now: Timestamp) {
+        self.unknown_runs.entry(owner.clone()).or_default().final_heard.get_or_insert((now, client));
+    }
+
+    /// The runs of unknown outcome that this client knows to be settled.
+    pub(crate) fn told_as_settled(&self, client: usize) -> Vec<Owner> {
+        let heard = |run: &UnknownRun| run.final_heard.is_some_and(|(_, whose)| whose == client);
+        self.unknown_runs.iter().filter(|(_, run)| heard(run)).map(|(owner, _)| owner.clone()).collect()
+    }
+
+    /// A verification read of these runs has succeeded.
+    pub(crate) fn verified(&mut self, owners: &[Owner], now: Timestamp) {
+        for owner in owners {
+            self.unknown_runs.entry(owner.clone()).or_default().verified.get_or_insert(now);
+        }
+    }
+
+    /// Whether an equal call may run although the outcome of this run is unknown.
+    pub(crate) fn may_run_again(&self, owner: &Owner, after_telling: Duration, now: Timestamp) -> bool {
+        let Some(run) = self.unknown_runs.get(owner) else { return false };
+        let verified = run.verified.is_some_and(|at| at <= now);
+        run.final_heard.is_some_and(|(at, _)| at <= now && (verified || now.since(at) >= after_telling))
+    }
+
+    fn rely_on(&mut self, owner: &Owner, now: Timestamp) {
+        self.unknown_runs.entry(owner.clone()).or_default().relied_on.get_or_insert(now);
+    }
+
+    fn is_relied_on(&self, owner: &Owner) -> bool {
+        self.unknown_runs.get(owner).is_some_and(|run| run.relied_on.is_some())
+    }
+}
+
+impl World {
+    /// Checked when a claim is granted. `found` are the records that the claim could find before.
+    pub(crate) fn check_run_again(&mut self, claim: &Claim, found: &[Record]) -> Option<Broken> {
+        let now = self.now;
+        if found.iter().any(|record| record.owner == claim.owner && record.is_open()) {
+            return None;
+        }
+        let is_unknown =
+            |record: &&Record| matches!(record.state, RecordState::Unknown(_)) && !record.is_expired(now);
+        for record in found.iter().filter(is_unknown) {
+            // Only equal calls run again by themselves, and only those that did not wait for the run.
+            let is_equal = claim.role == Role::Fresh && record.key != claim.address.own();
+            let after_telling = claim.rules.after_telling;
+            if !is_equal || !self.model.may_run_again(&record.owner, after_telling, now) {
+                let run = self.model.unknown_runs.get(&record.owner);
+                return Some((
+                    "told before run again",
+                    format!(
+                        "{:?} runs although the outcome of {:?} is unknown: {run:?}",
+                        claim.owner, record.owner
+                    ),
+                ));
+            }
+            self.summary.run_again += 1;
+            self.model.rely_on(&record.owner, now);
+        }
+        None
+    }
+
+    /// Checked when an answer is handed over: an unknown outcome is recorded before anybody is told, and the announced time
+    /// is long enough.
+    pub(crate) fn check_unknown_response(
+        &mut self,
+        node: usize,
+        number: u64,
+        result: &CallResult,
+        about: Option<&(Key, Owner)>,
+    ) -> Result<(), Broken> {
+        let now = self.now;
+        let kind = ResponseKind::of(result);
+        let Some((key, owner)) = about else { return Ok(()) };
+        let record = self.store.records.get(key).filter(|record| record.owner == *owner);
+        let is_recorded = record.is_some_and(|record| record.state != RecordState::Inflight);
+        match kind {
+            ResponseKind::FinalUnknown => {
+                self.summary.final_responses += 1;
+                self.model.unknown_runs.entry(owner.clone()).or_default().final_given.get_or_insert(now);
+            }
+            ResponseKind::PendingUnknown(patience) => {
+                self.summary.pending_responses += 1;
+                let begun = record.map_or(now, |record| record.created);
+                let deadline =
+                    Happening::SettleDeadline { owner: owner.clone(), key: *key, begun, told: now };
+                let slack = Duration::from_secs(1);
+                self.at(now + patience + slack, deadline);
+            }
+            ResponseKind::Result | ResponseKind::StillRunning | ResponseKind::Refusal => return Ok(()),
+        }
+        let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
+        let is_own = running.call.claimed().is_some_and(|record| record.owner == *owner);
+        let is_excused = running.store_failed
+            || running.fence_lost
+            || self.model.is_relied_on(owner)
+            || self.model.emptyings.iter().any(|emptying| emptying.at >= running.call.arrived());
+        if is_own && !is_excused && !(is_recorded && result.recorded == Recorded::Yes) {
+            return Err((
+                "recorded before told",
+                format!("call {number} of process {node} answers {kind:?}, which is not recorded"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checked when the time has passed after which a run was announced to be settled.
+    pub(crate) fn check_settled(
+        &self,
+        owner: &Owner,
+        key: Key,
+        begun: Timestamp,
+        told: Timestamp,
+    ) -> Result<(), Broken> {
+        let faulty_store = self.weather.store_lost + self.weather.store_unanswered > 0;
+        let is_excused = self.disturbed >= begun || faulty_store || self.unseen.contains(owner);
+        let record = self.store.records.get(&key).filter(|record| record.owner == *owner);
+        let is_settled = record.is_none_or(|record| match &record.state {
+            RecordState::Unknown(unknown) => unknown.is_settled(self.now),
+            RecordState::Inflight
+            | RecordState::Done(_)
+            | RecordState::Failed(_)
+            | RecordState::Cancelled => true,
+        });
+        if !is_settled && !is_excused {
+            return Err((
+                "patience is enough",
+                format!(
+                    "{owner:?} was announced at {} to be settled by now, {}, and is not",
+                    clock(told),
+                    clock(self.now)
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checked when a tool takes effect.
+    pub(crate) fn check_not_settled(&self, effect: &Effect) -> Result<(), Broken> {
+        let Some(owner) = &effect.owner else { return Ok(()) };
+        let mut records = self.store.records.iter().filter(|record| record.owner == *owner);
+        let is_settled = records.any(|record| match &record.state {
+            RecordState::Unknown(unknown) => unknown.is_settled(self.now),
+            RecordState::Inflight
+            | RecordState::Done(_)
+            | RecordState::Failed(_)
+            | RecordState::Cancelled => false,
+        });
+        let run = self.model.unknown_runs.get(owner);
+        let was_final = run.is_some_and(|run| run.final_given.is_some() || run.relied_on.is_some());
+        if is_settled || was_final {
+            return Err((
+                "nothing after the end",
+                format!("effect {} of {owner:?}, which was settled: {run:?}", effect.number),
+            ));
+        }
+        Ok(())
+    }
+
+    /// An operator finds out what became of a run, and resolves it. Too early, the operator tries again later.
+    pub(crate) fn resolve(&mut self, key: Key, tries: u32) {
+        let now = self.now;
+        let Some(record) = self.store.records.get(&key) else { return };
+        if !record.is_open() {
+            return;
+        }
+        let owner = record.owner.clone();
+        let ran = self.model.effects.iter().any(|effect| effect.owner.as_ref() == Some(&owner));
+        let resolution = if ran { Resolution::Ran } else { Resolution::DidNotRun };
+        let rules = Rules::from(&*self.weather.policy);
+        let (nodes, leases, before) = (&self.nodes, self.weather.leases, record.version);
+        let verdict = self.store.resolve(&key, resolution, &rules, |owner| sight(nodes, leases, owner), now);
+        if self.store.records.get(&key).is_some_and(|record| record.owner == owner && record.version > before)
+        {
+            self.holder_missed(&owner);
+        }
+        self.tell(format!("an operator resolves {owner:?} as {resolution:?}: {verdict:?}"));
+        match verdict {
+            ResolveVerdict::Resolved => {
+                self.summary.resolved += 1;
+                match resolution {
+                    Resolution::Ran => drop(self.model.ended.entry(owner).or_insert(now)),
+                    Resolution::DidNotRun => self.model.rely_on(&owner, now),
+                }
+            }
+            ResolveVerdict::NotSettled(_) if tries > 0 => {
+                self.later(10_000, Happening::Resolve { key, tries: tries - 1 });
+            }
+            ResolveVerdict::NotSettled(_) | ResolveVerdict::NotUnknown => {}
+        }
+    }
+
+    /// The receipt of the record as it is now. Only defects ask for it.
+    pub(crate) fn current_receipt(&self, about: Option<&(Key, Owner)>) -> Option<Receipt> {
+        let (key, owner) = about?;
+        self.store.records.get(key).filter(|record| record.owner == *owner).map(Record::receipt)
+    }
+}

@@ -1,0 +1,163 @@
+//! Verification reads: clients find out whether a call of unknown outcome had its effect.
+//!
+//! When a read begins, the process remembers which runs its session knows to be settled: their final unknown-outcome response
+//! was delivered. When the read succeeds, the session has verified those runs. A read that began earlier proves nothing.
+
+use steadfast_core::dedupe::Owner;
+use steadfast_core::key::Key;
+
+use crate::Defect;
+use crate::invariants::Broken;
+use crate::model::Kind;
+use crate::system::{Connection, World};
+use crate::transition::Happening;
+
+/// One verification read.
+#[derive(Clone, Debug)]
+pub(crate) struct Read {
+    client: usize,
+    connection: usize,
+    /// The wish whose client waits for the result; nothing if nobody does.
+    wish: Option<usize>,
+    /// The record of the run, if the same call is not run again before an operator has resolved it.
+    held: Option<Key>,
+    /// The runs that the process knew to be told as settled when the read began.
+    verifies: Vec<Owner>,
+    /// The runs that were, whatever the process knew.
+    truly_verifies: Vec<Owner>,
+    /// How many such effects there are, once that was read.
+    found: Option<usize>,
+    is_open: bool,
+}
+
+impl World {
+    /// Sends a verification read, on the given connection if it is still open.
+    pub(crate) fn verify(
+        &mut self,
+        client: usize,
+        connection: Option<usize>,
+        wish: Option<usize>,
+        held: Option<Key>,
+        delay: u64,
+    ) {
+        let open = connection.filter(|connection| self.connections[*connection].open);
+        let connection = open.unwrap_or_else(|| {
+            let node = self.any_node();
+            self.line(client, node)
+        });
+        self.reads.push(Read {
+            client,
+            connection,
+            wish,
+            held,
+            verifies: Vec::new(),
+            truly_verifies: Vec::new(),
+            found: None,
+            is_open: true,
+        });
+        let read = self.reads.len() - 1;
+        let travel = delay + self.rng.between(0, 5);
+        self.later(travel, Happening::ReadArrives { read });
+    }
+
+    pub(crate) fn read_arrives(&mut self, read: usize) -> Result<(), Broken> {
+        let Read { client, connection, is_open, .. } = self.reads[read];
+        let Connection { node, life, open } = self.connections[connection];
+        if !is_open {
+            return Ok(());
+        }
+        if !open {
+            self.verify_again(read);
+            return Ok(());
+        }
+        let home = &self.nodes[node];
+        if !home.alive || home.identity.started != life {
+            return self.break_connection(connection);
+        }
+        if home.frozen_until > self.now {
+            let until = home.frozen_until;
+            self.at(until, Happening::ReadArrives { read });
+            return Ok(());
+        }
+        self.know(node, connection, None);
+        self.summary.reads += 1;
+        self.reads[read].verifies = self.told_as_settled(node, client);
+        self.reads[read].truly_verifies = self.model.told_as_settled(client);
+        // It shows the state at some moment while it runs.
+        self.reads[read].found = self.rng.chance(50).then(|| self.count_effects(read));
+        self.tell(format!("process {node}: client {client} verifies, read {read}"));
+        let takes = self.rng.between(1, 3_000);
+        self.later(takes, Happening::ReadEnds { node, life, read });
+        Ok(())
+    }
+
+    /// The runs of unknown outcome of which this process knows that the client was told that they are settled.
+    fn told_as_settled(&self, node: usize, client: usize) -> Vec<Owner> {
+        let told = self.nodes[node].told.iter().filter(|(_, whose)| **whose == client);
+        told.map(|(owner, _)| owner.clone()).collect()
+    }
+
+    fn count_effects(&self, read: usize) -> usize {
+        self.reads[read].wish.map_or(0, |wish| self.model.effects_like(&self.model.wishes[wish]))
+    }
+
+    pub(crate) fn read_ends(&mut self, node: usize, read: usize) {
+        let now = self.now;
+        if self.stormy() && self.rng.chance(20) {
+            self.tell(format!("process {node}: read {read} fails"));
+            return self.verify_again(read);
+        }
+        let Read { client, connection, found, .. } = self.reads[read];
+        let owners = match self.defect {
+            Some(Defect::EarlierReadCounts) => self.told_as_settled(node, client),
+            Some(_) | None => self.reads[read].verifies.clone(),
+        };
+        for owner in owners {
+            self.nodes[node].verified.insert(owner, client);
+        }
+        self.model.verified(&self.reads[read].truly_verifies, now);
+        self.reads[read].found = found.or_else(|| Some(self.count_effects(read)));
+        if !self.connections[connection].open {
+            return self.verify_again(read);
+        }
+        let travel = self.rng.between(0, 5);
+        self.later(travel, Happening::ReadAnswered { read });
+    }
+
+    pub(crate) fn read_answered(&mut self, read: usize) {
+        let Read { connection, wish, held, found, is_open, .. } = self.reads[read];
+        if !is_open {
+            return;
+        }
+        if !self.connections[connection].open {
+            return self.verify_again(read);
+        }
+        self.reads[read].is_open = false;
+        let Some(wish) = wish.filter(|wish| !self.model.wishes[*wish].over) else { return };
+        let found = found.unwrap_or(0);
+        let before = match self.model.wishes[wish].kind {
+            Kind::Explicit(_) => 0,
+            Kind::CallId | Kind::Keyless | Kind::Turn(_) => self.model.wishes[wish].before.unwrap_or(0),
+        };
+        self.tell(format!("wish {wish}: read {read} finds {found} effects, {before} of them are older"));
+        self.has_verified(wish, found > before, held);
+    }
+
+    /// Sends the read once more, if a client waits for its result.
+    fn verify_again(&mut self, read: usize) {
+        let Read { client, wish, held, .. } = self.reads[read];
+        if std::mem::replace(&mut self.reads[read].is_open, false) && wish.is_some() {
+            let pause = self.rng.between(100, 2_000);
+            self.verify(client, None, wish, held, pause);
+        }
+    }
+
+    /// A connection broke: its reads are sent again.
+    pub(crate) fn verifications_lost(&mut self, connection: usize) {
+        for read in 0..self.reads.len() {
+            if self.reads[read].is_open && self.reads[read].connection == connection {
+                self.verify_again(read);
+            }
+        }
+    }
+}

@@ -159,10 +159,8 @@ impl Run<'_> {
     fn command(&self) -> Command {
         let mut command = self.binary.command();
         // Most tests wait for processes and sockets more than they compute.
-        let mut threads = cores() * 2;
+        let threads = cores() * 4;
         if let Some(seed) = self.shuffle {
-            // The busy loops get their share of the cores, and so does each test: the more run, the sooner it is over.
-            threads = cores() * 4;
             // The standard test harness shuffles only where unstable options are allowed. Only the binary is told: cargo
             // would build everything again.
             command

@@ -1,7 +1,8 @@
-//! What became of calls, kept for a day: digests and derived facts, no parameters and no answers.
+//! What became of calls, kept for a day: digests, derived facts and what was said of failures; no parameters and no results.
 //!
 //! It is written beside the calls and may lose its last moments in a crash: nothing is decided by it.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,6 +80,9 @@ pub struct CallFacts {
     /// The rule that decided its failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
+    /// What its caller was told of its failure, without secrets. Calls that an older version recorded do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
     pub replayed: bool,
     /// Whether the tool asked for input, and has done nothing yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -116,6 +120,7 @@ pub(crate) struct Finished {
     status: Status,
     code: Option<Code>,
     rule: Option<String>,
+    message: Option<Cow<'static, str>>,
     took: Duration,
     replayed: bool,
     stage: Stage,
@@ -130,6 +135,10 @@ pub(crate) const KEEP: Keep = Keep { most: 100_000, age: Duration::from_secs(24 
 /// The most calls that wait to be written, or are on their way. Each takes a few KiB.
 const WAITING: usize = 8192;
 pub(crate) const FORMAT: u32 = 1;
+/// Bytes of what a caller was told.
+const LONGEST_MESSAGE: usize = 1024;
+/// Bytes of what was said of an attempt.
+const LONGEST_WORDS: usize = 256;
 
 impl Finished {
     pub(crate) fn new(
@@ -144,6 +153,7 @@ impl Finished {
             status: result.status(),
             code: failure.map(|failure| failure.code),
             rule: failure.and_then(|failure| failure.rule.as_ref().map(ToString::to_string)),
+            message: failure.map(|failure| failure.message.clone()),
             took: result.took,
             replayed: matches!(result.provenance, Provenance::Replayed { .. }),
             stage: result.stage,
@@ -186,6 +196,7 @@ impl Finished {
             status: self.status,
             code: self.code,
             rule: self.rule.clone(),
+            message: self.message.as_deref().map(|message| redact::excerpt(message, LONGEST_MESSAGE)),
             replayed: self.replayed,
             input_required: self.stage == Stage::InputRequired,
             recorded: match self.recorded {
@@ -197,7 +208,7 @@ impl Finished {
             engine: Some(writing.engine.clone()),
             asked: Some(self.asked()),
             trail: self.trail.moments().to_vec(),
-            outcomes: self.call.outcomes().to_vec(),
+            outcomes: self.call.outcomes().iter().map(|outcome| outcome.redacted(LONGEST_WORDS)).collect(),
         }
     }
 

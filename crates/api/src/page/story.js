@@ -40,6 +40,7 @@ function outcome(facts, trace) {
   const [code, rule] = [end?.code ?? facts?.code, end?.rule ?? facts?.rule];
   const tried = end?.attempts ?? facts?.attempts.length ?? 0;
   const took = end?.tookMs ?? facts?.tookMs;
+  const told = end?.message ?? facts?.message;
   return [
     h(
       "p",
@@ -51,7 +52,7 @@ function outcome(facts, trace) {
       code && h("code", { class: "code" }, code),
       rule && h("span", { class: "rule" }, "decided by ", h("code", {}, shown(rule))),
     ),
-    end?.message && h("pre", { class: "sent", tabindex: "0", "aria-label": "What the caller was told" }, shown(end.message)),
+    told && h("pre", { class: "sent", tabindex: "0", "aria-label": "What the caller was told" }, shown(told)),
   ];
 }
 
@@ -79,7 +80,7 @@ function attempts(facts) {
         "span",
         { class: "what" },
         `attempt ${at + 1} ${attempt.rule ? "failed" : "answered"} after ${span(attempt.finishedAtMs - attempt.startedAtMs)}`,
-        attempt.rule && [attempt.retriable ? ": trying again may help " : ": trying again would not help ", h("code", { class: "code" }, shown(attempt.rule))],
+        attempt.rule && [attempt.retriable ? ": a retry may help " : ": a retry would not help ", h("code", { class: "code" }, shown(attempt.rule))],
       ),
     );
   return [

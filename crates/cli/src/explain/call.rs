@@ -135,6 +135,9 @@ impl<'t> Told<'t> {
         }
         let look = if self.facts.code.is_none() { Look::Good } else { Look::Bad };
         say(&span(self.facts.took_ms), look, &format!("ended: {}", ending(&self.call.ending)));
+        if let Some(message) = &self.facts.message {
+            say("", Look::Dim, &format!("told: {message}"));
+        }
         if let Some(opened) = self.opened() {
             say("", Look::Dim, &opened);
         }

@@ -465,7 +465,7 @@ impl Call {
             Fault::new(Source::Timeout { after: now.since(attempt.started) }, "no answer came in time");
         let classified = classify(&fault, &self.policy.classify, now);
         let said = Said::of(fault, None);
-        let outcome = AttemptOutcome::of_failure(&classified, said.manner, said.observed, &said.message);
+        let outcome = said.outcome(&classified);
         self.attempt_ended(attempt, Some((&classified, &said)), outcome, now, notices);
     }
 
@@ -623,7 +623,7 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         attempt.tickets.release(shared, notices);
-        let outcome = AttemptOutcome::of_failure(classified, said.manner, said.observed, &said.message);
+        let outcome = said.outcome(classified);
         self.attempt_ended(&attempt, Some((classified, said)), outcome, now, notices);
         self.put_off(shared, now);
         let result = self.failed(failure, now);
@@ -654,7 +654,7 @@ impl Call {
             (Some(_) | None, Nature::Permanent) => Some(Verdict::Neutral),
         };
         self.record_breakers(shared, &mut attempt.tickets, verdict, now, notices);
-        let outcome = AttemptOutcome::of_failure(&classified, said.manner, said.observed, &said.message);
+        let outcome = said.outcome(&classified);
         self.attempt_ended(&attempt, Some((&classified, &said)), outcome, now, notices);
         self.failed_attempt(shared, &attempt, said, classified, now, notices)
     }
@@ -726,7 +726,8 @@ impl Call {
                 reach: classified.reach,
                 severity: classified.severity,
                 rule: classified.rule.clone(),
-                said: say::as_told(said.message.clone()).into(),
+                observed: said.observed,
+                said: said.shown().into(),
             }),
         });
     }
@@ -1088,13 +1089,15 @@ pub(super) struct Said {
     observed: Observed,
     /// The status of an HTTP answer.
     status: Option<u16>,
+    /// What is shown where the message only stands for what was said: in a replay.
+    shown: Option<String>,
 }
 
 impl Said {
     fn of(fault: Fault, output: Option<Output>) -> Self {
         let observed = observed(&fault.source);
         let status = if let Source::Http { status } = fault.source { Some(status) } else { None };
-        Self { manner: Manner::of(&fault), message: fault.message, output, observed, status }
+        Self { manner: Manner::of(&fault), message: fault.message, output, observed, status, shown: None }
     }
 
     /// What was said about the attempt, for those who are told that its outcome is unknown. What a tool said itself is passed
@@ -1117,7 +1120,24 @@ impl Said {
             (None, Manner::TimedOut) => Observed::NoAnswer,
             (None, Manner::Plain | Manner::SessionLost | Manner::NotRun) => Observed::ErrorAnswer,
         };
-        Self { message: failed.error.clone(), output: None, manner: failed.manner, observed, status: None }
+        Self {
+            message: failed.error.clone(),
+            output: None,
+            manner: failed.manner,
+            observed,
+            status: None,
+            shown: Some(failed.words.clone().unwrap_or_default()),
+        }
+    }
+
+    /// The attempt that ended like this, of which this was made.
+    fn outcome(&self, classified: &Classified) -> AttemptOutcome {
+        AttemptOutcome::of_failure(classified, self.manner, self.observed, &self.message, self.shown())
+    }
+
+    /// What was said, for those who look at the attempt.
+    fn shown(&self) -> String {
+        self.shown.clone().unwrap_or_else(|| say::as_told(self.message.clone()))
     }
 }
 

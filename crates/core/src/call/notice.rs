@@ -9,7 +9,7 @@ use crate::Timestamp;
 use crate::breaker::Transition;
 use crate::classify::{Nature, Reach, Severity};
 use crate::code::Code;
-use crate::dedupe::ReplayReason;
+use crate::dedupe::{Observed, ReplayReason};
 use crate::guard::Layer;
 use crate::retry::Stop;
 use crate::trust::TrustChange;
@@ -136,7 +136,9 @@ pub struct FailedAttempt {
     pub reach: Reach,
     pub severity: Severity,
     pub rule: Cow<'static, str>,
+    pub observed: Observed,
     /// What was said, as the caller would have been told it if this had been the last attempt. Not redacted.
+    /// Empty where a replay does not know it.
     pub said: Arc<str>,
 }
 

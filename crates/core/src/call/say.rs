@@ -242,15 +242,7 @@ pub(super) fn replayed(reason: ReplayReason) -> Option<&'static str> {
 
 /// What was observed of an attempt, and what was said about it.
 fn seen(observed: Observed, words: Option<&str>) -> String {
-    let seen = match observed {
-        Observed::NoAnswer => "no response arrived in time",
-        Observed::ErrorAnswer => "the tool returned an error",
-        Observed::ConnectionLost => {
-            "the request was sent, and the connection was lost before a response arrived"
-        }
-        // It may be the process that was about to send it.
-        Observed::ProcessDied => "the process running the call ended before it responded",
-    };
+    let seen = observed.describe();
     match words.filter(|words| !words.is_empty()) {
         Some(words) => format!("{seen} ({words})"),
         None => seen.to_owned(),

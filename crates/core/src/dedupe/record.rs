@@ -158,6 +158,21 @@ pub enum Observed {
     ProcessDied,
 }
 
+impl Observed {
+    /// The same in words.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::NoAnswer => "no response arrived in time",
+            Self::ErrorAnswer => "the tool returned an error",
+            Self::ConnectionLost => {
+                "the request was sent, and the connection was lost before a response arrived"
+            }
+            // It may be the process that was about to send it.
+            Self::ProcessDied => "the process running the call ended before it responded",
+        }
+    }
+}
+
 impl UnknownOutcome {
     /// Nothing but this was seen, and it can take no effect any more.
     pub fn settled(observed: Observed) -> Self {

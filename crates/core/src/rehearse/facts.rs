@@ -20,6 +20,7 @@ use crate::id::Digest;
 use crate::millis;
 use crate::output::{Output, RawJson};
 use crate::policy::{Annotations, Policy, RepeatedSuccess};
+use crate::redact;
 
 /// A call as it was recorded.
 #[derive(Clone, Debug)]
@@ -382,6 +383,9 @@ pub struct FailedOutcome {
     pub observed: Option<Observed>,
     /// The same word for errors that are the same to the guard.
     pub error: String,
+    /// What was said of it. Those of older versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub words: Option<String>,
 }
 
 /// What sets some failures apart, beside what the classifier made of them.
@@ -424,8 +428,14 @@ impl AttemptOutcome {
         Self::Answered { size, concern, result }
     }
 
-    /// This was made of its failure, of which the tool said so.
-    pub fn of_failure(classified: &Classified, manner: Manner, observed: Observed, message: &str) -> Self {
+    /// This was made of its failure, of which the tool said so; `words` of it are shown.
+    pub fn of_failure(
+        classified: &Classified,
+        manner: Manner,
+        observed: Observed,
+        message: &str,
+        words: String,
+    ) -> Self {
         let Classified { nature, reach, severity, mistake, retry_after, code, rule } = classified;
         Self::Failed(Box::new(FailedOutcome {
             nature: *nature,
@@ -438,7 +448,18 @@ impl AttemptOutcome {
             manner,
             observed: (*reach == Reach::Unknown).then_some(observed),
             error: guard::error_word(message),
+            words: Some(words).filter(|words| !words.is_empty()),
         }))
+    }
+
+    /// The same without secrets, and with no more than `longest` bytes of what was said.
+    #[must_use]
+    pub fn redacted(&self, longest: usize) -> Self {
+        let mut outcome = self.clone();
+        if let Self::Failed(failed) = &mut outcome {
+            failed.words = failed.words.as_deref().map(|words| redact::excerpt(words, longest));
+        }
+        outcome
     }
 
     /// The same for a machine that replays it. `number` makes answers differ whose contents nobody knows.

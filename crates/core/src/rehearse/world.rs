@@ -693,6 +693,7 @@ fn neutral() -> Outcome {
         manner: Manner::NotRun,
         observed: None,
         error: String::new(),
+        words: None,
     }))
 }
 

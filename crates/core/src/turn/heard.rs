@@ -105,6 +105,7 @@ mod tests {
     use super::*;
     use crate::Timestamp;
     use crate::classify::{Nature, Severity};
+    use crate::dedupe::Observed;
 
     fn started() -> Notice {
         Notice::AttemptStarted { attempt: 1, at: Timestamp::ZERO }
@@ -116,6 +117,7 @@ mod tests {
             reach,
             severity: Severity::Transient,
             rule: "a rule".into(),
+            observed: Observed::ErrorAnswer,
             said: "no".into(),
         });
         Notice::AttemptEnded { attempt: 1, took: Duration::ZERO, failure }

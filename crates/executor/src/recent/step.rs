@@ -7,7 +7,7 @@ use serde::Serialize;
 use steadfast_core::breaker::{Reason, State, Transition};
 use steadfast_core::call::{BreakerScope, Cut, Notice, Shadowed};
 use steadfast_core::classify::{Nature, Reach};
-use steadfast_core::dedupe::ReplayReason;
+use steadfast_core::dedupe::{Observed, ReplayReason};
 use steadfast_core::guard::Layer;
 use steadfast_core::retry::Stop;
 use steadfast_core::trust::TrustState;
@@ -62,6 +62,8 @@ pub(super) fn of(at: Timestamp, notice: &Notice) -> Option<CallStep> {
 
 /// Bytes of one text.
 const LONGEST: usize = 512;
+/// Bytes of what was said of an attempt that failed, within it.
+const LONGEST_WORDS: usize = 256;
 
 type Words<'n> = (&'static str, Tone, String, Option<&'n str>);
 
@@ -104,17 +106,20 @@ fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
             Some(("attempt_ended", Good, format!("attempt {attempt} answered after {}", span(*took)), None))
         }
         Notice::AttemptEnded { attempt, took, failure: Some(failed) } => {
+            let seen = match failed.reach {
+                Reach::NotSent => "the request was never sent",
+                Reach::Refused => "the request was refused",
+                Reach::Unknown | Reach::Answered => failed.observed.describe(),
+            };
+            // Where nothing came, the words are ours.
+            let said = if seen == Observed::NoAnswer.describe() { "" } else { &failed.said };
+            let words = redact::excerpt(said, LONGEST_WORDS);
+            let words = if words.is_empty() { words } else { format!(" ({words})") };
             let nature = match failed.nature {
-                Nature::Transient => "trying again may help",
-                Nature::Permanent => "trying again would not help",
+                Nature::Transient => "a retry may help",
+                Nature::Permanent => "a retry would not help",
             };
-            let reach = match failed.reach {
-                Reach::NotSent => "it was never sent",
-                Reach::Refused => "the other side refused it",
-                Reach::Unknown => "nobody knows whether it had its effect",
-                Reach::Answered => "the tool answered",
-            };
-            let text = format!("attempt {attempt} failed after {}: {nature}; {reach}", span(*took));
+            let text = format!("attempt {attempt} failed after {}: {seen}{words}; {nature}", span(*took));
             Some(("attempt_ended", Bad, text, Some(&failed.rule)))
         }
         Notice::InputRequired => plain("input_required", Waiting, "the tool asks for input first"),
@@ -293,7 +298,8 @@ mod tests {
                 reach,
                 severity: Severity::Transient,
                 rule: Cow::Borrowed("x"),
-                said: "y".into(),
+                observed: Observed::ConnectionLost,
+                said: "token=hunter2-and-more".into(),
             }),
         };
         let (trusted, escalated) = (TrustState::Trusted, TrustState::Escalated);
@@ -318,12 +324,13 @@ mod tests {
             (
                 failed(Reach::NotSent),
                 Tone::Bad,
-                "attempt 1 failed after 7 ms: trying again would not help; it was never sent",
+                "attempt 1 failed after 7 ms: the request was never sent (token=[redacted]); a retry would not help",
             ),
             (
                 failed(Reach::Unknown),
                 Tone::Bad,
-                "attempt 1 failed after 7 ms: trying again would not help; nobody knows whether it had its effect",
+                "attempt 1 failed after 7 ms: the request was sent, and the connection was lost before a response arrived \
+                 (token=[redacted]); a retry would not help",
             ),
             (
                 Notice::RetryScheduled { attempt: 2, at: AT + Duration::from_secs(130) },
@@ -350,6 +357,7 @@ mod tests {
             reach: Reach::Refused,
             severity: Severity::Transient,
             rule: Cow::Borrowed("http.503"),
+            observed: Observed::ErrorAnswer,
             said: "the server answered with the status 503".into(),
         };
         let ended =
@@ -357,7 +365,7 @@ mod tests {
         let step = of(Timestamp::from_millis(5), &ended).unwrap();
         assert_eq!(
             step.text,
-            "attempt 2 failed after 1.5 s: trying again may help; the other side refused it"
+            "attempt 2 failed after 1.5 s: the request was refused (the server answered with the status 503); a retry may help"
         );
         assert_eq!((step.rule.as_deref(), step.tone), (Some("http.503"), Tone::Bad));
     }

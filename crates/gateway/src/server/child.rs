@@ -52,7 +52,7 @@ fn incarnation(state: &State) -> Option<IncarnationNumber> {
 /// How much of what it wrote to stderr is shown.
 const LINES_SHOWN: usize = 20;
 /// How long the end of a server that closed its output is waited for, to tell what it died of.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 impl Child {
     pub(super) fn new(supervisor: Supervisor) -> Self {
@@ -317,12 +317,16 @@ impl Child {
 
 impl Line {
     async fn send(&self, server: &Server, request: &Message, ears: Ears) -> Result<Place, Fault> {
-        let (place, sent) = server.enter(self.number.into(), request, ears);
+        let (mut place, sent) = server.enter(self.number.into(), request, ears);
         let taken = Taken::default();
         server.pending.sent(place.number, taken.clone());
         match self.sender.send_marked(&sent, taken).await {
             Ok(()) => Ok(place),
-            Err(failed) => Err(gone(&failed.to_string())),
+            // It mostly ends in the same moment, and then that is what is told.
+            Err(failed) => match timeout(LAST_WORDS, place.answer()).await {
+                Ok(Err(fault)) => Err(gone(&fault.message)),
+                Ok(Ok(_)) | Err(_) => Err(gone(&failed.to_string())),
+            },
         }
     }
 }

@@ -227,8 +227,10 @@ impl Pending {
         drop(waiting);
         for place in gone {
             let unread = place.taken.is_some_and(|taken| !taken.is_possible());
-            let fault =
-                if unread { super::gone("the server ended before it read this") } else { fault.clone() };
+            let fault = match unread {
+                true => super::gone(&format!("{} before it read this", fault.message)),
+                false => fault.clone(),
+            };
             let _ = place.answer.send(Err(fault));
         }
     }

@@ -8,7 +8,7 @@ use steadfast_core::breaker::{Reason, State, Transition};
 use steadfast_core::call::{BreakerScope, Cut, FailedAttempt, Notice, Shadowed};
 use steadfast_core::classify::{Nature, Reach, Severity};
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::ReplayReason;
+use steadfast_core::dedupe::{Observed, ReplayReason};
 use steadfast_core::envelope::ErrorBody;
 use steadfast_core::guard::Layer;
 use steadfast_core::policy::{Silence, ToolClass};
@@ -29,6 +29,7 @@ fn every_notice() -> Vec<(Notice, Option<&'static str>, Option<&'static str>)> {
         reach: Reach::Unknown,
         severity: Severity::Transient,
         rule: "connection_reset".into(),
+        observed: Observed::ConnectionLost,
         said: "read ECONNRESET".into(),
     };
     let transition = Transition { from: State::Closed, to: State::Open, reason: Reason::Consecutive, at: AT };

@@ -83,13 +83,9 @@ fn calls_are_there_as_they_happen_and_one_can_be_opened() {
     page.run("await page.fill('#search', 'look'); await page.selectOption('#calls select', 'retried')");
     page.sees("#calls .line", "1 of 4");
     page.clicks("#calls tbody", "Open bank/look");
-    for word in [
-        "attempt 1 failed",
-        "trying again may help",
-        "attempt 2 follows in",
-        "attempt 3 answered",
-        "3 attempts",
-    ] {
+    for word in
+        ["attempt 1 failed", "a retry may help", "attempt 2 follows in", "attempt 3 answered", "3 attempts"]
+    {
         page.sees("#dialog .story", word);
     }
     let rules = page.run("return await page.locator('#dialog .steps code').allInnerTexts()");

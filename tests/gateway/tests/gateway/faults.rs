@@ -49,7 +49,7 @@ fn gr_8_a_server_that_dies_during_a_write_is_not_asked_again_and_the_client_is_t
 
 #[test]
 fn gr_7_a_server_that_hangs_is_told_to_stop_and_the_client_is_answered() {
-    World::each("gr_7_hang", "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n", |world| {
+    World::each("gr_7_hang", concat!(soon_settled!(), "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n"), |world| {
         let mut client = world.client();
         let said = client.call("pay", json!({ "id": "a", "fault": "hang" }));
         assert_eq!((said.is_error, said.code.as_deref()), (true, Some("outcome_unknown")), "{said:?}");
@@ -217,7 +217,7 @@ fn a_client_that_never_lists_the_tools_is_protected_from_its_first_call_on() {
 
 #[test]
 fn whatever_a_server_writes_besides_its_answer_is_in_nobodys_way() {
-    for world in World::every("writes_anything", "") {
+    for world in World::every("writes_anything", soon_settled!()) {
         let mut client = world.client();
         assert_eq!(
             client.call("look", json!({ "id": "garbage", "fault": "garbage" })).text,

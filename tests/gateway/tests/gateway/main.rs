@@ -8,6 +8,13 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+/// Settings for tests that are not about how long an attempt may still take effect.
+macro_rules! soon_settled {
+    () => {
+        "settling.linger = \"100ms\"\nsettling.settle = \"100ms\"\n"
+    };
+}
+
 mod access;
 mod agents;
 mod api;

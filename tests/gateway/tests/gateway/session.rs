@@ -49,19 +49,23 @@ fn gr_4_a_heartbeat_between_two_attempts_is_answered_before_the_second() {
 
 #[test]
 fn gr_5_an_agent_that_is_told_of_an_error_goes_on_with_another_tool() {
-    World::each("gr_5_other_tool", "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n", |world| {
-        let mut client = world.client();
-        let said = client.call("pay", json!({ "id": "a", "fault": "hang" }));
-        // What it is told is enough to decide by.
-        assert!(said.is_error && !said.text.is_empty(), "{said:?}");
-        let error = &said.ours["error"];
-        assert_eq!(
-            (&error["code"], &error["retriable"]),
-            (&json!("outcome_unknown"), &json!(false)),
-            "{said:?}"
-        );
-        assert_eq!(client.call("draw", json!({ "id": "instead" })).text, "draw instead, run 1");
-    });
+    World::each(
+        "gr_5_other_tool",
+        concat!(soon_settled!(), "[tools.\"bank/pay\"]\ntimeout = \"3s\"\n"),
+        |world| {
+            let mut client = world.client();
+            let said = client.call("pay", json!({ "id": "a", "fault": "hang" }));
+            // What it is told is enough to decide by.
+            assert!(said.is_error && !said.text.is_empty(), "{said:?}");
+            let error = &said.ours["error"];
+            assert_eq!(
+                (&error["code"], &error["retriable"]),
+                (&json!("outcome_unknown"), &json!(false)),
+                "{said:?}"
+            );
+            assert_eq!(client.call("draw", json!({ "id": "instead" })).text, "draw instead, run 1");
+        },
+    );
 }
 
 #[test]
@@ -69,7 +73,8 @@ fn gr_6_after_any_failure_the_error_is_recorded_and_the_next_message_is_answered
     // Whatever comes of these is a failure, so that their time may be short.
     let failing = ["pay", "look"]
         .map(|tool| format!("[tools.\"bank/{tool}\"]\nretry.attempts = 1\ntimeout = \"500ms\"\n"));
-    let config = format!("guard.mode = \"off\"\ntrust.mode = \"off\"\n{}", failing.concat());
+    let config =
+        format!("guard.mode = \"off\"\ntrust.mode = \"off\"\n{}{}", soon_settled!(), failing.concat());
     // Two gateways: a server that ends too often within a minute is left alone.
     for faults in [["hang", "die_after", "error", "503"], ["400", "code", "half_line", "instead"]] {
         World::each(&format!("gr_6_{}", faults[0]), &config, |world| each_fails(&world, &faults));

@@ -556,3 +556,22 @@ fn a_lease_is_counted_from_when_the_store_was_asked_not_from_its_answer() {
     world.now = START + 1499 * MS;
     assert_eq!(name_of(&world.on_only(&mut call, Event::Woke(Wake::Time)).unwrap()), "Run");
 }
+
+#[test]
+fn a_claim_that_could_not_be_given_back_keeps_its_release() {
+    for leaves in [Event::StoreFailed(StoreFault::NotDone), Event::Cancelled(Others::None)] {
+        let policy = policy(ToolClass::Mutating);
+        let mut world = World::new();
+        let (mut call, step) = world.begin_only(request(&policy), &policy);
+        let Step::Claim(claim) = step else { panic!("{step:?}") };
+        let claimed = world.store.claim(&claim, world.now);
+        // Trust is lost while the claim is on its way: a person is asked first, and the claim must not say that it runs.
+        Arc::make_mut(&mut call.policy).approval.when = AskWhen::Always;
+        let step = world.on_only(&mut call, Event::Claimed(claimed)).unwrap();
+        assert_eq!(name_of(&step), "Release");
+        let (_, kept) = finished_keeping(world.on_only(&mut call, leaves).unwrap());
+        let [Kept::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+        world.store.release(release);
+        assert_eq!((world.store.state(), world.runs), ("none", 0));
+    }
+}

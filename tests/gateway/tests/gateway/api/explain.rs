@@ -20,7 +20,7 @@ fn lived(test: &str, config: &str) -> Gateway {
         envelope["requestId"] = id.into();
         envelope
     };
-    let fault = json!({ "id": SECRET, "fault": "503", "times": 1, "text": SECRET });
+    let fault = json!({ "id": SECRET, "fault": "503", "times": 1, "text": format!("busy, token={SECRET}") });
     let retried = gateway.call(&named(envelope("http/look", &fault), "r-retried"));
     assert_eq!(retried.body["attempts"], 2, "{}", retried.body);
     // Long enough for the tool to be asked: else it would be asked again.
@@ -45,7 +45,7 @@ fn lived(test: &str, config: &str) -> Gateway {
 }
 
 impl Gateway {
-    /// What a command says, and its exit code. Neither parameters nor words of tools are in it.
+    /// What a command says, and its exit code. Neither parameters nor secrets of tools are in it.
     fn said(&self, arguments: &[&str]) -> (String, i32) {
         let output = self.run(arguments);
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
@@ -53,7 +53,7 @@ impl Gateway {
         (text, output.status.code().unwrap())
     }
 
-    fn said_json(&self, arguments: &[&str]) -> (Value, i32) {
+    pub(super) fn said_json(&self, arguments: &[&str]) -> (Value, i32) {
         let (text, code) = self.said(&[arguments, &["--json"]].concat());
         (serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")), code)
     }
@@ -91,6 +91,7 @@ fn explain_says_what_happened_which_rule_decided_and_where_it_stands() {
             "http/look",
             "session s-1",
             "class read only",
+            "the tool returned an error ({\"error\":\"busy, token=[redacted]\"}); a retry may help",
             "by the rule http.503 (built in)",
             "by retry.attempts = 5 (",
             "/steadfast.toml:3:",
@@ -105,7 +106,12 @@ fn explain_says_what_happened_which_rule_decided_and_where_it_stands() {
         }
         let (told, code) = gateway.said(&["explain", "r-bad-2"]);
         assert_eq!(code, 0, "{told}");
-        for part in ["by breaker.consecutive = 2 (", &breaker, "ended: outcome_unknown by http.503"] {
+        for part in [
+            "by breaker.consecutive = 2 (",
+            &breaker,
+            "ended: outcome_unknown by http.503",
+            "told: the outcome of this call is unknown",
+        ] {
             assert!(told.contains(part), "{part}: {told}");
         }
         let (told, code) = gateway.said(&["explain", "r-refused"]);

@@ -23,6 +23,8 @@ struct Row {
     code: &'static str,
     observed: Option<&'static str>,
     says: &'static str,
+    /// What the history says of the attempt: `took` stands for its duration.
+    attempt: &'static str,
 }
 
 /// What a limit of the caller is called.
@@ -31,14 +33,17 @@ const OVER: &str = "The call has ended: it took effect, or it never will. ";
 const AGAIN: &str = ". If the effect is missing, repeat the call and it runs. Without a check, it runs again after 10 s. An operator \
     can resolve it with `steadfast resolve KEY --ran` or `--did-not-run`";
 
+const SILENT: &str = "no response arrived in time; a retry may help";
+
 fn rows() -> Vec<Row> {
     let unknown = "the outcome of this call is unknown: ";
-    let row = |tool, params, code, observed, says: String| Row {
+    let row = |tool, params, code, observed, says: String, attempt| Row {
         tool,
         params,
         code,
         observed,
         says: Box::leak(says.into_boxed_str()),
+        attempt,
     };
     let over = |seen: &str, check: &str| format!("{unknown}{seen}. {OVER}{check}{AGAIN}");
     let (look, whether) = ("Check first, for example with look", "Check first whether it took effect");
@@ -50,6 +55,7 @@ fn rows() -> Vec<Row> {
             "upstream_unavailable",
             None,
             "the server ended with exit code 1".to_owned(),
+            "the request was never sent (the server ended with exit code 1); a retry may help",
         ),
         row(
             "http/closed",
@@ -57,6 +63,7 @@ fn rows() -> Vec<Row> {
             "upstream_unavailable",
             None,
             "Connection refused (os error 111)".to_owned(),
+            "the request was refused (Connection refused (os error 111)); a retry may help",
         ),
         // Written, and no answer: cut by us.
         row(
@@ -65,6 +72,7 @@ fn rows() -> Vec<Row> {
             "stuck_call",
             Some("no_answer"),
             format!("{STUCK}{}", over("no response arrived in time", look)),
+            SILENT,
         ),
         row(
             "http/pay",
@@ -72,6 +80,7 @@ fn rows() -> Vec<Row> {
             "stuck_call",
             Some("no_answer"),
             format!("{STUCK}{}", over("no response arrived in time", whether)),
+            SILENT,
         ),
         row(
             "http/pay",
@@ -83,6 +92,7 @@ fn rows() -> Vec<Row> {
                  message completed)",
                 whether,
             ),
+            "the request was sent, and the connection was lost before a response arrived (connection closed before message completed); a retry may help",
         ),
         row(
             "bank/pay",
@@ -93,6 +103,7 @@ fn rows() -> Vec<Row> {
                 "the process running the call ended before it responded (the server ended with exit code 4)",
                 look,
             ),
+            "the process running the call ended before it responded (the server ended with exit code 4); a retry may help",
         ),
         // Error answers.
         row(
@@ -101,6 +112,7 @@ fn rows() -> Vec<Row> {
             "outcome_unknown",
             Some("error_answer"),
             over("the tool returned an error (HTTP 503: {\"error\":\"busy\"})", whether),
+            "the tool returned an error ({\"error\":\"busy\"}); a retry may help",
         ),
         row(
             "bank/pay",
@@ -108,6 +120,7 @@ fn rows() -> Vec<Row> {
             "outcome_unknown",
             Some("error_answer"),
             over("the tool returned an error", look),
+            "the tool returned an error (Request timed out); a retry may help",
         ),
         row(
             "bank/pay",
@@ -115,6 +128,7 @@ fn rows() -> Vec<Row> {
             "outcome_unknown",
             Some("error_answer"),
             over("the tool returned an error", look),
+            "the tool returned an error (lost the backend); a retry may help",
         ),
         row(
             "http/pay",
@@ -122,8 +136,16 @@ fn rows() -> Vec<Row> {
             "tool_error",
             None,
             "{\"error\":\"no such account\"}".to_owned(),
+            "the tool returned an error ({\"error\":\"no such account\"}); a retry would not help",
         ),
-        row("bank/pay", json!({ "fault": "400" }), "tool_error", None, "HTTP 400 Bad Request".to_owned()),
+        row(
+            "bank/pay",
+            json!({ "fault": "400" }),
+            "tool_error",
+            None,
+            "HTTP 400 Bad Request".to_owned(),
+            "the tool returned an error (HTTP 400 Bad Request); a retry would not help",
+        ),
     ]
 }
 
@@ -141,7 +163,7 @@ fn without_key(text: &str) -> String {
 #[test]
 fn sf_10_every_answer_says_what_was_observed_and_what_to_do() {
     let gateway = Gateway::new("messages", &format!("{PLAIN}{CONFIG}{NEVER}"));
-    for (number, Row { tool, mut params, code, observed, says }) in rows().into_iter().enumerate() {
+    for (number, Row { tool, mut params, code, observed, says, attempt }) in rows().into_iter().enumerate() {
         params["id"] = format!("h-{number}").into();
         let mut asked = envelope(tool, &params);
         if params["fault"] == "hang" {
@@ -150,20 +172,24 @@ fn sf_10_every_answer_says_what_was_observed_and_what_to_do() {
         asked["requestId"] = format!("r-{number}").into();
         let said = gateway.call(&asked);
         let error = &said.body["error"];
-        let mut message = without_key(said.message());
+        let message = without_key(said.message());
         // Whether it could still be written to is a matter of luck; that it ended is not.
-        if message == "the server ended before it read this" {
-            message = "the server ended with exit code 1".to_owned();
-        }
+        let whenever = |text: &str| text.replace(" before it read this", "");
+        let message = whenever(&message);
         let heard = (said.code(), error["observed"].as_str(), message);
         assert_eq!(heard, (code, observed, says.to_owned()), "{tool} {params}: {}", said.body);
         // A program finds the same time that the words name.
         let names_time = said.message().contains("after 10 s");
         assert_eq!(error["retryAfterMs"] == json!(10_000), names_time, "{}", said.body);
-        // Who looks into it later sees the same.
-        let story = gateway.run(&["explain", &format!("r-{number}")]);
-        let story = String::from_utf8_lossy(&story.stdout).into_owned();
-        assert!(story.contains(code), "{tool} {params}: {story}");
+        // Who looks into it later reads the same, and the tool's own words.
+        let (story, _) = gateway.said_json(&["explain", &format!("r-{number}")]);
+        let kept = story["call"]["message"].as_str().unwrap_or_default();
+        assert!(!kept.is_empty() && said.message().starts_with(kept), "{tool} {params}: {story:#}");
+        let steps = story["steps"].as_array().into_iter().flatten();
+        let failed: Vec<_> =
+            steps.filter_map(|step| step["text"].as_str()?.split_once(" failed after ")).collect();
+        let told = failed.first().and_then(|(_, rest)| rest.split_once(": ")).map(|(_, told)| whenever(told));
+        assert_eq!(told.as_deref(), Some(attempt), "{tool} {params}: {story:#}");
     }
     // Cut by the caller: the call goes on. On a slow machine it has not begun by then, and is given more time.
     for seconds in (1..8).map(|doubled| 1 << doubled) {

@@ -96,7 +96,10 @@ fn sf_5_an_answer_that_is_none_is_told_at_once_and_what_it_answers_is_not_run_ag
     // No time-out comes before the guard of the test ends it.
     World::each(
         "sf_5_no_answer",
-        "timeout = \"10m\"\nanswer_by = \"none\"\nguard.mode = \"off\"\ntrust.mode = \"off\"\ndedupe.after_telling = \"10m\"\n",
+        concat!(
+            "timeout = \"10m\"\nanswer_by = \"none\"\nguard.mode = \"off\"\ntrust.mode = \"off\"\ndedupe.after_telling = \"10m\"\n",
+            soon_settled!()
+        ),
         |world| {
             let mut client = world.client();
             for (number, answer) in no_answers(world.back()).into_iter().enumerate() {

@@ -7,4 +7,4 @@ mod duplicates;
 mod retries;
 
 /// Nobody asks and nobody is stopped for anything but what a test is about.
-const PLAIN: &str = "guard.mode = \"off\"\ntrust.mode = \"off\"\n";
+const PLAIN: &str = concat!("guard.mode = \"off\"\ntrust.mode = \"off\"\n", soon_settled!());

@@ -562,19 +562,16 @@ fn a_claim_that_could_not_be_given_back_keeps_its_release() {
     for leaves in [Event::StoreFailed(StoreFault::NotDone), Event::Cancelled(Others::None)] {
         let policy = policy(ToolClass::Mutating);
         let mut world = World::new();
-        let (mut call, step) = world.begin_only(request(&policy), &policy);
+        let asked = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+        let (mut call, step) = world.begin_only(asked, &policy);
         let Step::Claim(claim) = step else { panic!("{step:?}") };
         let claimed = world.store.claim(&claim, world.now);
         // Trust is lost while the claim is on its way: a person is asked first, and the claim must not say that it runs.
         Arc::make_mut(&mut call.policy).approval.when = AskWhen::Always;
         let step = world.on_only(&mut call, Event::Claimed(claimed)).unwrap();
-        assert_eq!(name_of(&step), "Release");
+        assert_eq!((name_of(&step), call.state()), ("Release", "GivingBack"));
         let (_, kept) = finished_keeping(world.on_only(&mut call, leaves).unwrap());
-        let released = kept.iter().find_map(|kept| match kept {
-            Kept::Release(release) => Some(release),
-            Kept::Save(_) | Kept::Park(_) | Kept::GiveBack { .. } => None,
-        });
-        let Some(release) = released else { panic!("{kept:?}") };
+        let [Kept::Release(release)] = &kept[..] else { panic!("{kept:?}") };
         world.store.release(release);
         assert_eq!((world.store.state(), world.runs), ("none", 0));
     }

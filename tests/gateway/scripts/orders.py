@@ -7,6 +7,11 @@ import json
 import os
 import sys
 
+import mcp.client.session
+
+# It takes a server that does not answer within seconds for one of the older era. On a slow machine that is a matter of luck.
+mcp.client.session.DISCOVER_TIMEOUT_SECONDS = 600.0
+
 
 def environment():
     """All of ours: by default the libraries keep most of it from what they start."""

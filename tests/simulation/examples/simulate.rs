@@ -1,4 +1,4 @@
-//! `cargo xtask sim --seeds N [--seed S]`.
+//! `cargo xtask sim --seeds N [--seed S] [--coverage]`.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -9,16 +9,22 @@ use steadfast_simulation::{Summary, run};
 fn main() -> ExitCode {
     let mut seeds = 1000_u64;
     let mut only = None;
+    let mut coverage = Show::Nothing;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
-        let number = arguments.next().and_then(|text| text.parse::<u64>().ok());
-        match (argument.as_str(), number) {
-            ("--seeds", Some(number)) => seeds = number,
-            ("--seed", Some(number)) => only = Some(number),
-            _ => {
-                eprintln!("usage: cargo xtask sim [--seeds N] [--seed S]");
-                return ExitCode::from(2);
-            }
+        let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
+        match argument.as_str() {
+            "--coverage" => coverage = Show::Coverage,
+            "--check-coverage" => coverage = Show::Unreached,
+            "--seeds" => match number() {
+                Some(number) => seeds = number,
+                None => return usage(),
+            },
+            "--seed" => match number() {
+                Some(number) => only = Some(number),
+                None => return usage(),
+            },
+            _ => return usage(),
         }
     }
     let range = only.map_or(0..seeds, |seed| seed..seed + 1);
@@ -55,7 +61,32 @@ fn main() -> ExitCode {
         total.run_again,
         total.resolved,
     );
-    ExitCode::SUCCESS
+    let unreached = match coverage {
+        Show::Nothing => Vec::new(),
+        Show::Coverage => {
+            println!("\n{}", total.coverage.report());
+            total.coverage.unreached()
+        }
+        Show::Unreached => total.coverage.unreached(),
+    };
+    for place in &unreached {
+        println!("{place}");
+    }
+    if unreached.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What is said of the coverage.
+enum Show {
+    Nothing,
+    /// All of it, and what is wrong with it.
+    Coverage,
+    /// Only what is wrong with it.
+    Unreached,
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: cargo xtask sim [--seeds N] [--seed S] [--coverage | --check-coverage]");
+    ExitCode::from(2)
 }
 
 /// How far a long run is, on stderr. A terminal has one line that is written over; where nobody watches, a line

@@ -24,6 +24,7 @@
 mod agent;
 mod answers;
 mod clients;
+mod coverage;
 mod emptied;
 mod invariants;
 mod model;
@@ -33,6 +34,7 @@ mod settling;
 mod sharing;
 mod store;
 mod system;
+mod tables;
 mod tools;
 mod transition;
 mod turns;
@@ -43,6 +45,7 @@ mod weather;
 #[cfg(test)]
 mod tests;
 
+pub use coverage::Coverage;
 pub use system::Summary;
 
 /// A mistake planted on purpose, to show that the simulation finds it.

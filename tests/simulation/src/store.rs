@@ -18,6 +18,7 @@ use steadfast_core::policy::Lifetimes;
 use steadfast_core::turn::Kept;
 
 use crate::Defect;
+use crate::tables::Tables;
 
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -36,6 +37,7 @@ pub(crate) struct Store {
     /// Documents that were written so far.
     written: u64,
     pub(crate) defect: Option<Defect>,
+    pub(crate) tables: Tables,
 }
 
 impl Store {
@@ -50,6 +52,7 @@ impl Store {
             changed: Vec::new(),
             written: 0,
             defect,
+            tables: Tables::default(),
         }
     }
 
@@ -95,7 +98,11 @@ impl Store {
             self.note();
             return decided.verdict;
         }
-        let verdict = self.records.claim(&claim, known, sight, now);
+        let before = self.before();
+        let verdict = self.records.claim(&claim, known, &sight, now);
+        if let Some(before) = before {
+            self.tables.claim(&claim, known, &sight, now, (&before, &self.records), &verdict);
+        }
         self.note();
         match (self.defect, verdict) {
             (Some(Defect::ToldWhenLookedUp), ClaimVerdict::Unknown(unsettled)) => {
@@ -113,7 +120,11 @@ impl Store {
         match self.defect {
             Some(Defect::StartedAfterAttempt) => StartVerdict::Started,
             Some(_) | None => {
+                let before = self.before();
                 let verdict = self.records.start(key, owner, now);
+                if let Some(before) = before {
+                    self.tables.start((key, owner), now, (&before, &self.records), verdict);
+                }
                 self.note();
                 verdict
             }
@@ -131,7 +142,11 @@ impl Store {
             Some(Defect::ClaimNotWrittenAgain) => Absence::Removed,
             Some(_) | None => watch.absence(now),
         };
+        let before = self.before();
         let verdict = self.records.renew(claimed, keep, absence, now);
+        if let Some(before) = before {
+            self.tables.renew((claimed, keep, absence), now, (&before, &self.records), verdict);
+        }
         self.note();
         verdict
     }
@@ -144,6 +159,7 @@ impl Store {
             self.note();
             return verdict;
         }
+        let before = self.before();
         let verdict = match (self.defect, self.records.get(&save.claimed.key)) {
             (Some(Defect::OwnerIgnoredAtSave), Some(record)) => {
                 let mut save = save.clone();
@@ -156,18 +172,34 @@ impl Store {
             (Some(Defect::SaveNeedsItsRecord), None) => SaveVerdict::FenceLost,
             (Some(_) | None, _) => self.records.save(save, now),
         };
+        if let Some(before) = before {
+            self.tables.save(save, now, (&before, &self.records), &verdict);
+        }
         self.note();
         verdict
     }
 
     pub(crate) fn release(&mut self, release: &Release) {
+        let before = self.before();
         self.records.release(release);
+        if let Some(before) = before {
+            self.tables.release(release, (&before, &self.records));
+        }
         self.note();
     }
 
     pub(crate) fn delivered(&mut self, receipt: &Receipt, at: Timestamp) {
+        let before = self.before();
         self.records.delivered(receipt, at);
+        if let Some(before) = before {
+            self.tables.delivered(receipt, at, (&before, &self.records));
+        }
         self.note();
+    }
+
+    /// The records as they are, to hold what happens to them against the tables. With a defect the promises have to show it.
+    fn before(&self) -> Option<Records> {
+        self.defect.is_none().then(|| self.records.clone())
     }
 
     pub(crate) fn resolve(
@@ -178,7 +210,11 @@ impl Store {
         sight: impl Fn(&Owner) -> LeaseSight,
         now: Timestamp,
     ) -> ResolveVerdict {
+        let before = self.before();
         let mut verdict = self.records.resolve(key, resolution, rules, sight, now);
+        if let Some(before) = before {
+            self.tables.resolve((key, resolution), now, (&before, &self.records), verdict);
+        }
         if let (Some(Defect::ResolvedBeforeTheEnd), ResolveVerdict::NotSettled(_)) = (self.defect, &verdict)
             && let Some(record) = self.records.get(key)
         {

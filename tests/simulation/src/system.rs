@@ -20,6 +20,7 @@ use steadfast_core::policy::Policy;
 use steadfast_core::retry::RetryBudget;
 use steadfast_core::trust::TrustLedger;
 
+use crate::coverage::Coverage;
 use crate::invariants::{self, Broken};
 use crate::model::{Kind, Model, TurnCall};
 use crate::rng::Rng;
@@ -33,7 +34,7 @@ use crate::weather::{Leases, Weather};
 use crate::{Defect, Failure};
 
 /// What a world saw before it ended.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Calls that were begun.
     pub calls: u64,
@@ -59,6 +60,8 @@ pub struct Summary {
     pub turns: u64,
     /// Events in all.
     pub events: u64,
+    /// What came up.
+    pub coverage: Coverage,
 }
 
 /// Where a call is, seen from the world.
@@ -343,7 +346,9 @@ impl World {
                 let open = self.still_open();
                 return Err(self.failed(("an end", format!("the world does not come to rest: {open}"))));
             }
-            let seen = |world: &Self| world.model.broken.clone().map_or(Ok(()), Err);
+            let seen = |world: &Self| {
+                world.model.broken.clone().or(world.store.tables.broken.clone()).map_or(Ok(()), Err)
+            };
             if let Err(broken) =
                 self.happen(happening).and_then(|()| seen(&self)).and_then(|()| self.notify_followers())
             {
@@ -353,6 +358,7 @@ impl World {
         if let Err(broken) = self.at_rest() {
             return Err(self.failed(broken));
         }
+        self.summary.coverage = std::mem::take(&mut self.store.tables.coverage);
         Ok(self.summary)
     }
 
@@ -422,6 +428,9 @@ impl World {
         };
         let found = found.map(|receipt| (receipt.key, receipt.owner.clone()));
         let name = format!("{event:?}");
+        if let Some(running) = self.nodes[node].calls.get(&number) {
+            self.store.tables.coverage.event(running.call.state(), &event);
+        }
         let mut notices = Vec::new();
         let Some((running, mut shared)) = self.nodes[node].lend(number, &self.store) else { return Ok(None) };
         running.found = found.or(running.found.take());
@@ -578,6 +587,7 @@ impl World {
             notices.iter().for_each(|notice| in_turn.hear(notice, self.defect));
         }
         for notice in notices {
+            self.store.tables.coverage.notice(notice);
             match notice {
                 Notice::BreakerChanged { .. } | Notice::ProbeMoved { .. } if !shared => {}
                 Notice::BreakerChanged { transition, .. } => {
@@ -850,6 +860,7 @@ pub(crate) fn brief(text: &str) -> String {
 impl Summary {
     /// Adds what another world saw.
     pub fn add(&mut self, other: Self) {
+        self.coverage.add(&other.coverage);
         self.calls += other.calls;
         self.effects += other.effects;
         self.replays += other.replays;

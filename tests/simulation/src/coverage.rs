@@ -1,0 +1,476 @@
+//! How often each row of the tables, each event in each state of a call, and each notice came up.
+//!
+//! A promise that no world puts to the test is not one. [`Coverage::unreached`] names what should have come up and did not;
+//! what cannot come up in a simulation is in [`UNREACHABLE`], with the reason.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use steadfast_core::approval::Spend;
+use steadfast_core::call::{Approval, Event, Notice, Outcome, StoreFault, Wake};
+use steadfast_core::dedupe::{ClaimVerdict, RenewVerdict, SaveVerdict, StartVerdict};
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Table {
+    /// What a claim finds, by how it looks for it.
+    Claim,
+    /// What an answer finds that is saved, by what it is.
+    Save,
+    /// What a claim finds that is given back.
+    Release,
+    /// What a renewal finds.
+    Renew,
+    /// What the mark of a start finds.
+    Start,
+    /// What the mark of a delivery finds.
+    Delivered,
+    /// What an operator finds, by what is said.
+    Resolve,
+    /// The state of a call, by the event that comes.
+    Call,
+    /// What is told.
+    Notice,
+}
+
+impl Table {
+    const ALL: [Self; 9] = [
+        Self::Claim,
+        Self::Save,
+        Self::Release,
+        Self::Renew,
+        Self::Start,
+        Self::Delivered,
+        Self::Resolve,
+        Self::Call,
+        Self::Notice,
+    ];
+
+    fn rows(self) -> Vec<&'static str> {
+        match self {
+            Self::Claim => CLAIM_ROWS.to_vec(),
+            Self::Save => SAVE_ROWS.to_vec(),
+            Self::Release => RELEASE_ROWS.to_vec(),
+            Self::Renew => RENEW_ROWS.to_vec(),
+            Self::Start => START_ROWS.to_vec(),
+            Self::Delivered => DELIVERED_ROWS.to_vec(),
+            Self::Resolve => RESOLVE_ROWS.to_vec(),
+            Self::Call => EVENTS.iter().map(|(state, _)| *state).collect(),
+            Self::Notice => NOTICES.to_vec(),
+        }
+    }
+
+    fn columns(self, row: &str) -> &'static [&'static str] {
+        match self {
+            Self::Claim if row == "nothing" => &["", "another call"],
+            Self::Claim => &["explicit key", "own call id", "equal arguments", "waiter"],
+            Self::Save => &["done", "failed", "unknown"],
+            Self::Resolve => &["ran", "did not run"],
+            Self::Call => EVENTS.iter().find(|(state, _)| *state == row).map_or(&[], |(_, events)| *events),
+            Self::Release | Self::Renew | Self::Start | Self::Delivered | Self::Notice => &[""],
+        }
+    }
+}
+
+const CLAIM_ROWS: [&str; 18] = [
+    "nothing",
+    "own token, in flight",
+    "in flight, held",
+    "in flight, lapsed, not started",
+    "in flight, lapsed, safe to repeat",
+    "in flight, lapsed, started",
+    "done, not delivered",
+    "done, not delivered for long",
+    "done, delivered",
+    "done, delivered, overlaps",
+    "failed, kept",
+    "failed, not kept",
+    "unknown, its owner is gone",
+    "unknown, not settled",
+    "unknown, settled, not told",
+    "unknown, settled, told",
+    "unknown, settled, told and verified",
+    "unknown, settled, told and waited",
+];
+const SAVE_ROWS: [&str; 8] = [
+    "nothing",
+    "another's",
+    "its own, in flight",
+    "its own, unknown",
+    "its own, unknown, knows no more",
+    "its own, done",
+    "its own, failed",
+    "its own, by the index",
+];
+const RENEW_ROWS: [&str; 6] = [
+    "nothing",
+    "nothing, the store was emptied",
+    "another's",
+    "its own, in flight",
+    "its own, unknown",
+    "its own, answered",
+];
+
+const RELEASE_ROWS: [&str; 4] = ["nothing", "another's", "its own, open", "its own, answered"];
+const START_ROWS: [&str; 5] =
+    ["nothing", "another's", "its own", "its own, started", "its own, not in flight"];
+const DELIVERED_ROWS: [&str; 5] =
+    ["nothing", "another answer", "delivered before", "no answer", "the answer"];
+const RESOLVE_ROWS: [&str; 4] = ["nothing", "not unknown", "not settled", "settled"];
+
+/// The events that each state does something about.
+const EVENTS: &[(&str, &[&str])] = &[
+    (
+        "Looking",
+        &[
+            "claimed: follow",
+            "claimed: busy",
+            "claimed: replay",
+            "claimed: unknown",
+            "claimed: conflict",
+            "claimed: nothing",
+            "store failed: not done",
+            "store failed: unanswered",
+            "cancelled",
+            "disconnected",
+        ],
+    ),
+    (
+        "Claiming",
+        &[
+            "claimed: mine",
+            "claimed: follow",
+            "claimed: busy",
+            "claimed: replay",
+            "claimed: unknown",
+            "claimed: conflict",
+            "claimed: full",
+            "claimed: closed",
+            "store failed: not done",
+            "store failed: unanswered",
+            "cancelled",
+            "disconnected",
+        ],
+    ),
+    ("Following", &["woke: time", "woke: changed", "woke: leader refused", "cancelled", "disconnected"]),
+    ("AwaitingEnd", &["woke: time", "woke: changed", "cancelled", "disconnected"]),
+    (
+        "AwaitingApproval",
+        &[
+            "answered: granted",
+            "answered: granted, to be spent",
+            "answered: denied",
+            "answered: nobody",
+            "answered: put to caller",
+            "woke: time",
+            "renewed",
+            "renewed: unknown",
+            "renewed: lost",
+            "cancelled",
+            "disconnected",
+        ],
+    ),
+    (
+        "GivingBack",
+        &["released", "store failed: not done", "store failed: unanswered", "cancelled", "disconnected"],
+    ),
+    (
+        "Spending",
+        &[
+            "spent",
+            "spent: already",
+            "spent: holds",
+            "spent: lost",
+            "spent: gone",
+            "store failed: not done",
+            "store failed: unanswered",
+            "cancelled",
+            "disconnected",
+        ],
+    ),
+    (
+        "Starting",
+        &[
+            "started",
+            "started: lost",
+            "store failed: not done",
+            "store failed: unanswered",
+            "cancelled",
+            "disconnected",
+        ],
+    ),
+    (
+        "Probing",
+        &["probed", "store failed: not done", "store failed: unanswered", "cancelled", "disconnected"],
+    ),
+    (
+        "Attempting",
+        &[
+            "ran: success",
+            "ran: input required",
+            "ran: failure",
+            "ran: not run",
+            "woke: time",
+            "progressed",
+            "renewed",
+            "renewed: unknown",
+            "renewed: lost",
+            "cancelled",
+            "disconnected",
+        ],
+    ),
+    (
+        "BackingOff",
+        &["woke: time", "renewed", "renewed: unknown", "renewed: lost", "cancelled", "disconnected"],
+    ),
+    (
+        "Renewing",
+        &[
+            "renewed",
+            "renewed: unknown",
+            "renewed: lost",
+            "store failed: not done",
+            "store failed: unanswered",
+            "cancelled",
+            "disconnected",
+        ],
+    ),
+    (
+        "Marking",
+        &[
+            "saved",
+            "saved: fence lost",
+            "store failed: not done",
+            "store failed: unanswered",
+            "cancelled",
+            "disconnected",
+        ],
+    ),
+    (
+        "Settling",
+        &[
+            "ran: success",
+            "ran: failure",
+            "woke: time",
+            "settled",
+            "driver ends",
+            "cancelled",
+            "disconnected",
+        ],
+    ),
+    (
+        "Saving",
+        &[
+            "saved",
+            "saved: fence lost",
+            "store failed: not done",
+            "store failed: unanswered",
+            "cancelled",
+            "disconnected",
+        ],
+    ),
+    (
+        "Releasing",
+        &["released", "store failed: not done", "store failed: unanswered", "cancelled", "disconnected"],
+    ),
+];
+const NOTICES: [&str; 24] = [
+    "CallStarted",
+    "CallBlocked",
+    "Following",
+    "Replayed",
+    "TookOver",
+    "KeyConflict",
+    "ApprovalAsked",
+    "ApprovalEnded",
+    "AttemptStarted",
+    "AttemptEnded",
+    "InputRequired",
+    "RetryScheduled",
+    "RetryStopped",
+    "AttemptCut",
+    "AnsweredEarly",
+    "OutcomeUnknown",
+    "BreakerChanged",
+    "ProbeMoved",
+    "TrustChanged",
+    "GuardTripped",
+    "FenceLost",
+    "StoreFailed",
+    "WouldHave",
+    "CallFinished",
+];
+
+/// What cannot come up, and why. An empty row or column stands for all of them.
+const UNREACHABLE: &[(Table, &str, &str, &str)] = &[];
+
+/// How often what came up.
+#[derive(Clone, Debug, Default)]
+pub struct Coverage(BTreeMap<(Table, &'static str, &'static str), u64>);
+
+impl Coverage {
+    pub(crate) fn count(&mut self, table: Table, row: &'static str, column: &'static str) {
+        *self.0.entry((table, row, column)).or_default() += 1;
+    }
+
+    pub(crate) fn event(&mut self, state: &'static str, event: &Event) {
+        self.count(Table::Call, state, name_of_event(event));
+    }
+
+    pub(crate) fn notice(&mut self, notice: &Notice) {
+        self.count(Table::Notice, name_of_notice(notice), "");
+    }
+
+    /// Adds what came up in another world.
+    pub fn add(&mut self, other: &Self) {
+        for (place, times) in &other.0 {
+            *self.0.entry(*place).or_default() += times;
+        }
+    }
+
+    /// What should have come up and did not, or has and should not be able to.
+    pub fn unreached(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (table, row, column) in places() {
+            let times = self.0.get(&(table, row, column)).copied().unwrap_or_default();
+            match (times, why_not(table, row, column)) {
+                (0, None) => found.push(format!("{table:?}: {row} × {column} did not come up")),
+                (1.., Some(why)) => {
+                    found.push(format!("{table:?}: {row} × {column} came up {times} times, although {why}"));
+                }
+                (0, Some(_)) | (1.., None) => {}
+            }
+        }
+        // An event that no state does anything about is no row.
+        let unknown =
+            self.0.keys().filter(|place| place.0 != Table::Call && !places().any(|known| known == **place));
+        found.extend(
+            unknown.map(|(table, row, column)| format!("{table:?}: {row} × {column} is not in the table")),
+        );
+        found
+    }
+
+    /// The tables, with how often each place came up.
+    pub fn report(&self) -> String {
+        let mut text = String::new();
+        for table in Table::ALL {
+            let _ = writeln!(text, "{table:?}");
+            for row in table.rows() {
+                let _ = writeln!(text, "  {row}");
+                for column in table.columns(row) {
+                    let times = self.0.get(&(table, row, column)).copied().unwrap_or_default();
+                    match (times, why_not(table, row, column)) {
+                        (0, Some(_)) => {}
+                        (times, _) => drop(writeln!(text, "    {times:>10}  {column}")),
+                    }
+                }
+            }
+        }
+        text
+    }
+}
+
+fn places() -> impl Iterator<Item = (Table, &'static str, &'static str)> {
+    Table::ALL.into_iter().flat_map(|table| {
+        table
+            .rows()
+            .into_iter()
+            .flat_map(move |row| table.columns(row).iter().map(move |column| (table, row, *column)))
+    })
+}
+
+fn why_not(table: Table, row: &str, column: &str) -> Option<&'static str> {
+    let fits = |wanted: &str, is: &str| wanted.is_empty() || wanted == is;
+    UNREACHABLE
+        .iter()
+        .find(|(of, rows, columns, _)| *of == table && fits(rows, row) && fits(columns, column))
+        .map(|one| one.3)
+}
+
+fn name_of_event(event: &Event) -> &'static str {
+    match event {
+        Event::Claimed(verdict) => match verdict {
+            ClaimVerdict::Mine(_) => "claimed: mine",
+            ClaimVerdict::Follow(_) => "claimed: follow",
+            ClaimVerdict::Busy => "claimed: busy",
+            ClaimVerdict::Replay(_) => "claimed: replay",
+            ClaimVerdict::Unknown(_) => "claimed: unknown",
+            ClaimVerdict::Conflict => "claimed: conflict",
+            ClaimVerdict::Nothing => "claimed: nothing",
+            ClaimVerdict::Full => "claimed: full",
+            ClaimVerdict::Closed => "claimed: closed",
+        },
+        Event::Woke(wake) => match wake {
+            Wake::Time => "woke: time",
+            Wake::Changed => "woke: changed",
+            Wake::LeaderRefused(_) => "woke: leader refused",
+        },
+        Event::Answered(approval) => match approval {
+            Approval::Granted(None) => "answered: granted",
+            Approval::Granted(Some(_)) => "answered: granted, to be spent",
+            Approval::Denied => "answered: denied",
+            Approval::Nobody => "answered: nobody",
+            Approval::PutToCaller(_) => "answered: put to caller",
+        },
+        Event::Spent(spend) => match spend {
+            Spend::Spent => "spent",
+            Spend::AlreadyMine => "spent: already",
+            Spend::Holds => "spent: holds",
+            Spend::Lost => "spent: lost",
+            Spend::Gone => "spent: gone",
+        },
+        Event::Started(StartVerdict::Started) => "started",
+        Event::Started(StartVerdict::Lost) => "started: lost",
+        Event::Probed => "probed",
+        Event::Ran(outcome) => match outcome {
+            Outcome::Success { .. } => "ran: success",
+            Outcome::InputRequired { .. } => "ran: input required",
+            Outcome::Failure { .. } | Outcome::Remembered(_) => "ran: failure",
+            Outcome::NotRun { .. } => "ran: not run",
+        },
+        Event::Progressed => "progressed",
+        Event::Settled => "settled",
+        Event::DriverEnds => "driver ends",
+        Event::Renewed { verdict, .. } => match verdict {
+            RenewVerdict::Renewed => "renewed",
+            RenewVerdict::MarkedUnknown => "renewed: unknown",
+            RenewVerdict::Lost => "renewed: lost",
+        },
+        Event::Saved(SaveVerdict::Saved(_)) => "saved",
+        Event::Saved(SaveVerdict::FenceLost) => "saved: fence lost",
+        Event::Released => "released",
+        Event::StoreFailed(StoreFault::NotDone) => "store failed: not done",
+        Event::StoreFailed(StoreFault::Unanswered) => "store failed: unanswered",
+        Event::Cancelled(_) => "cancelled",
+        Event::Disconnected(_) => "disconnected",
+    }
+}
+
+fn name_of_notice(notice: &Notice) -> &'static str {
+    match notice {
+        Notice::CallStarted { .. } => "CallStarted",
+        Notice::CallBlocked { .. } => "CallBlocked",
+        Notice::Following => "Following",
+        Notice::Replayed { .. } => "Replayed",
+        Notice::TookOver => "TookOver",
+        Notice::KeyConflict => "KeyConflict",
+        Notice::ApprovalAsked => "ApprovalAsked",
+        Notice::ApprovalEnded { .. } => "ApprovalEnded",
+        Notice::AttemptStarted { .. } => "AttemptStarted",
+        Notice::AttemptEnded { .. } => "AttemptEnded",
+        Notice::InputRequired => "InputRequired",
+        Notice::RetryScheduled { .. } => "RetryScheduled",
+        Notice::RetryStopped { .. } => "RetryStopped",
+        Notice::AttemptCut { .. } => "AttemptCut",
+        Notice::AnsweredEarly { .. } => "AnsweredEarly",
+        Notice::OutcomeUnknown => "OutcomeUnknown",
+        Notice::BreakerChanged { .. } => "BreakerChanged",
+        Notice::ProbeMoved { .. } => "ProbeMoved",
+        Notice::TrustChanged(_) => "TrustChanged",
+        Notice::GuardTripped { .. } => "GuardTripped",
+        Notice::FenceLost => "FenceLost",
+        Notice::StoreFailed { .. } => "StoreFailed",
+        Notice::WouldHave(_) => "WouldHave",
+        Notice::CallFinished { .. } => "CallFinished",
+    }
+}

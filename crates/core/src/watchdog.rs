@@ -46,6 +46,11 @@ impl Watchdog {
         self.last_sign = self.last_sign.max(now);
     }
 
+    /// When it last showed a sign of life, or began.
+    pub fn last_sign(&self) -> Timestamp {
+        self.last_sign
+    }
+
     /// When it will be stuck or too long, if nothing happens before.
     pub fn due(&self) -> Timestamp {
         self.silent_at().min(self.end)

@@ -26,6 +26,7 @@ mod answers;
 mod clients;
 mod coverage;
 mod emptied;
+mod interference;
 mod invariants;
 mod model;
 mod processes;

@@ -13,7 +13,6 @@ use steadfast_core::dedupe::{
     Save, SaveVerdict,
 };
 use steadfast_core::id::RequestId;
-use steadfast_core::retry::CallerLimits;
 use steadfast_core::trust::Signature;
 
 use crate::Defect;
@@ -52,7 +51,7 @@ impl World {
 
     pub(crate) fn request(&mut self, node: usize, number: u64, wish: usize) -> Request {
         let Wish { client, kind, arguments, calls, .. } = self.model.wishes[wish].clone();
-        let mut limits = CallerLimits::default();
+        let mut limits = self.caller_limits();
         if self.fault(self.weather.deadlines) {
             limits.deadline = Some(self.now + Duration::from_millis(self.rng.between(10, 40_000)));
         }
@@ -76,7 +75,13 @@ impl World {
             turn: None,
             trace: None,
             model: None,
-            duplicates: Duplicates::Joined(address),
+            duplicates: match explicit
+                && self.weather.best_effort > 0
+                && self.third.chance(self.weather.best_effort)
+            {
+                true => Duplicates::Refused(address),
+                false => Duplicates::Joined(address),
+            },
             sent_key: if explicit { SentKey::Given } else { SentKey::Run },
             computed_since: None,
             in_turn: false,
@@ -264,7 +269,7 @@ impl World {
         running.command += 1;
         let (command, renewed_by) = (running.command, running.renewed_by);
         if self.fault(self.weather.store_lost) {
-            let patience = self.rng.between(10, 500);
+            let patience = self.rng.between(10, 500) + self.slowly();
             let fault = *self.rng.pick(&[StoreFault::NotDone, StoreFault::Unanswered]);
             self.tell(format!("process {node} call {number}: the command is lost"));
             return self.later(

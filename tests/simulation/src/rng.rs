@@ -17,6 +17,11 @@ impl Rng {
         Self(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ SALT)
     }
 
+    /// A third one, for what was added after that.
+    pub(crate) fn third(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ SALT)
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;

@@ -100,6 +100,12 @@ pub(crate) struct Running {
     pub(crate) asked_to_probe: Option<(Timestamp, bool)>,
     /// The turn that it belongs to, if it does.
     pub(crate) in_turn: Option<InTurn>,
+    /// Attempts that were made for it.
+    pub(crate) attempts: u32,
+    /// Whether an operator has allowed it.
+    pub(crate) granted: bool,
+    /// Whether it was cut because its caller's time was up.
+    pub(crate) out_of_time: bool,
 }
 
 impl Running {
@@ -120,6 +126,8 @@ pub(crate) struct Attempt {
     pub(crate) epoch: u64,
     pub(crate) probe: Option<Probe>,
     pub(crate) started: Timestamp,
+    /// When it last showed a sign of life, or began.
+    pub(crate) heard: Timestamp,
     pub(crate) over: bool,
     /// Whether its tool was told to stop.
     pub(crate) cancelled: bool,
@@ -160,6 +168,8 @@ pub(crate) struct Node {
     pub(crate) calls: BTreeMap<u64, Running>,
     pub(crate) next_call: u64,
     pub(crate) kept: Vec<(Timestamp, Kept)>,
+    /// Whether its tool is blocked by hand.
+    pub(crate) blocked: bool,
     /// Answers on their way.
     pub(crate) written: Vec<SentAnswer>,
     /// Deliveries that this process knows of.
@@ -225,6 +235,8 @@ pub(crate) struct World {
     pub(crate) rng: Rng,
     /// Decides what was added later.
     pub(crate) side: Rng,
+    /// Decides what was added after that.
+    pub(crate) third: Rng,
     pub(crate) weather: Weather,
     pub(crate) now: Timestamp,
     queue: BTreeMap<(Timestamp, u64), Happening>,
@@ -269,7 +281,7 @@ const LONGEST_STORY: usize = 4000;
 
 impl World {
     pub(crate) fn new(seed: u64, defect: Option<Defect>) -> Self {
-        let (mut rng, mut side) = (Rng::new(seed), Rng::beside(seed));
+        let (mut rng, mut side, mut third) = (Rng::new(seed), Rng::beside(seed), Rng::third(seed));
         let mut weather = Weather::of(&mut rng, &mut side);
         weather.shared_breakers = match defect {
             Some(Defect::ProbeNotShared | Defect::ByHandOvertaken) => true,
@@ -286,6 +298,9 @@ impl World {
             Arc::make_mut(&mut weather.policy).breaker.consecutive = Some(NonZeroU32::MIN);
         }
         crate::turns::draw(&mut weather, seed, defect);
+        if defect.is_none() {
+            weather.draw_more(&mut third);
+        }
         if defect.is_some_and(Defect::needs_unknown_outcomes) {
             weather.has_unknown_outcomes();
         }
@@ -301,6 +316,7 @@ impl World {
             defect,
             rng,
             side,
+            third,
             now: Timestamp::from_millis(1000),
             queue: BTreeMap::new(),
             ticks: 0,
@@ -433,6 +449,7 @@ impl World {
         }
         let mut notices = Vec::new();
         let Some((running, mut shared)) = self.nodes[node].lend(number, &self.store) else { return Ok(None) };
+        running.granted |= matches!(&event, Event::Spent(spend) if spend.may_run());
         running.found = found.or(running.found.take());
         let before = running.call.state();
         let awaited_end = running.awaits_end();
@@ -560,6 +577,9 @@ impl World {
                 counted: false,
                 asked_to_probe: None,
                 in_turn,
+                attempts: 0,
+                granted: false,
+                out_of_time: false,
             },
         );
         self.summary.calls += 1;
@@ -591,6 +611,16 @@ impl World {
             match notice {
                 Notice::BreakerChanged { .. } | Notice::ProbeMoved { .. } if !shared => {}
                 Notice::BreakerChanged { transition, .. } => {
+                    let out_of_time =
+                        self.nodes[node].calls.get(&number).is_some_and(|running| running.out_of_time);
+                    if out_of_time && ended.is_some() {
+                        return Err((
+                            "a caller's limit judges nobody",
+                            format!(
+                                "call {number} ran out of its caller's time, and the breaker goes {transition:?}"
+                            ),
+                        ));
+                    }
                     let epoch = self.nodes[node].epoch;
                     if let Some(attempt) = ended.filter(|attempt| attempt.epoch != epoch) {
                         return Err((
@@ -692,6 +722,7 @@ impl World {
         if let Some((node, home)) = self.nodes.iter().enumerate().find(|(_, home)| !home.kept.is_empty()) {
             return Err(("bounded", format!("process {node} still keeps {:?}", home.kept)));
         }
+        self.places_given_back()?;
         if self.store.records.len() > self.dispatches.len() {
             return Err((
                 "bounded",
@@ -788,6 +819,7 @@ impl Node {
             calls: BTreeMap::new(),
             next_call: 0,
             kept: Vec::new(),
+            blocked: false,
             written: Vec::new(),
             known: Vec::new(),
             handed: Vec::new(),

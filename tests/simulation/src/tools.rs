@@ -36,14 +36,20 @@ impl World {
             epoch,
             probe,
             started: now,
+            heard: now,
             over: false,
             cancelled: false,
         });
+        running.attempts += 1;
+        running.out_of_time = false;
         let first = !std::mem::replace(&mut running.sent, true);
         running.last_attempt = attempt_number;
         running.child_is_ending = false;
         let begun = *running.first_attempt.get_or_insert(now);
         let (wish, record) = (running.wish, running.call.claimed().cloned());
+        self.may_start(node, number)?;
+        self.plan_progress(node, number, attempt_number);
+        let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
         let submission = running.in_turn.as_ref().map(|in_turn| in_turn.submission);
         let claimed = record.as_ref().map_or(now, |record| record.updated);
         if let Some(probe) = probe {
@@ -315,6 +321,13 @@ impl World {
     }
 
     pub(crate) fn cut(&mut self, node: usize, number: u64, cut: Cut) -> Result<(), Broken> {
+        let (now, time) = (self.now, self.weather.policy.time);
+        if let Some(running) = self.nodes[node].calls.get_mut(&number) {
+            // Its caller is out of patience, and the tool still has time.
+            running.out_of_time = running.attempt.is_some_and(|attempt| {
+                now.since(attempt.heard) < time.attempt && now.since(attempt.started) < time.total
+            });
+        }
         let attempt = self.nodes[node].calls.get_mut(&number).and_then(|running| running.attempt.take());
         let Some(attempt) = attempt else { return Ok(()) };
         self.cancel_work(attempt.number);

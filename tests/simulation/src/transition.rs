@@ -184,6 +184,22 @@ pub(crate) enum Happening {
     Jump,
     /// The store loses everything.
     Emptied,
+    /// Somebody blocks the tool at a process, for so many milliseconds.
+    Block {
+        node: usize,
+        until: u64,
+    },
+    Unblock {
+        node: usize,
+        life: u64,
+    },
+    /// A tool shows a sign of life.
+    Progress {
+        node: usize,
+        life: u64,
+        number: u64,
+        attempt: u64,
+    },
     Turn(TurnHappening),
 }
 
@@ -262,6 +278,7 @@ impl World {
                 }
             }
         }
+        self.plan_blocks();
         // After the storm nobody holds anything back any more.
         if self.weather.operator > 0 {
             for node in 0..self.nodes.len() {
@@ -311,7 +328,8 @@ impl World {
                     Then::Nobody => None,
                 };
                 if let Some(event) = answer {
-                    let delay = self.rng.between(0, 3);
+                    let late = if matches!(event, Event::StoreFailed(_)) { self.slowly() } else { 0 };
+                    let delay = self.rng.between(0, 3) + late;
                     self.later(
                         delay,
                         Happening::Reply { node, life, number, command, event: Box::new(event) },
@@ -450,6 +468,15 @@ impl World {
                 self.tell(format!("the clock jumps by {span} ms"));
                 Ok(())
             }
+            Happening::Block { node, until } => {
+                self.block(node, until);
+                Ok(())
+            }
+            Happening::Unblock { node, .. } => {
+                self.unblock(node);
+                Ok(())
+            }
+            Happening::Progress { node, number, attempt, .. } => self.progress(node, number, attempt),
             Happening::Emptied => {
                 self.empty_the_store();
                 Ok(())
@@ -476,6 +503,8 @@ impl Happening {
             | Self::StillOpen { node, life, .. }
             | Self::Share { node, life }
             | Self::Shared { node, life }
+            | Self::Unblock { node, life }
+            | Self::Progress { node, life, .. }
             | Self::Keep { node, life } => Some((*node, *life)),
             Self::Turn(happening) => happening.at_process(),
             Self::Send { .. }
@@ -496,6 +525,7 @@ impl Happening {
             | Self::Freeze { .. }
             | Self::Operator { .. }
             | Self::Jump
+            | Self::Block { .. }
             | Self::Emptied => None,
         }
     }

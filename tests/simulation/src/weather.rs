@@ -1,11 +1,12 @@
 //! What a seed has in store: the size of the world, its policy, and how often what goes wrong.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::call::AttemptEnd;
 use steadfast_core::policy::{
-    AfterUnknown, Ambiguous, AskWhen, CacheFailures, Effects, OnStoreFailure, Policy, Profile,
+    AfterUnknown, Ambiguous, AskWhen, CacheFailures, Effects, OnStoreFailure, Policy, Profile, RateLimit,
     SettlingPolicy, ToolClass,
 };
 
@@ -63,6 +64,16 @@ pub(crate) struct Weather {
     pub(crate) emptyings: u64,
     /// Whether the processes share what their breakers know.
     pub(crate) shared_breakers: bool,
+    /// How often a store that fails takes seconds to say so.
+    pub(crate) slow_failures: u64,
+    /// How often a tool reports progress while it works or hangs.
+    pub(crate) progress: u64,
+    /// How often a caller would rather be refused than wait for an equal call.
+    pub(crate) best_effort: u64,
+    /// How often a caller limits the attempts or their time.
+    pub(crate) caller_limits: u64,
+    /// How often the tool is blocked by hand, at any moment.
+    pub(crate) blocks: u64,
     /// How many turns each client wants.
     pub(crate) turns: u64,
     /// How often a turn comes again with another plan.
@@ -123,9 +134,29 @@ impl Weather {
             emptyings: if side.chance(30) { side.between(1, 2) } else { 0 },
             shared_breakers: false,
             tool_asks: 0,
+            slow_failures: 0,
+            progress: 0,
+            best_effort: 0,
+            caller_limits: 0,
+            blocks: 0,
             turns: 0,
             replans: 0,
         }
+    }
+
+    /// What was added later, each in a part of the worlds.
+    pub(crate) fn draw_more(&mut self, rng: &mut Rng) {
+        let mut danger = |share: u64, most: u64| if rng.chance(share) { rng.between(1, most) } else { 0 };
+        self.slow_failures = danger(30, 80);
+        self.progress = danger(30, 60);
+        self.best_effort = danger(30, 60);
+        self.caller_limits = danger(30, 60);
+        self.blocks = danger(20, 60);
+        let (places, rate) = (danger(15, 3), danger(15, 4));
+        let number = |number: u64| NonZeroU32::new(u32::try_from(number).unwrap_or(0));
+        let limits = &mut Arc::make_mut(&mut self.policy).limits;
+        limits.concurrency = number(places);
+        limits.rate = number(rate).map(|attempts| RateLimit { attempts, per: Duration::from_secs(10) });
     }
 
     /// A world in which equal calls come close together, some of them again after they have failed. Clients who want one thing

@@ -662,7 +662,8 @@ impl Call {
     /// Whether an attempt was cut by a limit that its caller set, within the time that the tool has: that says nothing about it.
     fn is_callers_limit(&self, attempt: &Attempt, now: Timestamp) -> bool {
         let time = &self.policy.time;
-        attempt.cut.is_some() && now.since(attempt.started) < time.attempt.min(time.total)
+        let heard = attempt.watchdog.map_or(attempt.started, |watchdog| watchdog.last_sign());
+        attempt.cut.is_some() && now.since(heard) < time.attempt && now.since(attempt.started) < time.total
     }
 
     /// Whether an attempt was cut of which its host said nothing: see [`Self::host_is_silent`].

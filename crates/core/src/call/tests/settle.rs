@@ -231,6 +231,31 @@ fn a_caller_s_own_limit_does_not_judge_the_tool() {
 }
 
 #[test]
+fn a_caller_s_deadline_does_not_judge_a_tool_that_shows_signs_of_life() {
+    for class in [ToolClass::Idempotent, ToolClass::Mutating] {
+        let mut policy = policy(class);
+        policy.time.attempt = Duration::from_secs(10);
+        let mut world = World::new();
+        let mut request = request(&policy);
+        request.limits.deadline = Some(world.now + Duration::from_secs(25));
+        let (mut call, _) = world.begin(request, &policy);
+        for _ in 0..3 {
+            world.now = world.now + Duration::from_secs(8);
+            world.on(&mut call, Event::Progressed);
+        }
+        match world.wake(&mut call) {
+            Step::Cut(cut) => {
+                assert_eq!(cut, Cut::Deadline);
+                drop(world.on(&mut call, Event::Ran(timed_out())));
+            }
+            early => drop(answered(early)),
+        }
+        assert_eq!(world.breaker.counts().failures, 0, "{class:?}");
+        assert_eq!(world.trust.history(None).count(), 0, "{class:?}");
+    }
+}
+
+#[test]
 fn a_driver_that_ends_leaves_the_rest_to_others() {
     let mut policy = child();
     policy.time.attempt = 5 * SECOND;

@@ -1,0 +1,144 @@
+//! What gets in the way of calls beside faults: limits of callers and of tools, a tool that somebody blocks, a store that fails
+//! slowly; and signs of life, which keep a call going. With what must hold whenever an attempt starts.
+
+use std::time::Duration;
+
+use steadfast_core::call::Event;
+use steadfast_core::policy::LimitPolicy;
+use steadfast_core::retry::CallerLimits;
+use steadfast_core::trust::{Notify, Target};
+
+use crate::invariants::Broken;
+use crate::system::{World, is_shared};
+use crate::transition::{Happening, tool};
+
+impl World {
+    /// A fault of this likelihood that was added later, as long as the storm lasts.
+    fn strikes(&mut self, percent: u64) -> bool {
+        percent > 0 && self.stormy() && self.third.chance(percent)
+    }
+
+    /// How many milliseconds longer a store takes to fail.
+    pub(crate) fn slowly(&mut self) -> u64 {
+        if self.strikes(self.weather.slow_failures) { self.third.between(500, 8_000) } else { 0 }
+    }
+
+    pub(crate) fn caller_limits(&mut self) -> CallerLimits {
+        let mut limits = CallerLimits::default();
+        if self.strikes(self.weather.caller_limits) {
+            match self.third.between(0, 2) {
+                0 => limits.attempts = Some(u32::try_from(self.third.between(0, 2)).unwrap_or(1)),
+                1 => limits.elapsed = Some(Duration::from_millis(self.third.between(10, 20_000))),
+                _ => limits.attempt = Some(Duration::from_millis(self.third.between(10, 20_000))),
+            }
+        }
+        limits
+    }
+
+    /// When somebody will block the tool, and for how long.
+    pub(crate) fn plan_blocks(&mut self) {
+        for node in 0..self.nodes.len() {
+            for _ in 0..3 {
+                if self.weather.blocks > 0 && self.third.chance(self.weather.blocks) {
+                    let at = self.third.between(0, self.weather.storm);
+                    let until = self.third.between(1_000, 120_000);
+                    self.later(at, Happening::Block { node, until });
+                }
+            }
+        }
+    }
+
+    pub(crate) fn block(&mut self, node: usize, until: u64) {
+        let now = self.now;
+        let home = &mut self.nodes[node];
+        let life = home.identity.started;
+        if home.alive {
+            let _told = home.trust.block_tool(&tool(), "by hand", Notify::Yes, now);
+            home.blocked = true;
+            self.tell(format!("the tool is blocked at process {node}"));
+            self.later(until, Happening::Unblock { node, life });
+        }
+    }
+
+    pub(crate) fn unblock(&mut self, node: usize) {
+        let now = self.now;
+        let home = &mut self.nodes[node];
+        let _told = home.trust.reset(Target::Tool(&tool()), now);
+        home.blocked = false;
+        self.tell(format!("the tool is free again at process {node}"));
+    }
+
+    /// An attempt has begun that may show signs of life.
+    pub(crate) fn plan_progress(&mut self, node: usize, number: u64, attempt: u64) {
+        if self.strikes(self.weather.progress) {
+            let life = self.nodes[node].identity.started;
+            let after = self.third.between(200, 20_000);
+            self.later(after, Happening::Progress { node, life, number, attempt });
+        }
+    }
+
+    pub(crate) fn progress(&mut self, node: usize, number: u64, attempt: u64) -> Result<(), Broken> {
+        let current = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
+        if current.is_none_or(|current| current.number != attempt) {
+            return Ok(());
+        }
+        let now = self.now;
+        if let Some(attempt) =
+            self.nodes[node].calls.get_mut(&number).and_then(|running| running.attempt.as_mut())
+        {
+            attempt.heard = now;
+        }
+        self.drive(node, number, Event::Progressed)?;
+        self.plan_progress(node, number, attempt);
+        Ok(())
+    }
+
+    /// Checked whenever an attempt starts.
+    pub(crate) fn may_start(&self, node: usize, number: u64) -> Result<(), Broken> {
+        let home = &self.nodes[node];
+        let Some(running) = home.calls.get(&number) else { return Ok(()) };
+        let (request, policy) = (running.call.request(), running.call.policy());
+        let own = policy.retry.attempts.get();
+        let most = request.limits.attempts.map_or(own, |limit| limit.max(1).min(own));
+        if running.attempts > most {
+            return Err((
+                "no more attempts than allowed",
+                format!("call {number} of process {node} makes attempt {} of {most}", running.attempts),
+            ));
+        }
+        if !is_shared(&request.tool) {
+            return Ok(());
+        }
+        if home.blocked && !running.granted {
+            return Err(("what is blocked does not run", format!("call {number} of process {node} runs")));
+        }
+        let running = home.calls.values().filter(|other| {
+            is_shared(&other.call.request().tool) && matches!(other.call.state(), "Attempting" | "Marking")
+        });
+        let running = running.count();
+        match policy.limits.concurrency {
+            Some(places) if running > usize::try_from(places.get()).unwrap_or(usize::MAX) => {
+                Err(("limits hold", format!("{running} attempts run at process {node}, of {places}")))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Checked when all is quiet: whoever had a place has given it back.
+    pub(crate) fn places_given_back(&self) -> Result<(), Broken> {
+        let policy = LimitPolicy { rate: None, ..self.weather.policy.limits };
+        let places = policy.concurrency.map_or(0, std::num::NonZeroU32::get);
+        for (node, home) in self.nodes.iter().enumerate() {
+            let mut limiter = home.limiter.clone();
+            for place in 0..places {
+                if limiter.enter(&policy, self.now).is_err() {
+                    return Err((
+                        "places are given back",
+                        format!("process {node} is idle, and has {place} of {places} places left"),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}

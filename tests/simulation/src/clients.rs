@@ -47,6 +47,9 @@ impl World {
         if self.stormy() {
             let patience = self.rng.between(500, 90_000);
             self.later(patience, Happening::Impatient { dispatch });
+            if let Some(soon) = self.leaves_at_once() {
+                self.later(soon, Happening::Impatient { dispatch });
+            }
         }
         if self.fault(self.weather.connection_breaks) {
             let after = self.rng.between(0, 10_000);

@@ -63,6 +63,12 @@ impl Table {
     fn columns(self, row: &str) -> &'static [&'static str] {
         match self {
             Self::Claim if row == "nothing" => &["", "another call"],
+            Self::Claim if matches!(row, "done, not delivered for long" | "done, delivered, overlaps") => {
+                &["equal arguments"]
+            }
+            Self::Claim if row == "failed, kept" => &["explicit key", "waiter"],
+            Self::Claim if row == "failed, not kept" => &["explicit key", "own call id", "equal arguments"],
+            Self::Save if row == "its own, unknown, knows no more" => &["unknown"],
             Self::Claim => &["explicit key", "own call id", "equal arguments", "waiter"],
             Self::Save => &["done", "failed", "unknown"],
             Self::Resolve => &["ran", "did not run"],
@@ -302,7 +308,20 @@ const NOTICES: [&str; 24] = [
 ];
 
 /// What cannot come up, and why. An empty row or column stands for all of them.
-const UNREACHABLE: &[(Table, &str, &str, &str)] = &[];
+const UNREACHABLE: &[(Table, &str, &str, &str)] = &[
+    (Table::Save, "its own, done", "failed", "a run that has succeeded does not fail"),
+    (Table::Save, "its own, failed", "done", "a run that has failed does not succeed"),
+    (Table::Save, "its own, failed", "unknown", "the end of a run that has failed is known"),
+    (Table::Release, "its own, answered", "", "what was answered is not given back"),
+    (Table::Renew, "its own, answered", "", "nothing is saved before the last renewal has arrived"),
+    (Table::Start, "its own, started", "", "a start that was not answered is not repeated"),
+    (Table::Start, "its own, not in flight", "", "what was not started is never unknown"),
+    (Table::Call, "Claiming", "claimed: full", "stores have no cap here"),
+    (Table::Call, "AwaitingApproval", "answered: put to caller", "questions go to people here"),
+    (Table::Call, "AwaitingApproval", "renewed: unknown", "what was not started is never unknown"),
+    (Table::Call, "Spending", "spent: already", "a grant whose spending was not answered is not spent again"),
+    (Table::Call, "Attempting", "ran: not run", "processes run their tools themselves here"),
+];
 
 /// How often what came up.
 #[derive(Clone, Debug, Default)]

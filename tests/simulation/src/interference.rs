@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use steadfast_core::call::Event;
-use steadfast_core::policy::LimitPolicy;
+use steadfast_core::approval::{Decided, Decision, Grantor, ParkedId};
+use steadfast_core::call::{Approval, Event};
+use steadfast_core::policy::{LimitPolicy, Mode};
 use steadfast_core::retry::CallerLimits;
 use steadfast_core::trust::{Notify, Target};
 
@@ -16,6 +17,26 @@ impl World {
     /// A fault of this likelihood that was added later, as long as the storm lasts.
     fn strikes(&mut self, percent: u64) -> bool {
         percent > 0 && self.stormy() && self.third.chance(percent)
+    }
+
+    /// After how many milliseconds a caller leaves that hardly waits.
+    pub(crate) fn leaves_at_once(&mut self) -> Option<u64> {
+        self.strikes(self.weather.hasty).then(|| self.third.between(1, 500))
+    }
+
+    /// After how many milliseconds a holder renews its lease.
+    pub(crate) fn renewal(&self) -> u64 {
+        u64::try_from(self.weather.policy.dedupe.keep.lease.as_millis() / 3).unwrap_or(40_000)
+    }
+
+    /// How many milliseconds longer a command is on its way.
+    pub(crate) fn dawdles(&mut self) -> u64 {
+        if self.strikes(self.weather.slow_store) { self.third.between(1, 400) } else { 0 }
+    }
+
+    /// How many milliseconds longer a tool works.
+    pub(crate) fn toils(&mut self) -> u64 {
+        if self.strikes(self.weather.slow_tools) { self.third.between(1_000, 150_000) } else { 0 }
     }
 
     /// How many milliseconds longer a store takes to fail.
@@ -35,12 +56,40 @@ impl World {
         limits
     }
 
-    /// When somebody will block the tool, and for how long.
-    pub(crate) fn plan_blocks(&mut self) {
+    /// Not every yes is a grant for one call.
+    pub(crate) fn answers_otherwise(&mut self, parked: Option<ParkedId>) -> Option<Approval> {
+        if !self.strikes(self.weather.other_answers) {
+            return None;
+        }
+        let now = self.now;
+        let (decision, grantor) = match self.third.between(0, 3) {
+            // It is said to this very call, by whoever sits at the client.
+            0 => return Some(Approval::Granted(None)),
+            1 => (Decision::Session, Grantor::Operator),
+            2 => (Decision::Time { until: now + Duration::from_secs(60) }, Grantor::Operator),
+            _ => (Decision::Once, Grantor::Client),
+        };
+        match self.store.approvals.decide(parked?, decision, grantor, now) {
+            Ok(Decided::Granted { grant, .. }) => Some(Approval::Granted(Some(grant))),
+            Ok(Decided::Denied) | Err(_) => None,
+        }
+    }
+
+    /// When a tool that refuses wants to be asked again.
+    pub(crate) fn retry_after(&mut self) -> Option<Duration> {
+        self.strikes(self.weather.retry_afters)
+            .then(|| Duration::from_millis(self.third.between(100, 40_000)))
+    }
+
+    /// When somebody will block the tool, and for how long. Half of them while a call is on its way.
+    pub(crate) fn plan_blocks(&mut self, sends: &[u64]) {
         for node in 0..self.nodes.len() {
             for _ in 0..3 {
                 if self.weather.blocks > 0 && self.third.chance(self.weather.blocks) {
-                    let at = self.third.between(0, self.weather.storm);
+                    let at = match self.third.chance(50) {
+                        true => *self.third.pick(sends) + self.third.between(0, 8),
+                        false => self.third.between(0, self.weather.storm),
+                    };
                     let until = self.third.between(1_000, 120_000);
                     self.later(at, Happening::Block { node, until });
                 }
@@ -109,12 +158,13 @@ impl World {
         if !is_shared(&request.tool) {
             return Ok(());
         }
-        if home.blocked && !running.granted {
+        if home.blocked && !running.granted && policy.modes.trust == Mode::Enforce {
             return Err(("what is blocked does not run", format!("call {number} of process {node} runs")));
         }
-        let running = home.calls.values().filter(|other| {
-            is_shared(&other.call.request().tool) && matches!(other.call.state(), "Attempting" | "Marking")
-        });
+        let running = home
+            .calls
+            .values()
+            .filter(|other| is_shared(&other.call.request().tool) && other.call.state() == "Attempting");
         let running = running.count();
         match policy.limits.concurrency {
             Some(places) if running > usize::try_from(places.get()).unwrap_or(usize::MAX) => {

@@ -206,6 +206,10 @@ impl World {
                 );
                 let thinks = self.rng.between(100, 60_000);
                 self.later(thinks, Happening::Person { node, life, number });
+                let record = self.nodes[node].calls.get(&number).and_then(|running| running.call.record());
+                if let Some(owner) = record.map(|record| record.owner.clone()) {
+                    self.later(self.renewal(), Happening::Renew { node, life, number, owner });
+                }
             }
             Step::Run(_) => self.start_tool(node, number)?,
             Step::Cut(cut) => return self.cut(node, number, cut),
@@ -278,7 +282,7 @@ impl World {
             );
         }
         let then = if self.fault(self.weather.store_unanswered) { Then::LoseTheAnswer } else { Then::Answer };
-        let mut travel = self.rng.between(0, 3);
+        let mut travel = self.rng.between(0, 3) + self.dawdles();
         if matches!(what, Command::Save(_) | Command::Release(_))
             && self.defect != Some(Defect::RenewalOvertaken)
         {
@@ -382,7 +386,7 @@ impl World {
         let record = self.nodes[node].calls.get(&number).and_then(|running| running.call.record()).cloned();
         let Some(record) = record.filter(|record| record.owner == *owner) else { return Ok(()) };
         let life = self.nodes[node].identity.started;
-        self.later(40_000, Happening::Renew { node, life, number, owner: owner.clone() });
+        self.later(self.renewal(), Happening::Renew { node, life, number, owner: owner.clone() });
         // One renewal at a time.
         if self.nodes[node].calls.get(&number).is_some_and(|running| running.call.state() == "Renewing") {
             return Ok(());

@@ -254,7 +254,7 @@ impl Tables {
                     ("its own, unknown", true, true)
                 }
                 (RecordState::Unknown(_), Ending::Unknown(said)) => {
-                    match says_more(settles(record), said.settles) {
+                    match says_more(settles(record), said.settles, now) {
                         true => ("its own, unknown", true, true),
                         false => ("its own, unknown, knows no more", true, false),
                     }
@@ -683,12 +683,11 @@ fn is_settled(record: &Record, now: Timestamp) -> bool {
 }
 
 /// Whether the time that is said is better than the one that is known.
-fn says_more(known: Settles, said: SettlesIn) -> bool {
+fn says_more(known: Settles, said: SettlesIn, now: Timestamp) -> bool {
     match (known, said) {
-        // What was once announced is not moved.
-        (Settles::Settled, _) | (_, SettlesIn::WhenOwnerSays) | (Settles::By(_), SettlesIn::After(_)) => {
-            false
-        }
+        (Settles::Settled, _) | (_, SettlesIn::WhenOwnerSays) => false,
+        // What was once announced is not put off.
+        (Settles::By(known), SettlesIn::After(span)) => now + span < known,
         (Settles::WhenOwnerSays, SettlesIn::After(_)) | (_, SettlesIn::Settled) => true,
     }
 }

@@ -2,7 +2,7 @@
 
 use steadfast_core::breaker;
 use steadfast_core::call::{AttemptEnd, Cut, Event, Outcome};
-use steadfast_core::classify::{Fault, Source, Transport};
+use steadfast_core::classify::{Fault, RetryAfter, Source, Transport};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{Failure, Record, RecordState};
 use steadfast_core::guard::{self, GuardedCall};
@@ -61,12 +61,15 @@ impl World {
         if let Some(record) = &record {
             self.sent.insert(record.owner.clone());
             if first {
-                self.later(40_000, Happening::Renew { node, life, number, owner: record.owner.clone() });
+                self.later(
+                    self.renewal(),
+                    Happening::Renew { node, life, number, owner: record.owner.clone() },
+                );
             }
         }
         let owner = record.map(|record| record.owner);
         // In the storm some take longer than they may.
-        let works = self.rng.between(1, if self.stormy() { 3_000 } else { 1_000 });
+        let works = self.rng.between(1, if self.stormy() { 3_000 } else { 1_000 }) + self.toils();
         let Wish { client, kind, arguments, calls, .. } = self.model.wishes[wish].clone();
         let intent = match kind {
             Kind::Explicit(key) => Some(Intent::Explicit(key)),
@@ -116,7 +119,10 @@ impl World {
                     Source::Transport { error: Transport::ConnectionRefused, written: false },
                     "connection refused",
                 ),
-                1 => Fault::new(Source::Http { status: 429 }, "too many requests"),
+                1 => Fault {
+                    retry_after: self.retry_after().map(RetryAfter::Delay),
+                    ..Fault::new(Source::Http { status: 429 }, "too many requests")
+                },
                 2 => Fault::new(Source::JsonRpc { code: -32602 }, "Missing required parameter: path"),
                 3 => Fault::new(Source::IsError, "no such account"),
                 _ => Fault::new(Source::Http { status: 400 }, "bad request"),

@@ -278,7 +278,7 @@ impl World {
                 }
             }
         }
-        self.plan_blocks();
+        self.plan_blocks(&sends);
         // After the storm nobody holds anything back any more.
         if self.weather.operator > 0 {
             for node in 0..self.nodes.len() {

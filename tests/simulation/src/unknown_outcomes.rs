@@ -225,10 +225,15 @@ impl World {
     /// An operator finds out what became of a run, and resolves it. Too early, the operator tries again later.
     pub(crate) fn resolve(&mut self, key: Key, tries: u32) {
         let now = self.now;
-        let Some(record) = self.store.records.get(&key) else { return };
-        if !record.is_open() {
+        let Some(record) = self.store.records.get(&key).filter(|record| record.is_open()) else {
+            // It has been settled meanwhile, and the operator is told so.
+            let resolution = if self.third.chance(50) { Resolution::Ran } else { Resolution::DidNotRun };
+            let (rules, nodes, leases) =
+                (Rules::from(&*self.weather.policy), &self.nodes, self.weather.leases);
+            let _verdict =
+                self.store.resolve(&key, resolution, &rules, |owner| sight(nodes, leases, owner), now);
             return;
-        }
+        };
         let owner = record.owner.clone();
         let ran = self.model.effects.iter().any(|effect| effect.owner.as_ref() == Some(&owner));
         let resolution = if ran { Resolution::Ran } else { Resolution::DidNotRun };

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use steadfast_core::call::AttemptEnd;
 use steadfast_core::policy::{
-    AfterUnknown, Ambiguous, AskWhen, CacheFailures, Effects, OnStoreFailure, Policy, Profile, RateLimit,
-    SettlingPolicy, ToolClass,
+    AfterUnknown, Ambiguous, AskWhen, CacheFailures, Effects, Mode, OnStoreFailure, Policy, Profile,
+    RateLimit, SettlingPolicy, ToolClass,
 };
 
 use crate::rng::Rng;
@@ -74,6 +74,16 @@ pub(crate) struct Weather {
     pub(crate) caller_limits: u64,
     /// How often the tool is blocked by hand, at any moment.
     pub(crate) blocks: u64,
+    /// How often a person answers otherwise than with a grant for one call.
+    pub(crate) other_answers: u64,
+    /// How often a caller leaves at once.
+    pub(crate) hasty: u64,
+    /// How often a command takes a while on its way to the store.
+    pub(crate) slow_store: u64,
+    /// How often a tool takes far longer than usual.
+    pub(crate) slow_tools: u64,
+    /// How often a tool says when to come again.
+    pub(crate) retry_afters: u64,
     /// How many turns each client wants.
     pub(crate) turns: u64,
     /// How often a turn comes again with another plan.
@@ -139,6 +149,11 @@ impl Weather {
             best_effort: 0,
             caller_limits: 0,
             blocks: 0,
+            other_answers: 0,
+            hasty: 0,
+            slow_store: 0,
+            slow_tools: 0,
+            retry_afters: 0,
             turns: 0,
             replans: 0,
         }
@@ -151,12 +166,28 @@ impl Weather {
         self.progress = danger(30, 60);
         self.best_effort = danger(30, 60);
         self.caller_limits = danger(30, 60);
-        self.blocks = danger(20, 60);
-        let (places, rate) = (danger(15, 3), danger(15, 4));
+        self.blocks = danger(25, 90);
+        self.other_answers = danger(30, 60);
+        self.retry_afters = danger(50, 90);
+        self.hasty = danger(30, 40);
+        self.slow_store = danger(30, 60);
+        self.slow_tools = danger(30, 60);
+        let (places, rate, lease) = (danger(15, 3), danger(15, 4), danger(50, 60));
+        let shadow = danger(15, 3);
         let number = |number: u64| NonZeroU32::new(u32::try_from(number).unwrap_or(0));
-        let limits = &mut Arc::make_mut(&mut self.policy).limits;
-        limits.concurrency = number(places);
-        limits.rate = number(rate).map(|attempts| RateLimit { attempts, per: Duration::from_secs(10) });
+        let policy = Arc::make_mut(&mut self.policy);
+        if lease > 0 {
+            policy.dedupe.keep.lease = Duration::from_secs(5 + lease);
+        }
+        match shadow {
+            1 => policy.modes.guard = Mode::Shadow,
+            2 => policy.modes.trust = Mode::Shadow,
+            3 => policy.modes.retry = Mode::Shadow,
+            _ => {}
+        }
+        policy.limits.concurrency = number(places);
+        policy.limits.rate =
+            number(rate).map(|attempts| RateLimit { attempts, per: Duration::from_secs(10) });
     }
 
     /// A world in which equal calls come close together, some of them again after they have failed. Clients who want one thing

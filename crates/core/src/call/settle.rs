@@ -123,6 +123,8 @@ impl Call {
                     notices.push(Notice::FenceLost);
                 }
                 self.store = StoreSight::FenceLost;
+                // There is nothing left to save it in.
+                settling.unsaved = false;
                 settling.receipt = None;
             }
         }

@@ -133,11 +133,12 @@ pub enum Settles {
 }
 
 impl Settles {
-    /// Whether this replaces what was recorded. What was once announced is not moved: somebody may have been told.
+    /// Whether this replaces what was recorded. What was once announced is not put off: somebody may have been told.
     pub(super) fn knows_more_than(self, recorded: Self) -> bool {
         match (self, recorded) {
             (Self::Settled, Self::By(_) | Self::WhenOwnerSays) | (Self::By(_), Self::WhenOwnerSays) => true,
-            (Self::Settled, Self::Settled) | (Self::By(_), Self::By(_) | Self::Settled) => false,
+            (Self::By(said), Self::By(known)) => said < known,
+            (Self::Settled | Self::By(_), Self::Settled) => false,
             (Self::WhenOwnerSays, _) => false,
         }
     }

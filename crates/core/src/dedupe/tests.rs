@@ -946,6 +946,9 @@ fn the_end_is_recorded_once_and_never_taken_back() {
     assert_eq!(after(settles(Settles::WhenOwnerSays), in_a_second), Some(Settles::By(NOW + SECOND)));
     assert_eq!(after(settles(Settles::WhenOwnerSays), SettlesIn::Settled), Some(Settles::Settled));
     assert_eq!(after(settles(Settles::By(NOW)), SettlesIn::Settled), Some(Settles::Settled));
+    // Who has seen the end knows better than who had to guess. What was announced is not put off.
+    assert_eq!(after(settles(Settles::By(NOW + 2 * SECOND)), in_a_second), Some(Settles::By(NOW + SECOND)));
+    assert_eq!(after(settles(Settles::By(NOW + SECOND)), in_a_second), None);
     for found in [Settles::Settled, Settles::By(NOW)] {
         for said in [SettlesIn::WhenOwnerSays, in_a_second] {
             assert_eq!(after(settles(found), said), None, "{found:?} {said:?}");

@@ -373,6 +373,22 @@ fn an_unknown_outcome_that_the_store_could_not_take_is_recorded_as_soon_as_it_ca
 }
 
 #[test]
+fn a_record_that_is_another_s_by_then_is_left_alone() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    world.store.faults.push_back(Some(StoreFault::NotDone));
+    assert_eq!(world.wake(&mut call), Step::CancelUpstream);
+    drop(answered(world.wake(&mut call)));
+    world.now = call.wake_at().unwrap();
+    let step = world.on_only(&mut call, Event::Woke(Wake::Time)).unwrap();
+    assert_eq!(name_of(&step), "Save");
+    // An operator has resolved it, and it was made again.
+    let step = world.on_only(&mut call, Event::Saved(SaveVerdict::FenceLost)).unwrap();
+    assert_eq!(step, Step::Wait);
+}
+
+#[test]
 fn the_guard_does_not_count_what_an_obedient_caller_does() {
     let mut policy = child();
     (policy.modes.trust, policy.modes.breaker) = (Mode::Off, Mode::Off);

@@ -81,7 +81,7 @@ fn doc_tests() -> Step {
 fn simulation(seeds: &str) -> Step {
     Step {
         name: "simulation",
-        run: simulation::invocation(&["--seeds", seeds]),
+        run: simulation::invocation(&["--seeds", seeds, "--check-coverage"]),
         needs: &[],
         counts: Counts::Itself,
     }

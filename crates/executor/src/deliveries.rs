@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::select_ok;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::dedupe::{Claim, Receipt};
+use steadfast_core::dedupe::{Claim, Owner, Receipt};
 use steadfast_store::Store;
 use tokio::sync::{mpsc, watch};
 
@@ -33,8 +33,22 @@ pub(crate) struct Deliveries {
     known: Mutex<VecDeque<(Receipt, Timestamp)>>,
     /// Answers that were handed over, and of which nobody knows yet whether they have arrived.
     in_doubt: Mutex<VecDeque<(Receipt, watch::Receiver<bool>)>>,
+    /// The last answers that were handed over.
+    handed: Mutex<VecDeque<Handed>>,
     queue: mpsc::Sender<(Arrival, Timestamp)>,
 }
+
+/// An answer that was handed over.
+#[derive(Debug)]
+struct Handed {
+    owner: Owner,
+    /// Its place in the order of what comes and what is handed over.
+    at: u64,
+    has_arrived: watch::Receiver<bool>,
+}
+
+/// Answers of which it is remembered when they were handed over: calls that came before that overlap with theirs.
+const MOST_HANDED: usize = 128;
 
 /// Deliveries that wait to be written. More are dropped: a mark that is missing means one replay, said to be one.
 const MOST: usize = 4096;
@@ -50,12 +64,25 @@ impl Deliveries {
     /// The list, and what has to be written.
     pub(crate) fn new() -> (Self, mpsc::Receiver<(Arrival, Timestamp)>) {
         let (queue, waiting) = mpsc::channel(MOST);
-        (Self { known: Mutex::default(), in_doubt: Mutex::default(), queue }, waiting)
+        let (known, in_doubt, handed) = (Mutex::default(), Mutex::default(), Mutex::default());
+        (Self { known, in_doubt, handed, queue }, waiting)
     }
 
-    /// An answer is handed over.
-    pub(crate) fn hand_over(&self, receipt: Receipt, store: Arc<dyn Store>, told: Option<Told>) -> Arrival {
+    /// An answer is handed over, at this place in the order of things.
+    pub(crate) fn hand_over(
+        &self,
+        receipt: Receipt,
+        store: Arc<dyn Store>,
+        told: Option<Told>,
+        at: u64,
+    ) -> Arrival {
         let has_arrived = watch::Sender::new(false);
+        let mut handed = self.handed.lock();
+        if handed.len() >= MOST_HANDED {
+            handed.pop_front();
+        }
+        handed.push_back(Handed { owner: receipt.owner.clone(), at, has_arrived: has_arrived.subscribe() });
+        drop(handed);
         let mut in_doubt = self.in_doubt.lock();
         // Those before it are known one after the other, mostly. A few are kept for whoever has just been given one again.
         let is_known = |doubted: &VecDeque<(Receipt, watch::Receiver<bool>)>| {
@@ -67,6 +94,17 @@ impl Deliveries {
         in_doubt.push_back((receipt.clone(), has_arrived.subscribe()));
         drop(in_doubt);
         Arrival { receipt, store, told, has_arrived: Arc::new(has_arrived) }
+    }
+
+    /// The runs that a call overlaps with which came at this place: their answers were handed over after that. An answer that
+    /// is given again later makes no call overlap that came when the first one had arrived.
+    pub(crate) fn overlapping(&self, received: u64) -> Vec<Owner> {
+        let handed = self.handed.lock();
+        let had_arrived = |owner: &Owner| {
+            handed.iter().any(|one| one.at <= received && one.owner == *owner && *one.has_arrived.borrow())
+        };
+        let later = handed.iter().filter(|one| one.at > received && !had_arrived(&one.owner));
+        later.map(|one| one.owner.clone()).collect()
     }
 
     /// Whether this answer has arrived, also where nobody knows that yet: it is waited for.
@@ -127,7 +165,6 @@ fn is_known(word: &watch::Receiver<bool>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use steadfast_core::dedupe::Owner;
     use steadfast_core::id::Digest;
     use steadfast_core::key::Key;
     use steadfast_store::{MemoryOptions, MemoryStore, this_process};
@@ -146,12 +183,36 @@ mod tests {
             version: 1,
         });
         for receipt in &receipts {
-            let arrival = deliveries.hand_over(receipt.clone(), store.clone(), None);
+            let arrival = deliveries.hand_over(receipt.clone(), store.clone(), None, 0);
             deliveries.arrived(arrival, store.now());
             assert!(deliveries.has_arrived(receipt));
         }
         let _ = tokio::time::timeout(Duration::from_secs(1), deliveries.write(waiting)).await;
         assert!(receipts.iter().all(|receipt| !deliveries.has_arrived(receipt)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_given_again_makes_nobody_overlap_who_came_after_the_first_one() {
+        let store: Arc<dyn Store> =
+            Arc::new(MemoryStore::new(MemoryOptions::new(Arc::new(RuntimeClock::new()))));
+        for arrives in [true, false] {
+            let (deliveries, _waiting) = Deliveries::new();
+            let receipt = Receipt {
+                key: Key(Digest::of(b"a")),
+                owner: Owner { process: this_process(), call: 1, claim: 1 },
+                version: 1,
+            };
+            let first = deliveries.hand_over(receipt.clone(), store.clone(), None, 10);
+            assert_eq!(deliveries.overlapping(5), std::slice::from_ref(&receipt.owner));
+            if arrives {
+                deliveries.arrived(first, store.now());
+            }
+            // The same call, dispatched twice, gets the same answer after another one has come.
+            let _second = deliveries.hand_over(receipt.clone(), store.clone(), None, 20);
+            assert_eq!(deliveries.overlapping(15).is_empty(), arrives);
+            assert!(deliveries.overlapping(25).is_empty());
+            assert!(!deliveries.overlapping(5).is_empty());
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -164,7 +225,7 @@ mod tests {
             owner: Owner { process: this_process(), call: 1, claim: 1 },
             version,
         };
-        let hand_over = |version| deliveries.hand_over(receipt(version), store.clone(), None);
+        let hand_over = |version| deliveries.hand_over(receipt(version), store.clone(), None, 0);
         assert!(!deliveries.arrives(&receipt(1)).await, "nobody has handed it over");
         for (version, arrives) in [(1, true), (2, false)] {
             let arrival = hand_over(version);

@@ -617,14 +617,8 @@ impl Drive {
     // ---- the end ----
 
     fn answer(&self, result: CallResult) {
-        self.hand_over(&result);
-        self.desk.answer(&result, self.call.request(), &self.store, &self.inner.deliveries);
-    }
-
-    fn hand_over(&self, result: &CallResult) {
-        if let Some(receipt) = &result.receipt {
-            self.inner.hand_over(receipt);
-        }
+        let at = self.inner.next_told();
+        self.desk.answer(&result, self.call.request(), &self.store, &self.inner.deliveries, at);
     }
 
     /// Tells those who hear of it before the caller does.
@@ -652,9 +646,9 @@ impl Drive {
             let session = SessionId::of(self.call.request());
             self.inner.verifications.read_succeeded(&session, &self.looks_into);
         }
-        self.hand_over(result);
         let finished = Finished::new(self.call, self.trail, self.surface, hint, result);
-        self.desk.answer(result, finished.request(), &self.store, &self.inner.deliveries);
+        let at = self.inner.next_told();
+        self.desk.answer(result, finished.request(), &self.store, &self.inner.deliveries, at);
         self.inner.remember(finished);
     }
 

@@ -1,7 +1,6 @@
 //! The way in.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::io::Write as _;
@@ -18,7 +17,7 @@ use steadfast_core::call::{
     Call, CallId, CallResult, EqualCalls, Intake, KeysOf, Notice, Request, RunBy, Waits,
 };
 use steadfast_core::code::Code;
-use steadfast_core::dedupe::{Claim, Known, Owner, Process, Receipt, RunId};
+use steadfast_core::dedupe::{Claim, Known, Owner, Process, RunId};
 use steadfast_core::envelope::{
     BreakerHint, CallEnvelope, EnvelopeError, ErrorBody, ResultEnvelope, UnknownFields,
 };
@@ -77,8 +76,6 @@ pub(crate) struct Inner {
     pub(crate) hooks: Hooked,
     pub(crate) keeper: Keeper,
     pub(crate) deliveries: Deliveries,
-    /// Runs whose answers were handed over a moment ago, each with its place in the order of things.
-    handed: Mutex<VecDeque<(Owner, u64)>>,
     pub(crate) verifications: Verifications,
     pub(crate) telling: Telling,
     pub(crate) stopping: CancellationToken,
@@ -494,20 +491,21 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Answers the caller, once.
+    /// Answers the caller, once, at this place in the order of things.
     pub(crate) fn answer(
         &self,
         result: &CallResult,
         request: &Request,
         store: &Arc<dyn Store>,
         deliveries: &Deliveries,
+        at: u64,
     ) {
         if !self.given.load(Ordering::Acquire) {
             let told = result
                 .is_unknown_outcome()
                 .then(|| Told { session: SessionId::of(request), server: request.tool.namespace.clone() });
             let receipt = result.receipt.clone();
-            let arrival = receipt.map(|receipt| deliveries.hand_over(receipt, store.clone(), told));
+            let arrival = receipt.map(|receipt| deliveries.hand_over(receipt, store.clone(), told, at));
             let remarks = result.remarks().collect();
             let mut result = result.to_envelope(request);
             if let Some(assistance) = self.assistance.get() {
@@ -590,24 +588,10 @@ impl Inner {
     /// What this process knows of a claim beside what the store knows, for a call that came at this place in the order of
     /// things.
     pub(crate) fn known_to(&self, claim: &Claim, session: &SessionId, received: u64) -> Known {
-        let handed = self.handed.lock();
-        let later = handed.iter().rev().take_while(|(_, at)| *at > received);
-        let overlapped = later.map(|(owner, _)| owner.clone()).collect();
-        drop(handed);
         Known {
             delivered: self.deliveries.known_to(claim),
-            overlapped,
+            overlapped: self.deliveries.overlapping(received),
             verified: self.verifications.verified(session),
-        }
-    }
-
-    /// The answer of this run is handed over to whoever waits for it.
-    pub(crate) fn hand_over(&self, receipt: &Receipt) {
-        let mut handed = self.handed.lock();
-        let at = self.next_told();
-        handed.push_back((receipt.owner.clone(), at));
-        if handed.len() > MOST_HANDED {
-            handed.pop_front();
         }
     }
 
@@ -857,7 +841,6 @@ impl EngineBuilder {
             hooks: Hooked(self.hooks),
             keeper: Keeper::new(),
             deliveries,
-            handed: Mutex::default(),
             verifications: Verifications::default(),
             telling: Telling::to(self.listeners),
             stopping: CancellationToken::new(),
@@ -922,9 +905,6 @@ impl fmt::Debug for EngineBuilder {
 /// Numbers the calls of this process, whichever engine makes them: with the process it is what owner tokens are made
 /// of, and two engines on one store must not make the same one.
 pub(crate) static CALLS: AtomicU64 = AtomicU64::new(1);
-
-/// Answers of which it is remembered when they were handed over: calls that came before that overlap with theirs.
-const MOST_HANDED: usize = 128;
 
 /// The most calls at once, unless it is set.
 const MOST_CALLS: usize = 10_000;

@@ -100,7 +100,7 @@ impl Engine {
                     session: SessionId { tenant: record.tenant.clone(), session: record.session.clone() },
                     server: record.tool.namespace.clone(),
                 });
-                inner.deliveries.hand_over(receipt, inner.store.clone(), told)
+                inner.deliveries.hand_over(receipt, inner.store.clone(), told, inner.next_told())
             }),
             remarks: result.remarks().collect(),
         }))

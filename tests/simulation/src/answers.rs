@@ -10,7 +10,7 @@ use steadfast_core::key::Key;
 use crate::Defect;
 use crate::invariants::{self, Broken};
 use crate::model::Kind;
-use crate::system::{SentAnswer, World};
+use crate::system::{Dispatch, Handed, SentAnswer, World};
 use crate::transition::{COMMAND_LIVES, Happening};
 use crate::unknown_outcomes::ResponseKind;
 
@@ -112,15 +112,16 @@ impl World {
         }
         self.order += 1;
         if let Some(receipt) = &result.receipt {
-            self.nodes[node].handed.push((receipt.owner.clone(), self.order));
+            let (owner, at) = (receipt.owner.clone(), self.order);
+            self.nodes[node].handed.push(Handed { owner, at, dispatch, has_arrived: false });
         }
         if let Some(in_turn) = in_turn {
             self.dispatches[dispatch].answered = true;
             self.turn_hears(node, in_turn, result);
             return Ok(());
         }
-        let connection = self.dispatches[dispatch].connection;
-        if !self.connections[connection].open {
+        let Dispatch { connection, withdrawn, .. } = self.dispatches[dispatch];
+        if !self.connections[connection].open || withdrawn {
             return Ok(());
         }
         if let Some(receipt) = &result.receipt {

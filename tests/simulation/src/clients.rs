@@ -195,6 +195,9 @@ impl World {
             return Ok(());
         }
         let others = self.others(node, number);
+        if let (Departure::Cancels, Some(running)) = (how, self.nodes[node].calls.get(&number)) {
+            self.dispatches[running.dispatch].withdrawn = true;
+        }
         let event = match how {
             Departure::Cancels => Event::Cancelled(others),
             Departure::Goes => Event::Disconnected(others),

@@ -81,16 +81,20 @@ impl World {
             .then(|| Duration::from_millis(self.third.between(100, 40_000)))
     }
 
-    /// When somebody will block the tool, and for how long. Half of them while a call is on its way.
+    /// When somebody will block the tool, and for how long: at any time, or while a call is on its way.
     pub(crate) fn plan_blocks(&mut self, sends: &[u64]) {
         for node in 0..self.nodes.len() {
             for _ in 0..3 {
                 if self.weather.blocks > 0 && self.third.chance(self.weather.blocks) {
-                    let at = match self.third.chance(50) {
-                        true => *self.third.pick(sends) + self.third.between(0, 8),
-                        false => self.third.between(0, self.weather.storm),
-                    };
+                    let at = self.third.between(0, self.weather.storm);
                     let until = self.third.between(1_000, 120_000);
+                    self.later(at, Happening::Block { node, until });
+                }
+            }
+            for send in sends {
+                if self.weather.blocks > 0 && self.third.chance(self.weather.blocks / 3) {
+                    let at = send + self.third.between(0, 300);
+                    let until = self.third.between(50, 2_000);
                     self.later(at, Happening::Block { node, until });
                 }
             }

@@ -114,6 +114,10 @@ impl World {
             });
         home.written = rest;
         for SentAnswer { dispatch, receipt, kind, .. } in arrived {
+            let handed = self.nodes[node].handed.iter_mut();
+            handed
+                .filter(|handed| handed.dispatch == dispatch && handed.owner == receipt.owner)
+                .for_each(|handed| handed.has_arrived = true);
             // A message that crosses the answer proves nothing if the connection breaks at that very moment. The rule
             // takes it as proof all the same (it is not promised), and so does the model.
             let client = self.model.wishes[self.dispatches[dispatch].wish].client;
@@ -245,11 +249,15 @@ impl World {
         let home = &self.nodes[node];
         let Some(running) = home.calls.get(&number) else { return Known::default() };
         let client = self.model.wishes[running.wish].client;
-        let handed = home.handed.iter().filter(|(_, at)| *at > running.received);
+        let received = running.received;
+        let had_arrived = |owner: &Owner| {
+            home.handed.iter().any(|one| one.at <= received && one.owner == *owner && one.has_arrived)
+        };
+        let handed = home.handed.iter().filter(|one| one.at > received && !had_arrived(&one.owner));
         let verified = home.verified.iter().filter(|(_, whose)| **whose == client);
         Known {
             delivered: home.known.clone(),
-            overlapped: handed.map(|(owner, _)| owner.clone()).collect(),
+            overlapped: handed.map(|one| one.owner.clone()).collect(),
             verified: verified.map(|(owner, _)| owner.clone()).collect(),
         }
     }

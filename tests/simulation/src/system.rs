@@ -174,12 +174,21 @@ pub(crate) struct Node {
     pub(crate) written: Vec<SentAnswer>,
     /// Deliveries that this process knows of.
     pub(crate) known: Vec<(Receipt, Timestamp)>,
-    /// Runs whose answers were handed over, in their order.
-    pub(crate) handed: Vec<(Owner, u64)>,
+    /// Answers that were handed over, in their order.
+    pub(crate) handed: Vec<Handed>,
     /// Runs of unknown outcome of which a client is known to have heard that they are over.
     pub(crate) told: BTreeMap<Owner, usize>,
     /// Those into which it has looked since.
     pub(crate) verified: BTreeMap<Owner, usize>,
+}
+
+/// An answer that was handed over, and whether its process knows that it has arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct Handed {
+    pub(crate) owner: Owner,
+    pub(crate) at: u64,
+    pub(crate) dispatch: usize,
+    pub(crate) has_arrived: bool,
 }
 
 /// An answer on its way.
@@ -215,6 +224,8 @@ pub(crate) struct Dispatch {
     pub(crate) answered: bool,
     /// Whether its client does not listen to it any more.
     pub(crate) given_up: bool,
+    /// Whether its process has heard that its client does not want it any more. Then nothing is written to it.
+    pub(crate) withdrawn: bool,
     /// Answers that this client had received on this very connection when it sent this.
     pub(crate) heard: Vec<Receipt>,
     pub(crate) sent: Timestamp,
@@ -224,7 +235,16 @@ pub(crate) struct Dispatch {
 
 impl Dispatch {
     pub(crate) fn new(wish: usize, connection: usize, heard: Vec<Receipt>, sent: Timestamp) -> Self {
-        Self { wish, connection, answered: false, given_up: false, heard, sent, taken: None }
+        Self {
+            wish,
+            connection,
+            answered: false,
+            given_up: false,
+            withdrawn: false,
+            heard,
+            sent,
+            taken: None,
+        }
     }
 }
 

@@ -424,7 +424,10 @@ impl World {
                 self.turns_come_back(node)
             }
             Happening::Freeze { node } => {
-                let span = self.rng.between(1_000, 300_000);
+                let span = match self.weather.naps {
+                    true => self.third.between(9_000, 25_000),
+                    false => self.rng.between(1_000, 300_000),
+                };
                 let until = self.now + std::time::Duration::from_millis(span);
                 let home = &mut self.nodes[node];
                 home.frozen_until = home.frozen_until.max(until);

@@ -76,6 +76,8 @@ pub(crate) struct Weather {
     pub(crate) blocks: u64,
     /// How often a person answers otherwise than with a grant for one call.
     pub(crate) other_answers: u64,
+    /// Whether frozen processes thaw while what they wait for is still to come.
+    pub(crate) naps: bool,
     /// How often a caller leaves at once.
     pub(crate) hasty: u64,
     /// How often a command takes a while on its way to the store.
@@ -150,6 +152,7 @@ impl Weather {
             caller_limits: 0,
             blocks: 0,
             other_answers: 0,
+            naps: false,
             hasty: 0,
             slow_store: 0,
             slow_tools: 0,
@@ -157,6 +160,55 @@ impl Weather {
             turns: 0,
             replans: 0,
         }
+    }
+
+    /// A world in which calls reach the store long after they came, and find answers that were given meanwhile.
+    fn has_late_claims(&mut self) {
+        self.obedient.fill(false);
+        (self.arguments, self.emptyings) = (1, 0);
+        (self.answer_breaks, self.connection_breaks) = (0, 0);
+        self.double = self.double.max(60);
+        self.store_lost = self.store_lost.max(30);
+        self.slow_failures = 80;
+        self.storm = self.storm.min(120_000);
+        let policy = Arc::make_mut(&mut self.policy);
+        policy.approval.when = AskWhen::Escalated;
+        policy.dedupe.double_dispatch = true;
+    }
+
+    /// A world in which the tool loses trust while calls are on their way, and callers leave at that moment.
+    fn has_trust_lost_in_passing(&mut self) {
+        (self.blocks, self.slow_store, self.hasty) = (30, 95, 60);
+        self.store_unanswered = self.store_unanswered.max(20);
+        self.cancels = self.cancels.max(40);
+        self.tool_fails = self.tool_fails.max(50);
+        self.wishes = 8;
+        self.arguments = 3;
+        self.storm = self.storm.min(30_000);
+        let policy = Arc::make_mut(&mut self.policy);
+        policy.approval.when = AskWhen::Escalated;
+        policy.modes.breaker = Mode::Off;
+        policy.trust.count = Some(NonZeroU32::MIN);
+        policy.trust.block_after = NonZeroU32::MAX;
+        (policy.trust.duration, policy.trust.cooldown) = (Duration::from_secs(1), Duration::from_secs(1));
+        policy.trust.successes_to_recover = NonZeroU32::MIN;
+    }
+
+    /// A world in which processes sleep while they wait for the next attempt, and others look for them.
+    fn has_sleepers(&mut self) {
+        self.leases = Leases::Time;
+        self.arguments = 1;
+        (self.freeze, self.retry_afters, self.naps) = (95, 95, true);
+        self.tool_fails = self.tool_fails.max(60);
+        self.cancels = self.cancels.max(60);
+        self.store_lost = self.store_lost.max(10);
+        self.store_unanswered = self.store_unanswered.max(10);
+        self.slow_store = self.slow_store.max(80);
+        self.storm = self.storm.min(200_000);
+        let policy = Arc::make_mut(&mut self.policy);
+        policy.class = ToolClass::Mutating;
+        policy.repeat.retry_safe = false;
+        policy.dedupe.keep.lease = Duration::from_secs(8);
     }
 
     /// What was added later, each in a part of the worlds.
@@ -188,6 +240,12 @@ impl Weather {
         policy.limits.concurrency = number(places);
         policy.limits.rate =
             number(rate).map(|attempts| RateLimit { attempts, per: Duration::from_secs(10) });
+        match rng.between(0, 11) {
+            0 => self.has_late_claims(),
+            1 => self.has_trust_lost_in_passing(),
+            2 => self.has_sleepers(),
+            _ => {}
+        }
     }
 
     /// A world in which equal calls come close together, some of them again after they have failed. Clients who want one thing

@@ -147,7 +147,10 @@ impl Call {
         notices: &mut Vec<Notice>,
     ) -> Step {
         if let Some(record) = &mut self.record {
-            Arc::make_mut(record).started = true;
+            let record = Arc::make_mut(record);
+            record.started = true;
+            // As the store has it. It is written again from here should the store be emptied.
+            record.seen_end_by = record.seen_end_by.map(|by| by + now.since(record.created));
         }
         self.attempt(shared, now, notices)
     }

@@ -115,6 +115,9 @@ impl Call {
                 Step::Follow(record)
             }
             ClaimVerdict::Replay(replay) => self.replay(shared, *replay, now, notices),
+            ClaimVerdict::Unknown(unsettled) if unsettled.receipt.owner == self.owner() => {
+                self.claim_given_up(unsettled.receipt.key)
+            }
             ClaimVerdict::Unknown(unsettled) => self.found_unknown(shared, *unsettled, now, notices),
             ClaimVerdict::Busy => self.turn_away(shared, say::in_flight(), now, notices),
             ClaimVerdict::Conflict => {
@@ -130,6 +133,14 @@ impl Call {
                 self.turn_away(shared, say::store_unavailable(&self.request), now, notices)
             }
         }
+    }
+
+    /// Our own claim, whose answer was a long time coming: others have taken it for a run that was lost. Nothing was sent under
+    /// it. It is given back, and made again under another token.
+    fn claim_given_up(&mut self, key: Key) -> Step {
+        self.state = State::GivingBack;
+        let index = self.request.address().and_then(|address| address.index());
+        Step::Release(Release { key, index, owner: self.owner() })
     }
 
     /// The store did not answer the claim, or said no. One without answer is repeated under the same token.

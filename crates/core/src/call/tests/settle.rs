@@ -256,6 +256,22 @@ fn a_caller_s_deadline_does_not_judge_a_tool_that_shows_signs_of_life() {
 }
 
 #[test]
+fn a_holder_knows_as_well_as_the_store_when_it_will_have_seen_the_end() {
+    let mut policy = child();
+    policy.approval.when = AskWhen::Always;
+    let mut world = World::new();
+    let asked = Request { channel: Channel::Interactive, ..at_child(&policy) };
+    let (mut call, _) = world.begin(asked, &policy);
+    world.now = world.now + Duration::from_secs(600);
+    world.on(&mut call, Event::Answered(Approval::Granted(None)));
+    assert_eq!(call.state(), "Attempting");
+    let key = call.record().unwrap().key;
+    let stored = world.store.records.get(&key).unwrap();
+    assert!(stored.seen_end_by.is_some_and(|by| by >= world.now + policy.time.total));
+    assert_eq!(call.record().unwrap().seen_end_by, stored.seen_end_by);
+}
+
+#[test]
 fn a_driver_that_ends_leaves_the_rest_to_others() {
     let mut policy = child();
     policy.time.attempt = 5 * SECOND;

@@ -558,6 +558,31 @@ fn a_lease_is_counted_from_when_the_store_was_asked_not_from_its_answer() {
 }
 
 #[test]
+fn a_claim_that_others_gave_up_before_it_was_answered_is_made_again() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, step) = world.begin_only(request(&policy), &policy);
+    let Step::Claim(claim) = step else { panic!("{step:?}") };
+    world.store.claim(&claim, world.now);
+    // The process sleeps, and somebody else finds a run that is lost.
+    world.store.sight = LeaseSight::Time;
+    world.now = world.now + policy.dedupe.keep.lease;
+    let other = Claim { owner: Owner { call: 99, ..claim.owner.clone() }, ..(*claim).clone() };
+    assert!(matches!(world.store.claim(&other, world.now), ClaimVerdict::Unknown(_)));
+    // It wakes, and knows better: nothing was sent.
+    let step = world.on_only(&mut call, Event::StoreFailed(StoreFault::Unanswered)).unwrap();
+    let Step::Claim(again) = step else { panic!("{step:?}") };
+    let found = world.store.claim(&again, world.now);
+    let step = world.on_only(&mut call, Event::Claimed(found)).unwrap();
+    let Step::Release(release) = &step else { panic!("{step:?}") };
+    world.store.release(release);
+    let step = world.on_only(&mut call, Event::Released).unwrap();
+    let Step::Claim(anew) = step else { panic!("{step:?}") };
+    assert_ne!(anew.owner, claim.owner, "whoever was told of the first one is not deceived");
+    assert!(matches!(world.store.claim(&anew, world.now), ClaimVerdict::Mine(_)));
+}
+
+#[test]
 fn a_claim_that_could_not_be_given_back_keeps_its_release() {
     for leaves in [Event::StoreFailed(StoreFault::NotDone), Event::Cancelled(Others::None)] {
         let policy = policy(ToolClass::Mutating);

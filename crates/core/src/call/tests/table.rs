@@ -88,6 +88,7 @@ const VARIANTS: &[(&str, &str, &str)] = &[
     ("AwaitingEnd", "Woke changed", "Claim Claiming"),
     ("AwaitingEnd", "Woke due", "Claim Claiming"),
     ("Claiming", "Claimed conflict", "Finish Finished"),
+    ("Claiming", "Claimed its own as unknown", "Release GivingBack"),
     ("Following", "Woke changed", "Claim Claiming"),
     ("Following", "Woke refused", "Finish Finished"),
     ("Following", "Woke due", "Finish Finished"),
@@ -268,16 +269,18 @@ fn event(name: &str, world: &World, call: &Call) -> Event {
         receipt: record.receipt(),
     };
     let refusal = say::store_unavailable(call.request());
-    let unknown = |end| {
+    let another_s = Owner { call: record.owner.call + 1, ..record.owner.clone() };
+    let unknown_of = |owner: &Owner, end| {
         Event::Claimed(ClaimVerdict::Unknown(Box::new(Unsettled {
             end,
             observed: Observed::NoAnswer,
             words: None,
             output: None,
             runs_in: None,
-            receipt: record.receipt(),
+            receipt: crate::dedupe::Receipt { owner: owner.clone(), ..record.receipt() },
         })))
     };
+    let unknown = |end| unknown_of(&another_s, end);
     match name {
         "Claimed" | "Claimed mine, not started" => Event::Claimed(mine),
         "Claimed nothing" => Event::Claimed(ClaimVerdict::Nothing),
@@ -288,6 +291,7 @@ fn event(name: &str, world: &World, call: &Call) -> Event {
         "Claimed unknown" => unknown(End::Settled),
         "Claimed unknown, soon over" => unknown(End::NotYet(Some(SECOND))),
         "Claimed unknown, not over for long" => unknown(End::NotYet(Some(3600 * SECOND))),
+        "Claimed its own as unknown" => unknown_of(&record.owner, End::Settled),
         "Claimed conflict" => Event::Claimed(ClaimVerdict::Conflict),
         "Woke" | "Woke due" => Event::Woke(Wake::Time),
         "Woke changed" => Event::Woke(Wake::Changed),

@@ -116,7 +116,7 @@ impl Call {
             }
             ClaimVerdict::Replay(replay) => self.replay(shared, *replay, now, notices),
             ClaimVerdict::Unknown(unsettled) if unsettled.receipt.owner == self.owner() => {
-                self.claim_given_up(unsettled.receipt.key)
+                self.claim_given_up(shared, now, notices)
             }
             ClaimVerdict::Unknown(unsettled) => self.found_unknown(shared, *unsettled, now, notices),
             ClaimVerdict::Busy => self.turn_away(shared, say::in_flight(), now, notices),
@@ -136,11 +136,13 @@ impl Call {
     }
 
     /// Our own claim, whose answer was a long time coming: others have taken it for a run that was lost. Nothing was sent under
-    /// it. It is given back, and made again under another token.
-    fn claim_given_up(&mut self, key: Key) -> Step {
-        self.state = State::GivingBack;
-        let index = self.request.address().and_then(|address| address.index());
-        Step::Release(Release { key, index, owner: self.owner() })
+    /// it, and nothing will be: somebody may have heard that it is over.
+    fn claim_given_up(&mut self, shared: &mut Shared<'_>, now: Timestamp, notices: &mut Vec<Notice>) -> Step {
+        let kept = self.kept_release_of(self.owner());
+        let result = self.failed(say::stood_still(&self.request), now);
+        notices.push(Notice::CallBlocked { code: Code::Overloaded });
+        let result = self.judge(shared, result, now, notices);
+        self.finish(result, kept.into_iter().collect(), now, notices)
     }
 
     /// The store did not answer the claim, or said no. One without answer is repeated under the same token.

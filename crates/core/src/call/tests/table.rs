@@ -88,7 +88,7 @@ const VARIANTS: &[(&str, &str, &str)] = &[
     ("AwaitingEnd", "Woke changed", "Claim Claiming"),
     ("AwaitingEnd", "Woke due", "Claim Claiming"),
     ("Claiming", "Claimed conflict", "Finish Finished"),
-    ("Claiming", "Claimed its own as unknown", "Release GivingBack"),
+    ("Claiming", "Claimed its own as unknown", "Finish Finished"),
     ("Following", "Woke changed", "Claim Claiming"),
     ("Following", "Woke refused", "Finish Finished"),
     ("Following", "Woke due", "Finish Finished"),

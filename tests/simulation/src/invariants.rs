@@ -21,6 +21,11 @@
 //! | grants once | a grant for one call is spent by one claim |
 //! | guard counts calls | a loop is told only after two failures were told |
 //! | not started, not unknown | an outcome is unknown only if an attempt was sent, or a process died about to send it |
+//! | as the tables say | every operation of the store finds, gets and changes what its table says |
+//! | no more attempts than allowed | a call makes no more attempts than its policy and its caller allow |
+//! | what is blocked does not run | no attempt starts while the tool is blocked by hand, unless an operator allowed it |
+//! | limits hold, places are given back | no more attempts run at once than may, and an idle process has all its places |
+//! | a caller's limit judges nobody | an attempt that its caller did not wait for changes no breaker |
 //! | an end | when the faults have stopped, every call ends, every caller is answered, and no process that lives has left a claim behind |
 //! | bounded | nothing is left behind but records, and no more of them than there were wishes |
 //! | turns end | a turn ends by its deadline and a short grace, as long as its process lives |

@@ -427,13 +427,14 @@ impl World {
         self.queue.insert((at, self.ticks), happening);
     }
 
-    /// The clock jumps: the processes have slept, and the rest of the world has not.
+    /// The clock jumps: the processes have slept, and the rest of the world has not, tools and the store.
     pub(crate) fn effects_until(&mut self, until: Timestamp) -> Result<(), Broken> {
-        let is_effect = |happening: &Happening| matches!(happening, Happening::Effect { .. });
+        let goes_on =
+            |happening: &Happening| matches!(happening, Happening::Effect { .. } | Happening::Command { .. });
         let due: Vec<_> = self
             .queue
             .range(..(until, u64::MAX))
-            .filter(|(_, happening)| is_effect(happening))
+            .filter(|(_, happening)| goes_on(happening))
             .map(|(at, _)| *at)
             .collect();
         for at in due {

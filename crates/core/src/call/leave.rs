@@ -75,7 +75,7 @@ impl Call {
     ) -> Step {
         match state {
             // What was never sent is given back.
-            state @ State::Probing { .. } if self.attempts == 0 => {
+            state @ (State::Probing { .. } | State::Renewing) if self.attempts == 0 => {
                 self.cancelled(shared, state, others, now, notices)
             }
             // Where everything is off, nothing else would ever end it: it goes with its caller, as it would without us.

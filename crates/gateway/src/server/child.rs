@@ -10,7 +10,9 @@ use steadfast_core::policy::SettlingPolicy;
 use steadfast_mcp::delivery::Link;
 use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, QueueLimits, Received, Taken, line_writer};
 use steadfast_mcp::message::Message;
-use steadfast_process::{End, Exit, Incarnation, IncarnationNumber, Incarnations, Sent, State, Supervisor};
+use steadfast_process::{
+    End, Exit, Incarnation, IncarnationNumber, Incarnations, Sent, State, Status, Supervisor,
+};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -33,6 +35,7 @@ pub(super) struct Child {
 struct Line {
     number: IncarnationNumber,
     sender: LineSender,
+    status: watch::Receiver<Status>,
 }
 
 impl From<IncarnationNumber> for Life {
@@ -231,7 +234,7 @@ impl Child {
             let link = Link::new();
             let (sender, writing) = line_writer(stdin, link, QueueLimits::default());
             // Kept nowhere but with the server: when that lets go of it, the child sees the end of its input.
-            let greeting = self.greet(server, Line { number, sender });
+            let greeting = self.greet(server, Line { number, sender, status: self.supervisor.status() });
             let reading = read(server, number.into(), LineReader::new(stdout, LONGEST_LINE));
             // It ends well only when its line is let go, which is not what ends the rest.
             let writing = async {
@@ -295,16 +298,7 @@ impl Child {
     /// What requests are told that will have no answer. A server that closed its output mostly dies in the same moment.
     async fn last_words(&self, number: IncarnationNumber, why: &'static str) -> Fault {
         self.supervisor.condemn(number, why).await;
-        let mut status = self.supervisor.status();
-        let ended =
-            status.wait_for(|status| status.last_end.as_ref().is_some_and(|end| end.incarnation == number));
-        let exit = match timeout(LAST_WORDS, ended).await {
-            Ok(Ok(status)) => status.last_end.as_ref().and_then(|last| match last.end {
-                End::Exited(exit) | End::Condemned { exit, .. } => Some(exit),
-                End::NotStarted { .. } => None,
-            }),
-            Ok(Err(_)) | Err(_) => None,
-        };
+        let exit = exit_of(self.supervisor.status(), number).await;
         match exit {
             Some(exit) => exit.fault(Sent::Yes),
             None => {
@@ -317,17 +311,27 @@ impl Child {
 
 impl Line {
     async fn send(&self, server: &Server, request: &Message, ears: Ears) -> Result<Place, Fault> {
-        let (mut place, sent) = server.enter(self.number.into(), request, ears);
+        let (place, sent) = server.enter(self.number.into(), request, ears);
         let taken = Taken::default();
         server.pending.sent(place.number, taken.clone());
         match self.sender.send_marked(&sent, taken).await {
             Ok(()) => Ok(place),
             // It mostly ends in the same moment, and then that is what is told.
-            Err(failed) => match timeout(LAST_WORDS, place.answer()).await {
-                Ok(Err(fault)) => Err(gone(&fault.message)),
-                Ok(Ok(_)) | Err(_) => Err(gone(&failed.to_string())),
-            },
+            Err(failed) => Err(match exit_of(self.status.clone(), self.number).await {
+                Some(exit) => gone(&format!("{} before it read this", exit.fault(Sent::Yes).message)),
+                None => gone(&failed.to_string()),
+            }),
         }
+    }
+}
+
+/// How an incarnation ended that is ending, or one after it.
+async fn exit_of(mut status: watch::Receiver<Status>, number: IncarnationNumber) -> Option<Exit> {
+    let has_ended = |status: &Status| status.last_end.as_ref().is_some_and(|end| end.incarnation >= number);
+    let status = timeout(LAST_WORDS, status.wait_for(has_ended)).await.ok()?.ok()?;
+    match status.last_end.as_ref()?.end {
+        End::Exited(exit) | End::Condemned { exit, .. } => Some(exit),
+        End::NotStarted { .. } => None,
     }
 }
 

@@ -213,6 +213,23 @@ fn a_follower_that_cancels_or_leaves_takes_nothing_with_it() {
 }
 
 #[test]
+fn who_goes_before_anything_was_sent_leaves_nothing_behind() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.approval.when = AskWhen::Always;
+    let mut world = World::new();
+    let asked = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+    let (mut call, _) = world.begin(asked, &policy);
+    world.on_only(&mut call, Event::Answered(Approval::Granted(None))).unwrap();
+    // The start is answered so late that the lease has to be renewed first.
+    world.now = world.now + policy.dedupe.keep.lease;
+    let step = world.on_only(&mut call, Event::Started(StartVerdict::Started)).unwrap();
+    assert_eq!((name_of(&step), call.state()), ("Renew", "Renewing"));
+    let step = world.on(&mut call, Event::Disconnected(Others::None));
+    assert_eq!(code(&finished(step)), Some(Code::Cancelled));
+    assert_eq!((world.store.state(), world.runs), ("none", 0));
+}
+
+#[test]
 fn a_cancel_during_an_unanswered_claim_keeps_its_release() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();

@@ -16,7 +16,7 @@ use crate::unknown_outcomes::ResponseKind;
 
 impl World {
     pub(crate) fn person(&mut self, node: usize, number: u64) -> Result<(), Broken> {
-        let now = self.now;
+        let now = self.clock(node);
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         if running.call.state() != "AwaitingApproval" {
             return Ok(());
@@ -24,7 +24,7 @@ impl World {
         let digest = running.call.request().digest;
         let parked: Option<ParkedId> =
             self.store.approvals.parked(now).find(|(_, parked)| parked.arguments == digest).map(|(id, _)| id);
-        if let Some(answer) = self.answers_otherwise(parked) {
+        if let Some(answer) = self.answers_otherwise(parked, now) {
             return self.drive(node, number, Event::Answered(answer));
         }
         // When the storm is over there is somebody who answers.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use steadfast_core::Timestamp;
 use steadfast_core::approval::{Decided, Decision, Grantor, ParkedId};
 use steadfast_core::call::{Approval, Event};
 use steadfast_core::policy::{LimitPolicy, Mode};
@@ -57,11 +58,10 @@ impl World {
     }
 
     /// Not every yes is a grant for one call.
-    pub(crate) fn answers_otherwise(&mut self, parked: Option<ParkedId>) -> Option<Approval> {
+    pub(crate) fn answers_otherwise(&mut self, parked: Option<ParkedId>, now: Timestamp) -> Option<Approval> {
         if !self.strikes(self.weather.other_answers) {
             return None;
         }
-        let now = self.now;
         let (decision, grantor) = match self.third.between(0, 3) {
             // It is said to this very call, by whoever sits at the client.
             0 => return Some(Approval::Granted(None)),
@@ -102,7 +102,7 @@ impl World {
     }
 
     pub(crate) fn block(&mut self, node: usize, until: u64) {
-        let now = self.now;
+        let now = self.clock(node);
         let home = &mut self.nodes[node];
         let life = home.identity.started;
         if home.alive {
@@ -114,7 +114,7 @@ impl World {
     }
 
     pub(crate) fn unblock(&mut self, node: usize) {
-        let now = self.now;
+        let now = self.clock(node);
         let home = &mut self.nodes[node];
         let _told = home.trust.reset(Target::Tool(&tool()), now);
         home.blocked = false;
@@ -135,11 +135,12 @@ impl World {
         if current.is_none_or(|current| current.number != attempt) {
             return Ok(());
         }
-        let now = self.now;
+        let (now, clock) = (self.now, self.clock(node));
         if let Some(attempt) =
             self.nodes[node].calls.get_mut(&number).and_then(|running| running.attempt.as_mut())
         {
             attempt.heard = now;
+            attempt.alive = clock;
         }
         self.drive(node, number, Event::Progressed)?;
         self.plan_progress(node, number, attempt);
@@ -185,7 +186,7 @@ impl World {
         for (node, home) in self.nodes.iter().enumerate() {
             let mut limiter = home.limiter.clone();
             for place in 0..places {
-                if limiter.enter(&policy, self.now).is_err() {
+                if limiter.enter(&policy, home.clock(self.now)).is_err() {
                     return Err((
                         "places are given back",
                         format!("process {node} is idle, and has {place} of {places} places left"),

@@ -23,6 +23,7 @@
 
 mod agent;
 mod answers;
+mod breakers;
 mod clients;
 mod coverage;
 mod emptied;

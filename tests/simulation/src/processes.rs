@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use steadfast_core::approval::Channel;
 use steadfast_core::call::{
-    CallResult, Duplicates, Event, Hints, Provenance, Recorded, Request, RunBy, SentKey, Stage, Step,
-    StoreFault, ToldUnknown, Upstream, Waits,
+    BreakerScope, CallResult, Duplicates, Event, Hints, Provenance, Recorded, Request, RunBy, SentKey, Stage,
+    Step, StoreFault, ToldUnknown, Upstream, Waits,
 };
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
@@ -53,7 +53,7 @@ impl World {
         let Wish { client, kind, arguments, calls, .. } = self.model.wishes[wish].clone();
         let mut limits = self.caller_limits();
         if self.fault(self.weather.deadlines) {
-            limits.deadline = Some(self.now + Duration::from_millis(self.rng.between(10, 40_000)));
+            limits.deadline = Some(self.clock(node) + Duration::from_millis(self.rng.between(10, 40_000)));
         }
         let home = &self.nodes[node];
         let run = format!("run-{node}-{}-{number}", home.identity.started);
@@ -159,6 +159,7 @@ impl World {
         {
             (running.follows, running.awaits) = (None, None);
         }
+        self.note_admission(node, number, &step);
         match step {
             Step::Claim(claim) => {
                 let known = self.known_to(node, number);
@@ -166,7 +167,8 @@ impl World {
             }
             Step::Spend { grant, owner } => self.command(node, number, Command::Spend { grant, owner }),
             Step::Start { key, owner } => self.command(node, number, Command::Start { key, owner }),
-            Step::Probe(_) => return self.share_probe(node, number),
+            Step::Probe(BreakerScope::Tool) => return self.share_probe(node, number),
+            Step::Probe(BreakerScope::Dependency) => return self.drive(node, number, Event::Probed),
             Step::Save(save) => {
                 let marks = self.nodes[node].calls.get(&number).is_some_and(|running| running.is_marking());
                 if marks && self.defect == Some(Defect::ToldBeforeRecorded) {
@@ -179,7 +181,7 @@ impl World {
                 let record =
                     self.nodes[node].calls.get(&number).and_then(|running| running.call.record()).cloned();
                 if let Some(record) = record {
-                    self.command(node, number, Command::Renew(record, self.now));
+                    self.command(node, number, Command::Renew(record, self.clock(node)));
                 }
             }
             Step::Follow(record) => {
@@ -197,7 +199,7 @@ impl World {
                 }
             }
             Step::Ask(ask) => {
-                let now = self.now;
+                let now = self.clock(node);
                 let running = &self.nodes[node].calls[&number];
                 let request = running.call.request();
                 let wanted = wanted(request, ask.operator_only);
@@ -239,6 +241,7 @@ impl World {
             if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                 running.woken_at = due;
             }
+            let due = due.map(|due| self.nodes[node].moment(due));
             self.at(due.unwrap_or(self.now), Happening::Timer { node, life, number });
         }
         self.feed_deferred(node, number)
@@ -343,7 +346,9 @@ impl World {
                 }
                 Some(Event::Claimed(verdict))
             }
-            Command::Spend { grant, owner } => Some(Event::Spent(self.store.spend(grant, &owner, now))),
+            Command::Spend { grant, owner } => {
+                Some(Event::Spent(self.store.spend(grant, &owner, self.clock(node))))
+            }
             Command::Start { key, owner } => Some(Event::Started(self.store.start(&key, &owner, now))),
             Command::Renew(record, sent) => {
                 self.model.heard(&record.owner, now);
@@ -410,7 +415,7 @@ impl World {
             if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                 running.renewed_by = self.now + Duration::from_millis(travel);
             }
-            let (what, then) = (Box::new(Command::Renew(record, self.now)), Then::Nobody);
+            let (what, then) = (Box::new(Command::Renew(record, self.clock(node))), Then::Nobody);
             self.later(travel, Happening::Command { node, life, number, command: 0, what, then });
             return Ok(());
         }
@@ -419,7 +424,7 @@ impl World {
         let watch = self.see_marker(node);
         self.model.heard(&record.owner, now);
         let verdict = self.store.renew(&record, &keep, watch, now);
-        self.drive(node, number, Event::Renewed { owner: record.owner, sent: now, verdict })
+        self.drive(node, number, Event::Renewed { owner: record.owner, sent: self.clock(node), verdict })
     }
 }
 

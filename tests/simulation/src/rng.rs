@@ -22,6 +22,11 @@ impl Rng {
         Self(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ SALT)
     }
 
+    /// A fourth one, for the clocks of machines.
+    pub(crate) fn fourth(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0xAEF1_7502_108E_F2D9) ^ SALT)
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::Breaker;
-use steadfast_core::call::{AttemptEnd, Call, Event, Kept, Notice, Request, Shared, Step};
+use steadfast_core::call::{AttemptEnd, BreakerScope, Call, Cut, Event, Kept, Notice, Request, Shared, Step};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
     ClaimVerdict, Ending, LeaseSight, Marker, MarkerWatch, Owner, Process, Receipt, RecordState, Settles,
@@ -20,6 +20,7 @@ use steadfast_core::policy::Policy;
 use steadfast_core::retry::RetryBudget;
 use steadfast_core::trust::TrustLedger;
 
+use crate::breakers::Expected;
 use crate::coverage::Coverage;
 use crate::invariants::{self, Broken};
 use crate::model::{Kind, Model, TurnCall};
@@ -106,6 +107,12 @@ pub(crate) struct Running {
     pub(crate) granted: bool,
     /// Whether it was cut because its caller's time was up.
     pub(crate) out_of_time: bool,
+    /// When it got the place of a probe.
+    pub(crate) admitted: Option<Timestamp>,
+    /// Why its attempt was cut.
+    pub(crate) cut: Option<Cut>,
+    /// Whether its breakers have heard what came of its attempt.
+    pub(crate) is_judged: bool,
 }
 
 impl Running {
@@ -131,6 +138,10 @@ pub(crate) struct Attempt {
     pub(crate) over: bool,
     /// Whether its tool was told to stop.
     pub(crate) cancelled: bool,
+    /// How often its breakers had changed when it began: the tool's, and that of its dependency.
+    pub(crate) epochs: [u64; 2],
+    /// The last that its breakers heard of it.
+    pub(crate) alive: Timestamp,
 }
 
 /// An attempt that finds out whether the tool is back.
@@ -147,6 +158,8 @@ pub(crate) struct Probe {
 /// One process that drives calls.
 pub(crate) struct Node {
     pub(crate) identity: Process,
+    /// How far the clock of its machine is ahead of the store's, or behind it, in milliseconds.
+    pub(crate) ahead: i64,
     pub(crate) alive: bool,
     pub(crate) frozen_until: Timestamp,
     pub(crate) breaker: Breaker,
@@ -161,6 +174,11 @@ pub(crate) struct Node {
     pub(crate) budget: RetryBudget,
     pub(crate) limiter: Limiter,
     pub(crate) dependency_limiter: Limiter,
+    /// The breaker of what all tools depend on, in worlds that have one.
+    pub(crate) dependency: Option<Breaker>,
+    /// What the two breakers have to do.
+    pub(crate) expected: Expected,
+    pub(crate) expected_of_dependency: Expected,
     pub(crate) guards: BTreeMap<usize, LoopGuard>,
     pub(crate) trust: TrustLedger,
     /// The machines of tools that only turns call.
@@ -293,6 +311,10 @@ pub(crate) struct World {
     story: Vec<String>,
 }
 
+/// When a world begins. Clocks that are behind show less, and never nothing.
+pub(crate) const DAWN: Timestamp = Timestamp::from_millis(1_000_000);
+/// Clocks of two machines differ from the store's by so much at most, in milliseconds.
+const MOST_SKEW: u64 = 300_000;
 /// Long enough for every lease, hold and lingering attempt to be over.
 const AFTERMATH: u64 = 4 * 3600 * 1000;
 /// A world that needs more events than this circles.
@@ -301,7 +323,8 @@ const LONGEST_STORY: usize = 4000;
 
 impl World {
     pub(crate) fn new(seed: u64, defect: Option<Defect>) -> Self {
-        let (mut rng, mut side, mut third) = (Rng::new(seed), Rng::beside(seed), Rng::third(seed));
+        let (mut rng, mut side) = (Rng::new(seed), Rng::beside(seed));
+        let (mut third, mut fourth) = (Rng::third(seed), Rng::fourth(seed));
         let mut weather = Weather::of(&mut rng, &mut side);
         weather.shared_breakers = match defect {
             Some(Defect::ProbeNotShared | Defect::ByHandOvertaken) => true,
@@ -320,6 +343,7 @@ impl World {
         crate::turns::draw(&mut weather, seed, defect);
         if defect.is_none() {
             weather.draw_more(&mut third);
+            weather.draw_last(&mut fourth);
         }
         if defect.is_some_and(Defect::needs_unknown_outcomes) {
             weather.has_unknown_outcomes();
@@ -337,7 +361,7 @@ impl World {
             rng,
             side,
             third,
-            now: Timestamp::from_millis(1000),
+            now: DAWN,
             queue: BTreeMap::new(),
             ticks: 0,
             model: Model::default(),
@@ -365,7 +389,11 @@ impl World {
         };
         world.tell(format!("the world of seed {seed}: {:?}", world.weather));
         for number in 0..world.weather.processes {
-            world.nodes.push(Node::born(number, 0));
+            let skew = fourth.between(0, 2 * MOST_SKEW).cast_signed() - MOST_SKEW.cast_signed();
+            // Whoever shares a breaker compares times.
+            let ahead = if world.weather.shared_breakers { 0 } else { skew };
+            let dependency = world.weather.dependency.then(Breaker::default);
+            world.nodes.push(Node { ahead, dependency, ..Node::born(number, 0) });
             world.see_marker(number);
         }
         world.open_the_day();
@@ -374,7 +402,7 @@ impl World {
 
     /// Runs until nothing more happens, and checks what must hold then.
     pub(crate) fn live(mut self) -> Result<Summary, Box<Failure>> {
-        let end = Timestamp::from_millis(self.weather.storm + AFTERMATH);
+        let end = DAWN + Duration::from_millis(self.weather.storm + AFTERMATH);
         while let Some(((at, _), happening)) = self.queue.pop_first() {
             self.now = self.now.max(at);
             self.summary.events += 1;
@@ -408,9 +436,14 @@ impl World {
         }
     }
 
+    /// What the clock of a process shows.
+    pub(crate) fn clock(&self, node: usize) -> Timestamp {
+        self.nodes[node].clock(self.now)
+    }
+
     /// Whether things still go wrong.
     pub(crate) fn stormy(&self) -> bool {
-        self.now.as_millis() < self.weather.storm
+        self.now < DAWN + Duration::from_millis(self.weather.storm)
     }
 
     /// A fault of this likelihood, as long as the storm lasts.
@@ -452,7 +485,7 @@ impl World {
 
     /// Feeds one event to a call and gives back its step, with the invariants on notices checked.
     pub(crate) fn feed(&mut self, node: usize, number: u64, event: Event) -> Result<Option<Step>, Broken> {
-        let now = self.now;
+        let now = self.clock(node);
         let attempt = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
         let ran = matches!(event, Event::Ran(_));
         let is_gone = matches!(event, Event::Settled);
@@ -492,6 +525,7 @@ impl World {
         if !notices.contains(&Notice::InputRequired) {
             self.count_failure(node, number, &step);
         }
+        self.check_breakers(node, number, attempt, &notices)?;
         self.heed(node, number, before, &notices, attempt.filter(|_| ran))?;
         Ok(Some(step))
     }
@@ -549,7 +583,7 @@ impl World {
             None => self.policy(),
         };
         let seed = self.rng.next();
-        let (now, number) = (self.now, request.number);
+        let (now, clock, number) = (self.now, self.clock(node), request.number);
         let client = self.model.wishes[wish].client;
         let mut notices = Vec::new();
         self.order += 1;
@@ -564,7 +598,7 @@ impl World {
         };
         let mut shared = Shared {
             breaker,
-            dependency: None,
+            dependency: home.dependency.as_mut(),
             budget,
             limiter,
             dependency_limiter: &mut home.dependency_limiter,
@@ -572,7 +606,7 @@ impl World {
             trust: &mut home.trust,
             approvals: &self.store.approvals,
         };
-        let (call, step) = Call::begin(&mut shared, request, policy, seed, now, &mut notices);
+        let (call, step) = Call::begin(&mut shared, request, policy, seed, clock, &mut notices);
         home.calls.insert(
             number,
             Running {
@@ -601,6 +635,9 @@ impl World {
                 attempts: 0,
                 granted: false,
                 out_of_time: false,
+                admitted: None,
+                cut: None,
+                is_judged: false,
             },
         );
         self.summary.calls += 1;
@@ -609,6 +646,7 @@ impl World {
             brief(&format!("{step:?}"))
         ));
         self.count_failure(node, number, &step);
+        self.check_breakers(node, number, None, &notices)?;
         self.heed(node, number, "", &notices, None)?;
         Ok((number, step))
     }
@@ -630,6 +668,8 @@ impl World {
         for notice in notices {
             self.store.tables.coverage.notice(notice);
             match notice {
+                Notice::BreakerChanged { scope: BreakerScope::Dependency, .. }
+                | Notice::ProbeMoved { scope: BreakerScope::Dependency } => {}
                 Notice::BreakerChanged { .. } | Notice::ProbeMoved { .. } if !shared => {}
                 Notice::BreakerChanged { transition, .. } => {
                     let out_of_time =
@@ -824,6 +864,7 @@ impl Node {
         let pid = u32::try_from(number).unwrap_or(0);
         Self {
             identity: Process { boot: "boot".into(), pid, started: life },
+            ahead: 0,
             alive: true,
             frozen_until: Timestamp::ZERO,
             watch: MarkerWatch::default(),
@@ -834,6 +875,9 @@ impl Node {
             budget: RetryBudget::default(),
             limiter: Limiter::default(),
             dependency_limiter: Limiter::default(),
+            dependency: None,
+            expected: Expected::default(),
+            expected_of_dependency: Expected::default(),
             guards: BTreeMap::new(),
             trust: TrustLedger::default(),
             cells: BTreeMap::new(),
@@ -847,6 +891,16 @@ impl Node {
             told: BTreeMap::new(),
             verified: BTreeMap::new(),
         }
+    }
+
+    /// What its clock shows at this moment of the store.
+    pub(crate) fn clock(&self, at: Timestamp) -> Timestamp {
+        Timestamp::from_millis(at.as_millis().saturating_add_signed(self.ahead))
+    }
+
+    /// The moment of the store at which its clock shows this.
+    pub(crate) fn moment(&self, shows: Timestamp) -> Timestamp {
+        Timestamp::from_millis(shows.as_millis().saturating_add_signed(-self.ahead))
     }
 
     /// A call and the machines that it shares, for the length of one step.
@@ -867,7 +921,7 @@ impl Node {
         };
         let shared = Shared {
             breaker,
-            dependency: None,
+            dependency: self.dependency.as_mut(),
             budget,
             limiter,
             dependency_limiter: &mut self.dependency_limiter,

@@ -19,7 +19,7 @@ use crate::turns;
 
 impl World {
     pub(crate) fn start_tool(&mut self, node: usize, number: u64) -> Result<(), Broken> {
-        let (now, life) = (self.now, self.nodes[node].identity.started);
+        let (now, clock, life) = (self.now, self.clock(node), self.nodes[node].identity.started);
         let policy = self.policy();
         self.attempts += 1;
         let attempt_number = self.attempts;
@@ -28,7 +28,7 @@ impl World {
         let Some(running) = home.calls.get_mut(&number) else { return Ok(()) };
         // What it asked for may have become needless: somebody else closed the breaker.
         let shared = is_shared(&running.call.request().tool);
-        let half_open = shared && home.breaker.state(&policy.breaker, now) == breaker::State::HalfOpen;
+        let half_open = shared && home.breaker.state(&policy.breaker, clock) == breaker::State::HalfOpen;
         let asked = running.asked_to_probe.take().filter(|_| half_open);
         let probe = asked.map(|(since, heard)| Probe { epoch: home.breaker.epoch(), since, alone: !heard });
         running.attempt = Some(Attempt {
@@ -39,7 +39,10 @@ impl World {
             heard: now,
             over: false,
             cancelled: false,
+            epochs: [home.expected.epoch, home.expected_of_dependency.epoch],
+            alive: running.admitted.take().unwrap_or(clock),
         });
+        (running.cut, running.is_judged) = (None, false);
         running.attempts += 1;
         running.out_of_time = false;
         let first = !std::mem::replace(&mut running.sent, true);
@@ -250,7 +253,7 @@ impl World {
         outcome: Outcome,
     ) -> Result<(), Broken> {
         let policy = self.policy();
-        let now = self.now;
+        let (now, clock) = (self.now, self.clock(node));
         let current = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
         let Some(current) = current.filter(|current| current.number == attempt) else { return Ok(()) };
         // What has not been done cannot be reported as done.
@@ -282,13 +285,13 @@ impl World {
                     &policy.guard,
                     call,
                     guard::Ending::Failure { message: &fault.message, mistake: None },
-                    now,
+                    clock,
                 );
             }
         }
         if self.defect == Some(Defect::LateBreakerResultCounted) && current.epoch != self.nodes[node].epoch {
             let home = &mut self.nodes[node];
-            if let Ok((ticket, _)) = home.breaker.admit(&policy.breaker, now) {
+            if let Ok((ticket, _)) = home.breaker.admit(&policy.breaker, clock) {
                 let verdict = match &outcome {
                     Outcome::Success { .. } | Outcome::InputRequired { .. } => {
                         breaker::Verdict::Success { took: now.since(current.started) }
@@ -297,7 +300,7 @@ impl World {
                         breaker::Verdict::Failure { took: now.since(current.started) }
                     }
                 };
-                if let Some(transition) = home.breaker.record(&policy.breaker, ticket, verdict, now) {
+                if let Some(transition) = home.breaker.record(&policy.breaker, ticket, verdict, clock) {
                     return Err((
                         "own epoch",
                         format!(

@@ -2,7 +2,7 @@
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::Wanted;
-use steadfast_core::breaker::Snapshot;
+use steadfast_core::breaker::{self, Breaker, Snapshot};
 use steadfast_core::call::{CallResult, Event, Outcome, Request, StoreFault, Wake};
 use steadfast_core::dedupe::{Claim, Known, Owner, Receipt, Record, Release, Save};
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
@@ -348,7 +348,7 @@ impl World {
                     running.woken_at = None;
                 }
                 let due = self.nodes[node].calls.get(&number).and_then(|running| running.call.wake_at());
-                if due.is_some_and(|due| due <= self.now) {
+                if due.is_some_and(|due| due <= self.clock(node)) {
                     self.drive(node, number, Event::Woke(Wake::Time))
                 } else {
                     Ok(())
@@ -416,8 +416,15 @@ impl World {
             Happening::Restart { node } => {
                 let life = self.nodes[node].identity.started + 1;
                 let emptied = self.model.emptyings.len();
-                self.nodes[node] =
-                    Node { started_after: emptied, shared_after: emptied, ..Node::born(node, life) };
+                let (ahead, dependency) =
+                    (self.nodes[node].ahead, self.weather.dependency.then(Breaker::default));
+                self.nodes[node] = Node {
+                    ahead,
+                    dependency,
+                    started_after: emptied,
+                    shared_after: emptied,
+                    ..Node::born(node, life)
+                };
                 self.see_marker(node);
                 self.adopt_shared(node);
                 self.tell(format!("process {node} is back"));
@@ -440,7 +447,7 @@ impl World {
                 Ok(())
             }
             Happening::Operator { node } => {
-                let now = self.now;
+                let now = self.clock(node);
                 let force = self.stormy() && self.rng.chance(50);
                 let until = self.before_an_operator_acts(node);
                 let home = &mut self.nodes[node];
@@ -449,6 +456,10 @@ impl World {
                 // A reset starts an epoch of its own, whether or not the state changes.
                 let spoke = change.is_some() || !force;
                 home.epoch += u64::from(spoke);
+                if spoke {
+                    let state = if force { breaker::State::ForcedOpen } else { breaker::State::Closed };
+                    home.expected.becomes(state, until.filter(|_| force), now);
+                }
                 if spoke {
                     *self.model.words.entry(home.breaker.snapshot().times_by_hand()).or_default() += 1;
                 }

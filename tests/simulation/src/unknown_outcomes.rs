@@ -155,11 +155,12 @@ impl World {
             ResponseKind::Result | ResponseKind::StillRunning | ResponseKind::Refusal => return Ok(()),
         }
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
+        let arrived = self.nodes[node].moment(running.call.arrived());
         let is_own = running.call.claimed().is_some_and(|record| record.owner == *owner);
         let is_excused = running.store_failed
             || running.fence_lost
             || self.model.is_relied_on(owner)
-            || self.model.emptyings.iter().any(|emptying| emptying.at >= running.call.arrived());
+            || self.model.emptyings.iter().any(|emptying| emptying.at >= arrived);
         if is_own && !is_excused && !(is_recorded && result.recorded == Recorded::Yes) {
             return Err((
                 "recorded before told",

@@ -86,6 +86,8 @@ pub(crate) struct Weather {
     pub(crate) slow_tools: u64,
     /// How often a tool says when to come again.
     pub(crate) retry_afters: u64,
+    /// Whether all tools depend on the same thing, which has a breaker of its own.
+    pub(crate) dependency: bool,
     /// How many turns each client wants.
     pub(crate) turns: u64,
     /// How often a turn comes again with another plan.
@@ -157,6 +159,7 @@ impl Weather {
             slow_store: 0,
             slow_tools: 0,
             retry_afters: 0,
+            dependency: false,
             turns: 0,
             replans: 0,
         }
@@ -245,6 +248,22 @@ impl Weather {
             1 => self.has_trust_lost_in_passing(),
             2 => self.has_sleepers(),
             _ => {}
+        }
+    }
+
+    /// What was added last. A dependency is looked at where nothing else is shared, too.
+    pub(crate) fn draw_last(&mut self, rng: &mut Rng) {
+        self.dependency = rng.chance(30);
+        if self.dependency && rng.chance(30) {
+            let places = NonZeroU32::new(u32::try_from(rng.between(1, 3)).unwrap_or(1));
+            Arc::make_mut(&mut self.policy).dependency_limits.concurrency = places;
+        }
+        if rng.chance(40) {
+            let breaker = &mut Arc::make_mut(&mut self.policy).breaker;
+            breaker.consecutive = NonZeroU32::new(u32::try_from(rng.between(1, 4)).unwrap_or(1));
+            breaker.cooldown.first = Duration::from_secs(rng.between(1, 30));
+            breaker.close_after =
+                NonZeroU32::new(u32::try_from(rng.between(1, 3)).unwrap_or(1)).unwrap_or(NonZeroU32::MIN);
         }
     }
 

@@ -64,7 +64,8 @@ impl World {
             .map(|tool| (tool.clone(), ToolFacts { breaker: self.breaker_of(node, tool), stop }))
             .collect();
         self.tell(format!("process {node}: submission {submission} of turn {turn} begins, {submitted:?}"));
-        let (machine, steps) = Turn::begin(plan, &facts, submitted, arrived, &mut Vec::new());
+        let (machine, steps) =
+            Turn::begin(plan, &facts, submitted, self.nodes[node].clock(arrived), &mut Vec::new());
         let begun = &mut self.submissions[submission];
         begun.machine = Some(machine);
         begun.queue = steps.into();
@@ -83,7 +84,7 @@ impl World {
             home.cells.get(tool).map(|cell| &cell.breaker)
         };
         let policy = &self.weather.policy.breaker;
-        breaker.map_or(BreakerState::Closed, |breaker| breaker.state(policy, self.now))
+        breaker.map_or(BreakerState::Closed, |breaker| breaker.state(policy, self.clock(node)))
     }
 
     /// Does what there is to do, one thing after the other, until the store has to be waited for.
@@ -106,7 +107,7 @@ impl World {
     }
 
     fn tell_turn(&mut self, submission: usize, event: Event) -> Result<(), Broken> {
-        let now = self.now;
+        let now = self.clock(self.submissions[submission].node);
         let told = &mut self.submissions[submission];
         let Some(machine) = &mut told.machine else { return Ok(()) };
         let name = format!("{event:?}");
@@ -230,7 +231,7 @@ impl World {
         request.limits.attempt = timeout;
         request.limits.start_by = match self.defect {
             Some(Defect::DeadlineNotPassedOn) => None,
-            Some(_) | None => Some(deadline),
+            Some(_) | None => Some(self.nodes[node].clock(deadline)),
         };
         let in_turn = InTurn { submission, id, choice, heard: Heard::default() };
         let (number, step) = self.begin(node, request, wish, dispatch, Some(in_turn))?;

@@ -1,0 +1,320 @@
+//! What a breaker has to do, worked out anew from all that it was told.
+//!
+//! The breaker of the core counts in a ring and changes on the way. Here every outcome is kept with its moment, and each question
+//! is answered by looking at all of them again. The two have to agree on every change.
+
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::breaker::{Reason, State, Transition};
+use steadfast_core::call::{BreakerScope, Cut, Notice, Step};
+use steadfast_core::classify::Nature;
+use steadfast_core::code::Code;
+use steadfast_core::policy::{BreakerPolicy, Mode, RateRule};
+
+use crate::invariants::Broken;
+use crate::system::{Attempt, Running, World, is_shared};
+
+/// What an attempt says about its tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counts {
+    Success(Duration),
+    Failure(Duration),
+    Neutral,
+}
+
+/// What one breaker was told since it last changed.
+#[derive(Clone, Debug)]
+pub(crate) struct Expected {
+    state: State,
+    since: Timestamp,
+    until: Option<Timestamp>,
+    /// Probes that failed since it was last closed.
+    reopened: u32,
+    told: Vec<(Timestamp, Counts)>,
+    /// Changes so far. What was asked before a change does not count after it.
+    pub(crate) epoch: u64,
+}
+
+impl Default for Expected {
+    fn default() -> Self {
+        Self {
+            state: State::Closed,
+            since: Timestamp::ZERO,
+            until: None,
+            reopened: 0,
+            told: Vec::new(),
+            epoch: 0,
+        }
+    }
+}
+
+impl Expected {
+    /// The change that this outcome has to make, if it makes one.
+    pub(crate) fn hears(
+        &mut self,
+        policy: &BreakerPolicy,
+        counts: Counts,
+        now: Timestamp,
+    ) -> Option<(State, Reason)> {
+        self.told.push((now, counts));
+        let slow = |counts: &Counts| match counts {
+            Counts::Success(took) | Counts::Failure(took) => {
+                policy.slow.is_some_and(|rule| *took > rule.slower_than)
+            }
+            Counts::Neutral => false,
+        };
+        match self.state {
+            State::Closed => self.opens(policy, slow, now).map(|reason| (State::Open, reason)),
+            State::HalfOpen => match counts {
+                Counts::Failure(_) => Some((State::Open, Reason::ProbeFailed)),
+                Counts::Success(_) if slow(&counts) => Some((State::Open, Reason::Slow)),
+                Counts::Success(_) => {
+                    let good = self.told.iter().filter(|(_, told)| matches!(told, Counts::Success(_)));
+                    (good.count() as u64 >= u64::from(policy.close_after.get()))
+                        .then_some((State::Closed, Reason::ProbesSucceeded))
+                }
+                Counts::Neutral => {
+                    let last = self.told.iter().rev().take_while(|(_, told)| *told == Counts::Neutral);
+                    (last.count() as u64 >= u64::from(policy.neutral_close_after.get()))
+                        .then_some((State::Closed, Reason::ProbesAnswered))
+                }
+            },
+            State::Open | State::ForcedOpen => None,
+        }
+    }
+
+    fn opens(
+        &self,
+        policy: &BreakerPolicy,
+        slow: impl Fn(&Counts) -> bool,
+        now: Timestamp,
+    ) -> Option<Reason> {
+        let counted: Vec<Counts> = self
+            .told
+            .iter()
+            .filter(|(at, told)| *told != Counts::Neutral && now.since(*at) <= policy.window)
+            .map(|(_, told)| *told)
+            .collect();
+        if !matches!(self.told.last(), Some((_, Counts::Success(_) | Counts::Failure(_)))) {
+            return None;
+        }
+        let failed = |told: &&Counts| matches!(told, Counts::Failure(_));
+        let row = counted.iter().rev().take_while(failed).count();
+        if policy.consecutive.is_some_and(|most| row >= most.get() as usize) {
+            return Some(Reason::Consecutive);
+        }
+        let reached = |rule: RateRule, bad: &dyn Fn(&Counts) -> bool| {
+            let last: Vec<&Counts> = counted.iter().rev().take(rule.last.get() as usize).collect();
+            let part = last.iter().filter(|told| bad(told)).count();
+            let enough = last.len() >= rule.at_least.min(rule.last).get() as usize;
+            // A share of whole numbers below a thousand is exact enough in this form.
+            enough && part > 0 && part as f64 / last.len() as f64 >= rule.threshold.get()
+        };
+        if policy.rate.is_some_and(|rule| reached(rule, &|told| failed(&told))) {
+            return Some(Reason::Rate);
+        }
+        policy.slow.is_some_and(|rule| reached(rule.rate, &slow)).then_some(Reason::Slow)
+    }
+
+    /// The breaker says that it has changed because time has passed.
+    fn has_cooled_down(&self, policy: &BreakerPolicy, now: Timestamp) -> bool {
+        match self.state {
+            State::Open => {
+                let mut cooldown = policy.cooldown.first;
+                for _ in 0..self.reopened {
+                    cooldown = cooldown.mul_f64(policy.cooldown.growth.get()).min(policy.cooldown.cap);
+                }
+                now.since(self.since) >= cooldown.min(policy.cooldown.cap)
+            }
+            State::ForcedOpen => self.until.is_some_and(|until| now >= until),
+            State::Closed | State::HalfOpen => false,
+        }
+    }
+
+    /// The breaker has changed. `due` is the change that its last outcome had to make.
+    pub(crate) fn changes(
+        &mut self,
+        policy: &BreakerPolicy,
+        change: &Transition,
+        due: Option<(State, Reason)>,
+        now: Timestamp,
+    ) -> Result<(), Broken> {
+        let is_right = match change.reason {
+            Reason::CooledDown => change.to == State::HalfOpen && self.has_cooled_down(policy, now),
+            Reason::Forced | Reason::Reset => true,
+            Reason::Consecutive
+            | Reason::Rate
+            | Reason::Slow
+            | Reason::ProbeFailed
+            | Reason::ProbesSucceeded
+            | Reason::ProbesAnswered => due == Some((change.to, change.reason)),
+        };
+        if change.from != self.state || !is_right {
+            return Err((
+                "breakers do as they say",
+                format!(
+                    "it goes {change:?}, and was {:?} since {}; due is {due:?}, after {:?}",
+                    self.state,
+                    self.since.as_millis(),
+                    self.told
+                ),
+            ));
+        }
+        self.becomes(change.to, None, now);
+        Ok(())
+    }
+
+    /// It is in this state from now on.
+    pub(crate) fn becomes(&mut self, state: State, until: Option<Timestamp>, now: Timestamp) {
+        self.reopened = match (self.state, state) {
+            (State::HalfOpen, State::Open) => self.reopened + 1,
+            (State::Open, State::HalfOpen) => self.reopened,
+            _ => 0,
+        };
+        (self.state, self.since, self.until) = (state, now, until);
+        self.told.clear();
+        self.epoch += 1;
+    }
+
+    /// Whether what comes of an attempt counts: nothing has changed since it began, and a probe was not silent for too long.
+    fn listens_to(&self, policy: &BreakerPolicy, attempt: &Attempt, place: usize, now: Timestamp) -> bool {
+        let in_time = self.state != State::HalfOpen || now.since(attempt.alive) < policy.probe_lease;
+        attempt.epochs.get(place) == Some(&self.epoch) && in_time
+    }
+
+    /// Whether it has been closed since then: what is refused may have been refused long ago, and is told after a look for
+    /// duplicates.
+    fn was_closed(&self, since: Timestamp) -> bool {
+        self.state == State::Closed && self.since < since
+    }
+
+    /// Whether an attempt may start.
+    fn lets_through(&self) -> bool {
+        matches!(self.state, State::Closed | State::HalfOpen)
+    }
+}
+
+impl World {
+    /// Remembers when a call got the place of a probe. Whatever does not lead to an attempt gives it back.
+    pub(crate) fn note_admission(&mut self, node: usize, number: u64, step: &Step) {
+        let clock = self.clock(node);
+        let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
+        match step {
+            Step::Probe(BreakerScope::Tool) => running.admitted = Some(clock),
+            Step::Probe(BreakerScope::Dependency) => drop(running.admitted.get_or_insert(clock)),
+            Step::Start { .. } | Step::Renew | Step::Run(_) | Step::Stay => {}
+            Step::Claim(_)
+            | Step::Follow(_)
+            | Step::AwaitEnd(_)
+            | Step::Ask(_)
+            | Step::Spend { .. }
+            | Step::Save(_)
+            | Step::Release(_)
+            | Step::Cut(_)
+            | Step::Wait
+            | Step::CancelUpstream
+            | Step::Answer { .. }
+            | Step::Finish { .. } => running.admitted = None,
+        }
+    }
+
+    /// Whether the breakers of a call have done what they had to, and nothing else. Where processes share the breaker of the tool
+    /// it also does what others say; then only that of the dependency is looked at.
+    pub(crate) fn check_breakers(
+        &mut self,
+        node: usize,
+        number: u64,
+        attempt: Option<Attempt>,
+        notices: &[Notice],
+    ) -> Result<(), Broken> {
+        let now = self.clock(node);
+        let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
+        let policy = running.call.policy();
+        if policy.modes.breaker != Mode::Enforce || self.defect.is_some() {
+            return Ok(());
+        }
+        let breaker = policy.breaker;
+        let counts = attempt.and_then(|attempt| running.counts(attempt, notices, self.now));
+        let of_tool = is_shared(&running.call.request().tool) && !self.weather.shared_breakers;
+        let has_dependency = self.weather.dependency;
+        let home = &mut self.nodes[node];
+        let scopes = [
+            (BreakerScope::Tool, of_tool, &mut home.expected),
+            (BreakerScope::Dependency, has_dependency, &mut home.expected_of_dependency),
+        ];
+        for (place, (scope, applies, expected)) in scopes.into_iter().enumerate() {
+            if !applies {
+                continue;
+            }
+            let counts =
+                counts.zip(attempt).filter(|(_, attempt)| expected.listens_to(&breaker, attempt, place, now));
+            let mut due = counts.and_then(|(counts, _)| expected.hears(&breaker, counts, now));
+            for notice in notices {
+                match notice {
+                    Notice::BreakerChanged { scope: changed, transition } if *changed == scope => {
+                        expected.changes(&breaker, transition, due.take(), now)?;
+                    }
+                    Notice::AttemptStarted { .. } if !expected.lets_through() => {
+                        return Err((
+                            "breakers do as they say",
+                            format!("an attempt of call {number} starts, and a breaker is {expected:?}"),
+                        ));
+                    }
+                    _ => {}
+                }
+            }
+            if let Some(due) = due {
+                return Err((
+                    "breakers do as they say",
+                    format!(
+                        "call {number} of process {node}: {scope:?} should go {due:?}, after {expected:?}"
+                    ),
+                ));
+            }
+        }
+        let refused = notices.contains(&Notice::CallBlocked { code: Code::CircuitOpen });
+        let home = &self.nodes[node];
+        let arrived = home.calls.get(&number).map_or(now, |running| running.call.arrived());
+        let was_closed = home.expected.was_closed(arrived) && home.expected_of_dependency.was_closed(arrived);
+        if refused && of_tool && was_closed {
+            return Err((
+                "breakers do as they say",
+                format!("call {number} of process {node} is refused, and no breaker is open"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Running {
+    /// What its breakers hear of its attempt now, and once only.
+    fn counts(&mut self, attempt: Attempt, notices: &[Notice], now: Timestamp) -> Option<Counts> {
+        let time = self.call.policy().time;
+        let took = now.since(attempt.started);
+        let is_callers_limit = now.since(attempt.heard) < time.attempt && took < time.total;
+        for notice in notices {
+            match notice {
+                Notice::AttemptCut { .. } if matches!(self.call.state(), "Marking" | "Settling") => {
+                    let judged = std::mem::replace(&mut self.is_judged, true);
+                    return (!judged && !is_callers_limit).then_some(Counts::Failure(took));
+                }
+                Notice::AttemptCut { cut } => self.cut = Some(*cut),
+                Notice::AttemptEnded { failure, .. } => {
+                    if std::mem::replace(&mut self.is_judged, true) {
+                        return None;
+                    }
+                    return match failure.as_ref().map(|failure| failure.nature) {
+                        None => Some(Counts::Success(took)),
+                        Some(_) if self.cut == Some(Cut::Cancelled) => None,
+                        Some(_) if self.cut.is_some() && is_callers_limit => None,
+                        Some(Nature::Transient) => Some(Counts::Failure(took)),
+                        Some(Nature::Permanent) => Some(Counts::Neutral),
+                    };
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}

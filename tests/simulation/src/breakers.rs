@@ -183,10 +183,14 @@ impl Expected {
         attempt.epochs.get(place) == Some(&self.epoch) && in_time
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
     /// Whether it has been closed since then: what is refused may have been refused long ago, and is told after a look for
     /// duplicates.
     fn was_closed(&self, since: Timestamp) -> bool {
-        self.state == State::Closed && self.since < since
+        self.is_closed() && self.since < since
     }
 
     /// Whether an attempt may start.
@@ -230,6 +234,7 @@ impl World {
     ) -> Result<(), Broken> {
         let now = self.clock(node);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
+        running.cut = running.cut.or_else(|| notices.iter().find_map(cut_of));
         let policy = running.call.policy();
         if policy.modes.breaker != Mode::Enforce || self.defect.is_some() {
             return Ok(());
@@ -299,7 +304,6 @@ impl Running {
                     let judged = std::mem::replace(&mut self.is_judged, true);
                     return (!judged && !is_callers_limit).then_some(Counts::Failure(took));
                 }
-                Notice::AttemptCut { cut } => self.cut = Some(*cut),
                 Notice::AttemptEnded { failure, .. } => {
                     if std::mem::replace(&mut self.is_judged, true) {
                         return None;
@@ -316,5 +320,12 @@ impl Running {
             }
         }
         None
+    }
+}
+
+fn cut_of(notice: &Notice) -> Option<Cut> {
+    match notice {
+        Notice::AttemptCut { cut } => Some(*cut),
+        _ => None,
     }
 }

@@ -8,7 +8,7 @@ use steadfast_core::approval::{Decided, Decision, Grantor, ParkedId};
 use steadfast_core::call::{Approval, Event};
 use steadfast_core::policy::{LimitPolicy, Mode};
 use steadfast_core::retry::CallerLimits;
-use steadfast_core::trust::{Notify, Target};
+use steadfast_core::trust::{Notify, Target, TrustState};
 
 use crate::invariants::Broken;
 use crate::system::{World, is_shared};
@@ -108,6 +108,7 @@ impl World {
         if home.alive {
             let _told = home.trust.block_tool(&tool(), "by hand", Notify::Yes, now);
             home.blocked = true;
+            self.trust_was_set(node, TrustState::Blocked);
             self.tell(format!("the tool is blocked at process {node}"));
             self.later(until, Happening::Unblock { node, life });
         }
@@ -118,6 +119,7 @@ impl World {
         let home = &mut self.nodes[node];
         let _told = home.trust.reset(Target::Tool(&tool()), now);
         home.blocked = false;
+        self.trust_was_set(node, TrustState::Trusted);
         self.tell(format!("the tool is free again at process {node}"));
     }
 

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::Breaker;
-use steadfast_core::call::{AttemptEnd, BreakerScope, Call, Cut, Event, Kept, Notice, Request, Shared, Step};
+use steadfast_core::call::{
+    AttemptEnd, BreakerScope, Call, Cut, Event, Kept, Notice, Outcome, Request, Shared, Step,
+};
+use steadfast_core::classify::RetryAfter;
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
     ClaimVerdict, Ending, LeaseSight, Marker, MarkerWatch, Owner, Process, Receipt, RecordState, Settles,
@@ -23,6 +26,7 @@ use steadfast_core::trust::TrustLedger;
 use crate::breakers::Expected;
 use crate::coverage::Coverage;
 use crate::invariants::{self, Broken};
+use crate::judgements::Seen;
 use crate::model::{Kind, Model, TurnCall};
 use crate::rng::Rng;
 use crate::settling::{AttemptEvent, Work};
@@ -109,6 +113,8 @@ pub(crate) struct Running {
     pub(crate) out_of_time: bool,
     /// When it got the place of a probe.
     pub(crate) admitted: Option<Timestamp>,
+    /// How long the last failure asked it to wait.
+    pub(crate) retry_after: Option<Duration>,
     /// Why its attempt was cut.
     pub(crate) cut: Option<Cut>,
     /// Whether its breakers have heard what came of its attempt.
@@ -179,6 +185,8 @@ pub(crate) struct Node {
     /// What the two breakers have to do.
     pub(crate) expected: Expected,
     pub(crate) expected_of_dependency: Expected,
+    /// What guard and trust have to go by.
+    pub(crate) seen: Seen,
     pub(crate) guards: BTreeMap<usize, LoopGuard>,
     pub(crate) trust: TrustLedger,
     /// The machines of tools that only turns call.
@@ -488,6 +496,7 @@ impl World {
         let now = self.clock(node);
         let attempt = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
         let ran = matches!(event, Event::Ran(_));
+        let retry_after = asked_to_wait(&event);
         let is_gone = matches!(event, Event::Settled);
         let found = if let Event::Claimed(ClaimVerdict::Unknown(unsettled)) = &event {
             Some(&unsettled.receipt)
@@ -504,6 +513,7 @@ impl World {
         let mut notices = Vec::new();
         let Some((running, mut shared)) = self.nodes[node].lend(number, &self.store) else { return Ok(None) };
         running.granted |= matches!(&event, Event::Spent(spend) if spend.may_run());
+        running.retry_after = retry_after;
         running.found = found.or(running.found.take());
         let before = running.call.state();
         let awaited_end = running.awaits_end();
@@ -526,6 +536,8 @@ impl World {
             self.count_failure(node, number, &step);
         }
         self.check_breakers(node, number, attempt, &notices)?;
+        self.check_judgements(node, number, attempt, &notices)?;
+        self.check_retries(node, number, attempt, &notices)?;
         self.heed(node, number, before, &notices, attempt.filter(|_| ran))?;
         Ok(Some(step))
     }
@@ -636,6 +648,7 @@ impl World {
                 granted: false,
                 out_of_time: false,
                 admitted: None,
+                retry_after: None,
                 cut: None,
                 is_judged: false,
             },
@@ -647,6 +660,8 @@ impl World {
         ));
         self.count_failure(node, number, &step);
         self.check_breakers(node, number, None, &notices)?;
+        self.check_judgements(node, number, None, &notices)?;
+        self.healthy_tool_is_free(node, client)?;
         self.heed(node, number, "", &notices, None)?;
         Ok((number, step))
     }
@@ -878,6 +893,7 @@ impl Node {
             dependency: None,
             expected: Expected::default(),
             expected_of_dependency: Expected::default(),
+            seen: Seen::default(),
             guards: BTreeMap::new(),
             trust: TrustLedger::default(),
             cells: BTreeMap::new(),
@@ -946,6 +962,17 @@ pub(crate) fn sight(nodes: &[Node], leases: Leases, owner: &Owner) -> LeaseSight
             let lives = nodes.iter().any(|node| node.alive && node.identity == owner.process);
             if lives { LeaseSight::Alive } else { LeaseSight::Gone }
         }
+    }
+}
+
+/// How long a tool that has failed asks to be left alone.
+fn asked_to_wait(event: &Event) -> Option<Duration> {
+    match event {
+        Event::Ran(Outcome::Failure { fault, .. }) => match fault.retry_after {
+            Some(RetryAfter::Delay(delay)) => Some(delay),
+            Some(RetryAfter::At(_)) | None => None,
+        },
+        _ => None,
     }
 }
 

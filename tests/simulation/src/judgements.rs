@@ -1,0 +1,236 @@
+//! What guard and trust may conclude, held against what the tool really did.
+
+use std::collections::BTreeMap;
+
+use steadfast_core::Timestamp;
+use steadfast_core::call::Notice;
+use steadfast_core::classify::{Nature, Severity};
+use steadfast_core::guard::GuardedCall;
+use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
+use steadfast_core::policy::{AskWhen, Mode};
+use steadfast_core::trust::{TrustChange, TrustState};
+
+use crate::invariants::Broken;
+use crate::system::{Attempt, World, is_shared};
+use crate::transition::digest;
+
+/// What a process has seen of its tool, in its own time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// How calls of each client ended, the newest last.
+    endings: Vec<Ending>,
+    /// Calls whose failure may cost trust, with the last moment at which it may have counted, and successes that may earn it.
+    failures: BTreeMap<u64, (Timestamp, Severity)>,
+    successes: Vec<Timestamp>,
+    /// The last change of trust, and what it was to.
+    trust: Option<(Timestamp, TrustState)>,
+}
+
+#[derive(Clone, Debug)]
+struct Ending {
+    client: usize,
+    at: Timestamp,
+    /// What failed, and what was said. Nothing for whatever is no plain failure.
+    failed: Option<(Digest, String)>,
+}
+
+impl Seen {
+    /// A call that has failed is judged when it ends, which may be later.
+    fn counts_now(&mut self, number: u64, now: Timestamp) {
+        if let Some((at, _)) = self.failures.get_mut(&number) {
+            *at = now;
+        }
+    }
+}
+
+impl World {
+    /// Whether guard and trust have reasons for what they do, and do what they have reasons for.
+    pub(crate) fn check_judgements(
+        &mut self,
+        node: usize,
+        number: u64,
+        attempt: Option<Attempt>,
+        notices: &[Notice],
+    ) -> Result<(), Broken> {
+        let now = self.clock(node);
+        let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
+        if !is_shared(&running.call.request().tool) || self.defect.is_some() {
+            return Ok(());
+        }
+        let is_plain = running.in_turn.is_none()
+            && !running.answered
+            && running.cut.is_none()
+            && !self.dispatches[running.dispatch].withdrawn;
+        let is_first = running.attempts == 0;
+        let client = self.model.wishes[running.wish].client;
+        let arguments = digest(self.model.wishes[running.wish].arguments);
+        let again = notices.iter().any(|notice| matches!(notice, Notice::RetryScheduled { .. }));
+        for notice in notices {
+            if let Notice::AttemptStarted { .. } = notice
+                && is_first
+            {
+                self.no_loop_goes_on(node, number, (client, arguments))?;
+                self.is_trusted_or_allowed(node, number)?;
+            }
+            let seen = &mut self.nodes[node].seen;
+            match notice {
+                Notice::AttemptEnded { failure, .. } => {
+                    match failure {
+                        Some(failure) => {
+                            let _before = seen.failures.insert(number, (now, failure.severity));
+                        }
+                        None => seen.successes.push(now),
+                    }
+                    let plain =
+                        failure.as_ref().filter(|failure| is_plain && failure.nature == Nature::Permanent);
+                    let failed = plain.map(|failure| (arguments, failure.said.to_string()));
+                    if !again {
+                        seen.endings.push(Ending { client, at: now, failed });
+                    }
+                }
+                Notice::AttemptCut { .. } if attempt.is_some() => {
+                    let _before = seen.failures.insert(number, (now, Severity::Timeout));
+                }
+                Notice::CallFinished { code, replayed, .. } => {
+                    seen.counts_now(number, now);
+                    if code.is_none() || *replayed {
+                        seen.endings.push(Ending { client, at: now, failed: None });
+                    }
+                }
+                Notice::TrustChanged(change) => {
+                    seen.counts_now(number, now);
+                    self.trust_changes(node, change)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A call that has just failed in the same way as often as a model may repeat it is not made again at once.
+    fn no_loop_goes_on(
+        &self,
+        node: usize,
+        number: u64,
+        (client, arguments): (usize, Digest),
+    ) -> Result<(), Broken> {
+        let home = &self.nodes[node];
+        let Some(running) = home.calls.get(&number).filter(|running| running.in_turn.is_none()) else {
+            return Ok(());
+        };
+        let policy = running.call.policy();
+        if policy.modes.guard != Mode::Enforce {
+            return Ok(());
+        }
+        let most = policy.guard.identical.get() as usize;
+        let of_client: Vec<&Ending> =
+            home.seen.endings.iter().rev().filter(|ending| ending.client == client).take(most).collect();
+        let arrived = running.call.arrived();
+        let is_recent =
+            |ending: &&&Ending| ending.at < arrived && arrived.since(ending.at) < policy.guard.hold;
+        let said = of_client
+            .first()
+            .and_then(|ending| ending.failed.as_ref())
+            .filter(|(failed, _)| *failed == arguments);
+        let is_loop = said.is_some_and(|said| {
+            let same =
+                of_client.iter().filter(is_recent).filter(|ending| ending.failed.as_ref() == Some(said));
+            same.count() >= most
+        });
+        if is_loop {
+            return Err((
+                "loops end",
+                format!("call {number} of process {node} runs after {most} equal failures: {of_client:?}"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// While nobody trusts the tool, a person is asked before it runs.
+    fn is_trusted_or_allowed(&self, node: usize, number: u64) -> Result<(), Broken> {
+        let home = &self.nodes[node];
+        let Some(running) = home.calls.get(&number) else { return Ok(()) };
+        let (now, policy) = (self.clock(node), running.call.policy());
+        let asks = policy.modes.trust == Mode::Enforce && policy.approval.when != AskWhen::Never;
+        let Some((at, state)) = home.seen.trust.filter(|_| asks && self.weather.other_answers == 0) else {
+            return Ok(());
+        };
+        let holds = match state {
+            // Whoever was under way by then was under way.
+            TrustState::Escalated => at < running.call.arrived() && now.since(at) < policy.trust.duration,
+            TrustState::Blocked => true,
+            TrustState::Trusted | TrustState::Recovering => false,
+        };
+        if holds && !running.granted {
+            return Err((
+                "nobody runs what is not trusted",
+                format!("call {number} of process {node} runs while the tool is {state:?}"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn trust_changes(&mut self, node: usize, change: &TrustChange) -> Result<(), Broken> {
+        let now = self.clock(node);
+        let rule = self.weather.policy.trust.clone();
+        let seen = &mut self.nodes[node].seen;
+        let (since, was) = seen.trust.unwrap_or((Timestamp::ZERO, TrustState::Trusted));
+        let failures = seen
+            .failures
+            .values()
+            .filter(|(at, severity)| {
+                rule.severities.contains(severity) && now.since(*at) <= rule.window && *at >= since
+            })
+            .count();
+        let successes = seen.successes.iter().filter(|at| **at >= since).count();
+        let enough = match (rule.count, rule.consecutive, rule.rate) {
+            (Some(count), None, None) => failures >= count.get() as usize,
+            _ => failures > 0,
+        };
+        let has_reason = match (change.from, change.to) {
+            (TrustState::Trusted, TrustState::Escalated) => enough,
+            (TrustState::Recovering, TrustState::Escalated) => failures > 0,
+            (TrustState::Escalated, TrustState::Recovering) => now.since(since) >= rule.duration,
+            (TrustState::Recovering, TrustState::Trusted) => {
+                successes >= rule.successes_to_recover.get() as usize
+            }
+            (TrustState::Escalated, TrustState::Blocked) => failures >= rule.block_after.get() as usize,
+            (_, TrustState::Blocked | TrustState::Trusted)
+            | (_, TrustState::Recovering | TrustState::Escalated) => false,
+        };
+        if change.from != was || !has_reason {
+            return Err((
+                "trust has reasons",
+                format!(
+                    "process {node}: {change:?}, was {was:?} since {}, {failures} failures, {successes} successes",
+                    since.as_millis()
+                ),
+            ));
+        }
+        seen.trust = Some((now, change.to));
+        Ok(())
+    }
+
+    /// A person has set the trust in the tool.
+    pub(crate) fn trust_was_set(&mut self, node: usize, state: TrustState) {
+        let now = self.clock(node);
+        self.nodes[node].seen.trust = Some((now, state));
+    }
+
+    /// A tool that never failed is not refused because another one does.
+    pub(crate) fn healthy_tool_is_free(&self, node: usize, client: usize) -> Result<(), Broken> {
+        let Some(guard) = self.nodes[node].guards.get(&client) else { return Ok(()) };
+        let tool = ToolRef {
+            namespace: Namespace::new("bank").expect("a name"),
+            tool: ToolName::new("rates").expect("a name"),
+        };
+        let call = GuardedCall { tool: &tool, arguments: digest(0), turn: None };
+        match guard.would_refuse(&self.weather.policy.guard, call, self.clock(node)) {
+            Some(refusal) => Err((
+                "a healthy tool is free",
+                format!("a tool that never failed is refused at process {node}: {}", refusal.text),
+            )),
+            None => Ok(()),
+        }
+    }
+}

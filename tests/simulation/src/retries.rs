@@ -1,0 +1,149 @@
+//! When another attempt may come: the waits and limits of a policy, worked out anew.
+
+use std::time::Duration;
+
+use steadfast_core::Timestamp;
+use steadfast_core::call::Notice;
+use steadfast_core::classify::{Nature, Reach};
+use steadfast_core::policy::{Backoff, CountedFrom, Jitter, Mode, RetryPolicy};
+use steadfast_core::retry::{CallerLimits, Stop};
+
+use crate::invariants::Broken;
+use crate::system::{Attempt, World, is_shared};
+
+/// What limits the next attempt of a call.
+struct Bounds {
+    /// The earliest and the latest moment that its wait allows.
+    earliest: Timestamp,
+    latest: Timestamp,
+    /// No attempt starts after this.
+    last: Timestamp,
+    /// No attempt starts at this moment or later.
+    deadline: Timestamp,
+}
+
+impl Bounds {
+    fn of(
+        policy: &RetryPolicy,
+        limits: &CallerLimits,
+        (first, last_retry): (Timestamp, Option<Duration>),
+        (number, attempt, retry_after): (u32, Timestamp, Option<Duration>),
+        now: Timestamp,
+    ) -> Self {
+        let wait = match &policy.backoff {
+            Backoff::Exponential { base, factor, cap } => {
+                (1..number).fold(*base, |wait, _| wait.mul_f64(factor.get()).min(*cap)).min(*cap)
+            }
+            Backoff::List { first, rest } => {
+                let all: Vec<Duration> = std::iter::once(*first).chain(rest.iter().copied()).collect();
+                all[all.len().min(number as usize) - 1]
+            }
+            Backoff::Constant(wait) => *wait,
+        };
+        let (least, most) = match policy.jitter {
+            Jitter::None => (wait, wait),
+            Jitter::Full => (Duration::ZERO, wait),
+            Jitter::Proportional(share) => (wait.mul_f64(1.0 - share.get()), wait.mul_f64(1.0 + share.get())),
+        };
+        let from = match policy.counted_from {
+            CountedFrom::AttemptStart => attempt,
+            CountedFrom::AttemptEnd => now,
+        };
+        let asked = now + retry_after.unwrap_or_default();
+        // Moments are whole milliseconds.
+        let (rounded, tick) = (least.saturating_sub(Duration::from_millis(1)), Duration::from_millis(1));
+        let spans = [policy.total, limits.elapsed, last_retry];
+        let start_by = limits.start_by.map(|moment| moment.before(tick));
+        let ends = spans.into_iter().flatten().map(|span| first + span).chain(start_by);
+        Self {
+            earliest: (from + rounded).max(asked),
+            latest: (from + most + tick).max(asked).max(now),
+            last: ends.min().unwrap_or(Timestamp::MAX),
+            deadline: limits.deadline.unwrap_or(Timestamp::MAX),
+        }
+    }
+}
+
+impl World {
+    /// Whether a call that failed is tried again as its policy says, and given up only for a reason that holds.
+    pub(crate) fn check_retries(
+        &self,
+        node: usize,
+        number: u64,
+        attempt: Option<Attempt>,
+        notices: &[Notice],
+    ) -> Result<(), Broken> {
+        let home = &self.nodes[node];
+        let Some((running, attempt)) = home.calls.get(&number).zip(attempt) else { return Ok(()) };
+        let policy = running.call.policy();
+        let ended = notices.iter().find_map(|notice| match notice {
+            Notice::AttemptEnded { attempt, failure: Some(failure), .. } => Some((*attempt, failure)),
+            _ => None,
+        });
+        let Some((which, failure)) = ended.filter(|_| policy.modes.retry == Mode::Enforce) else {
+            return Ok(());
+        };
+        let now = self.clock(node);
+        let limits = &running.call.request().limits;
+        let first = home.clock(running.first_attempt.unwrap_or(self.now));
+        let retry_after = running.retry_after;
+        let times = (which, home.clock(attempt.started), retry_after);
+        let bounds = Bounds::of(&policy.retry, limits, (first, policy.time.last_retry), times, now);
+        let broken = |what: &str| {
+            let how = format!("call {number} of process {node} after attempt {which} at {}", now.as_millis());
+            Err(("retries keep to their policy", format!("{how}: {what}, {failure:?}")))
+        };
+        let own = policy.retry.attempts.get();
+        let most = limits.attempts.map_or(own, |limit| limit.max(1).min(own));
+        let proved = matches!(failure.reach, Reach::NotSent | Reach::Refused);
+        let helps = failure.nature == Nature::Transient && (proved || self.retry_safe());
+        let is_left = running.cut.is_some()
+            || attempt.cancelled
+            || running.fence_lost
+            || running.store_failed
+            || self.dispatches[running.dispatch].withdrawn;
+        let is_told =
+            |notice: &Notice| matches!(notice, Notice::RetryScheduled { .. } | Notice::RetryStopped { .. });
+        // Of the breakers of other tools nothing is known here.
+        let is_known = is_shared(&running.call.request().tool) && !self.weather.shared_breakers;
+        let are_closed = home.expected.is_closed() && home.expected_of_dependency.is_closed();
+        let may_pass = policy.modes.breaker != Mode::Enforce || is_known && are_closed;
+        if helps && !is_left && may_pass && !notices.iter().any(is_told) {
+            return broken("is not tried again");
+        }
+        for notice in notices {
+            match notice {
+                Notice::RetryScheduled { attempt: next, at } => {
+                    if !helps {
+                        return broken("is tried again, and must not be");
+                    }
+                    if *next != which + 1 || *next > most {
+                        return broken("is tried too often");
+                    }
+                    if *at < bounds.earliest || *at > bounds.latest {
+                        return broken("waits for a time that nobody set");
+                    }
+                    if *at > bounds.last || *at >= bounds.deadline {
+                        return broken("would be tried after its time");
+                    }
+                }
+                Notice::RetryStopped { stop } => {
+                    let holds = match stop {
+                        Stop::Attempts => which >= most,
+                        Stop::TotalTime => bounds.latest > bounds.last,
+                        Stop::Deadline => bounds.latest >= bounds.deadline,
+                        Stop::RetryAfter(asked) => {
+                            retry_after == Some(*asked) && *asked > policy.retry.longest_retry_after
+                        }
+                        Stop::Budget => true,
+                    };
+                    if !holds {
+                        return broken(&format!("is given up for {stop:?}"));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

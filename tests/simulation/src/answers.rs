@@ -33,6 +33,7 @@ impl World {
             (0..=5, Some(parked)) => {
                 match self.store.approvals.decide(parked, Decision::Once, Grantor::Operator, now) {
                     Ok(steadfast_core::approval::Decided::Granted { grant, .. }) => {
+                        self.store.grants(grant, self.now);
                         Approval::Granted(Some(grant))
                     }
                     Ok(steadfast_core::approval::Decided::Denied) | Err(_) => Approval::Nobody,
@@ -208,7 +209,15 @@ impl World {
             match kept {
                 Kept::Save(save) => drop(self.save(&save)),
                 Kept::Release(release) => self.store.release(&release),
-                Kept::GiveBack { grant, owner } => self.store.give_back(grant, &owner),
+                Kept::GiveBack { grant, owner } => {
+                    if self.sent.contains(&owner) && !self.questions.contains(&owner) {
+                        return Err((
+                            "grants once",
+                            format!("{owner:?} gives back a grant that it has used"),
+                        ));
+                    }
+                    self.store.give_back(grant, &owner);
+                }
                 Kept::Park(_) => {}
             }
         }

@@ -3,6 +3,8 @@
 //! The breaker of the core counts in a ring and changes on the way. Here every outcome is kept with its moment, and each question
 //! is answered by looking at all of them again. The two have to agree on every change.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "a few notices of many are looked at")]
+
 use std::time::Duration;
 
 use steadfast_core::Timestamp;

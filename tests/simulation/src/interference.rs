@@ -1,17 +1,20 @@
 //! What gets in the way of calls beside faults: limits of callers and of tools, a tool that somebody blocks, a store that fails
 //! slowly; and signs of life, which keep a call going. With what must hold whenever an attempt starts.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{Decided, Decision, Grantor, ParkedId};
 use steadfast_core::call::{Approval, Event};
-use steadfast_core::policy::{LimitPolicy, Mode};
+use steadfast_core::dedupe::{Record, RecordState};
+use steadfast_core::policy::{Mode, OnStoreFailure, ToolClass};
 use steadfast_core::retry::CallerLimits;
 use steadfast_core::trust::{Notify, Target, TrustState};
 
 use crate::invariants::Broken;
-use crate::system::{World, is_shared};
+use crate::model::Kind;
+use crate::system::{Running, World, is_shared, sight};
 use crate::transition::{Happening, tool};
 
 impl World {
@@ -49,7 +52,7 @@ impl World {
         let mut limits = CallerLimits::default();
         if self.strikes(self.weather.caller_limits) {
             match self.third.between(0, 2) {
-                0 => limits.attempts = Some(u32::try_from(self.third.between(0, 2)).unwrap_or(1)),
+                0 => limits.attempts = Some(u32::try_from(self.third.between(0, 8)).unwrap_or(1)),
                 1 => limits.elapsed = Some(Duration::from_millis(self.third.between(10, 20_000))),
                 _ => limits.attempt = Some(Duration::from_millis(self.third.between(10, 20_000))),
             }
@@ -70,8 +73,57 @@ impl World {
             _ => (Decision::Once, Grantor::Client),
         };
         match self.store.approvals.decide(parked?, decision, grantor, now) {
-            Ok(Decided::Granted { grant, .. }) => Some(Approval::Granted(Some(grant))),
+            Ok(Decided::Granted { grant, .. }) => {
+                self.store.grants(grant, self.now);
+                Some(Approval::Granted(Some(grant)))
+            }
             Ok(Decided::Denied) | Err(_) => None,
+        }
+    }
+
+    /// A call goes on although the store fails: only where a duplicate does no harm, or the settings say so.
+    pub(crate) fn may_go_on(&self, node: usize, number: u64) -> Result<(), Broken> {
+        let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
+        let (request, policy) = (running.call.request(), running.call.policy());
+        if policy.modes.dedupe != Mode::Enforce {
+            return Ok(());
+        }
+        let by_class = match policy.class {
+            ToolClass::ReadOnly | ToolClass::Idempotent => true,
+            ToolClass::Mutating => false,
+            ToolClass::Unknown => policy.dedupe.on_store_failure == OnStoreFailure::GoOn,
+        };
+        let is_explicit = matches!(self.model.wishes[running.wish].kind, Kind::Explicit(_) | Kind::Turn(_));
+        let by_key = !is_explicit || policy.dedupe.explicit_key_on_store_failure == OnStoreFailure::GoOn;
+        match by_class && by_key && !request.hints.safety_critical {
+            true => Ok(()),
+            false => Err((
+                "nothing runs without its claim",
+                format!("call {number} of process {node} goes on without the store"),
+            )),
+        }
+    }
+
+    /// The limit of an attempt is never later than the limits of its call.
+    pub(crate) fn ends_in_time(
+        &self,
+        node: usize,
+        number: u64,
+        deadline: Option<Timestamp>,
+    ) -> Result<(), Broken> {
+        let home = &self.nodes[node];
+        let Some((running, deadline)) = home.calls.get(&number).zip(deadline) else { return Ok(()) };
+        let first = home.clock(running.first_attempt.unwrap_or(self.now));
+        let last = first + running.call.policy().time.total;
+        let callers = running.call.request().limits.deadline.unwrap_or(Timestamp::MAX);
+        match deadline <= last.min(callers.max(self.clock(node))) {
+            true => Ok(()),
+            false => Err((
+                "calls end in time",
+                format!(
+                    "an attempt of call {number} of process {node} may last until {deadline:?}, and its call until {last:?} or {callers:?}"
+                ),
+            )),
         }
     }
 
@@ -108,6 +160,7 @@ impl World {
         if home.alive {
             let _told = home.trust.block_tool(&tool(), "by hand", Notify::Yes, now);
             home.blocked = true;
+            home.blocked_at = Some(self.now);
             self.trust_was_set(node, TrustState::Blocked);
             self.tell(format!("the tool is blocked at process {node}"));
             self.later(until, Happening::Unblock { node, life });
@@ -165,7 +218,11 @@ impl World {
         if !is_shared(&request.tool) {
             return Ok(());
         }
-        if home.blocked && !running.granted && policy.modes.trust == Mode::Enforce {
+        self.runs_under_its_claim(node, number)?;
+        // Who allowed it before it was blocked did not know of that.
+        let is_allowed = running.granted
+            && home.blocked_at <= running.grant.and_then(|grant| self.store.granted_at(grant));
+        if home.blocked && !is_allowed && policy.modes.trust == Mode::Enforce {
             return Err(("what is blocked does not run", format!("call {number} of process {node} runs")));
         }
         let running = home
@@ -181,19 +238,77 @@ impl World {
         }
     }
 
+    /// An attempt starts only under a claim that holds in the store and says there that it may have been sent. A store that fails
+    /// or loses everything is an excuse.
+    fn runs_under_its_claim(&self, node: usize, number: u64) -> Result<(), Broken> {
+        let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
+        let Some(claimed) = running.call.claimed() else { return Ok(()) };
+        let is_excused = running.store_failed
+            || self.weather.emptyings > 0
+            || running.call.policy().modes.dedupe != Mode::Enforce
+            || self.defect.is_some();
+        if is_excused {
+            return Ok(());
+        }
+        let record = self.store.records.get(&claimed.key).filter(|record| record.owner == claimed.owner);
+        let holds = |record: &Record| {
+            let sight = sight(&self.nodes, self.weather.leases, &record.owner);
+            record.state == RecordState::Inflight && record.started && record.lease_holds(sight, self.now)
+        };
+        if record.is_some_and(holds) {
+            return Ok(());
+        }
+        Err((
+            "runs under its claim",
+            format!("call {number} of process {node} starts, and the store has {record:?}"),
+        ))
+    }
+
+    /// Checked when a place is refused: as many attempts as allowed run, or as many as allowed have begun of late.
+    pub(crate) fn is_really_full(&self, node: usize, number: u64) -> Result<(), Broken> {
+        let home = &self.nodes[node];
+        let Some(running) = home.calls.get(&number) else { return Ok(()) };
+        let (policy, tool) = (running.call.policy(), &running.call.request().tool);
+        if running.claim_lost || self.weather.emptyings > 0 || self.defect.is_some() || !is_shared(tool) {
+            return Ok(());
+        }
+        let has_place = |other: &&Running| {
+            let states = ["Attempting", "Probing", "Starting", "Renewing", "Marking", "Settling"];
+            states.contains(&other.call.state())
+        };
+        let of_tool =
+            home.calls.values().filter(|other| other.call.request().tool == *tool).filter(has_place).count();
+        let of_all = home.calls.values().filter(has_place).count();
+        let now = self.clock(node);
+        let is_full = |places: Option<NonZeroU32>, inside: usize| {
+            places.is_some_and(|places| inside >= places.get() as usize)
+        };
+        let too_often = policy.limits.rate.is_some_and(|rate| {
+            let recent = home.seen.starts.iter().filter(|at| now.since(**at) <= rate.per).count();
+            recent + of_tool >= rate.attempts.get() as usize
+        });
+        let has_reason = is_full(policy.limits.concurrency, of_tool)
+            || is_full(policy.dependency_limits.concurrency, of_all)
+            || too_often;
+        match has_reason {
+            true => Ok(()),
+            false => Err((
+                "limits hold",
+                format!(
+                    "call {number} of process {node} finds no place, and {of_tool} of its tool and {of_all} of all have one"
+                ),
+            )),
+        }
+    }
+
     /// Checked when all is quiet: whoever had a place has given it back.
     pub(crate) fn places_given_back(&self) -> Result<(), Broken> {
-        let policy = LimitPolicy { rate: None, ..self.weather.policy.limits };
-        let places = policy.concurrency.map_or(0, std::num::NonZeroU32::get);
         for (node, home) in self.nodes.iter().enumerate() {
-            let mut limiter = home.limiter.clone();
-            for place in 0..places {
-                if limiter.enter(&policy, home.clock(self.now)).is_err() {
-                    return Err((
-                        "places are given back",
-                        format!("process {node} is idle, and has {place} of {places} places left"),
-                    ));
-                }
+            if home.limiter.inside() > 0 || home.dependency_limiter.inside() > 0 {
+                return Err((
+                    "places are given back",
+                    format!("process {node} is idle, and {:?} places are taken", home.limiter),
+                ));
             }
         }
         Ok(())

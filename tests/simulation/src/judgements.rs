@@ -1,10 +1,13 @@
 //! What guard and trust may conclude, held against what the tool really did.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "a few notices of many are looked at")]
+
 use std::collections::BTreeMap;
 
 use steadfast_core::Timestamp;
 use steadfast_core::call::Notice;
 use steadfast_core::classify::{Nature, Severity};
+use steadfast_core::code::Code;
 use steadfast_core::guard::GuardedCall;
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
 use steadfast_core::policy::{AskWhen, Mode};
@@ -20,15 +23,29 @@ pub(crate) struct Seen {
     /// How calls of each client ended, the newest last.
     endings: Vec<Ending>,
     /// Calls whose failure may cost trust, with the last moment at which it may have counted, and successes that may earn it.
-    failures: BTreeMap<u64, (Timestamp, Severity)>,
+    failures: BTreeMap<u64, Failed>,
     successes: Vec<Timestamp>,
+    /// When attempts began.
+    pub(crate) starts: Vec<Timestamp>,
+    pub(crate) firsts: Vec<Timestamp>,
+    /// When retries were decided on.
+    pub(crate) retries: Vec<Timestamp>,
     /// The last change of trust, and what it was to.
     trust: Option<(Timestamp, TrustState)>,
+}
+
+/// A call that has failed.
+#[derive(Clone, Copy, Debug)]
+struct Failed {
+    arrived: Timestamp,
+    at: Timestamp,
+    severity: Severity,
 }
 
 #[derive(Clone, Debug)]
 struct Ending {
     client: usize,
+    arguments: Digest,
     at: Timestamp,
     /// What failed, and what was said. Nothing for whatever is no plain failure.
     failed: Option<(Digest, String)>,
@@ -37,8 +54,8 @@ struct Ending {
 impl Seen {
     /// A call that has failed is judged when it ends, which may be later.
     fn counts_now(&mut self, number: u64, now: Timestamp) {
-        if let Some((at, _)) = self.failures.get_mut(&number) {
-            *at = now;
+        if let Some(failed) = self.failures.get_mut(&number) {
+            failed.at = now;
         }
     }
 }
@@ -61,7 +78,7 @@ impl World {
             && !running.answered
             && running.cut.is_none()
             && !self.dispatches[running.dispatch].withdrawn;
-        let is_first = running.attempts == 0;
+        let (is_first, arrived) = (running.attempts == 0, running.call.arrived());
         let client = self.model.wishes[running.wish].client;
         let arguments = digest(self.model.wishes[running.wish].arguments);
         let again = notices.iter().any(|notice| matches!(notice, Notice::RetryScheduled { .. }));
@@ -72,12 +89,27 @@ impl World {
                 self.no_loop_goes_on(node, number, (client, arguments))?;
                 self.is_trusted_or_allowed(node, number)?;
             }
+            if let Notice::CallBlocked { code: Code::Overloaded } = notice {
+                self.is_really_full(node, number)?;
+            }
+            if let Notice::ApprovalAsked = notice {
+                self.is_asked_with_reason(node, number)?;
+            }
             let seen = &mut self.nodes[node].seen;
             match notice {
+                Notice::AttemptStarted { attempt, .. } => {
+                    seen.starts.push(now);
+                    if *attempt == 1 {
+                        seen.firsts.push(now);
+                    }
+                }
+                Notice::RetryScheduled { .. } => seen.retries.push(now),
                 Notice::AttemptEnded { failure, .. } => {
                     match failure {
                         Some(failure) => {
-                            let _before = seen.failures.insert(number, (now, failure.severity));
+                            let _before = seen
+                                .failures
+                                .insert(number, Failed { arrived, at: now, severity: failure.severity });
                         }
                         None => seen.successes.push(now),
                     }
@@ -85,16 +117,19 @@ impl World {
                         failure.as_ref().filter(|failure| is_plain && failure.nature == Nature::Permanent);
                     let failed = plain.map(|failure| (arguments, failure.said.to_string()));
                     if !again {
-                        seen.endings.push(Ending { client, at: now, failed });
+                        seen.endings.push(Ending { client, arguments, at: now, failed });
                     }
                 }
                 Notice::AttemptCut { .. } if attempt.is_some() => {
-                    let _before = seen.failures.insert(number, (now, Severity::Timeout));
+                    let _before = seen
+                        .failures
+                        .insert(number, Failed { arrived, at: now, severity: Severity::Timeout });
                 }
+                Notice::AnsweredEarly { .. } => seen.counts_now(number, now),
                 Notice::CallFinished { code, replayed, .. } => {
                     seen.counts_now(number, now);
                     if code.is_none() || *replayed {
-                        seen.endings.push(Ending { client, at: now, failed: None });
+                        seen.endings.push(Ending { client, arguments, at: now, failed: None });
                     }
                 }
                 Notice::TrustChanged(change) => {
@@ -137,6 +172,19 @@ impl World {
                 of_client.iter().filter(is_recent).filter(|ending| ending.failed.as_ref() == Some(said));
             same.count() >= most
         });
+        // What is wrong with a call itself stays wrong, whatever else works.
+        let of_call: Vec<&Ending> = home
+            .seen
+            .endings
+            .iter()
+            .rev()
+            .filter(|ending| ending.client == client && ending.arguments == arguments)
+            .take(most)
+            .collect();
+        let is_mistake = |ending: &&&Ending| {
+            ending.failed.as_ref().is_some_and(|(_, said)| said.starts_with("Missing required parameter"))
+        };
+        let is_loop = is_loop || of_call.iter().filter(is_recent).filter(is_mistake).count() >= most;
         if is_loop {
             return Err((
                 "loops end",
@@ -144,6 +192,34 @@ impl World {
             ));
         }
         Ok(())
+    }
+
+    /// A person is asked only while the tool is not trusted, and that ends by itself.
+    fn is_asked_with_reason(&self, node: usize, number: u64) -> Result<(), Broken> {
+        let home = &self.nodes[node];
+        let Some(running) = home.calls.get(&number) else { return Ok(()) };
+        let (now, policy) = (self.clock(node), running.call.policy());
+        if policy.approval.when == AskWhen::Always || policy.modes.trust != Mode::Enforce {
+            return Ok(());
+        }
+        let has_reason = match home.seen.trust {
+            Some((at, TrustState::Escalated)) => {
+                let last = home.seen.failures.values().map(|failed| failed.at).max().unwrap_or(at);
+                now < (at + policy.trust.duration).max(last + policy.trust.cooldown)
+            }
+            Some((_, TrustState::Blocked)) => true,
+            Some((_, TrustState::Trusted | TrustState::Recovering)) | None => false,
+        };
+        match has_reason {
+            true => Ok(()),
+            false => Err((
+                "trust has reasons",
+                format!(
+                    "a person is asked for call {number} of process {node}, and the tool is {:?}",
+                    home.seen.trust
+                ),
+            )),
+        }
     }
 
     /// While nobody trusts the tool, a person is asked before it runs.
@@ -175,13 +251,14 @@ impl World {
         let rule = self.weather.policy.trust.clone();
         let seen = &mut self.nodes[node].seen;
         let (since, was) = seen.trust.unwrap_or((Timestamp::ZERO, TrustState::Trusted));
-        let failures = seen
-            .failures
-            .values()
-            .filter(|(at, severity)| {
-                rule.severities.contains(severity) && now.since(*at) <= rule.window && *at >= since
-            })
-            .count();
+        let recent = |failed: &&Failed| {
+            rule.severities.contains(&failed.severity)
+                && now.since(failed.at) <= rule.window
+                && failed.at >= since
+        };
+        let failures = seen.failures.values().filter(recent).count();
+        // Whoever was under way when trust was lost does not make it worse.
+        let further = seen.failures.values().filter(recent).filter(|failed| failed.arrived >= since).count();
         let successes = seen.successes.iter().filter(|at| **at >= since).count();
         let enough = match (rule.count, rule.consecutive, rule.rate) {
             (Some(count), None, None) => failures >= count.get() as usize,
@@ -194,7 +271,7 @@ impl World {
             (TrustState::Recovering, TrustState::Trusted) => {
                 successes >= rule.successes_to_recover.get() as usize
             }
-            (TrustState::Escalated, TrustState::Blocked) => failures >= rule.block_after.get() as usize,
+            (TrustState::Escalated, TrustState::Blocked) => further >= rule.block_after.get() as usize,
             (_, TrustState::Blocked | TrustState::Trusted)
             | (_, TrustState::Recovering | TrustState::Escalated) => false,
         };

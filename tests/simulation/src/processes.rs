@@ -165,7 +165,12 @@ impl World {
                 let known = self.known_to(node, number);
                 self.command(node, number, Command::Claim(*claim, known));
             }
-            Step::Spend { grant, owner } => self.command(node, number, Command::Spend { grant, owner }),
+            Step::Spend { grant, owner } => {
+                if let Some(running) = self.nodes[node].calls.get_mut(&number) {
+                    running.grant = Some(grant);
+                }
+                self.command(node, number, Command::Spend { grant, owner });
+            }
             Step::Start { key, owner } => self.command(node, number, Command::Start { key, owner }),
             Step::Probe(BreakerScope::Tool) => return self.share_probe(node, number),
             Step::Probe(BreakerScope::Dependency) => return self.drive(node, number, Event::Probed),
@@ -217,7 +222,10 @@ impl World {
                     self.later(self.renewal(), Happening::Renew { node, life, number, owner });
                 }
             }
-            Step::Run(_) => self.start_tool(node, number)?,
+            Step::Run(run) => {
+                self.start_tool(node, number)?;
+                self.ends_in_time(node, number, run.deadline)?;
+            }
             Step::Cut(cut) => return self.cut(node, number, cut),
             Step::Wait | Step::Stay => {}
             Step::CancelUpstream => self.cancel_upstream(node, number),

@@ -1,5 +1,7 @@
 //! When another attempt may come: the waits and limits of a policy, worked out anew.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "a few notices of many are looked at")]
+
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
@@ -88,7 +90,7 @@ impl World {
         let first = home.clock(running.first_attempt.unwrap_or(self.now));
         let retry_after = running.retry_after;
         let times = (which, home.clock(attempt.started), retry_after);
-        let bounds = Bounds::of(&policy.retry, limits, (first, policy.time.last_retry), times, now);
+        let bounds = Bounds::of(&policy.retry, limits, (first, Some(policy.time.latest_retry())), times, now);
         let broken = |what: &str| {
             let how = format!("call {number} of process {node} after attempt {which} at {}", now.as_millis());
             Err(("retries keep to their policy", format!("{how}: {what}, {failure:?}")))
@@ -105,14 +107,19 @@ impl World {
         let is_told =
             |notice: &Notice| matches!(notice, Notice::RetryScheduled { .. } | Notice::RetryStopped { .. });
         // Of the breakers of other tools nothing is known here.
-        let is_known = is_shared(&running.call.request().tool) && !self.weather.shared_breakers;
+        let is_known_tool = is_shared(&running.call.request().tool);
+        let is_known = is_known_tool && !self.weather.shared_breakers;
         let are_closed = home.expected.is_closed() && home.expected_of_dependency.is_closed();
         let may_pass = policy.modes.breaker != Mode::Enforce || is_known && are_closed;
         if helps && !is_left && may_pass && !notices.iter().any(is_told) {
             return broken("is not tried again");
         }
+        let is_granted = self.has_budget(node, &policy.retry);
         for notice in notices {
             match notice {
+                Notice::RetryScheduled { .. } if is_known_tool && !is_granted => {
+                    return broken("is tried again beyond its budget");
+                }
                 Notice::RetryScheduled { attempt: next, at } => {
                     if !helps {
                         return broken("is tried again, and must not be");
@@ -135,7 +142,7 @@ impl World {
                         Stop::RetryAfter(asked) => {
                             retry_after == Some(*asked) && *asked > policy.retry.longest_retry_after
                         }
-                        Stop::Budget => true,
+                        Stop::Budget => !is_known_tool || !is_granted,
                     };
                     if !holds {
                         return broken(&format!("is given up for {stop:?}"));
@@ -145,5 +152,16 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Whether one more retry of the tool is within its budget, by all that was tried in the last ten seconds.
+    fn has_budget(&self, node: usize, policy: &RetryPolicy) -> bool {
+        let (second, seen) = (self.clock(node).as_millis() / 1000, &self.nodes[node].seen);
+        let since = |first: u64, at: &&Timestamp| (first..=second).contains(&(at.as_millis() / 1000));
+        let count = |of: &[Timestamp], first: u64| of.iter().filter(|at| since(first, at)).count();
+        let (firsts, retries) =
+            (count(&seen.firsts, second.saturating_sub(9)), count(&seen.retries, second.saturating_sub(9)));
+        let by_floor = count(&seen.retries, second) < policy.budget.floor_per_second as usize;
+        by_floor || (retries + 1) as f64 <= policy.budget.share.get() * firsts as f64
     }
 }

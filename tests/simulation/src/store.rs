@@ -32,6 +32,8 @@ pub(crate) struct Store {
     pub(crate) marker: Marker,
     /// Who spent which grant; the model's own memory of it. An emptied store counts its grants anew.
     pub(crate) spent: BTreeMap<(u64, GrantId), Vec<Owner>>,
+    /// When each grant was given.
+    granted: BTreeMap<(u64, GrantId), Timestamp>,
     /// Records that changed since they were last asked for.
     pub(crate) changed: Vec<Key>,
     /// Documents that were written so far.
@@ -49,6 +51,7 @@ impl Store {
             turns: BTreeMap::new(),
             marker,
             spent: BTreeMap::new(),
+            granted: BTreeMap::new(),
             changed: Vec::new(),
             written: 0,
             defect,
@@ -267,6 +270,15 @@ impl Store {
             }
         }
         spend
+    }
+
+    /// A person has given a grant.
+    pub(crate) fn grants(&mut self, grant: GrantId, now: Timestamp) {
+        self.granted.insert((self.marker.0, grant), now);
+    }
+
+    pub(crate) fn granted_at(&self, grant: GrantId) -> Option<Timestamp> {
+        self.granted.get(&(self.marker.0, grant)).copied()
     }
 
     pub(crate) fn give_back(&mut self, grant: GrantId, owner: &Owner) {

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
+use steadfast_core::approval::GrantId;
 use steadfast_core::breaker::Breaker;
 use steadfast_core::call::{
-    AttemptEnd, BreakerScope, Call, Cut, Event, Kept, Notice, Outcome, Request, Shared, Step,
+    AttemptEnd, BreakerScope, Call, Cut, Event, Kept, Notice, Outcome, Request, Shared, Step, Wake,
 };
 use steadfast_core::classify::RetryAfter;
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{
-    ClaimVerdict, Ending, LeaseSight, Marker, MarkerWatch, Owner, Process, Receipt, RecordState, Settles,
+    ClaimVerdict, Ending, LeaseSight, Marker, MarkerWatch, Owner, Process, Receipt, RecordState,
+    RenewVerdict, Settles,
 };
 use steadfast_core::guard::LoopGuard;
 use steadfast_core::id::{SessionKey, ToolRef};
@@ -107,12 +109,15 @@ pub(crate) struct Running {
     pub(crate) in_turn: Option<InTurn>,
     /// Attempts that were made for it.
     pub(crate) attempts: u32,
-    /// Whether an operator has allowed it.
+    /// Whether an operator has allowed it, and how.
     pub(crate) granted: bool,
+    pub(crate) grant: Option<GrantId>,
     /// Whether it was cut because its caller's time was up.
     pub(crate) out_of_time: bool,
     /// When it got the place of a probe.
     pub(crate) admitted: Option<Timestamp>,
+    /// Whether it has just heard that its claim is another's, or over.
+    pub(crate) claim_lost: bool,
     /// How long the last failure asked it to wait.
     pub(crate) retry_after: Option<Duration>,
     /// Why its attempt was cut.
@@ -194,8 +199,9 @@ pub(crate) struct Node {
     pub(crate) calls: BTreeMap<u64, Running>,
     pub(crate) next_call: u64,
     pub(crate) kept: Vec<(Timestamp, Kept)>,
-    /// Whether its tool is blocked by hand.
+    /// Whether its tool is blocked by hand, and since when.
     pub(crate) blocked: bool,
+    pub(crate) blocked_at: Option<Timestamp>,
     /// Answers on their way.
     pub(crate) written: Vec<SentAnswer>,
     /// Deliveries that this process knows of.
@@ -311,6 +317,8 @@ pub(crate) struct World {
     /// Owners whose process died while a claim of theirs was open.
     pub(crate) died: BTreeSet<Process>,
     pub(crate) sent: BTreeSet<Owner>,
+    /// Those whose tool has asked something instead of doing anything.
+    pub(crate) questions: BTreeSet<Owner>,
     pub(crate) turn_policy: Arc<Policy>,
     pub(crate) submissions: Vec<Submission>,
     /// When the clock jumped, and how far.
@@ -388,6 +396,7 @@ impl World {
             disturbed: Timestamp::ZERO,
             died: BTreeSet::new(),
             sent: BTreeSet::new(),
+            questions: BTreeSet::new(),
             turn_policy: Arc::new(weather.policy.in_turn()),
             submissions: Vec::new(),
             jumps: Vec::new(),
@@ -497,6 +506,7 @@ impl World {
         let attempt = self.nodes[node].calls.get(&number).and_then(|running| running.attempt);
         let ran = matches!(event, Event::Ran(_));
         let retry_after = asked_to_wait(&event);
+        let claim_lost = loses_claim(&event);
         let is_gone = matches!(event, Event::Settled);
         let found = if let Event::Claimed(ClaimVerdict::Unknown(unsettled)) = &event {
             Some(&unsettled.receipt)
@@ -514,6 +524,7 @@ impl World {
         let Some((running, mut shared)) = self.nodes[node].lend(number, &self.store) else { return Ok(None) };
         running.granted |= matches!(&event, Event::Spent(spend) if spend.may_run());
         running.retry_after = retry_after;
+        running.claim_lost = claim_lost;
         running.found = found.or(running.found.take());
         let before = running.call.state();
         let awaited_end = running.awaits_end();
@@ -536,8 +547,8 @@ impl World {
             self.count_failure(node, number, &step);
         }
         self.check_breakers(node, number, attempt, &notices)?;
-        self.check_judgements(node, number, attempt, &notices)?;
         self.check_retries(node, number, attempt, &notices)?;
+        self.check_judgements(node, number, attempt, &notices)?;
         self.heed(node, number, before, &notices, attempt.filter(|_| ran))?;
         Ok(Some(step))
     }
@@ -646,8 +657,10 @@ impl World {
                 in_turn,
                 attempts: 0,
                 granted: false,
+                grant: None,
                 out_of_time: false,
                 admitted: None,
+                claim_lost: false,
                 retry_after: None,
                 cut: None,
                 is_judged: false,
@@ -724,6 +737,9 @@ impl World {
                     }
                 }
                 Notice::StoreFailed { goes_on: true } => {
+                    if before == "Claiming" {
+                        self.may_go_on(node, number)?;
+                    }
                     if let Some(running) = self.nodes[node].calls.get_mut(&number) {
                         running.store_failed = true;
                     }
@@ -739,6 +755,11 @@ impl World {
                             Kind::Turn(_) | Kind::CallId | Kind::Keyless => {}
                         }
                     }
+                }
+                Notice::InputRequired => {
+                    let claimed =
+                        self.nodes[node].calls.get(&number).and_then(|running| running.call.claimed());
+                    self.questions.extend(claimed.map(|record| record.owner.clone()));
                 }
                 Notice::ProbeMoved { .. } => self.share_soon(node),
                 Notice::Replayed { .. } => self.summary.replays += 1,
@@ -757,7 +778,6 @@ impl World {
                 | Notice::ApprovalEnded { .. }
                 | Notice::AttemptStarted { .. }
                 | Notice::AttemptEnded { .. }
-                | Notice::InputRequired
                 | Notice::RetryScheduled { .. }
                 | Notice::RetryStopped { .. }
                 | Notice::AttemptCut { .. }
@@ -901,6 +921,7 @@ impl Node {
             next_call: 0,
             kept: Vec::new(),
             blocked: false,
+            blocked_at: None,
             written: Vec::new(),
             known: Vec::new(),
             handed: Vec::new(),
@@ -965,14 +986,36 @@ pub(crate) fn sight(nodes: &[Node], leases: Leases, owner: &Owner) -> LeaseSight
     }
 }
 
+/// Whether a call hears that it has no claim, so that what it tells says nothing about limits.
+fn loses_claim(event: &Event) -> bool {
+    match event {
+        Event::Claimed(verdict) => !matches!(verdict, ClaimVerdict::Mine(_)),
+        Event::Renewed { verdict, .. } => *verdict != RenewVerdict::Renewed,
+        // It gets the refusal of the call that it waited for.
+        Event::Woke(Wake::LeaderRefused(_)) => true,
+        Event::Woke(Wake::Time | Wake::Changed)
+        | Event::Answered(_)
+        | Event::Spent(_)
+        | Event::Started(_)
+        | Event::Probed
+        | Event::Ran(_)
+        | Event::Progressed
+        | Event::Settled
+        | Event::DriverEnds
+        | Event::Saved(_)
+        | Event::Released
+        | Event::StoreFailed(_)
+        | Event::Cancelled(_)
+        | Event::Disconnected(_) => false,
+    }
+}
+
 /// How long a tool that has failed asks to be left alone.
 fn asked_to_wait(event: &Event) -> Option<Duration> {
-    match event {
-        Event::Ran(Outcome::Failure { fault, .. }) => match fault.retry_after {
-            Some(RetryAfter::Delay(delay)) => Some(delay),
-            Some(RetryAfter::At(_)) | None => None,
-        },
-        _ => None,
+    let Event::Ran(Outcome::Failure { fault, .. }) = event else { return None };
+    match fault.retry_after {
+        Some(RetryAfter::Delay(delay)) => Some(delay),
+        Some(RetryAfter::At(_)) | None => None,
     }
 }
 

@@ -193,6 +193,10 @@ pub(crate) enum Happening {
         node: usize,
         life: u64,
     },
+    /// A person trusts the tool again.
+    Pardon {
+        node: usize,
+    },
     /// A tool shows a sign of life.
     Progress {
         node: usize,
@@ -280,6 +284,13 @@ impl World {
         }
         self.plan_blocks(&sends);
         // After the storm nobody holds anything back any more.
+        if self.weather.blocks_by_itself {
+            for node in 0..self.nodes.len() {
+                for after in [300_000, 1_800_000, 3_600_000] {
+                    self.later(storm + after, Happening::Pardon { node });
+                }
+            }
+        }
         if self.weather.operator > 0 {
             for node in 0..self.nodes.len() {
                 self.later(storm + 300_000, Happening::Operator { node });
@@ -486,6 +497,14 @@ impl World {
                 self.block(node, until);
                 Ok(())
             }
+            Happening::Pardon { node } if !self.nodes[node].alive => {
+                self.later(1_000, Happening::Pardon { node });
+                Ok(())
+            }
+            Happening::Pardon { node } => {
+                self.unblock(node);
+                Ok(())
+            }
             Happening::Unblock { node, .. } => {
                 self.unblock(node);
                 Ok(())
@@ -540,7 +559,8 @@ impl Happening {
             | Self::Operator { .. }
             | Self::Jump
             | Self::Block { .. }
-            | Self::Emptied => None,
+            | Self::Emptied
+            | Self::Pardon { .. } => None,
         }
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use steadfast_core::call::AttemptEnd;
 use steadfast_core::policy::{
-    AfterUnknown, Ambiguous, AskWhen, CacheFailures, Effects, Mode, OnStoreFailure, Policy, Profile,
-    RateLimit, SettlingPolicy, ToolClass,
+    AfterUnknown, Ambiguous, AskWhen, CacheFailures, Effects, Factor, Mode, OnStoreFailure, Policy, Profile,
+    RateLimit, RateRule, Ratio, SettlingPolicy, SlowRule, ToolClass,
 };
 
 use crate::rng::Rng;
@@ -88,6 +88,8 @@ pub(crate) struct Weather {
     pub(crate) retry_afters: u64,
     /// Whether all tools depend on the same thing, which has a breaker of its own.
     pub(crate) dependency: bool,
+    /// Whether a tool that keeps failing is soon blocked.
+    pub(crate) blocks_by_itself: bool,
     /// How many turns each client wants.
     pub(crate) turns: u64,
     /// How often a turn comes again with another plan.
@@ -160,6 +162,7 @@ impl Weather {
             slow_tools: 0,
             retry_afters: 0,
             dependency: false,
+            blocks_by_itself: false,
             turns: 0,
             replans: 0,
         }
@@ -258,12 +261,39 @@ impl Weather {
             let places = NonZeroU32::new(u32::try_from(rng.between(1, 3)).unwrap_or(1));
             Arc::make_mut(&mut self.policy).dependency_limits.concurrency = places;
         }
+        let few =
+            |number: u64| NonZeroU32::new(u32::try_from(number).unwrap_or(1)).unwrap_or(NonZeroU32::MIN);
+        let policy = Arc::make_mut(&mut self.policy);
         if rng.chance(40) {
-            let breaker = &mut Arc::make_mut(&mut self.policy).breaker;
-            breaker.consecutive = NonZeroU32::new(u32::try_from(rng.between(1, 4)).unwrap_or(1));
+            let breaker = &mut policy.breaker;
+            breaker.consecutive = Some(few(rng.between(1, 4)));
             breaker.cooldown.first = Duration::from_secs(rng.between(1, 30));
-            breaker.close_after =
-                NonZeroU32::new(u32::try_from(rng.between(1, 3)).unwrap_or(1)).unwrap_or(NonZeroU32::MIN);
+            breaker.close_after = few(rng.between(1, 3));
+            if let Some(growth) = Factor::new(2.0).ok().filter(|_| rng.chance(50)) {
+                (breaker.cooldown.growth, breaker.cooldown.cap) =
+                    (growth, Duration::from_secs(rng.between(30, 200)));
+            }
+            if rng.chance(50) {
+                breaker.probe_lease = Duration::from_secs(rng.between(5, 40));
+            }
+        } else if rng.chance(30) {
+            let (last, at_least) = (few(rng.between(2, 8)), few(rng.between(1, 4)));
+            let rate = RateRule { threshold: Ratio::percent(50), last, at_least };
+            policy.breaker.consecutive = None;
+            policy.breaker.rate = Some(rate);
+            let slower_than = Duration::from_secs(rng.between(1, 5));
+            policy.breaker.slow = rng.chance(50).then_some(SlowRule { slower_than, rate });
+        }
+        if rng.chance(30) {
+            policy.retry.budget.floor_per_second = u32::try_from(rng.between(0, 1)).unwrap_or(0);
+        }
+        if rng.chance(30) {
+            self.blocks_by_itself = true;
+            let trust = &mut policy.trust;
+            (trust.count, trust.block_after) = (Some(few(rng.between(1, 3))), few(rng.between(1, 3)));
+            trust.duration = Duration::from_secs(rng.between(1, 60));
+            trust.cooldown = Duration::from_secs(rng.between(1, 60));
+            trust.successes_to_recover = few(rng.between(1, 3));
         }
     }
 

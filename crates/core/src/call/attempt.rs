@@ -191,11 +191,10 @@ impl Call {
     ) -> Step {
         if self.schedule.is_none() {
             shared.budget.deposit(&self.policy.retry.budget, now);
-            let time = &self.policy.time;
             self.schedule = Some(Schedule::new(
                 &self.policy.retry,
                 &self.request.limits,
-                time.last_retry,
+                Some(self.policy.time.latest_retry()),
                 self.seed,
                 now,
             ));

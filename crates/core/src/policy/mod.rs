@@ -145,6 +145,15 @@ pub struct TimePolicy {
     pub silence: Silence,
 }
 
+impl TimePolicy {
+    /// How long after the first attempt a retry may start at the latest. One that starts when the whole call is over would be
+    /// cut at once, and nobody could say what came of it.
+    pub fn latest_retry(&self) -> Duration {
+        let before_the_end = self.total.saturating_sub(Duration::from_millis(1));
+        self.last_retry.map_or(before_the_end, |last| last.min(before_the_end))
+    }
+}
+
 /// What an attempt without sign of life is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -95,6 +95,16 @@ fn a_timer_that_fires_late_starts_nothing_that_the_limits_forbid() {
             Code::RetryExhausted,
         ),
         (
+            "the limit of the whole call",
+            |policy, _| {
+                policy.retry.total = None;
+                policy.time.total = 20 * SECOND;
+            },
+            20 * SECOND,
+            Stop::TotalTime,
+            Code::RetryExhausted,
+        ),
+        (
             "the deadline",
             |_, request| request.limits.deadline = Some(START + 5 * SECOND),
             5 * SECOND,

@@ -63,9 +63,9 @@ impl Table {
     fn columns(self, row: &str) -> &'static [&'static str] {
         match self {
             Self::Claim if row == "nothing" => &["", "another call"],
-            Self::Claim if matches!(row, "done, not delivered for long" | "done, delivered, overlaps") => {
-                &["equal arguments"]
-            }
+            Self::Claim if row.starts_with("done, not delivered for long") => &["equal arguments"],
+            Self::Claim if row.starts_with("done, delivered, overlaps") => &["equal arguments"],
+            Self::Claim if row == "other arguments" => &["explicit key", "waiter"],
             Self::Claim if row == "failed, kept" => &["explicit key", "waiter"],
             Self::Claim if row == "failed, not kept" => &["explicit key", "own call id", "equal arguments"],
             Self::Save if row == "its own, unknown, knows no more" => &["unknown"],
@@ -79,7 +79,7 @@ impl Table {
     }
 }
 
-const CLAIM_ROWS: [&str; 18] = [
+const CLAIM_ROWS: [&str; 19] = [
     "nothing",
     "own token, in flight",
     "in flight, held",
@@ -90,6 +90,7 @@ const CLAIM_ROWS: [&str; 18] = [
     "done, not delivered for long",
     "done, delivered",
     "done, delivered, overlaps",
+    "done, delivered, overlaps, another process",
     "failed, kept",
     "failed, not kept",
     "unknown, its owner is gone",

@@ -8,7 +8,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::call::Notice;
 use steadfast_core::classify::{Nature, Severity};
 use steadfast_core::code::Code;
-use steadfast_core::guard::GuardedCall;
+use steadfast_core::guard::{GuardedCall, Stopped};
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
 use steadfast_core::policy::{AskWhen, Mode};
 use steadfast_core::trust::{TrustChange, TrustState};
@@ -128,7 +128,10 @@ impl World {
                 Notice::AnsweredEarly { .. } => seen.counts_now(number, now),
                 Notice::CallFinished { code, replayed, .. } => {
                     seen.counts_now(number, now);
-                    if code.is_none() || *replayed {
+                    // Whatever was refused, but not by the guard, is another failure.
+                    let is_refused =
+                        is_first && !matches!(code, Some(Code::LoopDetected | Code::ToolErrorLimit));
+                    if code.is_none() || *replayed || is_refused {
                         seen.endings.push(Ending { client, arguments, at: now, failed: None });
                     }
                 }
@@ -160,9 +163,8 @@ impl World {
         let most = policy.guard.identical.get() as usize;
         let of_client: Vec<&Ending> =
             home.seen.endings.iter().rev().filter(|ending| ending.client == client).take(most).collect();
-        let arrived = running.call.arrived();
-        let is_recent =
-            |ending: &&&Ending| ending.at < arrived && arrived.since(ending.at) < policy.guard.hold;
+        let (now, arrived) = (self.clock(node), running.call.arrived());
+        let is_recent = |ending: &&&Ending| ending.at < arrived && now.since(ending.at) < policy.guard.hold;
         let said = of_client
             .first()
             .and_then(|ending| ending.failed.as_ref())
@@ -292,6 +294,43 @@ impl World {
     pub(crate) fn trust_was_set(&mut self, node: usize, state: TrustState) {
         let now = self.clock(node);
         self.nodes[node].seen.trust = Some((now, state));
+    }
+
+    /// What the guard refuses to the client of a call, in worlds where models loop.
+    pub(crate) fn stopped(&self, node: usize, number: u64) -> Vec<Stopped> {
+        let home = &self.nodes[node];
+        let running = home.calls.get(&number).filter(|_| self.weather.mistaken);
+        let guard = running.and_then(|running| home.guards.get(&self.model.wishes[running.wish].client));
+        guard.map_or_else(Vec::new, |guard| guard.stopped(&self.weather.policy.guard, self.clock(node)))
+    }
+
+    /// Asking again does not make the guard refuse for longer.
+    pub(crate) fn no_refusal_prolongs(
+        &self,
+        node: usize,
+        number: u64,
+        before: &[Stopped],
+        notices: &[Notice],
+    ) -> Result<(), Broken> {
+        let by_guard = |notice: &Notice| {
+            matches!(notice, Notice::CallBlocked { code: Code::LoopDetected | Code::ToolErrorLimit })
+        };
+        if !notices.iter().any(by_guard) {
+            return Ok(());
+        }
+        let after = self.stopped(node, number);
+        let name = |stopped: &Stopped| {
+            (stopped.layer, stopped.tool.clone(), stopped.arguments, stopped.turn.clone())
+        };
+        let is_same = |one: &Stopped, other: &Stopped| name(one) == name(other);
+        let longer =
+            after.iter().find(|now| before.iter().any(|was| is_same(now, was) && now.until > was.until));
+        match longer {
+            Some(longer) => {
+                Err(("loops end", format!("a refusal at process {node} makes this last longer: {longer:?}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// A tool that never failed is not refused because another one does.

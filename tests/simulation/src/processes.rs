@@ -65,6 +65,10 @@ impl World {
             Kind::Keyless => Address::Keyless { run: key(&run), index },
             Kind::Turn(call) => Address::Explicit(self.turn_key(call)),
         };
+        let safety_critical = self.weather.critical > 0
+            && !self.is_obedient(wish)
+            && !matches!(kind, Kind::Turn(_))
+            && self.third.chance(self.weather.critical);
         Request {
             id: RequestId::new(format!("request-{wish}-{number}")).expect("a short text"),
             tool: tool(),
@@ -98,7 +102,7 @@ impl World {
             run_by: RunBy::Driver,
             end: self.weather.end,
             reads: std::sync::Arc::default(),
-            hints: Hints::default(),
+            hints: Hints { safety_critical, ..Hints::default() },
             channel: Channel::Interactive,
         }
     }
@@ -307,6 +311,11 @@ impl World {
         {
             // Not before the last renewal has arrived: after an emptied store it would bring back what is over.
             travel += u64::try_from(renewed_by.since(self.now).as_millis()).unwrap_or(0);
+        }
+        if matches!(what, Command::Renew(..))
+            && let Some(running) = self.nodes[node].calls.get_mut(&number)
+        {
+            running.renewed_by = self.now + Duration::from_millis(travel);
         }
         self.later(travel, Happening::Command { node, life, number, command, what: Box::new(what), then });
     }

@@ -520,6 +520,7 @@ impl World {
         if let Some(running) = self.nodes[node].calls.get(&number) {
             self.store.tables.coverage.event(running.call.state(), &event);
         }
+        let stopped = self.stopped(node, number);
         let mut notices = Vec::new();
         let Some((running, mut shared)) = self.nodes[node].lend(number, &self.store) else { return Ok(None) };
         running.granted |= matches!(&event, Event::Spent(spend) if spend.may_run());
@@ -548,6 +549,7 @@ impl World {
         }
         self.check_breakers(node, number, attempt, &notices)?;
         self.check_retries(node, number, attempt, &notices)?;
+        self.no_refusal_prolongs(node, number, &stopped, &notices)?;
         self.check_judgements(node, number, attempt, &notices)?;
         self.heed(node, number, before, &notices, attempt.filter(|_| ran))?;
         Ok(Some(step))

@@ -561,6 +561,9 @@ fn done(claim: &Claim, record: &Record, by: By, known: &Known, now: Timestamp) -
         false => now.since(record.updated) < claim.age,
     };
     match claim.rules.double_dispatch && overlaps && !two_ids {
+        true if record.owner.process != claim.owner.process => {
+            ("done, delivered, overlaps, another process", Due::Replay(owner(), ReplayReason::DoubleDispatch))
+        }
         true => ("done, delivered, overlaps", Due::Replay(owner(), ReplayReason::DoubleDispatch)),
         false => (row, Due::Mine),
     }

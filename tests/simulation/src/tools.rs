@@ -97,7 +97,10 @@ impl World {
             attempt: attempt_number,
             outcome: Box::new(outcome),
         };
-        if self.fault(self.weather.tool_hangs) {
+        if self.weather.mistaken && self.stormy() && self.model.wishes[wish].arguments == 0 {
+            let fault = Fault::new(Source::JsonRpc { code: -32602 }, "Missing required parameter: path");
+            self.later(works, answer(Outcome::Failure { fault, output: None }));
+        } else if self.fault(self.weather.tool_hangs) {
             // It may still do its work, some time, and it may still answer.
             let some_time = self.rng.chance(60).then(|| self.rng.between(1_000, 400_000));
             self.start_work(node, effect, begun, some_time);
@@ -127,6 +130,9 @@ impl World {
                     ..Fault::new(Source::Http { status: 429 }, "too many requests")
                 },
                 2 => Fault::new(Source::JsonRpc { code: -32602 }, "Missing required parameter: path"),
+                3 if self.third.chance(50) => {
+                    Fault::new(Source::IsError, "rate limit exceeded, try again later")
+                }
                 3 => Fault::new(Source::IsError, "no such account"),
                 _ => Fault::new(Source::Http { status: 400 }, "bad request"),
             };

@@ -247,6 +247,10 @@ impl World {
                         self.rng.between(0, self.weather.arguments - 1)
                     }
                 };
+                let (kind, arguments) = match self.weather.one_key {
+                    true => (Kind::Explicit(0), self.third.between(0, self.weather.arguments - 1)),
+                    false => (kind, arguments),
+                };
                 self.model.wishes.push(Wish::new(client, kind, arguments));
                 let wish = self.model.wishes.len() - 1;
                 let at = self.rng.between(0, storm);

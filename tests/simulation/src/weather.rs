@@ -90,6 +90,12 @@ pub(crate) struct Weather {
     pub(crate) dependency: bool,
     /// Whether a tool that keeps failing is soon blocked.
     pub(crate) blocks_by_itself: bool,
+    /// How many calls of clients that do as they like are critical to safety.
+    pub(crate) critical: u64,
+    /// Whether all use one key, for one thing or another.
+    pub(crate) one_key: bool,
+    /// Whether calls with the first arguments are refused by the tool as malformed, until the storm is over.
+    pub(crate) mistaken: bool,
     /// How many turns each client wants.
     pub(crate) turns: u64,
     /// How often a turn comes again with another plan.
@@ -163,6 +169,9 @@ impl Weather {
             retry_afters: 0,
             dependency: false,
             blocks_by_itself: false,
+            critical: 0,
+            one_key: false,
+            mistaken: false,
             turns: 0,
             replans: 0,
         }
@@ -254,6 +263,41 @@ impl Weather {
         }
     }
 
+    /// A world in which many calls come at once under one key, with other arguments at times, and most of them fail.
+    fn has_one_key(&mut self) {
+        (self.one_key, self.arguments, self.clients, self.wishes) = (true, 2, 3, 8);
+        self.obedient = vec![false; 3];
+        self.storm = self.storm.min(8_000);
+        self.tool_fails = self.tool_fails.max(60);
+        self.slow_store = self.slow_store.max(40);
+        let policy = Arc::make_mut(&mut self.policy);
+        policy.dedupe.cache_failures = CacheFailures::None;
+        (policy.modes.guard, policy.modes.breaker) = (Mode::Off, Mode::Off);
+    }
+
+    /// A world in which a call is sent to two processes, and the claim of one of them gets lost and is repeated late.
+    fn has_late_second_claims(&mut self) {
+        (self.processes, self.arguments, self.double, self.slow_store) = (2, 1, 95, 50);
+        self.obedient.fill(false);
+        (self.tool_fails, self.tool_hangs, self.tool_lost, self.tool_doubts) = (0, 0, 0, 0);
+        (self.store_lost, self.slow_failures) = (30, 95);
+        (self.crash, self.freeze, self.jump, self.connection_breaks) = (0, 0, 0, 0);
+        self.storm = self.storm.max(200_000);
+        Arc::make_mut(&mut self.policy).dedupe.double_dispatch = true;
+    }
+
+    /// A world in which models repeat what is wrong, between calls that work.
+    fn has_models_that_loop(&mut self) {
+        (self.mistaken, self.arguments, self.clients, self.wishes) = (true, 2, 2, 14);
+        self.obedient = vec![false; 2];
+        self.storm = 60_000;
+        (self.tool_fails, self.tool_hangs, self.tool_lost, self.tool_doubts) = (0, 0, 0, 0);
+        (self.crash, self.stops, self.freeze, self.blocks) = (0, 0, 0, 0);
+        let policy = Arc::make_mut(&mut self.policy);
+        (policy.modes.guard, policy.modes.breaker) = (Mode::Enforce, Mode::Off);
+        policy.approval.when = AskWhen::Escalated;
+    }
+
     /// What was added last. A dependency is looked at where nothing else is shared, too.
     pub(crate) fn draw_last(&mut self, rng: &mut Rng) {
         self.dependency = rng.chance(30);
@@ -294,6 +338,15 @@ impl Weather {
             trust.duration = Duration::from_secs(rng.between(1, 60));
             trust.cooldown = Duration::from_secs(rng.between(1, 60));
             trust.successes_to_recover = few(rng.between(1, 3));
+        }
+        if rng.chance(20) {
+            self.critical = rng.between(1, 60);
+        }
+        match rng.between(0, 19) {
+            0 => self.has_one_key(),
+            1 => self.has_late_second_claims(),
+            2 | 3 => self.has_models_that_loop(),
+            _ => {}
         }
     }
 

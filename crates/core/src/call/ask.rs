@@ -146,11 +146,13 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
+        // The claim is no older than the call, by our own clock. What the record says is the time of the store.
+        let since_claim = now.since(self.arrived);
         if let Some(record) = &mut self.record {
             let record = Arc::make_mut(record);
             record.started = true;
-            // As the store has it. It is written again from here should the store be emptied.
-            record.seen_end_by = record.seen_end_by.map(|by| by + now.since(record.created));
+            // Not sooner than the store has it. It is written again from here should the store be emptied.
+            record.seen_end_by = record.seen_end_by.map(|by| by + since_claim);
         }
         self.attempt(shared, now, notices)
     }

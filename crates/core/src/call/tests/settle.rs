@@ -272,6 +272,29 @@ fn a_holder_knows_as_well_as_the_store_when_it_will_have_seen_the_end() {
 }
 
 #[test]
+fn when_the_end_will_have_been_seen_does_not_depend_on_how_the_clocks_of_two_machines_differ() {
+    let mut policy = child();
+    policy.approval.when = AskWhen::Always;
+    for (behind, ahead) in
+        [(Duration::from_secs(300), Duration::ZERO), (Duration::ZERO, Duration::from_secs(300))]
+    {
+        let mut world = World::new();
+        let asked = Request { channel: Channel::Interactive, ..at_child(&policy) };
+        let (mut call, _) = world.begin(asked, &policy);
+        // What the store has written bears its own time.
+        let record = Arc::make_mut(call.record.as_mut().unwrap());
+        let shown = |at: Timestamp| at.before(behind) + ahead;
+        record.created = shown(record.created);
+        record.seen_end_by = record.seen_end_by.map(shown);
+        world.now = world.now + Duration::from_secs(600);
+        world.on(&mut call, Event::Answered(Approval::Granted(None)));
+        assert_eq!(call.state(), "Attempting");
+        let known = call.record().unwrap().seen_end_by.unwrap();
+        assert_eq!(known, shown(world.store.records.iter().next().unwrap().seen_end_by.unwrap()));
+    }
+}
+
+#[test]
 fn a_driver_that_ends_leaves_the_rest_to_others() {
     let mut policy = child();
     policy.time.attempt = 5 * SECOND;

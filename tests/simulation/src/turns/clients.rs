@@ -59,6 +59,7 @@ impl World {
             queue: VecDeque::new(),
             inbox: VecDeque::new(),
             is_due: false,
+            heard: self.now,
             command: 0,
             writing: None,
             truth: Truth::default(),

@@ -111,6 +111,9 @@ impl World {
         let told = &mut self.submissions[submission];
         let Some(machine) = &mut told.machine else { return Ok(()) };
         let name = format!("{event:?}");
+        if !matches!(event, Event::Tick) {
+            told.heard = self.now;
+        }
         match machine.on(now, event, &mut Vec::new()) {
             Ok(steps) => {
                 let line = format!("submission {submission}: {name} -> {steps:?}");

@@ -68,6 +68,8 @@ pub(crate) struct Submission {
     inbox: VecDeque<Event>,
     /// Whether its deadline has come. The machine hears of it after all else that has happened by then.
     is_due: bool,
+    /// When the machine last heard of anything.
+    heard: Timestamp,
     /// Store commands are numbered, so that nobody takes the answer to one for that to another.
     command: u64,
     writing: Option<Writing>,

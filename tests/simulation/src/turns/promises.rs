@@ -6,7 +6,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::call::CallResult;
 use steadfast_core::code::Code;
 use steadfast_core::id::ToolCallId;
-use steadfast_core::turn::{Event, Outcome, TurnResult};
+use steadfast_core::turn::{EndedBy, Event, Outcome, TurnResult};
 
 use crate::invariants::{Broken, clock};
 use crate::model::{Effect, Intent, Kind, Model, TurnCall};
@@ -155,6 +155,16 @@ impl World {
             return Err((
                 "one true state",
                 format!("submission {submission} tells of other calls than planned"),
+            ));
+        }
+        let ended = &self.submissions[submission];
+        let is_calm = self.disturbed < ended.arrived && self.now.since(ended.heard) > Duration::from_secs(10);
+        if result.ended_by == EndedBy::Deadline && is_calm && truth.open.is_empty() && inbox.is_empty() {
+            return Err((
+                "turns end",
+                format!(
+                    "submission {submission} waited for its deadline, and nothing of it ran any more: {truth:?}"
+                ),
             ));
         }
         for call in &result.calls {

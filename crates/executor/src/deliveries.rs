@@ -35,6 +35,8 @@ pub(crate) struct Deliveries {
     in_doubt: Mutex<VecDeque<(Receipt, watch::Receiver<bool>)>>,
     /// The last answers that were handed over.
     handed: Mutex<VecDeque<Handed>>,
+    /// The last answers that were handed over before they could be saved, in their order.
+    unsaved: Mutex<VecDeque<(Owner, u64)>>,
     queue: mpsc::Sender<(Arrival, Timestamp)>,
 }
 
@@ -64,8 +66,9 @@ impl Deliveries {
     /// The list, and what has to be written.
     pub(crate) fn new() -> (Self, mpsc::Receiver<(Arrival, Timestamp)>) {
         let (queue, waiting) = mpsc::channel(MOST);
-        let (known, in_doubt, handed) = (Mutex::default(), Mutex::default(), Mutex::default());
-        (Self { known, in_doubt, handed, queue }, waiting)
+        let (known, in_doubt) = (Mutex::default(), Mutex::default());
+        let (handed, unsaved) = (Mutex::default(), Mutex::default());
+        (Self { known, in_doubt, handed, unsaved, queue }, waiting)
     }
 
     /// An answer is handed over, at this place in the order of things.
@@ -105,6 +108,21 @@ impl Deliveries {
         };
         let later = handed.iter().filter(|one| one.at > received && !had_arrived(&one.owner));
         later.map(|one| one.owner.clone()).collect()
+    }
+
+    /// An answer is handed over that the store could not take, at this place in the order of things. It is saved later.
+    pub(crate) fn hand_over_unsaved(&self, owner: Owner, at: u64) {
+        let mut unsaved = self.unsaved.lock();
+        if unsaved.len() >= MOST_HANDED {
+            unsaved.pop_front();
+        }
+        unsaved.push_back((owner, at));
+    }
+
+    /// Those that were handed over before a call came that came at this place.
+    pub(crate) fn answered_unsaved(&self, received: u64) -> Vec<Owner> {
+        let unsaved = self.unsaved.lock();
+        unsaved.iter().filter(|(_, at)| *at <= received).map(|(owner, _)| owner.clone()).collect()
     }
 
     /// Whether this answer has arrived, also where nobody knows that yet: it is waited for.

@@ -13,8 +13,8 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::approval::{self, Decision, Grantor, Parked, ParkedId, Spend, Wanted};
 use steadfast_core::call::{
-    Approval, Ask, BreakerScope, Call, CallResult, Cut, Event, Notice, Others, Outcome, Provenance, Run,
-    Step, Upstream, Wake,
+    Approval, Ask, BreakerScope, Call, CallResult, Cut, Event, Kept, Notice, Others, Outcome, Provenance,
+    Run, Step, Upstream, Wake,
 };
 use steadfast_core::classify::record::concern;
 use steadfast_core::classify::{Fault, Source, Transport};
@@ -62,6 +62,8 @@ pub(crate) struct Drive {
     is_settling: bool,
     entered: Option<(Key, Entered)>,
     renewal: Renewal,
+    /// Its run, if what it answers could not be saved.
+    unsaved: Option<Owner>,
     stopped: bool,
     /// Its place in the order of things.
     pub(crate) received: u64,
@@ -126,6 +128,7 @@ impl Drive {
             is_settling: false,
             entered: None,
             renewal,
+            unsaved: None,
             stopped: false,
             received: 0,
             looks_into: Vec::new(),
@@ -260,6 +263,10 @@ impl Drive {
                     self.wait().await
                 }
                 Step::Finish { result, kept } => {
+                    self.unsaved = kept.iter().find_map(|kept| match kept {
+                        Kept::Save(save) => Some(save.claimed.owner.clone()),
+                        Kept::Release(_) | Kept::Park(_) | Kept::GiveBack { .. } => None,
+                    });
                     let kept = kept.into_iter().map(|kept| Keeping::of(kept, self));
                     let (first, later): (Vec<_>, Vec<_>) = kept.partition(Keeping::goes_before_the_answer);
                     self.inner.keeper.keep(later.into_iter());
@@ -648,6 +655,9 @@ impl Drive {
         }
         let finished = Finished::new(self.call, self.trail, self.surface, hint, result);
         let at = self.inner.next_told();
+        if let Some(owner) = self.unsaved {
+            self.inner.deliveries.hand_over_unsaved(owner, at);
+        }
         self.desk.answer(result, finished.request(), &self.store, &self.inner.deliveries, at);
         self.inner.remember(finished);
     }

@@ -591,6 +591,7 @@ impl Inner {
         Known {
             delivered: self.deliveries.known_to(claim),
             overlapped: self.deliveries.overlapping(received),
+            answered_unsaved: self.deliveries.answered_unsaved(received),
             verified: self.verifications.verified(session),
         }
     }

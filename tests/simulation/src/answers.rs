@@ -1,6 +1,7 @@
 //! How calls end: people who answer, answers on the wire, what is kept, and crashes.
 
 use steadfast_core::approval::{Decision, Grantor, ParkedId};
+use steadfast_core::breaker::Breaker;
 use steadfast_core::call::{Approval, CallResult, Event, Kept, Provenance, Wake};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{Owner, Record, RecordState};
@@ -10,7 +11,7 @@ use steadfast_core::key::Key;
 use crate::Defect;
 use crate::invariants::{self, Broken};
 use crate::model::Kind;
-use crate::system::{Dispatch, Handed, SentAnswer, World};
+use crate::system::{Dispatch, Handed, Node, SentAnswer, World};
 use crate::transition::{COMMAND_LIVES, Happening};
 use crate::unknown_outcomes::ResponseKind;
 
@@ -63,6 +64,13 @@ impl World {
             self.store.put_directly(Record { state: RecordState::Failed(failure.clone()), ..record.clone() });
         }
         self.answer(node, number, result.clone())?;
+        self.order += 1;
+        let at = self.order;
+        let unsaved = kept.iter().filter_map(|kept| match kept {
+            Kept::Save(save) => Some((save.claimed.owner.clone(), at)),
+            Kept::Release(_) | Kept::Park(_) | Kept::GiveBack { .. } => None,
+        });
+        self.nodes[node].unsaved.extend(unsaved);
         self.nodes[node].calls.remove(&number);
         // Followers of a refused leader in the same process get that refusal; nobody else ever does.
         if let (Some(key), Err(failure)) = (key, &result.ended)
@@ -253,6 +261,23 @@ impl World {
         }
         self.keep(node)?;
         self.crash(node)
+    }
+
+    /// A process is back, and knows nothing of its earlier life.
+    pub(crate) fn restart(&mut self, node: usize, life: u64) -> Result<(), Broken> {
+        let emptied = self.model.emptyings.len();
+        let (ahead, dependency) = (self.nodes[node].ahead, self.weather.dependency.then(Breaker::default));
+        self.nodes[node] = Node {
+            ahead,
+            dependency,
+            started_after: emptied,
+            shared_after: emptied,
+            ..self.born(node, life)
+        };
+        self.see_marker(node);
+        self.adopt_shared(node);
+        self.tell(format!("process {node} is back"));
+        self.turns_come_back(node)
     }
 
     pub(crate) fn crash(&mut self, node: usize) -> Result<(), Broken> {

@@ -90,7 +90,7 @@ const CLAIM_ROWS: [&str; 19] = [
     "done, not delivered for long",
     "done, delivered",
     "done, delivered, overlaps",
-    "done, delivered, overlaps, another process",
+    "done, delivered, overlaps by age",
     "failed, kept",
     "failed, not kept",
     "unknown, its owner is gone",

@@ -9,6 +9,7 @@
 //! | patience is enough | a run is over when its callers were told it would be, unless something goes wrong meanwhile |
 //! | once for the obedient | what a client wants that does as it is told has one effect at most |
 //! | done for the obedient | when all is quiet, what such a client wanted is done, unless a person said no |
+//! | one effect for a double dispatch | two equal calls, of which the second came before the first had its answer, have one effect |
 //! | two meant as two | a call on the connection that brought the answer to an equal one before is not answered with that answer |
 //! | recorded stays | what was given out as recorded under a key is what everyone gets under it later, and no save changes an answer |
 //! | waiters are answered | who waited for a run that is done does not run |
@@ -48,6 +49,7 @@ use std::time::Duration;
 
 use steadfast_core::Timestamp;
 use steadfast_core::code::Code;
+use steadfast_core::dedupe::{Address, Claim, Record, RecordState};
 
 use crate::emptied::FoundBy;
 use crate::model::{Effect, Fate, Intent, Kind, Model};
@@ -155,6 +157,41 @@ pub(crate) fn once_for_the_obedient(model: &Model, new: &Effect) -> Result<(), B
 }
 
 impl World {
+    /// Checked when a call gets a run in the place of an earlier one: two equal calls, of which the second came before the first
+    /// had its answer, are one call that was sent twice.
+    pub(crate) fn check_double_dispatch(
+        &self,
+        node: usize,
+        claim: &Claim,
+        before: &[Record],
+    ) -> Option<Broken> {
+        let home = &self.nodes[node];
+        let running = home.calls.get(&claim.owner.call)?;
+        let index = claim.address.index().filter(|_| claim.rules.double_dispatch && self.defect.is_none())?;
+        let arrived = home.moment(running.call.arrived());
+        let came_before = |record: &&Record| {
+            let two_ids = match claim.address {
+                Address::CallId { id, .. } => record.call_id.is_some_and(|theirs| theirs != id),
+                Address::Keyless { .. } | Address::Explicit(_) => false,
+            };
+            let is_over = matches!(record.state, RecordState::Done(_)) && record.index == Some(index);
+            let ended = self.model.ended.get(&record.owner);
+            is_over
+                && !two_ids
+                && ended.is_some_and(|ended| arrived < *ended && self.now.since(*ended).as_secs() < 600)
+        };
+        let record = before.iter().find(came_before)?;
+        Some((
+            "one effect for a double dispatch",
+            format!(
+                "{:?} runs, which came at {}, before {:?} was answered",
+                claim.owner,
+                clock(arrived),
+                record.owner
+            ),
+        ))
+    }
+
     /// Checked when all is quiet.
     pub(crate) fn obedient_at_rest(&self) -> Result<(), Broken> {
         for (number, wish) in self.model.wishes.iter().enumerate() {

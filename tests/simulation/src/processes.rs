@@ -269,10 +269,12 @@ impl World {
             home.handed.iter().any(|one| one.at <= received && one.owner == *owner && one.has_arrived)
         };
         let handed = home.handed.iter().filter(|one| one.at > received && !had_arrived(&one.owner));
+        let unsaved = home.unsaved.iter().filter(|(_, at)| *at <= received);
         let verified = home.verified.iter().filter(|(_, whose)| **whose == client);
         Known {
             delivered: home.known.clone(),
             overlapped: handed.map(|one| one.owner.clone()).collect(),
+            answered_unsaved: unsaved.map(|(owner, _)| owner.clone()).collect(),
             verified: verified.map(|(owner, _)| owner.clone()).collect(),
         }
     }
@@ -350,7 +352,8 @@ impl World {
                 lapsed.iter().for_each(|owner| self.holder_missed(owner));
                 if let ClaimVerdict::Mine(record) = &verdict {
                     self.model.claimed(record, self.nodes[node].started_after);
-                    if let Some(broken) = self.check_run_again(&claim, &before) {
+                    let twice = self.check_double_dispatch(node, &claim, &before);
+                    if let Some(broken) = twice.or_else(|| self.check_run_again(&claim, &before)) {
                         self.model.broken = Some(broken);
                     }
                 }

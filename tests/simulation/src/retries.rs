@@ -7,6 +7,7 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::call::Notice;
 use steadfast_core::classify::{Nature, Reach};
+use steadfast_core::dedupe::RecordState;
 use steadfast_core::policy::{Backoff, CountedFrom, Jitter, Mode, RetryPolicy};
 use steadfast_core::retry::{CallerLimits, Stop};
 
@@ -99,7 +100,13 @@ impl World {
         let most = limits.attempts.map_or(own, |limit| limit.max(1).min(own));
         let proved = matches!(failure.reach, Reach::NotSent | Reach::Refused);
         let helps = failure.nature == Nature::Transient && (proved || self.retry_safe());
+        let is_held = running.call.claimed().is_none_or(|claimed| {
+            let record = self.store.records.get(&claimed.key);
+            record
+                .is_some_and(|record| record.owner == claimed.owner && record.state == RecordState::Inflight)
+        });
         let is_left = running.cut.is_some()
+            || !is_held
             || attempt.cancelled
             || running.fence_lost
             || running.store_failed

@@ -208,6 +208,8 @@ pub(crate) struct Node {
     pub(crate) known: Vec<(Receipt, Timestamp)>,
     /// Answers that were handed over, in their order.
     pub(crate) handed: Vec<Handed>,
+    /// Runs whose answers were handed over before they could be saved, in their order.
+    pub(crate) unsaved: Vec<(Owner, u64)>,
     /// Runs of unknown outcome of which a client is known to have heard that they are over.
     pub(crate) told: BTreeMap<Owner, usize>,
     /// Those into which it has looked since.
@@ -410,7 +412,8 @@ impl World {
             // Whoever shares a breaker compares times.
             let ahead = if world.weather.shared_breakers { 0 } else { skew };
             let dependency = world.weather.dependency.then(Breaker::default);
-            world.nodes.push(Node { ahead, dependency, ..Node::born(number, 0) });
+            let ahead = if number == 1 && world.weather.twins { world.nodes[0].ahead } else { ahead };
+            world.nodes.push(Node { ahead, dependency, ..world.born(number, 0) });
             world.see_marker(number);
         }
         world.open_the_day();
@@ -451,6 +454,23 @@ impl World {
         if self.story.len() < LONGEST_STORY {
             self.story.push(format!("{}  {line}", invariants::clock(self.now)));
         }
+    }
+
+    /// An engine of this process. Two of one process number their calls together.
+    pub(crate) fn born(&self, number: usize, life: u64) -> Node {
+        let born = Node::born(number, life);
+        match self.weather.twins && number == 1 {
+            true => {
+                let identity = Process { pid: 0, ..born.identity };
+                Node { identity, next_call: 1_000_000, ..born }
+            }
+            false => born,
+        }
+    }
+
+    /// This engine, and the other one that lives and dies with it.
+    pub(crate) fn engines(&self, node: usize) -> Vec<usize> {
+        if self.weather.twins && node < 2 { vec![0, 1] } else { vec![node] }
     }
 
     /// What the clock of a process shows.
@@ -927,6 +947,7 @@ impl Node {
             written: Vec::new(),
             known: Vec::new(),
             handed: Vec::new(),
+            unsaved: Vec::new(),
             told: BTreeMap::new(),
             verified: BTreeMap::new(),
         }

@@ -556,13 +556,13 @@ fn done(claim: &Claim, record: &Record, by: By, known: &Known, now: Timestamp) -
         };
     }
     let two_ids = matches!(claim.address, Address::CallId { id, .. } if record.call_id.is_some_and(|theirs| theirs != id));
-    let overlaps = match record.owner.process == claim.owner.process {
-        true => known.overlapped.contains(&record.owner),
-        false => now.since(record.updated) < claim.age,
-    };
+    let handed_over_later = known.overlapped.contains(&record.owner);
+    let handed_over_before = known.answered_unsaved.contains(&record.owner);
+    let saved_later = claim.age > now.since(record.updated);
+    let overlaps = handed_over_later || saved_later && !handed_over_before;
     match claim.rules.double_dispatch && overlaps && !two_ids {
-        true if record.owner.process != claim.owner.process => {
-            ("done, delivered, overlaps, another process", Due::Replay(owner(), ReplayReason::DoubleDispatch))
+        true if !handed_over_later => {
+            ("done, delivered, overlaps by age", Due::Replay(owner(), ReplayReason::DoubleDispatch))
         }
         true => ("done, delivered, overlaps", Due::Replay(owner(), ReplayReason::DoubleDispatch)),
         false => (row, Due::Mine),

@@ -70,7 +70,7 @@ impl World {
                 );
             }
         }
-        let owner = record.map(|record| record.owner);
+        let owner = record.as_ref().map(|record| record.owner.clone());
         // In the storm some take longer than they may.
         let works = self.rng.between(1, if self.stormy() { 3_000 } else { 1_000 }) + self.toils();
         let Wish { client, kind, arguments, calls, .. } = self.model.wishes[wish].clone();

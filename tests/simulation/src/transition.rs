@@ -2,7 +2,7 @@
 
 use steadfast_core::Timestamp;
 use steadfast_core::approval::Wanted;
-use steadfast_core::breaker::{self, Breaker, Snapshot};
+use steadfast_core::breaker::{self, Snapshot};
 use steadfast_core::call::{CallResult, Event, Outcome, Request, StoreFault, Wake};
 use steadfast_core::dedupe::{Claim, Known, Owner, Receipt, Record, Release, Save};
 use steadfast_core::id::{Digest, Namespace, ToolName, ToolRef};
@@ -12,7 +12,7 @@ use steadfast_core::output::{Output, RawJson};
 use crate::clients::Departure;
 use crate::invariants::Broken;
 use crate::model::{Kind, Wish};
-use crate::system::{Node, World};
+use crate::system::World;
 use crate::turns::TurnHappening;
 
 /// Something that happens at its time.
@@ -426,24 +426,16 @@ impl World {
                 Ok(())
             }
             Happening::Keep { node, .. } => self.keep(node),
-            Happening::Crash { node } => self.crash(node),
-            Happening::Stop { node } => self.stop(node),
+            Happening::Crash { node } => {
+                self.engines(node).into_iter().try_for_each(|engine| self.crash(engine))
+            }
+            Happening::Stop { node } => {
+                self.engines(node).into_iter().try_for_each(|engine| self.stop(engine))
+            }
+            Happening::Restart { node } if self.nodes[node].alive => Ok(()),
             Happening::Restart { node } => {
                 let life = self.nodes[node].identity.started + 1;
-                let emptied = self.model.emptyings.len();
-                let (ahead, dependency) =
-                    (self.nodes[node].ahead, self.weather.dependency.then(Breaker::default));
-                self.nodes[node] = Node {
-                    ahead,
-                    dependency,
-                    started_after: emptied,
-                    shared_after: emptied,
-                    ..Node::born(node, life)
-                };
-                self.see_marker(node);
-                self.adopt_shared(node);
-                self.tell(format!("process {node} is back"));
-                self.turns_come_back(node)
+                self.engines(node).into_iter().try_for_each(|engine| self.restart(engine, life))
             }
             Happening::Freeze { node } => {
                 let span = match self.weather.naps {
@@ -451,8 +443,10 @@ impl World {
                     false => self.rng.between(1_000, 300_000),
                 };
                 let until = self.now + std::time::Duration::from_millis(span);
-                let home = &mut self.nodes[node];
-                home.frozen_until = home.frozen_until.max(until);
+                for engine in self.engines(node) {
+                    let home = &mut self.nodes[engine];
+                    home.frozen_until = home.frozen_until.max(until);
+                }
                 self.disturbed = self.disturbed.max(until);
                 self.tell(format!("process {node} is frozen for {span} ms"));
                 Ok(())

@@ -96,6 +96,8 @@ pub(crate) struct Weather {
     pub(crate) one_key: bool,
     /// Whether calls with the first arguments are refused by the tool as malformed, until the storm is over.
     pub(crate) mistaken: bool,
+    /// Whether the first two are engines of one process.
+    pub(crate) twins: bool,
     /// How many turns each client wants.
     pub(crate) turns: u64,
     /// How often a turn comes again with another plan.
@@ -172,6 +174,7 @@ impl Weather {
             critical: 0,
             one_key: false,
             mistaken: false,
+            twins: false,
             turns: 0,
             replans: 0,
         }
@@ -339,6 +342,7 @@ impl Weather {
             trust.cooldown = Duration::from_secs(rng.between(1, 60));
             trust.successes_to_recover = few(rng.between(1, 3));
         }
+        self.twins = self.processes > 1 && rng.chance(25);
         if rng.chance(20) {
             self.critical = rng.between(1, 60);
         }

@@ -355,6 +355,8 @@ pub struct Known {
     pub delivered: Vec<(Receipt, Timestamp)>,
     /// Runs of this process whose answers were handed over after the call was received.
     pub overlapped: Vec<Owner>,
+    /// Runs whose answers were handed over before the call came, and could only be saved later.
+    pub answered_unsaved: Vec<Owner>,
     /// Runs whose outcome is unknown and that the caller has looked into since it was told so.
     pub verified: Vec<Owner>,
 }
@@ -519,14 +521,14 @@ fn done_is_replayed(
     }
 }
 
-/// Whether the call came before the answer in this record was given. A process knows that of its own answers. For those of
-/// others the age of the call is compared with that of the answer, both by the time of the store.
+/// Whether the call came before the answer in this record was given. An engine knows that of the answers that it has handed over
+/// itself. Of all others, also those that another engine or process has handed over, the age of the call says whether it came
+/// before the answer was saved, both by the time of the store.
 fn overlaps(claim: &Claim, record: &Record, known: &Known, now: Timestamp) -> bool {
-    if record.owner.process == claim.owner.process {
-        known.overlapped.contains(&record.owner)
-    } else {
-        now.since(record.updated) < claim.age
-    }
+    let came_before_the_save = now.since(record.updated) < claim.age;
+    known.overlapped.contains(&record.owner)
+        // An answer that could not be saved at once was given before it was saved.
+        || came_before_the_save && !known.answered_unsaved.contains(&record.owner)
 }
 
 fn failure_is_replayed(claim: &Claim, failure: &Failure, column: Column) -> Option<ReplayReason> {

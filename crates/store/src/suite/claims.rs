@@ -167,13 +167,16 @@ pub(super) async fn a_double_dispatch_is_one_call(world: World) {
     // The process that gave the answer knows which calls it had received by then.
     let overlapped = |owner| Known { overlapped: vec![owner], ..Known::default() };
     let overlap = overlapped(record.owner.clone());
+    // An answer that could not be saved at once was given before.
+    let unsaved = Known { answered_unsaved: vec![record.owner.clone()], ..Known::default() };
     let not_twice = |claim: Claim| Claim { rules: rules(), ..twice(claim) };
     let old = |age: Duration| Claim { age, ..twice(world.keyless("equal")) };
     for (what, known, claim, expected) in [
         ("before the answer", &overlap, twice(world.keyless("equal")), "replay double dispatch"),
         ("before that of another", &overlapped(world.owner()), twice(world.keyless("equal")), "nothing"),
         ("after the answer", &nothing, twice(world.keyless("equal")), "nothing"),
-        ("after the answer, long ago", &nothing, old(LONG), "nothing"),
+        ("before it was saved", &nothing, old(LONG), "replay double dispatch"),
+        ("before it was saved, after the answer", &unsaved, old(LONG), "nothing"),
         ("another dispatch", &overlap, twice(world.call_id("two", "equal")), "nothing"),
         ("other arguments", &overlap, twice(world.keyless("other")), "nothing"),
         ("where that is no rule", &overlap, not_twice(world.keyless("equal")), "nothing"),

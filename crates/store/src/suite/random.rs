@@ -107,12 +107,8 @@ impl<'w> History<'w> {
             Some(_) | None => self.fresh_claim(),
         };
         let marks: Vec<_> = self.marks.iter().filter(|_| !self.random.one_in(4)).cloned().collect();
-        let known = Known {
-            delivered: Vec::new(),
-            overlapped: self.some_runs(),
-            answered_unsaved: self.some_runs(),
-            verified: self.some_runs(),
-        };
+        let (overlapped, verified) = (self.some_runs(), self.some_runs());
+        let known = Known { delivered: Vec::new(), overlapped, answered_unsaved: verified.clone(), verified };
         let of_store: Vec<_> = marks.iter().map(|(receipt, at)| (receipt.real.clone(), *at)).collect();
         let of_model: Vec<_> = marks.iter().map(|(receipt, at)| (receipt.model.clone(), *at)).collect();
         let of_store = Known { delivered: of_store, ..known.clone() };

@@ -44,6 +44,7 @@ enum Fault {
     IgnoresKnownDeliveries,
     SeesNoDoubleDispatch,
     IgnoresOverlap,
+    IgnoresUnsavedAnswers,
     IgnoresAge,
     ReplaysEveryFailure,
     RunsAfterUnknown,
@@ -145,6 +146,7 @@ const BROKEN: &[(Fault, &[&str])] = &[
             "random_histories_go_as_in_the_reference",
         ],
     ),
+    (Fault::IgnoresUnsavedAnswers, &["a_double_dispatch_is_one_call"]),
     (Fault::IgnoresOverlap, &["a_double_dispatch_is_one_call", "random_histories_go_as_in_the_reference"]),
     (
         Fault::IgnoresAge,
@@ -492,6 +494,7 @@ impl Broken {
         match self.fault {
             Fault::IgnoresKnownDeliveries => known.delivered.clear(),
             Fault::IgnoresOverlap => known.overlapped.clear(),
+            Fault::IgnoresUnsavedAnswers => known.answered_unsaved.clear(),
             Fault::IgnoresVerifications => known.verified.clear(),
             _ => {}
         }

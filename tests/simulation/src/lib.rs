@@ -103,6 +103,8 @@ pub enum Defect {
     OverWhenCut,
     /// A run whose holder is gone counts as over.
     OverWithItsHolder,
+    /// The store goes by the clock of whoever claims.
+    ClocksCompared,
     /// What a turn chose is not written before the call is sent.
     ChoiceNotKept,
     /// A turn that goes back to the tool of its plan does not write that.
@@ -147,7 +149,7 @@ pub enum Defect {
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 45] = [
         Self::OwnerIgnoredAtSave,
         Self::DeliveredBeforeWrite,
         Self::StartedAfterAttempt,
@@ -172,6 +174,7 @@ impl Defect {
         Self::ResolvedBeforeTheEnd,
         Self::OverWhenCut,
         Self::OverWithItsHolder,
+        Self::ClocksCompared,
         Self::ChoiceNotKept,
         Self::BackToPlanNotKept,
         Self::ChosenByItsPlace,
@@ -268,7 +271,8 @@ impl Defect {
             | Self::ErrorAfterCutCounts
             | Self::ResolvedBeforeTheEnd
             | Self::OverWhenCut
-            | Self::OverWithItsHolder => false,
+            | Self::OverWithItsHolder
+            | Self::ClocksCompared => false,
         }
     }
 
@@ -299,6 +303,9 @@ impl Defect {
                 &["nothing after the end", "told before run again", "one run per key"]
             }
             Self::OverWhenCut | Self::OverWithItsHolder => &["nothing after the end"],
+            Self::ClocksCompared => {
+                &["nothing after the end", "one run per key", "told before run again", "patience is enough"]
+            }
             Self::ProbeNotShared => &["one probe"],
             // Who does not hear of a person goes on in epochs that others have left, and may probe there.
             Self::ByHandOvertaken => &["by hand", "one probe"],
@@ -315,7 +322,8 @@ impl Defect {
             Self::HoldNotChecked | Self::HoldShorterThanTurn => &["one submission at a time"],
             Self::FailureToldAsNothing => &["no dependant without", "one true state"],
             Self::QuestionToldAsAnswer => &["one true state", "no dependant without"],
-            Self::NotStartedToldAsRunning | Self::UnkeptForgotten => &["one true state"],
+            Self::NotStartedToldAsRunning => &["one true state"],
+            Self::UnkeptForgotten => &["one true state", "turns end"],
             Self::DeadlineNotPassedOn => &["nothing after the deadline"],
             Self::DeadlineNotKept => &["turns end"],
             Self::ParallelismIgnored => &["parallelism"],

@@ -324,7 +324,10 @@ impl World {
 
     /// The store does what it is asked, atomically.
     pub(crate) fn apply(&mut self, node: usize, what: Command) -> Option<Event> {
-        let now = self.now;
+        let now = match self.defect {
+            Some(Defect::ClocksCompared) => self.clock(node),
+            Some(_) | None => self.now,
+        };
         let watch = self.see_marker(node);
         match what {
             Command::Claim(claim, known) => {

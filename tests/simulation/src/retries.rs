@@ -83,7 +83,9 @@ impl World {
             Notice::AttemptEnded { attempt, failure: Some(failure), .. } => Some((*attempt, failure)),
             _ => None,
         });
-        let Some((which, failure)) = ended.filter(|_| policy.modes.retry == Mode::Enforce) else {
+        let Some((which, failure)) =
+            ended.filter(|_| policy.modes.retry == Mode::Enforce && self.defect.is_none())
+        else {
             return Ok(());
         };
         let now = self.clock(node);

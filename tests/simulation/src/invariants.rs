@@ -27,6 +27,15 @@
 //! | what is blocked does not run | no attempt starts while the tool is blocked by hand, unless an operator allowed it |
 //! | limits hold, places are given back | no more attempts run at once than may, and an idle process has all its places |
 //! | a caller's limit judges nobody | an attempt that its caller did not wait for changes no breaker |
+//! | runs under its claim | an attempt starts only while its claim holds in the store and says that it may have been sent |
+//! | nothing runs without its claim | a call goes on without the store only where its settings say so |
+//! | calls end in time | no attempt may last longer than its call |
+//! | breakers do as they say | every change of a breaker is the one that all outcomes so far lead to, and what should change it does |
+//! | retries keep to their policy | what may be tried again is, after the wait and within the limits and the budget that are set, and nothing else is |
+//! | loops end | a call that has just failed as often as a model may repeat it does not run, and asking again does not make that last longer |
+//! | a healthy tool is free | a tool that never failed is not refused because another one did, in a guessed turn |
+//! | trust has reasons | every change of trust, and every question to a person, follows from what the tool did |
+//! | nobody runs what is not trusted | a call that came after trust was lost runs only with a grant |
 //! | an end | when the faults have stopped, every call ends, every caller is answered, and no process that lives has left a claim behind |
 //! | bounded | nothing is left behind but records, and no more of them than there were wishes |
 //! | turns end | a turn ends by its deadline and a short grace, as long as its process lives |

@@ -58,7 +58,7 @@ pub(crate) const CARGO_FUZZ: Need = Need {
 
 pub(crate) const CARGO_MUTANTS: Need = Need {
     name: "cargo-mutants",
-    probe: (&["cargo-mutants", "--version"], "cargo-mutants 27.1.0"),
+    probe: (&["cargo-mutants", "mutants", "--version"], "cargo-mutants 27.1.0"),
     install: Install::Cargo { package: "cargo-mutants", version: "27.1.0" },
 };
 

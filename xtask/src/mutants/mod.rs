@@ -155,9 +155,9 @@ fn mutants(place: &Place, arguments: &[&str]) -> Invocation {
         // A module is a folder, or a file.
         ["/**/*.rs", ".rs"].map(|end| ["--file".to_owned(), format!("{SOURCES}/{module}{end}")])
     });
-    let (tree, output) = (place.tree.display().to_string(), place.output.display().to_string());
+    let output = place.output.display().to_string();
     place
-        .cargo(&["mutants", "--no-config", "--package", PACKAGE, "--output", &output, "--dir", &tree])
+        .cargo(&["mutants", "--no-config", "--package", PACKAGE, "--output", &output])
         .args(files.flatten())
         .args(arguments.iter().map(|&argument| argument.to_owned()))
 }

@@ -22,7 +22,7 @@ struct Listed {
 #[serde(deny_unknown_fields)]
 struct Entry {
     file: PathBuf,
-    /// A part of the line.
+    /// The part of the line that they begin in.
     line: String,
     /// The changes that make no difference there, as cargo-mutants names them.
     changes: Vec<String>,
@@ -56,7 +56,7 @@ fn names(
         }
         for change in changes {
             let fits = |mutant: &&Mutant| {
-                mutant.file == *file && mutant.change() == change && mutant.line(text).contains(line.as_str())
+                mutant.file == *file && mutant.change() == change && mutant.begins_in(line, text)
             };
             let before = names.len();
             names.extend(all.iter().filter(fits).map(|mutant| mutant.name.clone()));

@@ -47,9 +47,12 @@ impl Mutant {
         self.name.split_once(": ").map_or("", |(_, change)| change)
     }
 
-    /// The line that it begins in.
-    pub(super) fn line<'t>(&self, text: &'t str) -> &'t str {
-        text.lines().nth(self.span.start.line.saturating_sub(1)).unwrap_or_default()
+    /// Whether it begins within this part of a line.
+    pub(super) fn begins_in(&self, part: &str, text: &str) -> bool {
+        let Position { line, column } = self.span.start;
+        let line = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+        let column = line.chars().take(column.saturating_sub(1)).map(char::len_utf8).sum();
+        line.match_indices(part).any(|(at, part)| (at..at + part.len()).contains(&column))
     }
 
     /// The text of its file with the change.
@@ -102,7 +105,8 @@ mod tests {
         let text = "fn f() {\n    \"…\" < b\n}\n";
         let operator = Mutant::replacing("key", "replace < with > in f", (2, 9), (2, 10), ">");
         assert_eq!(operator.apply(text).unwrap(), "fn f() {\n    \"…\" > b\n}\n");
-        assert_eq!(operator.line(text).trim(), "\"…\" < b");
+        assert!(operator.begins_in("\"…\" < b", text) && operator.begins_in("<", text));
+        assert!(!operator.begins_in("\"…\"", text) && !operator.begins_in(" b", text));
         let body = Mutant::replacing("key", "replace f with ()", (1, 9), (3, 1), " () ");
         assert_eq!(body.apply(text).unwrap(), "fn f() { () }\n");
     }

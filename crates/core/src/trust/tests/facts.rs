@@ -355,3 +355,20 @@ fn a_sixteenth_of_what_is_trusted_is_forgotten_at_once_and_the_rest_one_by_one()
     assert_eq!(filled(1), 64 - 4 + 1, "trusted");
     assert_eq!(filled(2), 64, "escalations whose time is over");
 }
+
+#[test]
+fn trust_in_a_tool_as_a_whole_forgives_only_what_was_reported_of_it_as_a_whole() {
+    let rule = TrustRule { count: Some(n(1)), successes_to_recover: n(1), ..TrustRule::default() };
+    let rules = Rules { signature: &rule, domain: None };
+    let (ours, other, with) = (tool("a", "t"), tool("b", "t"), signature("s"));
+    let mut ledger = TrustLedger::default();
+    let of = |tool, signature| Report { tool, signature, domain: None, service: None };
+    let reported = ReportedFailure { classified: Severity::Crash, severity: None, recoverable: true };
+    for report in [of(&ours, None), of(&ours, Some(&with)), of(&other, None)] {
+        ledger.report_failure(rules, report, reported, at(0));
+    }
+    let changes = ledger.report_success(rules, of(&ours, None), at(1800));
+    assert_eq!(changes.last().map(|change| change.to), Some(TrustState::Trusted));
+    let counts: Vec<_> = ledger.history(None).map(|entry| entry.counts_for_call).collect();
+    assert_eq!(counts, [false, true, true]);
+}

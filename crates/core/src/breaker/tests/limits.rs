@@ -106,6 +106,7 @@ fn read(stored: serde_json::Value) -> Result<Snapshot, serde_json::Error> {
 
 #[test]
 fn the_last_epoch_is_believed_and_none_beyond_it() {
+    assert_eq!(Snapshot::LAST_EPOCH, 9_007_199_254_740_991, "what every reader of JSON keeps");
     let mut value = stored(&in_state(State::Open));
     value["epoch"] = Snapshot::LAST_EPOCH.into();
     assert_eq!(read(value.clone()).map(|snapshot| snapshot.epoch()).unwrap(), Snapshot::LAST_EPOCH);

@@ -57,6 +57,9 @@ const MODULES: [&str; 9] =
 const PACKAGE: &str = "steadfast-core";
 const SOURCES: &str = "crates/core/src";
 
+/// Compiled only for the schema, which `cargo xtask gen --check` compares.
+const NOT_COMPILED: &str = "crates/core/src/turn/shape.rs";
+
 /// A profile of the workspace: quick to build.
 const PROFILE: &str = "mutants";
 
@@ -76,8 +79,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let mut results = Results::load(&place.results)?;
     // A run that was interrupted left its results there.
     results.add_lists(&place.lists)?;
-    let copy = Copy::of_the_repository(&place.tree)?;
-    let all = list(&place)?;
+    let all = list()?;
     let equivalent = equivalent::load(&all)?;
     let chosen = choose(&all, options)?;
     let wanted: Vec<&Mutant> =
@@ -86,6 +88,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
         let open = wanted.iter().filter(|mutant| !results.is_settled(&mutant.name)).count();
         eprintln!("{} mutants, {open} to test", wanted.len());
         if open > 0 {
+            // Only now: another run may be at work there.
+            let copy = Copy::of_the_repository(&place.tree)?;
             test(&place, &all, &wanted, &mut results)?;
             simulate::run(&place, &copy, &wanted, options.seeds, &mut results)?;
         }
@@ -135,31 +139,34 @@ impl Place {
 
     /// A command of cargo on the copy.
     fn cargo(&self, command: &[&str]) -> Invocation {
-        let manifest = self.tree.join("Cargo.toml").display().to_string();
         Invocation::cargo(command)
-            .args(["--manifest-path".to_owned(), manifest])
+            .args(in_workspace(&self.tree))
             .env("CARGO_TARGET_DIR", &self.target.display().to_string())
             .env("CARGO_INCREMENTAL", "1")
     }
 }
 
-/// All mutants of all modules.
-fn list(place: &Place) -> Result<Vec<Mutant>, Failure> {
-    let json = mutants(place, &["--list", "--json"]).output()?;
+/// Says to cargo which workspace is meant.
+fn in_workspace(folder: &Path) -> [String; 2] {
+    ["--manifest-path".to_owned(), folder.join("Cargo.toml").display().to_string()]
+}
+
+/// All mutants of all modules, as the repository is now.
+fn list() -> Result<Vec<Mutant>, Failure> {
+    let arguments =
+        ["--list".to_owned(), "--json".to_owned()].into_iter().chain(in_workspace(workspace::root()));
+    let json = Invocation::cargo(&["mutants"]).args(selection()).args(arguments).output()?;
     serde_json::from_str(&json).map_err(|error| format!("cannot read the list of mutants: {error}"))
 }
 
-/// A command of cargo-mutants on the copy.
-fn mutants(place: &Place, arguments: &[&str]) -> Invocation {
+/// Which mutants cargo-mutants makes.
+fn selection() -> impl Iterator<Item = String> {
     let files = MODULES.iter().flat_map(|module| {
         // A module is a folder, or a file.
         ["/**/*.rs", ".rs"].map(|end| ["--file".to_owned(), format!("{SOURCES}/{module}{end}")])
     });
-    let output = place.output.display().to_string();
-    place
-        .cargo(&["mutants", "--no-config", "--package", PACKAGE, "--output", &output])
-        .args(files.flatten())
-        .args(arguments.iter().map(|&argument| argument.to_owned()))
+    let package = ["--no-config", "--package", PACKAGE, "--exclude", NOT_COMPILED].map(str::to_owned);
+    package.into_iter().chain(files.flatten())
 }
 
 /// The mutants that were asked for.
@@ -194,22 +201,14 @@ fn test(place: &Place, all: &[Mutant], wanted: &[&Mutant], results: &mut Results
             .map_err(|error| format!("cannot remove {}: {error}", workspace::shown(&place.lists)))?;
     }
     workspace::write(&place.lists.join("previously_caught.txt"), &skipped)?;
-    let run = mutants(
-        place,
-        &[
-            "--iterate",
-            "--in-place",
-            // They passed a moment ago.
-            "--baseline=skip",
-            "--timeout",
-            &limit.as_secs().to_string(),
-            "--profile",
-            PROFILE,
-            "--cargo-arg=--lib",
-            "--",
-        ],
-    )
-    .args(without_slow_tests());
+    let output = place.output.display().to_string();
+    let run = place
+        .cargo(&["mutants", "--in-place", "--iterate", "--output", &output])
+        .args(selection())
+        // They passed a moment ago.
+        .args(["--baseline=skip".to_owned(), format!("--timeout={}", limit.as_secs())])
+        .args(["--profile", PROFILE, "--cargo-arg=--lib", "--"].map(str::to_owned))
+        .args(without_slow_tests());
     // It fails as soon as a mutant survives; what it found stands in its lists.
     let outcome = run.run();
     let found = results.add_lists(&place.lists)?;

@@ -56,6 +56,12 @@ pub(crate) const CARGO_FUZZ: Need = Need {
     install: Install::Cargo { package: "cargo-fuzz", version: "0.13.2" },
 };
 
+pub(crate) const CARGO_MUTANTS: Need = Need {
+    name: "cargo-mutants",
+    probe: (&["cargo-mutants", "mutants", "--version"], "cargo-mutants 27.1.0"),
+    install: Install::Cargo { package: "cargo-mutants", version: "27.1.0" },
+};
+
 /// libFuzzer is compiled from C++ with every fuzz target.
 pub(crate) const CXX: Need =
     Need { name: "a C++ compiler", probe: (&["c++", "--version"], ""), install: Install::Debian("g++") };
@@ -175,8 +181,8 @@ mod tests {
 
     const NONE: Rights = Rights { has_rustup: false, is_debian_root: false };
     const ALL: Rights = Rights { has_rustup: true, is_debian_root: true };
-    const EVERY_NEED: [Need; 10] =
-        [RUSTFMT, CLIPPY, CARGO_DENY, CARGO_FUZZ, CXX, PROMTOOL, REDIS, NPM, PYTHON, CHROMIUM];
+    const EVERY_NEED: [Need; 11] =
+        [RUSTFMT, CLIPPY, CARGO_DENY, CARGO_FUZZ, CARGO_MUTANTS, CXX, PROMTOOL, REDIS, NPM, PYTHON, CHROMIUM];
 
     #[test]
     fn with_all_rights_everything_can_be_installed() {

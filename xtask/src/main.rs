@@ -10,6 +10,7 @@ mod fuzz;
 mod generated;
 mod invocation;
 mod machine;
+mod mutants;
 mod real;
 mod requirements;
 mod simulation;
@@ -53,6 +54,8 @@ enum Command {
     Bench(bench::Options),
     /// Look for inputs that break an invariant
     Fuzz(fuzz::Options),
+    /// Change the core in small ways, and see whether the tests or the simulation notice
+    Mutants(mutants::Options),
 }
 
 fn main() -> ExitCode {
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Gen(options) => generated::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Mutants(options) => mutants::run(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

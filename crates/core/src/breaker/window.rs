@@ -311,6 +311,25 @@ mod tests {
         outcome
     }
 
+    #[test]
+    fn a_mark_that_is_set_twice_stays_and_takes_nothing_from_the_moment() {
+        let good = Outcome::good(Timestamp::from_millis(1000));
+        let both = good.failed().slow();
+        for outcome in [good, good.failed(), good.slow(), both] {
+            assert_eq!(outcome.at_the_latest(), both);
+        }
+        assert_eq!((good.is_failed(), good.is_slow()), (false, false));
+        assert_eq!((good.failed().is_failed(), good.failed().is_slow()), (true, false));
+        assert_eq!((good.slow().is_failed(), good.slow().is_slow()), (false, true));
+    }
+
+    #[test]
+    fn the_end_of_time_comes_after_everything() {
+        let end = Outcome::good(Timestamp::from_millis(1 << 63));
+        assert!(end > Outcome::good(Timestamp::from_millis(1)));
+        assert_eq!(end, Outcome::good(Timestamp::MAX));
+    }
+
     proptest! {
         #[test]
         fn counters_agree_with_looking_through_everything(

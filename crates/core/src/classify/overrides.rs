@@ -288,6 +288,12 @@ mod tests {
     }
 
     #[test]
+    fn a_pattern_may_be_as_long_as_the_limit() {
+        assert!(compile(&"a".repeat(LONGEST_PATTERN)).is_ok());
+        assert!(compile(&"a".repeat(LONGEST_PATTERN + 1)).is_err() && compile("").is_err());
+    }
+
+    #[test]
     fn eh_1_5_a_tool_may_take_503_as_permanent() {
         let when = Match { status: Some(503), ..Match::default() };
         let overrides = Overrides::new(vec![rule(when, Nature::Permanent)]).unwrap();

@@ -249,6 +249,35 @@ mod tests {
     }
 
     #[test]
+    fn the_class_of_an_error_is_one_word_that_says_so() {
+        for (message, class) in [
+            ("ValueError: bad", Some("ValueError")),
+            ("a.b_c.IOException: bad", Some("a.b_c.IOException")),
+            ("Error: bad", None),
+            ("hello: bad", None),
+            ("no such Error: bad", None),
+            (": bad", None),
+            ("ValueError", None),
+        ] {
+            assert_eq!(error_class(message), class, "{message}");
+        }
+    }
+
+    #[test]
+    fn an_output_that_tells_of_a_failure_is_of_concern() {
+        use crate::output::RawJson;
+        let concern_of = |text: &'static str| {
+            let output = Output { content: RawJson::from_trusted(text), metadata: None };
+            concern(&output, &Overrides::default(), Timestamp::ZERO)
+        };
+        assert_eq!(concern_of(r#"{"statusCode":404}"#), Some(Severity::NotFound));
+        assert!(concern_of(r#"{"error":"no such file"}"#).is_some());
+        for fine in [r#"{"statusCode":200}"#, r#"{"error":null}"#, r#"{"paid":true}"#, r#""status 404""#] {
+            assert_eq!(concern_of(fine), None, "{fine}");
+        }
+    }
+
+    #[test]
     fn rp_1_a_record_has_all_its_fields_and_arguments_only_as_hash_and_summary() {
         let tool = ToolRef { namespace: Namespace::new("svc").unwrap(), tool: ToolName::new("get").unwrap() };
         let (call_id, session) = (ToolCallId::new("toolu_1").unwrap(), SessionKey::new("s1").unwrap());

@@ -450,12 +450,31 @@ mod tests {
             ("xargs -n 1 rm -f", "rm", false),
             ("sudo", "sudo", false),
             ("then ! grep x", "grep", false),
+            ("env -- -x rm", "-x", false),
+            ("env A=b rm x", "rm", false),
+            ("env _A1=b rm x", "rm", false),
+            ("env 1A=b rm x", "1A=b", false),
+            ("env A-B=c rm x", "A-B=c", false),
+            ("env - rm x", "-", false),
         ] {
             let found = commands(line);
             let program = found[0].program().unwrap();
             assert_eq!((program.name, program.elevated), (name, elevated), "{line}");
         }
         assert_eq!(commands("A=b")[0].program(), None);
+    }
+
+    #[test]
+    fn only_a_shell_is_handed_a_line() {
+        assert_eq!(words("bash -c 'ls'"), ["bash -c ls", "ls"]);
+        assert_eq!(words("gcc -c 'main.c'"), ["gcc -c main.c"]);
+    }
+
+    #[test]
+    fn lines_within_lines_are_read_up_to_a_depth() {
+        let nested = (0..DEEPEST + 3).fold("ls".to_owned(), |line, _| format!("eval eval {line}"));
+        assert!(!words(&nested).contains(&"ls".to_owned()), "{:?}", words(&nested));
+        assert!(words("eval eval ls").contains(&"ls".to_owned()));
     }
 
     #[test]

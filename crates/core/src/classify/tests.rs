@@ -323,6 +323,32 @@ fn how_far_a_call_got_follows_the_one_list() {
 }
 
 #[test]
+fn a_certificate_that_is_not_accepted_is_the_fault_of_the_other_side() {
+    let refused = classified(transport(Transport::Tls, false), "certificate has expired");
+    assert_eq!((refused.rule.as_ref(), refused.nature), ("transport.certificate", Permanent));
+    assert_eq!(refused.code, Code::UpstreamUnavailable);
+}
+
+#[test]
+fn a_server_that_closes_a_web_socket_for_an_error_of_its_own_is_in_trouble() {
+    for code in [1011, 1014] {
+        let closed = classified(ws(code), "");
+        assert_eq!((closed.nature, closed.severity), (Transient, Severity::ServerError), "{code}");
+    }
+}
+
+#[test]
+fn a_mistake_that_the_words_name_counts_before_a_permanent_status_and_not_before_a_passing_one() {
+    let mistake = "missing required parameter: path";
+    let bare = classified(Source::IsError, mistake);
+    assert_eq!(bare.mistake, Some(Mistake::Arguments));
+    let permanent = classified(Source::IsError, &format!("HTTP 404: {mistake}"));
+    assert_eq!((permanent.nature, permanent.mistake), (Permanent, Some(Mistake::Arguments)));
+    let passing = classified(Source::IsError, &format!("HTTP 503: {mistake}"));
+    assert_eq!((passing.nature, passing.mistake), (Transient, None), "{}", passing.rule);
+}
+
+#[test]
 fn a_date_in_the_past_still_says_that_the_server_refused() {
     let past = RetryAfter::At(Timestamp::from_millis(1));
     let fault = Fault { retry_after: Some(past), ..Fault::new(http(503), "") };
@@ -366,6 +392,7 @@ fn unknown_errors_of_the_transport_mean_what_the_policy_says() {
     let nature = |source: Source| classify(&Fault::new(source, "odd"), &strict, Timestamp::ZERO).nature;
     assert_eq!(nature(transport(Transport::Other, true)), Permanent);
     assert_eq!(nature(ws(4321)), Permanent);
+    assert_eq!(nature(http(999)), Permanent);
     assert_eq!(nature(rpc(-32001)), Permanent);
     assert_eq!(nature(transport(Transport::ConnectionReset, true)), Transient);
     assert_eq!(nature(http(503)), Transient);

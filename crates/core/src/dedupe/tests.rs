@@ -11,6 +11,9 @@ use crate::key::Key;
 use crate::output::{Output, RawJson};
 use crate::policy::{AfterUnknown, CacheFailures, DedupePolicy, Policy, Profile, ToolClass};
 
+mod several;
+mod written;
+
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const SECOND: Duration = Duration::from_secs(1);
 

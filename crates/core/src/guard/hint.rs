@@ -423,6 +423,86 @@ mod tests {
     }
 
     #[test]
+    fn every_type_of_json_is_told_from_the_others() {
+        const VALUES: [(&str, &str); 6] = [
+            ("null", "null"),
+            ("boolean", "true"),
+            ("number", "1.5"),
+            ("string", "\"a\""),
+            ("array", "[]"),
+            ("object", "{}"),
+        ];
+        for (wanted, _) in VALUES {
+            for (sent, value) in VALUES {
+                let schema = format!(r#"{{"properties":{{"a":{{"type":"{wanted}"}}}}}}"#);
+                let found = problems(&schema, &format!(r#"{{"a":{value}}}"#));
+                let told = format!(r#""a" is {sent} instead of {wanted}"#);
+                let expected = if wanted == sent { vec![] } else { vec![told] };
+                assert_eq!(found, expected, "{wanted} {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_is_one_of_those_that_are_allowed_only_if_it_equals_one() {
+        for (allowed, value, is_allowed) in [
+            ("[true]", "true", true),
+            ("[true]", "false", false),
+            ("[1]", "1", true),
+            ("[1]", "1.0", true),
+            ("[1]", "2", false),
+            ("[null]", "null", true),
+            ("[null]", "0", false),
+        ] {
+            let schema = format!(r#"{{"properties":{{"a":{{"enum":{allowed}}}}}}}"#);
+            let found = problems(&schema, &format!(r#"{{"a":{value}}}"#));
+            assert_eq!(found.is_empty(), is_allowed, "{allowed} {value}");
+        }
+    }
+
+    #[test]
+    fn what_a_dynamic_reference_means_stands_elsewhere() {
+        assert_eq!(problems(r##"{"$dynamicRef":"#x","type":"string"}"##, "{}"), [""; 0]);
+    }
+
+    #[test]
+    fn up_to_twelve_values_and_members_are_listed_and_the_rest_is_left_out() {
+        for (count, is_cut) in [(12, false), (13, true), (20, true)] {
+            let numbers: Vec<String> = (0..count).map(|n| n.to_string()).collect();
+            let schema = format!(r#"{{"properties":{{"a":{{"enum":[{}]}}}}}}"#, numbers.join(","));
+            let listed = format!("{}{}", numbers[..12].join(", "), if is_cut { ", …" } else { "" });
+            assert_eq!(problems(&schema, r#"{"a":"x"}"#), [format!(r#""a" is not one of {listed}"#)]);
+            let members: Vec<String> = (0..count).map(|n| format!(r#""m{n}":{{}}"#)).collect();
+            let schema = format!(r#"{{"properties":{{{}}}}}"#, members.join(","));
+            let said = with(&schema, "{}", |schema, sent| hint(schema, sent, ""));
+            let end = if is_cut { "m11 (any type), …." } else { "m11 (any type)." };
+            assert!(said.ends_with(end), "{count}: {said}");
+        }
+    }
+
+    #[test]
+    fn members_that_the_tool_mentions_as_a_word_are_described_first() {
+        let wants = |message: &str| {
+            let said = with(READ, r#"{"path":"a"}"#, |schema, sent| hint(schema, sent, message));
+            said.split_once("The schema wants: ").map(|(_, wants)| wants.to_owned()).unwrap()
+        };
+        for mentions in ["limit is odd", "odd: 'limit'", "which limit?", "args.limit"] {
+            assert!(wants(mentions).starts_with("limit "), "{mentions}: {}", wants(mentions));
+        }
+        for another in ["", "limits are odd", "no_limit", "the-limit", "edit-limits"] {
+            assert!(wants(another).starts_with("path "), "{another}: {}", wants(another));
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_shown_in_part_and_cut_at_a_character() {
+        let name = format!("{}é", "n".repeat(LONGEST_NAME - 1));
+        let found = problems(r#"{"additionalProperties":false}"#, &format!(r#"{{"{name}":1,"short":1}}"#));
+        let cut = format!(r#""{}…" is not known to the tool"#, "n".repeat(LONGEST_NAME - 1));
+        assert_eq!(found, [cut.as_str(), r#""short" is not known to the tool"#]);
+    }
+
+    #[test]
     fn a_hint_is_bounded_whatever_the_schema_is() {
         let name = "n".repeat(300);
         let members: Vec<String> =

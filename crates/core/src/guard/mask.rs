@@ -168,6 +168,14 @@ mod tests {
     }
 
     #[test]
+    fn a_slash_within_a_word_starts_no_path() {
+        assert_eq!(mask("either/or/both"), "either/or/both");
+        assert_eq!(mask("1/a/b"), "#/a/b");
+        assert_eq!(mask("<b>/a/b"), "<b>/a/b");
+        assert_eq!(mask("in /a/b"), "in <path>");
+    }
+
+    #[test]
     fn a_huge_text_is_cut_at_a_character() {
         let huge = "é".repeat(LONGEST);
         assert_eq!(mask(&huge).len(), LONGEST);

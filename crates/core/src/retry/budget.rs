@@ -131,6 +131,15 @@ mod tests {
         assert_eq!(granted(&mut budget, &POLICY, 50, at(6000)), 10);
     }
 
+    #[test]
+    fn a_clock_that_steps_back_by_as_much_as_is_kept_starts_afresh() {
+        for (back, grants) in [(9_000, 0), (10_000, 10)] {
+            let mut budget = RetryBudget::default();
+            assert_eq!(granted(&mut budget, &POLICY, 50, at(20_000)), 10);
+            assert_eq!(granted(&mut budget, &POLICY, 50, at(20_000 - back)), grants, "{back} ms back");
+        }
+    }
+
     proptest! {
         #[test]
         fn no_ten_seconds_see_more_retries_than_share_and_floor_allow(

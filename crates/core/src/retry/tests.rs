@@ -226,6 +226,40 @@ fn a_caller_may_only_lower_what_the_policy_allows() {
     }
 }
 
+#[test]
+fn a_call_without_a_deadline_is_stopped_by_none_not_even_at_the_end_of_time() {
+    let policy = RetryPolicy { total: None, ..retry_of(Profile::Measured) };
+    let mut schedule = Schedule::new(&policy, &CallerLimits::default(), None, 1, Timestamp::MAX);
+    assert_eq!(schedule.next(&policy, Timestamp::MAX, None, Timestamp::MAX), Ok(Timestamp::MAX));
+    assert_eq!(schedule.may_start(Timestamp::MAX), Ok(()));
+}
+
+#[test]
+fn a_scheduled_attempt_may_start_up_to_its_limits() {
+    let policy = RetryPolicy { total: Some(ms(500)), ..retry_of(Profile::Measured) };
+    let limited = |deadline: Option<u64>| {
+        let caller = CallerLimits { deadline: deadline.map(at), ..CallerLimits::default() };
+        Schedule::new(&policy, &caller, None, 1, at(0))
+    };
+    let total = limited(None);
+    assert_eq!((total.may_start(at(500)), total.may_start(at(501))), (Ok(()), Err(Stop::TotalTime)));
+    let deadline = limited(Some(300));
+    assert_eq!((deadline.may_start(at(299)), deadline.may_start(at(300))), (Ok(()), Err(Stop::Deadline)));
+    // Of two limits at the same moment the policy's own is named.
+    let policy = RetryPolicy { backoff: Backoff::Constant(ms(600)), jitter: Jitter::None, ..policy };
+    let mut both = limited(Some(500));
+    assert_eq!(both.next(&policy, at(0), None, at(0)), Err(Stop::TotalTime));
+}
+
+#[test]
+fn a_wait_of_nothing_stays_nothing_however_often_it_grows() {
+    let factor = Factor::new(1000.0).unwrap();
+    let backoff = Backoff::Exponential { base: Duration::ZERO, factor, cap: ms(2000) };
+    for retry in [1, 2, 1000, u32::MAX] {
+        assert_eq!(wait(&backoff, retry), Duration::ZERO, "{retry}");
+    }
+}
+
 fn any_span() -> impl Strategy<Value = Duration> {
     prop_oneof![8 => (0_u64..5000).prop_map(ms), 1 => Just(Duration::MAX), 1 => any::<u64>().prop_map(ms)]
 }

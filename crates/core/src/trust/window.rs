@@ -225,6 +225,43 @@ mod tests {
     }
 
     #[test]
+    fn a_share_forgets_what_is_older_than_the_window_and_nothing_younger() {
+        let mut window = Window::default();
+        window.success(&rule(), at(0));
+        window.success(&rule(), at(64));
+        assert_eq!(window.share(64 * SECOND, at(64), |_| true), (0, 2), "as old as the window");
+        window.failure(&rule(), failed(100));
+        assert_eq!(window.share(64 * SECOND, at(100), |_| true), (1, 2));
+        assert_eq!(window.slots.len(), 2, "what counts no more is not kept");
+    }
+
+    #[test]
+    fn calls_within_one_part_of_the_window_are_summed_up_together() {
+        let mut window = Window::default();
+        for milliseconds in [0, 500, 1000, 1001, 2001, 2002] {
+            window.success(&rule(), Timestamp::from_millis(milliseconds));
+        }
+        let calls: Vec<u32> = window.slots.iter().map(|slot| slot.calls).collect();
+        assert_eq!(calls, [3, 2, 1]);
+    }
+
+    #[test]
+    fn a_window_that_becomes_longer_keeps_a_bounded_number_of_parts() {
+        let mut window = Window::default();
+        let mut now = Timestamp::ZERO;
+        let mut longest = 0;
+        for seconds in [64, 640, 6400] {
+            let rule = TrustRule { window: seconds * SECOND, ..rule() };
+            for _ in 0..63 {
+                now = now + rule.window / SLOTS + Duration::from_millis(1);
+                window.success(&rule, now);
+                longest = longest.max(window.slots.len());
+            }
+        }
+        assert_eq!(longest, 2 * SLOTS as usize);
+    }
+
+    #[test]
     fn only_what_is_above_the_expected_share_is_too_much() {
         for (rate, expected, failed, calls, too_many) in [
             (50, 0, 4, 10, false),

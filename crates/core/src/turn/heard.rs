@@ -164,4 +164,21 @@ mod tests {
         heard.hear(&started());
         assert!(heard.has_begun());
     }
+
+    #[test]
+    fn what_became_of_the_last_attempt() {
+        let asked = [started(), ended(None), Notice::InputRequired];
+        let failed = [started(), ended(Some(Reach::Refused))];
+        for (notices, under_way, has_asked, has_failed) in [
+            (&[][..], false, false, false),
+            (&[started()], true, false, false),
+            (&asked, false, true, false),
+            (&failed, false, false, true),
+            (&asked[..2], false, false, false),
+        ] {
+            let heard = heard(notices);
+            let seen = (heard.is_under_way(), heard.has_asked(), heard.failed().is_some());
+            assert_eq!(seen, (under_way, has_asked, has_failed), "{notices:?}");
+        }
+    }
 }

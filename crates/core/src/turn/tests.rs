@@ -1,6 +1,7 @@
 //! The turn as a whole: requirements, every state with every event, hostile plans, random plans.
 
 mod hostile;
+mod limits;
 mod machine;
 mod random;
 

@@ -1,3 +1,4 @@
+mod limits;
 mod model;
 mod shared;
 

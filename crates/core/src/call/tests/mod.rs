@@ -13,12 +13,16 @@
 //! | `approval` | asking a person |
 //! | `input` | tools that ask for input first |
 //! | `modes` | off and shadow |
+//! | `answers` | what answers say and carry |
+//! | `counts` | what guard, trust, breakers and notices count of a call |
 //! | `requirements` | the requirements that the core alone can show |
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "a test names what it wants and fails at anything else")]
 
+mod answers;
 mod approval;
 mod cancel;
+mod counts;
 mod host;
 mod input;
 mod intake;

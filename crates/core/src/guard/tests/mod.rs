@@ -3,6 +3,7 @@
 
 mod bounds;
 mod sequences;
+mod texts;
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -41,6 +41,33 @@ fn vectors() -> Vectors {
 }
 
 #[test]
+fn names_that_begin_alike_are_sorted_by_how_they_go_on() {
+    let sorted = r#"{"abcdefgh":0,"abcdefgh1":1,"abcdefgh2":2,"abcdefgh2é":3}"#;
+    assert_eq!(exact(r#"{"abcdefgh2é":3,"abcdefgh2":2,"abcdefgh1":1,"abcdefgh":0}"#), sorted);
+    assert_eq!(exact(r#"{"abcdefgh1":1,"abcdefgh":0,"abcdefgh2é":3,"abcdefgh2":2}"#), sorted);
+}
+
+#[test]
+fn white_space_goes_from_either_end_and_from_runs_only_if_the_rule_says_so() {
+    for (text, trimmed, collapsed) in [
+        ("\" a\"", "\"a\"", "\"a\""),
+        ("\"a \"", "\"a\"", "\"a\""),
+        ("\"a  b\"", "\"a  b\"", "\"a b\""),
+        ("\" \"", "\"\"", "\"\""),
+    ] {
+        assert_eq!(canonical(text, StringRule::Trim), trimmed, "{text}");
+        assert_eq!(canonical(text, StringRule::Collapse), collapsed, "{text}");
+        assert_eq!(exact(text), text);
+    }
+}
+
+#[test]
+fn sixteen_digits_may_be_more_than_a_double_keeps() {
+    assert_eq!(exact("9.000000000000001"), "9.000000000000002");
+    assert_eq!(exact("9.00000000000001"), "9.00000000000001");
+}
+
+#[test]
 fn the_vectors_that_all_languages_share_hold() {
     let mut canonicalizer = Canonicalizer::default();
     for vector in vectors().accept {

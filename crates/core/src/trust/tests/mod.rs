@@ -1,5 +1,6 @@
 //! What the ledger promises, by requirement.
 
+mod facts;
 mod keeping;
 mod machine;
 mod stories;

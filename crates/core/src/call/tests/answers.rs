@@ -1,0 +1,465 @@
+//! What answers carry: words, times, codes, and what a caller may conclude from them.
+
+use std::num::NonZeroU32;
+
+use super::*;
+use crate::code::Status;
+use crate::dedupe::{Receipt, Replay, ReplayReason, SettlesIn};
+use crate::policy::RateLimit;
+
+/// The same, and nobody keeps a record of its calls.
+fn unrecorded(policy: &Policy) -> Policy {
+    let mut policy = policy.clone();
+    policy.modes.dedupe = Mode::Off;
+    policy
+}
+
+fn ended_with(source: Source, words: &str, output: Option<Output>) -> Outcome {
+    Outcome::Failure { fault: Fault::new(source, words), output }
+}
+
+fn failure(result: &CallResult) -> &Failure {
+    result.ended.as_ref().expect_err("it failed")
+}
+
+// ---- refusals ----
+
+#[test]
+fn a_refusal_says_when_to_come_again() {
+    let mut policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    world.breaker.force_open(Some(START + 7 * SECOND), START);
+    let held_back = world.drive(request(&policy), &policy, &[]);
+    assert_eq!(
+        (code(&held_back), failure(&held_back).retry_after),
+        (Some(Code::CircuitOpen), Some(7 * SECOND))
+    );
+    policy.limits.rate = Some(RateLimit { attempts: NonZeroU32::MIN, per: 60 * SECOND });
+    let mut world = World::new();
+    world.drive(from_envelope(&keyed("a"), &policy), &policy, &at_once(paid()));
+    let too_often = world.drive(from_envelope(&keyed("b"), &policy), &policy, &[]);
+    assert_eq!(
+        (code(&too_often), failure(&too_often).retry_after),
+        (Some(Code::Overloaded), Some(60 * SECOND))
+    );
+}
+
+#[test]
+fn only_what_was_turned_away_before_the_tool_was_bothered_is_a_refusal() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    world.breaker.force_open(None, world.now);
+    let refused = world.drive(request(&policy), &policy, &[]);
+    assert!(refused.is_refused() && refused.is_refused_for_all());
+    let mut world = World::new();
+    let failed = world.drive(request(&policy), &policy, &at_once(http(400)));
+    assert!(!failed.is_refused(), "the tool said so: {failed:?}");
+    let replayed = world.drive(request(&policy), &policy, &[]);
+    assert_eq!((replayed.attempts, replayed.is_refused()), (0, false), "it did so before");
+    assert!(!World::new().drive(request(&policy), &policy, &at_once(paid())).is_refused());
+    let mut world = World::new();
+    let (mut call, _) = world.begin_only(request(&policy), &policy);
+    let cancelled = finished(world.on(&mut call, Event::Cancelled(Others::None)));
+    assert_eq!((code(&cancelled), cancelled.is_refused()), (Some(Code::Cancelled), false));
+}
+
+#[test]
+fn another_attempt_that_is_refused_says_what_the_breaker_is() {
+    let policy = policy(ToolClass::Idempotent);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.on(&mut call, Event::Ran(http(503)));
+    world.breaker.force_open(None, world.now);
+    let result = finished(world.wake(&mut call));
+    assert_eq!(result.breaker, Some(breaker::State::ForcedOpen));
+}
+
+#[test]
+fn a_tool_that_is_blocked_between_two_attempts_answers_with_what_it_said() {
+    let policy = policy(ToolClass::Idempotent);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.on(&mut call, Event::Ran(http(503)));
+    approval::blocked(&mut world, &policy);
+    let (result, kept) = finished_keeping(world.wake(&mut call));
+    assert_eq!((code(&result), message(&result)), (Some(Code::ToolBlocked), "it failed"));
+    assert_eq!((world.runs, kept), (1, vec![]));
+    assert!(!world.has(&Notice::CallBlocked { code: Code::ToolBlocked }), "it ran");
+    // Before the first one it is a refusal, and the question is kept for an operator.
+    let mut policy = policy;
+    policy.approval.when = AskWhen::Always;
+    let mut world = World::new();
+    let request = from_envelope_on(&keyed("k"), &policy, Channel::Interactive);
+    let (mut call, _) = world.begin(request, &policy);
+    approval::blocked(&mut world, &policy);
+    let step = world.on(&mut call, Event::Answered(Approval::Granted(None)));
+    let (result, kept) = finished_keeping(step);
+    assert!(result.is_refused() && matches!(kept[..], [Kept::Park(_)]), "{kept:?}");
+    assert!(world.has(&Notice::CallBlocked { code: Code::ToolBlocked }));
+}
+
+// ---- retries and time ----
+
+#[test]
+fn nothing_is_waited_for_that_an_open_breaker_will_refuse() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.breaker.consecutive = NonZeroU32::new(2);
+    let mut world = World::new();
+    let result = world.drive(request(&policy), &policy, &at_once(http(503)));
+    assert_eq!(code(&result), Some(Code::CircuitOpen));
+    assert_eq!(world.steps, ["Claim", "Run", "Wait", "Run", "Release", "Finish"]);
+}
+
+#[test]
+fn a_failure_that_is_kept_is_what_the_tool_did_and_not_what_our_breaker_made_of_it() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.breaker.consecutive = NonZeroU32::new(2);
+    policy.dedupe.cache_failures = crate::policy::CacheFailures::All;
+    let mut world = World::new();
+    let first = world.drive(request(&policy), &policy, &at_once(http(503)));
+    assert_eq!(code(&first), Some(Code::CircuitOpen));
+    let again = world.drive(request(&policy), &policy, &[]);
+    assert!(matches!(again.provenance, Provenance::Replayed { .. }));
+    assert_eq!((code(&again), rule(&again)), (Some(Code::UpstreamUnavailable), "http.503"));
+}
+
+#[test]
+fn a_tool_that_gave_no_sign_of_life_is_told_as_stuck_also_where_nothing_is_retried() {
+    let mut policy = policy(ToolClass::Idempotent).for_gateway();
+    policy.time.answer_by = None;
+    policy.modes.retry = Mode::Off;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    assert!(matches!(world.wake(&mut call), Step::Cut(Cut::Silent(_))));
+    let result = finished(world.on(&mut call, Event::Ran(timed_out())));
+    assert_eq!(code(&result), Some(Code::StuckCall));
+    assert_eq!(
+        message(&result),
+        "the call gave no sign of life for too long and was ended: the tool did not answer in time"
+    );
+}
+
+#[test]
+fn a_call_that_ran_for_longer_than_it_may_is_told_so_and_that_its_outcome_is_unknown() {
+    let mut policy = policy(ToolClass::Mutating).for_gateway();
+    policy.time.answer_by = None;
+    policy.time.total = policy.time.attempt;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    let (result, _) = answered(world.cut(&mut call));
+    assert_eq!((code(&result), rule(&result)), (Some(Code::StuckCall), "watchdog"));
+    let words = message(&result);
+    let start =
+        "the call ran for longer than it may and was cancelled; the outcome of this call is unknown: ";
+    assert!(words.starts_with(start), "{words}");
+}
+
+#[test]
+fn a_caller_whose_deadline_passed_is_told_what_is_known_of_its_call() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.verify = Some("list the payments".into());
+    let mut limited = request(&policy);
+    limited.limits.deadline = Some(START + 2 * SECOND);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(limited, &policy);
+    let (result, _) = answered(world.wake(&mut call));
+    assert_eq!(result.unknown, Some(ToldUnknown { observed: Observed::NoAnswer, ended: false }));
+    assert_eq!(result.took, 2 * SECOND);
+    assert_eq!(failure(&result).verify.as_deref(), Some("list the payments"));
+    assert!(result.is_unknown_outcome());
+    assert!(
+        !world.drive(from_envelope(&keyed("b"), &policy), &policy, &at_once(paid())).is_unknown_outcome()
+    );
+}
+
+#[test]
+fn the_words_of_a_tool_are_passed_on_up_to_a_length() {
+    let policy = policy(ToolClass::Mutating);
+    for (length, passed_on) in [(8 << 10, 8 << 10), ((8 << 10) + 1, 8 << 10), (20 << 10, 8 << 10)] {
+        let words = "x".repeat(length);
+        let mut world = World::new();
+        let outcome = ended_with(Source::Http { status: 400 }, &words, None);
+        let result = world.drive(request(&policy), &policy, &at_once(outcome));
+        let mut expected = "x".repeat(passed_on);
+        if length > passed_on {
+            expected.push('…');
+        }
+        assert!(message(&result) == expected, "{length}: {}", message(&result).len());
+    }
+}
+
+// ---- what was found ----
+
+#[test]
+fn an_answer_of_another_call_says_so_to_those_who_gave_no_key() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    world.drive(keyless(&policy), &policy, &at_once(paid()));
+    let again = world.drive(keyless(&policy), &policy, &[]);
+    assert!(again.note.is_some_and(|note| note.contains("an earlier call with the same arguments")));
+    assert_eq!(again.recorded, Recorded::Yes);
+    assert_eq!(again.remarks().collect::<Vec<_>>(), again.note.into_iter().collect::<Vec<_>>());
+    let mut world = World::new();
+    let (mut leader, _) = world.begin(keyless(&policy), &policy);
+    let (mut follower, _) = world.begin(keyless(&policy), &policy);
+    finished(world.on(&mut leader, Event::Ran(paid())));
+    let followed = finished(world.on(&mut follower, Event::Woke(Wake::Changed)));
+    assert!(followed.note.is_some_and(|note| note.contains("the tool ran once for both")));
+    // Who gave a key has asked for just that.
+    let mut world = World::new();
+    world.drive(request(&policy), &policy, &at_once(paid()));
+    let again = world.drive(request(&policy), &policy, &[]);
+    assert_eq!((again.note, again.remarks().count()), (None, 0));
+}
+
+fn receipt() -> Receipt {
+    let key = Key(Digest::of(b"k"));
+    let owner = Owner { process: process(), call: 1, claim: 1 };
+    Receipt { key, owner, version: 3 }
+}
+
+fn unsettled(end: End) -> ClaimVerdict {
+    let (observed, receipt) = (Observed::ConnectionLost, receipt());
+    ClaimVerdict::Unknown(Box::new(Unsettled {
+        end,
+        observed,
+        words: None,
+        output: None,
+        runs_in: None,
+        receipt,
+    }))
+}
+
+#[test]
+fn who_asks_what_became_of_a_record_hears_what_is_in_it() {
+    let policy = policy(ToolClass::Mutating);
+    let replay = Replay {
+        answer: Ok(Some(answer("paid"))),
+        reason: ReplayReason::Waited,
+        age: SECOND,
+        receipt: receipt(),
+    };
+    let heard = CallResult::heard(ClaimVerdict::Replay(Box::new(replay)), &policy).unwrap();
+    assert_eq!((heard.ended.as_ref(), heard.recorded), (Ok(&answer("paid")), Recorded::Yes));
+    assert_eq!(heard.receipt, Some(receipt()));
+    for (end, ended) in [(End::Settled, true), (End::NotYet(Some(SECOND)), false), (End::NotYet(None), false)]
+    {
+        let heard = CallResult::heard(unsettled(end), &policy).unwrap();
+        assert!(heard.is_unknown_outcome());
+        assert_eq!(heard.unknown, Some(ToldUnknown { observed: Observed::ConnectionLost, ended }));
+        assert_eq!((heard.recorded, heard.receipt.is_some()), (Recorded::Yes, ended));
+    }
+    assert_eq!(CallResult::heard(ClaimVerdict::Follow(receipt().key), &policy), None, "it goes on");
+}
+
+#[test]
+fn an_unknown_outcome_names_the_command_that_resolves_it() {
+    let policy = policy(ToolClass::Mutating);
+    let request = request(&policy);
+    let told = |verdict| {
+        let result = CallResult::heard(verdict, &policy).unwrap();
+        result.to_envelope(&request).error.unwrap().message
+    };
+    let command = format!("steadfast resolve {} --ran", receipt().key.fingerprint());
+    assert!(told(unsettled(End::Settled)).contains(&command));
+    assert!(!told(unsettled(End::NotYet(None))).contains("steadfast resolve"), "it cannot be known yet");
+    let failed = Replay {
+        answer: Err(say::conflict()),
+        reason: ReplayReason::SameKey,
+        age: SECOND,
+        receipt: receipt(),
+    };
+    assert!(!told(ClaimVerdict::Replay(Box::new(failed))).contains("steadfast resolve"));
+}
+
+#[test]
+fn an_envelope_names_the_turn_that_its_call_was_made_in() {
+    let policy = policy(ToolClass::Mutating);
+    let request = Request { turn: Some(TurnId::new("t-1").unwrap()), ..request(&policy) };
+    let result = World::new().drive(request.clone(), &policy, &at_once(paid()));
+    assert_eq!(result.to_envelope(&request).turn, request.turn);
+}
+
+// ---- unknown outcomes ----
+
+#[test]
+fn an_unknown_outcome_that_nobody_records_says_what_was_seen_and_how_to_check() {
+    let mut policy = unrecorded(&policy(ToolClass::Mutating));
+    policy.verify = Some("list the payments".into());
+    let reset = Source::Transport { error: Transport::ConnectionClosed, written: true };
+    let result = World::new().drive(request(&policy), &policy, &at_once(ended_with(reset, "reset", None)));
+    assert_eq!(result.unknown, Some(ToldUnknown { observed: Observed::ConnectionLost, ended: false }));
+    assert_eq!(failure(&result).verify.as_deref(), Some("list the payments"));
+    assert!(message(&result).contains("(reset)"), "{}", message(&result));
+    // The tool's own words are passed on as they are.
+    let said = Some(answer("Request timed out"));
+    let outcome = ended_with(Source::IsError, "Request timed out", said.clone());
+    let result = World::new().drive(request(&policy), &policy, &at_once(outcome));
+    assert_eq!((code(&result), &failure(&result).output), (Some(Code::OutcomeUnknown), &said));
+    assert!(!message(&result).contains("(Request timed out)"), "{}", message(&result));
+    // What answers clearly leaves nothing unknown.
+    let result = World::new().drive(request(&policy), &policy, &at_once(http(400)));
+    assert_eq!(result.unknown, None);
+}
+
+#[test]
+fn what_was_said_of_an_unknown_outcome_names_the_status_once() {
+    let policy = policy(ToolClass::Mutating);
+    for (words, told) in
+        [("bad gateway", Some("HTTP 502: bad gateway")), ("502 Bad Gateway", Some("502 Bad Gateway"))]
+    {
+        let mut world = World::new();
+        let (mut call, _) = world.begin(request(&policy), &policy);
+        world.on(&mut call, Event::Ran(ended_with(Source::Http { status: 502 }, words, None)));
+        let record = world.store.records.iter().next().unwrap();
+        let RecordState::Unknown(unknown) = &record.state else { panic!("{record:?}") };
+        assert_eq!(unknown.words.as_deref(), told);
+    }
+}
+
+#[test]
+fn a_call_says_that_it_runs_again_by_itself_only_where_it_does() {
+    use crate::policy::AfterUnknown::{Hold, TellOnce};
+    for (explicit, critical, after_unknown, again) in [
+        (false, false, TellOnce, Some(10 * SECOND)),
+        (false, true, TellOnce, None),
+        (false, false, Hold, None),
+        (true, false, TellOnce, None),
+    ] {
+        let mut policy = policy(ToolClass::Mutating);
+        policy.dedupe.after_unknown = after_unknown;
+        let mut request = if explicit { request(&policy) } else { keyless(&policy) };
+        request.hints.safety_critical = critical;
+        let mut world = World::new();
+        let outcome = ended_with(Source::IsError, "Request timed out", None);
+        let result = world.drive(request, &policy, &at_once(outcome));
+        assert_eq!(result.unknown, Some(ToldUnknown { observed: Observed::ErrorAnswer, ended: true }));
+        assert_eq!(failure(&result).retry_after, again, "{explicit} {critical} {after_unknown:?}");
+        let held = world.store.records.iter().next().unwrap().expires.is_none();
+        assert_eq!(held, critical || after_unknown == Hold, "{critical} {after_unknown:?}");
+    }
+}
+
+#[test]
+fn a_caller_is_told_a_moment_after_the_tool_was_told_to_stop() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    assert_eq!(world.wake(&mut call), Step::CancelUpstream);
+    let stopped = world.now;
+    assert_eq!(name_of(&world.on(&mut call, Event::Woke(Wake::Time))), "Wait", "it may still be unsent");
+    answered(world.wake(&mut call));
+    assert_eq!(world.now, stopped + 100 * MS);
+}
+
+#[test]
+fn a_call_that_has_recorded_its_unknown_outcome_is_not_woken_to_record_it_again() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    world.store.faults.push_back(Some(StoreFault::NotDone));
+    world.wake(&mut call);
+    answered(world.wake(&mut call));
+    assert!(call.is_settling() && !call.is_recorded_as_unknown());
+    assert_eq!(world.wake(&mut call), Step::Wait);
+    assert!(call.is_settling() && call.is_recorded_as_unknown());
+    assert!(call.wake_at().is_none_or(|at| at > world.now), "{:?}", call.wake_at());
+}
+
+#[test]
+fn an_unknown_outcome_that_is_settled_when_it_can_be_recorded_is_recorded_as_that() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    world.store.faults.push_back(Some(StoreFault::NotDone));
+    let outcome = ended_with(Source::IsError, "Request timed out", None);
+    assert_eq!(world.on(&mut call, Event::Ran(outcome)), Step::Wait);
+    let (result, kept) = finished_keeping(world.wake(&mut call));
+    assert_eq!(result.recorded, Recorded::No);
+    let [Kept::Save(save)] = &kept[..] else { panic!("{kept:?}") };
+    let Ending::Unknown(ending) = &save.ending else { panic!("{save:?}") };
+    assert_eq!(ending.settles, SettlesIn::Settled);
+}
+
+#[test]
+fn a_caller_that_is_gone_is_not_waited_for() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(keyless(&policy), &policy);
+    let outcome = ended_with(Source::IsError, "Request timed out", None);
+    assert_eq!(world.on(&mut call, Event::Ran(outcome)), Step::Wait);
+    finished(world.on(&mut call, Event::Disconnected(Others::None)));
+    assert_eq!((world.now, world.store.state()), (START, "unknown"));
+}
+
+#[test]
+fn an_answer_counts_as_delivered_up_to_the_moment_from_which_it_is_late() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.time.answer_by = None;
+    for (span, counts) in [(policy.dedupe.late_after, true), (policy.dedupe.late_after + MS, false)] {
+        let mut world = World::new();
+        let (mut call, _) = world.begin(keyless(&policy), &policy);
+        world.pass(span);
+        let result = finished(world.on(&mut call, Event::Ran(paid())));
+        assert_eq!(result.receipt.is_some(), counts, "{span:?}");
+    }
+}
+
+// ---- off and shadow ----
+
+#[test]
+fn dedupe_in_shadow_keeps_an_unknown_outcome_and_waits_for_nothing() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.modes.dedupe = Mode::Shadow;
+    let mut world = World::new();
+    let result = world.drive(request(&policy), &policy, &at_once(timed_out()));
+    assert_eq!((code(&result), world.now), (Some(Code::OutcomeUnknown), START));
+    assert_eq!(
+        (world.store.state(), world.steps.as_slice()),
+        ("unknown", ["Claim", "Run", "Save", "Finish"].as_slice())
+    );
+    assert!(world.has(&Notice::OutcomeUnknown));
+    assert!(
+        message(&result).ends_with("before you repeat the call"),
+        "what the next one does is not ours to say"
+    );
+}
+
+#[test]
+fn retry_in_shadow_tells_the_failure_that_enforcing_would_have_told() {
+    let would_have = |attempts, deadline| {
+        let mut policy = policy(ToolClass::Idempotent);
+        policy.modes.retry = Mode::Shadow;
+        policy.retry.attempts = attempts;
+        let mut request = request(&policy);
+        request.limits.deadline = deadline;
+        let mut world = World::new();
+        let result = world.drive(request, &policy, &at_once(http(503)));
+        assert_eq!(result.status(), Status::RetriableError, "{result:?}");
+        let told =
+            |notice: &Notice| matches!(notice, Notice::WouldHave(Shadowed::Told(Code::DeadlineExceeded)));
+        let all = world.count(|notice| matches!(notice, Notice::WouldHave(_)));
+        (world.count(told), all)
+    };
+    let three = NonZeroU32::new(3).unwrap();
+    assert_eq!(would_have(three, Some(START + 10 * MS)), (1, 1));
+    assert_eq!(would_have(NonZeroU32::MIN, None), (0, 0), "there would have been nothing else to tell");
+}
+
+#[test]
+fn a_store_that_fails_is_told_as_a_refusal_only_where_shadow_mode_hides_one() {
+    for (mode, class, told) in [
+        (Mode::Enforce, ToolClass::Mutating, 0),
+        (Mode::Shadow, ToolClass::Idempotent, 0),
+        (Mode::Shadow, ToolClass::Mutating, 1),
+    ] {
+        let mut policy = policy(class);
+        policy.modes.dedupe = mode;
+        policy.dedupe.explicit_key_on_store_failure = OnStoreFailure::GoOn;
+        let mut world = World::new();
+        world.store.faults = [Some(StoreFault::NotDone); 3].into();
+        world.drive(request(&policy), &policy, &at_once(paid()));
+        let count = world.count(|notice| matches!(notice, Notice::WouldHave(_)));
+        assert_eq!(count, told, "{mode:?} {class:?}");
+    }
+}

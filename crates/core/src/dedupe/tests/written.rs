@@ -1,0 +1,203 @@
+//! Everything that a write leaves in a record.
+
+use super::*;
+
+fn put(write: Write) -> Record {
+    match write {
+        Write::Put { record, .. } => (*record).clone(),
+        other @ (Write::Nothing | Write::Remove { .. }) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_start_changes_what_it_is_about_and_nothing_else() {
+    let claimed = Record { started: false, ..mine(RecordState::Inflight) };
+    let started = put(decide_start(&owner(2), Some(&claimed), NOW).write);
+    assert_eq!(started, Record { started: true, version: 8, updated: NOW, ..claimed });
+}
+
+#[test]
+fn a_renewal_extends_lease_and_lifetime_and_nothing_else() {
+    let keep = DedupePolicy::default().keep;
+    let claimed = mine(RecordState::Inflight);
+    let (lease, expires) = (Lease::Until(NOW + keep.lease), Some(NOW + keep.open));
+    let renewed = put(decide_renew(&claimed, &keep, Some(&claimed), Absence::Removed, NOW).write);
+    assert_eq!(renewed, Record { lease, expires, updated: NOW, version: 8, ..claimed.clone() });
+    // What this key had before the store lost everything is unknown: the version is one that it never had.
+    let again = put(decide_renew(&claimed, &keep, None, Absence::StoreEmptied, NOW).write);
+    let version = NOW.as_millis();
+    assert_eq!(again, Record { lease, expires, updated: NOW, version, ..claimed });
+}
+
+#[test]
+fn a_version_after_a_loss_is_above_every_version_before_it() {
+    let saved = |version| {
+        let claimed = Arc::new(Record { version, ..mine(RecordState::Inflight) });
+        let save = Save { claimed, ..save(Ending::Done(None)) };
+        put(decide_save(&save, None, None, NOW).write).version
+    };
+    assert_eq!(saved(7), NOW.as_millis() + 1);
+    assert_eq!(saved(NOW.as_millis()), NOW.as_millis() + 2);
+}
+
+#[test]
+fn an_answer_that_is_saved_had_an_attempt_whatever_the_record_says() {
+    let unmarked = Record { started: false, ..mine(RecordState::Inflight) };
+    let saved = put(decide_save(&save(Ending::Done(None)), Some(&unmarked), None, NOW).write);
+    assert!(saved.started);
+    assert_eq!((saved.updated, saved.version), (NOW, 8));
+}
+
+#[test]
+fn what_arrived_before_the_end_is_not_kept_as_a_final_answer() {
+    let early = Record { delivered: Some(NOW.before(SECOND)), ..mine(settles(Settles::WhenOwnerSays)) };
+    let saved = put(decide_save(&save(unknown_ending()), Some(&early), None, NOW).write);
+    assert_eq!(saved.delivered, None);
+}
+
+#[test]
+fn a_delivery_mark_changes_nothing_but_the_mark() {
+    let done = mine(RecordState::Done(Some(output())));
+    let marked = put(decide_delivered(&done.receipt(), NOW, Some(&done)));
+    assert_eq!(marked, Record { delivered: Some(NOW), version: 8, ..done });
+}
+
+#[test]
+fn what_an_operator_resolves_is_an_answer_that_nobody_has_received() {
+    let rules = Rules::from(&policy());
+    let told = Record { delivered: Some(NOW.before(SECOND)), ..mine(settled()) };
+    let ran = put(decide_resolve(Some((&told, LeaseSight::Alive)), Resolution::Ran, &rules, NOW).write);
+    let (state, expires) = (RecordState::Done(None), Some(NOW + rules.keep.done));
+    assert_eq!(ran, Record { state, delivered: None, version: 8, updated: NOW, expires, ..told });
+}
+
+#[test]
+fn an_outcome_that_becomes_unknown_is_held_by_policy_or_because_its_record_was() {
+    let lapsed = Record { lease: Lease::Until(NOW), ..record(Column::Equal, RecordState::Inflight) };
+    let forever = Record { expires: None, ..lapsed.clone() };
+    let a_day = Some(NOW + DedupePolicy::default().keep.open);
+    for (found, after_unknown, expires) in [
+        (&lapsed, AfterUnknown::TellOnce, a_day),
+        (&lapsed, AfterUnknown::Hold, None),
+        (&forever, AfterUnknown::TellOnce, None),
+        (&forever, AfterUnknown::Hold, None),
+    ] {
+        let mut claim = claim(Column::Equal);
+        claim.rules.after_unknown = after_unknown;
+        let written = put(decide(Column::Equal, &claim, Some(found), LeaseSight::Time).write);
+        assert_eq!(written.expires, expires, "{after_unknown:?}, {:?}", found.expires);
+    }
+}
+
+// ---- the stored form ----
+
+#[test]
+fn an_unknown_outcome_is_stored_with_all_that_is_known_of_it() {
+    for settles in [Settles::WhenOwnerSays, Settles::By(NOW + SECOND), Settles::Settled] {
+        let before = mine(RecordState::Unknown(UnknownOutcome {
+            settles,
+            observed: Observed::ConnectionLost,
+            words: Some("reset by peer".into()),
+            output: Some(output()),
+        }));
+        assert_eq!(Record::from_json(&before.to_json()).unwrap(), before);
+    }
+}
+
+#[test]
+fn a_failure_is_stored_with_all_that_it_says() {
+    let before = mine(RecordState::Failed(Failure {
+        rule: Some("http.429".into()),
+        verify: Some("list the payments".into()),
+        retry_after: Some(Duration::from_millis(1500)),
+        output: Some(output()),
+        ..failure(false)
+    }));
+    assert_eq!(Record::from_json(&before.to_json()).unwrap(), before);
+}
+
+#[test]
+fn an_output_of_any_size_is_stored_as_it_is() {
+    let content = RawJson::string(&"x".repeat(100_000));
+    let before = mine(RecordState::Done(Some(Output { content, metadata: None })));
+    assert_eq!(Record::from_json(&before.to_json()).unwrap(), before);
+}
+
+#[test]
+fn a_record_without_attempts_says_nothing_about_them() {
+    let text = mine(RecordState::Inflight).to_json();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json.get("execution"), None);
+}
+
+#[test]
+fn a_record_that_cannot_be_read_says_why_and_what_to_do() {
+    let told = |error: UnreadableRecord| error.to_string();
+    let newer = told(UnreadableRecord::Newer(2));
+    assert!(newer.contains("format 2") && newer.contains("update steadfast"), "{newer}");
+    let damaged = told(UnreadableRecord::Damaged("no owner".into()));
+    assert!(damaged.ends_with("cannot be read: no owner"), "{damaged}");
+}
+
+// ---- the simplest store ----
+
+fn stored(records: &[&Record]) -> Records {
+    let mut store = Records::default();
+    for &record in records {
+        store.apply(Write::Put {
+            record: Arc::new(record.clone()),
+            index: IndexMove::Point,
+            remove: Vec::new(),
+        });
+    }
+    store
+}
+
+#[test]
+fn the_index_goes_with_the_record_that_it_points_to_and_not_with_another() {
+    let (first, second) = (
+        Record { key: key("first"), ..record(Column::Equal, RecordState::Inflight) },
+        Record { key: key("second"), ..record(Column::Equal, RecordState::Inflight) },
+    );
+    let mut store = stored(&[&first, &second]);
+    let remove = |record: &Record| Write::Remove { key: record.key, index: record.index };
+    store.apply(remove(&first));
+    assert_eq!(store.indexed(Some(key("i"))).map(|record| record.key), Some(second.key));
+    store.apply(remove(&second));
+    assert_eq!(store.indexed(Some(key("i"))), None);
+    store.apply(Write::Put { record: Arc::new(first.clone()), index: IndexMove::Keep, remove: Vec::new() });
+    assert_eq!(store.indexed(Some(key("i"))), None, "a removed record leaves no entry behind");
+}
+
+#[test]
+fn whose_followers_have_to_be_woken_is_what_the_last_operation_wrote_or_removed() {
+    let (old, new) = (
+        Record { key: key("old"), ..record(Column::Equal, RecordState::Inflight) },
+        Record { key: key("new"), ..record(Column::Equal, RecordState::Inflight) },
+    );
+    let mut store = stored(&[&old]);
+    assert_eq!(store.changed(), [old.key]);
+    let (record, index, remove) = (Arc::new(new.clone()), IndexMove::Point, vec![old.key]);
+    store.apply(Write::Put { record, index, remove });
+    assert_eq!(store.changed(), [old.key, new.key]);
+    store.apply(Write::Remove { key: new.key, index: None });
+    assert_eq!(store.changed(), [new.key]);
+    store.apply(Write::Nothing);
+    assert!(store.changed().is_empty());
+}
+
+#[test]
+fn a_sweep_removes_what_is_past_its_lifetime_and_what_pointed_there() {
+    let expired = Record { expires: Some(NOW), ..record(Column::Equal, RecordState::Done(None)) };
+    let held = Record { key: key("held"), expires: None, ..record(Column::Explicit, settled()) };
+    let mut store = stored(&[&expired, &held]);
+    assert_eq!((store.len(), store.is_empty()), (2, false));
+    store.sweep(NOW.before(SECOND));
+    assert_eq!(store.len(), 2);
+    store.sweep(NOW);
+    assert_eq!(store.iter().collect::<Vec<_>>(), [&held]);
+    assert_eq!(store.indexed(Some(key("i"))), None);
+    store.apply(Write::Put { record: Arc::new(expired), index: IndexMove::Keep, remove: Vec::new() });
+    assert_eq!(store.indexed(Some(key("i"))), None, "the entry went too");
+    assert!(!store.is_empty() && Records::default().is_empty());
+}

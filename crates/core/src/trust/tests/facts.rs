@@ -1,0 +1,374 @@
+//! What changes are told with, whose failures are forgiven, and what is known again after a restart, field by field.
+
+use super::*;
+use crate::trust::account::{Account, State};
+use crate::trust::{
+    Bounds, HistoryEntry, Notify, Report, ReportedFailure, Snapshot, SnapshotError, Target, TrustRules,
+};
+
+const BAD: Finished = Finished::Failure { severity: Severity::Crash, recoverable: true };
+
+fn restored(ledger: &TrustLedger, bounds: Bounds) -> TrustLedger {
+    let text = serde_json::to_string(&ledger.snapshot(at(5000))).unwrap();
+    TrustLedger::restore(Snapshot::read(&text).unwrap(), bounds).unwrap()
+}
+
+/// The only account of a signature.
+fn account(ledger: &TrustLedger) -> &Account {
+    assert_eq!(ledger.signatures.items.len(), 1);
+    ledger.signatures.items.values().next().unwrap()
+}
+
+// ---- what is told ----
+
+#[test]
+fn every_change_is_told_with_its_reason_and_its_numbers() {
+    let mut one = One::escalated(TrustRule::default(), 0);
+    let told = |changes: &[TrustChange]| {
+        let [change] = changes else { panic!("{changes:?}") };
+        (change.to, change.reason.clone(), change.failures, change.successes_needed)
+    };
+    let recovering = one.record(OK, 1800);
+    let over = "the time of escalation is over".to_owned();
+    assert_eq!(told(&recovering), (TrustState::Recovering, over, 3, 3));
+    one.record(OK, 1801);
+    let (to, reason, failures, _) = told(&one.record(OK, 1802));
+    assert_eq!((to, failures), (TrustState::Trusted, 3));
+    assert!(reason.contains('3'), "{reason}");
+
+    let mut one = One::escalated(TrustRule::default(), 0);
+    let target = Target::Signature(&one.tool, &one.signature);
+    let (to, reason, ..) = told(&one.ledger.approve_recovery(target, at(1)));
+    assert_eq!((to, reason.as_str()), (TrustState::Recovering, "recovery approved by hand"));
+
+    let mut one = One::escalated(TrustRule { block_after: n(2), ..TrustRule::default() }, 0);
+    assert_eq!(one.record(BAD, 1), []);
+    let (to, _, failures, _) = told(&one.record(BAD, 2));
+    assert_eq!((to, failures), (TrustState::Blocked, 5));
+}
+
+#[test]
+fn states_and_errors_are_named_for_people() {
+    let names = [TrustState::Trusted, TrustState::Recovering, TrustState::Escalated, TrustState::Blocked];
+    assert_eq!(names.map(|state| state.to_string()), ["TRUSTED", "RECOVERING", "ESCALATED", "BLOCKED"]);
+    let error = SnapshotError::UnknownVersion { found: 9 }.to_string();
+    assert!(error.contains("version 9") && error.contains("use a newer program"), "{error}");
+}
+
+#[test]
+fn of_two_that_are_equally_bad_the_tool_as_a_whole_is_named() {
+    let mut one = One::escalated(TrustRule { block_after: n(1), ..TrustRule::default() }, 0);
+    one.record(BAD, 1);
+    assert_eq!(one.state(1), TrustState::Blocked);
+    one.ledger.block_tool(&one.tool, "stopped by hand", Notify::No, at(2));
+    assert_eq!(one.reason(2), "stopped by hand");
+}
+
+#[test]
+fn only_refusals_of_access_make_a_refusal_of_access_one_too_many() {
+    let mut one = One::new(TrustRule::default());
+    one.records(&[failure(Severity::NotFound); 5], 0);
+    one.record(failure(Severity::Permission), 1);
+    assert_eq!(one.state(1), TrustState::Trusted);
+    one.records(&[failure(Severity::Permission); 2], 2);
+    assert_eq!(one.state(2), TrustState::Escalated);
+}
+
+#[test]
+fn access_that_is_refused_too_often_counts_for_the_tool_that_is_on_trial_too() {
+    let mut one = One::new(TrustRule::default());
+    let report = Report { tool: &one.tool, signature: None, domain: None, service: None };
+    let reported = ReportedFailure { classified: Severity::Crash, severity: None, recoverable: true };
+    for _ in 0..3 {
+        one.ledger.report_failure(Rules { signature: &one.rule, domain: None }, report, reported, at(0));
+    }
+    assert_eq!(one.state(1799), TrustState::Escalated);
+    assert_eq!(one.state(1800), TrustState::Recovering);
+    one.records(&[failure(Severity::Permission); 3], 1800);
+    let of_tool = &one.ledger.tools.items[&one.tool];
+    assert_eq!(of_tool.state(&one.rule, at(1800)), TrustState::Escalated);
+}
+
+#[test]
+fn what_a_blocked_tool_does_is_remembered_and_counts_for_nothing() {
+    let rate = Some(crate::policy::Ratio::percent(50));
+    let mut one = One::new(TrustRule { rate, ..TrustRule::default() });
+    one.ledger.block_tool(&one.tool, "a test", Notify::No, at(0));
+    let before = format!("{:?}", one.ledger.tools);
+    assert_eq!(one.record(OK, 1), []);
+    assert_eq!(one.record(BAD, 2), []);
+    assert_eq!(format!("{:?}", one.ledger.tools), before);
+    assert!(one.ledger.signatures.items.is_empty());
+    let kept: Vec<_> = one.ledger.history(None).collect();
+    assert!(matches!(kept[..], [entry] if !entry.counts_for_call && !entry.counts_for_domain));
+}
+
+// ---- whose failures are forgiven ----
+
+/// Two tools with two signatures each, of two domains, and one failure of each. All of them count.
+struct Eight {
+    ledger: TrustLedger,
+    rule: TrustRule,
+    tools: [ToolRef; 2],
+    signatures: [Signature; 2],
+    domains: [Domain; 2],
+}
+
+impl Eight {
+    fn new() -> Self {
+        // One failure is enough, and one success after it as well.
+        let rule = TrustRule { count: Some(n(1)), successes_to_recover: n(1), ..TrustRule::default() };
+        let mut eight = Self {
+            ledger: TrustLedger::default(),
+            rule,
+            // The same name at two servers.
+            tools: [tool("a", "t"), tool("b", "t")],
+            signatures: [signature("s"), signature("r")],
+            domains: [domain("h"), domain("g")],
+        };
+        for number in 0..8 {
+            eight.record(number, BAD, 0);
+        }
+        assert_eq!(eight.counting(|entry| entry.counts_for_call), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(eight.counting(|entry| entry.counts_for_domain), [0, 1, 2, 3, 4, 5, 6, 7]);
+        eight
+    }
+
+    /// Tool, signature and domain are the bits of the number.
+    fn record(&mut self, number: usize, finished: Finished, second: u64) -> Vec<TrustChange> {
+        let subject = Subject {
+            tool: &self.tools[number >> 2],
+            signature: &self.signatures[(number >> 1) & 1],
+            domain: Some(&self.domains[number & 1]),
+        };
+        let rules = Rules { signature: &self.rule, domain: Some(&self.rule) };
+        self.ledger.record(rules, subject, finished, at(second))
+    }
+
+    /// The numbers of the failures that count.
+    fn counting(&self, counts: impl Fn(&HistoryEntry) -> bool) -> Vec<usize> {
+        let counting = self.ledger.history(None).enumerate().filter(|(_, entry)| counts(entry));
+        counting.map(|(number, _)| number).collect()
+    }
+
+    /// Tools and signatures, by their numbers, that are not trusted.
+    fn escalated(&self) -> Vec<(usize, usize)> {
+        let all = [(0, 0), (0, 1), (1, 0), (1, 1)];
+        let is_escalated = |&(of, with): &(usize, usize)| {
+            let key = (self.tools[of].clone(), self.signatures[with].clone());
+            self.ledger.signatures.items[&key].state != State::Trusted
+        };
+        all.into_iter().filter(is_escalated).collect()
+    }
+}
+
+#[test]
+fn a_reset_forgives_what_it_names_and_nothing_else() {
+    let mut eight = Eight::new();
+    let (tools, signatures, domains) = (eight.tools.clone(), eight.signatures.clone(), eight.domains.clone());
+    eight.ledger.reset(Target::Signature(&tools[0], &signatures[0]), at(1));
+    assert_eq!(eight.counting(|entry| entry.counts_for_call), [2, 3, 4, 5, 6, 7]);
+    assert_eq!(eight.escalated(), [(0, 1), (1, 0), (1, 1)]);
+    eight.ledger.reset(Target::Tool(&tools[1]), at(2));
+    assert_eq!(eight.counting(|entry| entry.counts_for_call), [2, 3]);
+    assert_eq!(eight.escalated(), [(0, 1)]);
+    assert_eq!(eight.counting(|entry| entry.counts_for_domain).len(), 8);
+    eight.ledger.reset(Target::Domain(&domains[0]), at(3));
+    assert_eq!(eight.counting(|entry| entry.counts_for_domain), [1, 3, 5, 7]);
+    let domain = |at: usize| &eight.ledger.domains.items[&domains[at]].state;
+    assert_eq!((domain(0) == &State::Trusted, domain(1) == &State::Trusted), (true, false));
+    eight.ledger.reset(Target::All, at(4));
+    assert_eq!(eight.counting(|entry| entry.counts_for_call || entry.counts_for_domain), [0; 0]);
+}
+
+#[test]
+fn trust_that_is_earned_back_forgives_what_it_is_about_and_nothing_else() {
+    let mut eight = Eight::new();
+    let changes = eight.record(0, OK, 1800);
+    let trusted = changes.iter().filter(|change| change.to == TrustState::Trusted).count();
+    assert_eq!(trusted, 2, "the signature and the domain: {changes:?}");
+    assert_eq!(eight.counting(|entry| entry.counts_for_call), [2, 3, 4, 5, 6, 7]);
+    assert_eq!(eight.counting(|entry| entry.counts_for_domain), [1, 3, 5, 7]);
+}
+
+#[test]
+fn failures_count_until_trust_is_earned_back() {
+    let mut one = One::escalated(TrustRule::default(), 0);
+    let counts = |one: &One| one.ledger.history(None).filter(|entry| entry.counts_for_call).count();
+    one.record(OK, 1800);
+    assert_eq!((one.state(1800), counts(&one)), (TrustState::Recovering, 3));
+    one.records(&[OK; 2], 1801);
+    assert_eq!((one.state(1801), counts(&one)), (TrustState::Trusted, 0));
+}
+
+#[test]
+fn a_failure_counts_for_its_domain_only_where_a_rule_judges_that() {
+    let (t, s, host) = (tool("p", "t"), signature("s"), domain("h"));
+    let subject = Subject { tool: &t, signature: &s, domain: Some(&host) };
+    let rule = TrustRule::default();
+    let mut ledger = TrustLedger::default();
+    ledger.record(Rules { signature: &rule, domain: None }, subject, BAD, at(0));
+    ledger.record(Rules { signature: &rule, domain: Some(&rule) }, subject, BAD, at(1));
+    let counts: Vec<_> = ledger.history(None).map(|entry| entry.counts_for_domain).collect();
+    assert_eq!(counts, [false, true]);
+    assert_eq!(ledger.history(Some(&tool("other", "t"))).count(), 0, "the same name elsewhere");
+}
+
+// ---- after a restart, and from another process ----
+
+#[test]
+fn every_state_is_the_same_after_a_restart_also_without_a_history() {
+    let rule = || TrustRule { block_after: n(2), ..TrustRule::default() };
+    let by_hand = Finished::Failure { severity: Severity::Crash, recoverable: false };
+    let mut escalated = One::escalated(rule(), 0);
+    escalated.record(by_hand, 1);
+    let mut recovering = One::escalated(rule(), 0);
+    recovering.record(OK, 1800);
+    let mut blocked = One::escalated(rule(), 0);
+    blocked.records(&[BAD; 2], 1);
+    for one in [escalated, recovering, blocked] {
+        let again = restored(&one.ledger, Bounds { history: 0, ..Bounds::default() });
+        let (before, after) = (account(&one.ledger), account(&again));
+        assert_eq!(after.state, before.state);
+        assert_eq!((after.last_failure, after.last_success), (before.last_failure, before.last_success));
+        let with_history = restored(&one.ledger, Bounds::default());
+        assert_eq!(account(&with_history).window.run(), before.window.run(), "failures in a row");
+    }
+}
+
+#[test]
+fn an_account_knows_its_domain_after_a_restart() {
+    let (t, s, host) = (tool("p", "t"), signature("s"), domain("h"));
+    let subject = Subject { tool: &t, signature: &s, domain: Some(&host) };
+    let rule = TrustRule::default();
+    let mut ledger = TrustLedger::default();
+    for _ in 0..3 {
+        ledger.record(Rules { signature: &rule, domain: None }, subject, BAD, at(0));
+    }
+    let again = restored(&ledger, Bounds { history: 0, ..Bounds::default() });
+    assert_eq!(account(&again).domain, Some(host));
+}
+
+#[test]
+fn what_only_a_person_can_heal_is_shown_as_that() {
+    let shown = |one: &One| one.ledger.status(&TrustRules::default(), at(2))[0].recoverable;
+    let mut one = One::escalated(TrustRule { block_after: n(1), ..TrustRule::default() }, 0);
+    assert!(shown(&one));
+    one.record(BAD, 1);
+    assert_eq!((one.state(1), shown(&one)), (TrustState::Blocked, false));
+    // Who stored it before that was known had nothing but what time can heal.
+    let mut stored =
+        serde_json::to_value(One::escalated(TrustRule::default(), 0).ledger.snapshot(at(0))).unwrap();
+    for state in stored["tool_states"].as_object_mut().unwrap().values_mut() {
+        state.as_object_mut().unwrap().remove("recoverable");
+    }
+    let snapshot = Snapshot::read(&stored.to_string()).unwrap();
+    assert!(snapshot.tool_states.values().all(|state| state.recoverable));
+}
+
+#[test]
+fn as_many_states_as_fit_are_restored() {
+    let one = One::escalated(TrustRule::default(), 0);
+    let again = restored(&one.ledger, Bounds { signatures: 1, ..Bounds::default() });
+    assert_eq!(again.signatures.items.len(), 1);
+}
+
+#[test]
+fn a_block_of_everything_is_lifted_by_what_was_stored_after_it() {
+    let nobody = TrustLedger::default();
+    for (written, blocked) in [(49, true), (50, false), (60, false)] {
+        let mut ledger = TrustLedger::new(Bounds { tools: 0, ..Bounds::default() });
+        ledger.block_tool(&tool("p", "t"), "a test", Notify::No, at(50));
+        assert!(ledger.everything.is_some());
+        ledger.adopt(nobody.snapshot(at(written))).unwrap();
+        assert_eq!(ledger.everything.is_some(), blocked, "stored at {written}");
+    }
+}
+
+#[test]
+fn a_reset_elsewhere_counts_although_something_failed_there_since() {
+    let one = One::escalated(TrustRule::default(), 10);
+    for (stored_at, state) in [(40, TrustState::Trusted), (10, TrustState::Escalated)] {
+        let mut there = One::new(TrustRule::default());
+        there.ledger = one.ledger.clone();
+        there.ledger.reset(Target::All, at(20));
+        there.record(BAD, 30);
+        let mut here = One::new(TrustRule::default());
+        here.ledger = one.ledger.clone();
+        here.ledger.adopt(there.ledger.snapshot(at(stored_at))).unwrap();
+        assert_eq!(here.state(41), state, "stored at {stored_at}");
+    }
+}
+
+#[test]
+fn of_two_that_do_not_trust_a_tool_the_one_that_heard_of_it_last_counts() {
+    let escalated = || One::escalated(TrustRule { block_after: n(1), ..TrustRule::default() }, 10);
+    let blocked_at = |second| {
+        let mut one = escalated();
+        one.record(BAD, second);
+        assert_eq!(one.state(second), TrustState::Blocked);
+        one
+    };
+    let mut older = escalated();
+    older.ledger.adopt(blocked_at(20).ledger.snapshot(at(20))).unwrap();
+    assert_eq!(older.state(21), TrustState::Blocked);
+    let mut newer = blocked_at(20);
+    newer.ledger.adopt(escalated().ledger.snapshot(at(10))).unwrap();
+    assert_eq!(newer.state(21), TrustState::Blocked);
+    let mut same = escalated();
+    same.ledger.adopt(blocked_at(10).ledger.snapshot(at(10))).unwrap();
+    assert_eq!(same.state(21), TrustState::Escalated, "its own word");
+    // Trust that was given back at the very moment of the trouble stands.
+    let mut forgiven = escalated();
+    forgiven.ledger.reset(Target::All, at(10));
+    forgiven.ledger.adopt(escalated().ledger.snapshot(at(10))).unwrap();
+    assert_eq!(forgiven.state(11), TrustState::Trusted);
+}
+
+#[test]
+fn failures_that_were_seen_here_stay_when_a_state_is_taken_over() {
+    let mut here = One::new(TrustRule::default());
+    here.records(&[BAD; 2], 5);
+    here.ledger.adopt(One::escalated(TrustRule::default(), 10).ledger.snapshot(at(10))).unwrap();
+    assert_eq!(here.state(11), TrustState::Escalated);
+    assert_eq!(account(&here.ledger).window.count(HOUR, at(11), |_| true), 2);
+}
+
+#[test]
+fn a_sixteenth_of_what_is_trusted_is_forgotten_at_once_and_the_rest_one_by_one() {
+    let rule = TrustRule { count: Some(n(2)), ..TrustRule::default() };
+    let t = tool("p", "t");
+    let filled = |failures: usize| {
+        let mut ledger = TrustLedger::new(Bounds { signatures: 64, ..Bounds::default() });
+        for number in 0..64_u64 {
+            let s = signature(&number.to_string());
+            let subject = Subject { tool: &t, signature: &s, domain: None };
+            for _ in 0..failures {
+                ledger.record(Rules { signature: &rule, domain: None }, subject, BAD, at(number));
+            }
+        }
+        let s = signature("newcomer");
+        let subject = Subject { tool: &t, signature: &s, domain: None };
+        ledger.record(Rules { signature: &rule, domain: None }, subject, BAD, at(100_000));
+        ledger.signatures.items.len()
+    };
+    assert_eq!(filled(1), 64 - 4 + 1, "trusted");
+    assert_eq!(filled(2), 64, "escalations whose time is over");
+}
+
+#[test]
+fn trust_in_a_tool_as_a_whole_forgives_only_what_was_reported_of_it_as_a_whole() {
+    let rule = TrustRule { count: Some(n(1)), successes_to_recover: n(1), ..TrustRule::default() };
+    let rules = Rules { signature: &rule, domain: None };
+    let (ours, other, with) = (tool("a", "t"), tool("b", "t"), signature("s"));
+    let mut ledger = TrustLedger::default();
+    let of = |tool, signature| Report { tool, signature, domain: None, service: None };
+    let reported = ReportedFailure { classified: Severity::Crash, severity: None, recoverable: true };
+    for report in [of(&ours, None), of(&ours, Some(&with)), of(&other, None)] {
+        ledger.report_failure(rules, report, reported, at(0));
+    }
+    let changes = ledger.report_success(rules, of(&ours, None), at(1800));
+    assert_eq!(changes.last().map(|change| change.to), Some(TrustState::Trusted));
+    let counts: Vec<_> = ledger.history(None).map(|entry| entry.counts_for_call).collect();
+    assert_eq!(counts, [false, true, true]);
+}

@@ -1,0 +1,100 @@
+//! Limits to the unit, and what a turn tells of itself.
+
+use super::trace::TraceError;
+use super::*;
+use crate::id::TurnId;
+use crate::turn::trace::SpanId;
+
+const ONE: &str = r#"{"turnId":"t-1","calls":[{"id":"a","tool":"travel/search","params":{}}]}"#;
+
+fn parse(plan: &str, limits: &Limits) -> Result<Plan, String> {
+    Plan::parse(plan.as_bytes(), limits).map_err(|errors| errors.to_string())
+}
+
+#[test]
+fn a_plan_knows_its_turn_and_its_calls() {
+    let plan = parse(ONE, &Limits::DEFAULT).unwrap();
+    assert_eq!(plan.turn().map(TurnId::as_str), Some("t-1"));
+    assert_eq!(plan.call(&call_id("a")).map(|call| &call.tool), Some(&tool("search")));
+    assert!(plan.call(&call_id("b")).is_none());
+}
+
+#[test]
+fn a_plan_may_have_as_many_dependencies_and_alternatives_as_the_limit() {
+    let dependent =
+        r#"{"calls":[{"id":"a","tool":"travel/a"},{"id":"b","tool":"travel/b","dependsOn":["a"]}]}"#;
+    for (edges, fits) in [(1, true), (0, false)] {
+        let limits = Limits { edges, ..Limits::DEFAULT };
+        assert_eq!(parse(dependent, &limits).is_ok(), fits, "{edges}: {:?}", parse(dependent, &limits).err());
+    }
+    let replaceable = r#"{"calls":[{"id":"a","tool":"travel/a","alternatives":[{"tool":"travel/b"}]}]}"#;
+    for (alternatives, fits) in [(1, true), (0, false)] {
+        let limits = Limits { alternatives, ..Limits::DEFAULT };
+        let parsed = parse(replaceable, &limits);
+        assert_eq!(parsed.is_ok(), fits, "{alternatives}: {:?}", parsed.err());
+    }
+}
+
+#[test]
+fn a_pointer_may_be_as_long_and_as_deep_as_the_limit() {
+    let long = |bytes: usize| format!("/{}", "x".repeat(bytes - 1));
+    assert!(Pointer::parse(&long(1024)).is_ok() && Pointer::parse(&long(1025)).is_err());
+    let deep = |levels: usize| "/x".repeat(levels);
+    let deepest = Limits::OUTPUT_DEPTH;
+    assert!(Pointer::parse(&deep(deepest)).is_ok() && Pointer::parse(&deep(deepest + 1)).is_err());
+}
+
+#[test]
+fn a_first_choice_is_no_alternative() {
+    let mut stage =
+        Stage::new(r#"{"calls":[{"id":"a","tool":"travel/a","alternatives":[{"tool":"travel/b"}]}]}"#);
+    let alternatives = |stage: &Stage| {
+        facts(stage).iter().filter(|fact| matches!(fact, Fact::AlternativeUsed { .. })).count()
+    };
+    assert_eq!((alternatives(&stage), stage.choices[0].tool.clone()), (0, None));
+    stage.fail("a", permanent());
+    assert_eq!((alternatives(&stage), stage.choices[1].tool.clone()), (1, Some(tool("b"))));
+}
+
+#[test]
+fn a_breaker_is_told_when_it_changes_and_not_after_the_end() {
+    let mut stage = Stage::new(ONE);
+    let told = |stage: &Stage| {
+        facts(stage).iter().filter(|fact| matches!(fact, Fact::CircuitBreaker { .. })).count()
+    };
+    let open = |stage: &mut Stage, state| {
+        stage.on(Event::BreakerChanged { tool: tool("search"), state });
+    };
+    open(&mut stage, BreakerState::Closed);
+    assert_eq!(told(&stage), 0, "it was closed before");
+    open(&mut stage, BreakerState::Open);
+    open(&mut stage, BreakerState::Open);
+    assert_eq!(told(&stage), 1);
+    stage.succeed("a", "1");
+    open(&mut stage, BreakerState::Closed);
+    assert_eq!(told(&stage), 1, "the turn is over");
+}
+
+#[test]
+fn an_output_as_large_as_the_limit_is_kept() {
+    for (output_bytes, kept_bytes, is_kept) in [(5, 5, true), (4, 5, false), (5, 4, false)] {
+        let limits = Limits { output_bytes, kept_bytes, ..Limits::DEFAULT };
+        let plan = Arc::new(parse(ONE, &limits).unwrap());
+        let (mut turn, _) =
+            Turn::begin(plan, &BTreeMap::new(), Submitted::First, Timestamp::ZERO, &mut Vec::new());
+        let end = CallEnd::Succeeded { output: RawJson::from_trusted("12345"), attempts: 1 };
+        let ended = Event::Ended { id: call_id("a"), end, replayed: false };
+        let steps = turn.on(Timestamp::ZERO, ended, &mut Vec::new()).unwrap();
+        let Some(Step::Done(result)) = steps.last() else { panic!("{steps:?}") };
+        assert_eq!(result.calls[0].output.is_some(), is_kept, "{output_bytes} {kept_bytes}");
+    }
+}
+
+#[test]
+fn misuse_and_errors_of_a_trace_are_told_with_what_they_are_about() {
+    assert_eq!(Misuse::UnknownCall(call_id("a")).to_string(), "the plan has no call \"a\"");
+    assert_eq!(Misuse::NotRunning(call_id("a")).to_string(), "the call \"a\" is not running");
+    let span = SpanId::from_bytes([1; 8]);
+    let told = TraceError::UnknownSpan(span).to_string();
+    assert!(told.contains("has no span") && told.contains(&span.to_string()), "{told}");
+}

@@ -1,0 +1,112 @@
+//! Mutants that make no difference. No test can fail because of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::mutant::Mutant;
+use crate::{Failure, workspace};
+
+/// The list, from the top of the repository.
+pub(super) const FILE: &str = "tests/mutants.toml";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listed {
+    equivalent: Vec<Entry>,
+}
+
+/// One or more mutants of one line. Lines are found by their text, because numbers move.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    file: PathBuf,
+    /// The part of the line that they begin in.
+    line: String,
+    /// The changes that make no difference there, as cargo-mutants names them.
+    changes: Vec<String>,
+    /// Why they make none.
+    reason: String,
+}
+
+/// The names of the mutants that are listed. An entry that fits none of them is an error: what it was about has changed.
+pub(super) fn load(all: &[Mutant]) -> Result<BTreeSet<String>, Failure> {
+    let listed: Listed = toml::from_str(&workspace::read(&workspace::root().join(FILE))?)
+        .map_err(|error| format!("cannot read {FILE}: {error}"))?;
+    let mut texts = BTreeMap::new();
+    for entry in &listed.equivalent {
+        if !texts.contains_key(&entry.file) {
+            texts.insert(entry.file.clone(), workspace::read(&workspace::root().join(&entry.file))?);
+        }
+    }
+    names(&listed, all, &texts)
+}
+
+fn names(
+    listed: &Listed,
+    all: &[Mutant],
+    texts: &BTreeMap<PathBuf, String>,
+) -> Result<BTreeSet<String>, Failure> {
+    let mut names = BTreeSet::new();
+    for Entry { file, line, changes, reason } in &listed.equivalent {
+        let text = texts.get(file).map(String::as_str).unwrap_or_default();
+        if reason.is_empty() {
+            return Err(format!("{FILE}: `{line}` in {} has no reason", file.display()));
+        }
+        for change in changes {
+            let fits = |mutant: &&Mutant| {
+                mutant.file == *file && mutant.change() == change && mutant.begins_in(line, text)
+            };
+            let before = names.len();
+            names.extend(all.iter().filter(fits).map(|mutant| mutant.name.clone()));
+            if names.len() == before {
+                let file = file.display();
+                return Err(format!(
+                    "{FILE}: no mutant \"{change}\" at `{line}` in {file}; remove it or correct it"
+                ));
+            }
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(line: &str, change: &str) -> Result<BTreeSet<String>, Failure> {
+        let listed = Listed {
+            equivalent: vec![Entry {
+                file: "crates/core/src/key.rs".into(),
+                line: line.to_owned(),
+                changes: vec![change.to_owned()],
+                reason: "both are the same at the limit".to_owned(),
+            }],
+        };
+        let change = "replace < with <= in f";
+        let all = [
+            Mutant::replacing("key", change, (1, 3), (1, 4), "<="),
+            Mutant::replacing("key", change, (2, 3), (2, 4), "<="),
+        ];
+        let text = ("crates/core/src/key.rs".into(), "a < b\nc < d\n".to_owned());
+        names(&listed, &all, &BTreeMap::from([text]))
+    }
+
+    #[test]
+    fn a_mutant_is_found_by_its_change_and_the_text_of_its_line() {
+        let names = found("c < d", "replace < with <= in f").unwrap();
+        assert_eq!(
+            names.into_iter().collect::<Vec<_>>(),
+            ["crates/core/src/key.rs:2:3: replace < with <= in f"]
+        );
+    }
+
+    #[test]
+    fn an_entry_that_fits_nothing_is_an_error() {
+        for (line, change) in [("e < f", "replace < with <= in f"), ("c < d", "replace < with > in f")] {
+            let failure = found(line, change).unwrap_err();
+            assert!(failure.contains(line) && failure.contains(change), "{failure}");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Mutation testing of the core: one small change at a time, and a test has to fail.
+//!
+//! `cargo-mutants` makes the changes and runs the tests of the core. A mutant that passes them is tried in the simulation
+//! next. What passes both has survived: a line that nobody checks, or a change that makes no difference. The latter are
+//! listed in `tests/mutants.toml`, each with its reason, and are not tried.
+//!
+//! Everything happens in a copy of the repository below `target`, which is kept: builds there are incremental. Results are
+//! kept as well, by the name of the mutant (file, line, column, change), so a run that was interrupted goes on where it was,
+//! and a later one tries only what is new and what survived.
+
+mod copy;
+mod equivalent;
+mod mutant;
+mod results;
+mod simulate;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::invocation::Invocation;
+use crate::machine::CARGO_MUTANTS;
+use crate::{Failure, step, workspace};
+use copy::Copy;
+use mutant::Mutant;
+use results::{Results, Score};
+
+/// Options of `cargo xtask mutants`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Test only this module of the core, or this file of one: `dedupe`, `dedupe/claim`. May be repeated
+    #[arg(long = "module", alias = "file", value_name = "NAME")]
+    modules: Vec<String>,
+    /// Test only a part of the mutants: every n-th, from the k-th on, counted from 0
+    #[arg(long, value_name = "K/N")]
+    shard: Option<Shard>,
+    /// Simulated worlds for each mutant that passes the tests; 0 leaves the simulation out
+    #[arg(long, default_value_t = 3000)]
+    seeds: u32,
+    /// Test nothing; print the score of what was tested before
+    #[arg(long)]
+    score: bool,
+    /// Forget the results of earlier runs
+    #[arg(long, conflicts_with = "score")]
+    fresh: bool,
+}
+
+/// The modules of the core that decide.
+const MODULES: [&str; 9] =
+    ["dedupe", "call", "breaker", "retry", "guard", "trust", "turn", "classify", "key"];
+
+/// The package with these modules.
+const PACKAGE: &str = "steadfast-core";
+const SOURCES: &str = "crates/core/src";
+
+/// Compiled only for the schema, which `cargo xtask gen --check` compares.
+const NOT_COMPILED: &str = "crates/core/src/turn/shape.rs";
+
+/// A profile of the workspace: quick to build.
+const PROFILE: &str = "mutants";
+
+/// Tests that take longer than all others together, of modules that no mutant is in.
+const SLOW: [&str; 2] = ["redact::tests::hostile_texts", "json::tests::sf_5_hostile_texts"];
+
+/// `cargo xtask mutants`.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let missing = step::set_up([&CARGO_MUTANTS])?;
+    if !missing.is_empty() {
+        return Err(missing.into_values().collect::<Vec<_>>().join("; "));
+    }
+    let place = Place::new()?;
+    if options.fresh {
+        place.forget()?;
+    }
+    let mut results = Results::load(&place.results)?;
+    // A run that was interrupted left its results there.
+    results.add_lists(&place.lists)?;
+    let all = list()?;
+    let equivalent = equivalent::load(&all)?;
+    let chosen = choose(&all, options)?;
+    let wanted: Vec<&Mutant> =
+        chosen.iter().filter(|mutant| !equivalent.contains(&mutant.name)).copied().collect();
+    if !options.score {
+        let open = wanted.iter().filter(|mutant| !results.is_settled(&mutant.name)).count();
+        eprintln!("{} mutants, {open} to test", wanted.len());
+        if open > 0 {
+            // Only now: another run may be at work there.
+            let copy = Copy::of_the_repository(&place.tree)?;
+            test(&place, &all, &wanted, &mut results)?;
+            simulate::run(&place, &copy, &wanted, options.seeds, &mut results)?;
+        }
+    }
+    let score = Score::of(&chosen, &equivalent, &results);
+    print!("{score}");
+    match score.survived() {
+        0 => Ok(()),
+        some => Err(format!("{some} mutants survived; write a test, or list them in {}", equivalent::FILE)),
+    }
+}
+
+/// Where things are kept between runs.
+struct Place {
+    /// The copy of the repository that is changed.
+    tree: PathBuf,
+    /// What is built there.
+    target: PathBuf,
+    /// What cargo-mutants writes.
+    output: PathBuf,
+    /// The lists of mutants by outcome in it.
+    lists: PathBuf,
+    /// The results so far.
+    results: PathBuf,
+}
+
+impl Place {
+    fn new() -> Result<Self, Failure> {
+        let folder = workspace::scratch("mutants")?;
+        let output = folder.clone();
+        Ok(Self {
+            tree: folder.join("tree"),
+            target: folder.join("target"),
+            lists: output.join("mutants.out"),
+            output,
+            results: folder.join("results.json"),
+        })
+    }
+
+    fn forget(&self) -> Result<(), Failure> {
+        if self.lists.exists() {
+            fs::remove_dir_all(&self.lists)
+                .map_err(|error| format!("cannot remove {}: {error}", workspace::shown(&self.lists)))?;
+        }
+        workspace::write(&self.results, "{}")
+    }
+
+    /// A command of cargo on the copy.
+    fn cargo(&self, command: &[&str]) -> Invocation {
+        Invocation::cargo(command)
+            .args(in_workspace(&self.tree))
+            .env("CARGO_TARGET_DIR", &self.target.display().to_string())
+            .env("CARGO_INCREMENTAL", "1")
+    }
+}
+
+/// Says to cargo which workspace is meant.
+fn in_workspace(folder: &Path) -> [String; 2] {
+    ["--manifest-path".to_owned(), folder.join("Cargo.toml").display().to_string()]
+}
+
+/// All mutants of all modules, as the repository is now.
+fn list() -> Result<Vec<Mutant>, Failure> {
+    let arguments =
+        ["--list".to_owned(), "--json".to_owned()].into_iter().chain(in_workspace(workspace::root()));
+    let json = Invocation::cargo(&["mutants"]).args(selection()).args(arguments).output()?;
+    serde_json::from_str(&json).map_err(|error| format!("cannot read the list of mutants: {error}"))
+}
+
+/// Which mutants cargo-mutants makes.
+fn selection() -> impl Iterator<Item = String> {
+    let files = MODULES.iter().flat_map(|module| {
+        // A module is a folder, or a file.
+        ["/**/*.rs", ".rs"].map(|end| ["--file".to_owned(), format!("{SOURCES}/{module}{end}")])
+    });
+    let package = ["--no-config", "--package", PACKAGE, "--exclude", NOT_COMPILED].map(str::to_owned);
+    package.into_iter().chain(files.flatten())
+}
+
+/// The mutants that were asked for.
+fn choose<'m>(all: &'m [Mutant], options: &Options) -> Result<Vec<&'m Mutant>, Failure> {
+    for name in &options.modules {
+        if !all.iter().any(|mutant| mutant.is_below(name)) {
+            return Err(format!("no mutants in {name}; there are the modules {}", MODULES.join(", ")));
+        }
+    }
+    let asked = all.iter().filter(|mutant| {
+        options.modules.is_empty() || options.modules.iter().any(|name| mutant.is_below(name))
+    });
+    let shard = options.shard.unwrap_or(Shard { number: 0, of: 1 });
+    Ok(asked.enumerate().filter(|(at, _)| at % shard.of == shard.number).map(|(_, mutant)| mutant).collect())
+}
+
+/// Runs the tests of the core against each of them, except those whose result is known.
+fn test(place: &Place, all: &[Mutant], wanted: &[&Mutant], results: &mut Results) -> Result<(), Failure> {
+    let took = time_unchanged(place)?;
+    let limit = (took * 5).max(Duration::from_secs(20));
+    let open: BTreeSet<&str> =
+        wanted.iter().map(|mutant| mutant.name.as_str()).filter(|name| !results.is_settled(name)).collect();
+    // `--iterate` leaves out what this file names.
+    let skipped: String = all
+        .iter()
+        .filter(|mutant| !open.contains(mutant.name.as_str()))
+        .map(|mutant| format!("{}\n", mutant.name))
+        .collect();
+    results.save(&place.results)?;
+    if place.lists.exists() {
+        fs::remove_dir_all(&place.lists)
+            .map_err(|error| format!("cannot remove {}: {error}", workspace::shown(&place.lists)))?;
+    }
+    workspace::write(&place.lists.join("previously_caught.txt"), &skipped)?;
+    let output = place.output.display().to_string();
+    let run = place
+        .cargo(&["mutants", "--in-place", "--iterate", "--output", &output])
+        .args(selection())
+        // They passed a moment ago.
+        .args(["--baseline=skip".to_owned(), format!("--timeout={}", limit.as_secs())])
+        .args(["--profile", PROFILE, "--cargo-arg=--lib", "--"].map(str::to_owned))
+        .args(without_slow_tests());
+    // It fails as soon as a mutant survives; what it found stands in its lists.
+    let outcome = run.run();
+    let found = results.add_lists(&place.lists)?;
+    results.save(&place.results)?;
+    if found < open.len() {
+        outcome?;
+        return Err(format!("{} of {} mutants were tested", found, open.len()));
+    }
+    Ok(())
+}
+
+/// Runs the tests without a change. They have to pass, and how long they take says when to give up on a mutant.
+fn time_unchanged(place: &Place) -> Result<Duration, Failure> {
+    let tests = |more: &[&str]| {
+        let all = ["test", "--quiet", "--package", PACKAGE, "--lib", "--profile", PROFILE];
+        place.cargo(&all).args(more.iter().map(|&word| word.to_owned()))
+    };
+    tests(&["--no-run"]).run()?;
+    let began = Instant::now();
+    tests(&[]).args(without_slow_tests()).output()?;
+    Ok(began.elapsed())
+}
+
+/// Arguments of `cargo test`.
+fn without_slow_tests() -> impl Iterator<Item = String> {
+    let skips = SLOW.iter().flat_map(|&test| ["--skip", test]);
+    std::iter::once("--").chain(skips).map(str::to_owned)
+}
+
+/// A part of the mutants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shard {
+    number: usize,
+    of: usize,
+}
+
+impl FromStr for Shard {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let numbers = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+        match numbers {
+            Some((number, of)) if number < of => Ok(Self { number, of }),
+            Some(_) | None => Err("a shard is K/N with K below N, for example 0/4"),
+        }
+    }
+}
+
+/// A path in the sources of the core, without its ending: `dedupe/claim`.
+fn module_path(file: &Path) -> Option<String> {
+    Some(file.strip_prefix(SOURCES).ok()?.with_extension("").display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(modules: &[&str], shard: Option<&str>) -> Options {
+        Options {
+            modules: modules.iter().map(|&name| name.to_owned()).collect(),
+            shard: shard.map(|text| text.parse().unwrap()),
+            seeds: 0,
+            score: true,
+            fresh: false,
+        }
+    }
+
+    fn all() -> Vec<Mutant> {
+        ["dedupe/claim", "dedupe/owner", "call/mod", "callback"].map(Mutant::in_file).into()
+    }
+
+    #[test]
+    fn a_module_is_a_folder_or_a_file_of_it() {
+        let all = all();
+        let names = |modules: &[&str]| -> Vec<String> {
+            let chosen = choose(&all, &options(modules, None)).unwrap();
+            chosen.iter().map(|mutant| module_path(&mutant.file).unwrap()).collect()
+        };
+        assert_eq!(names(&[]).len(), 4);
+        assert_eq!(names(&["dedupe"]), ["dedupe/claim", "dedupe/owner"]);
+        assert_eq!(names(&["dedupe/owner", "call"]), ["dedupe/owner", "call/mod"]);
+        let failure = choose(&all, &options(&["nothing"], None)).unwrap_err();
+        assert!(failure.contains("nothing") && failure.contains("dedupe"), "{failure}");
+    }
+
+    #[test]
+    fn shards_have_everything_once() {
+        let all = all();
+        let part = |text| choose(&all, &options(&[], Some(text))).unwrap();
+        let (first, second) = (part("0/2"), part("1/2"));
+        assert_eq!((first.len(), second.len()), (2, 2));
+        assert!(first.iter().all(|mutant| !second.iter().any(|other| other.name == mutant.name)));
+    }
+
+    #[test]
+    fn a_shard_is_a_number_below_the_number_of_shards() {
+        assert_eq!("3/4".parse(), Ok(Shard { number: 3, of: 4 }));
+        for wrong in ["4/4", "1", "a/b", "0/0"] {
+            assert!(wrong.parse::<Shard>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_module_is_there() {
+        for module in MODULES {
+            let path = workspace::root().join(SOURCES).join(module);
+            assert!(path.is_dir() || path.with_extension("rs").is_file(), "{module}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What became of each mutant, over all runs, and the score.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::mutant::Mutant;
+use crate::{Failure, workspace};
+
+/// What became of a mutant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Outcome {
+    /// It does not compile.
+    Unviable,
+    /// A test failed.
+    CaughtByTests,
+    /// The tests passed, and the simulation failed.
+    CaughtBySimulation,
+    /// The tests, or the simulation, came to no end.
+    TimedOut,
+    /// All tests passed, and the simulation if it was asked.
+    Survived,
+}
+
+/// Outcomes by the names of mutants.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Results(BTreeMap<String, Outcome>);
+
+impl Results {
+    pub(super) fn load(path: &Path) -> Result<Self, Failure> {
+        if !path.exists() {
+            return Ok(Self::default());
+        }
+        serde_json::from_str(&workspace::read(path)?)
+            .map_err(|error| format!("cannot read {}: {error}; use --fresh", workspace::shown(path)))
+    }
+
+    pub(super) fn save(&self, path: &Path) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
+        workspace::write(path, &text)
+    }
+
+    /// Adds what cargo-mutants has written down, also if it was interrupted. Returns the number of mutants in its lists.
+    pub(super) fn add_lists(&mut self, folder: &Path) -> Result<usize, Failure> {
+        let mut count = 0;
+        for (file, outcome) in [
+            ("unviable.txt", Outcome::Unviable),
+            ("caught.txt", Outcome::CaughtByTests),
+            ("timeout.txt", Outcome::TimedOut),
+            ("missed.txt", Outcome::Survived),
+        ] {
+            let path = folder.join(file);
+            if !path.exists() {
+                continue;
+            }
+            for name in workspace::read(&path)?.lines() {
+                count += 1;
+                // The simulation knows more of what the tests did not notice.
+                if !(outcome == Outcome::Survived && self.is_settled(name)) {
+                    self.set(name, outcome);
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    pub(super) fn set(&mut self, name: &str, outcome: Outcome) {
+        self.0.insert(name.to_owned(), outcome);
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<Outcome> {
+        self.0.get(name).copied()
+    }
+
+    /// Whether it need not be tested again. What survived is: there may be a new test.
+    pub(super) fn is_settled(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|outcome| outcome != Outcome::Survived)
+    }
+}
+
+/// The outcomes per module. Printed, it is a table and the list of those that survived.
+pub(super) struct Score {
+    modules: BTreeMap<String, Counts>,
+    survivors: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    by_tests: usize,
+    by_simulation: usize,
+    timed_out: usize,
+    survived: usize,
+    unviable: usize,
+    equivalent: usize,
+    untested: usize,
+}
+
+impl Score {
+    pub(super) fn of(chosen: &[&Mutant], equivalent: &BTreeSet<String>, results: &Results) -> Self {
+        let mut score = Self { modules: BTreeMap::new(), survivors: Vec::new() };
+        for mutant in chosen {
+            let counts = score.modules.entry(mutant.module()).or_default();
+            let count = match results.get(&mutant.name) {
+                _ if equivalent.contains(&mutant.name) => &mut counts.equivalent,
+                None => &mut counts.untested,
+                Some(Outcome::Unviable) => &mut counts.unviable,
+                Some(Outcome::CaughtByTests) => &mut counts.by_tests,
+                Some(Outcome::CaughtBySimulation) => &mut counts.by_simulation,
+                Some(Outcome::TimedOut) => &mut counts.timed_out,
+                Some(Outcome::Survived) => {
+                    score.survivors.push(mutant.name.clone());
+                    &mut counts.survived
+                }
+            };
+            *count += 1;
+        }
+        score
+    }
+
+    pub(super) fn survived(&self) -> usize {
+        self.survivors.len()
+    }
+}
+
+impl Counts {
+    /// Those that compile and make a difference, as far as they were tested.
+    fn viable(self) -> usize {
+        self.caught() + self.survived
+    }
+
+    fn caught(self) -> usize {
+        self.by_tests + self.by_simulation + self.timed_out
+    }
+
+    /// In tenths of a percent, rounded down: nothing is complete that is not.
+    fn share(self) -> Option<usize> {
+        (1000 * self.caught()).checked_div(self.viable())
+    }
+}
+
+impl fmt::Display for Score {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<10}{:>8}{:>8}{:>12}{:>9}{:>10}{:>9}{:>12}{:>10}{:>10}",
+            "module",
+            "viable",
+            "tests",
+            "simulation",
+            "timeout",
+            "survived",
+            "caught",
+            "equivalent",
+            "unviable",
+            "untested"
+        )?;
+        let mut rows: Vec<(&str, Counts)> =
+            self.modules.iter().map(|(name, counts)| (name.as_str(), *counts)).collect();
+        if rows.len() > 1 {
+            rows.push(("all", rows.iter().fold(Counts::default(), |sum, (_, counts)| sum.plus(*counts))));
+        }
+        for (name, counts) in rows {
+            let share =
+                counts.share().map_or("-".to_owned(), |share| format!("{}.{} %", share / 10, share % 10));
+            let Counts { by_tests, by_simulation, timed_out, survived, unviable, equivalent, untested } =
+                counts;
+            writeln!(
+                f,
+                "{name:<10}{:>8}{by_tests:>8}{by_simulation:>12}{timed_out:>9}{survived:>10}{share:>9}{equivalent:>12}{unviable:>10}{untested:>10}",
+                counts.viable(),
+            )?;
+        }
+        if !self.survivors.is_empty() {
+            writeln!(f, "\nsurvived:")?;
+        }
+        self.survivors.iter().try_for_each(|name| writeln!(f, "  {name}"))
+    }
+}
+
+impl Counts {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            by_tests: self.by_tests + other.by_tests,
+            by_simulation: self.by_simulation + other.by_simulation,
+            timed_out: self.timed_out + other.timed_out,
+            survived: self.survived + other.survived,
+            unviable: self.unviable + other.unviable,
+            equivalent: self.equivalent + other.equivalent,
+            untested: self.untested + other.untested,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn lists_of_an_interrupted_run_are_added_to_what_is_known() {
+        let folder = std::env::temp_dir().join(format!("steadfast-mutants-lists-{}", std::process::id()));
+        workspace::write(&folder.join("caught.txt"), "a\nb\n").unwrap();
+        workspace::write(&folder.join("missed.txt"), "c\nd\n").unwrap();
+        let mut results = Results::default();
+        results.set("d", Outcome::CaughtBySimulation);
+        assert_eq!(results.add_lists(&folder), Ok(4));
+        let settled = ["a", "b", "c", "d", "e"].map(|name| results.is_settled(name));
+        assert_eq!(settled, [true, true, false, true, false]);
+        results.save(&folder.join("results.json")).unwrap();
+        let again = Results::load(&folder.join("results.json")).unwrap();
+        assert_eq!(again.get("c"), Some(Outcome::Survived));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_score_counts_what_compiles_and_makes_a_difference() {
+        let mutants =
+            ["dedupe/a", "dedupe/b", "dedupe/c", "dedupe/d", "dedupe/e", "call/a"].map(Mutant::in_file);
+        let mut results = Results::default();
+        for (mutant, outcome) in mutants.iter().zip([
+            Outcome::CaughtByTests,
+            Outcome::TimedOut,
+            Outcome::Survived,
+            Outcome::Unviable,
+            Outcome::Survived,
+        ]) {
+            results.set(&mutant.name, outcome);
+        }
+        let equivalent = BTreeSet::from([mutants[4].name.clone()]);
+        let score = Score::of(&mutants.iter().collect::<Vec<_>>(), &equivalent, &results);
+        assert_eq!(score.survivors, [mutants[2].name.clone()]);
+        let dedupe = score.modules["dedupe"];
+        assert_eq!((dedupe.viable(), dedupe.share()), (3, Some(666)));
+        assert_eq!((dedupe.equivalent, dedupe.unviable), (1, 1));
+        assert_eq!((score.modules["call"].untested, score.modules["call"].share()), (1, None));
+        let table = score.to_string();
+        assert!(table.contains("66.6 %") && table.contains("\nall "), "{table}");
+    }
+}

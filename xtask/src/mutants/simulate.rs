@@ -1,0 +1,71 @@
+//! The second try: mutants that pass the tests run in the simulation.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::copy::Copy;
+use super::mutant::Mutant;
+use super::results::{Outcome, Results};
+use super::{PROFILE, Place};
+use crate::{Failure, workspace};
+
+/// Tries each that survived so far, and writes down what became of it.
+pub(super) fn run(
+    place: &Place,
+    copy: &Copy,
+    wanted: &[&Mutant],
+    seeds: u32,
+    results: &mut Results,
+) -> Result<(), Failure> {
+    let survived = |mutant: &&&Mutant| results.get(&mutant.name) == Some(Outcome::Survived);
+    let survivors: Vec<&Mutant> = wanted.iter().filter(survived).copied().collect();
+    if survivors.is_empty() || seeds == 0 {
+        return Ok(());
+    }
+    eprintln!("{} mutants passed the tests; simulating {seeds} worlds with each", survivors.len());
+    let began = Instant::now();
+    if build_and_run(place, seeds, Duration::MAX)? != Outcome::Survived {
+        return Err("the simulation fails without any change".to_owned());
+    }
+    let limit = (began.elapsed() * 5).max(Duration::from_secs(60));
+    for mutant in survivors {
+        let outcome = copy.while_changed(mutant, || build_and_run(place, seeds, limit))?;
+        let word = match outcome {
+            Outcome::CaughtBySimulation => "caught",
+            Outcome::TimedOut => "timeout",
+            Outcome::Survived | Outcome::CaughtByTests | Outcome::Unviable => "SURVIVED",
+        };
+        eprintln!("  {word:<9}{}", mutant.name);
+        results.set(&mutant.name, outcome);
+        results.save(&place.results)?;
+    }
+    Ok(())
+}
+
+fn build_and_run(place: &Place, seeds: u32, limit: Duration) -> Result<Outcome, Failure> {
+    let what = ["build", "--quiet", "--package", "steadfast-simulation", "--example", "simulate"];
+    place.cargo(&what).args(["--profile".to_owned(), PROFILE.to_owned()]).run()?;
+    let program = place.target.join(PROFILE).join("examples/simulate");
+    simulate(&program, seeds, limit)
+}
+
+fn simulate(program: &Path, seeds: u32, limit: Duration) -> Result<Outcome, Failure> {
+    let told = |error: std::io::Error| format!("cannot run {}: {error}", workspace::shown(program));
+    let mut command = Command::new(program);
+    command.args(["--seeds", &seeds.to_string()]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().map_err(told)?;
+    let began = Instant::now();
+    loop {
+        match child.try_wait().map_err(told)? {
+            Some(status) if status.success() => return Ok(Outcome::Survived),
+            Some(_) => return Ok(Outcome::CaughtBySimulation),
+            None if began.elapsed() < limit => thread::sleep(Duration::from_millis(50)),
+            None => {
+                child.kill().and_then(|()| child.wait()).map_err(told)?;
+                return Ok(Outcome::TimedOut);
+            }
+        }
+    }
+}

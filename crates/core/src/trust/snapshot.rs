@@ -377,7 +377,7 @@ impl<K: Ord + Clone> Shelf<K, Account> {
         for (key, account) in &mut self.items {
             let reset = theirs.items.get(key).is_none_or(|stored| stored.state == State::Trusted);
             if account.state != State::Trusted && reset && account.touched() < written {
-                *account = Account::default();
+                *account = Account { trusted_again: Some(written), ..Account::default() };
             }
         }
         for (key, stored) in theirs.items.into_iter().filter(|(_, stored)| stored.state != State::Trusted) {

@@ -286,6 +286,21 @@ fn a_block_of_everything_is_lifted_by_what_was_stored_after_it() {
 }
 
 #[test]
+fn a_reset_elsewhere_is_not_undone_by_what_was_stored_before_it() {
+    let one = One::escalated(TrustRule::default(), 10);
+    let earlier = one.ledger.snapshot(at(15));
+    let mut there = One::new(TrustRule::default());
+    there.ledger = one.ledger.clone();
+    there.ledger.reset(Target::All, at(20));
+    let mut here = One::new(TrustRule::default());
+    here.ledger = one.ledger;
+    here.ledger.adopt(there.ledger.snapshot(at(30))).unwrap();
+    assert_eq!(here.state(30), TrustState::Trusted);
+    here.ledger.adopt(earlier).unwrap();
+    assert_eq!(here.state(30), TrustState::Trusted);
+}
+
+#[test]
 fn a_reset_elsewhere_counts_although_something_failed_there_since() {
     let one = One::escalated(TrustRule::default(), 10);
     for (stored_at, state) in [(40, TrustState::Trusted), (10, TrustState::Escalated)] {

@@ -35,11 +35,12 @@ pub(crate) struct Seen {
 }
 
 /// A call that has failed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Failed {
     arrived: Timestamp,
     at: Timestamp,
-    severity: Severity,
+    /// What any of its attempts may have counted as.
+    severities: Vec<Severity>,
 }
 
 #[derive(Clone, Debug)]
@@ -52,6 +53,13 @@ struct Ending {
 }
 
 impl Seen {
+    fn fails(&mut self, number: u64, arrived: Timestamp, severity: Severity, now: Timestamp) {
+        let failed =
+            self.failures.entry(number).or_insert(Failed { arrived, at: now, severities: Vec::new() });
+        failed.at = now;
+        failed.severities.push(severity);
+    }
+
     /// A call that has failed is judged when it ends, which may be later.
     fn counts_now(&mut self, number: u64, now: Timestamp) {
         if let Some(failed) = self.failures.get_mut(&number) {
@@ -107,9 +115,7 @@ impl World {
                 Notice::AttemptEnded { failure, .. } => {
                     match failure {
                         Some(failure) => {
-                            let _before = seen
-                                .failures
-                                .insert(number, Failed { arrived, at: now, severity: failure.severity });
+                            seen.fails(number, arrived, failure.severity, now);
                         }
                         None => seen.successes.push(now),
                     }
@@ -121,9 +127,7 @@ impl World {
                     }
                 }
                 Notice::AttemptCut { .. } if attempt.is_some() => {
-                    let _before = seen
-                        .failures
-                        .insert(number, Failed { arrived, at: now, severity: Severity::Timeout });
+                    seen.fails(number, arrived, Severity::Timeout, now);
                 }
                 Notice::AnsweredEarly { .. } => seen.counts_now(number, now),
                 Notice::CallFinished { code, replayed, .. } => {
@@ -254,7 +258,7 @@ impl World {
         let seen = &mut self.nodes[node].seen;
         let (since, was) = seen.trust.unwrap_or((Timestamp::ZERO, TrustState::Trusted));
         let recent = |failed: &&Failed| {
-            rule.severities.contains(&failed.severity)
+            failed.severities.iter().any(|severity| rule.severities.contains(severity))
                 && now.since(failed.at) <= rule.window
                 && failed.at >= since
         };

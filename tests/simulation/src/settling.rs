@@ -130,6 +130,11 @@ impl World {
         }
     }
 
+    /// The attempt was never sent.
+    pub(crate) fn never_happens(&mut self, attempt: u64) {
+        self.works.remove(&attempt);
+    }
+
     fn drop_effect(&mut self, attempt: u64) {
         if let Some(work) = self.works.get_mut(&attempt) {
             work.due = None;

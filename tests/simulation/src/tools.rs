@@ -198,6 +198,14 @@ impl World {
             1 => {
                 let soon = self.rng.between(1, 4_000);
                 let fault = match self.rng.between(0, 2) {
+                    // It had not even been sent, and is not sent any more.
+                    0 if !self.has_happened(attempt) && self.third.chance(50) => {
+                        self.never_happens(attempt);
+                        Fault::new(
+                            Source::Transport { error: Transport::ConnectionClosed, written: false },
+                            "never sent",
+                        )
+                    }
                     0 => self.doubt(),
                     1 => Fault::new(Source::JsonRpc { code: -32_800 }, "request cancelled"),
                     _ => Fault::new(Source::IsError, "cancelled"),

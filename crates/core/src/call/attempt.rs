@@ -621,6 +621,7 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
+        attempt.leave_places(shared);
         attempt.tickets.release(shared, notices);
         let outcome = said.outcome(classified);
         self.attempt_ended(&attempt, Some((classified, said)), outcome, now, notices);

@@ -1,5 +1,7 @@
 //! Outcomes that are not known: recorded first, told, settled, and what may happen then.
 
+use std::num::NonZeroU32;
+
 use super::*;
 use crate::policy::Effects;
 
@@ -292,6 +294,24 @@ fn when_the_end_will_have_been_seen_does_not_depend_on_how_the_clocks_of_two_mac
         let known = call.record().unwrap().seen_end_by.unwrap();
         assert_eq!(known, shown(world.store.records.iter().next().unwrap().seen_end_by.unwrap()));
     }
+}
+
+#[test]
+fn an_attempt_that_was_cut_before_it_could_be_sent_gives_its_places_back() {
+    let mut policy = child();
+    policy.limits.concurrency = Some(NonZeroU32::MIN);
+    policy.dependency_limits.concurrency = Some(NonZeroU32::MIN);
+    let mut world = World::new();
+    let (mut call, _) = world.begin(at_child(&policy), &policy);
+    assert_eq!(call.state(), "Attempting");
+    for _ in 0..3 {
+        if !call.is_settling() {
+            world.wake(&mut call);
+        }
+    }
+    assert!(call.is_settling());
+    world.on(&mut call, Event::Ran(not_sent()));
+    assert_eq!((world.limiter.inside(), world.dependency_limiter.inside()), (0, 0));
 }
 
 #[test]

@@ -101,6 +101,7 @@ impl World {
             (ResponseKind::FinalUnknown, Err(failure)) => {
                 let held = about.map(|(key, _)| key).filter(|_| failure.retry_after.is_none());
                 let delay = self.rng.between(1, 2_000);
+                self.model.wishes[wish].calls += 1;
                 self.verify(client, Some(connection), Some(wish), held, delay);
             }
             (ResponseKind::PendingUnknown(patience), _) => {
@@ -183,7 +184,6 @@ impl World {
         if is_there {
             return self.is_done(wish);
         }
-        self.model.wishes[wish].calls += 1;
         let pause = match held {
             Some(key) => {
                 let thinks = self.rng.between(1_000, 20_000);

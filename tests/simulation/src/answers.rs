@@ -7,6 +7,7 @@ use steadfast_core::code::Code;
 use steadfast_core::dedupe::{Owner, Record, RecordState};
 use steadfast_core::guard::Layer;
 use steadfast_core::key::Key;
+use steadfast_core::retry::CallerLimits;
 
 use crate::Defect;
 use crate::invariants::{self, Broken};
@@ -160,6 +161,14 @@ impl World {
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         let wish = self.model.wishes[running.wish].clone();
         let heard = &self.dispatches[running.dispatch].heard;
+        let limits = running.call.request().limits;
+        let is_limited = limits != CallerLimits { attempts: limits.attempts, ..CallerLimits::default() };
+        if result.ended.as_ref().is_err_and(|failure| failure.code == Code::DeadlineExceeded) && !is_limited {
+            return Err((
+                "a caller's limit judges nobody",
+                format!("call {number} has no deadline, and is told that it was exceeded"),
+            ));
+        }
         if matches!(result.provenance, Provenance::Replayed { .. }) {
             if let Err(failure) = &result.ended
                 && invariants::is_refusal(failure.code)

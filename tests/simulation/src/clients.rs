@@ -5,6 +5,7 @@ use std::time::Duration;
 use steadfast_core::call::{Event, Others};
 
 use crate::invariants::Broken;
+use crate::model::Kind;
 use crate::system::{Connection, Dispatch, World};
 use crate::transition::Happening;
 
@@ -83,6 +84,10 @@ impl World {
         }
         let [short, long] = self.weather.pauses;
         let pause = self.rng.between(short, long) + 1_000 * tries.saturating_sub(MOST_TRIES);
+        if obedient && self.weather.careful && !matches!(self.model.wishes[wish].kind, Kind::Turn(_)) {
+            let client = self.model.wishes[wish].client;
+            return self.verify(client, None, Some(wish), None, pause);
+        }
         self.later(pause, Happening::Send { wish });
     }
 

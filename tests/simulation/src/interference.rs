@@ -15,6 +15,7 @@ use steadfast_core::trust::{Notify, Target, TrustState};
 use crate::invariants::Broken;
 use crate::model::Kind;
 use crate::system::{Running, World, is_shared, sight};
+use crate::tables;
 use crate::transition::{Happening, tool};
 
 impl World {
@@ -253,7 +254,7 @@ impl World {
         let record = self.store.records.get(&claimed.key).filter(|record| record.owner == claimed.owner);
         let holds = |record: &Record| {
             let sight = sight(&self.nodes, self.weather.leases, &record.owner);
-            record.state == RecordState::Inflight && record.started && record.lease_holds(sight, self.now)
+            record.state == RecordState::Inflight && record.started && tables::holds(record, sight, self.now)
         };
         if record.is_some_and(holds) {
             return Ok(());

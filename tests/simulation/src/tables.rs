@@ -130,7 +130,7 @@ impl Tables {
         let there = after.get(&given.key);
         self.check(there == Some(given), || format!("given {given:?}, and there is {there:?}"));
         let again = before.iter().find(|record| {
-            record.owner == claim.owner && record.state == RecordState::Inflight && !record.is_expired(now)
+            record.owner == claim.owner && record.state == RecordState::Inflight && !has_expired(record, now)
         });
         let old = before.get(&given.key);
         let started =
@@ -145,7 +145,11 @@ impl Tables {
             && given.expires == Some(now + claim.rules.keep.open)
             && given.seen_end_by == claim.seen_end_within.map(|span| now + span)
             && given.updated == now
-            && old.is_none_or(|old| old.version < given.version);
+            && given.request == claim.request
+            && old.is_none_or(|old| old.version < given.version)
+            && again.is_none_or(|again| (again.created, again.arrived) == (given.created, given.arrived))
+            // Whoever goes on with a run that was in flight goes on under its name.
+            && old.filter(|old| old.state == RecordState::Inflight && !has_expired(old, now)).is_none_or(|old| given.run == old.run);
         self.check(is_right, || format!("{claim:?} got {given:?}, where {old:?} was"));
         if let Some(index) = given.index {
             let leads = after.indexed(Some(index)).map(|record| record.key);
@@ -154,7 +158,7 @@ impl Tables {
         // Nothing that others may still need goes.
         for gone in before.iter().filter(|record| after.get(&record.key).is_none()) {
             let needed = gone.is_open()
-                && !gone.is_expired(now)
+                && !has_expired(gone, now)
                 && !is_lapsed(gone, now)
                 && gone.digest != given.digest;
             self.check(!needed, || format!("a claim of other arguments removed {gone:?}"));
@@ -506,7 +510,7 @@ fn expected(
     let owner = record.owner.clone();
     let (row, due) = match &record.state {
         RecordState::Inflight if owner == claim.owner => ("own token, in flight", Due::Mine),
-        RecordState::Inflight if record.lease_holds(sight(&owner), now) => (
+        RecordState::Inflight if holds(record, sight(&owner), now) => (
             "in flight, held",
             if by == By::Explicit && claim.best_effort { Due::Busy } else { Due::Follow(record.key) },
         ),
@@ -578,7 +582,7 @@ fn unknown(
     now: Timestamp,
 ) -> (&'static str, Due) {
     let owner = record.owner.clone();
-    if settles(record) == Settles::WhenOwnerSays && !record.lease_holds(sight(&owner), now) {
+    if settles(record) == Settles::WhenOwnerSays && !holds(record, sight(&owner), now) {
         let is_over = over_by(record, claim, sight, now) <= now;
         return ("unknown, its owner is gone", if is_over { Due::Final(owner) } else { Due::NotYet(owner) });
     }
@@ -613,7 +617,7 @@ fn found<'r>(
     let is_gone = |record: &Record| {
         record.state == RecordState::Inflight
             && record.owner != claim.owner
-            && !record.lease_holds(sight(&record.owner), now)
+            && !holds(record, sight(&record.owner), now)
             && (!record.started || record.retry_safe)
     };
     match (claim.role, claim.address) {
@@ -709,4 +713,18 @@ fn changes(before: &Records, after: &Records) -> Vec<Key> {
         .collect();
     keys.extend(before.iter().filter(|record| after.get(&record.key).is_none()).map(|record| record.key));
     keys
+}
+
+/// Whether a claim holds: as long as its process is known to live, or until its lease ends where only time can tell.
+pub(crate) fn holds(record: &Record, sight: LeaseSight, now: Timestamp) -> bool {
+    match (sight, record.lease) {
+        (LeaseSight::Alive, _) => true,
+        (LeaseSight::Gone, _) => false,
+        (LeaseSight::Time, Lease::Record) => true,
+        (LeaseSight::Time, Lease::Until(until)) => until > now,
+    }
+}
+
+fn has_expired(record: &Record, now: Timestamp) -> bool {
+    matches!(record.expires, Some(at) if now >= at)
 }

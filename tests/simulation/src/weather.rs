@@ -33,6 +33,8 @@ pub(crate) struct Weather {
     pub(crate) end: AttemptEnd,
     /// Which clients do as they are told.
     pub(crate) obedient: Vec<bool>,
+    /// Whether the obedient ones look before they repeat anything, whatever they were told.
+    pub(crate) careful: bool,
     pub(crate) policy: Arc<Policy>,
     /// Until when things go wrong, in milliseconds.
     pub(crate) storm: u64,
@@ -131,6 +133,7 @@ impl Weather {
             processes: usize::try_from(rng.between(1, 3)).unwrap_or(1),
             clients,
             end: if rng.chance(50) { AttemptEnd::Seen } else { AttemptEnd::Unseen },
+            careful: false,
             obedient: (0..clients).map(|_| rng.chance(60)).collect(),
             wishes: rng.between(2, 8),
             arguments: rng.between(1, 3),
@@ -342,6 +345,7 @@ impl Weather {
             trust.cooldown = Duration::from_secs(rng.between(1, 60));
             trust.successes_to_recover = few(rng.between(1, 3));
         }
+        self.careful = rng.chance(30);
         self.twins = self.processes > 1 && rng.chance(25);
         if rng.chance(20) {
             self.critical = rng.between(1, 60);

@@ -567,7 +567,7 @@ fn a_leader_s_deadline_is_not_that_of_its_followers() {
 #[test]
 fn the_record_keeps_the_last_attempts() {
     let mut policy = policy(ToolClass::Idempotent);
-    policy.retry.attempts = std::num::NonZeroU32::new(20).unwrap();
+    policy.retry.attempts = NonZeroU32::new(20).unwrap();
     policy.retry.backoff = crate::policy::Backoff::Constant(MS);
     policy.retry.total = None;
     policy.retry.budget.floor_per_second = 1000;

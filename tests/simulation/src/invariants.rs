@@ -63,6 +63,7 @@ use steadfast_core::dedupe::{Address, Claim, Record, RecordState};
 use crate::emptied::FoundBy;
 use crate::model::{Effect, Fate, Intent, Kind, Model};
 use crate::system::World;
+use crate::transition::COMMAND_LIVES;
 use crate::turns;
 
 /// A broken promise: which one, and how.
@@ -167,7 +168,7 @@ pub(crate) fn once_for_the_obedient(model: &Model, new: &Effect) -> Result<(), B
 
 impl World {
     /// Checked when a call gets a run in the place of an earlier one: two equal calls, of which the second came before the first
-    /// had its answer, are one call that was sent twice.
+    /// had its answer, are one call that was sent twice. The age of a call does not count how long its claim is on its way.
     pub(crate) fn check_double_dispatch(
         &self,
         node: usize,
@@ -187,7 +188,9 @@ impl World {
             let ended = self.model.ended.get(&record.owner);
             is_over
                 && !two_ids
-                && ended.is_some_and(|ended| arrived < *ended && self.now.since(*ended).as_secs() < 600)
+                && ended.is_some_and(|ended| {
+                    arrived + COMMAND_LIVES < *ended && self.now.since(*ended).as_secs() < 600
+                })
         };
         let record = before.iter().find(came_before)?;
         Some((

@@ -287,12 +287,10 @@ impl World {
             }
         }
         self.plan_blocks(&sends);
-        // After the storm nobody holds anything back any more.
-        if self.weather.blocks_by_itself {
-            for node in 0..self.nodes.len() {
-                for after in [300_000, 1_800_000, 3_600_000] {
-                    self.later(storm + after, Happening::Pardon { node });
-                }
+        // A tool that failed often enough is blocked until a person trusts it again. Somebody does, after the storm.
+        for node in 0..self.nodes.len() {
+            for after in [300_000, 1_800_000, 3_600_000] {
+                self.later(storm + after, Happening::Pardon { node });
             }
         }
         if self.weather.operator > 0 {

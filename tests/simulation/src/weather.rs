@@ -90,8 +90,6 @@ pub(crate) struct Weather {
     pub(crate) retry_afters: u64,
     /// Whether all tools depend on the same thing, which has a breaker of its own.
     pub(crate) dependency: bool,
-    /// Whether a tool that keeps failing is soon blocked.
-    pub(crate) blocks_by_itself: bool,
     /// How many calls of clients that do as they like are critical to safety.
     pub(crate) critical: u64,
     /// Whether all use one key, for one thing or another.
@@ -173,7 +171,6 @@ impl Weather {
             slow_tools: 0,
             retry_afters: 0,
             dependency: false,
-            blocks_by_itself: false,
             critical: 0,
             one_key: false,
             mistaken: false,
@@ -338,7 +335,6 @@ impl Weather {
             policy.retry.budget.floor_per_second = u32::try_from(rng.between(0, 1)).unwrap_or(0);
         }
         if rng.chance(30) {
-            self.blocks_by_itself = true;
             let trust = &mut policy.trust;
             (trust.count, trust.block_after) = (Some(few(rng.between(1, 3))), few(rng.between(1, 3)));
             trust.duration = Duration::from_secs(rng.between(1, 60));

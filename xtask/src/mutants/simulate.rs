@@ -1,7 +1,9 @@
 //! The second try: mutants that pass the tests run in the simulation.
 
+use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -52,20 +54,21 @@ fn build_and_run(place: &Place, seeds: u32, limit: Duration) -> Result<Outcome, 
 }
 
 fn simulate(program: &Path, seeds: u32, limit: Duration) -> Result<Outcome, Failure> {
-    let told = |error: std::io::Error| format!("cannot run {}: {error}", workspace::shown(program));
+    let told = |error: io::Error| format!("cannot run {}: {error}", workspace::shown(program));
     let mut command = Command::new(program);
     command.args(["--seeds", &seeds.to_string()]);
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().map_err(told)?;
-    let began = Instant::now();
-    loop {
-        match child.try_wait().map_err(told)? {
-            Some(status) if status.success() => return Ok(Outcome::Survived),
-            Some(_) => return Ok(Outcome::CaughtBySimulation),
-            None if began.elapsed() < limit => thread::sleep(Duration::from_millis(50)),
-            None => {
-                child.kill().and_then(|()| child.wait()).map_err(told)?;
-                return Ok(Outcome::TimedOut);
-            }
-        }
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(told)?;
+    let mut stdout = child.stdout.take().ok_or("the simulation has no output")?;
+    let (sender, ended) = mpsc::channel();
+    thread::spawn(move || {
+        // The program has ended when its output has.
+        io::copy(&mut stdout, &mut io::sink()).ok();
+        sender.send(()).ok();
+    });
+    if ended.recv_timeout(limit).is_err() {
+        child.kill().and_then(|()| child.wait()).map_err(told)?;
+        return Ok(Outcome::TimedOut);
     }
+    let status = child.wait().map_err(told)?;
+    Ok(if status.success() { Outcome::Survived } else { Outcome::CaughtBySimulation })
 }

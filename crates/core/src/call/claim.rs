@@ -22,7 +22,7 @@ impl Call {
             return self.ask_or_go(shared, now, notices);
         }
         self.claims += 1;
-        self.state = State::Claiming { role, repeats: 0, unanswered: false };
+        self.state = State::Claiming { role, repeats: 0 };
         self.lease_from(now);
         let at_once =
             self.policy.modes.trust != Mode::Enforce || matches!(self.need(shared, now), Need::Nobody);
@@ -105,6 +105,7 @@ impl Call {
                 if record.run != self.request.run {
                     notices.push(Notice::TookOver);
                 }
+                self.claims_in_doubt.retain(|owner| *owner != record.owner);
                 self.record = Some(record);
                 self.store = StoreSight::Fine;
                 self.ask_or_go(shared, now, notices)
@@ -138,11 +139,11 @@ impl Call {
     /// Our own claim, whose answer was a long time coming: others have taken it for a run that was lost. Nothing was sent under
     /// it, and nothing will be: somebody may have heard that it is over.
     fn claim_given_up(&mut self, shared: &mut Shared<'_>, now: Timestamp, notices: &mut Vec<Notice>) -> Step {
-        let kept = self.kept_release_of(self.owner());
+        self.doubt_claim();
         let result = self.failed(say::stood_still(&self.request), now);
         notices.push(Notice::CallBlocked { code: Code::Overloaded });
         let result = self.judge(shared, result, now, notices);
-        self.finish(result, kept.into_iter().collect(), now, notices)
+        self.finish(result, Vec::new(), now, notices)
     }
 
     /// The store did not answer the claim, or said no. One without answer is repeated under the same token.
@@ -151,12 +152,11 @@ impl Call {
         shared: &mut Shared<'_>,
         role: Role,
         repeats: u32,
-        unanswered: bool,
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
         if repeats < CLAIM_REPEATS {
-            self.state = State::Claiming { role, repeats: repeats + 1, unanswered };
+            self.state = State::Claiming { role, repeats: repeats + 1 };
             self.lease_from(now);
             return self.claim_step(Intent::Take { started: false }, role, now);
         }
@@ -173,16 +173,16 @@ impl Call {
                 && let ClaimVerdict::Mine(record) =
                     decide_claim(&claim, Found::default(), &Known::default(), now).verdict
             {
+                self.claims_in_doubt.retain(|owner| *owner != record.owner);
                 self.record = Some(record);
             }
             self.store = StoreSight::Down;
             return self.ask_or_go(shared, now, notices);
         }
-        let kept = if unanswered { self.kept_release_of(self.owner()) } else { None };
         let result = self.failed(say::store_unavailable(&self.request), now);
         notices.push(Notice::CallBlocked { code: Code::StoreUnavailable });
         let result = self.judge(shared, result, now, notices);
-        self.finish(result, kept.into_iter().collect(), now, notices)
+        self.finish(result, Vec::new(), now, notices)
     }
 
     pub(super) fn goes_on_without_store(&self) -> bool {
@@ -273,7 +273,7 @@ impl Call {
         let Some(followed) = followed else { return Step::Stay };
         self.claims += 1;
         let role = Role::Waiter { followed };
-        self.state = State::Claiming { role, repeats: 0, unanswered: false };
+        self.state = State::Claiming { role, repeats: 0 };
         self.lease_from(now);
         self.claim_step(Intent::Take { started: false }, role, now)
     }

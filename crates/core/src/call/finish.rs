@@ -10,7 +10,7 @@ use crate::Timestamp;
 use crate::classify::{Mistake, Severity};
 use crate::code::Code;
 use crate::dedupe::{
-    ClaimVerdict, End, Ending, Failure, Owner, Release, Replay, ReplayReason, Save, SaveVerdict, Unsettled,
+    ClaimVerdict, End, Ending, Failure, Release, Replay, ReplayReason, Save, SaveVerdict, Unsettled,
 };
 use crate::guard;
 use crate::id::Digest;
@@ -355,11 +355,21 @@ impl Call {
         Some(Kept::Release(Release { key: record.key, index: record.index, owner: record.owner.clone() }))
     }
 
-    /// The release of a claim whose answer never came.
-    pub(super) fn kept_release_of(&self, owner: Owner) -> Option<Kept> {
-        let address = self.request.address()?;
+    /// The last claim may have been written, and nobody will tell us.
+    pub(super) fn doubt_claim(&mut self) {
+        let owner = self.owner();
+        if !self.claims_in_doubt.contains(&owner) {
+            self.claims_in_doubt.push(owner);
+        }
+    }
+
+    /// Gives back the claims that may have been written without our knowing.
+    fn releases_in_doubt(&mut self) -> Vec<Kept> {
+        let owners = std::mem::take(&mut self.claims_in_doubt);
+        let Some(address) = self.request.address() else { return Vec::new() };
         let address = if self.dedupe() == Mode::Shadow { address.shadowed() } else { address };
-        Some(Kept::Release(Release { key: address.own(), index: address.index(), owner }))
+        let (key, index) = (address.own(), address.index());
+        owners.into_iter().map(|owner| Kept::Release(Release { key, index, owner })).collect()
     }
 
     /// Answers the caller while what was going on goes on.
@@ -394,10 +404,11 @@ impl Call {
     pub(super) fn finish(
         &mut self,
         result: impl Into<Box<CallResult>>,
-        kept: Vec<Kept>,
+        mut kept: Vec<Kept>,
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
+        kept.extend(self.releases_in_doubt());
         self.state = State::Finished;
         let mut result = result.into();
         result.took = now.since(self.arrived);

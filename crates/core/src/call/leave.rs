@@ -19,8 +19,8 @@ impl Call {
             }
             (State::Claiming { .. } | State::GivingBack, _) => {
                 self.abandon(shared, now, notices);
-                let kept = self.kept_release_of(self.owner());
-                self.finish(result, kept.into_iter().collect(), now, notices)
+                self.doubt_claim();
+                self.finish(result, Vec::new(), now, notices)
             }
             // Others wait for this run: it goes on without its first caller.
             (

@@ -139,6 +139,8 @@ pub struct Call {
     approved_blocked: bool,
     /// The record that is ours, as we claimed it.
     record: Option<Arc<Record>>,
+    /// Claims that may have been written without our knowing. They are given back when the call ends.
+    claims_in_doubt: Vec<Owner>,
     /// Whether the store has the claim.
     store: StoreSight,
     /// When a holder that nobody heard of may count as gone, by our own clock: counted from when the store was asked.
@@ -201,7 +203,6 @@ enum State {
     Claiming {
         role: Role,
         repeats: u32,
-        unanswered: bool,
     },
     Following {
         record: Key,
@@ -341,6 +342,7 @@ impl Call {
             turn,
             retry_safe,
             claims: 0,
+            claims_in_doubt: Vec::new(),
             spent: None,
             approved_blocked: false,
             record: None,
@@ -411,9 +413,11 @@ impl Call {
             (State::Claiming { .. }, Event::Claimed(verdict)) => {
                 Ok(self.found(shared, verdict, now, notices))
             }
-            (State::Claiming { role, repeats, unanswered }, Event::StoreFailed(fault)) => {
-                let unanswered = unanswered || fault == StoreFault::Unanswered;
-                Ok(self.claim_failed(shared, role, repeats, unanswered, now, notices))
+            (State::Claiming { role, repeats }, Event::StoreFailed(fault)) => {
+                if fault == StoreFault::Unanswered {
+                    self.doubt_claim();
+                }
+                Ok(self.claim_failed(shared, role, repeats, now, notices))
             }
 
             (State::Following { record }, Event::Woke(wake)) => {
@@ -464,8 +468,8 @@ impl Call {
                 notices.push(Notice::StoreFailed { goes_on: false });
                 let result = self.failed(say::store_unavailable(&self.request), now);
                 let result = self.judge(shared, result, now, notices);
-                let kept = self.kept_release_of(self.owner());
-                Ok(self.finish(result, kept.into_iter().collect(), now, notices))
+                self.doubt_claim();
+                Ok(self.finish(result, Vec::new(), now, notices))
             }
             (State::Spending | State::Starting, Event::StoreFailed(_)) => {
                 notices.push(Notice::StoreFailed { goes_on: false });

@@ -311,7 +311,7 @@ impl World {
         };
         let nature = if retriable { Nature::Transient } else { Nature::Permanent };
         let reach = match self.defect {
-            Some(Defect::UnderWayCountsAsUnsent) if heard.is_under_way() => Reach::NotSent,
+            Some(Defect::UnderWayCountsAsUnsent) if heard.failed().is_none() => Reach::NotSent,
             Some(_) | None => heard.reach(),
         };
         let doubt = match self.defect {

@@ -581,6 +581,29 @@ fn a_claim_that_others_gave_up_before_it_was_answered_is_told_as_never_sent() {
 }
 
 #[test]
+fn a_claim_without_an_answer_is_given_back_when_its_repeat_finds_the_answer_of_another() {
+    let policy = policy(ToolClass::Mutating);
+    let mut world = World::new();
+    let (mut first, _) = world.begin(request(&policy), &policy);
+    let (mut call, step) = world.begin_only(request(&policy), &policy);
+    let Step::Claim(claim) = step else { panic!("{step:?}") };
+    assert!(finished(world.on(&mut first, Event::Ran(paid()))).ended.is_ok());
+    // The claim is still on its way when it is repeated, and the repeat is answered.
+    let step = world.on_only(&mut call, Event::StoreFailed(StoreFault::Unanswered)).unwrap();
+    let Step::Claim(again) = step else { panic!("{step:?}") };
+    let found = world.store.claim(&again, world.now);
+    assert!(matches!(found, ClaimVerdict::Replay(_)), "{found:?}");
+    let (result, kept) = finished_keeping(world.on_only(&mut call, Event::Claimed(found)).unwrap());
+    assert!(result.ended.is_ok());
+    // It arrives when the answer is no longer kept. Nobody runs under it.
+    world.store.records = Records::default();
+    world.store.claim(&claim, world.now);
+    let [Kept::Release(release)] = &kept[..] else { panic!("{kept:?}") };
+    world.store.release(release);
+    assert_eq!((world.store.state(), world.runs), ("none", 1));
+}
+
+#[test]
 fn a_claim_that_could_not_be_given_back_keeps_its_release() {
     for leaves in [Event::StoreFailed(StoreFault::NotDone), Event::Cancelled(Others::None)] {
         let policy = policy(ToolClass::Mutating);

@@ -59,6 +59,8 @@ pub(crate) struct Session {
     memory: Option<Memory>,
     /// What the client waits for, by numbers of our own: clients that share a session have ids of their own.
     running: Mutex<BTreeMap<u64, Running>>,
+    /// What was answered, until it is known whether the answer has arrived.
+    answered: Mutex<BTreeMap<u64, Answered>>,
     /// What servers asked, by the numbers that we gave it.
     asked: Mutex<HashMap<u64, Question>>,
     /// What we asked the client ourselves.
@@ -99,6 +101,13 @@ struct Running {
     /// Which server it is for, if it is for one.
     at: Option<usize>,
     what: What,
+}
+
+/// A call whose answer may still be on its way.
+struct Answered {
+    id: Id,
+    /// The client has cancelled the call meanwhile: it does not look at the answer.
+    is_cancelled: Arc<AtomicBool>,
 }
 
 /// What a server wants of the client.
@@ -152,6 +161,7 @@ impl Session {
             own_tools,
             memory,
             running: Mutex::default(),
+            answered: Mutex::default(),
             asked: Mutex::default(),
             questions: Arc::default(),
             is_ready: AtomicBool::new(false),
@@ -397,7 +407,9 @@ impl Session {
         let Some(text) = notification.param("requestId") else { return };
         let mut running = self.running.lock();
         let Some(number) = running.iter().find(|(_, one)| one.id.is(text)).map(|(number, _)| *number) else {
-            return;
+            let answered = self.answered.lock();
+            let crossed = answered.values().filter(|one| one.id.is(text));
+            return crossed.for_each(|one| one.is_cancelled.store(true, Ordering::Relaxed));
         };
         match running.remove(&number).map(|one| one.what) {
             Some(What::Call(canceller)) => canceller.cancel(),
@@ -528,13 +540,18 @@ impl Session {
                     calling.await
                 }
             };
+            // Noted first: a cancel finds it here when it does not find it there.
+            let is_cancelled = Arc::new(AtomicBool::new(false));
+            let answered = Answered { id: id.clone(), is_cancelled: is_cancelled.clone() };
+            session.answered.lock().insert(number, answered);
             // Who withdrew a call does not want to hear of it again.
             if session.end(number) {
                 if let (Some(at), Some(output)) = (at, &called.result.output) {
                     session.servers.learn_task(at, output.content.as_str());
                 }
-                session.answer_call(&id, era, called, reply).await;
+                session.answer_call(&id, era, called, is_cancelled, reply).await;
             }
+            session.answered.lock().remove(&number);
         });
     }
 
@@ -623,7 +640,16 @@ impl Session {
         self.tasks.spawn(async move { _ = reply.answer(&refusal).await });
     }
 
-    async fn answer_call(&self, id: &Id, era: Era, called: Called, reply: Reply) {
+    /// A client ignores the answer to a call that it has cancelled. Such an answer never counts as delivered, so that an equal
+    /// call gets it instead of running again.
+    async fn answer_call(
+        &self,
+        id: &Id,
+        era: Era,
+        called: Called,
+        is_cancelled: Arc<AtomicBool>,
+        reply: Reply,
+    ) {
         let response = made::response(id, era, &called);
         let Some(arrival) = called.arrival else {
             let _ = reply.answer(&response).await;
@@ -631,7 +657,11 @@ impl Session {
         };
         let engine = self.engine.clone();
         // Known before the message is acted on that shows it: an equal call after the answer is a new one.
-        let arrived: Arrived = Box::new(move || engine.delivered(arrival));
+        let arrived: Arrived = Box::new(move || {
+            if !is_cancelled.load(Ordering::Relaxed) {
+                engine.delivered(arrival);
+            }
+        });
         if let Some(delivery) = reply.answer_telling(&response, Some(arrived)).await {
             self.hear_of(delivery).await;
         }

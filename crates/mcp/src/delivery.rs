@@ -4,7 +4,8 @@
 //! call to be issued again. What can be known is this: the answer was handed to the operating system, and then the
 //! connection brought another message (other than a cancel of that very call), or stayed open for a while, or was ended
 //! by a client that had taken all of it. A connection that ends in another way before that has lost the answer; where
-//! the stream can be resumed, another one may carry it later.
+//! the stream can be resumed, another one may carry it later. Whether the client still wants what has arrived is for the
+//! session to know: a cancel may come on another connection.
 //!
 //! A [`Link`] is one connection. Whoever writes an answer holds its [`Tracker`]; whoever wants to know holds the
 //! [`Delivery`].
@@ -176,14 +177,7 @@ struct State {
     /// Handed to whoever writes, not yet to the operating system.
     handed: Vec<Tracker>,
     /// Written, and nothing was heard since.
-    written: VecDeque<Written>,
-}
-
-#[derive(Debug)]
-struct Written {
-    tracker: Tracker,
-    /// Its client does not want it any more: that it can take it says nothing.
-    is_cancelled: bool,
+    written: VecDeque<Tracker>,
 }
 
 /// So many written answers of one connection are watched for a next message; of older ones, only the time tells.
@@ -234,7 +228,7 @@ impl Link {
             if state.written.len() >= MOST_WRITTEN {
                 state.written.pop_front();
             }
-            state.written.push_back(Written { tracker, is_cancelled: false });
+            state.written.push_back(tracker);
         }
     }
 
@@ -250,11 +244,10 @@ impl Link {
     /// The connection brought a message: what was written before it has arrived, unless it cancels that very call.
     pub fn heard(&self, message: &Message) {
         let mut heard = Vec::new();
-        self.0.state.lock().written.retain_mut(|written| {
-            let is_cancel = written.tracker.id.as_ref().is_some_and(|id| message.cancels(id));
-            written.is_cancelled |= is_cancel;
+        self.0.state.lock().written.retain(|tracker| {
+            let is_cancel = tracker.id.as_ref().is_some_and(|id| message.cancels(id));
             if !is_cancel {
-                heard.push(written.tracker.clone());
+                heard.push(tracker.clone());
             }
             is_cancel
         });
@@ -264,14 +257,13 @@ impl Link {
     /// The connection brought something that is no message, such as the request for a stream.
     pub fn heard_something(&self) {
         let heard = std::mem::take(&mut self.0.state.lock().written);
-        heard.iter().for_each(|written| written.tracker.arrived(Proof::Heard));
+        heard.iter().for_each(|tracker| tracker.arrived(Proof::Heard));
     }
 
     /// The client has ended the connection after it had taken all that was written.
     pub fn taken(&self) {
         let taken = std::mem::take(&mut self.0.state.lock().written);
-        let wanted = taken.iter().filter(|written| !written.is_cancelled);
-        wanted.for_each(|written| written.tracker.arrived(Proof::Taken));
+        taken.iter().for_each(|tracker| tracker.arrived(Proof::Taken));
     }
 
     /// Whether an answer was written of which nobody knows whether it has arrived.
@@ -323,18 +315,6 @@ mod tests {
         link.taken();
         link.close();
         assert_eq!(delivery.settled(GRACE).await, Fate::Delivered(Proof::Taken));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_cancelled_and_went_does_not_have_the_answer() {
-        let link = Link::new();
-        let delivery = answer(&link);
-        link.heard(&message(
-            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#,
-        ));
-        link.taken();
-        link.close();
-        assert_eq!(delivery.settled(GRACE).await, Fate::Lost);
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use steadfast_simulation::{Summary, run};
 
 fn main() -> ExitCode {
-    let mut seeds = 1000_u64;
-    let mut only = None;
+    let (mut seeds, mut first) = (None, None);
     let mut coverage = Show::Nothing;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -17,17 +16,20 @@ fn main() -> ExitCode {
             "--coverage" => coverage = Show::Coverage,
             "--check-coverage" => coverage = Show::Unreached,
             "--seeds" => match number() {
-                Some(number) => seeds = number,
+                Some(number) => seeds = Some(number),
                 None => return usage(),
             },
             "--seed" => match number() {
-                Some(number) => only = Some(number),
+                Some(number) => first = Some(number),
                 None => return usage(),
             },
             _ => return usage(),
         }
     }
-    let range = only.map_or(0..seeds, |seed| seed..seed + 1);
+    let range = match first {
+        None => 0..seeds.unwrap_or(1000),
+        Some(first) => first..first + seeds.unwrap_or(1),
+    };
     let begun = Instant::now();
     let mut total = Summary::default();
     let count = range.end - range.start;
@@ -85,7 +87,7 @@ enum Show {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: cargo xtask sim [--seeds N] [--seed S] [--coverage | --check-coverage]");
+    eprintln!("usage: cargo xtask sim [--seed FIRST] [--seeds COUNT] [--coverage | --check-coverage]");
     ExitCode::from(2)
 }
 

@@ -117,9 +117,8 @@ impl World {
                 self.model.wishes[wish].over = true;
             }
             let node = self.connections[connection].node;
-            // The two have crossed: whatever was written to this call nobody reads.
-            self.nodes[node].written.retain(|written| written.dispatch != dispatch);
             self.dispatches[dispatch].given_up = true;
+            self.crosses_its_answer(node, dispatch);
             let number = self.nodes[node]
                 .calls
                 .iter()
@@ -132,6 +131,11 @@ impl World {
             };
         }
         self.break_connection(connection)
+    }
+
+    /// A cancel that was sent before the answer came: whatever was written to this call nobody reads.
+    pub(crate) fn crosses_its_answer(&mut self, node: usize, dispatch: usize) {
+        self.nodes[node].written.retain(|written| written.dispatch != dispatch);
     }
 
     /// Whether a call whose client does not listen any more does nothing for it that others might do too: it has begun, or waits
@@ -193,10 +197,12 @@ impl World {
     /// A caller leaves its call. A process that is frozen hears of it later. Turns are given back where they are.
     pub(crate) fn leave(&mut self, node: usize, number: u64, how: Departure) -> Result<(), Broken> {
         let home = &self.nodes[node];
-        let in_turn = home.calls.get(&number).is_some_and(|running| running.in_turn.is_some());
-        if home.frozen_until > self.now && !in_turn {
-            let (until, life) = (home.frozen_until, home.identity.started);
-            self.at(until, Happening::Left { node, life, number, how });
+        if let Some(running) = home.calls.get(&number)
+            && home.frozen_until > self.now
+            && running.in_turn.is_none()
+        {
+            let (until, life, dispatch) = (home.frozen_until, home.identity.started, running.dispatch);
+            self.at(until, Happening::Left { node, life, number, dispatch, how });
             return Ok(());
         }
         let others = self.others(node, number);

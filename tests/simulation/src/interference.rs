@@ -191,12 +191,15 @@ impl World {
         if current.is_none_or(|current| current.number != attempt) {
             return Ok(());
         }
-        let (now, clock) = (self.now, self.clock(node));
+        let (now, clock, probe_lease) = (self.now, self.clock(node), self.weather.policy.breaker.probe_lease);
         if let Some(attempt) =
             self.nodes[node].calls.get_mut(&number).and_then(|running| running.attempt.as_mut())
         {
             attempt.heard = now;
-            attempt.alive = clock;
+            // A probe that was silent for too long has lost its place, and does not get it back.
+            if clock.since(attempt.alive) < probe_lease {
+                attempt.alive = clock;
+            }
         }
         self.drive(node, number, Event::Progressed)?;
         self.plan_progress(node, number, attempt);

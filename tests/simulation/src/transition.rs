@@ -39,6 +39,7 @@ pub(crate) enum Happening {
         node: usize,
         life: u64,
         number: u64,
+        dispatch: usize,
         how: Departure,
     },
     /// A command reaches the store.
@@ -332,7 +333,12 @@ impl World {
             Happening::Arrive { dispatch } => self.arrive(dispatch),
             Happening::Impatient { dispatch } => self.impatient(dispatch),
             Happening::Break { connection } => self.break_connection(connection),
-            Happening::Left { node, number, how, .. } => self.leave(node, number, how),
+            Happening::Left { node, number, dispatch, how, .. } => {
+                if matches!(how, Departure::Cancels) {
+                    self.crosses_its_answer(node, dispatch);
+                }
+                self.leave(node, number, how)
+            }
             Happening::Command { node, life, number, command, what, then } => {
                 let event = self.apply(node, *what);
                 let answer = match then {

@@ -1,8 +1,9 @@
 //! Servers that die, hang and write nonsense, with a client that has no idea, on every way from the one to the other.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
 use crate::world::{By, World, kill, lives, wait};
@@ -161,6 +162,33 @@ fn a_client_that_hangs_up_after_every_answer_has_it_and_its_next_equal_call_is_a
         assert_eq!(pay(), "pay a, run 1");
         // It may ask again before we have noticed that it hung up: then that is waited for, for a few seconds.
         wait(|| pay() == "pay a, run 2", || "the second run".to_owned());
+    }
+}
+
+/// A cancel and the answer cross: the client has sent one before it saw the other, and does not look at it any more.
+#[test]
+fn an_answer_that_crosses_a_cancel_was_not_delivered_and_an_equal_call_gets_it() {
+    for world in World::every("crosses", "") {
+        let mut client = world.client();
+        // An answer counts as delivered after five seconds, whatever is heard later.
+        let crosses = |client: &mut Client, arguments: &Value| {
+            let began = Instant::now();
+            let id = client.send_call("pay", arguments.clone());
+            client.answer(id);
+            client.tell("notifications/cancelled", json!({ "requestId": id }));
+            client.request("ping", json!({}));
+            began.elapsed() < Duration::from_secs(5)
+        };
+        let mut names = (0..).map(|number| format!("a{number}"));
+        let name = names.find(|name| crosses(&mut client, &json!({ "id": name }))).unwrap();
+        let said = client.call("pay", json!({ "id": name }));
+        assert!(said.from_cache, "{said:?}");
+        assert_eq!(world.count(&format!("pay {name}")), 1);
+        assert_eq!(
+            client.call("pay", json!({ "id": name })).text,
+            format!("pay {name}, run 2"),
+            "it has that one"
+        );
     }
 }
 

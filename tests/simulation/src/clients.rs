@@ -63,14 +63,15 @@ impl World {
         usize::try_from(self.rng.between(0, self.nodes.len() as u64 - 1)).unwrap_or(0)
     }
 
-    /// The connection of a client to a process, opened anew if need be.
+    /// A connection of a client to a process, opened anew if need be. Some clients have two.
     pub(crate) fn line(&mut self, client: usize, node: usize) -> usize {
-        let open = self.lines.get(&(client, node)).copied().filter(|line| self.connections[*line].open);
+        let line = (client, node, self.takes_the_second_line());
+        let open = self.lines.get(&line).copied().filter(|line| self.connections[*line].open);
         let connection = open.unwrap_or_else(|| {
             self.connections.push(Connection { node, life: self.nodes[node].identity.started, open: true });
             self.connections.len() - 1
         });
-        self.lines.insert((client, node), connection);
+        self.lines.insert(line, connection);
         connection
     }
 

@@ -29,6 +29,11 @@ impl World {
         self.strikes(self.weather.hasty).then(|| self.third.between(1, 500))
     }
 
+    /// Whether a client sends the next message on its second connection to that process.
+    pub(crate) fn takes_the_second_line(&mut self) -> bool {
+        self.strikes(self.weather.second_lines)
+    }
+
     /// After how many milliseconds a holder renews its lease.
     pub(crate) fn renewal(&self) -> u64 {
         u64::try_from(self.weather.policy.dedupe.keep.lease.as_millis() / 3).unwrap_or(40_000)

@@ -299,8 +299,8 @@ pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) nodes: Vec<Node>,
     pub(crate) connections: Vec<Connection>,
-    /// The open connection of a client to a process.
-    pub(crate) lines: BTreeMap<(usize, usize), usize>,
+    /// The open connections of a client to a process: the first, and the second.
+    pub(crate) lines: BTreeMap<(usize, usize, bool), usize>,
     /// What a client has received on a connection.
     pub(crate) heard: BTreeMap<usize, Vec<Receipt>>,
     pub(crate) dispatches: Vec<Dispatch>,

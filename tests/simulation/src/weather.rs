@@ -98,6 +98,8 @@ pub(crate) struct Weather {
     pub(crate) mistaken: bool,
     /// Whether the first two are engines of one process.
     pub(crate) twins: bool,
+    /// How often a client uses its second connection to a process.
+    pub(crate) second_lines: u64,
     /// How many turns each client wants.
     pub(crate) turns: u64,
     /// How often a turn comes again with another plan.
@@ -175,6 +177,7 @@ impl Weather {
             one_key: false,
             mistaken: false,
             twins: false,
+            second_lines: 0,
             turns: 0,
             replans: 0,
         }
@@ -352,6 +355,7 @@ impl Weather {
             2 | 3 => self.has_models_that_loop(),
             _ => {}
         }
+        self.second_lines = if rng.chance(20) { rng.between(10, 50) } else { 0 };
     }
 
     /// A world in which equal calls come close together, some of them again after they have failed. Clients who want one thing

@@ -65,6 +65,18 @@ fn a_grant_is_spent_in_the_name_of_the_owner_before_the_start_is_written() {
 }
 
 #[test]
+fn a_grant_for_one_call_stays_spent_when_the_tool_was_called_and_refused() {
+    let policy = asking();
+    let mut world = World::new();
+    world.grant_once(&request(&policy), &policy);
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    let (result, kept) = finished_keeping(world.on(&mut call, Event::Ran(http(413))));
+    assert_eq!((code(&result), world.runs), (Some(Code::ToolError), 1));
+    assert_eq!(kept, vec![]);
+    assert_eq!(code(&world.drive(request(&policy), &policy, &[])), Some(Code::ApprovalRequired));
+}
+
+#[test]
 fn of_two_calls_that_saw_one_grant_one_runs_and_the_other_asks_again() {
     let policy = asking();
     for channel in [Channel::Headless, Channel::Interactive] {

@@ -56,6 +56,15 @@ fn what_arrived_before_the_end_is_not_kept_as_a_final_answer() {
 }
 
 #[test]
+fn a_late_answer_has_not_arrived_because_an_unknown_outcome_was_told() {
+    let told = Record { delivered: Some(NOW.before(SECOND)), ..mine(settled()) };
+    for ending in [Ending::Done(Some(output())), Ending::Failed(failure(true))] {
+        let saved = put(decide_save(&save(ending), Some(&told), None, NOW).write);
+        assert_eq!(saved.delivered, None, "{:?}", saved.state);
+    }
+}
+
+#[test]
 fn a_delivery_mark_changes_nothing_but_the_mark() {
     let done = mine(RecordState::Done(Some(output())));
     let marked = put(decide_delivered(&done.receipt(), NOW, Some(&done)));

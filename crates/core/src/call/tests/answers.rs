@@ -155,6 +155,18 @@ fn a_call_that_ran_for_longer_than_it_may_is_told_so_and_that_its_outcome_is_unk
 }
 
 #[test]
+fn what_a_call_may_take_is_counted_from_its_first_attempt() {
+    let mut policy = policy(ToolClass::Idempotent);
+    policy.time.total = 20 * SECOND;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(request(&policy), &policy);
+    world.pass(5 * SECOND);
+    assert_eq!(name_of(&world.on(&mut call, Event::Ran(http(502)))), "Wait");
+    let Step::Run(run) = world.wake(&mut call) else { panic!("{:?}", world.steps) };
+    assert_eq!(run.deadline, Some(START + 20 * SECOND));
+}
+
+#[test]
 fn a_caller_whose_deadline_passed_is_told_what_is_known_of_its_call() {
     let mut policy = policy(ToolClass::Mutating);
     policy.verify = Some("list the payments".into());

@@ -230,6 +230,19 @@ fn who_goes_before_anything_was_sent_leaves_nothing_behind() {
 }
 
 #[test]
+fn an_answer_that_comes_without_a_caller_and_cannot_be_saved_is_kept() {
+    for event in [Event::Disconnected(Others::None), Event::Cancelled(Others::None)] {
+        let (mut world, mut call) = column(Column::Unsafe);
+        world.on(&mut call, event.clone());
+        world.store.faults.push_back(Some(StoreFault::NotDone));
+        let (_, kept) = finished_keeping(world.on(&mut call, Event::Ran(paid())));
+        let [Kept::Save(save)] = &kept[..] else { panic!("{event:?}: {kept:?}") };
+        world.store.save(save, world.now);
+        assert_eq!(world.store.state(), "done", "{event:?}");
+    }
+}
+
+#[test]
 fn a_cancel_during_an_unanswered_claim_keeps_its_release() {
     let policy = policy(ToolClass::Mutating);
     let mut world = World::new();

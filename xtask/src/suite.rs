@@ -214,7 +214,7 @@ fn run_all(runs: &[Run<'_>]) -> Result<Vec<String>, Failure> {
 }
 
 /// So many binaries run at a time under stress. The last tests of one mostly wait, and the cores are not idle meanwhile.
-const SIDE_BY_SIDE: usize = 2;
+const SIDE_BY_SIDE: usize = 4;
 
 /// Runs several at a time. Returns the names of binaries with failed tests.
 fn run_side_by_side(runs: &[Run<'_>]) -> Result<Vec<String>, Failure> {

@@ -191,10 +191,16 @@ fn read(line: &str, depth: usize, found: &mut Vec<Command>) {
     if depth > DEEPEST {
         return;
     }
-    let mut reader = Reader { rest: line, depth, found, command: Command::default(), bodies: Vec::new() };
-    while reader.step() {}
-    reader.end_command(false);
+    let mut reader = Reader::new(line, depth, found);
+    // A parenthesis that closes none hides nothing of what is behind it.
+    while !reader.rest.is_empty() {
+        reader.read();
+        reader.skip(1);
+    }
 }
+
+/// What ends a word that is not quoted.
+const ENDS_OF_WORDS: [char; 11] = [' ', '\t', '\r', '\n', ';', '|', '&', '<', '>', '(', ')'];
 
 struct Reader<'l, 'f> {
     rest: &'l str,
@@ -203,10 +209,22 @@ struct Reader<'l, 'f> {
     command: Command,
     /// Here-documents whose text begins after the line: the word that ends it.
     bodies: Vec<String>,
+    /// Parentheses that were opened and not closed.
+    open: usize,
 }
 
-impl Reader<'_, '_> {
-    /// Takes the next word or operator; false at the end.
+impl<'l, 'f> Reader<'l, 'f> {
+    fn new(rest: &'l str, depth: usize, found: &'f mut Vec<Command>) -> Self {
+        Self { rest, depth, found, command: Command::default(), bodies: Vec::new(), open: 0 }
+    }
+
+    /// Reads up to the end, or to a parenthesis that closes none.
+    fn read(&mut self) {
+        while self.step() {}
+        self.end_command(false);
+    }
+
+    /// Takes the next word or operator; false if there is none.
     fn step(&mut self) -> bool {
         self.rest = self.rest.trim_start_matches([' ', '\t', '\r']);
         let Some(next) = self.rest.chars().next() else { return false };
@@ -221,7 +239,13 @@ impl Reader<'_, '_> {
                 self.command.defines = true;
                 self.end_command(false);
             }
+            ')' if self.open == 0 => return false,
             ';' | '(' | ')' => {
+                match next {
+                    '(' => self.open += 1,
+                    ')' => self.open -= 1,
+                    _ => {}
+                }
                 self.skip(1);
                 self.end_command(false);
             }
@@ -241,12 +265,7 @@ impl Reader<'_, '_> {
                 self.skip(self.rest.find(['<', '>']).unwrap_or(0));
                 self.redirect();
             }
-            '{' | '}'
-                if self
-                    .rest
-                    .get(1..)
-                    .is_none_or(|after| after.is_empty() || after.starts_with([' ', '\n', ';'])) =>
-            {
+            '{' | '}' if self.rest.chars().nth(1).is_none_or(|after| ENDS_OF_WORDS.contains(&after)) => {
                 self.skip(1);
                 self.end_command(false);
             }
@@ -274,9 +293,9 @@ impl Reader<'_, '_> {
             self.rest.find(|c| !matches!(c, '<' | '>' | '&' | '|' | '-')).unwrap_or(self.rest.len());
         let operator = self.rest.get(..operator).unwrap_or_default();
         self.skip(operator.len());
-        if operator.ends_with('<') && self.rest.starts_with('(') {
-            let inner = self.parenthesised();
-            self.substitute(&inner);
+        if operator.ends_with('<') && self.rest.starts_with('(') && self.depth < DEEPEST {
+            self.skip(1);
+            self.substitute_parenthesised();
             return;
         }
         self.rest = self.rest.trim_start_matches([' ', '\t']);
@@ -299,10 +318,17 @@ impl Reader<'_, '_> {
             let mut body = String::new();
             while !self.rest.is_empty() {
                 let (line, after) = self.rest.split_once('\n').unwrap_or((self.rest, ""));
-                self.rest = after;
                 if line.trim() == end {
+                    self.rest = after;
                     break;
                 }
+                // `EOF)` ends the text, and the substitution that it stands in.
+                let closing = line.trim_start().strip_prefix(&*end).filter(|behind| behind.starts_with(')'));
+                if let Some(closing) = closing {
+                    self.skip(line.len() - closing.len());
+                    break;
+                }
+                self.rest = after;
                 body.push_str(line);
                 body.push('\n');
             }
@@ -322,7 +348,7 @@ impl Reader<'_, '_> {
         let mut quoted = false;
         while let Some(next) = self.rest.chars().next() {
             match next {
-                ' ' | '\t' | '\r' | '\n' | ';' | '|' | '&' | '<' | '>' | '(' | ')' if !quoted => break,
+                end if !quoted && ENDS_OF_WORDS.contains(&end) => break,
                 '"' => {
                     quoted = !quoted;
                     self.skip(1);
@@ -349,10 +375,9 @@ impl Reader<'_, '_> {
                     self.skip(end + 1);
                     self.substitute(&inner);
                 }
-                '$' if self.rest.starts_with("$(") => {
-                    self.skip(1);
-                    let inner = self.parenthesised();
-                    self.substitute(&inner);
+                '$' if self.rest.starts_with("$(") && self.depth < DEEPEST => {
+                    self.skip(2);
+                    self.substitute_parenthesised();
                 }
                 _ => {
                     word.push(next);
@@ -363,40 +388,21 @@ impl Reader<'_, '_> {
         word
     }
 
-    /// The text within the parentheses that come next.
-    fn parenthesised(&mut self) -> String {
-        let mut open = 0_usize;
-        let mut single = false;
-        let mut escaped = false;
-        for (at, next) in self.rest.char_indices() {
-            if escaped {
-                escaped = false;
-                continue;
-            }
-            match next {
-                '\\' if !single => escaped = true,
-                '\'' => single = !single,
-                '(' if !single => open += 1,
-                ')' if !single => {
-                    open = open.saturating_sub(1);
-                    if open == 0 {
-                        let inner = self.rest.get(1..at).unwrap_or_default().to_owned();
-                        self.skip(at + 1);
-                        return inner;
-                    }
-                }
-                _ => {}
-            }
-        }
-        let inner = self.rest.get(1..).unwrap_or_default().to_owned();
-        self.rest = "";
-        inner
-    }
-
     /// Reads a substituted line; the command that it is a part of runs what it prints.
     fn substitute(&mut self, line: &str) {
         let before = self.found.len();
         read(line, self.depth + 1, self.found);
+        self.command.substituted.extend(before..self.found.len());
+    }
+
+    /// The same for what stands before the closing parenthesis. It is not called below [`DEEPEST`]: a substitution there is
+    /// read like the commands beside it.
+    fn substitute_parenthesised(&mut self) {
+        let before = self.found.len();
+        let mut inner = Reader::new(self.rest, self.depth + 1, self.found);
+        inner.read();
+        self.rest = inner.rest;
+        self.skip(1);
         self.command.substituted.extend(before..self.found.len());
     }
 }
@@ -421,12 +427,21 @@ mod tests {
             ("cd x && make; echo done || true &", &["cd x", "make", "echo done", "true"]),
             ("a | b |& c", &["a", "b", "c"]),
             ("echo 'rm -rf /' \"a; b\" c\\ d # rm -rf /", &["echo rm -rf / a; b c d"]),
-            ("echo \"$(rm -rf /)\" `id`", &["rm -rf /", "id", "echo  "]),
+            ("echo \"it's\" 'a'", &["echo it's a"]),
+            ("echo \"$(rm -rf /)\" `id` x", &["rm -rf /", "id", "echo   x"]),
+            ("echo \"$(echo \"it's :)\" ')' \\))\" && ls", &["echo it's :) ) )", "echo ", "ls"]),
+            ("echo $( (a); b) c", &["a", "b", "echo  c"]),
+            ("echo $(f() { a; }) c", &["f", "a", "echo  c"]),
+            ("echo \"$(cat <<EOF\nIt's :)\nEOF\n)\"; ls", &["cat", "echo ", "ls"]),
+            ("echo \"$(cat <<EOF\nIt's :)\n EOF)\"; ls", &["cat", "echo ", "ls"]),
+            ("a) b; c) d", &["a", "b", "c", "d"]),
             ("cat > f <<'EOF'\nrm -rf /\nEOF\nls", &["cat", "ls"]),
             ("bash <<EOF\nrm -rf /\nEOF", &["bash", "rm -rf /"]),
             ("bash -lc 'rm -rf / && ls'", &["bash -lc rm -rf / && ls", "rm -rf /", "ls"]),
             ("(cd a; ls) 2>&1", &["cd a", "ls"]),
             ("{ ls; }", &["ls"]),
+            ("{\tls; }|{ cat; }", &["ls", "cat"]),
+            ("echo {a,b} }c", &["echo {a,b} }c"]),
             ("if true; then ls; fi", &["if true", "then ls", "fi"]),
             ("f() { ls; }", &["f", "ls"]),
             ("eval ls '-l'", &["eval ls -l", "ls -l"]),
@@ -452,6 +467,8 @@ mod tests {
             ("then ! grep x", "grep", false),
             ("env -- -x rm", "-x", false),
             ("env A=b rm x", "rm", false),
+            ("env A=b", "env", false),
+            ("sudo A=b -u root rm x", "rm", true),
             ("env _A1=b rm x", "rm", false),
             ("env 1A=b rm x", "1A=b", false),
             ("env A-B=c rm x", "A-B=c", false),
@@ -472,9 +489,37 @@ mod tests {
 
     #[test]
     fn lines_within_lines_are_read_up_to_a_depth() {
-        let nested = (0..DEEPEST + 3).fold("ls".to_owned(), |line, _| format!("eval eval {line}"));
-        assert!(!words(&nested).contains(&"ls".to_owned()), "{:?}", words(&nested));
-        assert!(words("eval eval ls").contains(&"ls".to_owned()));
+        let evals = |depth: usize| format!("{}ls", "eval ".repeat(depth));
+        let texts = |depth: usize| {
+            (0..depth).fold("ls\n".to_owned(), |text, level| format!("sh <<E{level}\n{text}E{level}\n"))
+        };
+        for line in [evals, texts] {
+            for (depth, found) in [(1, true), (DEEPEST, true), (DEEPEST + 1, false), (DEEPEST + 3, false)] {
+                let words = words(&line(depth));
+                assert_eq!(words.contains(&"ls".to_owned()), found, "{depth}: {words:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn substitutions_below_the_depth_are_read_like_the_commands_beside_them() {
+        for (start, words) in [("a $(", "a $"), ("a <(", "a")] {
+            let nested = |depth: usize| format!("{}ls{}; rm", start.repeat(depth), ")".repeat(depth));
+            let deepest = commands(&nested(DEEPEST));
+            let program = |command: &Command| command.words.join(" ");
+            assert_eq!(deepest.first().map(program).as_deref(), Some("ls"), "{deepest:?}");
+            assert_eq!(deepest.last().map(program).as_deref(), Some("rm"), "{deepest:?}");
+            let deeper = commands(&nested(DEEPEST + 1));
+            assert_eq!(deeper.iter().take(2).map(program).collect::<Vec<_>>(), [words, "ls"], "{deeper:?}");
+            assert_eq!(deeper.last().map(program).as_deref(), Some("rm"), "{deeper:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_pipe_hands_output_on() {
+        let piped = |line: &str| commands(line).iter().map(|command| command.piped).collect::<Vec<_>>();
+        assert_eq!(piped("a | b |& c || d; e"), [false, true, true, false, false]);
+        assert_eq!(piped("{ a; }|b"), [false, true]);
     }
 
     #[test]

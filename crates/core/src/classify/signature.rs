@@ -216,6 +216,23 @@ mod tests {
             ("get", r#"{"URL":"https://API.Example.com:443"}"#, "ns/get|url=api.example.com/"),
             ("get", r#"{"url":"http://[::1]:8080/x"}"#, "ns/get|url=[::1]:8080/x"),
             ("get", r#"{"url":"not a url"}"#, "ns/get"),
+            ("get", r#"{"url":"see https://host.example/x"}"#, "ns/get"),
+            ("get", r#"{"url":"7://host.example/x"}"#, "ns/get"),
+            ("get", r#"{"url":"https:///x"}"#, "ns/get"),
+            ("get", r#"{"url":"https://two hosts/x"}"#, "ns/get"),
+            ("get", r#"{"url":"https://host.example:65535/x"}"#, "ns/get|url=host.example:65535/x"),
+            ("get", r#"{"url":"https://host.example:123456/x"}"#, "ns/get"),
+            (
+                "get",
+                r#"{"url":"https://host.example/orders-of-12345"}"#,
+                "ns/get|url=host.example/orders-of-12345",
+            ),
+            (
+                "get",
+                r#"{"url":"https://host.example/my-orders-of-123"}"#,
+                "ns/get|url=host.example/my-orders-of-123",
+            ),
+            ("get", r#"{"url":"https://host.example/an-order-of-1234"}"#, "ns/get|url=host.example/*"),
             ("get", r#"{"uri":"file:///etc/hosts"}"#, "ns/get|path=/etc"),
             ("read", r#"{"file_path":"/home/u/../v//./x.txt"}"#, "ns/read|path=/home/v"),
             ("read", r#"{"filePath":"x.txt"}"#, "ns/read|path=."),
@@ -237,6 +254,8 @@ mod tests {
             ("bash", r#"{"command":["/usr/bin/rm","a b"]}"#, "ns/bash|command=rm"),
             ("bash", r#"{"command":"rm","args":["-rf","x"]}"#, "ns/bash|command=rm"),
             ("bash", r#"{"command":"echo $(date)"}"#, "ns/bash|command=echo"),
+            ("bash", r#"{"command":"bash build.sh && ls"}"#, "ns/bash|command=bash"),
+            ("bash", r#"{"command":"gcc -c main.c && ls"}"#, "ns/bash|command=gcc"),
             ("bash", r#"{"command":"cd x"}"#, "ns/bash|command=cd"),
             ("bash", r#"{"command":""}"#, "ns/bash"),
             ("bash", r#"{"command":7,"path":null,"url":[]}"#, "ns/bash"),
@@ -244,6 +263,7 @@ mod tests {
             ("other", r#"{"query":"https://x.example/y"}"#, "ns/other"),
             ("other", "[1]", "ns/other"),
             ("a|b%", "{}", "ns/a%7Cb%25"),
+            ("|%", "{}", "ns/%7C%25"),
         ] {
             assert_eq!(signed(name, params), expected, "{params}");
         }
@@ -255,6 +275,7 @@ mod tests {
             r#"{"url":"https://user:s3cr3t@host.example/x"}"#,
             r#"{"url":"https://user:p@s3cr3t@host.example/x"}"#,
             r#"{"url":"https://host.example?token=s3cr3t"}"#,
+            r#"{"url":"https://user:s3cr3t/x"}"#,
             r#"{"url":"https://host.example/;token=s3cr3t/x"}"#,
             r#"{"url":"https://api.telegram.org/bot123456:AAs3cr3tAA/sendMessage"}"#,
             r#"{"url":"https://host.example/s3cr3t0123456789abcdef0123456789"}"#,

@@ -396,6 +396,8 @@ fn unknown_errors_of_the_transport_mean_what_the_policy_says() {
     assert_eq!(nature(rpc(-32001)), Permanent);
     assert_eq!(nature(transport(Transport::ConnectionReset, true)), Transient);
     assert_eq!(nature(http(503)), Transient);
+    assert_eq!(nature(ws(1011)), Transient);
+    assert_eq!(nature(ws(1014)), Transient);
 }
 
 #[test]

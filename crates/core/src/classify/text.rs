@@ -140,7 +140,7 @@ fn statement(head: &str) -> Cow<'_, str> {
 /// Status and words of a message that is itself a JSON object with an error in it.
 fn error_body(message: &str) -> Option<(Option<u16>, String)> {
     let text = message.trim();
-    if !text.starts_with('{') || text.len() > SEARCHED {
+    if !text.starts_with('{') {
         return None;
     }
     let document = Document::parse(text.as_bytes(), Limits { bytes: SEARCHED, depth: 16 }).ok()?;
@@ -427,6 +427,7 @@ mod tests {
             ("order 503 shipped", None),
             ("(see note 404) and read on", None),
             ("first line\nHTTP 503", None),
+            ("Error executing command:\nHTTP 503", Some(503)),
             ("HTTP 200", None),
         ] {
             assert_eq!(Facts::of(&Fault::new(Source::Tool, message)).status, status, "{message}");

@@ -471,7 +471,7 @@ impl Turn {
     }
 
     fn settle(&mut self, call: usize, ended: Ended) {
-        debug_assert!(!self.has_ended(call), "a call ends once");
+        debug_assert!(self.ended(call).is_none(), "a call ends once");
         self.succeeded += usize::from(ended.outcome == Outcome::Succeeded);
         self.open = self.open.saturating_sub(1);
         self.ready.remove(&call);
@@ -662,10 +662,6 @@ impl Turn {
             State::Ended(ended) => Some(ended),
             State::Waiting { .. } | State::Ready | State::Running { .. } => None,
         }
-    }
-
-    fn has_ended(&self, call: usize) -> bool {
-        self.ended(call).is_some()
     }
 
     fn note(&self, call: Option<usize>, tool: Option<&ToolRef>, fact: Fact, notes: &mut Vec<Note>) {

@@ -183,16 +183,15 @@ fn write_cycle(f: &mut fmt::Formatter<'_>, calls: &[ToolCallId]) -> fmt::Result 
 
 /// The way to a place in the plan, as a JSON Pointer, kept short: a hostile name must not make the
 /// message about it long.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Path(String);
 
 impl Path {
+    /// The plan as a whole.
+    pub(super) const ROOT: Self = Self(String::new());
+
     const TOKEN_BYTES: usize = 48;
     const BYTES: usize = 256;
-
-    pub(super) fn root() -> Self {
-        Self::default()
-    }
 
     /// Goes one step down; [`Path::leave`] with what this gives goes back up.
     pub(super) fn enter(&mut self, token: impl fmt::Display) -> usize {
@@ -264,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_path_is_a_json_pointer_whose_steps_are_escaped_and_cut() {
-        let mut path = Path::root().to("calls").to(3);
+        let mut path = Path::ROOT.to("calls").to(3);
         let before = path.enter("a/b~c~/é");
         assert_eq!(path.as_str(), "/calls/3/a~1b~0c~0~1é");
         path.leave(before);
@@ -279,11 +278,37 @@ mod tests {
 
     #[test]
     fn a_path_ends_where_it_is_too_long() {
-        let mut path = Path::root();
+        let mut path = Path::ROOT;
         for _ in 0..100 {
             path.enter("name");
         }
         assert!(path.as_str().len() < Path::BYTES + 16, "{path:?}");
         assert!(path.as_str().ends_with("/name/…"), "{path:?}");
+
+        let mut path = Path::ROOT;
+        while path.as_str().len() < Path::BYTES {
+            path.enter("seventy");
+        }
+        assert_eq!(path.as_str().len(), Path::BYTES);
+        path.enter("name");
+        assert!(path.as_str().ends_with("/seventy/…"), "{path:?}");
+    }
+
+    #[test]
+    fn mistakes_are_told_one_after_the_other() {
+        let mut errors = PlanErrors::none();
+        errors.push("/calls/0", Problem::Missing("id"));
+        assert_eq!(errors.to_string(), "/calls/0: `id` is missing");
+        errors.push(Path::ROOT, Problem::Missing("calls"));
+        assert_eq!(errors.to_string(), "/calls/0: `id` is missing; the plan: `calls` is missing");
+    }
+
+    #[test]
+    fn a_cycle_of_ten_is_told_in_full() {
+        let cycle = |length: usize| {
+            Problem::Cycle((0..length).map(|call| ToolCallId::new(call.to_string()).unwrap()).collect())
+        };
+        assert!(cycle(10).to_string().ends_with("8 -> 9 -> 0"), "{}", cycle(10));
+        assert!(cycle(11).to_string().ends_with("8 -> 9 -> … 1 more … -> 0"), "{}", cycle(11));
     }
 }

@@ -313,15 +313,18 @@ fn find_pieces(
             }
         }
     }
+    if below.is_empty() {
+        return;
+    }
     match value.kind() {
-        Kind::Object(members) if !below.is_empty() => {
+        Kind::Object(members) => {
             for (name, member) in members {
                 if let Some(group) = below.get(name.as_ref()) {
                     find_pieces(member, group, level + 1, found);
                 }
             }
         }
-        Kind::Array(items) if !below.is_empty() => {
+        Kind::Array(items) => {
             let mut positions: Vec<_> =
                 below.iter().filter_map(|(token, group)| Some((array_index(token)?, *group))).collect();
             positions.sort_by_key(|(position, _)| *position);
@@ -334,8 +337,7 @@ fn find_pieces(
                 }
             }
         }
-        Kind::Object(_) | Kind::Array(_) | Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) => {
-        }
+        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::String(_) => {}
     }
 }
 

@@ -265,13 +265,8 @@ fn check(sketch: Sketch, limits: &Limits, mut errors: PlanErrors) -> Result<Plan
     }
     let mut planned = Vec::with_capacity(calls.len());
     for (call, links) in calls.into_iter().zip(links) {
-        let path = call.path.clone();
-        match put_together(call, links.implied, limits, &mut errors) {
-            Some(call) => planned.push(call),
-            // Already told by whoever left the part out, except when that telling was cut short.
-            None if errors.is_empty() => errors.push(path, Problem::Missing("tool")),
-            None => {}
-        }
+        // What is missing from a call was told when it was read.
+        planned.extend(put_together(call, links.implied, limits, &mut errors));
     }
     if !errors.is_empty() {
         return Err(errors);

@@ -80,7 +80,7 @@ impl CallSketch {
 /// Reads a plan.
 pub(super) fn plan(root: Value<'_>, limits: &Limits, errors: &mut PlanErrors) -> Sketch {
     let mut sketch = Sketch::new(limits);
-    let path = Path::root();
+    let path = Path::ROOT;
     let Some(members) = object(root, &path, errors) else { return sketch };
     let mut calls = None;
     for (name, value) in members {
@@ -95,7 +95,7 @@ pub(super) fn plan(root: Value<'_>, limits: &Limits, errors: &mut PlanErrors) ->
                 .into_iter()
                 .for_each(|asked| sketch.lower_parallelism(asked)),
             "calls" => calls = array(value, &path, errors),
-            other => errors.push(Path::root(), Problem::UnknownField(clip(other, 64))),
+            other => errors.push(Path::ROOT, Problem::UnknownField(clip(other, 64))),
         }
     }
     if root.get("calls").is_none() {
@@ -118,14 +118,14 @@ pub(super) fn draft(draft: Draft, limits: &Limits, errors: &mut PlanErrors) -> S
     let Draft { turn, deadline, parallelism, calls } = draft;
     sketch.turn = turn;
     if deadline.is_some_and(|asked| asked.is_zero()) {
-        errors.push(Path::root().to("deadlineMs"), AT_LEAST_ONE);
+        errors.push(Path::ROOT.to("deadlineMs"), AT_LEAST_ONE);
     }
     deadline.into_iter().for_each(|asked| sketch.lower_deadline(asked));
     parallelism.into_iter().for_each(|asked| sketch.lower_parallelism(asked));
-    let path = Path::root().to("calls");
+    let path = Path::ROOT.to("calls");
     let found = calls.iter().map(text_bytes).fold(0, usize::saturating_add);
     if found > limits.bytes {
-        errors.push(Path::root(), Problem::TooLarge { what: "bytes of JSON", found, limit: limits.bytes });
+        errors.push(Path::ROOT, Problem::TooLarge { what: "bytes of JSON", found, limit: limits.bytes });
     } else if may_have(calls.len(), limits, &path, errors) {
         sketch.calls = calls
             .into_iter()

@@ -320,6 +320,7 @@ mod tests {
                 "Nothing was completed: a needs approval",
             ),
             (vec![ended("___", Outcome::Succeeded, None)], "Completed ___"),
+            (vec![ended("_flight__search_", Outcome::Succeeded, None)], "Completed flight search"),
             (
                 vec![
                     called("lisbon", done()),
@@ -335,6 +336,19 @@ mod tests {
         ];
         for (calls, sentence) in cases {
             assert_eq!(summary(&calls), sentence);
+        }
+    }
+
+    #[test]
+    fn the_status_says_how_much_succeeded() {
+        let done = || ended("a", Outcome::Succeeded, None);
+        let failed = || ended("b", Outcome::Failed, Some(Code::ToolError));
+        for (calls, expected) in [
+            (vec![done(), done()], TurnStatus::Completed),
+            (vec![done(), failed()], TurnStatus::Partial),
+            (vec![failed(), failed()], TurnStatus::Failed),
+        ] {
+            assert_eq!(status(&calls), expected);
         }
     }
 

@@ -36,6 +36,37 @@ fn a_plan_may_have_as_many_dependencies_and_alternatives_as_the_limit() {
 }
 
 #[test]
+fn a_draft_may_have_as_many_bytes_of_json_as_the_limit() {
+    let draft = || Draft {
+        calls: vec![DraftCall {
+            id: call_id("a"),
+            tool: tool("a"),
+            params: Some(RawJson::from_trusted(r#"{"x":1}"#)),
+            depends_on: Vec::new(),
+            need: Need::Required,
+            alternatives: Vec::new(),
+            timeout: None,
+        }],
+        ..Draft::default()
+    };
+    for (bytes, fits) in [(7, true), (6, false)] {
+        let planned = Plan::new(draft(), &Limits { bytes, ..Limits::DEFAULT });
+        assert_eq!(planned.is_ok(), fits, "{bytes}: {:?}", planned.err());
+    }
+}
+
+#[test]
+fn arguments_may_be_as_long_as_the_limit_once_they_are_filled_in() {
+    let plan = r#"{"calls":[{"id":"a","tool":"travel/a"},{"id":"b","tool":"travel/b","params":{"x":{"$from":"a"}}}]}"#;
+    let plan = parse(plan, &Limits::DEFAULT).unwrap();
+    let params = &plan.call(&call_id("b")).unwrap().params;
+    let filled = r#"{"x":12345}"#;
+    let resolve = |limit: usize| params.resolve(limit, |_| Ok("12345"));
+    assert_eq!(resolve(filled.len()).unwrap().as_str(), filled);
+    assert!(resolve(filled.len() - 1).is_err());
+}
+
+#[test]
 fn a_pointer_may_be_as_long_and_as_deep_as_the_limit() {
     let long = |bytes: usize| format!("/{}", "x".repeat(bytes - 1));
     assert!(Pointer::parse(&long(1024)).is_ok() && Pointer::parse(&long(1025)).is_err());

@@ -44,6 +44,21 @@ fn eh_5_2_optional_dependants_are_skipped_and_required_ones_escalate() {
 }
 
 #[test]
+fn a_passing_failure_escalates_if_other_calls_need_its_output() {
+    let dependants =
+        r#"{"id":"b","tool":"travel/b","dependsOn":["a"]},{"id":"c","tool":"travel/c","dependsOn":["a"]}"#;
+    for (others, escalated, reason) in [
+        (String::new(), false, "it may work later"),
+        (format!(",{dependants}"), true, "2 other calls need its output"),
+    ] {
+        let mut stage = Stage::new(&format!(r#"{{"calls":[{{"id":"a","tool":"travel/a"}}{others}]}}"#));
+        stage.fail("a", exhausted());
+        assert_eq!(stage.call("a").escalated, escalated, "{others}");
+        assert!(stage.story().iter().any(|told| told.contains(reason)), "{:#?}", stage.story());
+    }
+}
+
+#[test]
 fn eh_5_3_a_default_stands_in_for_the_output_that_is_missing() {
     let plan = r#"{"calls":[
         {"id":"a","tool":"travel/flight_search"},

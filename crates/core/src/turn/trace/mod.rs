@@ -465,6 +465,17 @@ mod tests {
     }
 
     #[test]
+    fn a_trace_that_is_just_full_is_not_cut() {
+        let mut trace = trace(1);
+        trace.record(&note(Fact::ToolStarted), None).unwrap();
+        trace
+            .record(&note(Fact::TurnEnded { summary: "Completed x".into(), escalated: false }), None)
+            .unwrap();
+        let told: Vec<_> = trace.events().iter().map(|event| event.event_type).collect();
+        assert_eq!(told, [EventType::ToolStarted, EventType::TurnEnded]);
+    }
+
+    #[test]
     fn sf_6_a_secret_at_the_edge_of_a_sentence_is_redacted_before_it_is_cut() {
         let error = format!("{:<180}https://me:s3cr3t-pass@host/", "no such place");
         let fact = Fact::ToolError(ToolFault { error, ..fault() });
@@ -479,5 +490,10 @@ mod tests {
         let fault = ToolFault { error: "é".repeat(100_000), ..fault() };
         trace.record(&note(Fact::ToolError(fault)), None).unwrap();
         assert!(serde_json::to_string(trace.events()).unwrap().len() < 2500);
+        // What a turn says of itself may be twice as long.
+        let ended = |bytes: usize| Fact::TurnEnded { summary: "x".repeat(bytes), escalated: false };
+        for (bytes, whole) in [(2 * TEXT_BYTES, true), (2 * TEXT_BYTES + 1, false)] {
+            assert_eq!(note(ended(bytes)).sentence().len() == bytes, whole, "{bytes}");
+        }
     }
 }

@@ -41,7 +41,8 @@ impl World {
         };
         let connection = self.line(client, node);
         let heard = self.heard.get(&connection).cloned().unwrap_or_default();
-        self.dispatches.push(Dispatch::new(wish, connection, heard, self.now));
+        let call = self.model.wishes[wish].calls;
+        self.dispatches.push(Dispatch::new((wish, call), connection, heard, self.now));
         let dispatch = self.dispatches.len() - 1;
         let travel = self.rng.between(0, 5);
         self.later(travel, Happening::Arrive { dispatch });

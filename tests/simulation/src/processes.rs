@@ -24,7 +24,7 @@ use crate::unknown_outcomes::ResponseKind;
 
 impl World {
     pub(crate) fn arrive(&mut self, dispatch: usize) -> Result<(), Broken> {
-        let Dispatch { wish, connection, given_up, .. } = self.dispatches[dispatch];
+        let Dispatch { wish, call, connection, given_up, .. } = self.dispatches[dispatch];
         let Connection { node, life, open } = self.connections[connection];
         // What its client has given up before the process took it up is not begun.
         if !open || given_up {
@@ -44,13 +44,13 @@ impl World {
         self.dispatches[dispatch].taken = Some(self.now);
         let number = self.nodes[node].next_call;
         self.nodes[node].next_call += 1;
-        let request = self.request(node, number, wish);
+        let request = self.request(node, number, (wish, call));
         let (number, step) = self.begin(node, request, wish, dispatch, None)?;
         self.act(node, number, step)
     }
 
-    pub(crate) fn request(&mut self, node: usize, number: u64, wish: usize) -> Request {
-        let Wish { client, kind, arguments, calls, .. } = self.model.wishes[wish].clone();
+    pub(crate) fn request(&mut self, node: usize, number: u64, (wish, call): (usize, u32)) -> Request {
+        let Wish { client, kind, arguments, .. } = self.model.wishes[wish].clone();
         let mut limits = self.caller_limits();
         if self.fault(self.weather.deadlines) {
             limits.deadline = Some(self.clock(node) + Duration::from_millis(self.rng.between(10, 40_000)));
@@ -61,7 +61,7 @@ impl World {
         let explicit = matches!(kind, Kind::Explicit(_) | Kind::Turn(_));
         let address = match kind {
             Kind::Explicit(name) => Address::Explicit(key(&format!("key {name}"))),
-            Kind::CallId => Address::CallId { id: key(&format!("call {wish} {calls}")), index },
+            Kind::CallId => Address::CallId { id: key(&format!("call {wish} {call}")), index },
             Kind::Keyless => Address::Keyless { run: key(&run), index },
             Kind::Turn(call) => Address::Explicit(self.turn_key(call)),
         };

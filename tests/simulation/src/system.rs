@@ -254,6 +254,8 @@ pub(crate) struct Connection {
 #[derive(Clone, Debug)]
 pub(crate) struct Dispatch {
     pub(crate) wish: usize,
+    /// Which call of this wish it is: each has an id of its own.
+    pub(crate) call: u32,
     pub(crate) connection: usize,
     pub(crate) answered: bool,
     /// Whether its client does not listen to it any more.
@@ -268,9 +270,15 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    pub(crate) fn new(wish: usize, connection: usize, heard: Vec<Receipt>, sent: Timestamp) -> Self {
+    pub(crate) fn new(
+        (wish, call): (usize, u32),
+        connection: usize,
+        heard: Vec<Receipt>,
+        sent: Timestamp,
+    ) -> Self {
         Self {
             wish,
+            call,
             connection,
             answered: false,
             given_up: false,
@@ -501,19 +509,19 @@ impl World {
     pub(crate) fn effects_until(&mut self, until: Timestamp) -> Result<(), Broken> {
         let goes_on =
             |happening: &Happening| matches!(happening, Happening::Effect { .. } | Happening::Command { .. });
-        let due: Vec<_> = self
-            .queue
-            .range(..(until, u64::MAX))
-            .filter(|(_, happening)| goes_on(happening))
-            .map(|(at, _)| *at)
-            .collect();
-        for at in due {
+        let mut from = (Timestamp::ZERO, 0);
+        loop {
+            // What happens may bring more of it.
+            let mut due = self.queue.range(from..(until, u64::MAX));
+            let Some(at) = due.find(|(_, happening)| goes_on(happening)).map(|(at, _)| *at) else {
+                return Ok(());
+            };
             if let Some(happening) = self.queue.remove(&at) {
                 self.now = self.now.max(at.0);
                 self.happen(happening)?;
             }
+            from = (self.now, 0);
         }
-        Ok(())
     }
 
     pub(crate) fn policy(&self) -> Arc<Policy> {

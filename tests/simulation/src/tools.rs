@@ -50,6 +50,7 @@ impl World {
         running.child_is_ending = false;
         let begun = *running.first_attempt.get_or_insert(now);
         let (wish, record) = (running.wish, running.call.claimed().cloned());
+        let dispatch = running.dispatch;
         self.may_start(node, number)?;
         self.plan_progress(node, number, attempt_number);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return Ok(()) };
@@ -73,10 +74,10 @@ impl World {
         let owner = record.as_ref().map(|record| record.owner.clone());
         // In the storm some take longer than they may.
         let works = self.rng.between(1, if self.stormy() { 3_000 } else { 1_000 }) + self.toils();
-        let Wish { client, kind, arguments, calls, .. } = self.model.wishes[wish].clone();
+        let Wish { client, kind, arguments, .. } = self.model.wishes[wish].clone();
         let intent = match kind {
             Kind::Explicit(key) => Some(Intent::Explicit(key)),
-            Kind::CallId => Some(Intent::CallId(wish, calls)),
+            Kind::CallId => Some(Intent::CallId(wish, self.dispatches[dispatch].call)),
             Kind::Keyless => None,
             Kind::Turn(call) => Some(Intent::Turn(call)),
         };

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
+use crate::raw::{Kept, Request};
 use crate::world::{By, World, kill, lives, wait};
 
 #[test]
@@ -170,25 +171,38 @@ fn a_client_that_hangs_up_after_every_answer_has_it_and_its_next_equal_call_is_a
 fn an_answer_that_crosses_a_cancel_was_not_delivered_and_an_equal_call_gets_it() {
     for world in World::every("crosses", "") {
         let mut client = world.client();
+        // A client keeps its connection. One that closes it after the answer has it.
+        let mut kept = (world.front == By::Http).then(|| Kept::to(client.address()));
+        let mut say = |message: Value| match &mut kept {
+            None => {
+                client.say(&message.to_string());
+                message["id"].as_u64().map(|id| client.answer(id))
+            }
+            Some(kept) => {
+                let request = Request::to(client.address()).header("mcp-session-id", &client.session());
+                serde_json::from_slice(&kept.ask(&request.body(message.to_string()))).ok()
+            }
+        };
+        let call = |id: u64, name: &str| {
+            let params = json!({ "name": "pay", "arguments": { "id": name } });
+            json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params })
+        };
         // An answer counts as delivered after five seconds, whatever is heard later.
-        let crosses = |client: &mut Client, arguments: &Value| {
+        let mut crosses = |id: u64| {
             let began = Instant::now();
-            let id = client.send_call("pay", arguments.clone());
-            client.answer(id);
-            client.tell("notifications/cancelled", json!({ "requestId": id }));
-            client.request("ping", json!({}));
+            say(call(id, &format!("a{id}")));
+            let params = json!({ "requestId": id });
+            say(json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params }));
+            say(json!({ "jsonrpc": "2.0", "id": id + 1, "method": "ping" }));
             began.elapsed() < Duration::from_secs(5)
         };
-        let mut names = (0..).map(|number| format!("a{number}"));
-        let name = names.find(|name| crosses(&mut client, &json!({ "id": name }))).unwrap();
-        let said = client.call("pay", json!({ "id": name }));
+        let id = (1000..).step_by(4).find(|id| crosses(*id)).unwrap();
+        let name = format!("a{id}");
+        let said = Said::of(&say(call(id + 2, &name)).unwrap());
         assert!(said.from_cache, "{said:?}");
         assert_eq!(world.count(&format!("pay {name}")), 1);
-        assert_eq!(
-            client.call("pay", json!({ "id": name })).text,
-            format!("pay {name}, run 2"),
-            "it has that one"
-        );
+        let said = Said::of(&say(call(id + 3, &name)).unwrap());
+        assert_eq!(said.text, format!("pay {name}, run 2"), "that one has arrived");
     }
 }
 

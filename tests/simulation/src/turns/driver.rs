@@ -221,11 +221,11 @@ impl World {
         self.model.made.entry(made).or_default().insert((tool.clone(), arguments));
         self.model.wishes.push(Wish { over: true, ..Wish::new(client, Kind::Turn(made), arguments) });
         let wish = self.model.wishes.len() - 1;
-        self.dispatches.push(Dispatch::new(wish, inner, Vec::new(), self.now));
+        self.dispatches.push(Dispatch::new((wish, 0), inner, Vec::new(), self.now));
         let dispatch = self.dispatches.len() - 1;
         let number = self.nodes[node].next_call;
         self.nodes[node].next_call += 1;
-        let mut request = self.request(node, number, wish);
+        let mut request = self.request(node, number, (wish, 0));
         request.tool = tool;
         request.tool_call = Some(id.clone());
         request.turn = TurnId::new(format!("turn-{turn}")).ok();

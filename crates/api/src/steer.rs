@@ -60,6 +60,17 @@ fn rows() -> Vec<Endpoint> {
         .reads_the_store(),
         Endpoint::new(
             Method::POST,
+            "/v1/trust/{key}/recover",
+            "approveRecovery",
+            "Lets a tool earn its trust back",
+            Who::Admin,
+            recover,
+        )
+        .asks::<Whose>()
+        .gives::<Recovering>("it runs without approval, and is trusted after enough successes")
+        .reads_the_store(),
+        Endpoint::new(
+            Method::POST,
             "/v1/approvals/{id}",
             "answerApproval",
             "Answers one",
@@ -400,6 +411,40 @@ pub(crate) async fn trust(
         (known.iter().map(ToString::to_string).collect(), changes)
     };
     Ok(json(StatusCode::OK, &Forgiven { tools, changes: changes.len() }))
+}
+
+/// What may earn its trust back.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Recovering {
+    /// The tools that were meant; none are named where everything was.
+    pub tools: Vec<String>,
+    /// How many tools, signatures and domains recover from now on.
+    pub changes: usize,
+}
+
+/// `key` is `namespace/tool`, as one part of the path with the slash encoded, or `*` for everything.
+pub(crate) async fn recover(
+    Shared(State(inner)): Shared<State>,
+    Admin(by): Admin,
+    Named(key): Named,
+    Asked(whose): Asked<Whose>,
+) -> Answered {
+    let engine = inner.steadfast.engine();
+    let tenant = whose.read()?;
+    let (tools, changes) = if key == "*" {
+        (Vec::new(), engine.approve_recovery(tenant.as_ref(), Target::All, &by).await?)
+    } else {
+        let mut changes = Vec::new();
+        let known = engine.tools_with_a_past(tenant.as_ref(), &key);
+        for tool in &known {
+            changes.extend(engine.approve_recovery(tenant.as_ref(), Target::Tool(tool), &by).await?);
+        }
+        if changes.is_empty() {
+            return Err(Problem::no_such("tool of this name that is escalated"));
+        }
+        (known.iter().map(ToString::to_string).collect(), changes)
+    };
+    Ok(json(StatusCode::OK, &Recovering { tools, changes: changes.len() }))
 }
 
 /// Which records are forgotten.

@@ -30,7 +30,6 @@ mod plain_tools;
 mod reach;
 mod recorded;
 mod rehearse;
-mod reset;
 mod resolve;
 mod seen;
 mod serve;
@@ -42,6 +41,7 @@ mod stop;
 mod streams;
 mod tail;
 mod trace;
+mod trust;
 mod watched;
 mod waterfall;
 mod wrap;
@@ -101,7 +101,9 @@ enum Command {
     /// Shows which tools are left alone because they fail, and opens or resets their breakers.
     Breaker(breaker::Options),
     /// Forgives a tool what counts against it, so that it is trusted again.
-    Reset(reset::Options),
+    Reset(trust::Options),
+    /// Lets a tool that has lost trust run again without approval; after enough successes it is trusted.
+    Recover(trust::Options),
     /// Says of a call whose outcome is unknown whether it ran.
     Resolve(resolve::Options),
     /// Forgets calls, so that they run when they come again.
@@ -163,7 +165,8 @@ pub fn main() -> ExitCode {
         Command::Doctor(options) => doctor::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Completions(options) => completions::run(&options),
-        Command::Reset(options) => reset::run(&options),
+        Command::Reset(options) => trust::reset(&options),
+        Command::Recover(options) => trust::recover(&options),
         Command::Resolve(options) => resolve::run(&options),
         Command::Config(config::Config::Explain(options)) => config::explain(&options),
     };

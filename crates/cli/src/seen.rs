@@ -124,7 +124,7 @@ fn why_open(breaker: &Value, now: u64) -> String {
 
 /// Whoever is not simply trusted.
 pub(crate) fn trust(seen: &Value, now: u64) -> Table {
-    let mut table = Table::new(&["WHO", "STATE", "SINCE", "WHY"]);
+    let mut table = Table::new(&["WHO", "STATE", "SINCE", "WHY", "ENDS"]);
     for one in list(seen, "/trust") {
         let state = text(one, "/state");
         let look = match &*state {
@@ -139,9 +139,24 @@ pub(crate) fn trust(seen: &Value, now: u64) -> Table {
         };
         let since = ["/recovery_started", "/escalated_at", "/last_failure"].map(|place| ago(one, place, now));
         let since = since.into_iter().find(|since| !since.is_empty()).unwrap_or_default();
-        table.row([(Look::Bold, who), (look, state), plain(since), plain(text(one, "/escalation_reason"))]);
+        let reason = text(one, "/escalation_reason");
+        let ends = way_back(one, &state, now);
+        table.row([(Look::Bold, who), (look, state), plain(since), plain(reason), plain(ends)]);
     }
     table
+}
+
+/// What leads back to trust.
+fn way_back(one: &Value, state: &str, now: u64) -> String {
+    let (successes, needed) = (number(one, "/successes_since_recovery"), number(one, "/successes_needed"));
+    match state {
+        "blocked" => "with `steadfast reset`".to_owned(),
+        "recovering" => format!("{successes} of {needed} successes"),
+        _ if one.get("waits_for_approval") == Some(&Value::Bool(true)) => {
+            "with `steadfast recover`".to_owned()
+        }
+        _ => until(one, "/recovers_at", now).unwrap_or_default(),
+    }
 }
 
 /// Whom the guard stops.

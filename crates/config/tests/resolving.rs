@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use steadfast_core::id::{Namespace, ToolName};
 use steadfast_core::json::{Document, Limits};
 use steadfast_core::policy::{
     Ambiguous, Backoff, ComputedKeys, Effects, Jitter, Mode, Modes, Profile, SettlingPolicy, Silence,
-    ToolClass,
+    ToolClass, TrustRule,
 };
 use support::{domain, environment, files, folder, load, policy, sample, seconds, tool};
 
@@ -275,6 +276,34 @@ fn the_domain_is_taken_from_the_arguments() {
     assert_eq!((hit.time.attempt, hit.domain_trust.as_ref().unwrap().count.unwrap().get()), (seconds(8), 2));
     let miss = resolve(r#"{"url": "https://other.example.com/"}"#);
     assert_eq!((miss.time.attempt, miss.domain_trust.as_ref()), (seconds(30), None));
+}
+
+#[test]
+fn rp_4_the_rule_of_a_tool_goes_before_that_of_its_domain_its_server_and_all() {
+    let config = load(
+        "rp_4",
+        r#"
+        trust.count = 9
+        [tools."web/*"]
+        trust.count = 8
+        [domains."api.example.com"]
+        trust.count = 7
+        [tools."web/fetch"]
+        trust.count = 5
+        "#,
+    );
+    let (api, other) = (domain("api.example.com"), domain("other.example.com"));
+    let rules = |server: &str, name: &str, domain| {
+        let policy = config.resolve_at(&tool(server, name), Annotations::default(), domain).policy;
+        let count = |rule: &TrustRule| rule.count.map(NonZeroU32::get);
+        (count(&policy.trust), policy.domain_trust.as_ref().and_then(count))
+    };
+    // A rule for the tool does not free it from the judgement on its domain.
+    assert_eq!(rules("web", "fetch", Some(&api)), (Some(5), Some(7)));
+    assert_eq!(rules("web", "post", Some(&api)), (Some(7), Some(7)));
+    assert_eq!(rules("web", "post", Some(&other)), (Some(8), None));
+    assert_eq!(rules("web", "post", None), (Some(8), None));
+    assert_eq!(rules("cli", "bash", None), (Some(9), None));
 }
 
 #[test]

@@ -77,6 +77,8 @@ pub enum Deed {
     BreakerReset,
     /// A tool was forgiven.
     TrustReset,
+    /// A tool may earn its trust back.
+    RecoveryApproved,
     /// A conversation was set free.
     GuardReset,
     /// Records were forgotten.

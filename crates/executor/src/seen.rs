@@ -13,7 +13,7 @@ use steadfast_core::envelope::{CallEnvelope, UnknownFields};
 use steadfast_core::id::{Domain, ModelId, Namespace, TenantId, ToolName, ToolRef};
 use steadfast_core::policy::{Annotations, Policy, Profile, ToolClass};
 use steadfast_core::stats::{Outcome, Score};
-use steadfast_core::trust::{TrustRules, TrustState};
+use steadfast_core::trust::{TrustState, TrustStatus};
 use steadfast_store::{Journal, Query};
 
 use crate::cells::{Cells, ToolKey};
@@ -262,9 +262,7 @@ impl Inner {
 
     fn trust_by_tool(&self, tenant: &Option<TenantId>) -> TrustByTool {
         let mut by_tool = TrustByTool { everything: false, worst: BTreeMap::new() };
-        let Some(cell) = self.machines.tenants.find(tenant) else { return by_tool };
-        let standing = cell.judged.lock().trust.status(&TrustRules::default(), self.clock.now());
-        for stored in standing {
+        for TrustStatus { standing: stored, .. } in self.trust_status(tenant) {
             match (stored.plugin_name, stored.tool_name) {
                 (Some(namespace), Some(tool)) => {
                     let worst = by_tool.worst.entry((namespace, tool)).or_insert(stored.state);
@@ -274,6 +272,19 @@ impl Inner {
             }
         }
         by_tool
+    }
+
+    /// What is not simply trusted, each under the rule that judges its calls.
+    pub(crate) fn trust_status(&self, tenant: &Option<TenantId>) -> Vec<TrustStatus> {
+        let Some(cell) = self.machines.tenants.find(tenant) else { return Vec::new() };
+        let rule_of = |tool: Option<&ToolRef>, domain: Option<&Domain>| {
+            let policy = self.policy_of_blank(tenant, tool, domain, Annotations::default());
+            match (tool, &policy.domain_trust) {
+                (None, Some(of_domain)) => of_domain.clone(),
+                (None, None) | (Some(_), _) => policy.trust.clone(),
+            }
+        };
+        cell.judged.lock().trust.status(rule_of, self.clock.now())
     }
 
     /// The calls that ended last, in this process or another one. A store that fails has none.

@@ -1,7 +1,7 @@
 //! How tools stand with us, for people who ask, and the way to forgive one.
 
 use steadfast_core::id::{Namespace, TenantId, ToolName, ToolRef};
-use steadfast_core::trust::{HistoryEntry, Target, ToolReliabilityState, TrustChange, TrustRules};
+use steadfast_core::trust::{HistoryEntry, Target, TrustChange, TrustLedger, TrustState, TrustStatus};
 use steadfast_store::StoreError;
 
 use crate::audit::{By, Deed, Done};
@@ -9,13 +9,9 @@ use crate::engine::Engine;
 use crate::telling::Outside;
 
 impl Engine {
-    /// Everything of a tenant that is not simply trusted, worst first. Whether a time has run out is judged by the default
-    /// rule; a call is judged by its own.
-    pub fn trust(&self, tenant: Option<&TenantId>) -> Vec<ToolReliabilityState> {
-        let cell = self.inner.machines.tenants.get(&tenant.cloned());
-        let now = self.inner.clock.now();
-        let judged = cell.judged.lock();
-        judged.trust.status(&TrustRules::default(), now)
+    /// Everything of a tenant that is not simply trusted, worst first, each under the rule that judges its calls.
+    pub fn trust(&self, tenant: Option<&TenantId>) -> Vec<TrustStatus> {
+        self.inner.trust_status(&tenant.cloned())
     }
 
     /// The last failures that count for trust, newest first; of one tool or of all.
@@ -36,7 +32,7 @@ impl Engine {
     /// The tools that somebody names so and that something counts against, or did.
     pub fn tools_with_a_past(&self, tenant: Option<&TenantId>, name: &str) -> Vec<ToolRef> {
         let states = self.trust(tenant).into_iter();
-        let states = states.filter_map(|stored| Some((stored.plugin_name?, stored.tool_name?)));
+        let states = states.filter_map(|one| Some((one.standing.plugin_name?, one.standing.tool_name?)));
         let failures = self.failures(tenant, None, usize::MAX).into_iter();
         let failures = failures.map(|entry| (entry.plugin_name, entry.tool_name));
         let mut tools: Vec<_> = states
@@ -56,8 +52,35 @@ impl Engine {
         target: Target<'_>,
         by: &By,
     ) -> Result<Vec<TrustChange>, StoreError> {
-        let (inner, now) = (&self.inner, self.inner.clock.now());
-        let changes = inner.change_trust(&tenant.cloned(), |trust| trust.reset(target, now)).await?;
+        let now = self.inner.clock.now();
+        let reset = |trust: &mut TrustLedger| trust.reset(target, now);
+        self.change_trust(tenant, target, reset, (Deed::TrustReset, TrustState::Trusted), by).await
+    }
+
+    /// Lets what is escalated earn its trust back from now on, also for other processes that share the store. For operators.
+    /// Nothing happens to what is not escalated.
+    pub async fn approve_recovery(
+        &self,
+        tenant: Option<&TenantId>,
+        target: Target<'_>,
+        by: &By,
+    ) -> Result<Vec<TrustChange>, StoreError> {
+        let now = self.inner.clock.now();
+        let approve = |trust: &mut TrustLedger| trust.approve_recovery(target, now);
+        self.change_trust(tenant, target, approve, (Deed::RecoveryApproved, TrustState::Recovering), by).await
+    }
+
+    /// Changes the trust in the target by hand, and says so.
+    async fn change_trust(
+        &self,
+        tenant: Option<&TenantId>,
+        target: Target<'_>,
+        change: impl FnMut(&mut TrustLedger) -> Vec<TrustChange>,
+        (deed, after): (Deed, TrustState),
+        by: &By,
+    ) -> Result<Vec<TrustChange>, StoreError> {
+        let inner = &self.inner;
+        let changes = inner.change_trust(&tenant.cloned(), change).await?;
         for change in &changes {
             inner.telling.outside(&Outside::Trust { tenant, change });
         }
@@ -68,9 +91,8 @@ impl Engine {
             Target::All => "everything".to_owned(),
         };
         let worst = changes.iter().map(|change| change.from).max();
-        let before = worst.map(|state| state.to_string());
-        let done = Done { deed: Deed::TrustReset, tenant, on, before, after: Some("TRUSTED".to_owned()) };
-        inner.audited(by, done).await;
+        let (before, after) = (worst.map(|state| state.to_string()), Some(after.to_string()));
+        inner.audited(by, Done { deed, tenant, on, before, after }).await;
         Ok(changes)
     }
 }

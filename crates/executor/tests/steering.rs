@@ -473,7 +473,7 @@ async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
             engine.take_report(None, &reported(&failure, ReportKind::Failure));
         }
         tokio::time::advance(Duration::from_secs(2 * 3600)).await;
-        assert_eq!(engine.trust(None)[0].state, expected, "recoverable: {recoverable}");
+        assert_eq!(engine.trust(None)[0].standing.state, expected, "recoverable: {recoverable}");
     }
     // A security concern blocks at once, and other processes hear of it.
     let concern = json!({ "tool_name": "pay", "plugin_name": "bank", "error": "x", "severity": "security" });

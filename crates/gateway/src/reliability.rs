@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use steadfast_core::id::TenantId;
-use steadfast_core::trust::{HistoryEntry, Target, ToolReliabilityState};
+use steadfast_core::trust::{HistoryEntry, Target, ToolReliabilityState, TrustStatus};
 use steadfast_executor::{By, Engine, Surface, is_named};
 use steadfast_mcp::raw::{self, RawJson};
 
@@ -91,7 +91,7 @@ pub(crate) async fn call(
 type Told = (String, Value);
 
 fn status(engine: &Engine, tenant: Option<&TenantId>, tool: Option<&str>, with_history: bool) -> Told {
-    let is_meant = |stored: &ToolReliabilityState| tool.is_none_or(|name| is_about(stored, name));
+    let is_meant = |one: &TrustStatus| tool.is_none_or(|name| is_about(&one.standing, name));
     let stand: Vec<_> = engine.trust(tenant).into_iter().filter(is_meant).collect();
     let mut lines: Vec<_> = stand.iter().map(line).collect();
     if lines.is_empty() {
@@ -150,7 +150,7 @@ fn is_about(stored: &ToolReliabilityState, name: &str) -> bool {
     }
 }
 
-fn line(stored: &ToolReliabilityState) -> String {
+fn line(TrustStatus { standing: stored, recovers_at, waits_for_approval, .. }: &TrustStatus) -> String {
     let subject: Arc<str> = match (&stored.plugin_name, &stored.tool_name, &stored.domain) {
         (Some(namespace), Some(tool), _) => format!("{namespace}/{tool}").into(),
         (_, _, Some(domain)) => domain.as_str().into(),
@@ -163,6 +163,12 @@ fn line(stored: &ToolReliabilityState) -> String {
     }
     if stored.failures_in_window > 0 {
         line.push_str(&format!(", {} failures", stored.failures_in_window));
+    }
+    if let Some(at) = recovers_at {
+        line.push_str(&format!(", recovers at {at}"));
+    }
+    if *waits_for_approval {
+        line.push_str(", waits until a person lets it recover");
     }
     line
 }

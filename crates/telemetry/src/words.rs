@@ -231,6 +231,7 @@ pub(crate) const fn deed(deed: Deed) -> &'static str {
         Deed::BreakerForcedOpen => "breaker_forced_open",
         Deed::BreakerReset => "breaker_reset",
         Deed::TrustReset => "trust_reset",
+        Deed::RecoveryApproved => "recovery_approved",
         Deed::GuardReset => "guard_reset",
         Deed::Flushed => "flushed",
         Deed::Resolved => "resolved",

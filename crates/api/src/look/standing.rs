@@ -6,7 +6,7 @@ use steadfast::Engine;
 use steadfast::approval::Parked;
 use steadfast_core::breaker::State;
 use steadfast_core::id::{Namespace, SessionKey, TenantId};
-use steadfast_core::trust::{ToolReliabilityState, TrustState};
+use steadfast_core::trust::{TrustState, TrustStatus};
 use steadfast_executor::{BreakerKey, BreakerView, GuardView, StoppedSession, Trip};
 
 use super::paging::{NamedTool, asks, fits};
@@ -68,7 +68,7 @@ asks! {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Trust {
     /// Each as it stands.
-    pub trust: Vec<ToolReliabilityState>,
+    pub trust: Vec<TrustStatus>,
     /// What to ask for `after` next; nothing at the end.
     pub next: Option<String>,
 }
@@ -76,14 +76,17 @@ pub struct Trust {
 /// Whoever is not simply trusted.
 pub fn trust(engine: &Engine, asked: &TrustAsked) -> Result<Trust, String> {
     let page = asked.page::<String>()?;
-    let all = engine.trust(asked.tenant.as_ref()).into_iter().filter(|one| {
-        asked.tool.as_ref().is_none_or(|NamedTool(tool)| {
-            one.plugin_name.as_ref() == Some(&tool.namespace) && one.tool_name.as_ref() == Some(&tool.tool)
-        }) && fits(asked.namespace.as_ref(), one.plugin_name.as_ref())
-            && fits(asked.state.as_ref(), Some(&one.state))
+    let all =
+        engine.trust(asked.tenant.as_ref()).into_iter().filter(|TrustStatus { standing: one, .. }| {
+            asked.tool.as_ref().is_none_or(|NamedTool(tool)| {
+                one.plugin_name.as_ref() == Some(&tool.namespace)
+                    && one.tool_name.as_ref() == Some(&tool.tool)
+            }) && fits(asked.namespace.as_ref(), one.plugin_name.as_ref())
+                && fits(asked.state.as_ref(), Some(&one.state))
+        });
+    let listed = page.of(all, |TrustStatus { standing: one, .. }| {
+        named(&(&one.plugin_name, &one.tool_name, &one.signature, &one.domain, one.scope))
     });
-    let listed = page
-        .of(all, |one| named(&(&one.plugin_name, &one.tool_name, &one.signature, &one.domain, one.scope)));
     Ok(Trust { trust: listed.rows, next: listed.next })
 }
 

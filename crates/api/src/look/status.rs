@@ -138,7 +138,7 @@ impl Counts {
     /// Those of one tenant.
     async fn of(engine: &Engine, tenant: Option<&TenantId>) -> Self {
         let (trust, breakers) = (engine.trust(tenant), engine.breakers(tenant).await);
-        let count = |state| trust.iter().filter(|stored| stored.state == state).count();
+        let count = |state| trust.iter().filter(|one| one.standing.state == state).count();
         let stopped = engine.guard(tenant).stopped.into_iter().map(|stopped| stopped.session);
         Self {
             open_calls: 0,

@@ -79,16 +79,17 @@ function lost(entry) {
   const tool = entry.tool_name && `${entry.plugin_name}/${entry.tool_name}`;
   const title = entry.scope === "domain" ? `all at ${entry.domain}` : (entry.signature ?? tool ?? "everything");
   const forgive = () => act(() => post(`/v1/trust/${encodeURIComponent(tool ?? "*")}/reset`), `${shown(tool ?? "everything")}: trusted again`);
+  const recover = () => act(() => post(`/v1/trust/${encodeURIComponent(tool ?? "*")}/recover`), `${shown(tool ?? "everything")}: may earn its trust back`);
   const ends = [
     entry.state.toLowerCase() === "recovering" && `${entry.successes_since_recovery} of ${count(entry.successes_needed, "success", "successes")} towards trust`,
-    entry.escalation_expires && ["asks until ", when(entry.escalation_expires), " at least"],
-    entry.recoverable === false && "only you can forgive it",
+    entry.recovers_at && ["recovers ", when(entry.recovers_at)],
+    entry.waits_for_approval && "recovers when you let it",
   ].filter(Boolean);
   return h(
     "li",
     { tabindex: "-1", "data-row": true },
     h("div", { class: "who" }, state(entry.state.toLowerCase()), name(title)),
     h("div", { class: "why" }, shown(entry.escalation_reason ?? `${count(entry.failures_in_window, "failure")} counted`), h("span", { class: "quiet" }, ends.flatMap((end) => [" · ", end]))),
-    h("div", { class: "acts" }, button("Forgive", forgive, { "data-hand": "forgive", "aria-label": `Forgive ${shown(tool ?? title)}` })),
+    h("div", { class: "acts" }, entry.waits_for_approval && tool && button("Let it recover", recover, { "data-hand": "recover", "aria-label": `Let ${shown(tool)} recover` }), button("Forgive", forgive, { "data-hand": "forgive", "aria-label": `Forgive ${shown(tool ?? title)}` })),
   );
 }

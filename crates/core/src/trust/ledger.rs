@@ -9,7 +9,7 @@ use super::shelf::Shelf;
 use super::snapshot::{DomainStats, HistoryEntry, ToolReliabilityState};
 use super::{
     Escalation, Finished, Report, ReportedFailure, Rules, Scope, Signature, Standing, Subject, Target,
-    TrustChange, TrustRules, TrustState,
+    TrustChange, TrustState,
 };
 use crate::Timestamp;
 use crate::classify::Severity;
@@ -236,30 +236,6 @@ impl TrustLedger {
             }
         }
         changes
-    }
-
-    /// Everything that is not simply trusted, as it stands at this moment, worst first. An entry without tool
-    /// and domain says that everything is blocked.
-    pub fn status(&self, rules: &TrustRules, now: Timestamp) -> Vec<ToolReliabilityState> {
-        let mut all: Vec<_> = self
-            .not_trusted()
-            .map(|(mut stored, account)| {
-                let rule = match (stored.scope, stored.tool(), &stored.domain) {
-                    (Scope::Domain, _, Some(domain)) => rules.domains.get(domain).unwrap_or(&rules.default),
-                    (Scope::Tool | Scope::Signature | Scope::Domain, Some(tool), domain) => {
-                        rules.rule_for(&tool, domain.as_ref()).0
-                    }
-                    (Scope::Tool | Scope::Signature | Scope::Domain, None, _) => &rules.default,
-                };
-                stored.state = account.state(rule, now);
-                stored
-            })
-            .collect();
-        if let Some(blocked) = &self.everything {
-            all.push(ToolReliabilityState::of(Scope::Tool, None, None, None, &account_of(blocked)));
-        }
-        all.sort_by_key(|stored| std::cmp::Reverse(stored.state));
-        all
     }
 
     /// The failures that are remembered, oldest first; of one tool or of all.
@@ -598,6 +574,6 @@ fn escalation(tool: &ToolRef, domain: Option<&Domain>, account: &Account, rule: 
 }
 
 /// The account that everything shares while everything is blocked.
-fn account_of(blocked: &Blocked) -> Account {
+pub(super) fn account_of(blocked: &Blocked) -> Account {
     Account { state: State::Blocked(blocked.clone()), ..Account::default() }
 }

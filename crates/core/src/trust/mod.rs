@@ -14,17 +14,17 @@
 //! | `account` | the state machine of one holder of trust |
 //! | `window` | which failures still count, how many in a row, what share |
 //! | `ledger` | whose account a call touches, and which of them is the worst |
-//! | `rules` | which rule applies |
 //! | `prompt` | the words that people read |
 //! | `shelf` | what is forgotten when there is no room |
+//! | `status` | how everything stands, for people |
 //! | `snapshot` | what is kept across a restart |
 
 mod account;
 mod ledger;
 mod prompt;
-mod rules;
 mod shelf;
 mod snapshot;
+mod status;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -40,8 +40,8 @@ use crate::id::{Domain, ToolRef};
 use crate::policy::TrustRule;
 
 pub use ledger::{Bounds, Notify, TrustLedger};
-pub use rules::{RuleSource, TrustRules};
 pub use snapshot::{DomainStats, HistoryEntry, Snapshot, SnapshotError, ToolReliabilityState};
+pub use status::TrustStatus;
 
 /// What failures are counted by: the tool and the part of its arguments that matters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -7,6 +7,7 @@ use crate::classify::Nature;
 use crate::guard::{Ending, Layer};
 use crate::policy::{RateLimit, RepeatedSuccess};
 use crate::rehearse::{AttemptOutcome, Manner};
+use crate::trust::TrustState;
 
 /// A guard that has heard just this, all of it now.
 fn guard_after(world: &World, request: &Request, policy: &Policy, hears: &[Heard]) -> String {
@@ -183,6 +184,23 @@ fn a_dangerous_command_that_never_ran_costs_no_trust() {
     world.on(&mut call, Event::Cancelled(Others::None));
     world.on(&mut call, Event::Ran(timed_out()));
     assert_eq!(world.trust.history(None).count(), 0);
+}
+
+/// Counting them as defiance would leave a tool blocked that is merely down.
+#[test]
+fn failures_of_calls_that_were_under_way_when_trust_was_lost_do_not_block_the_tool() {
+    let mut policy = policy(ToolClass::Idempotent);
+    (policy.modes.breaker, policy.modes.guard, policy.modes.retry) = (Mode::Off, Mode::Off, Mode::Off);
+    let mut world = World::new();
+    let calls: Vec<_> = (0..20)
+        .map(|number| world.begin(from_envelope(&keyed(&number.to_string()), &policy), &policy).0)
+        .collect();
+    world.pass(SECOND);
+    for mut call in calls {
+        world.on(&mut call, Event::Ran(http(500)));
+    }
+    let status = world.trust.status(|_, _| policy.trust.clone(), world.now);
+    assert_eq!(status.iter().map(|one| one.standing.state).collect::<Vec<_>>(), [TrustState::Escalated]);
 }
 
 #[test]

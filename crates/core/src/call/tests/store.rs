@@ -508,6 +508,20 @@ fn a_renewal_of_an_earlier_claim_says_nothing_about_this_one() {
 }
 
 #[test]
+fn a_claim_that_was_lost_and_made_again_is_the_call_s_own() {
+    let mut policy = policy(ToolClass::Mutating);
+    policy.approval.when = AskWhen::Always;
+    let mut world = World::new();
+    let (mut call, _) = world.begin(from_envelope_on(&keyed("k"), &policy, Channel::Interactive), &policy);
+    world.store.records = Records::default();
+    assert_eq!(world.renewed(&mut call, RenewVerdict::Lost), Step::Stay, "a person is still asked");
+    assert_eq!(name_of(&world.on(&mut call, Event::Answered(Approval::Granted(None)))), "Ask");
+    assert_eq!(name_of(&world.on(&mut call, Event::Answered(Approval::Granted(None)))), "Run");
+    assert_eq!(finished(world.on(&mut call, Event::Ran(paid()))).recorded, Recorded::Yes);
+    assert_eq!((world.store.state(), world.runs), ("done", 1));
+}
+
+#[test]
 fn a_lease_is_counted_from_when_the_store_was_asked_not_from_its_answer() {
     let mut policy = policy(ToolClass::Idempotent);
     policy.dedupe.keep.lease = SECOND;

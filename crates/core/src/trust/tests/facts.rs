@@ -2,9 +2,7 @@
 
 use super::*;
 use crate::trust::account::{Account, State};
-use crate::trust::{
-    Bounds, HistoryEntry, Notify, Report, ReportedFailure, Snapshot, SnapshotError, Target, TrustRules,
-};
+use crate::trust::{Bounds, HistoryEntry, Notify, Report, ReportedFailure, Snapshot, SnapshotError, Target};
 
 const BAD: Finished = Finished::Failure { severity: Severity::Crash, recoverable: true };
 
@@ -251,7 +249,7 @@ fn an_account_knows_its_domain_after_a_restart() {
 
 #[test]
 fn what_only_a_person_can_heal_is_shown_as_that() {
-    let shown = |one: &One| one.ledger.status(&TrustRules::default(), at(2))[0].recoverable;
+    let shown = |one: &One| one.ledger.status(|_, _| TrustRule::default(), at(2))[0].standing.recoverable;
     let mut one = One::escalated(TrustRule { block_after: n(1), ..TrustRule::default() }, 0);
     assert!(shown(&one));
     one.record(BAD, 1);

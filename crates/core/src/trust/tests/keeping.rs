@@ -1,9 +1,7 @@
 //! What is kept: across a restart, and when there is too much of it.
 
-use std::collections::BTreeMap;
-
 use super::*;
-use crate::trust::{Bounds, Snapshot, SnapshotError, Target, TrustRules};
+use crate::trust::{Bounds, Snapshot, SnapshotError, Target};
 
 const BAD: Finished = Finished::Failure { severity: Severity::Crash, recoverable: true };
 
@@ -94,13 +92,10 @@ fn rp_11_a_share_of_failures_is_not_made_up_of_failures_alone_after_a_restart() 
 #[test]
 fn rp_11_every_state_survives_a_restart() {
     let host = domain("h");
-    let rules = TrustRules {
-        domains: BTreeMap::from([(host.clone(), TrustRule { count: Some(n(2)), ..TrustRule::default() })]),
-        ..TrustRules::default()
-    };
+    let of_host = TrustRule { count: Some(n(2)), ..TrustRule::default() };
     let (t, s, blocked) = (tool("p", "t"), signature("t"), tool("p", "blocked"));
     let subject = Subject { tool: &t, signature: &s, domain: Some(&host) };
-    let by = rules.for_call(&t, Some(&host));
+    let by = Rules { signature: &of_host, domain: Some(&of_host) };
     let mut ledger = TrustLedger::default();
     ledger.record(by, subject, BAD, at(0));
     ledger.record(by, subject, BAD, at(0));
@@ -108,9 +103,9 @@ fn rp_11_every_state_survives_a_restart() {
     ledger.record(by, subject, OK, at(1900));
     let again = restarted(&ledger, 1901);
     assert_eq!(again.snapshot(at(1901)), ledger.snapshot(at(1901)));
-    let states = |ledger: &TrustLedger| ledger.status(&rules, at(1901));
+    let states = |ledger: &TrustLedger| ledger.status(|_, _| TrustRule::default(), at(1901));
     assert_eq!(states(&again), states(&ledger));
-    let names: Vec<_> = states(&again).iter().map(|stored| stored.state).collect();
+    let names: Vec<_> = states(&again).iter().map(|one| one.standing.state).collect();
     assert_eq!(names, [TrustState::Blocked, TrustState::Recovering, TrustState::Recovering]);
 }
 
@@ -263,8 +258,8 @@ fn a_block_that_finds_no_room_blocks_everything_until_all_is_reset() {
     crowd.ledger.block_tool(&second, "security concern", crate::trust::Notify::Yes, at(1));
     crowd.tool = tool("p", "third");
     assert_eq!(crowd.state("a", 2), TrustState::Blocked);
-    let status = crowd.ledger.status(&TrustRules::default(), at(2));
-    assert_eq!(status.iter().filter(|stored| stored.tool().is_none()).count(), 1);
+    let status = crowd.ledger.status(|_, _| TrustRule::default(), at(2));
+    assert_eq!(status.iter().filter(|one| one.standing.tool().is_none()).count(), 1);
     crowd.ledger = restarted(&crowd.ledger, 2);
     assert_eq!(crowd.state("a", 2), TrustState::Blocked);
     crowd.ledger.reset(Target::Tool(&second), at(3));

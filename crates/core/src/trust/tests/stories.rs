@@ -1,9 +1,7 @@
 //! The stories that the requirements tell, step by step, and what people are told on the way.
 
-use std::collections::BTreeMap;
-
 use super::*;
-use crate::trust::{Level, Report, ReportedFailure, Scope, Target, TrustRules};
+use crate::trust::{Level, Report, ReportedFailure, Scope, Target};
 
 const UNAVAILABLE: Finished = Finished::Failure { severity: Severity::ServerError, recoverable: true };
 
@@ -61,12 +59,12 @@ fn rp_14_a_service_degrades_and_comes_back() {
 
 #[test]
 fn rp_15_a_dangerous_command_blocks_the_whole_tool() {
-    let rules = TrustRules::default();
+    let rule = TrustRule::default();
     let bash = tool("cli", "bash");
     let [rm, cat, ls] = ["rm", "cat", "ls"].map(|word| signature(&format!("bash|command={word}")));
     let mut ledger = TrustLedger::default();
     let subject = |signature| Subject { tool: &bash, signature, domain: None };
-    let by = rules.for_call(&bash, None);
+    let by = Rules { signature: &rule, domain: None };
     let state = |ledger: &TrustLedger, signature| state_of(&ledger.standing(by, subject(signature), at(60)));
 
     // Turns 1 and 2: access is denied, as it may be.
@@ -124,13 +122,7 @@ fn rp_15_a_dangerous_command_blocks_from_every_state_and_names_its_shape() {
 fn rp_16_one_server_fails_and_the_others_stay_free() {
     let atlassian = domain("atlassian");
     let github = domain("github");
-    let rules = TrustRules {
-        domains: BTreeMap::from([(
-            atlassian.clone(),
-            TrustRule { count: Some(n(2)), window: 5 * MINUTE, ..TrustRule::default() },
-        )]),
-        ..TrustRules::default()
-    };
+    let of_atlassian = TrustRule { count: Some(n(2)), window: 5 * MINUTE, ..TrustRule::default() };
     let tools =
         [tool("atlassian", "search"), tool("atlassian", "create_issue"), tool("atlassian", "comment")];
     let signatures = ["search", "create_issue", "comment"].map(signature);
@@ -140,10 +132,10 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
         signature: &signatures[index],
         domain: Some(&atlassian),
     };
-    let by = |index: usize| rules.for_call(&tools[index], Some(&atlassian));
+    let by = Rules { signature: &of_atlassian, domain: Some(&of_atlassian) };
 
-    assert!(ledger.record(by(0), subject(0), failure(Severity::Timeout), at(0)).is_empty());
-    let changes = ledger.record(by(1), subject(1), failure(Severity::Timeout), at(300));
+    assert!(ledger.record(by, subject(0), failure(Severity::Timeout), at(0)).is_empty());
+    let changes = ledger.record(by, subject(1), failure(Severity::Timeout), at(300));
     assert_eq!(changes.len(), 1);
     assert_eq!(changes[0].scope, Scope::Domain);
     assert_eq!(
@@ -153,37 +145,30 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
     );
     // All tools of the server ask, also one that never failed.
     for index in 0..3 {
-        let Standing::Ask(prompt) = ledger.standing(by(index), subject(index), at(301)) else {
-            panic!("it asks")
-        };
+        let Standing::Ask(prompt) = ledger.standing(by, subject(index), at(301)) else { panic!("it asks") };
         assert!(prompt.summary.contains("everything that uses atlassian"), "{}", prompt.summary);
     }
     // Another server with a tool of the same name does not.
     let other = tool("github", "search");
     let elsewhere = Subject { tool: &other, signature: &signatures[0], domain: Some(&github) };
-    let standing = ledger.standing(rules.for_call(&other, Some(&github)), elsewhere, at(301));
+    let standing = ledger.standing(Rules { domain: None, ..by }, elsewhere, at(301));
     assert_eq!(standing, Standing::Free(TrustState::Trusted));
     // Successes of any of its tools bring the server back, also through the domain's own rule.
     for index in 0..3 {
-        ledger.record(by(index), subject(index), OK, at(2100));
+        ledger.record(by, subject(index), OK, at(2100));
     }
-    assert_eq!(ledger.standing(by(0), subject(0), at(2100)), Standing::Free(TrustState::Trusted));
+    assert_eq!(ledger.standing(by, subject(0), at(2100)), Standing::Free(TrustState::Trusted));
 }
 
 #[test]
 fn rp_16_the_worse_of_signature_and_domain_counts() {
     let host = domain("h");
-    let rules = TrustRules {
-        tool_names: BTreeMap::from([(
-            ToolName::new("t").unwrap(),
-            TrustRule { count: Some(n(2)), duration: 5 * MINUTE, cooldown: MINUTE, ..TrustRule::default() },
-        )]),
-        domains: BTreeMap::from([(host.clone(), TrustRule { count: Some(n(4)), ..TrustRule::default() })]),
-        ..TrustRules::default()
-    };
+    let rule =
+        TrustRule { count: Some(n(2)), duration: 5 * MINUTE, cooldown: MINUTE, ..TrustRule::default() };
+    let of_host = TrustRule { count: Some(n(4)), ..TrustRule::default() };
     let (t, s) = (tool("p", "t"), signature("t"));
     let subject = Subject { tool: &t, signature: &s, domain: Some(&host) };
-    let by = rules.for_call(&t, Some(&host));
+    let by = Rules { signature: &rule, domain: Some(&of_host) };
     let mut ledger = TrustLedger::default();
     for second in 0..4 {
         ledger.record(by, subject, UNAVAILABLE, at(second));
@@ -290,10 +275,7 @@ fn rp_9_a_report_without_arguments_is_about_the_tool_as_a_whole() {
 #[test]
 fn rp_9_a_report_names_domain_and_service_and_whether_time_can_heal_it() {
     let (host, service) = (domain("db.internal"), domain("billing"));
-    let rules = TrustRules {
-        domains: BTreeMap::from([(service.clone(), TrustRule { count: Some(n(1)), ..TrustRule::default() })]),
-        ..TrustRules::default()
-    };
+    let of_service = TrustRule { count: Some(n(1)), ..TrustRule::default() };
     let (t, s) = (tool("p", "t"), signature("t"));
     let failed = ReportedFailure { classified: Severity::Crash, severity: None, recoverable: false };
 
@@ -301,7 +283,7 @@ fn rp_9_a_report_names_domain_and_service_and_whether_time_can_heal_it() {
     let mut ledger = TrustLedger::default();
     let report = Report { service: Some(&service), ..about(&t, Some(&s)) };
     assert_eq!(report.depends_on(), Some(&service));
-    let by = rules.for_call(&t, report.depends_on());
+    let by = Rules { signature: &of_service, domain: Some(&of_service) };
     let changes = ledger.report_failure(by, report, failed, at(0));
     assert_eq!(
         changes.iter().map(|change| change.scope).collect::<Vec<_>>(),
@@ -313,7 +295,7 @@ fn rp_9_a_report_names_domain_and_service_and_whether_time_can_heal_it() {
 
     // Both are named: the domain is counted, the service is kept in the history.
     let report = Report { domain: Some(&host), ..report };
-    ledger.report_failure(rules.for_call(&t, report.depends_on()), report, failed, at(1));
+    ledger.report_failure(Rules { domain: None, ..by }, report, failed, at(1));
     let entry = ledger.history(Some(&t)).last().unwrap();
     assert_eq!(
         (&entry.domain, &entry.service, entry.recoverable),

@@ -1,10 +1,7 @@
-//! When trust is lost: thresholds, window, filter, and which rule applies.
-
-use std::collections::BTreeMap;
+//! When trust is lost: thresholds, window, filter.
 
 use super::*;
-use crate::policy::{Ratio, Recovery};
-use crate::trust::{RuleSource, TrustRules};
+use crate::policy::Ratio;
 
 const BAD: Finished = Finished::Failure { severity: Severity::ServerError, recoverable: true };
 const MISTAKE: Finished = Finished::Failure { severity: Severity::InvalidInput, recoverable: true };
@@ -155,54 +152,6 @@ fn a_rule_without_thresholds_never_escalates() {
     let mut one = One::new(TrustRule { count: None, ..TrustRule::default() });
     one.records(&[BAD; 300], 0);
     assert_eq!(one.state(0), TrustState::Trusted);
-}
-
-fn named(count: u32) -> TrustRule {
-    TrustRule { count: Some(n(count)), ..TrustRule::default() }
-}
-
-#[test]
-fn rp_4_the_most_specific_rule_applies() {
-    let fetch = tool("web", "fetch");
-    let host = domain("api.example.com");
-    let all = TrustRules {
-        default: named(9),
-        plugins: BTreeMap::from([(Namespace::new("web").unwrap(), named(8))]),
-        domains: BTreeMap::from([(host.clone(), named(7))]),
-        tool_names: BTreeMap::from([(ToolName::new("fetch").unwrap(), named(6))]),
-        tools: BTreeMap::from([(fetch.clone(), named(5))]),
-    };
-    let chosen = |rules: &TrustRules, tool: &ToolRef, domain: Option<&Domain>| {
-        let (rule, source) = rules.rule_for(tool, domain);
-        (rule.count.map(NonZeroU32::get), source)
-    };
-    assert_eq!(chosen(&all, &fetch, Some(&host)), (Some(5), RuleSource::Tool));
-    let mut fewer = TrustRules { tools: BTreeMap::new(), ..all.clone() };
-    assert_eq!(chosen(&fewer, &fetch, Some(&host)), (Some(6), RuleSource::Tool));
-    fewer.tool_names.clear();
-    assert_eq!(chosen(&fewer, &fetch, Some(&host)), (Some(7), RuleSource::Domain));
-    assert_eq!(chosen(&fewer, &fetch, Some(&domain("other.example.com"))), (Some(8), RuleSource::Plugin));
-    assert_eq!(chosen(&fewer, &fetch, None), (Some(8), RuleSource::Plugin));
-    assert_eq!(chosen(&fewer, &tool("cli", "bash"), None), (Some(9), RuleSource::Default));
-    assert_eq!(chosen(&all, &tool("other", "fetch"), None), (Some(6), RuleSource::Tool));
-
-    // A rule for the tool does not free it from the judgement on its domain.
-    let rules = all.for_call(&fetch, Some(&host));
-    assert_eq!(rules.signature.count, Some(n(5)));
-    assert_eq!(rules.domain.and_then(|rule| rule.count), Some(n(7)));
-    assert!(all.for_call(&fetch, Some(&domain("other.example.com"))).domain.is_none());
-}
-
-#[test]
-fn rp_4_without_automatic_recovery_every_rule_asks() {
-    let rules = TrustRules {
-        plugins: BTreeMap::from([(Namespace::new("web").unwrap(), named(8))]),
-        domains: BTreeMap::from([(domain("h"), named(7))]),
-        ..TrustRules::default()
-    };
-    let rules = rules.ask_before_recovery();
-    let all = [&rules.default].into_iter().chain(rules.plugins.values()).chain(rules.domains.values());
-    assert!(all.into_iter().all(|rule| rule.recovery == Recovery::Ask));
 }
 
 /// Quick to lose trust, slow to give it back.

@@ -260,3 +260,79 @@ fn rp_13_the_status_is_the_same_over_every_way_and_a_person_forgives_a_tool() {
     assert!(ended.status.success(), "{ended:?}");
     assert_eq!(gateway.get("/v1/trust")["trust"], json!([]));
 }
+
+#[test]
+fn rp_4_a_tool_stands_as_its_own_rule_says() {
+    let rule = "[tools.\"http/look\".trust]\nwindow = \"20m\"\nduration = \"1ms\"\ncooldown = \"1ms\"\nsuccesses_to_recover = 2\n";
+    let gateway = Gateway::new("rp_4_standing", &format!("{STRICT}{rule}"));
+    for kind in ["http", "command"] {
+        lose_trust(&gateway, kind);
+    }
+    let standing = |kind: &str| {
+        let seen = gateway.get("/v1/trust");
+        let mut found = seen["trust"].as_array().unwrap().iter();
+        found.find(|state| state["plugin_name"] == kind).cloned().unwrap()
+    };
+    // Its times are over, and those of the others are not.
+    wait(|| standing("http")["state"] == "recovering", || standing("http").to_string());
+    assert_eq!(standing("http")["window_ms"], 20 * 60 * 1000);
+    let other = standing("command");
+    assert_eq!((&other["state"], &other["window_ms"]), (&json!("escalated"), &json!(60 * 60 * 1000)));
+    assert_eq!(other["cooldown_ms"], 15 * 60 * 1000);
+    let recovers = other["recovers_at"].as_u64().unwrap() - other["escalated_at"].as_u64().unwrap();
+    assert_eq!(recovers, 30 * 60 * 1000, "{other}");
+    let tools = gateway.get("/v1/tools");
+    let shown = tools["tools"].as_array().unwrap().iter().find(|one| one["tool"]["namespace"] == "http");
+    assert_eq!(shown.map(|one| &one["trust"]), Some(&json!("recovering")), "{tools}");
+}
+
+#[test]
+fn rp_8_where_recovery_needs_a_person_the_status_says_so_and_a_person_lets_it_begin() {
+    let config =
+        format!("gateway.reliability_tools = true\n{STRICT}recovery = \"ask\"\nduration = \"1ms\"\n");
+    let gateway =
+        Gateway::new("rp_8_ask", &format!("{config}cooldown = \"1ms\"\nsuccesses_to_recover = 2\n"));
+    let mut model = Client::at(gateway.address);
+    model.initialize();
+    model.request("tools/list", json!({}));
+    for kind in KINDS {
+        let tool = format!("{kind}/look");
+        let path = format!("POST /v1/trust/{kind}%2Flook/recover");
+        assert_eq!(gateway.asked(&path, &Value::Null).status, 404, "it is trusted");
+        lose_trust(&gateway, kind);
+        let standing = || {
+            let seen = gateway.get("/v1/trust");
+            let mut found = seen["trust"].as_array().unwrap().iter();
+            found.find(|state| state["plugin_name"] == kind).cloned()
+        };
+        let waits = standing().unwrap();
+        assert_eq!(
+            (&waits["state"], &waits["waits_for_approval"], &waits["recovers_at"]),
+            (&json!("escalated"), &json!(true), &Value::Null),
+            "however long it takes"
+        );
+        let status = model.call("reliability_status", json!({ "tool_name": tool }));
+        assert!(status.text.contains("waits until a person lets it recover"), "{status:?}");
+        let line = String::from_utf8(gateway.run(&["status"]).stdout).unwrap();
+        assert!(line.contains("with `steadfast recover`"), "{line}");
+        assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
+        assert_eq!(Said::to(&gateway.request(&path)).status, 401, "nobody but an operator");
+        let ended = gateway.run(&["recover", &tool]);
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), format!("recovering: {tool}\n"), "{ended:?}");
+        let audit = gateway.get("/v1/audit");
+        assert_eq!(audit["audit"][0]["deed"], "recovery_approved", "{audit}");
+        // It runs without approval, and earns its trust back.
+        for id in ["one", "two"] {
+            let recovering = standing().unwrap();
+            assert_eq!(
+                (&recovering["state"], &recovering["waits_for_approval"]),
+                (&json!("recovering"), &json!(false)),
+                "{recovering}"
+            );
+            assert_eq!(look(&gateway, kind, json!({ "id": id })).text(), format!("look {id}, run 1"));
+        }
+        assert_eq!(standing(), None, "it is trusted again");
+        let ended = gateway.run(&["recover", &tool]);
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), format!("{tool} is not escalated\n"), "{ended:?}");
+    }
+}

@@ -13,10 +13,10 @@ use steadfast::guard::Stopped;
 use steadfast::{AnswerError, Engine, Switched, Switches, parse_span};
 use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{Resolution, ResolveVerdict};
-use steadfast_core::id::{Digest, SessionKey, TenantId};
+use steadfast_core::id::{Digest, Domain, SessionKey, TenantId, ToolRef};
 use steadfast_core::key::Key;
 use steadfast_core::policy::Mode;
-use steadfast_core::trust::Target;
+use steadfast_core::trust::{Scope, Target, TrustStatus};
 use steadfast_executor::{BreakerKey, By, Deed, Done, Steer, Steered, Surface};
 use steadfast_store::{Flush, Selection};
 
@@ -382,69 +382,93 @@ pub(crate) async fn debug(
 /// What was forgiven.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Forgiven {
-    /// The tools that were meant; none are named where everything was.
+    /// The tools that were meant; none are named where a domain was, or everything.
     pub tools: Vec<String>,
     /// How many tools, signatures and domains are trusted again.
     pub changes: usize,
 }
 
-/// `key` is `namespace/tool`, as one part of the path with the slash encoded, or `*` for everything.
 pub(crate) async fn trust(
     Shared(State(inner)): Shared<State>,
     Admin(by): Admin,
     Named(key): Named,
     Asked(whose): Asked<Whose>,
 ) -> Answered {
-    let engine = inner.steadfast.engine();
-    let tenant = whose.read()?;
-    let (tools, changes) = if key == "*" {
-        (Vec::new(), engine.reset_trust(tenant.as_ref(), Target::All, &by).await?)
-    } else {
-        let known = engine.tools_with_a_past(tenant.as_ref(), &key);
-        if known.is_empty() {
-            return Err(Problem::no_such("tool of this name that anything counts against"));
+    let (engine, tenant) = (inner.steadfast.engine(), whose.read()?);
+    let meant = Meant::by(engine, tenant.as_ref(), &key)?;
+    let mut changes = 0;
+    for target in meant.targets() {
+        changes += engine.reset_trust(tenant.as_ref(), target, &by).await?.len();
+    }
+    Ok(json(StatusCode::OK, &Forgiven { tools: meant.tools(), changes }))
+}
+
+/// What a key means: `namespace/tool`, as one part of the path with the slash encoded, `domain:HOST`, or `*` for everything.
+enum Meant {
+    Tools(Vec<ToolRef>),
+    Domain(Domain),
+    Everything,
+}
+
+impl Meant {
+    fn by(engine: &Engine, tenant: Option<&TenantId>, key: &str) -> Result<Self, Problem> {
+        let unknown = || Problem::no_such("tool or domain of this name that anything counts against");
+        if key == "*" {
+            return Ok(Self::Everything);
         }
-        let mut changes = Vec::new();
-        for tool in &known {
-            changes.extend(engine.reset_trust(tenant.as_ref(), Target::Tool(tool), &by).await?);
+        if let Some(name) = key.strip_prefix("domain:") {
+            let is_it = |one: &TrustStatus| {
+                one.standing.scope == Scope::Domain
+                    && one.standing.domain.as_ref().is_some_and(|domain| domain.as_str() == name)
+            };
+            let found = engine.trust(tenant).into_iter().find(is_it);
+            return found.and_then(|one| one.standing.domain).map(Self::Domain).ok_or_else(unknown);
         }
-        (known.iter().map(ToString::to_string).collect(), changes)
-    };
-    Ok(json(StatusCode::OK, &Forgiven { tools, changes: changes.len() }))
+        let known = engine.tools_with_a_past(tenant, key);
+        if known.is_empty() { Err(unknown()) } else { Ok(Self::Tools(known)) }
+    }
+
+    fn targets(&self) -> Vec<Target<'_>> {
+        match self {
+            Self::Tools(tools) => tools.iter().map(Target::Tool).collect(),
+            Self::Domain(domain) => vec![Target::Domain(domain)],
+            Self::Everything => vec![Target::All],
+        }
+    }
+
+    fn tools(&self) -> Vec<String> {
+        match self {
+            Self::Tools(tools) => tools.iter().map(ToString::to_string).collect(),
+            Self::Domain(_) | Self::Everything => Vec::new(),
+        }
+    }
 }
 
 /// What may earn its trust back.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Recovering {
-    /// The tools that were meant; none are named where everything was.
+    /// The tools that were meant; none are named where a domain was, or everything.
     pub tools: Vec<String>,
     /// How many tools, signatures and domains recover from now on.
     pub changes: usize,
 }
 
-/// `key` is `namespace/tool`, as one part of the path with the slash encoded, or `*` for everything.
 pub(crate) async fn recover(
     Shared(State(inner)): Shared<State>,
     Admin(by): Admin,
     Named(key): Named,
     Asked(whose): Asked<Whose>,
 ) -> Answered {
-    let engine = inner.steadfast.engine();
-    let tenant = whose.read()?;
-    let (tools, changes) = if key == "*" {
-        (Vec::new(), engine.approve_recovery(tenant.as_ref(), Target::All, &by).await?)
-    } else {
-        let mut changes = Vec::new();
-        let known = engine.tools_with_a_past(tenant.as_ref(), &key);
-        for tool in &known {
-            changes.extend(engine.approve_recovery(tenant.as_ref(), Target::Tool(tool), &by).await?);
-        }
-        if changes.is_empty() {
-            return Err(Problem::no_such("tool of this name that is escalated"));
-        }
-        (known.iter().map(ToString::to_string).collect(), changes)
-    };
-    Ok(json(StatusCode::OK, &Recovering { tools, changes: changes.len() }))
+    let (engine, tenant) = (inner.steadfast.engine(), whose.read()?);
+    let meant = Meant::by(engine, tenant.as_ref(), &key)?;
+    let mut changes = 0;
+    for target in meant.targets() {
+        changes += engine.approve_recovery(tenant.as_ref(), target, &by).await?.len();
+    }
+    if changes == 0 && !matches!(meant, Meant::Everything) {
+        return Err(Problem::no_such("tool or domain of this name that is escalated"));
+    }
+    Ok(json(StatusCode::OK, &Recovering { tools: meant.tools(), changes }))
 }
 
 /// Which records are forgotten.

@@ -44,9 +44,8 @@ struct Open {
     ways: Ways,
     #[command(flatten)]
     whose: Whose,
-    /// The breaker: SERVER/TOOL, or a key as the list has it.
-    #[arg(value_name = "KEY")]
-    key: String,
+    #[command(flatten)]
+    which: Which,
     /// For so long: `30m`, `8h`. Then one call is let through to find out.
     #[arg(long = "for", value_name = "DURATION")]
     span: Option<String>,
@@ -58,9 +57,18 @@ struct Reset {
     ways: Ways,
     #[command(flatten)]
     whose: Whose,
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Args, Debug)]
+struct Which {
     /// The breaker: SERVER/TOOL, or a key as the list has it.
-    #[arg(value_name = "KEY")]
-    key: String,
+    #[arg(value_name = "KEY", required_unless_present = "all")]
+    key: Option<String>,
+    /// All of them, also those of tools that were not called yet.
+    #[arg(long, conflicts_with = "key")]
+    all: bool,
 }
 
 /// `steadfast breaker`.
@@ -76,30 +84,24 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
                 Some(span) => json!({ "to": "open", "for": span }),
                 None => json!({ "to": "open" }),
             };
-            let steered = steer(&open.ways, &open.whose, &open.key, turn)?;
-            tell(
-                &open.ways,
-                &steered,
-                &match &open.span {
-                    Some(span) => {
-                        format!("open for {span}: calls are refused, and then one is let through to find out")
-                    }
-                    None => "open: calls are refused until `steadfast breaker reset`".to_owned(),
-                },
-            );
+            let said = match &open.span {
+                Some(span) => {
+                    format!("open for {span}: calls are refused, and then one is let through to find out")
+                }
+                None => "open: calls are refused until `steadfast breaker reset`".to_owned(),
+            };
+            let steered = steer(&open.ways, &open.whose, &open.which, &turn)?;
+            tell(&open.ways, &open.which, &steered, |_| &said);
             Ok(())
         }
         Some(Deed::Reset(reset)) => {
-            let steered = steer(&reset.ways, &reset.whose, &reset.key, json!({ "to": "reset" }))?;
-            let forced = seen::text(&steered, "/breaker/forced/by") == "configuration";
-            tell(
-                &reset.ways,
-                &steered,
-                match forced {
+            let steered = steer(&reset.ways, &reset.whose, &reset.which, &json!({ "to": "reset" }))?;
+            tell(&reset.ways, &reset.which, &steered, |one| {
+                match seen::text(one, "/breaker/forced/by") == "configuration" {
                     true => "reset, but the configuration keeps it open",
                     false => "closed: calls pass",
-                },
-            );
+                }
+            });
             Ok(())
         }
     }
@@ -122,16 +124,38 @@ fn list(options: &List) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Turns a breaker; gives what became of it.
-fn steer(ways: &Ways, whose: &Whose, written: &str, turn: Value) -> Result<Value, Failure> {
+/// Turns breakers; gives what became of each.
+fn steer(ways: &Ways, whose: &Whose, which: &Which, turn: &Value) -> Result<Vec<Value>, Failure> {
     let tenant = whose.tenant.as_deref();
     // For what names none, nothing is made.
-    let need = if key(written).is_some() { Need::WhatComes } else { Need::WhatIsThere };
+    let need = match which.key.as_deref().and_then(key) {
+        Some(_) => Need::WhatComes,
+        None => Need::WhatIsThere,
+    };
     reach::with(ways, need, async |reach| {
-        let key = named(reach, tenant, written).await?;
-        let path = format!("/v1/breakers/{}", encoded(&key));
-        Ok(reach.ask(Ask::post(&path, Some(turn)).with("tenant", tenant)).await?)
+        let keys = match &which.key {
+            Some(written) => vec![named(reach, tenant, written).await?],
+            None => all(reach, tenant).await?,
+        };
+        let mut steered = Vec::new();
+        for key in keys {
+            let path = format!("/v1/breakers/{}", encoded(&key));
+            steered.push(reach.ask(Ask::post(&path, Some(turn.clone())).with("tenant", tenant)).await?);
+        }
+        Ok(steered)
     })
+}
+
+/// Every breaker that there is, and those of all tools that are known.
+async fn all(reach: &Reach, tenant: Option<&str>) -> Result<Vec<String>, Failure> {
+    let breakers = reach.ask_all(Ask::get("/v1/breakers").with("tenant", tenant)).await?;
+    let tools = seen::known_tools(reach, tenant).await?;
+    let mut keys: Vec<_> =
+        seen::list(&breakers, "/breakers").iter().map(|one| seen::text(one, "/key")).collect();
+    keys.extend(tools.iter().filter_map(|tool| key(tool)));
+    keys.sort();
+    keys.dedup();
+    Ok(keys)
 }
 
 /// The key that this is, or that of the tool that it names.
@@ -178,13 +202,20 @@ async fn named(reach: &Reach, tenant: Option<&str>, written: &str) -> Result<Str
     }
 }
 
-fn tell(ways: &Ways, steered: &Value, said: &str) {
+fn tell<'s>(ways: &Ways, which: &Which, steered: &[Value], said: impl Fn(&Value) -> &'s str) {
     if ways.json {
-        output::say_json(steered);
-    } else {
-        output::say_words(&format!("{} is {said}", seen::text(steered, "/breaker/key")));
-        if seen::text(steered, "/reach") == "only_here" {
-            output::remark("note: the store did not take it; others hear of it when it is back");
-        }
+        return match (which.all, steered) {
+            (false, [one]) => output::say_json(one),
+            (_, all) => output::say_json(&json!({ "steered": all })),
+        };
+    }
+    if steered.is_empty() {
+        output::say("nothing has been called yet, and no tool is known");
+    }
+    for one in steered {
+        output::say_words(&format!("{} is {}", seen::text(one, "/breaker/key"), said(one)));
+    }
+    if steered.iter().any(|one| seen::text(one, "/reach") == "only_here") {
+        output::remark("note: the store did not take it; others hear of it when it is back");
     }
 }

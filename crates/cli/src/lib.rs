@@ -42,6 +42,7 @@ mod streams;
 mod tail;
 mod trace;
 mod trust;
+mod unknown;
 mod watched;
 mod waterfall;
 mod wrap;
@@ -104,6 +105,8 @@ enum Command {
     Reset(trust::Options),
     /// Lets a tool that has lost trust run again without approval; after enough successes it is trusted.
     Recover(trust::Options),
+    /// Shows the calls whose outcome is unknown.
+    Unknown(unknown::Options),
     /// Says of a call whose outcome is unknown whether it ran.
     Resolve(resolve::Options),
     /// Forgets calls, so that they run when they come again.
@@ -167,6 +170,7 @@ pub fn main() -> ExitCode {
         Command::Completions(options) => completions::run(&options),
         Command::Reset(options) => trust::reset(&options),
         Command::Recover(options) => trust::recover(&options),
+        Command::Unknown(options) => unknown::run(&options),
         Command::Resolve(options) => resolve::run(&options),
         Command::Config(config::Config::Explain(options)) => config::explain(&options),
     };

@@ -16,8 +16,15 @@ pub(crate) struct Options {
     /// The call, as the answer names it that says that its outcome is unknown: twelve digits, or as many as are needed.
     #[arg(value_name = "KEY")]
     key: String,
+    #[command(flatten)]
+    outcome: Outcome,
+}
+
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct Outcome {
     /// It ran: it is never run again under its key, and its result is lost.
-    #[arg(long, conflicts_with = "did_not_run", required_unless_present = "did_not_run")]
+    #[arg(long)]
     ran: bool,
     /// It did not run: the next such call does.
     #[arg(long)]
@@ -35,7 +42,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
             )));
         }
         let path = format!("/v1/records/{}/resolve", seen::text(&record, "/key"));
-        match reach.ask(Ask::post(&path, Some(json!({ "ran": options.ran })))).await {
+        match reach.ask(Ask::post(&path, Some(json!({ "ran": options.outcome.ran })))).await {
             Ok(_) => Ok(record),
             Err(refused) if refused.is(StatusCode::NOT_FOUND) => Err(not_unknown(&options.key)),
             Err(refused) if refused.is(StatusCode::CONFLICT) => {
@@ -52,8 +59,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     if options.ways.json {
         let key = seen::text(&record, "/key");
         let name = key.get(..NAME).unwrap_or_default();
-        output::say_json(&json!({ "key": name, "tool": tool, "ran": options.ran }));
-    } else if options.ran {
+        output::say_json(&json!({ "key": name, "tool": tool, "ran": options.outcome.ran }));
+    } else if options.outcome.ran {
         output::say_words(&format!(
             "resolved: the call of {tool} ran; it is not run again, and its result is lost"
         ));
@@ -64,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 /// The digits by which answers name a call, and those of a whole key.
-const NAME: usize = 12;
+pub(crate) const NAME: usize = 12;
 const WHOLE: usize = 64;
 
 /// Among which records one is looked for.
@@ -122,7 +129,7 @@ fn before(digits: &str) -> Option<String> {
 }
 
 /// Describes what was observed of the call.
-fn observed(record: &Value) -> Option<&'static str> {
+pub(crate) fn observed(record: &Value) -> Option<&'static str> {
     match record.get("observed")?.as_str()? {
         "no_answer" => Some("no response arrived in time"),
         "error_answer" => Some("the tool returned an error"),

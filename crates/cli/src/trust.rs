@@ -16,7 +16,7 @@ pub(crate) struct Options {
     ways: Ways,
     #[command(flatten)]
     whose: Whose,
-    /// The tool, as SERVER/TOOL or its name alone.
+    /// The tool, as SERVER/TOOL or its name alone; or `domain:HOST`.
     #[arg(required_unless_present = "all")]
     tool: Option<String>,
     /// All tools.
@@ -31,10 +31,10 @@ pub(crate) fn reset(options: &Options) -> Result<(), Failure> {
         output::say_json(&json!({ "reset": changed.tools, "changes": changed.changes }));
     } else if options.all {
         output::say("forgiven: everything");
-    } else if changed.tools.is_empty() {
-        output::say_words(&format!("nothing counts against {}", options.wanted()));
+    } else if changed.is_known {
+        output::say_words(&format!("forgiven: {}", changed.whom(options)));
     } else {
-        output::say_words(&format!("forgiven: {}", changed.tools.join(", ")));
+        output::say_words(&format!("nothing counts against {}", options.wanted()));
     }
     changed.remark();
     Ok(())
@@ -53,7 +53,7 @@ pub(crate) fn recover(options: &Options) -> Result<(), Failure> {
     } else if options.all {
         output::say("recovering: everything that was escalated");
     } else {
-        output::say_words(&format!("recovering: {}", changed.tools.join(", ")));
+        output::say_words(&format!("recovering: {}", changed.whom(options)));
     }
     changed.remark();
     Ok(())
@@ -66,6 +66,8 @@ impl Options {
 }
 
 struct Changed {
+    /// Whether there is anything of that name.
+    is_known: bool,
     tools: Vec<String>,
     changes: u64,
     /// The tool that may be meant by a name that nobody has.
@@ -73,6 +75,10 @@ struct Changed {
 }
 
 impl Changed {
+    fn whom(&self, options: &Options) -> String {
+        if self.tools.is_empty() { options.wanted().to_owned() } else { self.tools.join(", ") }
+    }
+
     fn remark(&self) {
         if let Some(meant) = &self.meant {
             output::remark(&format!("note: did you mean `{meant}`?"));
@@ -88,12 +94,13 @@ fn change(options: &Options, verb: &str) -> Result<Changed, Failure> {
             Ok(changed) => {
                 let tools = seen::list(&changed, "/tools").iter().filter_map(Value::as_str);
                 let tools = tools.map(str::to_owned).collect();
-                Ok(Changed { tools, changes: seen::number(&changed, "/changes"), meant: None })
+                let changes = seen::number(&changed, "/changes");
+                Ok(Changed { is_known: true, tools, changes, meant: None })
             }
             Err(refused) if refused.is(StatusCode::NOT_FOUND) => {
                 let known = seen::known_tools(reach, tenant).await?;
                 let meant = seen::meant(wanted, &known).map(str::to_owned);
-                Ok(Changed { tools: Vec::new(), changes: 0, meant })
+                Ok(Changed { is_known: false, tools: Vec::new(), changes: 0, meant })
             }
             Err(refused) => Err(refused.into()),
         }

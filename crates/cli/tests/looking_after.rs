@@ -357,6 +357,13 @@ async fn breakers_are_opened_and_reset_with_a_gateway_and_without() {
             "{steered}"
         );
         assert_eq!(home.run(&["status"]).2, 0);
+        // All at once, in an emergency.
+        let (out, err, code) = home.run(&["breaker", "open", "--all"]);
+        assert!(code == 0 && out.contains("tool:bank:pay is open"), "{out}{err}");
+        assert_eq!(home.run(&["status"]).2, 3);
+        let reset = home.json(&["breaker", "reset", "--all"]);
+        assert_eq!(reset["steered"][0]["before"], "FORCED_OPEN", "{reset}");
+        assert_eq!(home.run(&["status"]).2, 0);
         if let Some(gateway) = gateway {
             let (mut command, token) = (home.command(&["status"]), home.token().unwrap());
             command.env("STEADFAST_ADMIN_TOKEN", token);

@@ -75,12 +75,22 @@ impl Engine {
         &self,
         tenant: Option<&TenantId>,
         target: Target<'_>,
-        change: impl FnMut(&mut TrustLedger) -> Vec<TrustChange>,
+        mut change: impl FnMut(&mut TrustLedger) -> Vec<TrustChange>,
         (deed, after): (Deed, TrustState),
         by: &By,
     ) -> Result<Vec<TrustChange>, StoreError> {
         let inner = &self.inner;
-        let changes = inner.change_trust(&tenant.cloned(), change).await?;
+        // It is made once more where another process wrote meanwhile, and then there may be nothing left to change.
+        let mut changes: Vec<TrustChange> = Vec::new();
+        let made = |trust: &mut TrustLedger| {
+            for made in change(trust) {
+                let is_it = |one: &TrustChange| one.scope == made.scope && one.subject == made.subject;
+                if !changes.iter().any(is_it) {
+                    changes.push(made);
+                }
+            }
+        };
+        inner.change_trust(&tenant.cloned(), made).await?;
         for change in &changes {
             inner.telling.outside(&Outside::Trust { tenant, change });
         }

@@ -439,6 +439,42 @@ fn reported(text: &Value, kind: ReportKind) -> ToolReport {
     ToolReport::parse(text.to_string().as_bytes(), kind).unwrap()
 }
 
+/// Both read the same state, one of them is written first, and the other one is made once more on top of it.
+#[tokio::test(start_paused = true)]
+async fn rp_8_changes_by_hand_in_two_processes_at_once_are_both_made_and_told() {
+    let world = World::new();
+    let rules = Policy { trust: Profile::Standard.policy(ToolClass::Unknown).trust, ..policy() };
+    let (one, other) = (world.engine(rules.clone()).await, world.engine(rules).await);
+    for name in ["pay", "draw"] {
+        let failure =
+            json!({ "tool_name": name, "plugin_name": "bank", "error": "x", "severity": "server_error" });
+        for _ in 0..3 {
+            one.take_report(None, &reported(&failure, ReportKind::Failure));
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    world.hear().await;
+    let standing = |engine: &Engine| -> Vec<_> {
+        engine.trust(None).into_iter().map(|one| one.standing.state).collect()
+    };
+    assert_eq!(standing(&other), [TrustState::Escalated; 2]);
+    world.store.becomes(Health::HoldsDocuments);
+    let (pay, draw, by) = (tool("pay"), tool("draw"), by());
+    let (first, second, ()) = tokio::join!(
+        one.approve_recovery(None, Target::Tool(&pay), &by),
+        other.approve_recovery(None, Target::Tool(&draw), &by),
+        async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            world.store.becomes(Health::Up);
+        }
+    );
+    assert_eq!((first.unwrap().len(), second.unwrap().len()), (1, 1));
+    world.hear().await;
+    for engine in [&one, &other] {
+        assert_eq!(standing(engine), [TrustState::Recovering; 2]);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn rp_9_reports_of_hosts_count_for_trust_and_scores_as_calls_do() {
     let world = World::new();

@@ -198,7 +198,7 @@ const JSON_LINES: &str = "application/jsonl";
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 async fn status(Shared(State(inner)): Shared<State>) -> Response {
-    json(StatusCode::OK, &look::status(&inner.steadfast).await)
+    json(StatusCode::OK, &look::status(&inner.steadfast, &inner.around).await)
 }
 
 async fn breakers(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::BreakersAsked>) -> Answered {

@@ -1,16 +1,21 @@
 //! Whether anything is wrong, in one look.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::{Engine, Steadfast, Store, StoreError, Switches};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
+use steadfast_core::dedupe::RecordState;
 use steadfast_core::id::{Digest, TenantId};
 use steadfast_core::key::Key;
 use steadfast_core::policy::Mode;
 use steadfast_core::trust::TrustState;
+use steadfast_gateway::{Configured, InstanceState, InstanceView, ServerView};
+use steadfast_store::{Page, Selection};
+
+use crate::Around;
 
 /// How everything stands.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -95,10 +100,14 @@ pub struct Counts {
     pub forced_breakers: usize,
     /// Conversations in which the guard refuses something.
     pub stopped_sessions: usize,
+    /// Calls whose outcome is unknown; no more than a thousand are counted.
+    pub unknown_outcomes: usize,
+    /// Servers that are down or cannot start.
+    pub servers_down: usize,
 }
 
 /// How everything stands, for all tenants together.
-pub async fn status(steadfast: &Steadfast) -> Status {
+pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
     let engine = steadfast.engine();
     let store = &**steadfast.store();
     let (mut counts, mut findings) =
@@ -107,6 +116,17 @@ pub async fn status(steadfast: &Steadfast) -> Status {
         let own = Counts::of(engine, tenant.as_ref()).await;
         findings.extend(own.findings(tenant.as_ref()));
         counts.add(&own);
+    }
+    for (tenant, unknown) in unknown_outcomes(engine).await {
+        let own = Counts { unknown_outcomes: unknown, ..Counts::default() };
+        findings.extend(own.findings(tenant.as_ref()));
+        counts.add(&own);
+    }
+    for server in around.servers.iter().map(Configured::look) {
+        if let Some(finding) = down(&server) {
+            counts.servers_down += 1;
+            findings.push(finding);
+        }
     }
     let seen = StoreSeen {
         kind: store.kind().to_owned(),
@@ -146,9 +166,15 @@ impl Counts {
             escalated: count(TrustState::Escalated),
             recovering: count(TrustState::Recovering),
             blocked: count(TrustState::Blocked),
-            open_breakers: breakers.iter().filter(|breaker| breaker.view.state != State::Closed).count(),
+            // One that is half open lets the next call through.
+            open_breakers: breakers
+                .iter()
+                .filter(|breaker| matches!(breaker.view.state, State::Open | State::ForcedOpen))
+                .count(),
             forced_breakers: breakers.iter().filter(|breaker| breaker.view.forced.is_some()).count(),
             stopped_sessions: stopped.collect::<BTreeSet<_>>().len(),
+            unknown_outcomes: 0,
+            servers_down: 0,
         }
     }
 
@@ -161,6 +187,8 @@ impl Counts {
         self.open_breakers += other.open_breakers;
         self.forced_breakers += other.forced_breakers;
         self.stopped_sessions += other.stopped_sessions;
+        self.unknown_outcomes += other.unknown_outcomes;
+        self.servers_down += other.servers_down;
     }
 
     /// What is wrong by these numbers.
@@ -177,6 +205,13 @@ impl Counts {
                 "`steadfast breaker` shows which; a probe finds out when they are back",
             ),
             (self.blocked, Level::Trouble, "tool is blocked", "tools are blocked", "steadfast reset TOOL"),
+            (
+                self.unknown_outcomes,
+                Level::Attention,
+                "call has an unknown outcome",
+                "calls have an unknown outcome",
+                "steadfast unknown",
+            ),
             (
                 self.approvals,
                 Level::Attention,
@@ -218,6 +253,34 @@ impl Counts {
         }
         found
     }
+}
+
+/// How many calls of each tenant have an unknown outcome. A store that does not answer is told of anyway.
+async fn unknown_outcomes(engine: &Engine) -> BTreeMap<Option<TenantId>, usize> {
+    let open = Selection { open: true, ..Selection::default() };
+    let found = engine.records(&open, Page { after: None, limit: MOST_COUNTED }).await.unwrap_or_default();
+    let mut unknown = BTreeMap::new();
+    for record in found.into_iter().filter(|record| matches!(record.state, RecordState::Unknown(_))) {
+        *unknown.entry(record.tenant).or_default() += 1;
+    }
+    unknown
+}
+
+/// So many open records are looked at.
+const MOST_COUNTED: usize = 1000;
+
+/// A server that does not come up, with what it said last.
+fn down(server: &ServerView) -> Option<Finding> {
+    let is_down =
+        |instance: &&InstanceView| matches!(instance.state, InstanceState::Down | InstanceState::BackingOff);
+    let instance = server.instances.iter().find(is_down)?;
+    let ended = instance.last_end.as_ref().map(|end| format!(": {}", end.why)).unwrap_or_default();
+    let said = instance.stderr.last().map(|line| format!("; it wrote: {line}")).unwrap_or_default();
+    Some(Finding {
+        level: Level::Trouble,
+        what: format!("server {} is down{ended}{said}", server.name),
+        todo: "run its command by hand; `/v1/servers` has all that it wrote".to_owned(),
+    })
 }
 
 fn store_and_switches(store: &StoreSeen, switches: &Switches) -> Vec<Finding> {

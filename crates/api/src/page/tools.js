@@ -78,8 +78,10 @@ const percent = (share) => `${Math.round(share * 100)} %`;
 function lost(entry) {
   const tool = entry.tool_name && `${entry.plugin_name}/${entry.tool_name}`;
   const title = entry.scope === "domain" ? `all at ${entry.domain}` : (entry.signature ?? tool ?? "everything");
-  const forgive = () => act(() => post(`/v1/trust/${encodeURIComponent(tool ?? "*")}/reset`), `${shown(tool ?? "everything")}: trusted again`);
-  const recover = () => act(() => post(`/v1/trust/${encodeURIComponent(tool ?? "*")}/recover`), `${shown(tool ?? "everything")}: may earn its trust back`);
+  const key = encodeURIComponent(entry.scope === "domain" ? `domain:${entry.domain}` : (tool ?? "*"));
+  const whom = tool ?? title;
+  const forgive = () => act(() => post(`/v1/trust/${key}/reset`), `${shown(whom)}: trusted again`);
+  const recover = () => act(() => post(`/v1/trust/${key}/recover`), `${shown(whom)}: may earn its trust back`);
   const ends = [
     entry.state.toLowerCase() === "recovering" && `${entry.successes_since_recovery} of ${count(entry.successes_needed, "success", "successes")} towards trust`,
     entry.recovers_at && ["recovers ", when(entry.recovers_at)],
@@ -90,6 +92,6 @@ function lost(entry) {
     { tabindex: "-1", "data-row": true },
     h("div", { class: "who" }, state(entry.state.toLowerCase()), name(title)),
     h("div", { class: "why" }, shown(entry.escalation_reason ?? `${count(entry.failures_in_window, "failure")} counted`), h("span", { class: "quiet" }, ends.flatMap((end) => [" · ", end]))),
-    h("div", { class: "acts" }, entry.waits_for_approval && tool && button("Let it recover", recover, { "data-hand": "recover", "aria-label": `Let ${shown(tool)} recover` }), button("Forgive", forgive, { "data-hand": "forgive", "aria-label": `Forgive ${shown(tool ?? title)}` })),
+    h("div", { class: "acts" }, entry.waits_for_approval && button("Let it recover", recover, { "data-hand": "recover", "aria-label": `Let ${shown(whom)} recover` }), button("Forgive", forgive, { "data-hand": "forgive", "aria-label": `Forgive ${shown(whom)}` })),
   );
 }

@@ -78,7 +78,7 @@ async fn the_status_counts_everything_that_is_wrong_whosever_it_is_the_worst_fir
     };
     let counts = json!({
         "openCalls": 1, "approvals": 1, "escalated": 1, "recovering": 1, "blocked": 1, "openBreakers": 2,
-        "forcedBreakers": 1, "stoppedSessions": 1,
+        "forcedBreakers": 1, "stoppedSessions": 1, "unknownOutcomes": 0, "serversDown": 0,
     });
     assert_eq!((&seen["verdict"], &seen["counts"]), (&json!("trouble"), &counts), "{seen}");
     let whats: Vec<_> = seen["findings"]

@@ -85,6 +85,22 @@ fn rp_13_a_tool_that_lost_trust_is_forgiven() {
 }
 
 #[test]
+fn rp_8_a_tool_that_waits_for_a_person_to_recover_is_let() {
+    let rule = "[trust]\ncount = 1\nseverities = [\"crash\"]\nrecovery = \"ask\"\nsuccesses_to_recover = 1\n";
+    let mut gateway =
+        Gateway::new("recover", &format!("{rule}[tools.\"bank/pay\"]\nbreaker.mode = \"off\"\n"));
+    gateway.client.call("pay", json!({ "id": "a", "fault": "die_after" }));
+    let page = Page::open(gateway.address());
+    page.sees("#trust .lost", "recovers when you let it");
+    page.clicks("#trust .lost", "Let bank/pay recover");
+    page.gives_token(TOKEN);
+    page.sees("#trust .lost", "0 of 1 success towards trust");
+    assert_eq!(gateway.client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
+    page.sees("#trust tbody", "trusted");
+    page.close();
+}
+
+#[test]
 fn what_the_guard_stopped_is_shown_with_what_the_model_sent() {
     let mut gateway = Gateway::new("guard", "");
     let page = Page::open(gateway.address());

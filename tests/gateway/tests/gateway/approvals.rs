@@ -289,12 +289,23 @@ fn gr_9_an_outcome_that_nobody_knew_is_settled_by_an_operator() {
         let said = Said::of(&client.request("tools/call", params.clone()));
         assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
         let name = said.text.split("steadfast resolve ").nth(1).and_then(|rest| rest.split(' ').next());
-        let (told, good) = world.steadfast(&["resolve", name.expect(&said.text), verdict]);
+        let name = name.expect(&said.text);
+        // It is listed until somebody says what became of it.
+        let (listed, good) = world.steadfast(&["unknown"]);
+        let row = listed.lines().find(|line| line.starts_with(name));
+        assert!(good && row.is_some_and(|row| row.contains("bank/pay") && row.contains("ended")), "{listed}");
+        assert!(listed.contains("steadfast resolve CALL --ran"), "{listed}");
+        let (status, _) = world.steadfast(&["status"]);
+        assert!(status.contains("1 call has an unknown outcome"), "{status}");
+        let (told, good) = world.steadfast(&["resolve", name]);
+        assert!(!good && told.contains("--ran") && told.contains("--did-not-run"), "{told}");
+        let (told, good) = world.steadfast(&["resolve", name, verdict]);
         assert!(good, "{told}");
+        assert_eq!(world.steadfast(&["unknown"]).0, "no call has an unknown outcome\n");
         let said = Said::of(&client.request("tools/call", params));
         assert_eq!(said.code.as_deref(), expected, "{verdict}: {said:?}");
         assert_eq!(world.count("pay a"), if expected.is_some() { 1 } else { 2 });
-        let (told, good) = world.steadfast(&["resolve", name.unwrap(), verdict]);
+        let (told, good) = world.steadfast(&["resolve", name, verdict]);
         assert!(!good && told.contains("no call"), "{told}");
     }
 }

@@ -183,6 +183,12 @@ fn a_server_that_cannot_be_started_is_missed_and_the_others_go_on() {
     let said = client.call("ghost__walk", json!({}));
     assert!(said.is_error && said.text.contains("no-such-program-anywhere"), "{said:?}");
     assert_eq!(client.call("bank__pay", json!({ "id": "a" })).text, "pay a, run 1");
+    // Nobody is told that all is well.
+    let seen = send(&Request::to(served.address()).line("GET /v1/status HTTP/1.1")).unwrap();
+    let status: Value = serde_json::from_slice(&seen.body).unwrap();
+    let findings = status["findings"].as_array().unwrap();
+    let found = findings.iter().find(|one| one["what"].as_str().unwrap().starts_with("server ghost is down"));
+    assert!(found.is_some() && status["verdict"] == "trouble", "{status}");
 }
 
 #[test]

@@ -44,6 +44,11 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
             // The session goes on.
             atlassian.request("ping", json!({}));
             assert!(atlassian.request("tools/list", json!({}))["result"].is_object());
+            // A person forgives the server, and nothing else.
+            let (said, good) = world.steadfast(&["reset", "domain:atlassian"]);
+            assert!(good && said == "forgiven: domain:atlassian\n", "{said}");
+            let said = world.client_of("atlassian", |_| {}).call("sort", json!({ "id": "e" }));
+            assert_eq!(said.text, "sort e, run 1");
         },
     );
 }

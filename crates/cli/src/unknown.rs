@@ -1,0 +1,57 @@
+//! `steadfast unknown`: the calls whose outcome is unknown, and how each is resolved.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::approvals::Whose;
+use crate::failure::Failure;
+use crate::output::{self, Look, Paint, Table};
+use crate::reach::{self, Ask, Need, Ways};
+use crate::resolve::{NAME, observed};
+use crate::{now, seen};
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    ways: Ways,
+    #[command(flatten)]
+    whose: Whose,
+}
+
+/// `steadfast unknown`.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let ask = Ask::get("/v1/records").with("open", Some("true"));
+    let ask = ask.with("tenant", options.whose.tenant.as_deref());
+    let open = reach::with(&options.ways, Need::WhatIsThere, async |reach| Ok(reach.ask_all(ask).await?))?;
+    let is_unknown = |record: &&Value| seen::text(record, "/state") == "unknown";
+    let mut unknown: Vec<_> = seen::list(&open, "/records").iter().filter(is_unknown).collect();
+    unknown.sort_by_key(|record| seen::number(record, "/arrivedAtMs"));
+    if options.ways.json {
+        output::say_json(&json!({ "unknown": unknown }));
+        return Ok(());
+    }
+    if unknown.is_empty() {
+        output::say("no call has an unknown outcome");
+        return Ok(());
+    }
+    let mut table = Table::new(&["CALL", "TOOL", "SINCE", "OBSERVED", "CAN BE CHECKED"]);
+    for record in &unknown {
+        let key = seen::text(record, "/key");
+        let is_settled = record.get("settled") == Some(&Value::Bool(true));
+        let from = seen::until(record, "/settlesByMs", now().as_millis());
+        let plain = |text: String| (Look::Plain, text);
+        table.row([
+            (Look::Bold, key.get(..NAME).unwrap_or(&key).to_owned()),
+            plain(record.get("tool").map(seen::tool).unwrap_or_default()),
+            plain(seen::ago(record, "/arrivedAtMs", now().as_millis())),
+            plain(observed(record).unwrap_or_default().to_owned()),
+            plain(if is_settled { "now".to_owned() } else { from.unwrap_or_else(|| "not yet".to_owned()) }),
+        ]);
+    }
+    output::say(&table.draw(Paint::of_stdout(), 0));
+    output::say("");
+    output::say(
+        "Find out whether a call ran, and say so: `steadfast resolve CALL --ran` or `steadfast resolve CALL --did-not-run`.",
+    );
+    Ok(())
+}

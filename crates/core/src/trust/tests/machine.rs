@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::policy::Recovery;
-use crate::trust::Target;
+use crate::trust::{Notify, Target};
 
 const BAD: Finished = Finished::Failure { severity: Severity::ServerError, recoverable: true };
 const HOPELESS: Finished = Finished::Failure { severity: Severity::ServerError, recoverable: false };
@@ -206,6 +206,46 @@ fn calls_that_were_under_way_when_trust_was_lost_do_not_block() {
     assert_eq!(one.state(30), TrustState::Escalated);
     one.records(&[BAD; 10], 31);
     assert_eq!(one.state(31), TrustState::Blocked);
+}
+
+#[test]
+fn rp_8_the_status_says_what_leads_back_under_the_rule_that_is_given() {
+    let rule = TrustRule { window: MINUTE, cooldown: HOUR, ..TrustRule::default() };
+    let mut one = One::escalated(rule, 0);
+    let blocked = tool("web", "blocked");
+    one.ledger.block_tool(&blocked, "by hand", Notify::Yes, at(0));
+    let shown = |one: &One, rule: &TrustRule, now| one.ledger.status(|_, _| rule.clone(), at(now));
+    let status = shown(&one, &one.rule, 0);
+    let states: Vec<_> = status.iter().map(|one| one.standing.state).collect();
+    assert_eq!(states, [TrustState::Blocked, TrustState::Escalated], "the worst first");
+    let ends: Vec<_> = status.iter().map(|one| (one.recovers_at, one.waits_for_approval)).collect();
+    assert_eq!(ends, [(None, false), (Some(at(3600)), false)]);
+    assert_eq!((status[0].window_ms, status[0].cooldown_ms), (60_000, 3_600_000));
+    // At that moment it recovers, and until then it does not.
+    for (now, state, recovers_at) in
+        [(3599, TrustState::Escalated, Some(at(3600))), (3600, TrustState::Recovering, None)]
+    {
+        let seen = &shown(&one, &one.rule, now)[1];
+        assert_eq!(
+            (seen.standing.state, seen.recovers_at, seen.waits_for_approval),
+            (state, recovers_at, false)
+        );
+    }
+    // Where a person is asked, no time leads back.
+    let asks = TrustRule { recovery: Recovery::Ask, ..one.rule.clone() };
+    let seen = &shown(&one, &asks, 1_000_000)[1];
+    assert_eq!((seen.standing.state, seen.recovers_at), (TrustState::Escalated, None));
+    assert!(seen.waits_for_approval);
+    // The rule is that of the tool, or of the domain alone.
+    let asked = std::cell::RefCell::new(Vec::new());
+    one.ledger.status(
+        |tool, domain| {
+            asked.borrow_mut().push((tool.is_some(), domain.is_some()));
+            TrustRule::default()
+        },
+        at(0),
+    );
+    assert_eq!(asked.into_inner(), [(true, false), (true, false)]);
 }
 
 /// The same decisions, made from a list of everything that ever happened.

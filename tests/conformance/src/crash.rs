@@ -378,6 +378,11 @@ impl Story {
                         wish.told_unknown.push(at);
                     }
                 }
+                // A process that stood still for longer than its lease has sent nothing, and says so.
+                ("retriable_error", Some("overloaded")) if self.leases == Leases::Time => {
+                    let sent = (&answer["attempts"], &answer["error"]["rule"]);
+                    assert_eq!(sent, (&json!(0), &json!("lease")), "{}", story());
+                }
                 _ => panic!("no answer that it may have: {}", story()),
             }
         }

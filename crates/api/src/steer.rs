@@ -56,7 +56,7 @@ fn rows() -> Vec<Endpoint> {
             trust,
         )
         .asks::<Whose>()
-        .gives::<Forgiven>("it is trusted again")
+        .gives::<TrustChanged>("it is trusted again")
         .reads_the_store(),
         Endpoint::new(
             Method::POST,
@@ -67,7 +67,7 @@ fn rows() -> Vec<Endpoint> {
             recover,
         )
         .asks::<Whose>()
-        .gives::<Recovering>("it runs without approval, and is trusted after enough successes")
+        .gives::<TrustChanged>("it runs without approval, and is trusted after enough successes")
         .reads_the_store(),
         Endpoint::new(
             Method::POST,
@@ -379,12 +379,12 @@ pub(crate) async fn debug(
     Ok(json(StatusCode::OK, &done))
 }
 
-/// What was forgiven.
+/// What was changed in the trust of tools.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Forgiven {
-    /// The tools that were meant; none are named where a domain was, or everything.
+pub struct TrustChanged {
+    /// The tools that were changed. Empty for a domain and for `*`.
     pub tools: Vec<String>,
-    /// How many tools, signatures and domains are trusted again.
+    /// The number of tools, signatures and domains whose trust has changed.
     pub changes: usize,
 }
 
@@ -400,10 +400,10 @@ pub(crate) async fn trust(
     for target in meant.targets() {
         changes += engine.reset_trust(tenant.as_ref(), target, &by).await?.len();
     }
-    Ok(json(StatusCode::OK, &Forgiven { tools: meant.tools(), changes }))
+    Ok(json(StatusCode::OK, &TrustChanged { tools: meant.tools(), changes }))
 }
 
-/// What a key means: `namespace/tool`, as one part of the path with the slash encoded, `domain:HOST`, or `*` for everything.
+/// The target of a request: `namespace/tool` (with the slash encoded), `domain:HOST`, or `*` for everything.
 enum Meant {
     Tools(Vec<ToolRef>),
     Domain(Domain),
@@ -444,15 +444,6 @@ impl Meant {
     }
 }
 
-/// What may earn its trust back.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Recovering {
-    /// The tools that were meant; none are named where a domain was, or everything.
-    pub tools: Vec<String>,
-    /// How many tools, signatures and domains recover from now on.
-    pub changes: usize,
-}
-
 pub(crate) async fn recover(
     Shared(State(inner)): Shared<State>,
     Admin(by): Admin,
@@ -468,7 +459,7 @@ pub(crate) async fn recover(
     if changes == 0 && !matches!(meant, Meant::Everything) {
         return Err(Problem::no_such("tool or domain of this name that is escalated"));
     }
-    Ok(json(StatusCode::OK, &Recovering { tools: meant.tools(), changes }))
+    Ok(json(StatusCode::OK, &TrustChanged { tools: meant.tools(), changes }))
 }
 
 /// Which records are forgotten.

@@ -146,7 +146,7 @@ pub(crate) fn trust(seen: &Value, now: u64) -> Table {
     table
 }
 
-/// What leads back to trust.
+/// How the tool becomes trusted again.
 fn way_back(one: &Value, state: &str, now: u64) -> String {
     let (successes, needed) = (number(one, "/successes_since_recovery"), number(one, "/successes_needed"));
     match state {

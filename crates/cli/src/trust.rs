@@ -66,11 +66,11 @@ impl Options {
 }
 
 struct Changed {
-    /// Whether there is anything of that name.
+    /// Whether a tool or domain of this name was found.
     is_known: bool,
     tools: Vec<String>,
     changes: u64,
-    /// The tool that may be meant by a name that nobody has.
+    /// If none was found: the tool with the most similar name.
     meant: Option<String>,
 }
 

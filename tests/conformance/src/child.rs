@@ -169,7 +169,10 @@ async fn make_calls(orders: &Value) {
             let called = calling.await;
             // Whoever is told that the call may still take effect has nothing yet that could be marked as arrived.
             let is_final = called.arrival.is_some();
-            say(&json!({ "answer": called.result, "final": is_final, "begun": begun, "at": moment() }));
+            let process = std::process::id();
+            say(&json!({
+                "answer": called.result, "final": is_final, "begun": begun, "at": moment(), "process": process,
+            }));
             // What was said is heard, also if this process is killed now. Only who was told that nobody knows is known
             // to have heard it, so that everything else has to be given again.
             let unknown = called.result.error.is_some_and(|error| error.code == Code::OutcomeUnknown);

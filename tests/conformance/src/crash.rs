@@ -382,6 +382,10 @@ impl Story {
                 ("retriable_error", Some("overloaded")) if self.leases == Leases::Time => {
                     let sent = (&answer["attempts"], &answer["error"]["rule"]);
                     assert_eq!(sent, (&json!(0), &json!("lease")), "{}", story());
+                    let process = format!(" {}.", said["process"]);
+                    let mut runs = executions.get(name).into_iter().flatten();
+                    let is_its = |run: &String| run.contains(&process) && (begun..=at).contains(&began(run));
+                    assert!(!runs.any(is_its), "it was sent: {}", story());
                 }
                 _ => panic!("no answer that it may have: {}", story()),
             }

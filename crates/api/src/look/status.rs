@@ -255,7 +255,7 @@ impl Counts {
     }
 }
 
-/// How many calls of each tenant have an unknown outcome. A store that does not answer is told of anyway.
+/// Counts the calls with an unknown outcome, by tenant. Empty if the store does not answer: the status reports that separately.
 async fn unknown_outcomes(engine: &Engine) -> BTreeMap<Option<TenantId>, usize> {
     let open = Selection { open: true, ..Selection::default() };
     let found = engine.records(&open, Page { after: None, limit: MOST_COUNTED }).await.unwrap_or_default();

@@ -355,7 +355,7 @@ impl Call {
         Some(Kept::Release(Release { key: record.key, index: record.index, owner: record.owner.clone() }))
     }
 
-    /// The last claim may have been written, and nobody will tell us.
+    /// Remembers that the last claim may have been written although no answer came.
     pub(super) fn doubt_claim(&mut self) {
         let owner = self.owner();
         if !self.claims_in_doubt.contains(&owner) {

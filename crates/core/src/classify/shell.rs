@@ -199,7 +199,7 @@ fn read(line: &str, depth: usize, found: &mut Vec<Command>) {
     }
 }
 
-/// What ends a word that is not quoted.
+/// The characters that end an unquoted word.
 const ENDS_OF_WORDS: [char; 11] = [' ', '\t', '\r', '\n', ';', '|', '&', '<', '>', '(', ')'];
 
 struct Reader<'l, 'f> {

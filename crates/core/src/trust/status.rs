@@ -1,4 +1,4 @@
-//! How everything stands that is not simply trusted, for people.
+//! The status of every tool, signature and domain that is not trusted.
 
 use std::cmp::Reverse;
 
@@ -15,13 +15,13 @@ use crate::time::millis;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TrustStatus {
-    /// How it stands.
+    /// Its state and counters.
     #[serde(flatten)]
     pub standing: ToolReliabilityState,
     /// When it recovers by itself, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovers_at: Option<Timestamp>,
-    /// Whether it is escalated until a person lets it recover.
+    /// Whether it stays escalated until an operator approves its recovery.
     pub waits_for_approval: bool,
     /// The window in which failures are counted, in milliseconds.
     pub window_ms: u64,

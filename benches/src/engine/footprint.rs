@@ -43,7 +43,7 @@ pub(crate) fn child(what: &str) -> Result<(), Unmade> {
     let mut envelopes = Caller::new(&runtime, None, Way::Fresh, Given::Key)?;
     let store = Arc::new(MemoryStore::default());
     let kept = if what == "history" { u64::from(RECORDS) } else { 0 };
-    let keep = Keep { most: kept, age: std::time::Duration::from_secs(3600) };
+    let keep = Keep { most: kept, most_per_subject: None, age: std::time::Duration::from_secs(3600) };
     let engine =
         runtime.block_on(Engine::builder().policies(policy()).store(store.clone()).history(keep).start());
     let content: Arc<str> = format!("\"{}\"", "a".repeat(1022)).into();

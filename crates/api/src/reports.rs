@@ -83,7 +83,7 @@ pub struct FailureReport {
     service: Option<Domain>,
     /// Its arguments: only what they depend on is kept.
     arguments: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Whatever else there is to say; nothing of it is kept.
+    /// Whatever else there is to say. It is kept with the failure, without secrets and cut to 1 KiB.
     context: Option<serde_json::Map<String, serde_json::Value>>,
     /// Whether time can heal it; otherwise only a person.
     recoverable: Option<bool>,

@@ -17,6 +17,7 @@ mod demo;
 mod doctor;
 mod explain;
 mod failure;
+mod failures;
 mod flush;
 mod gateways;
 mod import;
@@ -105,6 +106,8 @@ enum Command {
     Reset(trust::Options),
     /// Lets a tool that has lost trust run again without approval; after enough successes it is trusted.
     Recover(trust::Options),
+    /// Shows how calls of tools failed, the newest first.
+    Failures(failures::Options),
     /// Shows the calls whose outcome is unknown.
     Unknown(unknown::Options),
     /// Says of a call whose outcome is unknown whether it ran.
@@ -170,6 +173,7 @@ pub fn main() -> ExitCode {
         Command::Completions(options) => completions::run(&options),
         Command::Reset(options) => trust::reset(&options),
         Command::Recover(options) => trust::recover(&options),
+        Command::Failures(options) => failures::run(&options),
         Command::Unknown(options) => unknown::run(&options),
         Command::Resolve(options) => resolve::run(&options),
         Command::Config(config::Config::Explain(options)) => config::explain(&options),

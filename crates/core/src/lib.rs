@@ -22,7 +22,6 @@ pub mod json;
 pub mod key;
 pub mod limit;
 pub mod output;
-pub mod patterns;
 pub mod policy;
 pub mod redact;
 pub mod rehearse;

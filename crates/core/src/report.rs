@@ -9,14 +9,17 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::Timestamp;
-use crate::classify::record::detect;
-use crate::classify::{Aims, Fault, Overrides, Severity, Source, classify, signature};
+use crate::classify::record::{FailureRecord, Trouble, argument_summary, detect};
+use crate::classify::{Aims, Fault, Nature, Overrides, Severity, Source, classify, signature};
 use crate::envelope::parse::{
     ID, MILLISECONDS, Object, Reader, TRUTH, an_object, describe, id, one_of, truth, whole,
 };
 use crate::envelope::{Problem, UnknownFields};
-use crate::id::{Domain, ModelId, Namespace, ToolName, ToolRef};
+use crate::id::{Digest, Domain, ModelId, Namespace, TenantId, ToolName, ToolRef};
 use crate::json::{Document, JsonError, Limits, Value};
+use crate::key::arguments_digest;
+use crate::output::RawJson;
+use crate::policy::{Profile, ToolClass};
 use crate::redact;
 use crate::stats::Outcome;
 use crate::trust::{Report, ReportedFailure, Signature};
@@ -36,6 +39,10 @@ pub struct ToolReport {
     pub model: Option<ModelId>,
     /// How long it took.
     pub took: Option<Duration>,
+    /// The digest of its arguments.
+    pub arguments: Option<Digest>,
+    /// What else the host said, redacted and cut.
+    pub context: Option<RawJson>,
     /// How it ended.
     pub ended: Reported,
 }
@@ -132,18 +139,50 @@ impl ToolReport {
         match &self.ended {
             Reported::Success => None,
             Reported::Failure { message, http_status, severity, recoverable } => {
-                let source = http_status.map_or(Source::Tool, |status| Source::Http { status });
-                let fault = Fault::new(source, message.clone());
-                let classified = classify(&fault, overrides, now).severity;
+                let classified = classify(&fault(message, *http_status), overrides, now).severity;
                 Some(ReportedFailure { classified, severity: *severity, recoverable: *recoverable })
             }
         }
+    }
+
+    /// The record of the failure; nothing if it worked.
+    pub fn failure_record(
+        &self,
+        tenant: Option<&TenantId>,
+        overrides: &Overrides,
+        now: Timestamp,
+    ) -> Option<FailureRecord> {
+        let Reported::Failure { message, http_status, severity, .. } = &self.ended else { return None };
+        let fault = fault(message, *http_status);
+        let classified = classify(&fault, overrides, now);
+        let trouble = Trouble {
+            severity: severity.unwrap_or(classified.severity),
+            rule: &classified.rule,
+            message,
+            http_status: *http_status,
+            transient: classified.nature == Nature::Transient,
+        };
+        Some(FailureRecord {
+            arguments_digest: self.arguments,
+            argument_summary: self.signature.as_ref().map(argument_summary).unwrap_or_default(),
+            domain: self.domain.clone(),
+            service: self.service.clone(),
+            tenant: tenant.cloned(),
+            model: self.model.clone(),
+            context: self.context.clone(),
+            ..FailureRecord::new(self.tool.clone(), &trouble, now)
+        })
     }
 
     /// How it counts for scores.
     pub fn outcome(&self, failure: Option<ReportedFailure>) -> Outcome {
         Outcome::of(failure.map(|failure| failure.severity.unwrap_or(failure.classified)), None)
     }
+}
+
+fn fault(message: &str, http_status: Option<u16>) -> Fault {
+    let source = http_status.map_or(Source::Tool, |status| Source::Http { status });
+    Fault::new(source, message)
 }
 
 fn read(reader: &mut Reader, root: Value<'_>, kind: ReportKind) -> Option<ToolReport> {
@@ -165,8 +204,8 @@ fn read(reader: &mut Reader, root: Value<'_>, kind: ReportKind) -> Option<ToolRe
     let domain: Option<Domain> = reader.optional(report, "domain", ID, id);
     let service: Option<Domain> = reader.optional(report, "service", ID, id);
     let arguments = reader.optional(report, "arguments", "an object", an_object);
-    // Whatever a host likes to say beside; nothing is decided by it, and nothing of it is kept.
-    reader.optional(report, "context", "an object", an_object);
+    // Whatever a host likes to say beside. Nothing is decided by it.
+    let context = reader.optional(report, "context", "an object", an_object).map(redact::summary);
     let model = reader.optional(report, "model_id", ID, id);
     let took = reader.optional(report, "duration_ms", MILLISECONDS, whole).map(Duration::from_millis);
     reader.unknown(report);
@@ -183,7 +222,9 @@ fn read(reader: &mut Reader, root: Value<'_>, kind: ReportKind) -> Option<ToolRe
         (None, Some(_)) => None,
         (None, None) => Some(signature::domain(&tool, &aims)),
     };
-    Some(ToolReport { tool, signature, domain, service, model, took, ended: ended? })
+    let dedupe = Profile::Standard.policy(ToolClass::Unknown).dedupe;
+    let arguments = arguments.map(|arguments| arguments_digest(arguments, ToolClass::Unknown, &dedupe));
+    Some(ToolReport { tool, signature, domain, service, model, took, arguments, context, ended: ended? })
 }
 
 fn failure(reader: &mut Reader, report: Object<'_>) -> Option<Reported> {

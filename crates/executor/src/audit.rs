@@ -234,7 +234,7 @@ impl Inner {
 
 const FORMAT: u32 = 1;
 /// How much of the audit is kept.
-const KEEP: Keep = Keep { most: 10_000, age: Duration::from_secs(365 * 86_400) };
+const KEEP: Keep = Keep { most: 10_000, most_per_subject: None, age: Duration::from_secs(365 * 86_400) };
 /// How long a change by hand waits for its entry.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_NAME: usize = 128;

@@ -653,6 +653,9 @@ impl Drive {
             let session = SessionId::of(self.call.request());
             self.inner.verifications.read_succeeded(&session, &self.looks_into);
         }
+        if let Some(record) = self.call.failure_record(result, self.inner.clock.now()) {
+            self.inner.failed(record);
+        }
         let finished = Finished::new(self.call, self.trail, self.surface, hint, result);
         let at = self.inner.next_told();
         if let Some(owner) = self.unsaved {

@@ -39,6 +39,7 @@ use crate::cells::{Cells, DependencyKey, Machines, SessionId, ToolKey};
 use crate::control::{Control, Unwanted};
 use crate::deliveries::{Arrival, Deliveries};
 use crate::drive::Drive;
+use crate::failures;
 use crate::followers::Runs;
 use crate::gathered::Gathered;
 use crate::guards::Trips;
@@ -85,6 +86,7 @@ pub(crate) struct Inner {
     pub(crate) marks: Marks,
     pauses: Pauses,
     pub(crate) history: Gathered<Finished>,
+    pub(crate) failures: Gathered<steadfast_core::classify::record::FailureRecord>,
     pub(crate) history_kept: Keep,
     pub(crate) traces_kept: Keep,
     pub(crate) trips: Trips,
@@ -271,6 +273,7 @@ impl Engine {
         let _ = tokio::time::timeout(LAST_STEPS, inner.giving_back.wait()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.persist_now()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.write_history_now()).await;
+        let _ = tokio::time::timeout(LAST_STEPS, inner.write_failures_now()).await;
         let _ = tokio::time::timeout(LAST_STEPS, inner.write_stories_now()).await;
         Drained { ended, lost: inner.keeper.len() }
     }
@@ -850,6 +853,7 @@ impl EngineBuilder {
             marks: Marks::default(),
             pauses: Pauses::default(),
             history: history::gathered(),
+            failures: failures::gathered(),
             trips: Trips::default(),
             stories: turns::gathered(),
             turning: Turning::default(),
@@ -885,6 +889,8 @@ impl EngineBuilder {
         task(Box::pin(async move { persisting.persist().await }));
         let remembering = inner.clone();
         task(Box::pin(async move { remembering.write_history().await }));
+        let failing = inner.clone();
+        task(Box::pin(async move { failing.write_failures().await }));
         let telling = inner.clone();
         task(Box::pin(async move { telling.write_stories().await }));
         let sweeping = inner.clone();

@@ -131,7 +131,8 @@ pub(crate) struct Finished {
 }
 
 /// How much is kept, unless it is set.
-pub(crate) const KEEP: Keep = Keep { most: 100_000, age: Duration::from_secs(24 * 3600) };
+pub(crate) const KEEP: Keep =
+    Keep { most: 100_000, most_per_subject: None, age: Duration::from_secs(24 * 3600) };
 /// The most calls that wait to be written, or are on their way. Each takes a few KiB.
 const WAITING: usize = 8192;
 pub(crate) const FORMAT: u32 = 1;

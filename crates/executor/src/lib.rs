@@ -50,6 +50,7 @@ mod control;
 mod deliveries;
 mod drive;
 mod engine;
+mod failures;
 mod followers;
 mod gathered;
 mod guards;
@@ -83,6 +84,7 @@ pub use deliveries::Arrival;
 pub use engine::{
     CallOptions, Called, Calling, Canceller, Drained, Engine, EngineBuilder, InTurn, SignsOfLife,
 };
+pub use failures::FailuresPage;
 pub use guards::{GuardView, StoppedSession, Trip};
 pub use history::CallFacts;
 pub use hooks::{HookFuture, Hooks, PATIENCE};

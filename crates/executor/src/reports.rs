@@ -22,6 +22,9 @@ impl Engine {
             return Vec::new();
         }
         let failure = report.failure(&policy.classify, now);
+        if let Some(record) = report.failure_record(tenant, &policy.classify, now) {
+            inner.failed(record);
+        }
         let cell = inner.machines.tenants.get(&owner);
         let changes = match policy.modes.trust {
             Mode::Off => Vec::new(),

@@ -1,7 +1,7 @@
 //! How tools stand with us, for people who ask, and the way to forgive one.
 
 use steadfast_core::id::{Namespace, TenantId, ToolName, ToolRef};
-use steadfast_core::trust::{HistoryEntry, Target, TrustChange, TrustLedger, TrustState, TrustStatus};
+use steadfast_core::trust::{Target, TrustChange, TrustLedger, TrustState, TrustStatus};
 use steadfast_store::StoreError;
 
 use crate::audit::{By, Deed, Done};
@@ -14,27 +14,14 @@ impl Engine {
         self.inner.trust_status(&tenant.cloned())
     }
 
-    /// The last failures that count for trust, newest first; of one tool or of all.
-    pub fn failures(
-        &self,
-        tenant: Option<&TenantId>,
-        tool: Option<&ToolRef>,
-        most: usize,
-    ) -> Vec<HistoryEntry> {
-        let cell = self.inner.machines.tenants.get(&tenant.cloned());
-        let judged = cell.judged.lock();
-        let mut all: Vec<_> = judged.trust.history(tool).cloned().collect();
-        all.reverse();
-        all.truncate(most);
-        all
-    }
-
     /// The tools that somebody names so and that something counts against, or did.
     pub fn tools_with_a_past(&self, tenant: Option<&TenantId>, name: &str) -> Vec<ToolRef> {
         let states = self.trust(tenant).into_iter();
         let states = states.filter_map(|one| Some((one.standing.plugin_name?, one.standing.tool_name?)));
-        let failures = self.failures(tenant, None, usize::MAX).into_iter();
-        let failures = failures.map(|entry| (entry.plugin_name, entry.tool_name));
+        let cell = self.inner.machines.tenants.get(&tenant.cloned());
+        let judged = cell.judged.lock();
+        let failures = judged.trust.history(None);
+        let failures = failures.map(|entry| (entry.plugin_name.clone(), entry.tool_name.clone()));
         let mut tools: Vec<_> = states
             .chain(failures)
             .filter(|(namespace, tool)| is_named(namespace, tool, name))

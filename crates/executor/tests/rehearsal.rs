@@ -188,7 +188,7 @@ async fn record(calls: u64, seed: u64) -> Recording {
         .clock(clock)
         .store(store.clone())
         .policies(move |call: &CallEnvelope| by_tool[&call.tool().to_string()].clone())
-        .history(Keep { most: 1_000_000, age: Duration::from_secs(30 * 24 * 3600) })
+        .history(Keep { most: 1_000_000, most_per_subject: None, age: Duration::from_secs(30 * 24 * 3600) })
         .start()
         .await;
     let mut dice = Dice(seed);
@@ -670,7 +670,7 @@ async fn what_a_newer_version_recorded_is_counted_and_left_out() {
     facts.format += 1;
     let entry = |body: String| Entry { at: facts.arrived, subject: "new".into(), body: body.into() };
     let newer = [entry(serde_json::to_string(&facts).unwrap()), entry("{\"other\":1}".to_owned())];
-    let keep = Keep { most: 100, age: Duration::from_secs(3600) };
+    let keep = Keep { most: 100, most_per_subject: None, age: Duration::from_secs(3600) };
     store.append(Journal::History, &newer, keep).await.unwrap();
     let recording = Recording::read(&*store, Timestamp::ZERO, 1000).await.unwrap();
     assert_eq!((recording.facts.len(), recording.calls.len(), recording.unreadable), (2, 2, 2));

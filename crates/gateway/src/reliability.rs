@@ -7,9 +7,10 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use steadfast_core::classify::record::FailureRecord;
 use steadfast_core::id::TenantId;
-use steadfast_core::trust::{HistoryEntry, Target, ToolReliabilityState, TrustStatus};
-use steadfast_executor::{By, Engine, Surface, is_named};
+use steadfast_core::trust::{Target, ToolReliabilityState, TrustStatus};
+use steadfast_executor::{By, Engine, FailuresPage, Surface, Tenants, is_named};
 use steadfast_mcp::raw::{self, RawJson};
 
 use crate::turn;
@@ -70,7 +71,7 @@ pub(crate) async fn call(
     let done = match (name, tool) {
         (STATUS, tool) => {
             let history = raw::get(arguments, "include_history") == Some("true");
-            Ok(status(engine, tenant, tool.as_deref(), history))
+            status(engine, tenant, tool.as_deref(), history).await
         }
         (RESET, Some(tool)) => reset(engine, tenant, &tool, caller).await,
         (RESET, None) => Err("say which tool: {\"tool_name\": \"server/tool\"}".to_owned()),
@@ -90,7 +91,12 @@ pub(crate) async fn call(
 /// What a person reads, and the same for programs.
 type Told = (String, Value);
 
-fn status(engine: &Engine, tenant: Option<&TenantId>, tool: Option<&str>, with_history: bool) -> Told {
+async fn status(
+    engine: &Engine,
+    tenant: Option<&TenantId>,
+    tool: Option<&str>,
+    with_history: bool,
+) -> Result<Told, String> {
     let is_meant = |one: &TrustStatus| tool.is_none_or(|name| is_about(&one.standing, name));
     let stand: Vec<_> = engine.trust(tenant).into_iter().filter(is_meant).collect();
     let mut lines: Vec<_> = stand.iter().map(line).collect();
@@ -102,10 +108,15 @@ fn status(engine: &Engine, tenant: Option<&TenantId>, tool: Option<&str>, with_h
     }
     let mut history = None;
     if with_history {
-        let failures = engine.failures(tenant, None, MOST_FAILURES);
+        let tenants = Tenants::One(tenant.cloned());
+        let page = FailuresPage { tenants, ..FailuresPage::newest(LOOKED_THROUGH) };
+        let failures = engine.failures(&page).await.map_err(|error| format!("the failures: {error}"))?.found;
         let failures: Vec<_> = failures
             .into_iter()
-            .filter(|entry| tool.is_none_or(|name| is_named(&entry.plugin_name, &entry.tool_name, name)))
+            .filter(|record| {
+                tool.is_none_or(|name| is_named(&record.tool.namespace, &record.tool.tool, name))
+            })
+            .take(MOST_FAILURES)
             .collect();
         lines.extend(failures.iter().map(failure));
         history = Some(failures);
@@ -114,7 +125,7 @@ fn status(engine: &Engine, tenant: Option<&TenantId>, tool: Option<&str>, with_h
         None => json!({ "states": stand }),
         Some(failures) => json!({ "states": stand, "history": failures }),
     };
-    (lines.join("\n"), facts)
+    Ok((lines.join("\n"), facts))
 }
 
 async fn reset(
@@ -173,16 +184,14 @@ fn line(TrustStatus { standing: stored, recovers_at, waits_for_approval, .. }: &
     line
 }
 
-fn failure(entry: &HistoryEntry) -> String {
-    let severity = json!(entry.severity);
-    format!(
-        "failed at {} ms: {}/{} ({})",
-        entry.timestamp.as_millis(),
-        entry.plugin_name,
-        entry.tool_name,
-        severity.as_str().unwrap_or_default()
-    )
+fn failure(record: &FailureRecord) -> String {
+    let severity = json!(record.severity);
+    let severity = severity.as_str().unwrap_or_default();
+    format!("{} failed at {} ({severity}): {}", record.tool, record.at, record.message)
 }
+
+/// How many failures are looked through for those of one tool.
+const LOOKED_THROUGH: usize = 1000;
 
 /// The most failures that are shown.
 const MOST_FAILURES: usize = 50;

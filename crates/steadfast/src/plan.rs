@@ -67,8 +67,16 @@ impl Plan {
             },
             trust_history: count(global.trust_state.entries.get()),
             records: count(global.store.records.get()),
-            history: Keep { most: global.history.entries.get().into(), age: global.history.keep },
-            traces: Keep { most: global.traces.entries.get().into(), age: global.traces.keep },
+            history: Keep {
+                most: global.history.entries.get().into(),
+                most_per_subject: None,
+                age: global.history.keep,
+            },
+            traces: Keep {
+                most: global.traces.entries.get().into(),
+                most_per_subject: None,
+                age: global.traces.keep,
+            },
             malformed_calls: global.log.malformed_calls.clone(),
         })
     }

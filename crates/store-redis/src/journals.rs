@@ -14,15 +14,18 @@ use crate::link::Way;
 use crate::script::Script;
 
 /// Adds entries. KEYS: the stream, and for each entry the list of its subject. ARGV: the most entries, the longest in
-/// ms, and for each entry when, subject, body.
+/// ms, the most of one subject, and for each entry when, subject, body.
 const APPEND: &str = r"
 local time = redis.call('TIME')
 local oldest = time[1] * 1000 + math.floor(time[2] / 1000) - tonumber(ARGV[2])
 redis.call('XTRIM', KEYS[1], 'MINID', string.format('%.0f', math.max(oldest, 0)))
 for i = 2, #KEYS do
-  local at = 3 * i - 3
+  local at = 3 * i - 2
   local id = redis.call('XADD', KEYS[1], 'MAXLEN', ARGV[1], '*', 'a', ARGV[at], 's', ARGV[at + 1], 'b', ARGV[at + 2])
   redis.call('RPUSH', KEYS[i], id)
+  while redis.call('LLEN', KEYS[i]) > tonumber(ARGV[3]) do
+    redis.call('XDEL', KEYS[1], redis.call('LPOP', KEYS[i]))
+  end
   redis.call('LTRIM', KEYS[i], -1000, -1)
   redis.call('PEXPIRE', KEYS[i], ARGV[2])
 end
@@ -60,7 +63,7 @@ impl Inner {
                 for entry in entries {
                     command.arg(self.names.subject(journal, &entry.subject));
                 }
-                command.arg(keep.most).arg(age);
+                command.arg(keep.most).arg(age).arg(keep.most_per_subject.unwrap_or(u64::MAX));
                 for Entry { at, subject, body } in entries {
                     command.arg(at.as_millis()).arg(&**subject).arg(&**body);
                 }

@@ -1,5 +1,6 @@
 //! One transaction of the writer: operations that see each other's work, and become true together.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -257,6 +258,16 @@ impl<'c> Tx<'c> {
             self.shared.step(Step::Write);
             let at = signed(entry.at.as_millis());
             insert.execute(params![journal.name(), seq, at, &*entry.subject, &*entry.body])?;
+        }
+        if let Some(most) = keep.most_per_subject {
+            let subjects: BTreeSet<&str> = entries.iter().map(|entry| &*entry.subject).collect();
+            let mut trim = self.statement(
+                "DELETE FROM entry WHERE journal = ?1 AND subject = ?2 AND seq <= (SELECT seq FROM entry
+                 WHERE journal = ?1 AND subject = ?2 ORDER BY seq DESC LIMIT 1 OFFSET ?3)",
+            )?;
+            for subject in subjects {
+                trim.execute(params![journal.name(), subject, signed(most)])?;
+            }
         }
         self.trim(journal, SWEEP.max(2 * entries.len() as u64))?;
         Ok(())

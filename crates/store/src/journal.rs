@@ -18,11 +18,13 @@ pub enum Journal {
     Traces,
     /// What operators did.
     Audit,
+    /// Which calls of which tools failed, and how.
+    Failures,
 }
 
 impl Journal {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::History, Self::Traces, Self::Audit];
+    pub const ALL: [Self; 4] = [Self::History, Self::Traces, Self::Audit, Self::Failures];
 
     /// The word that is stored for it.
     pub const fn name(self) -> &'static str {
@@ -30,6 +32,7 @@ impl Journal {
             Self::History => "history",
             Self::Traces => "traces",
             Self::Audit => "audit",
+            Self::Failures => "failures",
         }
     }
 }
@@ -39,7 +42,7 @@ impl Journal {
 pub struct Entry {
     /// When it happened.
     pub at: Timestamp,
-    /// What it is about: the id of a call or a turn, the name of an operator.
+    /// What it is about: the id of a call or a turn, the name of an operator or a tool.
     pub subject: Arc<str>,
     /// What it says: JSON, redacted by whoever wrote it.
     pub body: Arc<str>,
@@ -83,6 +86,8 @@ impl FromStr for Position {
 pub struct Keep {
     /// The most entries.
     pub most: u64,
+    /// The most of them that are about one subject; nothing means no such bound.
+    pub most_per_subject: Option<u64>,
     /// The longest.
     pub age: Duration,
 }

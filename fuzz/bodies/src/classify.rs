@@ -8,7 +8,7 @@ use std::time::Duration;
 use steadfast_core::Timestamp;
 use steadfast_core::classify::Mistake;
 use steadfast_core::classify::danger::{Shapes, dangerous};
-use steadfast_core::classify::record::{FailureRecord, Occasion, detect};
+use steadfast_core::classify::record::{FailureRecord, Trouble, detect};
 use steadfast_core::classify::signature::{domain, signature};
 use steadfast_core::classify::{
     Aims, Classified, Fault, Match, Nature, OverrideRule, Overrides, Reach, RetryAfter, Source, Transport,
@@ -16,7 +16,7 @@ use steadfast_core::classify::{
 };
 use steadfast_core::guard;
 use steadfast_core::guard::log::{Attribution, MalformedCall};
-use steadfast_core::id::{Digest, Namespace, ToolCallId, ToolName, ToolRef};
+use steadfast_core::id::{Namespace, ToolCallId, ToolName, ToolRef};
 use steadfast_core::json::{Document, Limits, Value};
 
 use crate::draw::Draw;
@@ -161,21 +161,16 @@ fn overridden(fault: &Fault, own: u8) {
 }
 
 fn record(fault: &Fault, judged: &Classified) {
-    let tool = tool();
-    let occasion = Occasion {
-        tool: &tool,
-        arguments: Digest::of(b"{}"),
-        summary: &fault.message,
-        domain: None,
-        service: Some(&fault.message),
-        call_id: None,
-        session: None,
-        turn_index: None,
-        retries: 0,
+    let trouble = Trouble {
+        severity: judged.severity,
+        rule: &judged.rule,
+        message: &fault.message,
+        http_status: None,
+        transient: judged.nature == Nature::Transient,
     };
-    let record = FailureRecord::new(occasion, fault, judged, NOW);
-    let size = [&record.argument_summary, &record.error_type, &record.error_message].map(String::len);
-    assert!(size.iter().sum::<usize>() <= 512 + 128 + 1024, "the record is not bounded: {size:?}");
+    let record = FailureRecord::new(tool(), &trouble, NOW);
+    let size = [&record.error_type, &record.message].map(String::len);
+    assert!(size.iter().sum::<usize>() <= 128 + 1024 + 3, "the record is not bounded: {size:?}");
     assert!(!record.error_type.is_empty(), "an error without a type");
 }
 

@@ -62,6 +62,28 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         )
         .asks::<look::ToolsAsked>()
         .gives::<look::Tools>("a page of them, in the order of their names"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/failures",
+            "failures",
+            "How calls of tools failed, the newest first",
+            Who::Looker,
+            failures,
+        )
+        .asks::<look::FailuresAsked>()
+        .gives::<look::Failures>("a page of those that fit")
+        .reads_the_store(),
+        Endpoint::new(
+            Method::GET,
+            "/v1/tools/{name}/failures",
+            "toolFailures",
+            "How calls of one tool failed, the newest first",
+            Who::Looker,
+            tool_failures,
+        )
+        .asks::<look::ToolFailuresAsked>()
+        .gives::<look::Failures>("a page of them")
+        .reads_the_store(),
         Endpoint::new(Method::GET, "/v1/audit", "audit", "What people changed by hand", Who::Admin, audit)
             .asks::<look::AuditAsked>()
             .gives::<look::Audit>("a page of it, the newest first")
@@ -232,6 +254,21 @@ fn listed(page: Result<impl Serialize, String>) -> Answered {
 async fn audit(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::AuditAsked>) -> Answered {
     let wanted = asked.read().map_err(Problem::misread)?;
     Ok(json(StatusCode::OK, &look::audit(inner.steadfast.engine(), &wanted).await?))
+}
+
+async fn failures(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::FailuresAsked>) -> Answered {
+    let wanted = asked.read().map_err(Problem::misread)?;
+    Ok(json(StatusCode::OK, &look::failures(inner.steadfast.engine(), &wanted).await?))
+}
+
+async fn tool_failures(
+    Shared(State(inner)): Shared<State>,
+    Named(name): Named,
+    Asked(asked): Asked<look::ToolFailuresAsked>,
+) -> Answered {
+    let tool = look::tool(&name).map_err(|why| Problem::new(StatusCode::NOT_FOUND, "not_found", why))?;
+    let wanted = asked.of(tool).read().map_err(Problem::misread)?;
+    Ok(json(StatusCode::OK, &look::failures(inner.steadfast.engine(), &wanted).await?))
 }
 
 async fn records(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::RecordsAsked>) -> Answered {

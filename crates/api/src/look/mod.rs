@@ -3,6 +3,7 @@
 mod around;
 mod audit;
 mod endpoints;
+mod failures;
 mod history;
 mod paging;
 mod recent;
@@ -16,6 +17,7 @@ mod traces;
 pub use around::{Servers, ServersAsked, Sessions, SessionsAsked, servers, sessions};
 pub use audit::{Audit, AuditAsked, audit};
 pub(crate) use endpoints::endpoints;
+pub use failures::{Failures, FailuresAsked, ToolFailuresAsked, failures};
 pub use history::{History, HistoryAsked, HistoryWanted, history};
 pub use paging::NamedTool;
 pub(crate) use paging::tool;

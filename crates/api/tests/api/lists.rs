@@ -298,7 +298,7 @@ async fn the_history_goes_back_as_far_as_the_store_keeps_it_and_says_where_it_st
     let before = world.keys(list("/v1/history"), "").await.len();
     let newest = store.entries(&Query::newest(Journal::History, 1)).await.unwrap();
     let other: Vec<Entry> = vec![newest[0].1.clone(); 20_100];
-    let keep = Keep { most: 25_000, age: Duration::from_secs(3600) };
+    let keep = Keep { most: 25_000, most_per_subject: None, age: Duration::from_secs(3600) };
     store.append(Journal::History, &other, keep).await.unwrap();
     let first = world.get("/v1/history?tool=bank/pay%201").await;
     assert_eq!(first["calls"], json!([]), "it lies further back than is looked at once");

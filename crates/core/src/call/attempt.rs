@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use std::time::Duration;
 
+use super::failed::LastTrouble;
 use super::settle::{self, Settling, Why};
 use super::step::Recorded;
 use super::{
@@ -706,6 +707,12 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) {
+        self.trouble = failure.map(|(classified, said)| LastTrouble {
+            rule: classified.rule.clone(),
+            message: said.shown().into(),
+            http_status: said.status,
+            transient: classified.nature == Nature::Transient,
+        });
         // A replay goes on from the first one; the record is for those who look at how it ended.
         if self.outcomes.len() < Record::MOST_ATTEMPTS {
             self.outcomes.push(outcome);

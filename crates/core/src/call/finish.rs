@@ -151,6 +151,7 @@ impl Call {
         }
         if !self.policy.modes.are_off() {
             let severity = severity.or(result.ended.is_err().then_some(Severity::Informational));
+            self.severity = severity;
             self.scored = Some(Outcome::of(severity, mistake));
         }
         if self.policy.modes.trust != Mode::Off {

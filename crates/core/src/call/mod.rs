@@ -35,6 +35,7 @@
 mod ask;
 mod attempt;
 mod claim;
+mod failed;
 mod finish;
 mod intake;
 mod leave;
@@ -60,7 +61,7 @@ pub use step::{
 use crate::Timestamp;
 use crate::approval::{self, Approvals, GrantId, Plan, Shape, Wanted};
 use crate::breaker::{self, Breaker, Ticket};
-use crate::classify::Classified;
+use crate::classify::{Classified, Severity};
 use crate::code::Code;
 use crate::dedupe::{
     Address, AttemptFact, Claim, ClaimVerdict, Ending, Failure, Found, Intent, Known, Owner, Record, Release,
@@ -156,6 +157,10 @@ pub struct Call {
     retries: Vec<Retried>,
     /// Why the last attempt failed.
     last: Option<(Classified, Failure)>,
+    /// What its tool said; nothing if it worked.
+    trouble: Option<failed::LastTrouble>,
+    /// How bad the failure is that the call ended with, if it ran.
+    severity: Option<Severity>,
     caller: Caller,
     /// Whether the guard knows that the call is under way.
     entered: bool,
@@ -354,6 +359,8 @@ impl Call {
             attempts: 0,
             facts: Vec::new(),
             outcomes: Vec::new(),
+            trouble: None,
+            severity: None,
             retries: Vec::new(),
             last: None,
             caller: Caller::Waiting,

@@ -1,106 +1,129 @@
-//! Failures as trust and scores remember them, and failures that hide in successful results.
+//! Records of failed calls, and failures that hide in successful results.
 //!
 //! A record keeps what is needed to judge and to explain, and nothing that could give a secret away:
 //! arguments are present only as their digest and as a summary that was redacted before it came here.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::text::cut;
-use super::{Classified, Fault, Nature, Overrides, Severity, Source, classify};
+use super::{Fault, Overrides, Severity, Source, classify};
 use crate::Timestamp;
-use crate::id::{Digest, Domain, Namespace, SessionKey, ToolCallId, ToolName, ToolRef};
+use crate::id::{Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId};
 use crate::json::{Document, Kind, Limits, Value};
-use crate::output::Output;
+use crate::output::{Output, RawJson};
+use crate::redact;
+use crate::trust::Signature;
 
 /// The longest message that a record keeps, in bytes.
 const LONGEST_MESSAGE: usize = 1024;
-/// The longest summary and type of an error, in bytes.
-const LONGEST_SUMMARY: usize = 512;
+/// The longest type of an error, in bytes.
 const LONGEST_TYPE: usize = 128;
 
-/// One failed call, as trust and scores remember it.
+/// One failed call of a tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
 pub struct FailureRecord {
     /// The tool that failed.
-    pub tool_name: ToolName,
-    /// The plugin or server that it belongs to.
-    pub plugin_name: Namespace,
-    /// When.
-    pub timestamp: Timestamp,
-    /// The digest of its arguments.
-    pub arguments_hash: Digest,
-    /// What may be said about its arguments.
-    pub argument_summary: String,
-    /// What it depended on.
-    pub domain: Option<Domain>,
-    /// The external service behind it, where one is known by name.
-    pub service: Option<String>,
-    /// The class of the error as its author named it, else the kind of its source.
-    pub error_type: String,
-    /// What was said.
-    pub error_message: String,
+    pub tool: ToolRef,
+    /// When it failed.
+    #[serde(rename = "atMs")]
+    pub at: Timestamp,
     /// How bad it is.
     pub severity: Severity,
-    /// Links the record to other records of the call.
-    pub call_id: Option<ToolCallId>,
-    /// The conversation.
-    pub session_id: Option<SessionKey>,
-    /// Where in the conversation.
-    pub turn_index: Option<u64>,
+    /// The class of the error as its author named it, else the rule that classified it.
+    pub error_type: String,
+    /// What was said, without secrets.
+    pub message: String,
     /// The HTTP status, where there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_status: Option<u16>,
-    /// Attempts after the first one.
-    pub retry_count: u32,
     /// Whether it could have passed by itself.
-    pub was_transient: bool,
+    pub transient: bool,
+    /// Attempts after the first one.
+    #[serde(default)]
+    pub retries: u32,
+    /// The digest of the arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments_digest: Option<Digest>,
+    /// What the call worked on: its command, folder or URL, without secrets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub argument_summary: BTreeMap<String, String>,
+    /// What it depended on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<Domain>,
+    /// The service that a report named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<Domain>,
+    /// The call; nothing where a host reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<RequestId>,
+    /// The id that the model gave to the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<ToolCallId>,
+    /// Whose it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<TenantId>,
+    /// The session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionKey>,
+    /// The turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<TurnId>,
+    /// The model that asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelId>,
+    /// What the host said beside, without secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<RawJson>,
 }
 
-/// The call that failed, as far as a record tells it.
-#[derive(Clone, Copy, Debug)]
-pub struct Occasion<'a> {
-    /// The tool.
-    pub tool: &'a ToolRef,
-    /// The digest of its arguments.
-    pub arguments: Digest,
-    /// A summary of its arguments, redacted already.
-    pub summary: &'a str,
-    /// What it depends on.
-    pub domain: Option<&'a Domain>,
-    /// The external service behind it, where one is known by name.
-    pub service: Option<&'a str>,
-    /// The id that the model gave to the call.
-    pub call_id: Option<&'a ToolCallId>,
-    /// The conversation.
-    pub session: Option<&'a SessionKey>,
-    /// Where in the conversation.
-    pub turn_index: Option<u64>,
-    /// Attempts after the first one.
-    pub retries: u32,
+/// What went wrong in a failed call.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "as in the record that is made of it")]
+pub struct Trouble<'a> {
+    pub severity: Severity,
+    /// Stands for the type of the error where the message names none.
+    pub rule: &'a str,
+    /// Not redacted.
+    pub message: &'a str,
+    pub http_status: Option<u16>,
+    pub transient: bool,
 }
 
 impl FailureRecord {
-    /// The record of a call that ended with this fault. The message must have been redacted before.
-    pub fn new(occasion: Occasion<'_>, fault: &Fault, classified: &Classified, now: Timestamp) -> Self {
-        let facts = super::text::Facts::of(fault);
+    /// What is known of every failure; the rest is added where it is known.
+    pub fn new(tool: ToolRef, trouble: &Trouble<'_>, at: Timestamp) -> Self {
         Self {
-            tool_name: occasion.tool.tool.clone(),
-            plugin_name: occasion.tool.namespace.clone(),
-            timestamp: now,
-            arguments_hash: occasion.arguments,
-            argument_summary: cut(occasion.summary, LONGEST_SUMMARY).to_owned(),
-            domain: occasion.domain.cloned(),
-            service: occasion.service.map(|service| cut(service, LONGEST_TYPE).to_owned()),
-            error_type: error_class(&fault.message).unwrap_or(fault.source.kind().as_str()).to_owned(),
-            error_message: cut(&fault.message, LONGEST_MESSAGE).to_owned(),
-            severity: classified.severity,
-            call_id: occasion.call_id.cloned(),
-            session_id: occasion.session.cloned(),
-            turn_index: occasion.turn_index,
-            http_status: facts.status,
-            retry_count: occasion.retries,
-            was_transient: classified.nature == Nature::Transient,
+            tool,
+            at,
+            severity: trouble.severity,
+            error_type: cut(error_class(trouble.message).unwrap_or(trouble.rule), LONGEST_TYPE).to_owned(),
+            message: redact::excerpt(trouble.message, LONGEST_MESSAGE),
+            http_status: trouble.http_status,
+            transient: trouble.transient,
+            retries: 0,
+            arguments_digest: None,
+            argument_summary: BTreeMap::new(),
+            domain: None,
+            service: None,
+            request_id: None,
+            tool_call_id: None,
+            tenant: None,
+            session: None,
+            turn: None,
+            model: None,
+            context: None,
         }
     }
+}
+
+/// What a signature says about the arguments, without secrets.
+pub fn argument_summary(signature: &Signature) -> BTreeMap<String, String> {
+    let parts = signature.0.split('|').skip(1).filter_map(|part| part.split_once('='));
+    parts.map(|(name, value)| (name.to_owned(), redact::text(value).into_owned())).collect()
 }
 
 /// The name before the first colon, if it looks like the class of an exception.
@@ -147,13 +170,18 @@ pub fn detect(result: Value<'_>, overrides: &Overrides, now: Timestamp) -> Optio
 /// How bad the failure is that an output tells of in its structure, if it tells of one. Most outputs do not even
 /// have a member of such a name, and are not read.
 pub fn concern(output: &Output, overrides: &Overrides, now: Timestamp) -> Option<Severity> {
+    Some(detected_in(output, overrides, now)?.severity)
+}
+
+/// The failure that an output tells of in its structure.
+pub(crate) fn detected_in(output: &Output, overrides: &Overrides, now: Timestamp) -> Option<Detected> {
     let text = output.content.as_str();
     // `error`, `isError`, and the four spellings of a status.
     if !["rror\"", "tatus"].iter().any(|part| text.contains(part)) {
         return None;
     }
     let document = Document::parse(text.as_bytes(), Limits::ENVELOPE).ok()?;
-    Some(detect(document.root(), overrides, now)?.severity)
+    detect(document.root(), overrides, now)
 }
 
 /// What a result states about a failure of its own.
@@ -241,6 +269,7 @@ fn message_of(object: Value<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::{Namespace, ToolName};
     use crate::json::{Document, Limits};
 
     fn detected(result: &str) -> Option<Detected> {
@@ -277,71 +306,41 @@ mod tests {
         }
     }
 
-    #[test]
-    fn rp_1_a_record_has_all_its_fields_and_arguments_only_as_hash_and_summary() {
+    fn record(message: &str) -> FailureRecord {
         let tool = ToolRef { namespace: Namespace::new("svc").unwrap(), tool: ToolName::new("get").unwrap() };
-        let (call_id, session) = (ToolCallId::new("toolu_1").unwrap(), SessionKey::new("s1").unwrap());
-        let domain = Domain::new("api.example.com").unwrap();
-        let arguments = Digest::of(br#"{"url":"https://api.example.com/","token":"s3cr3t"}"#);
-        let occasion = Occasion {
-            tool: &tool,
-            arguments,
-            summary: "url=https://api.example.com/ token=[redacted]",
-            domain: Some(&domain),
-            service: Some("example"),
-            call_id: Some(&call_id),
-            session: Some(&session),
-            turn_index: Some(7),
-            retries: 3,
+        let trouble = Trouble {
+            severity: Severity::ServerError,
+            rule: "http.503",
+            message,
+            http_status: Some(503),
+            transient: true,
         };
-        let fault = Fault::new(Source::Http { status: 503 }, "UpstreamError: try later");
-        let classified = classify(&fault, &Overrides::default(), Timestamp::ZERO);
-        let record = FailureRecord::new(occasion, &fault, &classified, Timestamp::from_millis(5));
-        let written = serde_json::to_value(&record).unwrap();
-        assert_eq!(
-            written,
-            serde_json::json!({
-                "tool_name": "get",
-                "plugin_name": "svc",
-                "timestamp": 5,
-                "arguments_hash": arguments.to_hex(),
-                "argument_summary": "url=https://api.example.com/ token=[redacted]",
-                "domain": "api.example.com",
-                "service": "example",
-                "error_type": "UpstreamError",
-                "error_message": "UpstreamError: try later",
-                "severity": "server_error",
-                "call_id": "toolu_1",
-                "session_id": "s1",
-                "turn_index": 7,
-                "http_status": 503,
-                "retry_count": 3,
-                "was_transient": true,
-            })
-        );
-        assert_eq!(serde_json::from_value::<FailureRecord>(written).unwrap(), record);
+        FailureRecord::new(tool, &trouble, Timestamp::from_millis(5))
+    }
+
+    #[test]
+    fn rp_1_a_record_names_the_error_and_keeps_no_secret() {
+        let named = record("UpstreamError: try later, Authorization: Bearer abcdefghijklmnop1234");
+        assert_eq!((named.error_type.as_str(), named.http_status), ("UpstreamError", Some(503)));
+        assert!(named.message.starts_with("UpstreamError: try later"), "{}", named.message);
+        assert!(!named.message.contains("abcdefghijklmnop1234"), "{}", named.message);
+        assert_eq!(record("try later").error_type, "http.503");
+        let written = serde_json::to_string(&named).unwrap();
+        assert_eq!(serde_json::from_str::<FailureRecord>(&written).unwrap(), named);
     }
 
     #[test]
     fn rp_1_a_record_is_bounded_whatever_was_said() {
-        let tool = ToolRef { namespace: Namespace::new("svc").unwrap(), tool: ToolName::new("get").unwrap() };
-        let long = "ä".repeat(100_000);
-        let occasion = Occasion {
-            tool: &tool,
-            arguments: Digest::of(b""),
-            summary: &long,
-            domain: None,
-            service: Some(&long),
-            call_id: None,
-            session: None,
-            turn_index: None,
-            retries: 0,
-        };
-        let fault = Fault::new(Source::Tool, long.clone());
-        let classified = classify(&fault, &Overrides::default(), Timestamp::ZERO);
-        let record = FailureRecord::new(occasion, &fault, &classified, Timestamp::ZERO);
-        assert!(serde_json::to_string(&record).unwrap().len() < 3000);
-        assert_eq!((record.error_type.as_str(), record.was_transient), ("tool", false));
+        let long = record(&"ä".repeat(100_000));
+        assert!(serde_json::to_string(&long).unwrap().len() < 1500);
+    }
+
+    #[test]
+    fn rp_1_what_a_call_worked_on_is_told_without_its_arguments() {
+        let summary = argument_summary(&Signature("svc/get|command=git|url=host.example/x".into()));
+        let told: Vec<_> = summary.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(told, [("command", "git"), ("url", "host.example/x")]);
+        assert!(argument_summary(&Signature("svc/get".into())).is_empty());
     }
 
     #[test]

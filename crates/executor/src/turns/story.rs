@@ -25,7 +25,8 @@ use crate::telling::TurnSpan;
 use super::{Caller, TurnOptions};
 
 /// How much is kept, unless it is set.
-pub(crate) const KEEP: Keep = Keep { most: 200_000, age: Duration::from_secs(24 * 3600) };
+pub(crate) const KEEP: Keep =
+    Keep { most: 200_000, most_per_subject: None, age: Duration::from_secs(24 * 3600) };
 /// What most lines take, and no more.
 const LINE_BYTES: usize = 512;
 /// The most bytes of lines that wait to be written. For heads there is as much again, so that whatever is left out of a turn,

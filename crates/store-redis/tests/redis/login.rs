@@ -55,7 +55,7 @@ async fn does_everything(options: Options) {
     assert_eq!(other.read(&name).await.unwrap().unwrap().version, version);
     assert_eq!(other.documents(DocumentKind::Breaker).await.unwrap().len(), 1);
     let entry = Entry { at: store.now(), subject: "a".into(), body: "{}".into() };
-    let keep = Keep { most: 10, age: Duration::from_secs(60) };
+    let keep = Keep { most: 10, most_per_subject: None, age: Duration::from_secs(60) };
     store.append(Journal::History, std::slice::from_ref(&entry), keep).await.unwrap();
     let query = Query { subject: Some("a".into()), ..Query::newest(Journal::History, 9) };
     let told: Vec<Entry> = store.entries(&query).await.unwrap().into_iter().map(|(_, entry)| entry).collect();

@@ -15,14 +15,15 @@ pub(super) struct Journals {
     history: Mutex<Log>,
     traces: Mutex<Log>,
     audit: Mutex<Log>,
+    failures: Mutex<Log>,
 }
 
 #[derive(Debug, Default)]
 struct Log {
-    /// Oldest first.
-    entries: VecDeque<Entry>,
-    /// How many there were before the oldest one.
-    forgotten: u64,
+    /// Oldest first, each with its number.
+    entries: VecDeque<(u64, Entry)>,
+    /// The number of the next one.
+    next: u64,
     /// As its last writer asked for.
     keep: Option<Keep>,
 }
@@ -31,7 +32,12 @@ impl Journals {
     pub(super) fn append(&self, journal: Journal, entries: &[Entry], keep: Keep, now: Timestamp) {
         let mut log = self.log(journal).lock();
         log.keep = Some(keep);
-        log.entries.extend(entries.iter().cloned());
+        for entry in entries {
+            let number = log.next;
+            log.entries.push_back((number, entry.clone()));
+            log.next += 1;
+            log.trim_subject(&entry.subject, keep);
+        }
         log.trim(now);
     }
 
@@ -40,14 +46,14 @@ impl Journals {
         let asked_for = |entry: &Entry| {
             entry.at >= query.since && query.subject.as_ref().is_none_or(|subject| entry.subject == *subject)
         };
-        // What stands behind a place are the older ones; how many are left of them follows from its number.
-        let older = query.behind.map_or(u64::MAX, |Position(number, _)| number.saturating_sub(log.forgotten));
-        let older = usize::try_from(older).unwrap_or(usize::MAX).min(log.entries.len());
-        let numbered = log.entries.range(..older).enumerate().rev();
+        // What stands behind a place are the older ones.
+        let behind = query.behind.map_or(u64::MAX, |Position(number, _)| number);
+        let older = log.entries.partition_point(|(number, _)| *number < behind);
+        let numbered = log.entries.range(..older).rev();
         numbered
             .filter(|(_, entry)| asked_for(entry))
             .take(query.limit)
-            .map(|(at, entry)| (Position(log.forgotten + at as u64, 0), entry.clone()))
+            .map(|(number, entry)| (Position(*number, 0), entry.clone()))
             .collect()
     }
 
@@ -60,6 +66,7 @@ impl Journals {
             Journal::History => &self.history,
             Journal::Traces => &self.traces,
             Journal::Audit => &self.audit,
+            Journal::Failures => &self.failures,
         }
     }
 }
@@ -71,11 +78,19 @@ impl Log {
         let most = usize::try_from(keep.most.min(MOST)).unwrap_or(usize::MAX);
         self.entries.drain(..before.saturating_sub(most));
         let oldest = now.before(keep.age);
-        while self.entries.front().is_some_and(|entry| entry.at < oldest) {
+        while self.entries.front().is_some_and(|(_, entry)| entry.at < oldest) {
             self.entries.pop_front();
         }
-        let forgotten = (before - self.entries.len()) as u64;
-        self.forgotten += forgotten;
-        forgotten
+        (before - self.entries.len()) as u64
+    }
+
+    /// Removes the oldest entry about a subject if there is one too many.
+    fn trim_subject(&mut self, subject: &str, keep: Keep) {
+        let Some(most) = keep.most_per_subject else { return };
+        let mut about = self.entries.iter().enumerate().filter(|(_, (_, entry))| *entry.subject == *subject);
+        let (oldest, count) = (about.next().map(|(at, _)| at), 1 + about.count() as u64);
+        if let Some(oldest) = oldest.filter(|_| count > most) {
+            self.entries.remove(oldest);
+        }
     }
 }

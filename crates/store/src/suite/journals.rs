@@ -7,7 +7,7 @@ use steadfast_core::Timestamp;
 use super::world::{LONG, World};
 use crate::journal::{Entry, Journal, Keep, Position, Query, look_through};
 
-const KEEP: Keep = Keep { most: 1000, age: LONG };
+const KEEP: Keep = Keep { most: 1000, most_per_subject: None, age: LONG };
 
 pub(super) async fn a_journal_is_read_newest_first(world: World) {
     let begin = world.now();
@@ -116,6 +116,26 @@ pub(super) async fn a_journal_is_bounded_in_number(world: World) {
     }
     let newest: Vec<Entry> = all.iter().rev().take(12).cloned().collect();
     assert_eq!(read(&world, &everything(Journal::Audit)).await, newest);
+}
+
+pub(super) async fn a_journal_is_bounded_in_what_is_about_one_subject(world: World) {
+    let begin = world.now();
+    let about = |subject: &str, number| Entry { subject: subject.into(), ..entry(begin, number) };
+    let keep = Keep { most_per_subject: Some(3), ..KEEP };
+    let (quiet, loud) = (about("quiet", 0), (1..9).map(|number| about("loud", number)).collect::<Vec<_>>());
+    world.append(Journal::Failures, std::slice::from_ref(&quiet), keep).await.unwrap();
+    for some in loud.chunks(5) {
+        world.append(Journal::Failures, some, keep).await.unwrap();
+    }
+    let mut kept: Vec<Entry> = loud.iter().rev().take(3).cloned().collect();
+    let of_loud = Query { subject: Some("loud".into()), ..everything(Journal::Failures) };
+    assert_eq!(read(&world, &of_loud).await, kept);
+    kept.push(quiet);
+    assert_eq!(read(&world, &everything(Journal::Failures)).await, kept, "one that is loud costs no other");
+    // Places are as they were, also where something between them is gone.
+    let first = world.entries(&Query { limit: 1, ..everything(Journal::Failures) }).await.unwrap();
+    let behind = Query { behind: Some(first[0].0), ..everything(Journal::Failures) };
+    assert_eq!(read(&world, &behind).await, kept[1..]);
 }
 
 pub(super) async fn a_journal_is_bounded_in_age(world: World) {

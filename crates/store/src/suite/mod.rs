@@ -281,6 +281,7 @@ cases! { $
         a_page_of_a_journal_goes_on_where_the_one_before_was_forgotten,
         looking_through_a_journal_says_where_to_go_on,
         a_journal_is_bounded_in_number,
+        a_journal_is_bounded_in_what_is_about_one_subject,
         a_journal_is_bounded_in_age,
         journals_are_apart;
     races:

@@ -311,7 +311,14 @@ const BROKEN: &[(Fault, &[&str])] = &[
         Fault::ForgetsWhereItWas,
         &["a_journal_is_read_page_by_page", "a_page_of_a_journal_goes_on_where_the_one_before_was_forgotten"],
     ),
-    (Fault::JournalsGrow, &["a_journal_is_bounded_in_number", "a_journal_is_bounded_in_age"]),
+    (
+        Fault::JournalsGrow,
+        &[
+            "a_journal_is_bounded_in_number",
+            "a_journal_is_bounded_in_what_is_about_one_subject",
+            "a_journal_is_bounded_in_age",
+        ],
+    ),
     (Fault::MixesJournals, &["journals_are_apart"]),
     (
         Fault::DecidesOnAnEarlierLook,
@@ -768,7 +775,7 @@ impl Store for Broken {
     }
 
     fn append<'a>(&'a self, journal: Journal, entries: &'a [Entry], keep: Keep) -> StoreFuture<'a, ()> {
-        let endless = Keep { most: u64::MAX, age: LONG };
+        let endless = Keep { most: u64::MAX, most_per_subject: None, age: LONG };
         let keep = if self.is(Fault::JournalsGrow) { endless } else { keep };
         let journal = if self.is(Fault::MixesJournals) { Journal::History } else { journal };
         self.inner.append(journal, entries, keep)

@@ -262,6 +262,74 @@ fn rp_13_the_status_is_the_same_over_every_way_and_a_person_forgives_a_tool() {
 }
 
 #[test]
+fn rp_1_every_failed_call_is_recorded_and_seen_over_every_way_after_a_restart_too() {
+    let config = "gateway.reliability_tools = true\nguard.mode = \"off\"\nbreaker.mode = \"off\"\n[trust]\ncount = 90\n[retry]\nattempts = 2\nbase = \"1ms\"\n";
+    let mut gateway = Gateway::new("rp_1", config);
+    let mut call = envelope("http/look", &json!({ "id": "Bearer abcdefghijklmnop1234", "fault": "503" }));
+    call["requestId"] = "r-failed".into();
+    call["toolCallId"] = "toolu_1".into();
+    call["target"]["turnId"] = "t-7".into();
+    let failed = gateway.call(&call);
+    assert_eq!(failed.body["attempts"], 2, "{}", failed.body);
+    for number in 0..3 {
+        look(&gateway, "command", json!({ "id": format!("c{number}"), "fault": "503" }));
+    }
+    assert_eq!(look(&gateway, "http", json!({ "id": "good" })).text(), "look good, run 1");
+    let context = json!({ "step": 4, "token": "s3cr3t-s3cr3t" });
+    let body = json!({ "tool_name": "fetch", "plugin_name": "web", "error": "ValueError: no such page", "http_status": 500,
+                       "arguments": { "url": "https://api.example.com/pages/1" }, "context": context });
+    assert_eq!(gateway.asked("POST /v1/failures", &body).status, 200);
+    let check = |gateway: &Gateway| {
+        let failures = gateway.get("/v1/failures")["failures"].as_array().unwrap().clone();
+        assert_eq!(failures.len(), 5, "each that failed, and no other: {failures:?}");
+        let of = |path: &str| gateway.get(path)["failures"].as_array().unwrap().clone();
+        let http = of("/v1/tools/http%2Flook/failures");
+        assert_eq!((http.len(), of("/v1/tools/command%2Flook/failures?limit=2").len()), (1, 2));
+        let record = &http[0];
+        assert_eq!(record["tool"], json!({ "namespace": "http", "tool": "look" }));
+        for (field, value) in [
+            ("severity", json!("server_error")),
+            ("httpStatus", json!(503)),
+            ("retries", json!(1)),
+            ("transient", json!(true)),
+            ("requestId", json!("r-failed")),
+            ("toolCallId", json!("toolu_1")),
+            ("session", json!("s-1")),
+            ("turn", json!("t-7")),
+        ] {
+            assert_eq!(record[field], value, "{field} in {record}");
+        }
+        assert!(record["message"].as_str().unwrap().contains("busy"), "{record}");
+        assert_eq!(record["argumentsDigest"].as_str().map(str::len), Some(64), "{record}");
+        assert!(record["atMs"].is_u64() && !record.to_string().contains("abcdefghijklmnop1234"), "{record}");
+        let reported = &of("/v1/tools/web%2Ffetch/failures")[0];
+        assert_eq!(
+            (&reported["errorType"], &reported["argumentSummary"], &reported["context"]["step"]),
+            (&json!("ValueError"), &json!({ "url": "api.example.com/pages" }), &json!(4)),
+            "{reported}"
+        );
+        assert!(!reported.to_string().contains("s3cr3t"), "{reported}");
+        // A person and a model see the same.
+        let line = String::from_utf8(gateway.run(&["failures", "web/fetch"]).stdout).unwrap();
+        assert!(line.contains("ValueError: no such page") && !line.contains("http/look"), "{line}");
+        let all: Value = serde_json::from_slice(&gateway.run(&["failures", "--json"]).stdout).unwrap();
+        assert_eq!(all["failures"], json!(failures));
+        let mut model = Client::at(gateway.address);
+        model.initialize();
+        model.request("tools/list", json!({}));
+        let asked = json!({ "tool_name": "web/fetch", "include_history": true });
+        let status = model.call("reliability_status", asked);
+        assert!(status.text.contains("ValueError: no such page"), "{status:?}");
+    };
+    check(&gateway);
+    gateway.stop();
+    let line = String::from_utf8(gateway.run(&["failures", "--gateway", "none"]).stdout).unwrap();
+    assert!(line.contains("web/fetch") && line.contains("http/look"), "also where none runs: {line}");
+    gateway.start(|_| {});
+    check(&gateway);
+}
+
+#[test]
 fn rp_4_a_tool_stands_as_its_own_rule_says() {
     let rule = "[tools.\"http/look\".trust]\nwindow = \"20m\"\nduration = \"1ms\"\ncooldown = \"1ms\"\nsuccesses_to_recover = 2\n";
     let gateway = Gateway::new("rp_4_standing", &format!("{STRICT}{rule}"));

@@ -1,0 +1,67 @@
+//! `steadfast failures [TOOL]`: how calls of tools failed.
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::approvals::Whose;
+use crate::failure::Failure;
+use crate::output::{self, Look, Paint, Table};
+use crate::reach::{self, Ask, Need, Ways};
+use crate::{now, seen};
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Only those of this tool: `server/tool`.
+    tool: Option<String>,
+    /// How many to show, the newest first.
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    limit: u16,
+    #[command(flatten)]
+    ways: Ways,
+    #[command(flatten)]
+    whose: Whose,
+}
+
+/// `steadfast failures`.
+pub(crate) fn run(options: &Options) -> Result<(), Failure> {
+    let ask = Ask::get("/v1/failures").with("tool", options.tool.as_deref());
+    let ask = ask.with("tenant", options.whose.tenant.as_deref());
+    let ask = ask.with("limit", Some(&options.limit.to_string()));
+    let told = reach::with(&options.ways, Need::WhatIsThere, async |reach| Ok(reach.ask(ask).await?))?;
+    if options.ways.json {
+        output::say_json(&told);
+        return Ok(());
+    }
+    let failures = seen::list(&told, "/failures");
+    if failures.is_empty() {
+        output::say(&match &options.tool {
+            Some(tool) => format!("no call of {tool} has failed"),
+            None => "no call has failed".to_owned(),
+        });
+        return Ok(());
+    }
+    let mut table = Table::new(&["WHEN", "TOOL", "SEVERITY", "RETRIES", "MESSAGE"]);
+    for failure in failures {
+        let plain = |text: String| (Look::Plain, text);
+        table.row([
+            plain(seen::ago(failure, "/atMs", now().as_millis())),
+            (Look::Bold, failure.get("tool").map(seen::tool).unwrap_or_default()),
+            plain(seen::text(failure, "/severity")),
+            plain(seen::number(failure, "/retries").to_string()),
+            plain(first_line(failure)),
+        ]);
+    }
+    output::say(&table.draw(Paint::of_stdout(), 0));
+    Ok(())
+}
+
+/// What was said, as far as it fits into a line.
+fn first_line(failure: &Value) -> String {
+    const LONGEST: usize = 100;
+    let message = seen::text(failure, "/message");
+    let line = message.lines().next().unwrap_or_default();
+    match line.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or(line)),
+        None => line.to_owned(),
+    }
+}

@@ -123,7 +123,12 @@ fn without_tokens(
     config: &Config,
 ) -> impl Iterator<Item = (OsString, OsString)> {
     let is_token = |value: &OsString| {
-        config.tokens().values().any(|token| value.to_str() == Some(token.secret.expose().as_str()))
+        let is_ours = |secret: &str| value.to_str() == Some(secret);
+        config.tokens().values().any(|token| is_ours(token.secret.expose()))
+            || config.webhooks().values().any(|webhook| {
+                let secret = webhook.secret.as_ref().map(|secret| secret.expose().as_str());
+                [Some(webhook.url.expose().as_str()), secret].into_iter().flatten().any(is_ours)
+            })
     };
     not_ours(variables).filter(move |(_, value)| !is_token(value))
 }

@@ -12,6 +12,7 @@ use crate::document::{self, Layer, NamedLayer, SECRET_VARIABLES};
 use crate::global::{self, Global, StoreKind};
 use crate::import::{self, Imported};
 use crate::node::{self, Table};
+use crate::notify::{Webhook, WebhookDraft};
 use crate::place::{Place, SourceText, WrittenAt};
 use crate::policy::{self, CLASS, contradictions};
 use crate::resolve::Cache;
@@ -46,6 +47,7 @@ pub(crate) struct Parts {
     global_written: Vec<(usize, WrittenAt)>,
     behind: Behind,
     tokens: BTreeMap<ActorId, Token>,
+    webhooks: BTreeMap<Namespace, Webhook>,
     pub(crate) rules: Rules,
     notes: Vec<String>,
     /// The switches of the environment.
@@ -115,6 +117,11 @@ impl Config {
     /// The tools that are a command, by name. Their namespace is [`COMMAND_NAMESPACE`].
     pub fn command_tools(&self) -> &BTreeMap<ToolName, CommandToolSettings> {
         &self.parts.behind.command_tools
+    }
+
+    /// The webhooks that notifications are sent to, by name.
+    pub fn webhooks(&self) -> &BTreeMap<Namespace, Webhook> {
+        &self.parts.webhooks
     }
 
     /// Those who come in with a token of their own, by name.
@@ -261,6 +268,10 @@ impl<'s> Reader<'s> {
         if is_sound {
             self.keep(wrong);
         }
+        let (webhooks, wrong) = join_webhooks(&layers);
+        if is_sound {
+            self.keep(wrong);
+        }
         let rules = Rules::of(layers.into_iter().flat_map(|layer| layer.rules));
         self.say_strangers(&rules, &behind);
         let parts = Parts {
@@ -269,6 +280,7 @@ impl<'s> Reader<'s> {
             global_written,
             behind,
             tokens,
+            webhooks,
             rules,
             notes: Vec::new(),
             switches,
@@ -438,7 +450,24 @@ impl Behind {
     }
 }
 
-/// A server, tool or token as all layers together have it.
+/// The webhooks, and what is wrong with the others.
+fn join_webhooks(layers: &[Layer]) -> (BTreeMap<Namespace, Webhook>, Vec<Problem>) {
+    let (mut webhooks, mut problems) = (BTreeMap::new(), Vec::new());
+    for (name, Joined { draft, place, .. }) in joined(layers, |layer| &layer.webhooks) {
+        match WebhookDraft::finish(draft, name.clone()) {
+            Some(webhook) => {
+                webhooks.insert(name, webhook);
+            }
+            None => {
+                let problem = Problem::new(&place, format!("`[notify.{name}]` has no url"));
+                problems.push(problem.help("add `url = \"https://…\"`, to which notifications are sent"));
+            }
+        }
+    }
+    (webhooks, problems)
+}
+
+/// A server, tool, token or webhook as all layers together have it.
 struct Joined<D> {
     draft: D,
     place: Place,
@@ -446,7 +475,7 @@ struct Joined<D> {
     written: Vec<(usize, Place)>,
 }
 
-/// Servers, tools or tokens with what all layers say about each.
+/// Servers, tools, tokens or webhooks with what all layers say about each.
 fn joined<N: Clone + Ord, D: Default>(
     layers: &[Layer],
     of: fn(&Layer) -> &[NamedLayer<N, D>],

@@ -10,6 +10,7 @@ use crate::diagnostics::{Problem, nearest};
 use crate::global::{self, Global};
 use crate::kind::Name;
 use crate::node::{Entry, Node, Raw, Table};
+use crate::notify::{self, WebhookDraft};
 use crate::place::Place;
 use crate::policy::{self, Draft, classes};
 use crate::rule::{Rule, Selector};
@@ -28,17 +29,19 @@ pub(crate) struct Layer {
     pub(crate) http_tools: Vec<NamedLayer<ToolName, HttpDraft>>,
     pub(crate) command_tools: Vec<NamedLayer<ToolName, CommandDraft>>,
     pub(crate) tokens: Vec<NamedLayer<ActorId, TokenDraft>>,
+    pub(crate) webhooks: Vec<NamedLayer<Namespace, WebhookDraft>>,
 }
 
-/// What one source says about one server, tool or token.
+/// What one source says about one server, tool, token or webhook.
 pub(crate) struct NamedLayer<N, D> {
     pub(crate) name: N,
     pub(crate) place: Place,
     pub(crate) written: Vec<Written<D>>,
 }
 
-/// The sections that hold rules, servers, tools and tokens by name.
-const NAMED: [&str; 7] = ["tools", "domains", "classes", "servers", "http_tools", "command_tools", "tokens"];
+/// The sections that hold rules, servers, tools, tokens and webhooks by name.
+const NAMED: [&str; 8] =
+    ["tools", "domains", "classes", "servers", "http_tools", "command_tools", "tokens", "notify"];
 
 /// Reads a whole tree.
 pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
@@ -108,6 +111,10 @@ pub(crate) fn read(root: &Table, cx: &mut Context<'_>) -> Layer {
     for (entry, table) in named(root, "tokens", cx) {
         let name = section_name(entry, "a client", cx, |text| ActorId::new(text).ok());
         layer.tokens.extend(read_named("tokens", name, token::settings(), (entry, table), cx));
+    }
+    for (entry, table) in named(root, "notify", cx) {
+        let name = section_name(entry, "a webhook", cx, |text| Namespace::new(text).ok());
+        layer.webhooks.extend(read_named("notify", name, notify::settings(), (entry, table), cx));
     }
     layer
 }
@@ -188,6 +195,7 @@ fn unknown(entry: &Entry, cx: &mut Context<'_>) {
         ("http_tools", has(tool::http_settings(), key)),
         ("command_tools", has(tool::command_settings(), key)),
         ("tokens", has(token::settings(), key)),
+        ("notify", has(notify::settings(), key)),
     ];
     let owner = owner.into_iter().find_map(|(section, is_its)| is_its.then_some(section));
     let paths: Vec<&str> = globals.chain(policies).collect();

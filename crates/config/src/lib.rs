@@ -20,7 +20,7 @@
 //! | module | what is decided there |
 //! | --- | --- |
 //! | `setting`, `kind` | what a setting is, how values are read, shown and described |
-//! | `policy`, `global`, `server`, `tool`, `token` | the tables |
+//! | `policy`, `global`, `server`, `tool`, `token`, `notify` | the tables |
 //! | `template` | URLs with places for parameters |
 //! | `node`, `place` | what was written, and where |
 //! | `document`, `rule` | which settings are about whom |
@@ -39,6 +39,7 @@ mod import;
 mod kind;
 mod live;
 mod node;
+mod notify;
 mod place;
 mod policy;
 pub mod reference;
@@ -60,6 +61,7 @@ pub use global::{
 };
 pub use kind::parse_span;
 pub use live::{Live, Reload, Switched};
+pub use notify::{Webhook, WebhookFormat};
 pub use place::WrittenAt;
 pub use resolve::{Explained, Explanation, Origin, Origins, Resolved};
 pub use server::{Isolation, Reached, Server};

@@ -153,6 +153,7 @@ fn differences(before: &Config, after: &Config) -> Vec<String> {
     changed.extend(differing("http_tools", before.http_tools(), after.http_tools()));
     changed.extend(differing("command_tools", before.command_tools(), after.command_tools()));
     changed.extend(differing("tokens", before.tokens(), after.tokens()));
+    changed.extend(differing("notify", before.webhooks(), after.webhooks()));
     changed
 }
 

@@ -9,6 +9,7 @@ use steadfast_core::policy::{Profile, ToolClass};
 use crate::config::Config;
 use crate::document::{FOREIGN_VARIABLES, SECRET_VARIABLES};
 use crate::global;
+use crate::notify;
 use crate::policy::{self, Draft, classes};
 use crate::server::{self, ServerDraft};
 use crate::setting::{Scope, Setting, first_part};
@@ -33,6 +34,7 @@ pub fn schema() -> Json {
     shared.insert("http_tool".to_owned(), object_schema(tool::http_settings()));
     shared.insert("command_tool".to_owned(), object_schema(tool::command_settings()));
     shared.insert("token".to_owned(), object_schema(token::settings()));
+    shared.insert("webhook".to_owned(), object_schema(notify::settings()));
     let by_name = |about: &str, inner: &str| json!({ "type": "object", "description": about, "additionalProperties": reference(inner) });
     let classes = classes().map(|(name, _)| (name.to_owned(), reference("policy"))).collect();
     root.insert("classes".to_owned(), object_of(classes));
@@ -47,6 +49,7 @@ pub fn schema() -> Json {
     let command = "Tools that are a command. Their server is called `command`.";
     root.insert("command_tools".to_owned(), by_name(command, "command_tool"));
     root.insert("tokens".to_owned(), by_name("Those who come in with a token of their own.", "token"));
+    root.insert("notify".to_owned(), by_name("Webhooks that notifications are sent to.", "webhook"));
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "steadfast.toml",
@@ -119,6 +122,12 @@ pub fn page() -> String {
     page.push_str(TOKENS);
     rows(&mut page, token::settings(), |setting| match setting.path {
         "role" => "`\"client\"`".to_owned(),
+        _ => String::new(),
+    });
+    page.push_str(NOTIFY);
+    rows(&mut page, notify::settings(), |setting| match setting.path {
+        "events" => "all".to_owned(),
+        "format" => "`\"json\"`".to_owned(),
         _ => String::new(),
     });
     variables(&mut page);
@@ -218,6 +227,20 @@ tenant = \"acme\"
 [tokens.prometheus]
 token = \"${PROMETHEUS_TOKEN}\"
 role  = \"viewer\"
+```
+";
+
+const NOTIFY: &str = "
+## Webhooks
+
+These stand in `[notify.NAME]`: notifications are sent there. [What is sent, and how to check the
+signature](../operating/notifications.md).
+
+```toml
+[notify.ops]
+url    = \"https://hooks.example.com/steadfast\"
+events = [\"outcome_unknown\", \"approval_requested\"]
+secret = \"${WEBHOOK_SECRET}\"
 ```
 ";
 

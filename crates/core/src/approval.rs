@@ -48,6 +48,7 @@ pub struct GrantId(pub u64);
 
 /// Names a parked request within its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct ParkedId(pub u64);
 

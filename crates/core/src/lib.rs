@@ -21,6 +21,7 @@ pub mod id;
 pub mod json;
 pub mod key;
 pub mod limit;
+pub mod notification;
 pub mod output;
 pub mod policy;
 pub mod redact;

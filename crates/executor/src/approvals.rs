@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use steadfast_core::approval::{Approvals, Decided, Decision, Grantor, NotDecided, Parked, ParkedId};
+use steadfast_core::call::Request;
 use steadfast_core::id::TenantId;
+use steadfast_core::notification::Notification;
 use steadfast_core::output::Output;
 use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, StoreError, Trouble, Written};
 
@@ -158,6 +160,21 @@ impl Inner {
                 self.approvals_changed(&cell);
                 result
             }
+        }
+    }
+
+    /// Tells people of a request, the first time that it is asked for.
+    pub(crate) fn tell_asked(&self, of: &Request, id: ParkedId, for_client: bool) {
+        let cell = self.machines.tenants.get(&of.tenant);
+        let now = self.clock.now();
+        let asked = {
+            let judged = cell.judged.lock();
+            let mut open = judged.approvals.parked(now);
+            let is_first = |(open, parked): &(ParkedId, &Parked)| *open == id && parked.askers == 1;
+            open.find(is_first).map(|(_, parked)| Notification::approval(of, id, parked))
+        };
+        if let Some(asked) = asked {
+            self.telling.notify(Notification { for_client, ..asked });
         }
     }
 

@@ -23,6 +23,7 @@ use steadfast_core::envelope::{
 };
 use steadfast_core::id::{ActorId, Digest, Domain, TurnId};
 use steadfast_core::json::Document;
+use steadfast_core::notification::Notification;
 use steadfast_core::policy::{Annotations, ArgumentCheck, Policy, Profile, ToolClass};
 use steadfast_core::rehearse::{Moment, Trail, What};
 use steadfast_core::trust::Bounds;
@@ -247,6 +248,11 @@ impl Engine {
     /// What happens to calls, as it happens. A reader that is too slow misses events and is told so.
     pub fn events(&self) -> broadcast::Receiver<EngineEvent> {
         self.inner.telling.stream()
+    }
+
+    /// What people want to know at once. A reader that is too slow misses some and is told so.
+    pub fn notifications(&self) -> broadcast::Receiver<Arc<Notification>> {
+        self.inner.telling.notifications()
     }
 
     /// The calls that are under way.

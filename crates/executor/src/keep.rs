@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use steadfast_core::Timestamp;
-use steadfast_core::approval::{Approvals, GrantId, Wanted};
+use steadfast_core::approval::{Approvals, GrantId, ParkedId, Wanted};
 use steadfast_core::call::{Ask, Kept, Request};
 use steadfast_core::dedupe::{Release, Save};
 use steadfast_core::envelope::CallEnvelope;
@@ -63,6 +63,8 @@ pub(crate) struct Parking {
     ask: Ask,
     shown: String,
     policy: ApprovalPolicy,
+    /// Whether clients are told of it.
+    for_client: bool,
 }
 
 /// The most operations that wait.
@@ -237,6 +239,7 @@ impl Keeping {
                     ask: *ask,
                     shown: shown(&drive.envelope),
                     policy: drive.call.policy().approval,
+                    for_client: drive.call.policy().trust.notify,
                 };
                 (What::Park(Box::new(parking)), now)
             }
@@ -264,7 +267,10 @@ impl What {
             Self::Release(store, release) => store.release(release).await,
             Self::Park(parking) => {
                 let now = inner.clock.now();
-                inner.change_approvals(&parking.tenant, |approvals| parking.ask(approvals, now)).await
+                let ask = |approvals: &mut Approvals| parking.ask(approvals, now);
+                let id = inner.change_approvals(&parking.tenant, ask).await?;
+                inner.tell_asked(&parking.request, id, parking.for_client);
+                Ok(())
             }
             Self::GiveBack { tenant, grant, spender } => {
                 inner.change_approvals(tenant, |approvals| approvals.give_back(*grant, *spender)).await
@@ -274,7 +280,7 @@ impl What {
 }
 
 impl Parking {
-    fn ask(&self, approvals: &mut Approvals, now: Timestamp) {
+    fn ask(&self, approvals: &mut Approvals, now: Timestamp) -> ParkedId {
         let wanted = Wanted {
             tool: &self.request.tool,
             arguments: self.request.digest,
@@ -282,7 +288,7 @@ impl Parking {
             session: self.request.session.as_ref(),
             blocked: self.ask.operator_only,
         };
-        approvals.ask(wanted, &self.ask.escalation, Some(&self.shown), &self.policy, now);
+        approvals.ask(wanted, &self.ask.escalation, Some(&self.shown), &self.policy, now).id
     }
 }
 

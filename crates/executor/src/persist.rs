@@ -100,7 +100,7 @@ impl Marks {
                 | Notice::RetryStopped { .. }
                 | Notice::AttemptCut { .. }
                 | Notice::AnsweredEarly { .. }
-                | Notice::OutcomeUnknown
+                | Notice::OutcomeUnknown { .. }
                 | Notice::FenceLost
                 | Notice::StoreFailed { .. }
                 | Notice::WouldHave(_)

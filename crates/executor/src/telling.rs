@@ -4,16 +4,19 @@
 //! whoever wants to take its time subscribes to the [stream](crate::Engine::events). A listener that panics is
 //! told of in the log, and neither the call nor the other listeners notice.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::Transition;
 use steadfast_core::call::{CallResult, Notice, Request};
 use steadfast_core::code::Code;
 use steadfast_core::envelope::{CallEnvelope, ErrorBody, Target};
-use steadfast_core::id::{RequestId, SessionKey, TenantId, ToolRef, TurnId};
+use steadfast_core::id::{Digest, RequestId, SessionKey, TenantId, ToolRef, TurnId};
+use steadfast_core::notification::Notification;
 use steadfast_core::policy::Policy;
 use steadfast_core::trust::TrustChange;
 use steadfast_core::turn::trace::{Event, Note, Span, TraceId};
@@ -48,6 +51,9 @@ pub trait Listener: Send + Sync + 'static {
     /// that it has in the trace, and its texts are redacted like there. The turn is told as it stands; if it has no status at
     /// its own end, nobody waits for it any more.
     fn turn_span(&self, _turn: &TurnHead, _span: &TurnSpan<'_>) {}
+
+    /// Something that people want to know at once. It is redacted already.
+    fn notification(&self, _notification: &Arc<Notification>) {}
 
     /// Something happened outside of any call.
     fn outside(&self, _fact: &Outside<'_>) {}
@@ -178,6 +184,9 @@ pub struct EngineEvent {
 pub(crate) struct Telling {
     listeners: Vec<Arc<dyn Listener>>,
     stream: broadcast::Sender<EngineEvent>,
+    notifications: broadcast::Sender<Arc<Notification>>,
+    /// Earlier calls whose outcome was told as unknown.
+    told: Mutex<VecDeque<Digest>>,
 }
 
 /// How many events a slow reader of the stream may be behind before it misses some.
@@ -185,16 +194,74 @@ const STREAM: usize = 1024;
 
 impl Telling {
     pub(crate) fn to(listeners: Vec<Arc<dyn Listener>>) -> Self {
-        Self { listeners, stream: broadcast::Sender::new(STREAM) }
+        Self {
+            listeners,
+            stream: broadcast::Sender::new(STREAM),
+            notifications: broadcast::Sender::new(STREAM),
+            told: Mutex::default(),
+        }
     }
 
     pub(crate) fn stream(&self) -> broadcast::Receiver<EngineEvent> {
         self.stream.subscribe()
     }
 
+    pub(crate) fn notifications(&self) -> broadcast::Receiver<Arc<Notification>> {
+        self.notifications.subscribe()
+    }
+
     /// Whether there is anybody to tell.
     pub(crate) fn is_heard(&self) -> bool {
-        !self.listeners.is_empty() || self.stream.receiver_count() > 0
+        !self.listeners.is_empty()
+            || self.stream.receiver_count() > 0
+            || self.notifications.receiver_count() > 0
+    }
+
+    /// Tells people at once.
+    pub(crate) fn notify(&self, notification: Notification) {
+        let notification = Arc::new(notification);
+        self.each(|listener| listener.notification(&notification));
+        // Nobody left to hear it is no failure.
+        let _ = self.notifications.send(notification);
+    }
+
+    /// Tells people of what they want to know among the facts about a call.
+    fn notify_of(&self, about: &About<'_>, notice: &Notice) {
+        let request = about.request;
+        match notice {
+            Notice::TrustChanged(change) => {
+                let of_call = Notification::trust(request.tenant.as_ref(), change);
+                self.notify(Notification {
+                    session: request.session.clone(),
+                    request_id: Some(request.id.clone()),
+                    ..of_call
+                });
+            }
+            Notice::OutcomeUnknown { of_earlier } => {
+                // Whoever made the earlier call told of it, unless its process died.
+                let is_told = of_earlier
+                    .as_ref()
+                    .is_some_and(|owner| owner.process == request.process || !self.is_first(owner.digest()));
+                if !is_told {
+                    let unknown = Notification::outcome_unknown(request, about.at);
+                    self.notify(Notification { for_client: about.policy.trust.notify, ..unknown });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether this was not asked before, of as many as are remembered.
+    fn is_first(&self, call: Digest) -> bool {
+        let mut told = self.told.lock();
+        if told.contains(&call) {
+            return false;
+        }
+        if told.len() == STREAM {
+            told.pop_front();
+        }
+        told.push_back(call);
+        true
     }
 
     /// `own` hears of this call alone.
@@ -202,6 +269,7 @@ impl Telling {
         for notice in &*notices {
             self.each(|listener| listener.notice(about, notice));
             own.into_iter().for_each(|own| own.notice(about, notice));
+            self.notify_of(about, notice);
         }
         if self.stream.receiver_count() == 0 {
             notices.clear();
@@ -268,6 +336,9 @@ impl Telling {
 
     pub(crate) fn outside(&self, fact: &Outside<'_>) {
         self.each(|listener| listener.outside(fact));
+        if let Outside::Trust { tenant, change } = fact {
+            self.notify(Notification::trust(*tenant, change));
+        }
     }
 
     pub(crate) fn store_failed(&self, store: &str, error: &StoreError) {

@@ -125,8 +125,8 @@ fn first_done(notices: &[Notice]) -> Option<Shadowed> {
         }
         Notice::Following | Notice::Replayed { .. } => Some(Shadowed::Duplicate),
         // It learnt of a run that was another's.
-        Notice::OutcomeUnknown if !ran => Some(Shadowed::Duplicate),
-        Notice::OutcomeUnknown => Some(Shadowed::Told(Code::OutcomeUnknown)),
+        Notice::OutcomeUnknown { .. } if !ran => Some(Shadowed::Duplicate),
+        Notice::OutcomeUnknown { .. } => Some(Shadowed::Told(Code::OutcomeUnknown)),
         Notice::CallBlocked { code } => Some(Shadowed::Refused(*code)),
         Notice::ApprovalAsked => Some(Shadowed::Asked),
         Notice::RetryScheduled { .. } => Some(Shadowed::Retried),

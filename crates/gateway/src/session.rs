@@ -6,6 +6,7 @@
 
 mod asking;
 mod missed;
+mod notifying;
 mod several;
 mod wishes;
 
@@ -32,6 +33,7 @@ use tokio_util::task::TaskTracker;
 
 use self::missed::Missed;
 pub(crate) use self::missed::Returned;
+use self::notifying::{Loudness, OfCall};
 use self::wishes::Wishes;
 use crate::approval::{self, Conversation, Elicitation, Questions};
 use crate::call::{Upstream, envelope, named_so_far, next_request, target};
@@ -67,6 +69,8 @@ pub(crate) struct Session {
     questions: Arc<Questions>,
     /// Whether the client has said that it is ready.
     is_ready: AtomicBool,
+    /// How much the client wants to hear of what is logged.
+    loudness: Mutex<Option<Loudness>>,
     /// What the client wants of servers that others use too.
     wishes: Wishes,
     next: AtomicU64,
@@ -165,6 +169,7 @@ impl Session {
             asked: Mutex::default(),
             questions: Arc::default(),
             is_ready: AtomicBool::new(false),
+            loudness: Mutex::default(),
             wishes: Wishes::default(),
             next: AtomicU64::new(1),
             tasks: TaskTracker::new(),
@@ -507,6 +512,8 @@ impl Session {
         // Only a client with streams can come back for an answer that it did not get.
         let own_id = matches!(self.client, Client::Streams(_)).then_some(&id);
         let envelope = envelope(next_request(own_id), &namespace, name, arguments, said, from);
+        let of_call = if era == Era::Modern { OfCall::of(self, &request) } else { None };
+        let request_id = envelope.request_id.clone();
         // A tool that nobody has is called all the same: a model that insists on it is told to stop.
         let upstream = match behind {
             Some(behind) => Upstream::at(behind, request, news.clone()),
@@ -540,6 +547,9 @@ impl Session {
                     calling.await
                 }
             };
+            if let Some(of_call) = of_call {
+                of_call.tell(&request_id, &voice);
+            }
             // Noted first: a cancel finds it here when it does not find it there.
             let is_cancelled = Arc::new(AtomicBool::new(false));
             let answered = Answered { id: id.clone(), is_cancelled: is_cancelled.clone() };

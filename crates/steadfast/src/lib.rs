@@ -43,6 +43,7 @@ mod call;
 mod following;
 mod opening;
 mod plan;
+mod webhooks;
 
 pub use call::{CallBuilder, InvalidCall, call, output};
 pub use following::ConfigNews;

@@ -21,6 +21,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::following::{ConfigNews, Configured, Herald, follow};
 use crate::plan::{Opened, Plan};
+use crate::webhooks::Webhooks;
 
 /// Configuration, store, telemetry and engine, put together. Cheap to clone; all clones are one.
 #[derive(Clone)]
@@ -31,6 +32,7 @@ pub struct Steadfast {
     herald: Herald,
     telemetry: Arc<Telemetry>,
     recent: Arc<Recent>,
+    webhooks: Arc<Webhooks>,
     set_aside: Option<PathBuf>,
     /// When the records of the store were last counted.
     counted: Arc<Mutex<Option<Instant>>>,
@@ -160,6 +162,7 @@ impl Steadfast {
     /// Takes no more calls, waits for those under way, ends them after `limit`, and writes what is left to tell.
     pub async fn shutdown(&self, limit: Duration) -> Drained {
         let drained = self.engine.shutdown(limit).await;
+        self.webhooks.finish(LAST_WORDS).await;
         let telemetry = self.telemetry.clone();
         // That it could not be told is no reason not to end.
         let _ = tokio::task::spawn_blocking(move || telemetry.shutdown(LAST_WORDS)).await;
@@ -252,13 +255,15 @@ impl Opening {
         let options = Options { namespace, most_tools, logs, otlp: plan.otlp().filter(|_| !self.only_looks) };
         let telemetry = Arc::new(Telemetry::start(options).map_err(OpenError::Otlp)?);
         let recent = Arc::<Recent>::default();
+        let webhooks = Arc::new(Webhooks::of(live.clone(), self.clock.clone()));
         let mut engine = plan
             .prepare(Engine::builder())
             .clock(self.clock)
             .store(store.clone())
             .policies(Configured(live.clone()))
             .listener(telemetry.clone())
-            .listener(recent.clone());
+            .listener(recent.clone())
+            .listener(webhooks.clone());
         if !self.only_looks
             && let Some(malformed) = plan.malformed_calls()?
         {
@@ -276,7 +281,18 @@ impl Opening {
         tokio::spawn(following);
         let life = Arc::new(ended.drop_guard());
         let counted = Arc::default();
-        Ok(Steadfast { engine, store, live, herald, telemetry, recent, set_aside, counted, _life: life })
+        Ok(Steadfast {
+            engine,
+            store,
+            live,
+            herald,
+            telemetry,
+            recent,
+            webhooks,
+            set_aside,
+            counted,
+            _life: life,
+        })
     }
 }
 

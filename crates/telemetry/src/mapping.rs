@@ -1,11 +1,13 @@
 //! From facts to logs, metrics and spans. One `match` says for each notice what is logged, counted and traced.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use steadfast_core::call::{BreakerScope, CallResult, Cut, Notice, Provenance, Shadowed, Stage};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::ReplayReason;
+use steadfast_core::notification::Notification;
 use steadfast_core::policy::{Policy, Silence};
 use steadfast_core::retry::Stop;
 use steadfast_core::trust::{Scope, TrustChange};
@@ -35,6 +37,10 @@ impl Listener for Telemetry {
         let tool = self.metrics.tool(&about.request.tool);
         let open = self.calls.leave(about.request);
         self.tell_end(&Telling { about, tool: &tool }, result, open);
+    }
+
+    fn notification(&self, notification: &Arc<Notification>) {
+        self.tell_notification(notification);
     }
 
     fn turned_away(&self, away: &TurnedAway<'_>) {
@@ -232,7 +238,7 @@ impl Telemetry {
                 let fields = [("errorCode", Field::Own(code.as_str()))];
                 self.log(of, open, Level::Info, "tool_call_answered_early", &fields);
             }
-            Notice::OutcomeUnknown => {
+            Notice::OutcomeUnknown { .. } => {
                 self.event(of, open, "tool_call_outcome_unknown", vec![]);
                 self.log(of, open, Level::Warn, "tool_call_outcome_unknown", &[]);
             }

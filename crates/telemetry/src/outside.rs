@@ -3,7 +3,8 @@
 
 use steadfast_core::breaker;
 use steadfast_core::id::TenantId;
-use steadfast_core::trust::{Scope, TrustChange};
+use steadfast_core::notification::Notification;
+use steadfast_core::trust::{self, Scope, TrustChange};
 use steadfast_executor::{AuditEntry, BreakerKey, Outside};
 
 use crate::Telemetry;
@@ -42,6 +43,35 @@ impl Telemetry {
             }
             Outside::ByHand(entry) => self.tell_by_hand(entry),
         }
+    }
+
+    /// What people are told by themselves, as everybody else is told it.
+    pub(crate) fn tell_notification(&self, notification: &Notification) {
+        let level = match notification.level {
+            trust::Level::Info => Level::Info,
+            trust::Level::Warning => Level::Warn,
+            trust::Level::Error => Level::Error,
+        };
+        let (tool, trust) = (notification.tool.as_ref(), notification.trust.as_ref());
+        let approval = notification.approval.as_ref();
+        let number = |number: Option<u64>| number.map_or(Field::Absent, Field::Number);
+        let fields = [
+            ("notification", Field::Own(notification.event.as_str())),
+            ("message", Field::Text(&notification.message)),
+            ("requestId", Field::text(notification.request_id.as_ref().map(|id| id.as_str()))),
+            ("toolName", Field::text(tool.map(|tool| tool.tool.as_str()))),
+            ("toolNamespace", Field::text(tool.map(|tool| tool.namespace.as_str()))),
+            ("tenantId", Field::text(notification.tenant.as_ref().map(|tenant| tenant.as_str()))),
+            ("sessionKey", Field::text(notification.session.as_ref().map(|session| session.as_str()))),
+            ("fromState", Field::own(trust.map(|trust| words::trust_state(trust.from)))),
+            ("trustState", Field::own(trust.map(|trust| words::trust_state(trust.to)))),
+            ("reason", Field::text(trust.map(|trust| trust.reason.as_str()))),
+            ("untilMs", number(trust.and_then(|trust| trust.until).map(|until| until.as_millis()))),
+            ("successesNeeded", number(trust.map(|trust| trust.successes_needed.into()))),
+            ("approvalId", number(approval.map(|approval| approval.id.0))),
+            ("key", Field::own(notification.key.as_deref())),
+        ];
+        self.write(level, "notification", notification.at, &[&fields]);
     }
 
     fn tell_by_hand(&self, entry: &AuditEntry) {

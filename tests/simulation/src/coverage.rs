@@ -502,7 +502,7 @@ fn name_of_notice(notice: &Notice) -> &'static str {
         Notice::RetryStopped { .. } => "RetryStopped",
         Notice::AttemptCut { .. } => "AttemptCut",
         Notice::AnsweredEarly { .. } => "AnsweredEarly",
-        Notice::OutcomeUnknown => "OutcomeUnknown",
+        Notice::OutcomeUnknown { .. } => "OutcomeUnknown",
         Notice::BreakerChanged { .. } => "BreakerChanged",
         Notice::ProbeMoved { .. } => "ProbeMoved",
         Notice::TrustChanged(_) => "TrustChanged",

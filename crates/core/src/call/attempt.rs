@@ -1059,7 +1059,7 @@ impl Call {
         match classified.map(|classified| classified.reach) {
             // Only where nobody finds it by its record.
             Some(Reach::Unknown) if !self.retry_safe => {
-                notices.push(Notice::OutcomeUnknown);
+                notices.push(Notice::OutcomeUnknown { of_earlier: None });
                 let unknown = UnknownEnding::settled(Observed::NoAnswer);
                 self.save(result, Ending::Unknown(unknown), now, notices)
             }

@@ -9,7 +9,7 @@ use crate::Timestamp;
 use crate::breaker::Transition;
 use crate::classify::{Nature, Reach, Severity};
 use crate::code::Code;
-use crate::dedupe::{Observed, ReplayReason};
+use crate::dedupe::{Observed, Owner, ReplayReason};
 use crate::guard::Layer;
 use crate::retry::Stop;
 use crate::trust::TrustChange;
@@ -86,7 +86,10 @@ pub enum Notice {
         code: Code,
     },
     /// Nobody knows whether the call had its effect.
-    OutcomeUnknown,
+    OutcomeUnknown {
+        /// The claim of the earlier call whose outcome it is; nothing if it is that of this call.
+        of_earlier: Option<Owner>,
+    },
     /// A breaker changed.
     BreakerChanged {
         /// Which one.

@@ -73,7 +73,7 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        notices.push(Notice::OutcomeUnknown);
+        notices.push(Notice::OutcomeUnknown { of_earlier: None });
         self.settling_since.get_or_insert(now);
         self.mark(shared, settling, settles, now, notices)
     }
@@ -443,7 +443,7 @@ impl Call {
             self.state = State::AwaitingEnd { record, look_at };
             return Step::AwaitEnd(record);
         }
-        notices.push(Notice::OutcomeUnknown);
+        notices.push(Notice::OutcomeUnknown { of_earlier: Some(unsettled.receipt.owner.clone()) });
         let result = CallResult::unknown(unsettled, &self.request.reads, &self.policy);
         let result = self.with_what_was(result, now);
         self.conclude(shared, result, now, notices)

@@ -161,7 +161,9 @@ fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
             let text = format!("the caller is answered while the attempt goes on: {}", code.as_str());
             Some(("answered_early", Waiting, text, Some(code.as_str())))
         }
-        Notice::OutcomeUnknown => plain("outcome_unknown", Bad, "nobody knows whether it had its effect"),
+        Notice::OutcomeUnknown { .. } => {
+            plain("outcome_unknown", Bad, "nobody knows whether it had its effect")
+        }
         Notice::BreakerChanged { scope, transition } => {
             let (text, tone) = breaker(*scope, transition);
             Some(("breaker_changed", tone, text, Some(reason(transition.reason))))

@@ -49,7 +49,10 @@ impl Session {
                 }
             };
             let answered = tokio::select! {
-                answered = session.ask(&id, &request, route, &voice) => session.with_own_tools(&id, &request, answered),
+                answered = session.ask(&id, &request, route, &voice) => {
+                    let answered = session.with_own_tools(&id, &request, answered);
+                    session.with_logging(&id, &request, answered)
+                }
                 () = withdrawn.notified() => return,
                 () = voice.withdrawn() => {
                     session.end(number);

@@ -109,7 +109,7 @@ fn every_notice() -> Vec<(Notice, Option<&'static str>, Option<&'static str>)> {
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_answered_early\"} 1"),
         ),
         (
-            Notice::OutcomeUnknown,
+            Notice::OutcomeUnknown { of_earlier: None },
             Some("tool_call_outcome_unknown"),
             Some("tool_events_total{tool=\"bank/pay\",event=\"tool_call_outcome_unknown\"} 1"),
         ),
@@ -175,7 +175,7 @@ fn number(notice: &Notice) -> usize {
         Notice::RetryStopped { .. } => 11,
         Notice::AttemptCut { .. } => 12,
         Notice::AnsweredEarly { .. } => 13,
-        Notice::OutcomeUnknown => 14,
+        Notice::OutcomeUnknown { .. } => 14,
         Notice::BreakerChanged { .. } => 15,
         Notice::TrustChanged(_) => 16,
         Notice::GuardTripped { .. } => 17,

@@ -201,6 +201,14 @@ impl Client {
         self.first(|message| message["method"] == method && message.get("id").is_none())
     }
 
+    /// How many notifications of this kind came so far.
+    pub(crate) fn unheard(&mut self, method: &str) -> usize {
+        while let Ok(message) = self.incoming.try_recv() {
+            self.heard.push(message);
+        }
+        self.heard.iter().filter(|message| message["method"] == method).count()
+    }
+
     /// Answers a request of the other side.
     pub(crate) fn reply(&mut self, request: &Value, result: Value) {
         self.say(&json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }).to_string());
@@ -272,6 +280,13 @@ impl Client {
     pub(crate) fn last_event(&self) -> Option<String> {
         let Way::Http(http) = &self.way else { panic!("only HTTP has events") };
         http.last_event.lock().clone()
+    }
+
+    /// Listens to what belongs to no request, over HTTP. What comes is heard like everything else.
+    pub(crate) fn listen(&self) {
+        if let Way::Http(http) = &self.way {
+            http.ask("GET", "", b"", Wait::No);
+        }
     }
 
     /// Listens behind this event. What comes is heard like everything else.

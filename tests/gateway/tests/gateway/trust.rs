@@ -52,3 +52,29 @@ fn rp_16_one_server_fails_and_the_others_stay_free() {
         },
     );
 }
+
+#[test]
+fn rp_8_a_client_that_wants_to_hear_of_it_is_told_of_an_outcome_that_is_unknown() {
+    World::each("rp_8_unknown", "guard.mode = \"off\"\n", |world| {
+        let mut client = world.client();
+        assert_eq!(client.request("logging/setLevel", json!({ "level": "info" }))["result"], json!({}));
+        let said = client.call("pay", json!({ "id": "a", "fault": "die_after" }));
+        assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+        let heard = client.told("notifications/message");
+        let data = &heard["params"]["data"];
+        assert_eq!(
+            (&data["event"], &data["tool"]["tool"]),
+            (&json!("outcome_unknown"), &json!("pay")),
+            "{heard}"
+        );
+        // In the newer era a call asks for itself.
+        let mut modern = world.modern_client(json!({}));
+        let loud = json!({ "io.modelcontextprotocol/logLevel": "info" });
+        for (meta, heard) in [(json!({}), 0), (loud, 1)] {
+            let arguments = json!({ "id": format!("b{heard}"), "fault": "die_after" });
+            let said = modern.call_with("pay", arguments, meta);
+            assert_eq!(said.code.as_deref(), Some("outcome_unknown"), "{said:?}");
+            assert_eq!(modern.unheard("notifications/message"), heard);
+        }
+    });
+}

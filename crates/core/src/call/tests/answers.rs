@@ -430,7 +430,7 @@ fn dedupe_in_shadow_keeps_an_unknown_outcome_and_waits_for_nothing() {
         (world.store.state(), world.steps.as_slice()),
         ("unknown", ["Claim", "Run", "Save", "Finish"].as_slice())
     );
-    assert!(world.has(&Notice::OutcomeUnknown));
+    assert!(world.has(&Notice::OutcomeUnknown { of_earlier: None }));
     assert!(
         message(&result).ends_with("before you repeat the call"),
         "what the next one does is not ours to say"

@@ -122,7 +122,7 @@ fn what_a_tool_says_after_it_was_told_to_stop_is_no_answer_to_the_call() {
         // It may be the tool's own no, or its word on being cancelled half-way: nobody can tell.
         finished(world.on(&mut call, Event::Ran(http(400))));
         assert_eq!(world.store.state(), "unknown", "{name}");
-        assert!(world.has(&Notice::OutcomeUnknown), "{name}");
+        assert!(world.has(&Notice::OutcomeUnknown { of_earlier: None }), "{name}");
         let policy = call.policy().clone();
         let told = world.drive(request(&policy), &policy, &[]);
         assert_eq!((code(&told), world.runs), (Some(Code::OutcomeUnknown), 1), "{name}");
@@ -315,7 +315,7 @@ fn an_attempt_that_can_never_answer_is_retried_if_safe_and_unknown_if_not() {
     assert_eq!((code(&result), result.recorded), (Some(Code::OutcomeUnknown), Recorded::Yes));
     assert!(result.receipt.is_none(), "it is not over yet");
     assert_eq!(world.store.state(), "unknown");
-    assert!(world.has(&Notice::OutcomeUnknown));
+    assert!(world.has(&Notice::OutcomeUnknown { of_earlier: None }));
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod explain;
 mod hostile;
 mod line;
 mod messages;
+mod notify;
 mod retries;
 mod secrets;
 mod service;
@@ -46,7 +47,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    /// With these lines in its configuration.
+    /// With these lines in its configuration; `{service}` in them is where the service of these tests listens.
     fn new(test: &str, config: &str) -> Self {
         Self::with(test, config, "", |_| {})
     }
@@ -71,6 +72,7 @@ impl Gateway {
                 tools += &format!("[tools.\"{kind}/{tool}\"]\nclass = \"{class}\"\n{each}");
             }
         }
+        let config = config.replace("{service}", &service.address.to_string());
         fs::write(folder.join("steadfast.toml"), format!("{config}\n{tools}")).unwrap();
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut gateway = Self { address: nowhere, process: None, service, folder };

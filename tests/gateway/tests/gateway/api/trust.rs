@@ -10,14 +10,15 @@ use crate::client::Client;
 use crate::world::wait;
 
 /// Two failures within the hour are too many; nothing else is in the way.
-const STRICT: &str = "guard.mode = \"off\"\nbreaker.mode = \"off\"\nretry.attempts = 1\n[trust]\ncount = 2\n";
+pub(super) const STRICT: &str =
+    "guard.mode = \"off\"\nbreaker.mode = \"off\"\nretry.attempts = 1\n[trust]\ncount = 2\n";
 
 fn look(gateway: &Gateway, kind: &str, params: Value) -> Said {
     gateway.call(&envelope(&format!("{kind}/look"), &params))
 }
 
 /// The tool fails as often as it takes.
-fn lose_trust(gateway: &Gateway, kind: &str) {
+pub(super) fn lose_trust(gateway: &Gateway, kind: &str) {
     for id in ["bad 1", "bad 2"] {
         let said = look(gateway, kind, json!({ "id": id, "fault": "503" }));
         assert!(said.body["attempts"] == 1 && said.body["error"].is_object(), "{}", said.body);

@@ -1,0 +1,212 @@
+//! Notifications to the client: of trust that changed, requests that wait for an answer, calls whose outcome is unknown.
+//!
+//! A client hears of them as of what servers log, and only if it asked for that: in the older era with `logging/setLevel`, in
+//! the newer one with each request. So the capability is there whether or not a server has it.
+
+use std::sync::Arc;
+
+use steadfast_core::id::RequestId;
+use steadfast_core::notification::{Notification, NotificationEvent};
+use steadfast_core::trust::Level;
+use steadfast_mcp::http::Era;
+use steadfast_mcp::message::{Id, Message, code};
+use steadfast_mcp::raw::{self, RawJson};
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+
+use super::{Session, empty};
+use crate::client::{Client, Voice};
+use crate::news::LOG_LEVEL;
+use crate::pieces::object;
+
+/// The levels of MCP, from the least on.
+const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+
+/// How much a client wants to hear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Loudness(usize);
+
+impl Loudness {
+    /// What this JSON text names.
+    fn of(level: Option<&str>) -> Option<Self> {
+        let level = level.and_then(raw::string)?;
+        LEVELS.iter().position(|known| *known == level).map(Self)
+    }
+
+    fn name(self) -> &'static str {
+        match LEVELS.get(self.0) {
+            Some(name) => name,
+            None => "info",
+        }
+    }
+}
+
+impl From<Level> for Loudness {
+    fn from(level: Level) -> Self {
+        Self(match level {
+            Level::Info => 1,
+            Level::Warning => 3,
+            Level::Error => 4,
+        })
+    }
+}
+
+impl Session {
+    /// The answer to a request, with what there is to hear from ourselves.
+    pub(super) fn with_logging(self: &Arc<Self>, id: &Id, request: &Message, answered: Message) -> Message {
+        match (request.method(), answered.result()) {
+            (Some("initialize"), Some(result)) => match with_capability(result) {
+                Some(result) => Message::result_response(id, &result),
+                None => answered,
+            },
+            (Some("logging/setLevel"), result) if Era::of_request(request) == Era::Legacy => {
+                let is_unknown = answered.error_code() == Some(code::METHOD_NOT_FOUND);
+                let Some(level) = Loudness::of(request.param("level")) else { return answered };
+                if result.is_none() && !is_unknown {
+                    return answered;
+                }
+                self.hear_from(level);
+                // A server that logs nothing is no reason not to hear from us.
+                if is_unknown { Message::result_response(id, &empty()) } else { answered }
+            }
+            _ => answered,
+        }
+    }
+
+    /// The client wants to hear of what is as bad as this.
+    fn hear_from(self: &Arc<Self>, level: Loudness) {
+        if self.loudness.lock().replace(level).is_some() {
+            return;
+        }
+        let mut heard = self.engine.notifications();
+        let (session, left) = (Arc::downgrade(self), self.left.clone());
+        tokio::spawn(async move {
+            loop {
+                let notification = tokio::select! {
+                    () = left.cancelled() => return,
+                    notification = heard.recv() => notification,
+                };
+                let Some(session) = session.upgrade() else { return };
+                match notification {
+                    Ok(notification) => session.notify(&notification).await,
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                }
+            }
+        });
+    }
+
+    async fn notify(&self, notification: &Notification) {
+        let level = *self.loudness.lock();
+        let is_mine = match notification.event {
+            // What has lost trust has lost it for all who share it.
+            NotificationEvent::TrustChanged => true,
+            NotificationEvent::ApprovalRequested | NotificationEvent::OutcomeUnknown => {
+                notification.session.is_some() && notification.session == self.connection.session
+            }
+        };
+        if !is_mine || notification.tenant != self.connection.tenant {
+            return;
+        }
+        let Some(message) = message(notification, level) else { return };
+        let voice = match &self.client {
+            Client::Line(_) => None,
+            Client::Streams(_) | Client::Answers => {
+                let running = self.running.lock();
+                let mut voices = running.values().map(|running| &running.voice);
+                voices.next().filter(|_| voices.next().is_none()).cloned()
+            }
+        };
+        match voice {
+            Some(voice) => voice.say(&message).await,
+            None => self.client.say(&message).await,
+        }
+    }
+}
+
+/// What a call of the newer era hears of itself before its answer.
+pub(super) struct OfCall {
+    level: Loudness,
+    heard: broadcast::Receiver<Arc<Notification>>,
+}
+
+impl OfCall {
+    /// Nothing if the call did not ask for it.
+    pub(super) fn of(session: &Session, request: &Message) -> Option<Self> {
+        let level = Loudness::of(request.meta_member(LOG_LEVEL))?;
+        Some(Self { level, heard: session.engine.notifications() })
+    }
+
+    /// Tells the client what was heard of this call.
+    pub(super) fn tell(mut self, call: &RequestId, voice: &Voice) {
+        loop {
+            match self.heard.try_recv() {
+                Ok(notification) if notification.request_id.as_ref() == Some(call) => {
+                    if let Some(message) = message(&notification, Some(self.level)) {
+                        voice.mention(message);
+                    }
+                }
+                Ok(_) | Err(TryRecvError::Lagged(_)) => {}
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return,
+            }
+        }
+    }
+}
+
+/// As MCP has it; nothing if it is not loud enough, or not for clients.
+fn message(notification: &Notification, least: Option<Loudness>) -> Option<Message> {
+    let level = Loudness::from(notification.level);
+    if !notification.for_client || least.is_none_or(|least| level < least) {
+        return None;
+    }
+    let data = serde_json::to_string(notification).ok()?;
+    let params = format!(r#"{{"level":"{}","logger":"steadfast","data":{data}}}"#, level.name());
+    Some(Message::notification("notifications/message", RawJson::parse(params).ok().as_ref()))
+}
+
+/// The result of a handshake with the capability to log; nothing if it has it already.
+fn with_capability(result: &str) -> Option<RawJson> {
+    let capabilities = raw::get(result, "capabilities").unwrap_or("{}").trim();
+    if raw::get(capabilities, "logging").is_some() {
+        return None;
+    }
+    let inside = capabilities.strip_prefix('{')?.strip_suffix('}')?;
+    let comma = if inside.trim().is_empty() { "" } else { "," };
+    let capabilities = format!(r#"{{{inside}{comma}"logging":{{}}}}"#);
+    let mut members: Vec<(String, String)> = Vec::new();
+    for member in raw::members(result) {
+        let value = result.get(member.value).unwrap_or("null");
+        if &*member.name != "capabilities" {
+            members.push((member.name.into_owned(), value.to_owned()));
+        }
+    }
+    members.push(("capabilities".to_owned(), capabilities));
+    Some(object(members))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_capability_is_added_where_it_is_not() {
+        let with = |result| with_capability(result).map(|result| result.as_str().to_owned());
+        assert_eq!(
+            with(r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{}}"#)
+                .as_deref(),
+            Some(
+                r#"{"protocolVersion":"2025-06-18","serverInfo":{},"capabilities":{"tools":{},"logging":{}}}"#
+            )
+        );
+        assert_eq!(with(r#"{"capabilities":{ }}"#).as_deref(), Some(r#"{"capabilities":{ "logging":{}}}"#));
+        assert_eq!(with(r#"{"capabilities":{"logging":{}}}"#), None);
+    }
+
+    #[test]
+    fn levels_are_those_of_the_protocol() {
+        assert!(Loudness::of(Some("\"debug\"")) < Some(Level::Info.into()));
+        assert!(Loudness::of(Some("\"warning\"")) == Some(Level::Warning.into()));
+        assert!(Loudness::of(Some("\"emergency\"")) > Some(Level::Error.into()));
+        assert_eq!((Loudness::of(Some("\"loud\"")), Loudness::of(None)), (None, None));
+    }
+}

@@ -1,0 +1,166 @@
+//! Notifications (RP-8): trust that changed, requests that wait, outcomes that are unknown. Webhooks, the log, whoever follows
+//! events and clients are told the same.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde_json::{Value, json};
+use sha2::Sha256;
+
+use super::service::Heard;
+use super::trust::{STRICT, lose_trust};
+use super::{Gateway, Said, envelope};
+use crate::client::Client;
+use crate::world::wait;
+
+const SECRET: &str = "whsec_c3RlYWRmYXN0LXN0ZWFkZmFzdC1zdGVhZGZhc3Q=";
+
+/// Three receivers: one that fails at first, one for messages in Slack, and one that never answers.
+fn with_receivers(rest: &str) -> String {
+    let ops =
+        format!("[notify.ops]\nurl = \"http://{{service}}/ops?fault=503&times=1\"\nsecret = \"{SECRET}\"\n");
+    let chat = "[notify.chat]\nurl = \"http://{service}/chat\"\nformat = \"slack\"\nevents = [\"outcome_unknown\"]\n";
+    let dead = "[notify.dead]\nurl = \"http://{service}/dead?fault=hang\"\n";
+    format!("{rest}{ops}{chat}{dead}")
+}
+
+/// What one of them was sent.
+fn sent(gateway: &Gateway, receiver: &str) -> Vec<Heard> {
+    let path = format!("POST /{receiver}");
+    gateway.service.heard().into_iter().filter(|heard| heard.line.starts_with(&path)).collect()
+}
+
+fn body(heard: &Heard) -> Value {
+    serde_json::from_str(&heard.body).unwrap()
+}
+
+/// The notifications of this kind that one of them was sent and took, of which there must soon be so many.
+fn taken(gateway: &Gateway, event: &str, times: usize) -> Vec<Value> {
+    let all = || {
+        // The first one was refused, and came again.
+        let taken = sent(gateway, "ops").into_iter().skip(1);
+        taken.map(|heard| body(&heard)).filter(|body| body["event"] == event).collect::<Vec<_>>()
+    };
+    wait(|| all().len() >= times, || format!("{times} times {event} in {:#?}", all()));
+    all()
+}
+
+#[test]
+fn rp_8_a_change_of_trust_is_told_to_webhooks_the_log_events_and_clients() {
+    let silent = "[tools.\"command/look\".trust]\nnotify = false\n";
+    let gateway = Gateway::new("notify", &with_receivers(&format!("{STRICT}{silent}")));
+    let mut client = Client::at(gateway.address);
+    let begun = client.initialize();
+    assert!(begun["result"]["capabilities"]["logging"].is_object(), "{begun}");
+    assert_eq!(client.request("logging/setLevel", json!({ "level": "warning" }))["result"], json!({}));
+    client.listen();
+    let mut deaf = Client::at(gateway.address);
+    deaf.initialize();
+    deaf.listen();
+    let mut events = gateway.listen("?event=notification");
+    lose_trust(&gateway, "http");
+
+    let first = taken(&gateway, "trust_changed", 1).remove(0);
+    assert_eq!(first["tool"], json!({ "namespace": "http", "tool": "look" }), "{first}");
+    let trust = &first["trust"];
+    assert_eq!(
+        (&trust["from"], &trust["to"], &trust["reason"], &trust["successesNeeded"]),
+        (&json!("trusted"), &json!("escalated"), &json!("2 failures in 1 h"), &json!(3)),
+        "{first}"
+    );
+    let message = first["message"].as_str().unwrap();
+    for part in ["http/look", "needs approval until 20", "2 failures in 1 h", "3 successful calls"] {
+        assert!(message.contains(part), "{part} in {message}");
+    }
+    assert!(trust["untilMs"].as_u64() > first["atMs"].as_u64(), "{first}");
+    // It was refused at first, and is the same when it comes again. Whoever has the secret knows that it is ours.
+    let tries = sent(&gateway, "ops");
+    assert_eq!(
+        (&tries[0].body, tries[0].header("webhook-id")),
+        (&tries[1].body, tries[1].header("webhook-id"))
+    );
+    for heard in &tries[..2] {
+        let header = |name: &str| heard.header(name).unwrap_or_else(|| panic!("{name} in {heard:?}"));
+        let signed = format!("{}.{}.{}", header("webhook-id"), header("webhook-timestamp"), heard.body);
+        let mut mac = Hmac::<Sha256>::new_from_slice(b"steadfast-steadfast-steadfast").unwrap();
+        mac.update(signed.as_bytes());
+        assert_eq!(
+            header("webhook-signature"),
+            format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
+        );
+    }
+    // The same is in the log and told as it happens, and the client that asked for it hears it.
+    let logged = gateway.logged_times("notification", 1).remove(0);
+    let event = events.any();
+    for told in [&logged, &event] {
+        assert_eq!(
+            (&told["message"], &told["notification"]),
+            (&json!(message), &json!("trust_changed")),
+            "{told}"
+        );
+        assert_eq!((&told["untilMs"], &told["successesNeeded"]), (&trust["untilMs"], &json!(3)), "{told}");
+    }
+    let heard = client.told("notifications/message");
+    assert_eq!(
+        (&heard["params"]["level"], &heard["params"]["logger"], &heard["params"]["data"]),
+        (&json!("warning"), &json!("steadfast"), &first),
+        "{heard}"
+    );
+
+    // Where people want to be left alone, clients are; nobody else.
+    lose_trust(&gateway, "command");
+    taken(&gateway, "trust_changed", 2);
+    lose_trust(&gateway, "bank");
+    let heard = client.told("notifications/message");
+    assert_eq!(heard["params"]["data"]["tool"]["namespace"], "bank", "{heard}");
+    gateway.logged_times("notification", 3);
+    // One who did not ask hears nothing.
+    assert!(deaf.request("ping", json!({}))["result"].is_object());
+    assert_eq!(deaf.unheard("notifications/message"), 0);
+    // A person forgives: that is told too. One who wants to hear of warnings does not hear of that.
+    gateway.steer("POST /v1/trust/http%2Flook/reset", &Value::Null);
+    let forgiven = taken(&gateway, "trust_changed", 4).remove(3);
+    assert_eq!(
+        (&forgiven["trust"]["to"], &forgiven["level"]),
+        (&json!("trusted"), &json!("info")),
+        "{forgiven}"
+    );
+    // The one that never answers was asked, and delayed nobody; the chat has nothing to do with trust.
+    assert_eq!((sent(&gateway, "dead").len(), sent(&gateway, "chat").len()), (1, 0));
+}
+
+#[test]
+fn rp_8_a_request_that_waits_and_an_unknown_outcome_are_told() {
+    let gateway = Gateway::new("notify_unknown", &with_receivers(STRICT));
+    lose_trust(&gateway, "http");
+    let refused = gateway.call(&envelope("http/look", &json!({ "id": "asked", "token": "s3cr3t-s3cr3t" })));
+    assert_eq!(refused.code(), "approval_required");
+    let asked = taken(&gateway, "approval_requested", 1).remove(0);
+    let number = asked["approval"]["id"].as_u64().unwrap();
+    let message = asked["message"].as_str().unwrap();
+    assert!(
+        message.contains("http/look") && message.contains(&format!("steadfast approve {number}")),
+        "{asked}"
+    );
+    assert!(asked["approval"]["expiresMs"].is_u64() && asked["requestId"].is_string(), "{asked}");
+    // Whoever asks the same again is not told of as another.
+    gateway.call(&envelope("http/look", &json!({ "id": "asked", "token": "s3cr3t-s3cr3t" })));
+
+    let lost: Said = gateway.call(&envelope("http/pay", &json!({ "id": "lost", "fault": "close" })));
+    assert_eq!(lost.code(), "outcome_unknown", "{}", lost.body);
+    let unknown = taken(&gateway, "outcome_unknown", 1).remove(0);
+    let key = unknown["key"].as_str().unwrap();
+    let message = unknown["message"].as_str().unwrap();
+    assert!(
+        message.contains("http/pay") && message.contains(&format!("steadfast resolve {key}")),
+        "{unknown}"
+    );
+    wait(|| sent(&gateway, "chat").len() == 1, || format!("{:?}", sent(&gateway, "chat")));
+    assert_eq!(body(&sent(&gateway, "chat")[0]), json!({ "text": message }), "as Slack takes it");
+    // The same command that the message names settles it.
+    let ended = gateway.run(&["resolve", key, "--ran"]);
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(taken(&gateway, "approval_requested", 1).len(), 1);
+    let all: String = sent(&gateway, "ops").iter().map(|heard| heard.body.as_str()).collect();
+    assert!(!all.contains("s3cr3t"), "{all}");
+}

@@ -6,7 +6,7 @@ use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast_core::classify::Severity;
-use steadfast_core::id::{Domain, ModelId, Namespace, ToolName, ToolRef};
+use steadfast_core::id::{Domain, ModelId, Namespace, SessionKey, ToolName, ToolRef};
 use steadfast_core::json::Limits;
 use steadfast_core::report::{ReportKind, ToolReport};
 use steadfast_core::trust::TrustChange;
@@ -47,6 +47,17 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .takes::<SuccessReport>()
         .gives::<Taken>("it counts"),
         Endpoint::new(
+            Method::DELETE,
+            "/v1/sessions/{key}",
+            "endSession",
+            "Says that a session is over: what was approved for it ends",
+            Who::Caller,
+            end_session,
+        )
+        .asks::<Whose>()
+        .gives::<Ended>("it is over")
+        .reads_the_store(),
+        Endpoint::new(
             Method::GET,
             "/v1/tools/{name}/score",
             "score",
@@ -57,6 +68,26 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .asks::<Whose>()
         .gives::<ToolScore>("how well it does"),
     ]
+}
+
+/// That a session is over.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Ended {
+    /// Which one.
+    pub session: SessionKey,
+}
+
+/// `DELETE /v1/sessions/{key}`.
+pub(crate) async fn end_session(
+    Shared(State(inner)): Shared<State>,
+    Extension(caller): Extension<Caller>,
+    Named(key): Named,
+    Asked(whose): Asked<Whose>,
+) -> Answered {
+    let tenant = bound_tenant(&caller, whose.read()?)?;
+    let session = SessionKey::new(&key).map_err(|why| Problem::misread(format!("the session {why}")))?;
+    inner.steadfast.engine().end_session(tenant.as_ref(), &session).await?;
+    Ok(json(StatusCode::OK, &Ended { session }))
 }
 
 /// A tool failed.

@@ -201,6 +201,8 @@ pub enum Answer {
         #[serde(rename = "for")]
         span: String,
     },
+    /// This call may run, and the tool that asks may earn its trust back from now on.
+    Recover,
     /// It may not run.
     Deny,
 }
@@ -225,6 +227,7 @@ pub(crate) async fn approve(
     let decision = match answer {
         Answer::Once => Decision::Once,
         Answer::Session => Decision::Session,
+        Answer::Recover => Decision::Recover,
         Answer::Deny => Decision::Deny,
         Answer::Time { span } => Decision::Time { until: end_of(&span, engine)? },
     };

@@ -38,15 +38,18 @@ pub(crate) struct Approve {
     whose: Whose,
     /// The request, as `steadfast approvals` numbers it.
     id: u64,
-    /// One call with exactly these arguments; so it is without any of the three.
-    #[arg(long, conflicts_with_all = ["session", "span"])]
+    /// One call with exactly these arguments; so it is without any of the others.
+    #[arg(long, conflicts_with_all = ["session", "span", "recover"])]
     once: bool,
     /// All such calls of the same conversation, for a day at the longest.
-    #[arg(long, conflicts_with = "span")]
+    #[arg(long, conflicts_with_all = ["span", "recover"])]
     session: bool,
     /// All such calls for so long: `30m`, `8h`.
-    #[arg(long = "for", value_name = "DURATION")]
+    #[arg(long = "for", value_name = "DURATION", conflicts_with = "recover")]
     span: Option<String>,
+    /// One call, and the tool that asks earns its trust back from now on.
+    #[arg(long)]
+    recover: bool,
 }
 
 #[derive(Args, Debug)]
@@ -85,6 +88,7 @@ pub(crate) fn approve(options: &Approve) -> Result<(), Failure> {
             length(span, "grant")?;
             json!({ "decision": "time", "for": span })
         }
+        None if options.recover => json!({ "decision": "recover" }),
         None if options.session => json!({ "decision": "session" }),
         None => json!({ "decision": "once" }),
     };
@@ -99,6 +103,7 @@ pub(crate) fn approve(options: &Approve) -> Result<(), Failure> {
             )
         }
         None if options.session => format!("approved: calls of {such} in the same conversation"),
+        None if options.recover => format!("approved: one call of {tool}; it is recovering"),
         None => format!("approved: one call of {tool} with exactly these arguments"),
     };
     tell(options.ways.json, options.id, "approved", &said);

@@ -244,6 +244,8 @@ pub enum Decision {
         /// The end.
         until: Timestamp,
     },
+    /// This call may run, and what it asks for may earn its trust back from now on.
+    Recover,
     /// It may not run.
     Deny,
 }
@@ -442,7 +444,7 @@ impl Approvals {
                 self.denied.insert(id, now + Self::DENIAL_KEPT);
                 return Ok(Decided::Denied);
             }
-            (Decision::Session | Decision::Time { .. }, _) if parked.blocked => {
+            (Decision::Session | Decision::Time { .. } | Decision::Recover, _) if parked.blocked => {
                 return Err(NotDecided::OnlyOnce);
             }
             (Decision::Time { until }, _) if until <= now => return Err(NotDecided::EndsInThePast),
@@ -450,7 +452,7 @@ impl Approvals {
             (Decision::Session, Some(session)) => {
                 (Fits::Session { signature: signature(), session: session.clone() }, lasts)
             }
-            (Decision::Session, None) | (Decision::Once, _) => (once, lasts),
+            (Decision::Session, None) | (Decision::Once | Decision::Recover, _) => (once, lasts),
         };
         let (tool, blocked) = (parked.tool.clone(), parked.blocked);
         let grant = Grant { tool, fits, by, blocked, granted_at: now, expires, spent_by: None };

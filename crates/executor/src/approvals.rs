@@ -6,11 +6,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use steadfast_core::approval::{Approvals, Decided, Decision, Grantor, NotDecided, Parked, ParkedId};
+use steadfast_core::approval::{
+    Approvals, Decided, Decision, Grantor, NotDecided, Parked, ParkedId, Spend, Wanted,
+};
 use steadfast_core::call::Request;
-use steadfast_core::id::TenantId;
+use steadfast_core::id::{Digest, SessionKey, TenantId, ToolRef};
 use steadfast_core::notification::Notification;
 use steadfast_core::output::Output;
+use steadfast_core::policy::Annotations;
+use steadfast_core::trust::{Escalation, Signature, Target};
 use steadfast_store::{DocumentKind, DocumentName, DocumentWrite, StoreError, Trouble, Written};
 
 use crate::audit::{By, Deed, Done};
@@ -59,6 +63,36 @@ pub enum Asked {
     PutToCaller(Output),
 }
 
+/// What a person is asked for that is no call.
+#[derive(Debug)]
+pub struct Wish<'a> {
+    /// Whose data it is about.
+    pub tenant: Option<&'a TenantId>,
+    /// The session that wants it.
+    pub session: Option<&'a SessionKey>,
+    /// What is wanted, under the name of a tool.
+    pub tool: &'a ToolRef,
+    /// What it is wanted for. A yes holds for the same alone.
+    pub shown: &'a str,
+    /// What the person reads.
+    pub prompt: Escalation,
+    /// Who asks the person at the client, where one can be asked.
+    pub asker: Option<Arc<dyn Asker>>,
+}
+
+/// What came of a wish.
+#[derive(Debug)]
+pub enum Granted {
+    /// A person said yes, to this once.
+    Yes(Grantor),
+    /// A person said no.
+    No,
+    /// Nobody could be asked: it waits for an operator, under this number.
+    Waits(ParkedId),
+    /// The caller gets this question as its answer, and brings the decision when it asks again.
+    PutToCaller(Output),
+}
+
 /// How often a change is tried again because somebody else was faster.
 const TRIES: u32 = 32;
 
@@ -82,10 +116,11 @@ impl Engine {
     ) -> Result<Decided, AnswerError> {
         let (inner, now) = (&self.inner, self.inner.clock.now());
         let owner = tenant.cloned();
-        let mut about = None;
+        let (mut about, mut recovers) = (None, None);
         let decided = inner.change_approvals(&owner, |approvals| {
             let asked = approvals.parked(now).find(|(id, _)| *id == request);
-            about = asked.map(|(_, parked)| parked.tool.to_string());
+            about = asked.as_ref().map(|(_, parked)| parked.tool.to_string());
+            recovers = asked.map(|(_, parked)| (parked.tool.clone(), parked.prompt.domain.clone()));
             approvals.decide(request, decision, grantor, now)
         });
         let decided = decided.await.map_err(AnswerError::Store)?.map_err(AnswerError::NotDecided)?;
@@ -98,10 +133,78 @@ impl Engine {
             Decision::Once => "once".to_owned(),
             Decision::Session => "for the session".to_owned(),
             Decision::Time { until } => format!("until {until}"),
+            Decision::Recover => "once, and it recovers".to_owned(),
             Decision::Deny => "denied".to_owned(),
         });
         inner.audited(by, Done { deed, tenant, on, before: None, after }).await;
+        if let (Decision::Recover, Some((tool, domain))) = (decision, recovers) {
+            let target = domain.as_ref().map_or(Target::Tool(&tool), Target::Domain);
+            self.approve_recovery(tenant, target, by).await.map_err(AnswerError::Store)?;
+        }
         Ok(decided)
+    }
+}
+
+impl Engine {
+    /// Asks a person for something that is no call: the one at the client, else an operator. What was granted before counts
+    /// once.
+    pub async fn ask_person(&self, wish: Wish<'_>) -> Result<Granted, StoreError> {
+        let (inner, now, tenant) = (&self.inner, self.inner.clock.now(), wish.tenant.cloned());
+        let signature = Signature(wish.shown.into());
+        let wanted = Wanted {
+            tool: wish.tool,
+            arguments: Digest::of(wish.shown.as_bytes()),
+            signature: &signature,
+            session: wish.session,
+            blocked: false,
+        };
+        let spender = Digest::of(format!("{} {}", inner.tag, inner.next_told()).as_bytes());
+        let policy = inner.policy_of_blank(&tenant, Some(wish.tool), None, Annotations::default());
+        let take = |approvals: &mut Approvals| {
+            let grant = approvals.grant_for(wanted, now)?;
+            let by = approvals.grants(now).find(|(id, _)| *id == grant).map(|(_, grant)| grant.by);
+            match approvals.spend(grant, spender, now) {
+                Spend::Spent | Spend::AlreadyMine | Spend::Holds => by,
+                Spend::Lost | Spend::Gone => None,
+            }
+        };
+        let asked = inner.change_approvals(&tenant, |approvals| {
+            take(approvals).map_or_else(
+                || Err(approvals.ask(wanted, &wish.prompt, Some(wish.shown), &policy.approval, now).id),
+                Ok,
+            )
+        });
+        let id = match asked.await? {
+            Ok(by) => return Ok(Granted::Yes(by)),
+            Err(id) => id,
+        };
+        let parked = self.approvals(wish.tenant).into_iter().find(|(parked, _)| *parked == id);
+        let decision = match (&wish.asker, parked) {
+            (Some(asker), Some((_, parked))) => match asker.ask(id, parked).await {
+                Asked::Decided(Decision::Deny) => Decision::Deny,
+                Asked::Decided(_) => Decision::Once,
+                Asked::PutToCaller(question) => return Ok(Granted::PutToCaller(question)),
+                Asked::Nobody => return Ok(Granted::Waits(id)),
+            },
+            (Some(_) | None, Some(_) | None) => return Ok(Granted::Waits(id)),
+        };
+        let decided = inner.change_approvals(&tenant, |approvals| {
+            let decided = approvals.decide(id, decision, Grantor::Client, now);
+            // Somebody else may have been faster.
+            decided.is_ok().then(|| take(approvals)).flatten()
+        });
+        Ok(decided.await?.map_or(Granted::No, Granted::Yes))
+    }
+
+    /// A session is over, and with it what was approved for it, and its trust where that is its own.
+    pub async fn end_session(
+        &self,
+        tenant: Option<&TenantId>,
+        session: &SessionKey,
+    ) -> Result<(), StoreError> {
+        let tenant = tenant.cloned();
+        self.inner.machines.tenants.get(&tenant).judged.lock().end_session(session);
+        self.inner.change_approvals(&tenant, |approvals| approvals.end_session(session)).await
     }
 }
 

@@ -3,6 +3,7 @@
 //! A call looks its machines up once, when it begins, and borrows them for the length of one step. They are always
 //! locked in the order in which [`Cells::with`] names them, so no two calls can wait for each other.
 
+use std::collections::BTreeMap;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -131,10 +132,60 @@ pub(crate) struct Tenant {
 }
 
 /// What a tenant's tools are trusted with, and what people allowed them beside.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Judged {
     pub(crate) trust: TrustLedger,
+    /// That of single sessions, where trust ends with them; each with the order in which it was last used.
+    of_sessions: BTreeMap<SessionKey, (u64, TrustLedger)>,
+    used: u64,
+    bounds: Bounds,
     pub(crate) approvals: Approvals,
+}
+
+impl Judged {
+    /// The most sessions with trust of their own. What was not used for the longest time makes room.
+    const MOST_SESSIONS: usize = 1000;
+
+    fn new(bounds: Bounds) -> Self {
+        Self {
+            trust: TrustLedger::new(bounds),
+            of_sessions: BTreeMap::new(),
+            used: 0,
+            bounds,
+            approvals: Approvals::default(),
+        }
+    }
+
+    /// Everything that tools are trusted by.
+    pub(crate) fn ledgers(&self) -> impl Iterator<Item = &TrustLedger> {
+        std::iter::once(&self.trust).chain(self.of_sessions.values().map(|(_, ledger)| ledger))
+    }
+
+    /// The same, to change it.
+    pub(crate) fn ledgers_mut(&mut self) -> impl Iterator<Item = &mut TrustLedger> {
+        std::iter::once(&mut self.trust).chain(self.of_sessions.values_mut().map(|(_, ledger)| ledger))
+    }
+
+    /// A session is over, and with it what its tools are trusted with.
+    pub(crate) fn end_session(&mut self, session: &SessionKey) {
+        self.of_sessions.remove(session);
+    }
+
+    /// What a call of this session is judged by, and what people allowed.
+    fn of(&mut self, session: Option<&SessionKey>) -> (&mut TrustLedger, &mut Approvals) {
+        let Some(session) = session else { return (&mut self.trust, &mut self.approvals) };
+        self.used += 1;
+        if self.of_sessions.len() >= Self::MOST_SESSIONS && !self.of_sessions.contains_key(session) {
+            let oldest = self.of_sessions.iter().min_by_key(|(_, (used, _))| *used);
+            if let Some(oldest) = oldest.map(|(session, _)| session.clone()) {
+                self.of_sessions.remove(&oldest);
+            }
+        }
+        let made = || (0, TrustLedger::new(self.bounds));
+        let (used, ledger) = self.of_sessions.entry(session.clone()).or_insert_with(made);
+        *used = self.used;
+        (ledger, &mut self.approvals)
+    }
 }
 
 /// The machines of one call.
@@ -147,6 +198,8 @@ pub(crate) struct Cells {
     pub(crate) coarser: Option<Arc<DependencyCell>>,
     pub(crate) guard: Arc<Mutex<LoopGuard>>,
     pub(crate) tenant: Arc<Tenant>,
+    /// Whose trust counts, where each session has its own.
+    pub(crate) trust_of: Option<SessionKey>,
 }
 
 impl Cells {
@@ -159,7 +212,7 @@ impl Cells {
         let Load { budget, limiter: dependency_limiter } = &mut *load;
         let mut guard = self.guard.lock();
         let mut judged = self.tenant.judged.lock();
-        let Judged { trust, approvals } = &mut *judged;
+        let (trust, approvals) = judged.of(self.trust_of.as_ref());
         act(&mut Shared {
             breaker,
             dependency: coarser.as_deref_mut(),
@@ -195,10 +248,7 @@ impl Machines {
             .pinning(|cell| cell.breaker.try_lock().is_none_or(|breaker| breaker.is_forced_by_hand())),
             sessions: Registry::new(Self::MOST, Mutex::default),
             tenants: Registry::new(Self::MOST, move || Tenant {
-                judged: Mutex::new(Judged {
-                    trust: TrustLedger::new(trust),
-                    approvals: Approvals::default(),
-                }),
+                judged: Mutex::new(Judged::new(trust)),
                 approvals_changed: Notify::new(),
                 waiting: AtomicUsize::new(0),
                 scores: Mutex::default(),

@@ -20,13 +20,16 @@ use steadfast_core::classify::record::concern;
 use steadfast_core::classify::{Fault, Source, Transport};
 use steadfast_core::dedupe::{Claim, ClaimVerdict, Owner, RenewVerdict, ReplayReason};
 use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::id::Domain;
 use steadfast_core::key::Key;
 use steadfast_core::policy::{Mode, ToolClass};
 use steadfast_core::rehearse::{Moment, Trail, What};
+use steadfast_core::trust::Target;
 use steadfast_store::{Store, StoreError};
 use tokio::sync::watch;
 
 use crate::approvals::{Asked, Asker, Asking};
+use crate::audit::{By, Surface};
 use crate::cells::{Cells, SessionId};
 use crate::control::Signal;
 use crate::engine::{Desk, Inner, coarser};
@@ -580,11 +583,24 @@ impl Drive {
     /// have been faster, and a tool that was blocked meanwhile is not theirs to allow.
     async fn decided(&mut self, id: ParkedId, decision: Decision) {
         let now = self.inner.clock.now();
+        let recovers = self.parked(id).and_then(|parked| parked.prompt.domain);
         let decided = self.inner.change_approvals_at_least_here(&self.call.request().tenant, |approvals| {
             approvals.decide(id, decision, Grantor::Client, now)
         });
-        if let Err(why) = decided.await {
-            tracing::info!(event = "approval.not_taken", %why);
+        match decided.await {
+            Ok(_) if decision == Decision::Recover => self.recover(recovers).await,
+            Ok(_) => {}
+            Err(why) => tracing::info!(event = "approval.not_taken", %why),
+        }
+    }
+
+    /// The person at the caller's end lets what asks earn its trust back: this host, or the tool.
+    async fn recover(&mut self, domain: Option<Domain>) {
+        let request = self.call.request();
+        let target = domain.as_ref().map_or(Target::Tool(&request.tool), Target::Domain);
+        let by = By::new("client", Surface::Mcp);
+        if let Err(error) = self.inner.approve_recovery(request.tenant.as_ref(), target, &by).await {
+            self.inner.store_trouble(&*self.store, &error);
         }
     }
 

@@ -628,6 +628,10 @@ impl Inner {
             coarser,
             guard: machines.sessions.get(&SessionId::of(request)),
             tenant: machines.tenants.get(tenant),
+            trust_of: match self.trust_kept {
+                TrustKept::Nowhere => request.session.clone(),
+                TrustKept::InFile(_) | TrustKept::InStore => None,
+            },
         }
     }
 

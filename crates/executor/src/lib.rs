@@ -76,7 +76,7 @@ mod turns;
 mod undelivered;
 mod verification;
 
-pub use approvals::{AnswerError, Asked, Asker, Asking};
+pub use approvals::{AnswerError, Asked, Asker, Asking, Granted, Wish};
 pub use audit::{AuditEntry, AuditPage, By, Deed, Done, Surface, Tenants};
 pub use breakers::{BreakerAbout, BreakerKey, BreakerView, InvalidBreakerKey, Reach, Steer, Steered};
 pub use clock::RuntimeClock;

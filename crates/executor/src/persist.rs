@@ -267,16 +267,24 @@ impl Inner {
         mut change: impl FnMut(&mut TrustLedger) -> R,
     ) -> Result<R, StoreError> {
         let marked = Marked::Trust(tenant.clone());
-        let mut changed = || change(&mut self.machines.tenants.get(tenant).judged.lock().trust);
         match &self.trust_kept {
-            TrustKept::Nowhere => return Ok(changed()),
+            TrustKept::Nowhere => {
+                let cell = self.machines.tenants.get(tenant);
+                let mut judged = cell.judged.lock();
+                let mut result = change(&mut judged.trust);
+                for trust in judged.ledgers_mut().skip(1) {
+                    result = change(trust);
+                }
+                return Ok(result);
+            }
             TrustKept::InFile(_) if tenant.is_none() => {
-                let result = changed();
+                let result = change(&mut self.machines.tenants.get(tenant).judged.lock().trust);
                 self.marks.mark(marked);
                 return Ok(result);
             }
             TrustKept::InFile(_) | TrustKept::InStore => {}
         }
+        let changed = || change(&mut self.machines.tenants.get(tenant).judged.lock().trust);
         self.change_together(&marked, changed).await
     }
 

@@ -1,5 +1,6 @@
 //! Tools as people and agents see them: what became of their calls, how well they do, how they stand.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -284,7 +285,10 @@ impl Inner {
                 (None, None) | (Some(_), _) => policy.trust.clone(),
             }
         };
-        cell.judged.lock().trust.status(rule_of, self.clock.now())
+        let (judged, now) = (cell.judged.lock(), self.clock.now());
+        let mut all: Vec<_> = judged.ledgers().flat_map(|trust| trust.status(&rule_of, now)).collect();
+        all.sort_by_key(|one| Reverse(one.standing.state));
+        all
     }
 
     /// The calls that ended last, in this process or another one. A store that fails has none.

@@ -5,7 +5,7 @@ use steadfast_core::trust::{Target, TrustChange, TrustLedger, TrustState, TrustS
 use steadfast_store::StoreError;
 
 use crate::audit::{By, Deed, Done};
-use crate::engine::Engine;
+use crate::engine::{Engine, Inner};
 use crate::telling::Outside;
 
 impl Engine {
@@ -20,7 +20,7 @@ impl Engine {
         let states = states.filter_map(|one| Some((one.standing.plugin_name?, one.standing.tool_name?)));
         let cell = self.inner.machines.tenants.get(&tenant.cloned());
         let judged = cell.judged.lock();
-        let failures = judged.trust.history(None);
+        let failures = judged.ledgers().flat_map(|trust| trust.history(None));
         let failures = failures.map(|entry| (entry.plugin_name.clone(), entry.tool_name.clone()));
         let mut tools: Vec<_> = states
             .chain(failures)
@@ -41,7 +41,7 @@ impl Engine {
     ) -> Result<Vec<TrustChange>, StoreError> {
         let now = self.inner.clock.now();
         let reset = |trust: &mut TrustLedger| trust.reset(target, now);
-        self.change_trust(tenant, target, reset, (Deed::TrustReset, TrustState::Trusted), by).await
+        self.inner.change_by_hand(tenant, target, reset, (Deed::TrustReset, TrustState::Trusted), by).await
     }
 
     /// Lets what is escalated earn its trust back from now on, also for other processes that share the store. For operators.
@@ -52,13 +52,26 @@ impl Engine {
         target: Target<'_>,
         by: &By,
     ) -> Result<Vec<TrustChange>, StoreError> {
-        let now = self.inner.clock.now();
+        self.inner.approve_recovery(tenant, target, by).await
+    }
+}
+
+impl Inner {
+    /// Lets what is escalated earn its trust back from now on.
+    pub(crate) async fn approve_recovery(
+        &self,
+        tenant: Option<&TenantId>,
+        target: Target<'_>,
+        by: &By,
+    ) -> Result<Vec<TrustChange>, StoreError> {
+        let now = self.clock.now();
         let approve = |trust: &mut TrustLedger| trust.approve_recovery(target, now);
-        self.change_trust(tenant, target, approve, (Deed::RecoveryApproved, TrustState::Recovering), by).await
+        self.change_by_hand(tenant, target, approve, (Deed::RecoveryApproved, TrustState::Recovering), by)
+            .await
     }
 
     /// Changes the trust in the target by hand, and says so.
-    async fn change_trust(
+    async fn change_by_hand(
         &self,
         tenant: Option<&TenantId>,
         target: Target<'_>,
@@ -66,7 +79,6 @@ impl Engine {
         (deed, after): (Deed, TrustState),
         by: &By,
     ) -> Result<Vec<TrustChange>, StoreError> {
-        let inner = &self.inner;
         // It is made once more where another process wrote meanwhile, and then there may be nothing left to change.
         let mut changes: Vec<TrustChange> = Vec::new();
         let made = |trust: &mut TrustLedger| {
@@ -77,9 +89,9 @@ impl Engine {
                 }
             }
         };
-        inner.change_trust(&tenant.cloned(), made).await?;
+        self.change_trust(&tenant.cloned(), made).await?;
         for change in &changes {
-            inner.telling.outside(&Outside::Trust { tenant, change });
+            self.telling.outside(&Outside::Trust { tenant, change });
         }
         let on = match target {
             Target::Signature(_, signature) => signature.0.to_string(),
@@ -89,7 +101,7 @@ impl Engine {
         };
         let worst = changes.iter().map(|change| change.from).max();
         let (before, after) = (worst.map(|state| state.to_string()), Some(after.to_string()));
-        inner.audited(by, Done { deed, tenant, on, before, after }).await;
+        self.audited(by, Done { deed, tenant, on, before, after }).await;
         Ok(changes)
     }
 }

@@ -156,10 +156,16 @@ impl fmt::Debug for Elicitation {
 
 /// The parameters of an elicitation.
 fn form(request: &Parked, conversation: Conversation) -> serde_json::Value {
-    let all = [("once", "Approve this call"), ("session", "Approve for this session"), ("deny", "Deny")];
-    let offered = all.into_iter().filter(|(word, _)| match conversation {
-        Conversation::Known => true,
-        Conversation::Unknown => *word != "session",
+    let all = [
+        ("once", "Approve this call"),
+        ("session", "Approve for this session"),
+        ("recover", "Approve, and let it earn trust back"),
+        ("deny", "Deny"),
+    ];
+    let offered = all.into_iter().filter(|(word, _)| match *word {
+        "session" => conversation == Conversation::Known,
+        "recover" => request.prompt.waits_for_recovery,
+        _ => true,
     });
     let (words, names): (Vec<_>, Vec<_>) = offered.unzip();
     json!({
@@ -207,6 +213,7 @@ fn decision(result: &str) -> Option<Decision> {
             match raw::get(content, DECISION).and_then(raw::string)?.as_ref() {
                 "once" => Some(Decision::Once),
                 "session" => Some(Decision::Session),
+                "recover" => Some(Decision::Recover),
                 "deny" => Some(Decision::Deny),
                 _ => None,
             }

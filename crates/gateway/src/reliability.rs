@@ -1,16 +1,18 @@
 //! Two tools of our own, where they are wanted: how the tools stand, and the way to forgive one.
 //!
-//! `reliability_status` only reads. `reliability_reset` is for operators: a model that could forgive the tools that it
-//! broke would need no trust. The token with which a client comes in is the client's own, and so its model's: it makes
-//! nobody an operator. Whoever is none is told the way.
+//! `reliability_status` only reads. `reliability_reset` needs a person: a model that could forgive the tools that it broke would
+//! need no trust. The person at the client is asked, where the client can ask; otherwise the request waits for an operator, and
+//! the model calls again. The token with which a client comes in is the client's own, and so its model's: it makes nobody an
+//! operator.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use steadfast_core::approval::{Grantor, ParkedId};
 use steadfast_core::classify::record::FailureRecord;
-use steadfast_core::id::TenantId;
-use steadfast_core::trust::{Target, ToolReliabilityState, TrustStatus};
-use steadfast_executor::{By, Engine, FailuresPage, Surface, Tenants, is_named};
+use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
+use steadfast_core::trust::{Escalation, Target, ToolReliabilityState, TrustStatus};
+use steadfast_executor::{Asker, By, Engine, FailuresPage, Granted, Surface, Tenants, Wish, is_named};
 use steadfast_mcp::raw::{self, RawJson};
 
 use crate::turn;
@@ -49,7 +51,7 @@ impl OwnTools {
 fn definitions() -> &'static [&'static str] {
     &[
         r#"{"name":"reliability_status","title":"Reliability of tools","description":"Says which tools have lost trust, why, and what ends it. Without tool_name: all of them.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"One tool, as tool or server/tool"},"include_history":{"type":"boolean","description":"Also the last failures","default":false}}},"annotations":{"readOnlyHint":true,"openWorldHint":false}}"#,
-        r#"{"name":"reliability_reset","title":"Forgive a tool","description":"Forgets what counts against a tool, so that it runs unasked again. Needs an operator.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"The tool, as tool or server/tool"}},"required":["tool_name"]},"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}"#,
+        r#"{"name":"reliability_reset","title":"Forgive a tool","description":"Forgets what counts against a tool, so that it runs unasked again. A person is asked first.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"The tool, as tool or server/tool"}},"required":["tool_name"]},"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}"#,
     ]
 }
 
@@ -58,34 +60,104 @@ pub(crate) fn is_ours(name: &str) -> bool {
     matches!(name, STATUS | RESET)
 }
 
-/// The result of a call of one of ours, as `tools/call` gives it: about the tools of this tenant, as it sees them.
-/// `arguments` is a JSON object.
-pub(crate) async fn call(
-    engine: &Engine,
-    tenant: Option<&TenantId>,
-    name: &str,
-    arguments: &str,
-    caller: Caller,
-) -> RawJson {
-    let tool = raw::get(arguments, "tool_name").and_then(raw::string).map(|name| name.into_owned());
-    let done = match (name, tool) {
-        (STATUS, tool) => {
-            let history = raw::get(arguments, "include_history") == Some("true");
-            status(engine, tenant, tool.as_deref(), history).await
+/// A call of one of ours.
+pub(crate) struct Called<'a> {
+    pub(crate) engine: &'a Engine,
+    /// Whose tools it is about, as it sees them.
+    pub(crate) tenant: Option<&'a TenantId>,
+    pub(crate) session: Option<&'a SessionKey>,
+    pub(crate) caller: Caller,
+    /// Who asks the person at the client.
+    pub(crate) asker: Option<Arc<dyn Asker>>,
+}
+
+/// What such a call gets.
+pub(crate) enum Answered {
+    /// A result, as `tools/call` gives it.
+    Result(RawJson),
+    /// A question for the person at the client, which has the form of a result already.
+    Question(RawJson),
+}
+
+impl Called<'_> {
+    /// `arguments` is a JSON object.
+    pub(crate) async fn call(self, name: &str, arguments: &str) -> Answered {
+        let tool = raw::get(arguments, "tool_name").and_then(raw::string).map(|name| name.into_owned());
+        let done = match (name, tool) {
+            (STATUS, tool) => {
+                let history = raw::get(arguments, "include_history") == Some("true");
+                status(self.engine, self.tenant, tool.as_deref(), history).await
+            }
+            (RESET, Some(tool)) => match self.may_reset(&tool).await {
+                Ok(by) => reset(self.engine, self.tenant, &tool, &by).await,
+                Err(NotReset::Refused(why)) => Err(why),
+                Err(NotReset::Asked(question)) => return Answered::Question(question),
+            },
+            (RESET, None) => Err("say which tool: {\"tool_name\": \"server/tool\"}".to_owned()),
+            (other, _) => Err(format!("there is no tool {other} here")),
+        };
+        let result = match done {
+            Ok((text, facts)) => json!({
+                "content": [{ "type": "text", "text": text }],
+                "structuredContent": facts,
+                "isError": false,
+            }),
+            Err(why) => json!({ "content": [{ "type": "text", "text": why }], "isError": true }),
+        };
+        Answered::Result(RawJson::parse(result.to_string()).unwrap_or_else(|_| RawJson::string("")))
+    }
+
+    /// Whether a person agrees that the tool is forgiven, and who.
+    async fn may_reset(&self, name: &str) -> Result<By, NotReset> {
+        if self.engine.tools_with_a_past(self.tenant, name).is_empty() {
+            let why = format!("nothing counts against {name}; call {STATUS} to see what does");
+            return Err(NotReset::Refused(why));
         }
-        (RESET, Some(tool)) => reset(engine, tenant, &tool, caller).await,
-        (RESET, None) => Err("say which tool: {\"tool_name\": \"server/tool\"}".to_owned()),
-        (other, _) => Err(format!("there is no tool {other} here")),
-    };
-    let result = match done {
-        Ok((text, facts)) => json!({
-            "content": [{ "type": "text", "text": text }],
-            "structuredContent": facts,
-            "isError": false,
-        }),
-        Err(why) => json!({ "content": [{ "type": "text", "text": why }], "isError": true }),
-    };
-    RawJson::parse(result.to_string()).unwrap_or_else(|_| RawJson::string(""))
+        if self.caller == Caller::Operator {
+            return Ok(By::new("operator", Surface::Mcp));
+        }
+        let own = ToolRef { namespace: own_namespace(), tool: own_tool() };
+        let prompt = Escalation::forgiveness(&own, name);
+        let wish = Wish {
+            tenant: self.tenant,
+            session: self.session,
+            tool: &own,
+            shown: name,
+            prompt,
+            asker: self.asker.clone(),
+        };
+        let refused = |why: String| Err(NotReset::Refused(why));
+        match self.engine.ask_person(wish).await {
+            Ok(Granted::Yes(Grantor::Client)) => Ok(By::new("client", Surface::Mcp)),
+            Ok(Granted::Yes(Grantor::Operator)) => Ok(By::new("operator", Surface::Mcp)),
+            Ok(Granted::No) => {
+                refused(format!("the user does not want {name} to be forgiven; do not ask again"))
+            }
+            Ok(Granted::Waits(ParkedId(number))) => refused(format!(
+                "a person has to agree that {name} is forgiven. Ask the operator to run `steadfast approve {number}`, then call {RESET} again"
+            )),
+            Ok(Granted::PutToCaller(question)) => {
+                let question = RawJson::parse(question.content.as_str().to_owned());
+                question.map_or_else(|_| refused(String::new()), |question| Err(NotReset::Asked(question)))
+            }
+            Err(error) => refused(format!("nobody could be asked: {error}")),
+        }
+    }
+}
+
+/// Why a tool is not forgiven now.
+enum NotReset {
+    Refused(String),
+    Asked(RawJson),
+}
+
+/// The name under which people are asked.
+fn own_namespace() -> Namespace {
+    Namespace::new("steadfast").expect("it is a name")
+}
+
+fn own_tool() -> ToolName {
+    ToolName::new(RESET).expect("it is a name")
 }
 
 /// What a person reads, and the same for programs.
@@ -128,25 +200,11 @@ async fn status(
     Ok((lines.join("\n"), facts))
 }
 
-async fn reset(
-    engine: &Engine,
-    tenant: Option<&TenantId>,
-    name: &str,
-    caller: Caller,
-) -> Result<Told, String> {
-    if caller != Caller::Operator {
-        return Err(format!(
-            "only an operator can forgive a tool; ask the person who runs this to call `steadfast reset {name}`"
-        ));
-    }
+async fn reset(engine: &Engine, tenant: Option<&TenantId>, name: &str, by: &By) -> Result<Told, String> {
     let known = engine.tools_with_a_past(tenant, name);
-    if known.is_empty() {
-        return Err(format!("nothing counts against {name}; call {STATUS} to see what does"));
-    }
-    let by = By::new("operator", Surface::Mcp);
     let mut changes = Vec::new();
     for tool in &known {
-        let changed = engine.reset_trust(tenant, Target::Tool(tool), &by).await;
+        let changed = engine.reset_trust(tenant, Target::Tool(tool), by).await;
         changes.extend(changed.map_err(|error| format!("{tool} could not be reset: {error}"))?);
     }
     let reset: Vec<_> = known.iter().map(ToString::to_string).collect();
@@ -225,8 +283,9 @@ mod tests {
     }
 
     async fn said(engine: &Engine, name: &str, arguments: &str, caller: Caller) -> (String, bool, Value) {
-        let result: Value =
-            serde_json::from_str(call(engine, None, name, arguments, caller).await.as_str()).unwrap();
+        let called = Called { engine, tenant: None, session: None, caller, asker: None };
+        let Answered::Result(result) = called.call(name, arguments).await else { panic!("nobody is asked") };
+        let result: Value = serde_json::from_str(result.as_str()).unwrap();
         let text = result["content"][0]["text"].as_str().unwrap().to_owned();
         (text, result["isError"] == true, result["structuredContent"].clone())
     }
@@ -259,7 +318,7 @@ mod tests {
         let engine = engine().await;
         let pay = r#"{"tool_name":"bank/pay"}"#;
         let (text, is_error, _) = said(&engine, RESET, pay, Caller::Client).await;
-        assert!(is_error && text.contains("steadfast reset bank/pay"), "{text}");
+        assert!(is_error && text.contains("steadfast approve"), "{text}");
         assert_eq!(engine.trust(None).len(), 1, "nothing was forgiven");
         let (text, is_error, _) = said(&engine, RESET, pay, Caller::Operator).await;
         assert_eq!((text.as_str(), is_error), ("forgiven: bank/pay", false));

@@ -20,7 +20,7 @@ use futures_util::future::{BoxFuture, join_all};
 use http::HeaderMap;
 use parking_lot::Mutex;
 use steadfast_core::call::{KeysOf, Waits};
-use steadfast_core::id::{Namespace, TenantId, ToolName};
+use steadfast_core::id::{Namespace, ToolName};
 use steadfast_executor::{CallOptions, Called, Canceller, Engine, TurnOptions};
 use steadfast_mcp::delivery::{Arrived, Delivery, GRACE};
 use steadfast_mcp::http::{Era, param};
@@ -35,7 +35,7 @@ use self::missed::Missed;
 pub(crate) use self::missed::Returned;
 use self::notifying::{Loudness, OfCall};
 use self::wishes::Wishes;
-use crate::approval::{self, Conversation, Elicitation, Questions};
+use crate::approval::{self, Brought, Conversation, Elicitation, Questions};
 use crate::call::{Upstream, envelope, named_so_far, next_request, target};
 use crate::client::{Client, Reply, Voice};
 use crate::made;
@@ -251,6 +251,10 @@ impl Session {
         if let Some(memory) = &self.memory {
             memory.forget().await;
         }
+        if let Some(session) = &self.connection.session {
+            // It holds for a day at the longest, where it cannot be ended now.
+            let _ = self.engine.end_session(self.connection.tenant.as_ref(), session).await;
+        }
     }
 
     /// Ends the servers behind this client, but for those that others use too.
@@ -455,7 +459,7 @@ impl Session {
         };
         let called = request.name().unwrap_or_default().into_owned();
         if let Some(caller) = self.own_tools.reliability.filter(|_| reliability::is_ours(&called)) {
-            return self.call_own(id, &called, &request, caller, from.tenant.clone(), reply);
+            return self.call_own(id, &called, &request, caller, (said, from.clone(), brought), reply);
         }
         if self.own_tools.turns && called == turn::RUN_TURN {
             return self.run_turn(id, &request, reply, said, from);
@@ -572,14 +576,44 @@ impl Session {
         name: &str,
         request: &Message,
         caller: reliability::Caller,
-        tenant: Option<TenantId>,
+        (said, from, brought): (Said, Connection, Option<Brought>),
         reply: Reply,
     ) {
         let arguments = request.arguments().map_or_else(|| "{}".to_owned(), |raw| raw.as_str().to_owned());
         let (name, era) = (name.to_owned(), Era::of_request(request));
+        let voice = reply.voice();
+        let elicits = || self.servers.iter().any(|behind| behind.server.handshake.elicits());
+        // What is allowed is allowed once, whatever the conversation.
+        let conversation = Conversation::Unknown;
+        let asker = Elicitation::of(request, era, elicits, &self.questions, &voice, conversation, brought);
+        let withdrawn = Arc::new(Notify::new());
+        let number = self.begin(&id, None, voice.clone(), What::Other(withdrawn.clone()));
         self.spawn(|session| async move {
-            let result = reliability::call(&session.engine, tenant.as_ref(), &name, &arguments, caller).await;
-            reply.answer(&Message::result_response(&id, &made::of_era(result, era))).await;
+            let called = reliability::Called {
+                engine: &session.engine,
+                tenant: from.tenant.as_ref(),
+                session: said.session.as_ref(),
+                caller,
+                asker,
+            };
+            let answered = tokio::select! {
+                answered = called.call(&name, &arguments) => answered,
+                () = withdrawn.notified() => return,
+                () = voice.withdrawn() => {
+                    session.end(number);
+                    return;
+                }
+                () = session.is_left() => {
+                    session.end(number);
+                    return;
+                }
+            };
+            session.end(number);
+            let result = match answered {
+                reliability::Answered::Result(result) => made::of_era(result, era),
+                reliability::Answered::Question(question) => question,
+            };
+            reply.answer(&Message::result_response(&id, &result)).await;
         });
     }
 

@@ -125,6 +125,12 @@ pub struct Escalation {
     pub window: String,
     /// What ends it, in words.
     pub recovery_hint: String,
+    /// Whether nothing ends it but a person who lets it recover.
+    #[serde(default)]
+    pub waits_for_recovery: bool,
+    /// The host or server that has lost trust, where it is not the tool itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<Domain>,
     /// One line for the head of the prompt.
     pub summary: String,
     /// Lines of warning.

@@ -62,13 +62,33 @@ impl Escalation {
         ];
         let reason = reason.to_owned();
         let format_hint = FORMAT_HINT.to_owned();
-        Self { state, reason, failures, window, recovery_hint, summary, warnings, level, format_hint }
+        Self {
+            state,
+            reason,
+            failures,
+            window,
+            recovery_hint,
+            waits_for_recovery: state == TrustState::Escalated && recovers_at.is_none(),
+            domain: domain.cloned(),
+            summary,
+            warnings,
+            level,
+            format_hint,
+        }
     }
 
     /// The prompt for a tool that is trusted and asks before every call all the same.
     pub fn routine(tool: &ToolRef) -> Self {
         let reason = "this tool is set to ask before every call";
         Self::trusted(tool, format!("{tool} needs approval"), reason, Level::Info)
+    }
+
+    /// The prompt for a model that wants what counts against tools to be forgotten.
+    pub fn forgiveness(tool: &ToolRef, forgiven: &str) -> Self {
+        let reason = format!("the model asks to forget what counts against {forgiven}");
+        let recovery_hint = format!("without it {forgiven} earns its trust back as its rule says");
+        let summary = format!("Forgive {forgiven}?");
+        Self { recovery_hint, ..Self::trusted(tool, summary, &reason, Level::Warning) }
     }
 
     /// The prompt for a command of a dangerous shape, before it runs.
@@ -84,6 +104,8 @@ impl Escalation {
             failures: 0,
             window: String::new(),
             recovery_hint: format!("{tool} has not lost trust; the policy decides when it asks"),
+            waits_for_recovery: false,
+            domain: None,
             summary,
             warnings: vec![format!("why: {reason}")],
             level,

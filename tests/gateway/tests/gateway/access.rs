@@ -136,7 +136,7 @@ fn rp_13_a_token_lets_a_client_in_and_makes_it_no_operator() {
     let lost = client.call("reliability_status", json!({}));
     assert!(lost.text.starts_with("bank/pay: escalated"), "{lost:?}");
     let refused = client.call("reliability_reset", json!({ "tool_name": "bank/pay" }));
-    assert!(refused.is_error && refused.text.contains("steadfast reset bank/pay"), "{refused:?}");
+    assert!(refused.is_error && refused.text.contains("steadfast approve"), "{refused:?}");
     assert_eq!(client.call("reliability_status", json!({})).text, lost.text, "nothing was forgiven");
 }
 

@@ -309,3 +309,121 @@ fn gr_9_an_outcome_that_nobody_knew_is_settled_by_an_operator() {
         assert!(!good && told.contains("no call"), "{told}");
     }
 }
+
+// ---- trust, and the person at the client ----
+
+/// One crash costs a tool its trust. Two tools of ours say so, and forgive it.
+const FRAGILE: &str = "guard.mode = \"off\"\nbreaker.mode = \"off\"\napproval_timeout = \"10m\"\nanswer_by = \"none\"\n\
+                       [gateway]\nreliability_tools = true\n[trust]\ncount = 1\nseverities = [\"crash\", \"transient\"]\n";
+
+fn lose_trust(client: &mut Client, id: &str) {
+    let said = client.call("look", json!({ "id": id, "fault": "die_after" }));
+    assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{said:?}");
+    let status = client.call("reliability_status", json!({ "tool_name": "bank/look" }));
+    assert!(status.text.starts_with("bank/look: escalated"), "{status:?}");
+}
+
+fn is_trusted(client: &mut Client) -> bool {
+    client.call("reliability_status", json!({ "tool_name": "bank/look" })).text == "bank/look is trusted"
+}
+
+#[test]
+fn rp_13_a_model_that_wants_a_tool_to_be_forgiven_has_its_user_asked() {
+    World::each("rp_13_asked", &format!("retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}"), |world| {
+        let mut client = world.client_that_can(form());
+        lose_trust(&mut client, "a");
+        for (answer, forgiven) in
+            [(accepts("deny"), false), (json!({ "action": "cancel" }), false), (accepts("once"), true)]
+        {
+            let id = client.send_call("reliability_reset", json!({ "tool_name": "bank/look" }));
+            let question = client.asked();
+            assert_eq!(question["method"], "elicitation/create", "{question}");
+            let params = &question["params"];
+            assert!(params["message"].as_str().unwrap().starts_with("Forgive bank/look?"), "{question}");
+            let offered = &params["requestedSchema"]["properties"]["decision"]["enum"];
+            assert_eq!(offered, &json!(["once", "deny"]), "{question}");
+            client.reply(&question, answer);
+            let said = Said::of(&client.answer(id));
+            assert_eq!(said.is_error, !forgiven, "{said:?}");
+            assert_eq!(is_trusted(&mut client), forgiven, "{said:?}");
+        }
+        // A yes is for once.
+        lose_trust(&mut client, "b");
+        client.send_call("reliability_reset", json!({ "tool_name": "bank/look" }));
+        assert_eq!(client.asked()["method"], "elicitation/create");
+        assert!(!is_trusted(&mut client));
+    });
+}
+
+#[test]
+fn rp_13_in_the_newer_era_the_user_is_asked_by_the_answer() {
+    let config = format!("retry.attempts = 1\n{FRAGILE}");
+    let world = World::of_era(Era::Modern, "rp_13_modern", &config, By::Stdio, By::Stdio);
+    let mut client = modern_client(&world);
+    let named = |name: &str, arguments: Value, more: Value| {
+        let mut params = modern(&arguments, more);
+        params["name"] = name.into();
+        params
+    };
+    let text = |answer: &Value| answer["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+    let failing = json!({ "id": "a", "fault": "die_after" });
+    client.request("tools/call", named("look", failing, json!({})));
+    let status = client.request("tools/call", named("reliability_status", json!({}), json!({})));
+    assert!(text(&status).starts_with("bank/look: escalated"), "{status}");
+    let reset = |more| named("reliability_reset", json!({ "tool_name": "bank/look" }), more);
+    let question = client.request("tools/call", reset(json!({})));
+    let asked = question["result"]["inputRequests"].as_object().unwrap_or_else(|| panic!("{question}"));
+    let responses: serde_json::Map<_, _> = asked.keys().map(|name| (name.clone(), accepts("once"))).collect();
+    let more = json!({ "inputResponses": responses, "requestState": question["result"]["requestState"] });
+    let forgiven = client.request("tools/call", reset(more));
+    assert_eq!(text(&forgiven), "forgiven: bank/look", "{forgiven}");
+    let status = client.request("tools/call", named("reliability_status", json!({}), json!({})));
+    assert_eq!(text(&status), "all tools are trusted");
+}
+
+#[test]
+fn rp_13_where_no_user_can_be_asked_an_operator_is_and_the_model_alone_forgives_nothing() {
+    World::each("rp_13_operator", &format!("retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}"), |world| {
+        let mut client = world.client();
+        lose_trust(&mut client, "a");
+        let reset = json!({ "tool_name": "bank/look" });
+        for _ in 0..2 {
+            let said = client.call("reliability_reset", reset.clone());
+            assert!(said.is_error && said.text.contains("steadfast approve"), "{said:?}");
+            assert!(!is_trusted(&mut client));
+        }
+        let number = request_ids(&world, 1).remove(0);
+        let (said, good) = world.steadfast(&["approve", &number]);
+        assert!(good, "{said}");
+        assert_eq!(client.call("reliability_reset", reset.clone()).text, "forgiven: bank/look");
+        assert!(is_trusted(&mut client));
+        lose_trust(&mut client, "b");
+        let said = client.call("reliability_reset", reset);
+        assert!(said.is_error && said.text.contains("steadfast approve"), "it was approved once: {said:?}");
+    });
+}
+
+#[test]
+fn rp_8_the_user_lets_a_tool_recover_that_waits_for_a_person() {
+    let config = format!(
+        "retry.attempts = 2\nretry.base = \"1ms\"\n{FRAGILE}recovery = \"ask\"\nsuccesses_to_recover = 2\n"
+    );
+    World::each("rp_8_prompt", &config, |world| {
+        let mut client = world.client_that_can(form());
+        lose_trust(&mut client, "a");
+        let id = client.send_call("look", json!({ "id": "b" }));
+        let question = client.asked();
+        let offered = &question["params"]["requestedSchema"]["properties"]["decision"]["enum"];
+        assert_eq!(offered, &json!(["once", "session", "recover", "deny"]), "{question}");
+        client.reply(&question, accepts("recover"));
+        assert_eq!(Said::of(&client.answer(id)).text, "look b, run 1");
+        let status = client.call("reliability_status", json!({ "tool_name": "bank/look" }));
+        assert!(status.text.starts_with("bank/look: recovering"), "{status:?}");
+        // It runs unasked, and earns its trust.
+        assert_eq!(client.call("look", json!({ "id": "c" })).text, "look c, run 1");
+        if !is_trusted(&mut client) {
+            assert_eq!(client.call("look", json!({ "id": "d" })).text, "look d, run 1");
+        }
+        assert!(is_trusted(&mut client));
+    });
+}

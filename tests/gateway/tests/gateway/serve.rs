@@ -317,7 +317,7 @@ fn rp_13_a_model_can_see_how_its_tools_stand_and_only_an_operator_can_forgive_on
     let after = client.call("reliability_status", json!({ "tool_name": "bank/pay" }));
     assert!(after.text.starts_with("bank/pay: escalated"), "{after:?}");
     let refused = client.call("reliability_reset", json!({ "tool_name": "bank/pay" }));
-    assert!(refused.is_error && refused.text.contains("steadfast reset bank/pay"), "{refused:?}");
+    assert!(refused.is_error && refused.text.contains("steadfast approve"), "{refused:?}");
     // Off unless somebody wants it.
     let plain = Served::new("rp_13_off", "");
     let mut client = plain.client("/mcp/bank");

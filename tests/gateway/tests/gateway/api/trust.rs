@@ -19,7 +19,12 @@ fn look(gateway: &Gateway, kind: &str, params: Value) -> Said {
 
 /// The tool fails as often as it takes.
 pub(super) fn lose_trust(gateway: &Gateway, kind: &str) {
-    for id in ["bad 1", "bad 2"] {
+    lose_trust_as(gateway, kind, ["bad 1", "bad 2"]);
+}
+
+/// The same with other arguments.
+fn lose_trust_as(gateway: &Gateway, kind: &str, ids: [&str; 2]) {
+    for id in ids {
         let said = look(gateway, kind, json!({ "id": id, "fault": "503" }));
         assert!(said.body["attempts"] == 1 && said.body["error"].is_object(), "{}", said.body);
     }
@@ -240,7 +245,7 @@ fn rp_13_the_status_is_the_same_over_every_way_and_a_person_forgives_a_tool() {
         assert!(line.contains(&tool), "{line}");
         // A model forgives nobody, nor does a program without the token.
         let refused = model.call("reliability_reset", json!({ "tool_name": tool }));
-        assert!(refused.is_error && refused.text.contains(&format!("steadfast reset {tool}")), "{refused:?}");
+        assert!(refused.is_error && refused.text.contains("steadfast approve"), "{refused:?}");
         let path = format!("POST /v1/trust/{kind}%2Flook/reset");
         assert_eq!(Said::to(&gateway.request(&path)).status, 401);
         assert_eq!(look(&gateway, kind, json!({ "id": "asked" })).code(), "approval_required");
@@ -260,6 +265,47 @@ fn rp_13_the_status_is_the_same_over_every_way_and_a_person_forgives_a_tool() {
     let ended = gateway.run(&["reset", "--all"]);
     assert!(ended.status.success(), "{ended:?}");
     assert_eq!(gateway.get("/v1/trust")["trust"], json!([]));
+}
+
+#[test]
+fn rp_7_what_was_approved_for_a_session_ends_with_it() {
+    let gateway = Gateway::new("rp_7_session", STRICT);
+    lose_trust(&gateway, "http");
+    look(&gateway, "http", json!({ "id": "asked" }));
+    let path = format!("POST /v1/approvals/{}", waiting(&gateway, "http")["id"]);
+    assert_eq!(gateway.steer(&path, &json!({ "decision": "session" })), json!({ "granted": true }));
+    for id in ["one", "two"] {
+        assert_eq!(look(&gateway, "http", json!({ "id": id })).text(), format!("look {id}, run 1"));
+    }
+    assert_eq!(gateway.asked("DELETE /v1/sessions/s-2", &Value::Null).status, 200, "another one");
+    assert_eq!(look(&gateway, "http", json!({ "id": "three" })).text(), "look three, run 1");
+    assert_eq!(gateway.asked("DELETE /v1/sessions/s-1", &Value::Null).body, json!({ "session": "s-1" }));
+    assert_eq!(look(&gateway, "http", json!({ "id": "four" })).code(), "approval_required");
+}
+
+#[test]
+fn rp_12_trust_that_is_not_kept_is_that_of_each_session() {
+    let mut gateway = Gateway::new("rp_12_sessions", &format!("{STRICT}[trust_state]\npersist = false\n"));
+    lose_trust(&gateway, "http");
+    assert_eq!(look(&gateway, "http", json!({ "id": "a" })).code(), "approval_required");
+    let of_other = |id: &str| {
+        let mut call = envelope("http/look", &json!({ "id": id }));
+        call["target"]["sessionKey"] = "s-2".into();
+        gateway.call(&call)
+    };
+    assert_eq!(of_other("b").text(), "look b, run 1", "another session has seen no failure");
+    // Whoever looks sees that of every session, and a person forgives it in all of them.
+    assert_eq!(gateway.get("/v1/trust")["trust"].as_array().unwrap().len(), 1);
+    gateway.steer("POST /v1/trust/http%2Flook/reset", &Value::Null);
+    assert_eq!(look(&gateway, "http", json!({ "id": "c" })).text(), "look c, run 1");
+    lose_trust_as(&gateway, "http", ["bad 3", "bad 4"]);
+    assert_eq!(look(&gateway, "http", json!({ "id": "d" })).code(), "approval_required");
+    gateway.asked("DELETE /v1/sessions/s-1", &Value::Null);
+    assert_eq!(look(&gateway, "http", json!({ "id": "e" })).text(), "look e, run 1", "it ended with it");
+    lose_trust_as(&gateway, "http", ["bad 5", "bad 6"]);
+    gateway.stop();
+    gateway.start(|_| {});
+    assert_eq!(look(&gateway, "http", json!({ "id": "f" })).text(), "look f, run 1", "nothing is kept");
 }
 
 #[test]

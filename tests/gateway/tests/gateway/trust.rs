@@ -1,56 +1,200 @@
-//! One server fails, the others stay free (RP-16): two gateways that share what they know.
+//! The stories of adaptive trust (RP-14 to RP-16) as clients and people live them, and what clients hear of trust.
+//!
+//! Settings are the usual ones, but for times that no test can wait for: the pause of a breaker, and between retries.
 
-use serde_json::json;
+use std::fs;
 
-use crate::world::World;
+use serde_json::{Value, json};
+
+use crate::client::{Client, Said};
+use crate::world::{By, World, wait};
+
+const SOON: &str = "retry.base = \"1ms\"\n";
+/// The pause is that of a class of tools, so it is set for the tool.
+const PAUSE: &str = "[tools.\"bank/look\"]\nbreaker.cooldown = \"1ms\"\n";
+
+/// The answer to a call in a turn of its own.
+fn turn(client: &mut Client, number: u32, tool: &str, arguments: Value) -> Said {
+    let id = in_turn(client, number, tool, arguments);
+    Said::of(&client.answer(id))
+}
+
+/// A call in a turn of its own.
+fn in_turn(client: &mut Client, turn: u32, tool: &str, arguments: Value) -> u64 {
+    client.send_call_with(tool, arguments, json!({ "dev.steadfast/turn": format!("turn-{turn}") }))
+}
+
+/// The states that a tool went through, as people were told.
+fn states(world: &World) -> Vec<(String, String)> {
+    let told =
+        world.logged("notification").into_iter().filter(|line| line["notification"] == "trust_changed");
+    let text = |line: &Value, name: &str| line[name].as_str().unwrap().to_owned();
+    told.map(|line| (text(&line, "fromState"), text(&line, "trustState"))).collect()
+}
+
+/// Decision 0020 says who speaks first where the breaker and trust both have something to say.
+#[test]
+fn rp_14_a_service_degrades_and_comes_back() {
+    let file = "[trust_state]\nfile = \"reliability.json\"\n";
+    let world = World::of("rp_14", &format!("{SOON}{PAUSE}{file}"), By::Stdio, By::Stdio);
+    let start = || world.client_that_can(json!({ "elicitation": {} }));
+    let mut client = start();
+    let data = |fault: &str| json!({ "id": "data", "url": "https://api.example.com/data", "fault": fault });
+    // Turns 1 to 3: the service is unavailable. Nobody is asked yet.
+    for turn in 1..=3 {
+        let id = in_turn(&mut client, turn, "look", data("503"));
+        let said = Said::of(&client.answer(id));
+        assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "turn {turn}: {said:?}");
+    }
+    let told = world.logged_times("notification", 1);
+    let message = told[0]["message"].as_str().unwrap();
+    for part in
+        ["bank/look at api.example.com", "needs approval until", "3 failures in 1 h", "3 successful calls"]
+    {
+        assert!(message.contains(part), "{part} in {message}");
+    }
+    // Turn 4: a person lets it run once. It fails again, and is still escalated.
+    let id = in_turn(&mut client, 4, "look", data("503"));
+    let question = client.asked();
+    assert!(question["params"]["message"].as_str().unwrap().contains("3 failures in 1 h"), "{question}");
+    client.reply(&question, json!({ "action": "accept", "content": { "decision": "once" } }));
+    let said = Said::of(&client.answer(id));
+    assert!(said.is_error && said.text.contains("503"), "{said:?}");
+    client.hang_up();
+    // Half an hour later: what is written of it is that much older.
+    let file = world.folder().join("reliability.json");
+    let written: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let [state] = written["tool_states"].as_object().unwrap().values().collect::<Vec<_>>()[..] else {
+        panic!("{written}")
+    };
+    assert_eq!(state["state"], "escalated", "{written}");
+    let expires = state["escalation_expires"].as_u64().unwrap();
+    assert_eq!(expires - state["escalated_at"].as_u64().unwrap(), 30 * 60 * 1000, "{state}");
+    fs::write(&file, older(written, 31 * 60 * 1000).to_string()).unwrap();
+    // Turns 5 to 7: it answers, without anybody being asked, and is trusted again.
+    let mut client = start();
+    for turn in 5..=7 {
+        let id = in_turn(
+            &mut client,
+            turn,
+            "look",
+            json!({ "id": turn.to_string(), "url": "https://api.example.com/data" }),
+        );
+        let said = Said::of(&client.answer(id));
+        assert_eq!(said.text, format!("look {turn}, run 1"), "turn {turn}: {said:?}");
+    }
+    wait(|| states(&world).len() == 3, || format!("{:?}", states(&world)));
+    let told = states(&world);
+    let told: Vec<_> = told.iter().map(|(from, to)| (from.as_str(), to.as_str())).collect();
+    assert_eq!(told, [("TRUSTED", "ESCALATED"), ("ESCALATED", "RECOVERING"), ("RECOVERING", "TRUSTED")]);
+    let last = world.logged("notification").pop().unwrap();
+    let message = last["message"].as_str().unwrap();
+    assert_eq!(message, "bank/look at api.example.com is trusted again: 3 successful calls");
+}
+
+/// The same with all its times so much earlier.
+fn older(mut written: Value, by: u64) -> Value {
+    match &mut written {
+        Value::Object(members) => {
+            for (_, member) in members.iter_mut() {
+                *member = older(member.take(), by);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| *item = older(item.take(), by)),
+        Value::Number(number) => {
+            if let Some(time) = number.as_u64().filter(|number| *number > 1_000_000_000_000) {
+                return json!(time - by);
+            }
+        }
+        _ => {}
+    }
+    written
+}
+
+#[test]
+fn rp_15_a_dangerous_command_blocks_the_tool_until_an_operator_resets_it() {
+    World::each("rp_15", SOON, |world| {
+        let mut client = world.client_that_can(json!({ "elicitation": {} }));
+        assert_eq!(client.request("logging/setLevel", json!({ "level": "info" }))["result"], json!({}));
+        let run = |client: &mut Client, turn: u32, command: &str| {
+            let denied =
+                json!({ "id": command, "command": command, "fault": "error", "text": "Permission denied" });
+            let id = in_turn(client, turn, "draw", denied);
+            Said::of(&client.answer(id))
+        };
+        // Turns 1 and 2: that something is not permitted is nothing unusual.
+        for (turn, command) in [(1, "rm /protected/file"), (2, "cat /protected/secrets")] {
+            let said = run(&mut client, turn, command);
+            assert!(said.is_error && said.text.contains("Permission denied"), "{said:?}");
+        }
+        assert_eq!(client.unheard("notifications/message"), 0);
+        // Turn 3: one that is dangerous costs the tool its freedom at once, and people are told.
+        let said = run(&mut client, 3, "sudo rm -rf /");
+        assert!(said.is_error && said.text.contains("Permission denied"), "{said:?}");
+        let told = world.logged_times("notification", 1);
+        assert_eq!(
+            (&told[0]["trustState"], &told[0]["level"]),
+            (&json!("BLOCKED"), &json!("error")),
+            "{told:?}"
+        );
+        let message = told[0]["message"].as_str().unwrap();
+        assert!(message.contains("bank/draw is blocked until an operator resets it"), "{message}");
+        // From now on nothing of it runs, however harmless, and the user at the client is not asked.
+        let refused = run(&mut client, 4, "ls");
+        assert_eq!((refused.is_error, refused.code.as_deref()), (true, Some("tool_blocked")), "{refused:?}");
+        assert_eq!(world.count("draw ls"), 0);
+        // What others see of it is written beside the calls.
+        let forgiven = || world.steadfast(&["reset", "bank/draw"]).0;
+        wait(|| forgiven() == "forgiven: bank/draw\n", || "it is blocked for others too".to_owned());
+        // A turn each: who insists on a blocked tool is told to stop.
+        let mut turns = 5..;
+        wait(
+            || run(&mut client, turns.next().unwrap(), "ls").code.as_deref() != Some("tool_blocked"),
+            || "the gateway hears of the reset".to_owned(),
+        );
+        assert!(world.count("draw ls") >= 1);
+    });
+}
 
 #[test]
 fn rp_16_one_server_fails_and_the_others_stay_free() {
     let rule = "[domains.\"atlassian\"]\ntrust.count = 2\ntrust.window = \"5m\"\n";
     // Only what hangs has a short time to answer.
     let hanging =
-        "[tools.\"atlassian/look\"]\ntimeout = \"3s\"\n[tools.\"atlassian/draw\"]\ntimeout = \"3s\"\n";
-    World::each(
-        "rp_16_others",
-        &format!("guard.mode = \"off\"\nretry.attempts = 1\n{rule}{hanging}"),
-        |world| {
-            let mut atlassian = world.client_of("atlassian", |_| {});
-            let mut github = world.client_of("github", |_| {});
-            // Two failures, of two tools.
-            for (tool, id) in [("look", "a"), ("draw", "b")] {
-                let said = atlassian.call(tool, json!({ "id": id, "fault": "hang" }));
-                assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{said:?}");
-            }
-            // All tools of the server ask, also those that never failed, and nothing of them runs.
-            for tool in ["look", "draw", "pay", "sort"] {
-                let said = atlassian.call(tool, json!({ "id": "c" }));
-                assert_eq!(
-                    (said.is_error, said.code.as_deref()),
-                    (true, Some("approval_required")),
-                    "{said:?}"
-                );
-                assert!(said.text.contains("atlassian"), "it says what has lost trust: {said:?}");
-                assert_eq!(world.count(&format!("{tool} c")), 0);
-            }
-            // Those of the other server do not, whatever they are called, also where it begins only now.
-            let mut later = world.client_of("github", |_| {});
-            for tool in ["look", "draw", "pay", "sort"] {
-                assert_eq!(github.call(tool, json!({ "id": "g" })).text, format!("{tool} g, run 1"));
-                assert_eq!(later.call(tool, json!({ "id": "h" })).text, format!("{tool} h, run 1"));
-            }
-            // A gateway that is started later in front of the same server knows.
-            let said = world.client_of("atlassian", |_| {}).call("sort", json!({ "id": "d" }));
-            assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
-            // The session goes on.
-            atlassian.request("ping", json!({}));
-            assert!(atlassian.request("tools/list", json!({}))["result"].is_object());
-            // A person forgives the server, and nothing else.
-            let (said, good) = world.steadfast(&["reset", "domain:atlassian"]);
-            assert!(good && said == "forgiven: domain:atlassian\n", "{said}");
-            let said = world.client_of("atlassian", |_| {}).call("sort", json!({ "id": "e" }));
-            assert_eq!(said.text, "sort e, run 1");
-        },
-    );
+        "[tools.\"atlassian/look\"]\ntimeout = \"300ms\"\n[tools.\"atlassian/draw\"]\ntimeout = \"300ms\"\n";
+    World::each("rp_16_others", &format!("{}{SOON}{rule}{hanging}", soon_settled!()), |world| {
+        let mut atlassian = world.client_of("atlassian", |_| {});
+        let mut github = world.client_of("github", |_| {});
+        // Two failures, of two tools.
+        for (tool, id) in [("look", "a"), ("draw", "b")] {
+            let said = atlassian.call(tool, json!({ "id": id, "fault": "hang" }));
+            assert!(said.is_error && said.code.as_deref() != Some("approval_required"), "{said:?}");
+        }
+        // All tools of the server ask, also those that never failed, and nothing of them runs.
+        for tool in ["look", "draw", "pay", "sort"] {
+            let said = atlassian.call(tool, json!({ "id": "c" }));
+            assert_eq!((said.is_error, said.code.as_deref()), (true, Some("approval_required")), "{said:?}");
+            assert!(said.text.contains("atlassian"), "it says what has lost trust: {said:?}");
+            assert_eq!(world.count(&format!("{tool} c")), 0);
+        }
+        // Those of the other server do not, whatever they are called, also where it begins only now.
+        let mut later = world.client_of("github", |_| {});
+        for tool in ["look", "draw", "pay", "sort"] {
+            assert_eq!(github.call(tool, json!({ "id": "g" })).text, format!("{tool} g, run 1"));
+            assert_eq!(later.call(tool, json!({ "id": "h" })).text, format!("{tool} h, run 1"));
+        }
+        // A gateway that is started later in front of the same server knows.
+        let said = turn(&mut world.client_of("atlassian", |_| {}), 7, "sort", json!({ "id": "d" }));
+        assert_eq!(said.code.as_deref(), Some("approval_required"), "{said:?}");
+        // The session goes on.
+        atlassian.request("ping", json!({}));
+        assert!(atlassian.request("tools/list", json!({}))["result"].is_object());
+        // A person forgives the server, and nothing else.
+        let (said, good) = world.steadfast(&["reset", "domain:atlassian"]);
+        assert!(good && said == "forgiven: domain:atlassian\n", "{said}");
+        let said = turn(&mut world.client_of("atlassian", |_| {}), 8, "sort", json!({ "id": "e" }));
+        assert_eq!(said.text, "sort e, run 1");
+    });
 }
 
 #[test]

@@ -40,6 +40,19 @@ impl Exit {
     }
 }
 
+/// The same fault with what the server wrote last, in words that decide nothing.
+pub fn with_last_words(fault: Fault, stderr: &[String]) -> Fault {
+    match last_line(stderr) {
+        Some(line) => Fault { message: format!("{}. Its last words: {line}", fault.message), ..fault },
+        None => fault,
+    }
+}
+
+/// The last line that says something.
+pub(crate) fn last_line(stderr: &[String]) -> Option<&str> {
+    stderr.iter().rev().map(|line| line.trim()).find(|line| !line.is_empty())
+}
+
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::child::{Child, Patience};
-use crate::exit::Exit;
+use crate::exit::{Exit, last_line};
 use crate::launch::Launch;
 use crate::leash::Leash;
 use crate::stderr::Stderr;
@@ -162,7 +162,7 @@ impl fmt::Display for Unavailable {
                 write!(f, "the server is down: {down}")?;
                 if let Some(last) = last_end {
                     write!(f, ". Last time: {}", last.end)?;
-                    if let Some(line) = last.stderr.iter().rev().find(|line| !line.trim().is_empty()) {
+                    if let Some(line) = last_line(&last.stderr) {
                         write!(f, ". Its last words: {line}")?;
                     }
                 }

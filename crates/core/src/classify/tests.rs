@@ -615,3 +615,25 @@ proptest! {
         prop_assert_eq!(alone, classified(Source::IsError, &message));
     }
 }
+
+/// What a server wrote to stderr before it died stands behind the message, for people.
+#[test]
+fn what_a_server_wrote_last_decides_nothing() {
+    let judged = |source: &Source, message: &str| {
+        classify(&Fault::new(source.clone(), message), &Overrides::default(), Timestamp::ZERO)
+    };
+    for source in [
+        Source::Exit { code: Some(1), signal: None },
+        Source::Exit { code: None, signal: Some(9) },
+        Source::Transport { error: Transport::ConnectionClosed, written: true },
+        Source::Transport { error: Transport::ConnectionClosed, written: false },
+    ] {
+        let plain = judged(&source, "the server ended with exit code 1");
+        for words in
+            ["HTTP 404 not found", "Permission denied", "timed out", "status 429", "segmentation fault"]
+        {
+            let message = format!("the server ended with exit code 1. Its last words: {words}");
+            assert_eq!(judged(&source, &message), plain, "{source:?}: {words}");
+        }
+    }
+}

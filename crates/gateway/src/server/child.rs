@@ -1,5 +1,6 @@
 //! A server that runs as a child of ours: its lines, its deaths, and how it becomes again what it was.
 
+use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use steadfast_mcp::delivery::Link;
 use steadfast_mcp::lines::{LONGEST_LINE, LineReader, LineSender, QueueLimits, Received, Taken, line_writer};
 use steadfast_mcp::message::Message;
 use steadfast_process::{
-    End, Exit, Incarnation, IncarnationNumber, Incarnations, Sent, State, Status, Supervisor,
+    End, Exit, Incarnation, IncarnationNumber, Incarnations, Sent, State, Status, Supervisor, with_last_words,
 };
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -229,7 +230,14 @@ impl Child {
     }
 
     /// Takes the incarnations as they come, one after the other.
-    pub(super) async fn keep(&self, server: &Arc<Server>, mut incarnations: Incarnations) {
+    pub(super) async fn keep(&self, server: &Arc<Server>, incarnations: Incarnations) {
+        tokio::select! {
+            () = self.keep_each(server, incarnations) => {}
+            never = self.tell_stderr(server) => match never {},
+        }
+    }
+
+    async fn keep_each(&self, server: &Arc<Server>, mut incarnations: Incarnations) {
         while let Some(Incarnation { number, stdin, stdout, .. }) = incarnations.next().await {
             let link = Link::new();
             let (sender, writing) = line_writer(stdin, link, QueueLimits::default());
@@ -300,12 +308,23 @@ impl Child {
         self.supervisor.condemn(number, why).await;
         let exit = exit_of(self.supervisor.status(), number).await;
         match exit {
-            Some(exit) => exit.fault(Sent::Yes),
+            Some((exit, stderr)) => with_last_words(exit.fault(Sent::Yes), &stderr),
             None => {
                 let source = Source::Transport { error: Transport::ConnectionClosed, written: true };
-                Fault::new(source, format!("the connection to the server was lost: {why}"))
+                let fault = Fault::new(source, format!("the connection to the server was lost: {why}"));
+                with_last_words(fault, &self.supervisor.stderr().tail(LINES_SHOWN))
             }
         }
+    }
+
+    /// Tells in our log what the server writes to stderr, for as long as it is asked.
+    async fn tell_stderr(&self, server: &Server) -> Infallible {
+        let mut lines = self.supervisor.stderr().follow();
+        while let Some(line) = lines.next().await {
+            let line = line.shown();
+            tracing::info!(event = "server.stderr", server = %server.name, line, "[{}] {line}", server.name);
+        }
+        std::future::pending().await
     }
 }
 
@@ -318,19 +337,26 @@ impl Line {
             Ok(()) => Ok(place),
             // It mostly ends in the same moment, and then that is what is told.
             Err(failed) => Err(match exit_of(self.status.clone(), self.number).await {
-                Some(exit) => gone(&format!("{} before it read this", exit.fault(Sent::Yes).message)),
+                Some((exit, stderr)) => {
+                    let before = gone(&format!("{} before it read this", exit.fault(Sent::Yes).message));
+                    with_last_words(before, &stderr)
+                }
                 None => gone(&failed.to_string()),
             }),
         }
     }
 }
 
-/// How an incarnation ended that is ending, or one after it.
-async fn exit_of(mut status: watch::Receiver<Status>, number: IncarnationNumber) -> Option<Exit> {
+/// How an incarnation ended that is ending, or one after it, and what it wrote last.
+async fn exit_of(
+    mut status: watch::Receiver<Status>,
+    number: IncarnationNumber,
+) -> Option<(Exit, Vec<String>)> {
     let has_ended = |status: &Status| status.last_end.as_ref().is_some_and(|end| end.incarnation >= number);
     let status = timeout(LAST_WORDS, status.wait_for(has_ended)).await.ok()?.ok()?;
-    match status.last_end.as_ref()?.end {
-        End::Exited(exit) | End::Condemned { exit, .. } => Some(exit),
+    let last = status.last_end.as_ref()?;
+    match last.end {
+        End::Exited(exit) | End::Condemned { exit, .. } => Some((exit, last.stderr.clone())),
         End::NotStarted { .. } => None,
     }
 }

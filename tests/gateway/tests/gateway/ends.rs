@@ -244,3 +244,36 @@ fn a_server_that_takes_nothing_any_more_holds_up_nobody_and_no_end() {
         client.ended();
     }
 }
+
+#[test]
+fn what_a_server_writes_to_stderr_is_in_our_log_and_in_every_error_about_it() {
+    for world in World::every("stderr_lines", "retry.attempts = 1\n").filter(|world| !world.is_elsewhere()) {
+        let mut client = world.client();
+        let words = "cannot open the vault, password=hunter2-and-more";
+        client.call("look", json!({ "id": "a", "fault": "stderr", "text": words }));
+        let lost = client.call("look", json!({ "id": "b", "fault": "die_after" }));
+        assert!(
+            lost.is_error && lost.text.contains("cannot open the vault") && !lost.text.contains("hunter2"),
+            "{lost:?}"
+        );
+        let shown = || {
+            let lines = world.logged("server.stderr");
+            lines
+                .into_iter()
+                .filter(|line| line["line"].as_str().unwrap().contains("the vault"))
+                .collect::<Vec<_>>()
+        };
+        wait(|| shown().len() == 1, || format!("{:?}", world.log()));
+        let line = shown().remove(0);
+        assert_eq!((&line["server"], &line["level"]), (&json!("bank"), &json!("info")), "{line}");
+        assert!(line["message"].as_str().unwrap().starts_with("[bank] cannot open"), "{line}");
+        assert!(!line.to_string().contains("hunter2"), "{line}");
+    }
+    // One that cannot even begin says why, too.
+    let world = World::new("stderr_start");
+    let mut command = world.wrap_alone(&[]);
+    command.args(["--", "sh", "-c", "echo no such database >&2; exit 1"]);
+    let mut client = Client::on_streams(command);
+    let refused = client.initialize();
+    assert!(refused["error"]["message"].as_str().unwrap().contains("no such database"), "{refused}");
+}

@@ -445,9 +445,12 @@ impl Drive {
             deadline: run.deadline,
             run: run.run.clone(),
             modes: self.call.policy().modes,
+            made_key: None,
+            keyed_params: None,
             traceparent: own.or_else(|| self.envelope.trace.traceparent.clone()),
             desk: self.desk.clone(),
         };
+        let attempt = attempt.with_key(&self.call.policy().dedupe);
         let running = if self.inner.hooks.0.is_none() {
             self.tool.start(attempt)
         } else {

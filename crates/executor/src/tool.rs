@@ -13,8 +13,9 @@ use steadfast_core::call::AttemptEnd;
 use steadfast_core::classify::{Fault, Source};
 use steadfast_core::dedupe::RunId;
 use steadfast_core::envelope::CallEnvelope;
+use steadfast_core::json::{Document, Limits};
 use steadfast_core::output::Output;
-use steadfast_core::policy::{Modes, SettlingPolicy};
+use steadfast_core::policy::{DedupePolicy, Modes, SettlingPolicy};
 
 use crate::catch::Caught;
 use crate::engine::Desk;
@@ -97,20 +98,47 @@ pub struct Attempt {
     pub run: RunId,
     /// Which mechanisms act on the call. Where none does, nothing is to be added to what was sent.
     pub modes: Modes,
+    /// The key that was made of the arguments, as the tool is set.
+    pub(crate) made_key: Option<Arc<str>>,
+    /// The arguments with the key among them, where the tool takes it so.
+    pub(crate) keyed_params: Option<Arc<str>>,
     /// The trace to pass on: that of this attempt's own span where a listener makes spans, else the caller's.
     pub traceparent: Option<String>,
     pub(crate) desk: Arc<Desk>,
 }
 
 impl Attempt {
-    /// The arguments, as the JSON text they came in.
+    /// The arguments, as the JSON text they came in; with the idempotency key among them, where the tool is set to take it
+    /// as an argument.
     pub fn params(&self) -> &str {
-        self.envelope.payload.params.as_str()
+        self.keyed_params.as_deref().unwrap_or_else(|| self.envelope.payload.params.as_str())
     }
 
-    /// What to send along for an upstream that recognises duplicates: the caller's key, else the id of the run.
+    /// Whether the arguments are not those that came, because the key is among them.
+    pub fn has_key_argument(&self) -> bool {
+        self.keyed_params.is_some()
+    }
+
+    /// What to send along for an upstream that recognises duplicates: the caller's key, else the one that is made of the
+    /// arguments, else the id of the run.
     pub fn idempotency_key(&self) -> &str {
-        self.envelope.payload.idempotency_key.as_ref().map_or(&*self.run.0, |key| key.as_str())
+        let own = self.envelope.payload.idempotency_key.as_ref().map(|key| key.as_str());
+        own.or(self.made_key.as_deref()).unwrap_or(&self.run.0)
+    }
+
+    /// With the key that the policy makes of the arguments, and the argument that it is passed by.
+    pub(crate) fn with_key(mut self, policy: &DedupePolicy) -> Self {
+        if self.modes.leave_alone() {
+            return self;
+        }
+        let params = self.envelope.payload.params.as_str();
+        if let Some(template) = &policy.key {
+            self.made_key = template.fill_text(params).map(Into::into);
+        }
+        if let Some(name) = &policy.key_argument {
+            self.keyed_params = with_member(params, name, self.idempotency_key()).map(Into::into);
+        }
+        self
     }
 
     /// Resolves when nobody wants the answer any more. The attempt may still give one.
@@ -220,4 +248,16 @@ impl<T: Tool> AnyTool for T {
 fn panicked(panic: &(dyn Any + Send)) -> NotDone {
     let said = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
     Fault::new(Source::Panic, said.unwrap_or("the tool panicked")).into()
+}
+
+/// An object with one more member; nothing if it has it already.
+fn with_member(object: &str, name: &str, text: &str) -> Option<String> {
+    let document = Document::parse(object.as_bytes(), Limits::PARAMS).ok()?;
+    if !document.root().is_object() || document.root().get(name).is_some() {
+        return None;
+    }
+    let inside = object.trim().strip_prefix('{')?.strip_suffix('}')?;
+    let comma = if inside.trim().is_empty() { "" } else { "," };
+    let (name, text) = (serde_json::to_string(name).ok()?, serde_json::to_string(text).ok()?);
+    Some(format!("{{{name}:{text}{comma}{inside}}}"))
 }

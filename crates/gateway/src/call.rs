@@ -245,6 +245,11 @@ pub(crate) fn sent(request: &Message, attempt: &Attempt) -> Message {
         .rewrite()
         .meta("dev.steadfast/idempotency-key", RawJson::string(attempt.idempotency_key()))
         .meta("dev.steadfast/attempt", RawJson::number(attempt.number.into()));
+    if attempt.has_key_argument()
+        && let Ok(arguments) = RawJson::parse(attempt.params().to_owned())
+    {
+        sent = sent.param("arguments", arguments);
+    }
     if let Some(deadline) = attempt.deadline {
         sent = sent.meta("dev.steadfast/deadline", RawJson::number(deadline.as_millis()));
     }

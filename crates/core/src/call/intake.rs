@@ -76,7 +76,13 @@ impl Request {
         let target = &envelope.target;
         let digest = key::arguments_digest(params, policy.class, &policy.dedupe);
         let own_key = envelope.payload.idempotency_key.as_ref().map(IdempotencyKey::as_str);
-        let given = GivenKey::choose(own_key, intake.hook_key);
+        let made = match (own_key.or(intake.hook_key), &policy.dedupe.key) {
+            (None, Some(template)) => Some(template.fill(params)),
+            (Some(_), _) | (None, None) => None,
+        };
+        let made_key = made.as_ref().and_then(|made| made.as_deref().ok());
+        let given = GivenKey::choose(own_key.or(made_key), intake.hook_key);
+        let unmade = made.as_ref().and_then(|made| made.as_ref().err());
         let aims = Aims::of(params);
         Self {
             id: envelope.request_id.clone(),
@@ -101,7 +107,10 @@ impl Request {
             signature: signature::signature(&tool, &aims),
             domain: Some(target.domain.clone().unwrap_or_else(|| signature::domain(&tool, &aims))),
             danger: danger::dangerous(&aims, &policy.shapes).map(|shape| Arc::from(shape.name)),
-            invalid_arguments: invalid_arguments(policy, intake.input_schema, params),
+            invalid_arguments: match unmade {
+                Some(missing) => Some(no_key(missing)),
+                None => invalid_arguments(policy, intake.input_schema, params),
+            },
             limits: envelope.caller_limits(),
             waits: intake.waits,
             run_by: RunBy::Driver,
@@ -183,6 +192,13 @@ fn key_of(scope: &Scope<'_>, digest: Digest, policy: &Policy, given: GivenKey<'_
         (Some(text), Conflict::Separate) => key::separate_key(&givens, text, digest),
         (None, _) => key::computed_key(scope, digest, policy.class, &policy.dedupe),
     }
+}
+
+/// That the key of a call cannot be made of its arguments.
+fn no_key(missing: &[String]) -> Arc<str> {
+    let named: Vec<_> = missing.iter().map(|name| format!("`{name}`")).collect();
+    let named = named.join(" and ");
+    format!("the idempotency key of this tool is made of {named}, which must be a text or a number").into()
 }
 
 /// How the arguments break the tool's schema, where that is enforced.

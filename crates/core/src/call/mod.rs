@@ -708,6 +708,10 @@ impl Call {
         }
         let invalid = match (self.policy.arguments, &self.request.invalid_arguments) {
             (ArgumentCheck::Enforce, Some(problem)) => Some(Refusal::us(say::invalid_arguments(problem))),
+            // Without its key the call might run twice.
+            (_, Some(problem)) if self.policy.dedupe.key.is_some() => {
+                Some(Refusal::us(say::invalid_arguments(problem)))
+            }
             (ArgumentCheck::Enforce | ArgumentCheck::Assist | ArgumentCheck::Off, _) => None,
         };
         if let Some(refusal) = self.or_withheld(rest, invalid) {

@@ -5,11 +5,12 @@
 //! that two calls look alike, which is enough to join them in flight but not to refuse the second one its
 //! run.
 //!
-//! `canonical` says which parameters are the same parameters, `derive` makes the keys, and this file says
-//! which key text counts.
+//! `canonical` says which parameters are the same parameters, `derive` makes the keys, `template` makes
+//! them of arguments where a tool is set so, and this file says which key text counts.
 
 pub mod canonical;
 pub mod derive;
+mod template;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,7 @@ pub use self::derive::{
     Scope, arguments_digest, call_id_key, computed_key, continuation_digest, explicit_key, run_key,
     separate_key,
 };
+pub use self::template::{InvalidTemplate, KeyTemplate};
 
 use serde::{Deserialize, Serialize};
 

@@ -15,6 +15,7 @@ pub use values::{Factor, InvalidValue, Ratio};
 
 use crate::classify::danger::Shapes;
 use crate::classify::{Overrides, Severity};
+use crate::key::KeyTemplate;
 
 /// What running a tool twice would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -271,6 +272,10 @@ pub struct DedupePolicy {
     pub scope: KeyScope,
     /// How strings are compared; by class if not set.
     pub strings: Option<StringRule>,
+    /// How the key of a call is made of its arguments, where its caller gave none.
+    pub key: Option<Arc<KeyTemplate>>,
+    /// The argument by which the tool itself is given the key.
+    pub key_argument: Option<Arc<str>>,
     /// Top-level parameters that do not make a call different.
     pub volatile: Arc<[Box<str>]>,
     /// How long things are kept.
@@ -774,6 +779,8 @@ impl Default for DedupePolicy {
             computed_keys: ComputedKeys::Derive,
             scope: KeyScope::Session,
             strings: None,
+            key: None,
+            key_argument: None,
             volatile: ["clientTs", "retryCount", "traceparent"].map(Box::from).into(),
             keep: Lifetimes { done: 24 * HOUR, failed: 5 * MINUTE, open: 24 * HOUR, lease: 2 * MINUTE },
             double_dispatch: true,

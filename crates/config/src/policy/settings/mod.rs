@@ -4,14 +4,17 @@ mod attempts;
 mod judgement;
 mod records;
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use serde_json::{Value as Json, json};
+use steadfast_core::key::KeyTemplate;
 use steadfast_core::policy::{Ambiguous, ArgumentCheck, AskWhen, Dangerous, Mode, Modes, Silence, ToolClass};
 
 use super::Draft;
-use crate::kind::{Count, Flag, OrNone, Span, Text, Words};
-use crate::setting::{Setting, setting};
+use crate::kind::{Count, Flag, Kind, OrNone, Span, Text, Words};
+use crate::node::Node;
+use crate::setting::{Context, Setting, setting};
 
 pub(crate) use judgement::SEVERITIES;
 
@@ -173,6 +176,24 @@ fn general() -> Vec<Setting<Draft>> {
         ),
         setting!(
             Draft,
+            "key",
+            dedupe.key,
+            OrNone(KeyOfArguments),
+            "Makes the idempotency key of a call from its arguments, where the caller gives none: `{invoice}`, or \
+             `{order.id}/{step}`. Two calls with the same key are one call. A call without all of these arguments is refused."
+        )
+        .only_for_tools(),
+        setting!(
+            Draft,
+            "key_argument",
+            dedupe.key_argument,
+            OrNone(Text { most: 256 }),
+            "The argument by which the tool takes an idempotency key, for tools that have one. The key is put there, unless the \
+             caller filled it in."
+        )
+        .only_for_tools(),
+        setting!(
+            Draft,
             "verify",
             verify,
             OrNone(Text { most: 1024 }),
@@ -219,4 +240,36 @@ fn general() -> Vec<Setting<Draft>> {
              asks first."
         ),
     ]
+}
+
+/// A template for keys.
+struct KeyOfArguments;
+
+impl Kind<Arc<KeyTemplate>> for KeyOfArguments {
+    fn read(&self, node: &Node, cx: &mut Context<'_>) -> Option<Arc<KeyTemplate>> {
+        let Some(text) = node.text() else {
+            cx.wrong(node, &self.takes(), format!("write for example {}", cx.with("\"{invoice}\"")));
+            return None;
+        };
+        match KeyTemplate::parse(text) {
+            Ok(template) => Some(Arc::new(template)),
+            Err(why) => {
+                let help = "put the names of arguments into braces, such as `{invoice}` or `{order.id}`";
+                cx.refuse(&node.place, format!("`{}` {why}", cx.name), help);
+                None
+            }
+        }
+    }
+
+    fn show(&self, value: &Arc<KeyTemplate>) -> String {
+        format!("{:?}", value.as_str())
+    }
+
+    fn takes(&self) -> String {
+        "a text with names of arguments in braces".to_owned()
+    }
+
+    fn schema(&self) -> Json {
+        json!({ "type": "string", "pattern": "\\{[^{}]+\\}" })
+    }
 }

@@ -4,7 +4,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use super::{Gateway, KINDS, envelope, keyed};
+use super::{Gateway, KINDS, PLAIN, envelope, keyed};
 use crate::raw::send;
 use crate::world::signal;
 
@@ -232,4 +232,40 @@ fn a_payment_without_a_key_that_was_under_way_when_the_gateway_was_killed_does_n
 fn said(gateway: &Gateway, arguments: &[&str]) -> (String, i32) {
     let output = gateway.run(arguments);
     (String::from_utf8(output.stderr).unwrap(), output.status.code().unwrap())
+}
+
+#[test]
+fn tr_4_a_key_is_made_of_the_arguments_and_passed_to_the_tool() {
+    let each = "key = \"{id}\"\nkey_argument = \"idempotency_key\"\n";
+    let gateway = Gateway::with("key_of_arguments", PLAIN, each, |_| {});
+    for kind in KINDS {
+        let pay = |arguments: Value| {
+            let mut call = envelope(&format!("{kind}/pay"), &arguments);
+            // Another conversation each time: only the key says that it is the same.
+            call["requestId"] = format!("r-{kind}-{arguments}").into();
+            gateway.call(&call)
+        };
+        assert_eq!(pay(json!({ "id": "INV-1", "text": "" })).text(), "pay INV-1, run 1", "{kind}");
+        let again = pay(json!({ "id": "INV-1", "text": "" }));
+        assert_eq!((again.text(), gateway.count(kind, "pay INV-1")), ("pay INV-1, run 1", 1), "{kind}");
+        let other = pay(json!({ "id": "INV-1", "text": "more" }));
+        assert_eq!(other.code(), "idempotency_conflict", "{kind}: {}", other.body);
+        assert_eq!(pay(json!({ "id": "INV-2" })).text(), "pay INV-2, run 1", "{kind}");
+        // Without what it is made of there is no key, and nothing runs.
+        let refused = pay(json!({ "text": "no id" }));
+        assert_eq!(refused.code(), "invalid_arguments", "{kind}: {}", refused.body);
+        assert!(refused.message().contains("`id`"), "{}", refused.message());
+        assert_eq!(gateway.count(kind, "pay "), 0, "{kind}");
+    }
+    // The tool was given the key, as an argument and as before.
+    let heard = gateway.service.heard();
+    let first = heard.iter().find(|heard| heard.line.starts_with("POST /pay")).unwrap();
+    let body: Value = serde_json::from_str(&first.body).unwrap();
+    assert_eq!((&body["id"], &body["idempotency_key"]), (&json!("INV-1"), &json!("INV-1")), "{body}");
+    assert_eq!(first.header("idempotency-key"), Some("INV-1"));
+    let echoed = gateway.call(&envelope("bank/look", &json!({ "id": "seen", "fault": "echo" })));
+    assert!(echoed.text().contains(r#""idempotency_key":"seen""#), "{}", echoed.text());
+    let own = json!({ "id": "own", "fault": "echo", "idempotency_key": "mine" });
+    let echoed = gateway.call(&envelope("bank/look", &own));
+    assert!(echoed.text().contains(r#""idempotency_key":"mine""#), "{}", echoed.text());
 }

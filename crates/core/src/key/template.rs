@@ -1,0 +1,174 @@
+//! Idempotency keys that are made of arguments: `{invoice}`, `order-{order.id}`.
+
+use std::fmt;
+
+use crate::json::{Document, Kind, Limits, Value};
+
+/// How the key of a call is made of its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyTemplate {
+    text: Box<str>,
+    parts: Box<[Part]>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(Box<str>),
+    /// The names that lead to an argument, from the outermost on.
+    Argument(Box<[Box<str>]>),
+}
+
+/// Why a text is no template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidTemplate {
+    /// A brace that is not closed, or not opened.
+    Brace,
+    /// Nothing stands between braces, or between dots.
+    NoName,
+    /// No argument is named: all calls would have the same key.
+    Constant,
+}
+
+impl fmt::Display for InvalidTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Brace => "has a brace without its other half",
+            Self::NoName => "has braces without the name of an argument",
+            Self::Constant => "names no argument, so that all calls would have the same key",
+        })
+    }
+}
+
+impl std::error::Error for InvalidTemplate {}
+
+impl KeyTemplate {
+    /// Reads a template.
+    pub fn parse(text: &str) -> Result<Self, InvalidTemplate> {
+        let (mut parts, mut rest) = (Vec::new(), text);
+        while let Some((before, behind)) = rest.split_once('{') {
+            let (name, after) = behind.split_once('}').ok_or(InvalidTemplate::Brace)?;
+            if before.contains('}') || name.contains('{') {
+                return Err(InvalidTemplate::Brace);
+            }
+            let names: Box<[Box<str>]> = name.split('.').map(|part| part.trim().into()).collect();
+            if names.iter().any(|part| part.is_empty()) {
+                return Err(InvalidTemplate::NoName);
+            }
+            if !before.is_empty() {
+                parts.push(Part::Text(before.into()));
+            }
+            parts.push(Part::Argument(names));
+            rest = after;
+        }
+        if rest.contains('}') {
+            return Err(InvalidTemplate::Brace);
+        }
+        if !rest.is_empty() {
+            parts.push(Part::Text(rest.into()));
+        }
+        if !parts.iter().any(|part| matches!(part, Part::Argument(_))) {
+            return Err(InvalidTemplate::Constant);
+        }
+        Ok(Self { text: text.into(), parts: parts.into() })
+    }
+
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The key of a call with these arguments, or the arguments that it lacks. Texts stand in it as they are, with `%` and
+    /// the signs around them escaped, so that no two calls with different arguments have one key.
+    pub fn fill(&self, arguments: Value<'_>) -> Result<String, Vec<String>> {
+        let (mut key, mut missing) = (String::new(), Vec::new());
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => key.push_str(text),
+                Part::Argument(names) => {
+                    let found = names.iter().try_fold(arguments, |value, name| value.get(name));
+                    match found.and_then(|value| shown(value, self.is_alone())) {
+                        Some(text) => key.push_str(&text),
+                        None => missing.push(names.join(".")),
+                    }
+                }
+            }
+        }
+        if missing.is_empty() { Ok(key) } else { Err(missing) }
+    }
+
+    /// The same for arguments as they came.
+    pub fn fill_text(&self, arguments: &str) -> Option<String> {
+        let document = Document::parse(arguments.as_bytes(), Limits::PARAMS).ok()?;
+        self.fill(document.root()).ok()
+    }
+
+    /// Whether the key is one argument and nothing else.
+    fn is_alone(&self) -> bool {
+        matches!(&*self.parts, [Part::Argument(_)])
+    }
+}
+
+/// A value as it stands in a key; nothing if it cannot.
+fn shown(value: Value<'_>, alone: bool) -> Option<String> {
+    match value.kind() {
+        Kind::String(text) if text.trim().is_empty() => None,
+        Kind::String(text) if alone => Some(text.into_owned()),
+        Kind::String(text) => {
+            let escaped = |sign: char| match sign {
+                sign if sign.is_alphanumeric() => sign.to_string(),
+                sign => format!("%{:02X}", u32::from(sign)),
+            };
+            Some(text.chars().map(escaped).collect())
+        }
+        Kind::Number(digits) => Some(digits.to_owned()),
+        Kind::Bool(flag) => Some(flag.to_string()),
+        Kind::Null | Kind::Array(_) | Kind::Object(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(template: &str, arguments: &str) -> Result<String, Vec<String>> {
+        let document = Document::parse(arguments.as_bytes(), Limits::PARAMS).unwrap();
+        KeyTemplate::parse(template).unwrap().fill(document.root())
+    }
+
+    #[test]
+    fn a_key_is_made_of_the_arguments_that_are_named() {
+        for (template, arguments, key) in [
+            ("{invoice}", r#"{"invoice":"INV-7","amount":3}"#, "INV-7"),
+            ("{invoice}", r#"{"invoice":7}"#, "7"),
+            ("pay {order.id} for {who}", r#"{"order":{"id":12},"who":"ann"}"#, "pay 12 for ann"),
+        ] {
+            assert_eq!(filled(template, arguments).as_deref(), Ok(key), "{template}");
+        }
+        assert_eq!(filled("{a}-{b.c}", r#"{"b":{}}"#), Err(vec!["a".to_owned(), "b.c".to_owned()]));
+        for nothing in [r#"{"a":null}"#, r#"{"a":" "}"#, r#"{"a":[1]}"#, r#"{"a":{}}"#, "{}"] {
+            assert_eq!(filled("{a}", nothing), Err(vec!["a".to_owned()]), "{nothing}");
+        }
+    }
+
+    #[test]
+    fn two_calls_with_different_arguments_have_two_keys() {
+        let keys = [r#"{"a":"x-","b":"y"}"#, r#"{"a":"x","b":"-y"}"#, r#"{"a":"x%2D","b":"y"}"#]
+            .map(|arguments| filled("{a}-{b}", arguments).unwrap());
+        assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[0] != keys[2], "{keys:?}");
+    }
+
+    #[test]
+    fn what_is_no_template_is_refused() {
+        for (text, why) in [
+            ("invoice", InvalidTemplate::Constant),
+            ("", InvalidTemplate::Constant),
+            ("{invoice", InvalidTemplate::Brace),
+            ("invoice}", InvalidTemplate::Brace),
+            ("{a{b}}", InvalidTemplate::Brace),
+            ("{}", InvalidTemplate::NoName),
+            ("{a..b}", InvalidTemplate::NoName),
+        ] {
+            assert_eq!(KeyTemplate::parse(text).unwrap_err(), why, "{text}");
+        }
+    }
+}

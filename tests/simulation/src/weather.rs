@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use steadfast_core::call::AttemptEnd;
 use steadfast_core::policy::{
-    AfterUnknown, Ambiguous, AskWhen, CacheFailures, Effects, Factor, Mode, OnStoreFailure, Policy, Profile,
-    RateLimit, RateRule, Ratio, SettlingPolicy, SlowRule, ToolClass,
+    AfterUnknown, Ambiguous, AskWhen, BudgetPolicy, CacheFailures, Effects, Factor, Mode, OnStoreFailure,
+    Policy, Profile, RateLimit, RateRule, Ratio, SettlingPolicy, SlowRule, ToolClass,
 };
 
 use crate::rng::Rng;
@@ -201,6 +201,7 @@ impl Weather {
     fn has_trust_lost_in_passing(&mut self) {
         (self.blocks, self.slow_store, self.hasty) = (30, 95, 60);
         self.store_unanswered = self.store_unanswered.max(20);
+        self.store_lost = self.store_lost.max(20);
         self.cancels = self.cancels.max(40);
         self.tool_fails = self.tool_fails.max(50);
         self.wishes = 8;
@@ -356,6 +357,19 @@ impl Weather {
             _ => {}
         }
         self.second_lines = if rng.chance(20) { rng.between(10, 50) } else { 0 };
+    }
+
+    /// Limits and budgets that a single attempt too much breaks.
+    pub(crate) fn draw_limits(&mut self, rng: &mut Rng) {
+        let policy = Arc::make_mut(&mut self.policy);
+        if rng.chance(10) {
+            policy.retry.budget = BudgetPolicy { share: Ratio::percent(100), floor_per_second: 0 };
+        }
+        if self.dependency && rng.chance(40) {
+            let attempts = NonZeroU32::new(u32::try_from(rng.between(1, 5)).unwrap_or(1));
+            policy.dependency_limits.rate =
+                attempts.map(|attempts| RateLimit { attempts, per: Duration::from_secs(10) });
+        }
     }
 
     /// A world in which equal calls come close together, some of them again after they have failed. Clients who want one thing

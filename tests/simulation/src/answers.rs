@@ -292,8 +292,18 @@ impl World {
             .map(|(number, _)| *number)
             .collect();
         for number in settling {
+            let awaits_end =
+                self.nodes[node].calls.get(&number).is_some_and(|running| running.call.awaits_end());
+            let kept = self.nodes[node].kept.len();
             self.drive(node, number, Event::DriverEnds)?;
+            if awaits_end {
+                self.end_is_not_made_up(node, kept)?;
+            }
         }
+        // Nothing of a call that has ended is on its way but what it keeps. Only a release could overtake its claim.
+        let now = self.now;
+        let saves = self.nodes[node].kept.iter_mut().filter(|(_, kept)| matches!(kept, Kept::Save(_)));
+        saves.for_each(|(due, _)| *due = now);
         self.keep(node)?;
         self.crash(node)
     }

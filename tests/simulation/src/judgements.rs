@@ -132,7 +132,8 @@ impl World {
                     if !again {
                         seen.endings.push(Ending { client, arguments, at: now, failed });
                     }
-                    let counts = failure.as_ref().is_some_and(|failure| severities.contains(&failure.severity));
+                    let counts =
+                        failure.as_ref().is_some_and(|failure| severities.contains(&failure.severity));
                     if counts && is_plain && !again && !is_open {
                         seen.counted.push(now);
                     }

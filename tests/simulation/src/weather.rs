@@ -370,6 +370,38 @@ impl Weather {
             policy.dependency_limits.rate =
                 attempts.map(|attempts| RateLimit { attempts, per: Duration::from_secs(10) });
         }
+        match rng.between(0, 29) {
+            0 => self.has_stops_in_doubt(),
+            1 => self.has_failures_after_trust_was_lost(),
+            _ => {}
+        }
+    }
+
+    /// A world in which processes end as they should while children are being ended, and the store is often away.
+    fn has_stops_in_doubt(&mut self) {
+        self.end = AttemptEnd::Seen;
+        (self.stops, self.tool_hangs, self.store_lost, self.crash) = (95, 90, 40, 0);
+        self.storm = self.storm.min(60_000);
+        self.emptyings = 0;
+        let policy = Arc::make_mut(&mut self.policy);
+        policy.class = ToolClass::Mutating;
+        (policy.repeat.retry_safe, policy.repeat.honours_key) = (false, false);
+        policy.time.attempt = policy.time.attempt.min(Duration::from_secs(3));
+        policy.approval.when = AskWhen::Escalated;
+        policy.modes.breaker = Mode::Off;
+        policy.settling.effects = Effects::Remote;
+    }
+
+    /// A world in which nobody is asked although the tool has lost trust, so that it goes on failing.
+    fn has_failures_after_trust_was_lost(&mut self) {
+        (self.blocks, self.tool_fails, self.wishes, self.arguments) = (0, 60, 8, 3);
+        self.storm = self.storm.min(200_000);
+        let policy = Arc::make_mut(&mut self.policy);
+        (policy.approval.when, policy.modes.trust) = (AskWhen::Never, Mode::Enforce);
+        (policy.modes.breaker, policy.modes.guard) = (Mode::Off, Mode::Off);
+        (policy.trust.count, policy.trust.block_after) = (Some(NonZeroU32::MIN), NonZeroU32::MAX);
+        (policy.trust.duration, policy.trust.cooldown) = (Duration::from_secs(5), Duration::from_secs(30));
+        policy.trust.successes_to_recover = NonZeroU32::MIN;
     }
 
     /// A world in which equal calls come close together, some of them again after they have failed. Clients who want one thing

@@ -2,7 +2,7 @@
 
 use steadfast_core::approval::{Decision, Grantor, ParkedId};
 use steadfast_core::breaker::Breaker;
-use steadfast_core::call::{Approval, CallResult, Event, Kept, Provenance, Wake};
+use steadfast_core::call::{Approval, CallResult, Event, Kept, Provenance, Stage, Wake};
 use steadfast_core::code::Code;
 use steadfast_core::dedupe::{Owner, Record, RecordState};
 use steadfast_core::guard::Layer;
@@ -23,9 +23,13 @@ impl World {
         if running.call.state() != "AwaitingApproval" {
             return Ok(());
         }
-        let digest = running.call.request().digest;
-        let parked: Option<ParkedId> =
-            self.store.approvals.parked(now).find(|(_, parked)| parked.arguments == digest).map(|(id, _)| id);
+        let request = running.call.request();
+        let parked: Option<ParkedId> = self
+            .store
+            .approvals
+            .parked(now)
+            .find(|(_, parked)| parked.arguments == request.digest && parked.session == request.session)
+            .map(|(id, _)| id);
         if let Some(answer) = self.answers_otherwise(parked, now) {
             return self.drive(node, number, Event::Answered(answer));
         }
@@ -64,6 +68,7 @@ impl World {
         {
             self.store.put_directly(Record { state: RecordState::Failed(failure.clone()), ..record.clone() });
         }
+        self.approval_outlives_a_question(node, number, &result, &kept)?;
         self.answer(node, number, result.clone())?;
         self.order += 1;
         let at = self.order;
@@ -95,6 +100,27 @@ impl World {
             self.later(1_000, Happening::Keep { node, life });
         }
         Ok(())
+    }
+
+    /// Whoever approved a call of a tool that only asks something has approved the call that comes next.
+    fn approval_outlives_a_question(
+        &self,
+        node: usize,
+        number: u64,
+        result: &CallResult,
+        kept: &[Kept],
+    ) -> Result<(), Broken> {
+        let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
+        let is_question = result.stage == Stage::InputRequired && result.attempts == 1 && running.granted;
+        let Some(spent) = running.grant.filter(|_| is_question) else { return Ok(()) };
+        let is_back = |kept: &Kept| matches!(kept, Kept::GiveBack { grant, .. } if *grant == spent);
+        match kept.iter().any(is_back) {
+            true => Ok(()),
+            false => Err((
+                "grants once",
+                format!("call {number} of process {node} was only asked something, and keeps {spent:?}"),
+            )),
+        }
     }
 
     pub(crate) fn answer(&mut self, node: usize, number: u64, mut result: CallResult) -> Result<(), Broken> {
@@ -266,8 +292,18 @@ impl World {
             .map(|(number, _)| *number)
             .collect();
         for number in settling {
+            let awaits_end =
+                self.nodes[node].calls.get(&number).is_some_and(|running| running.call.awaits_end());
+            let kept = self.nodes[node].kept.len();
             self.drive(node, number, Event::DriverEnds)?;
+            if awaits_end {
+                self.end_is_not_made_up(node, kept)?;
+            }
         }
+        // Nothing of a call that has ended is on its way but what it keeps. Only a release could overtake its claim.
+        let now = self.now;
+        let saves = self.nodes[node].kept.iter_mut().filter(|(_, kept)| matches!(kept, Kept::Save(_)));
+        saves.for_each(|(due, _)| *due = now);
         self.keep(node)?;
         self.crash(node)
     }

@@ -207,6 +207,11 @@ impl World {
         let clock = self.clock(node);
         let Some(running) = self.nodes[node].calls.get_mut(&number) else { return };
         match step {
+            Step::Probe(BreakerScope::Dependency) => running.asked_for_dependency = true,
+            Step::Run(_) => {}
+            _ => running.asked_for_dependency = false,
+        }
+        match step {
             Step::Probe(BreakerScope::Tool) => running.admitted = Some(clock),
             Step::Probe(BreakerScope::Dependency) => drop(running.admitted.get_or_insert(clock)),
             Step::Start { .. } | Step::Renew | Step::Run(_) | Step::Stay => {}
@@ -222,6 +227,22 @@ impl World {
             | Step::CancelUpstream
             | Step::Answer { .. }
             | Step::Finish { .. } => running.admitted = None,
+        }
+    }
+
+    /// Whoever probes what a tool depends on has asked for that: all who share its breaker hear of it first.
+    pub(crate) fn asked_to_probe_dependency(&self, node: usize, number: u64) -> Result<(), Broken> {
+        let home = &self.nodes[node];
+        let Some(running) = home.calls.get(&number) else { return Ok(()) };
+        let is_probe = running.call.policy().modes.breaker == Mode::Enforce
+            && home.expected_of_dependency.state == State::HalfOpen
+            && self.defect.is_none();
+        match is_probe && !running.asked_for_dependency {
+            true => Err((
+                "one probe",
+                format!("call {number} of process {node} probes the dependency, and nobody was asked"),
+            )),
+            false => Ok(()),
         }
     }
 

@@ -8,7 +8,7 @@ use steadfast_core::Timestamp;
 use steadfast_core::approval::{Decided, Decision, Grantor, ParkedId};
 use steadfast_core::call::{Approval, Event};
 use steadfast_core::dedupe::{Record, RecordState};
-use steadfast_core::policy::{Mode, OnStoreFailure, ToolClass};
+use steadfast_core::policy::{Mode, OnStoreFailure, RateLimit, ToolClass};
 use steadfast_core::retry::CallerLimits;
 use steadfast_core::trust::{Notify, Target, TrustState};
 
@@ -128,6 +128,24 @@ impl World {
                 "calls end in time",
                 format!(
                     "an attempt of call {number} of process {node} may last until {deadline:?}, and its call until {last:?} or {callers:?}"
+                ),
+            )),
+        }
+    }
+
+    /// Whoever waits for another call waits no longer than its own caller allows.
+    pub(crate) fn follows_in_time(&self, node: usize, number: u64) -> Result<(), Broken> {
+        let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
+        let limits = running.call.request().limits;
+        let spans = limits.elapsed.map(|span| running.call.arrived() + span);
+        let Some(last) = spans.into_iter().chain(limits.deadline).min() else { return Ok(()) };
+        let until = running.call.wake_at().filter(|_| running.call.state() == "Following");
+        match until.is_none_or(|until| until <= last) {
+            true => Ok(()),
+            false => Err((
+                "calls end in time",
+                format!(
+                    "call {number} of process {node} waits until {until:?}, and its caller until {last:?}"
                 ),
             )),
         }
@@ -292,10 +310,16 @@ impl World {
         let is_full = |places: Option<NonZeroU32>, inside: usize| {
             places.is_some_and(|places| inside >= places.get() as usize)
         };
-        let too_often = policy.limits.rate.is_some_and(|rate| {
-            let recent = home.seen.starts.iter().filter(|at| now.since(**at) <= rate.per).count();
-            recent + of_tool >= rate.attempts.get() as usize
-        });
+        // Who asks to be the probe has not begun, and may have used up its share.
+        let probing = |other: &&Running| other.call.state() == "Probing";
+        let probing_of_tool =
+            home.calls.values().filter(|other| other.call.request().tool == *tool).filter(probing).count();
+        let probing_of_all = home.calls.values().filter(probing).count();
+        let is_too_often = |rate: Option<RateLimit>, starts: &[Timestamp], probing: usize| {
+            rate.is_some_and(|rate| spent(rate, starts, now) + probing as f64 + 1.0 > limit(rate))
+        };
+        let too_often = is_too_often(policy.limits.rate, &home.seen.starts, probing_of_tool)
+            || is_too_often(policy.dependency_limits.rate, &home.seen.starts_of_all, probing_of_all);
         let has_reason = is_full(policy.limits.concurrency, of_tool)
             || is_full(policy.dependency_limits.concurrency, of_all)
             || too_often;
@@ -322,4 +346,23 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// How much of a rate is used up: each attempt adds one, and what was added drains evenly.
+fn spent(rate: RateLimit, starts: &[Timestamp], now: Timestamp) -> f64 {
+    let drained =
+        |span: Duration| span.as_secs_f64() * f64::from(rate.attempts.get()) / rate.per.as_secs_f64();
+    let mut last = Timestamp::ZERO;
+    let level = starts.iter().fold(0.0, |level: f64, at| {
+        let left = (level - drained(at.since(last))).max(0.0);
+        last = *at;
+        left + 1.0
+    });
+    (level - drained(now.since(last))).max(0.0)
+}
+
+/// What is too much for a rate; what merely comes from rounding is not.
+fn limit(rate: RateLimit) -> f64 {
+    const ROUNDING: f64 = 1e-6;
+    f64::from(rate.attempts.get()) - ROUNDING
 }

@@ -19,17 +19,18 @@
 //! | own epoch | an answer changes a breaker only if it was asked in the same epoch |
 //! | by hand | what a person forced open stays so until a person or its time ends it, whatever others conclude who have not heard of it |
 //! | no refusal again | what is given again is never a refusal of ours |
-//! | grants once | a grant for one call is spent by one claim |
-//! | guard counts calls | a loop is told only after two failures were told |
+//! | grants once | a grant for one call is spent by one claim, and given back where the tool only asked something |
+//! | each conversation is asked for | calls of two conversations never share a request for approval |
+//! | guard counts calls | a loop is told only after two failures were told, each to somebody who waited |
 //! | not started, not unknown | an outcome is unknown only if an attempt was sent, or a process died about to send it |
-//! | as the tables say | every operation of the store finds, gets and changes what its table says |
+//! | as the tables say | every operation of the store finds, gets and changes what its table says, and leaves the index of others alone |
 //! | no more attempts than allowed | a call makes no more attempts than its policy and its caller allow |
 //! | what is blocked does not run | no attempt starts while the tool is blocked by hand, unless an operator allowed it |
-//! | limits hold, places are given back | no more attempts run at once than may, and an idle process has all its places |
+//! | limits hold, places are given back | no more attempts run at once than may, none is refused that the limits allow, and an idle process has all its places |
 //! | a caller's limit judges nobody | an attempt that its caller did not wait for changes no breaker |
 //! | runs under its claim | an attempt starts only while its claim holds in the store and says that it may have been sent |
 //! | nothing runs without its claim | a call goes on without the store only where its settings say so |
-//! | calls end in time | no attempt may last longer than its call |
+//! | calls end in time | no attempt may last longer than its call, and nobody waits for another call for longer than its caller allows |
 //! | breakers do as they say | every change of a breaker is the one that all outcomes so far lead to, and what should change it does |
 //! | retries keep to their policy | what may be tried again is, after the wait and within the limits and the budget that are set, and nothing else is |
 //! | loops end | a call that has just failed as often as a model may repeat it does not run, and asking again does not make that last longer |

@@ -25,8 +25,11 @@ pub(crate) struct Seen {
     /// Calls whose failure may cost trust, with the last moment at which it may have counted, and successes that may earn it.
     failures: BTreeMap<u64, Failed>,
     successes: Vec<Timestamp>,
-    /// When attempts began.
+    /// When failures counted for certain.
+    counted: Vec<Timestamp>,
+    /// When attempts began, of the tool and of all tools.
     pub(crate) starts: Vec<Timestamp>,
+    pub(crate) starts_of_all: Vec<Timestamp>,
     pub(crate) firsts: Vec<Timestamp>,
     /// When retries were decided on.
     pub(crate) retries: Vec<Timestamp>,
@@ -78,6 +81,8 @@ impl World {
         notices: &[Notice],
     ) -> Result<(), Broken> {
         let now = self.clock(node);
+        let started = notices.iter().filter(|notice| matches!(notice, Notice::AttemptStarted { .. }));
+        self.nodes[node].seen.starts_of_all.extend(started.map(|_| now));
         let Some(running) = self.nodes[node].calls.get(&number) else { return Ok(()) };
         if !is_shared(&running.call.request().tool) || self.defect.is_some() {
             return Ok(());
@@ -87,6 +92,8 @@ impl World {
             && running.cut.is_none()
             && !self.dispatches[running.dispatch].withdrawn;
         let (is_first, arrived) = (running.attempts == 0, running.call.arrived());
+        let is_open = matches!(running.call.state(), "Marking" | "Settling");
+        let severities = running.call.policy().trust.severities.clone();
         let client = self.model.wishes[running.wish].client;
         let arguments = digest(self.model.wishes[running.wish].arguments);
         let again = notices.iter().any(|notice| matches!(notice, Notice::RetryScheduled { .. }));
@@ -124,6 +131,11 @@ impl World {
                     let failed = plain.map(|failure| (arguments, failure.said.to_string()));
                     if !again {
                         seen.endings.push(Ending { client, arguments, at: now, failed });
+                    }
+                    let counts =
+                        failure.as_ref().is_some_and(|failure| severities.contains(&failure.severity));
+                    if counts && is_plain && !again && !is_open {
+                        seen.counted.push(now);
                     }
                 }
                 Notice::AttemptCut { .. } if attempt.is_some() => {
@@ -273,7 +285,10 @@ impl World {
         let has_reason = match (change.from, change.to) {
             (TrustState::Trusted, TrustState::Escalated) => enough,
             (TrustState::Recovering, TrustState::Escalated) => failures > 0,
-            (TrustState::Escalated, TrustState::Recovering) => now.since(since) >= rule.duration,
+            (TrustState::Escalated, TrustState::Recovering) => {
+                let last = seen.counted.iter().filter(|at| (since..now).contains(*at)).max();
+                now.since(since) >= rule.duration && last.is_none_or(|last| now.since(*last) >= rule.cooldown)
+            }
             (TrustState::Recovering, TrustState::Trusted) => {
                 successes >= rule.successes_to_recover.get() as usize
             }

@@ -212,13 +212,15 @@ impl World {
                 let running = &self.nodes[node].calls[&number];
                 let request = running.call.request();
                 let wanted = wanted(request, ask.operator_only);
-                let _asked = self.store.approvals.ask(
-                    wanted,
-                    &ask.escalation,
-                    None,
-                    &self.weather.policy.approval,
-                    now,
-                );
+                let (policy, session) = (&self.weather.policy.approval, wanted.session);
+                let asked = self.store.approvals.ask(wanted, &ask.escalation, None, policy, now);
+                let parked = self.store.approvals.parked(now).find(|(id, _)| *id == asked.id);
+                if let Some((id, parked)) = parked.filter(|(_, parked)| parked.session.as_ref() != session) {
+                    return Err((
+                        "each conversation is asked for",
+                        format!("call {number} of {session:?} shares {id:?} of {:?}", parked.session),
+                    ));
+                }
                 let thinks = self.rng.between(100, 60_000);
                 self.later(thinks, Happening::Person { node, life, number });
                 let record = self.nodes[node].calls.get(&number).and_then(|running| running.call.record());
@@ -227,6 +229,7 @@ impl World {
                 }
             }
             Step::Run(run) => {
+                self.asked_to_probe_dependency(node, number)?;
                 self.start_tool(node, number)?;
                 self.ends_in_time(node, number, run.deadline)?;
             }
@@ -247,6 +250,7 @@ impl World {
             Step::Finish { result, kept } => return self.finish(node, number, *result, kept),
         }
         self.end_child(node, number);
+        self.follows_in_time(node, number)?;
         let due = self.nodes[node].calls.get(&number).and_then(|running| running.call.wake_at());
         let armed = self.nodes[node].calls.get(&number).and_then(|running| running.woken_at);
         if due.is_some() && due != armed {

@@ -27,6 +27,11 @@ impl Rng {
         Self(seed.wrapping_mul(0xAEF1_7502_108E_F2D9) ^ SALT)
     }
 
+    /// A fifth one, for limits and budgets that were added last.
+    pub(crate) fn fifth(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9FB2_1C65_1E98_DF25) ^ SALT)
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;

@@ -19,8 +19,8 @@
 use std::time::Duration;
 
 use steadfast_core::Timestamp;
-use steadfast_core::call::{AttemptEnd, Event, Outcome};
-use steadfast_core::dedupe::Owner;
+use steadfast_core::call::{AttemptEnd, Event, Kept, Outcome};
+use steadfast_core::dedupe::{Ending, Owner, SettlesIn};
 
 use crate::invariants::Broken;
 use crate::model::Effect;
@@ -192,6 +192,29 @@ impl World {
             };
             self.limit_effect(attempt, self.now + span);
         }
+    }
+
+    /// A process that ends has not seen the end of a child: what it keeps to record leaves the leash its time. `from` is where
+    /// that begins among all that it keeps.
+    pub(crate) fn end_is_not_made_up(&self, node: usize, from: usize) -> Result<(), Broken> {
+        let least = Duration::from_millis(LEASH) + self.weather.policy.settling.after_child();
+        for (_, kept) in self.nodes[node].kept.iter().skip(from) {
+            let Kept::Save(save) = kept else { continue };
+            let Ending::Unknown(unknown) = &save.ending else { continue };
+            let span = match unknown.settles {
+                SettlesIn::WhenOwnerSays => continue,
+                SettlesIn::After(span) => span,
+                SettlesIn::Settled => Duration::ZERO,
+            };
+            if span < least && self.defect.is_none() {
+                let owner = &save.claimed.owner;
+                return Err((
+                    "nothing after the end",
+                    format!("{owner:?} ends, and records that its child is gone in {span:?}"),
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Ends the child of a call that waits for the end of its attempt.

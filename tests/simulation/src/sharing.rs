@@ -120,6 +120,12 @@ impl World {
             }
             let change = home.breaker.adopt(stored, now);
             home.epoch += u64::from(change.is_some() || home.breaker.epoch() != before);
+            // An open breaker stays open for as long as it does where it was opened.
+            let here = home.breaker.snapshot();
+            if stored.state() == State::Open && here.epoch() == stored.epoch() && here != *stored {
+                let how = format!("process {node} makes {here:?} of {stored:?}");
+                self.model.broken = self.model.broken.take().or(Some(("breakers do as they say", how)));
+            }
             if let Some(change) = change {
                 self.tell(format!(
                     "process {node}: the breaker goes {:?} -> {:?}, as stored",

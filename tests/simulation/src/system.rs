@@ -116,6 +116,10 @@ pub(crate) struct Running {
     pub(crate) out_of_time: bool,
     /// When it got the place of a probe.
     pub(crate) admitted: Option<Timestamp>,
+    /// Whether it has just asked to probe what its tool depends on.
+    pub(crate) asked_for_dependency: bool,
+    /// Whether its caller was answered or has left, so that nobody hears what comes of it.
+    pub(crate) told_nobody: bool,
     /// Whether it has just heard that its claim is another's, or over.
     pub(crate) claim_lost: bool,
     /// How long the last failure asked it to wait.
@@ -370,6 +374,7 @@ impl World {
         if defect.is_none() {
             weather.draw_more(&mut third);
             weather.draw_last(&mut fourth);
+            weather.draw_limits(&mut Rng::fifth(seed));
         }
         if defect.is_some_and(Defect::needs_unknown_outcomes) {
             weather.has_unknown_outcomes();
@@ -552,6 +557,7 @@ impl World {
         let mut notices = Vec::new();
         let Some((running, mut shared)) = self.nodes[node].lend(number, &self.store) else { return Ok(None) };
         running.granted |= matches!(&event, Event::Spent(spend) if spend.may_run());
+        running.told_nobody |= matches!(&event, Event::Cancelled(_) | Event::Disconnected(_));
         running.retry_after = retry_after;
         running.claim_lost = claim_lost;
         running.found = found.or(running.found.take());
@@ -616,10 +622,14 @@ impl World {
         let life = self.nodes[node].identity.started;
         if let Some(running) =
             self.nodes[node].calls.get_mut(&number).filter(|running| fails && !running.counted)
+            && !running.told_nobody
         {
             running.counted = true;
             let wish = &self.model.wishes[running.wish];
             *self.model.failures.entry((node, life, wish.client, wish.arguments)).or_default() += 1;
+        }
+        if let (Step::Answer { .. }, Some(running)) = (step, self.nodes[node].calls.get_mut(&number)) {
+            running.told_nobody = true;
         }
     }
 
@@ -690,6 +700,8 @@ impl World {
                 grant: None,
                 out_of_time: false,
                 admitted: None,
+                asked_for_dependency: false,
+                told_nobody: false,
                 claim_lost: false,
                 retry_after: None,
                 cut: None,

@@ -95,6 +95,8 @@ impl Tables {
             got == due && matches!(verdict, ClaimVerdict::Nothing) == (looks && due == Due::Mine),
             || format!("a claim by {column} that found {row} should get {due:?} and got {verdict:?}"),
         );
+        let moved = if let ClaimVerdict::Mine(given) = verdict { given.index } else { None };
+        self.index_stays((before, after), moved);
         let changed = changes(before, after);
         match (&due, verdict) {
             (Due::Mine, ClaimVerdict::Mine(given)) => self.taken(claim, given, now, before, after),
@@ -123,6 +125,18 @@ impl Tables {
             }
         }
         self.told(claim, verdict, known, now, before);
+    }
+
+    /// An entry of the index leads where it led, as long as what it leads to is there. Only a claim moves its own.
+    fn index_stays(&mut self, (before, after): (&Records, &Records), moved: Option<Key>) {
+        for index in before.iter().filter_map(|record| record.index).filter(|index| Some(*index) != moved) {
+            let led = before.indexed(Some(index)).map(|record| record.key);
+            let leads = after.indexed(Some(index)).map(|record| record.key);
+            let is_there = led.is_some_and(|key| after.get(&key).is_some());
+            self.check(!is_there || leads == led, || {
+                format!("the index led to {led:?}, which is there, and leads to {leads:?}")
+            });
+        }
     }
 
     /// The record of a call that may run.
@@ -346,6 +360,7 @@ impl Tables {
         });
         let left = gone.and_then(|key| after.get(&key));
         self.check(left.is_none(), || format!("what was given back is still there: {left:?}"));
+        self.index_stays((before, after), None);
     }
 
     pub(crate) fn renew(
@@ -491,6 +506,7 @@ impl Tables {
             (ResolveVerdict::NotSettled(_), _) => there.is_some_and(Record::is_open),
         };
         self.check(is_right, || format!("{column}, of {found:?}, got {verdict:?} and left {there:?}"));
+        self.index_stays((before, after), None);
     }
 }
 

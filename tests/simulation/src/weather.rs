@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use steadfast_core::call::AttemptEnd;
 use steadfast_core::policy::{
-    AfterUnknown, Ambiguous, AskWhen, CacheFailures, Effects, Factor, Mode, OnStoreFailure, Policy, Profile,
-    RateLimit, RateRule, Ratio, SettlingPolicy, SlowRule, ToolClass,
+    AfterUnknown, Ambiguous, AskWhen, BudgetPolicy, CacheFailures, Effects, Factor, Mode, OnStoreFailure,
+    Policy, Profile, RateLimit, RateRule, Ratio, SettlingPolicy, SlowRule, ToolClass,
 };
 
 use crate::rng::Rng;
@@ -201,6 +201,7 @@ impl Weather {
     fn has_trust_lost_in_passing(&mut self) {
         (self.blocks, self.slow_store, self.hasty) = (30, 95, 60);
         self.store_unanswered = self.store_unanswered.max(20);
+        self.store_lost = self.store_lost.max(20);
         self.cancels = self.cancels.max(40);
         self.tool_fails = self.tool_fails.max(50);
         self.wishes = 8;
@@ -356,6 +357,51 @@ impl Weather {
             _ => {}
         }
         self.second_lines = if rng.chance(20) { rng.between(10, 50) } else { 0 };
+    }
+
+    /// Limits and budgets that a single attempt too much breaks.
+    pub(crate) fn draw_limits(&mut self, rng: &mut Rng) {
+        let policy = Arc::make_mut(&mut self.policy);
+        if rng.chance(10) {
+            policy.retry.budget = BudgetPolicy { share: Ratio::percent(100), floor_per_second: 0 };
+        }
+        if self.dependency && rng.chance(40) {
+            let attempts = NonZeroU32::new(u32::try_from(rng.between(1, 5)).unwrap_or(1));
+            policy.dependency_limits.rate =
+                attempts.map(|attempts| RateLimit { attempts, per: Duration::from_secs(10) });
+        }
+        match rng.between(0, 29) {
+            0 => self.has_stops_in_doubt(),
+            1 => self.has_failures_after_trust_was_lost(),
+            _ => {}
+        }
+    }
+
+    /// A world in which processes end as they should while children are being ended, and the store is often away.
+    fn has_stops_in_doubt(&mut self) {
+        self.end = AttemptEnd::Seen;
+        (self.stops, self.tool_hangs, self.store_lost, self.crash) = (95, 90, 40, 0);
+        self.storm = self.storm.min(60_000);
+        self.emptyings = 0;
+        let policy = Arc::make_mut(&mut self.policy);
+        policy.class = ToolClass::Mutating;
+        (policy.repeat.retry_safe, policy.repeat.honours_key) = (false, false);
+        policy.time.attempt = policy.time.attempt.min(Duration::from_secs(3));
+        policy.approval.when = AskWhen::Escalated;
+        policy.modes.breaker = Mode::Off;
+        policy.settling.effects = Effects::Remote;
+    }
+
+    /// A world in which nobody is asked although the tool has lost trust, so that it goes on failing.
+    fn has_failures_after_trust_was_lost(&mut self) {
+        (self.blocks, self.tool_fails, self.wishes, self.arguments) = (0, 60, 8, 3);
+        self.storm = self.storm.min(200_000);
+        let policy = Arc::make_mut(&mut self.policy);
+        (policy.approval.when, policy.modes.trust) = (AskWhen::Never, Mode::Enforce);
+        (policy.modes.breaker, policy.modes.guard) = (Mode::Off, Mode::Off);
+        (policy.trust.count, policy.trust.block_after) = (Some(NonZeroU32::MIN), NonZeroU32::MAX);
+        (policy.trust.duration, policy.trust.cooldown) = (Duration::from_secs(5), Duration::from_secs(30));
+        policy.trust.successes_to_recover = NonZeroU32::MIN;
     }
 
     /// A world in which equal calls come close together, some of them again after they have failed. Clients who want one thing

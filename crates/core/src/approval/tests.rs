@@ -350,8 +350,15 @@ fn the_same_wanted_call_shares_one_request() {
     let mut approvals = Approvals::default();
     let id = ask(&mut approvals, call.wanted(), 0);
     assert_eq!(ask(&mut approvals, call.wanted(), 100), id);
-    let other = Call::new("bash", "git push --force", "bash|command=git", Some("s1"));
-    assert_ne!(ask(&mut approvals, other.wanted(), 100), id);
+    // What is granted for a conversation must not be granted to another one that asked for the same.
+    for other in [
+        Call::new("sh", "git push", "bash|command=git", Some("s1")),
+        Call::new("bash", "git push --force", "bash|command=git", Some("s1")),
+        Call::new("bash", "git push", "bash|command=git", Some("s2")),
+        Call::new("bash", "git push", "bash|command=git", None),
+    ] {
+        assert_ne!(ask(&mut approvals, other.wanted(), 100), id);
+    }
     let (_, parked) = approvals.parked(at(100)).next().unwrap();
     assert_eq!((parked.askers, parked.asked_at, parked.last_asked), (2, at(0), at(100)));
     assert_eq!(parked.expires, at(100) + 24 * HOUR);

@@ -375,8 +375,12 @@ impl Call {
             return Vec::new();
         }
         let settles = match settling.left(now) {
-            // Nobody will be there to say so.
-            SettlesIn::WhenOwnerSays => SettlesIn::After(self.policy.settling.linger),
+            // Nobody will be there to say so. By then its child was ended, by us or by its leash, and what it handed on is over.
+            SettlesIn::WhenOwnerSays => {
+                let settling = &self.policy.settling;
+                let ended = settling.to_end_child() + settling.after_child();
+                SettlesIn::After(ended.max(settling.linger))
+            }
             settles @ (SettlesIn::After(_) | SettlesIn::Settled) => settles,
         };
         self.save_of(Ending::Unknown(settling.ending(settles))).map(Kept::Save).into_iter().collect()

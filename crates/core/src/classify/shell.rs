@@ -485,6 +485,24 @@ mod tests {
     fn only_a_shell_is_handed_a_line() {
         assert_eq!(words("bash -c 'ls'"), ["bash -c ls", "ls"]);
         assert_eq!(words("gcc -c 'main.c'"), ["gcc -c main.c"]);
+        for option in ["-l", "--norc", "script.c"] {
+            assert_eq!(words(&format!("bash {option} 'ls'")), [format!("bash {option} ls")]);
+        }
+    }
+
+    #[test]
+    fn a_list_of_words_is_a_command_and_what_it_hands_to_a_shell() {
+        let list = ["sh", "-lc", "ls; rm"].map(str::to_owned).to_vec();
+        let found = commands_of_words(list).iter().map(|command| command.words.join(" ")).collect::<Vec<_>>();
+        assert_eq!(found, ["sh -lc ls; rm", "ls", "rm"]);
+    }
+
+    #[test]
+    fn a_function_that_is_defined_is_not_a_command_that_runs() {
+        let found = commands("f() { ls; }; f");
+        let defines: Vec<_> = found.iter().map(|command| command.defines).collect();
+        assert_eq!(defines.first(), Some(&true), "{found:?}");
+        assert!(defines.iter().skip(1).all(|defines| !defines), "{found:?}");
     }
 
     #[test]
@@ -498,6 +516,16 @@ mod tests {
                 let words = words(&line(depth));
                 assert_eq!(words.contains(&"ls".to_owned()), found, "{depth}: {words:?}");
             }
+        }
+    }
+
+    #[test]
+    fn backquotes_are_one_level_like_every_substitution() {
+        for (depth, found) in [(DEEPEST - 1, true), (DEEPEST, false)] {
+            let line = (0..depth)
+                .fold("echo `ls`\n".to_owned(), |text, level| format!("sh <<E{level}\n{text}E{level}\n"));
+            let words = words(&line);
+            assert_eq!(words.contains(&"ls".to_owned()), found, "{depth}: {words:?}");
         }
     }
 
@@ -534,6 +562,9 @@ mod tests {
         assert_eq!(commands(&"a;".repeat(9000)).len(), MOST_COMMANDS);
         let deep = format!("{}rm{}", "$(".repeat(5000), ")".repeat(5000));
         assert!(commands(&deep).len() <= MOST_COMMANDS);
+        for (blanks, found) in [(16_000, true), (17_000, false)] {
+            assert_eq!(!commands(&format!("{}ls", " ".repeat(blanks))).is_empty(), found, "{blanks}");
+        }
         let shells = "bash -c ".repeat(500);
         assert!(commands(&shells).len() <= MOST_COMMANDS);
     }

@@ -119,6 +119,38 @@ fn where_nobody_can_answer_the_call_is_refused_at_once_and_parked() {
     assert_eq!(name_of(&step), "Run");
 }
 
+/// Who approved a call did not approve what came to light about its tool since.
+#[test]
+fn an_approval_from_before_the_block_does_not_let_the_tool_run() {
+    let policy = asking();
+    for channel in [Channel::Headless, Channel::Interactive] {
+        let mut world = World::new();
+        let request = || from_envelope_on(&keyed("k"), &policy, channel);
+        let (mut call, mut step) = match channel {
+            Channel::Headless => {
+                world.grant_once(&request(), &policy);
+                world.begin_only(request(), &policy)
+            }
+            Channel::Interactive => {
+                let (mut call, step) = world.begin(request(), &policy);
+                assert_eq!(name_of(&step), "Ask");
+                world.grant_once(&request(), &policy);
+                let granted = Event::Answered(Approval::Granted(Some(GrantId(1))));
+                let step = world.on_only(&mut call, granted).unwrap();
+                (call, step)
+            }
+        };
+        while !matches!(step, Step::Start { .. }) {
+            let event = world.store_event(&call, &step).expect("the store's business");
+            step = world.on_only(&mut call, event).unwrap();
+        }
+        blocked(&mut world, &policy);
+        let (result, kept) = finished_keeping(world.serve(&mut call, step));
+        assert_eq!((code(&result), world.runs), (Some(Code::ToolBlocked), 0), "{channel:?}");
+        assert!(kept.iter().any(|kept| matches!(kept, Kept::GiveBack { .. })), "{kept:?}");
+    }
+}
+
 #[test]
 fn a_person_s_no_is_final_for_this_call_and_stored_nowhere() {
     let policy = asking();

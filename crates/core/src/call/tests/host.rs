@@ -32,8 +32,8 @@ fn a_host_that_is_not_heard_of_any_more_says_nothing_about_its_tool() {
         assert_eq!(counted(&world, &call), (0, 0, false), "{class:?}");
         if class == ToolClass::Mutating {
             // What the record still waits for comes to an end as well.
-            while world.wake(&mut call) == Step::Wait {}
-            assert!(call.is_finished());
+            let ends = (0..100).any(|_| world.wake(&mut call) != Step::Wait);
+            assert!(ends && call.is_finished());
             assert_eq!(counted(&world, &call), (0, 0, false));
         }
         assert_eq!(world.limiter.inside(), 0, "{class:?}");

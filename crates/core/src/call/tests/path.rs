@@ -348,6 +348,19 @@ fn retries_of_a_dependency_are_limited_together() {
 }
 
 #[test]
+fn only_first_attempts_add_to_what_may_be_retried() {
+    let mut policy = policy(ToolClass::Idempotent);
+    (policy.modes.breaker, policy.modes.guard) = (Mode::Off, Mode::Off);
+    policy.retry.budget = BudgetPolicy { share: Ratio::percent(100), floor_per_second: 0 };
+    let mut world = World::new();
+    for call in 0..3 {
+        let request = from_envelope(&keyed(&format!("k{call}")), &policy);
+        let result = world.drive(request, &policy, &at_once(http(503)));
+        assert_eq!((rule(&result), result.attempts), ("retry_budget", 2), "one retry for each call");
+    }
+}
+
+#[test]
 fn a_caller_lowers_the_limits_and_never_raises_them() {
     let policy = policy(ToolClass::Idempotent);
     let post = |transport: Json, hints: Json| {
@@ -506,6 +519,31 @@ fn at_the_gateway_a_follower_is_answered_in_time_too() {
     let (mut follower, _) = world.begin(keyless(&policy), &policy);
     assert_eq!(follower.wake_at(), Some(START + 75 * SECOND));
     assert_eq!(code(&finished(world.wake(&mut follower))), Some(Code::InFlight));
+}
+
+#[test]
+fn a_follower_waits_no_longer_than_its_own_caller_allows() {
+    let policy = policy(ToolClass::Mutating);
+    let minute = 60 * SECOND;
+    for (elapsed, deadline, waits) in [
+        (None, None, policy.time.total),
+        (Some(minute), None, minute),
+        (None, Some(minute), minute),
+        (Some(2 * minute), Some(minute), minute),
+        (Some(minute), Some(2 * minute), minute),
+        (Some(2 * policy.time.total), None, policy.time.total),
+    ] {
+        let mut world = World::new();
+        world.begin(keyless(&policy), &policy);
+        world.pass(SECOND);
+        let came = world.now;
+        let mut request = keyless(&policy);
+        (request.limits.elapsed, request.limits.deadline) = (elapsed, deadline.map(|span| came + span));
+        let (mut follower, step) = world.begin(request, &policy);
+        assert_eq!(name_of(&step), "Follow");
+        assert_eq!(follower.wake_at(), Some(came + waits), "{elapsed:?} {deadline:?}");
+        finished(world.wake(&mut follower));
+    }
 }
 
 #[test]

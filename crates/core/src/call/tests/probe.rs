@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::breaker::{State as Circuit, Verdict};
+use crate::policy::RateLimit;
 
 /// Opens the breaker so long ago that the next call is its probe.
 pub(super) fn open_until_now(world: &mut World, policy: &Policy) {
@@ -169,4 +170,26 @@ fn a_dependency_that_is_at_its_limit_refuses_at_once_and_costs_the_tool_nothing(
     let (_, step) = world.begin(request(&policy), &policy);
     assert!(matches!(step, Step::Run(_)));
     assert_eq!((world.limiter.inside(), world.dependency_limiter.inside()), (1, 1));
+}
+
+#[test]
+fn a_probe_that_is_not_made_uses_up_no_rate_of_its_tool_or_its_dependency() {
+    type Prevented = fn(&mut World, &mut Call, &Policy) -> Step;
+    let ways: [Prevented; 2] = [
+        |world, call, _| world.on(call, Event::Cancelled(Others::None)),
+        |world, call, policy| {
+            world.breaker.adopt(&taken_elsewhere(world, policy).snapshot(), world.now);
+            world.on(call, Event::Probed)
+        },
+    ];
+    for prevent in ways {
+        let (mut world, mut policy) = (World::new(), policy(ToolClass::Mutating));
+        let once = RateLimit { attempts: std::num::NonZeroU32::MIN, per: Duration::from_secs(3600) };
+        (policy.limits.rate, policy.dependency_limits.rate) = (Some(once), Some(once));
+        open_until_now(&mut world, &policy);
+        let mut call = probing(&mut world, &policy);
+        finished(prevent(&mut world, &mut call, &policy));
+        assert_eq!(world.limiter.enter(&policy.limits, world.now), Ok(()));
+        assert_eq!(world.dependency_limiter.enter(&policy.dependency_limits, world.now), Ok(()));
+    }
 }

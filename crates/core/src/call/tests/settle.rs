@@ -334,6 +334,31 @@ fn a_driver_that_ends_leaves_the_rest_to_others() {
     assert!(finished(step).receipt.is_some(), "the leash has ended what was left");
 }
 
+/// The store was away when the attempt was cut, and back when its process ended, which had not seen the end. The record says
+/// that it is over no sooner than if the process had died, however short the time is for ends that nobody can see.
+#[test]
+fn a_driver_that_ends_before_the_end_was_seen_does_not_say_that_it_was() {
+    for linger in [SECOND, 30 * SECOND] {
+        let mut policy = child();
+        policy.time.attempt = 5 * SECOND;
+        (policy.settling.linger, policy.settling.effects) = (linger, Effects::Remote);
+        let mut world = World::new();
+        let (mut call, _) = world.begin(at_child(&policy), &policy);
+        world.store.faults.push_back(Some(StoreFault::NotDone));
+        assert_eq!(world.wake(&mut call), Step::CancelUpstream);
+        let (_, kept) = finished_keeping(world.on(&mut call, Event::DriverEnds));
+        let [Kept::Save(save)] = &kept[..] else { panic!("{kept:?}") };
+        world.store.save(save, world.now);
+        let RecordState::Unknown(unknown) = &world.store.records.iter().next().unwrap().state else {
+            panic!()
+        };
+        let leash = 5 * SECOND;
+        let over = world.now + leash + policy.settling.settle;
+        assert!(!unknown.is_settled(over.before(MS)), "{linger:?}: {unknown:?}");
+        assert!(unknown.is_settled(over + 60 * SECOND), "it ends by itself all the same: {unknown:?}");
+    }
+}
+
 #[test]
 fn an_end_that_nobody_sees_is_announced_by_time() {
     let mut policy = child();

@@ -118,6 +118,23 @@ fn a_claim_whose_answer_was_lost_is_repeated_under_the_same_token_and_found() {
     assert_eq!((world.store.state(), world.runs), ("done", 1));
 }
 
+/// A release that came after the end would take an unknown outcome away, and the call would be made again.
+#[test]
+fn a_claim_that_the_call_went_on_with_is_not_given_back_when_it_ends() {
+    for (class, unanswered) in
+        [(ToolClass::Mutating, 1), (ToolClass::Mutating, 2), (ToolClass::Idempotent, 1 + CLAIM_REPEATS)]
+    {
+        let policy = policy(class);
+        let mut world = World::new();
+        down(&mut world, unanswered as usize, StoreFault::Unanswered);
+        let (mut call, step) = world.begin(keyless(&policy), &policy);
+        assert_eq!(name_of(&step), "Run");
+        let (_, kept) = finished_keeping(world.on(&mut call, Event::Ran(paid())));
+        let given_back = kept.iter().any(|kept| matches!(kept, Kept::Release(_)));
+        assert!(!given_back, "{class:?}, {unanswered} without an answer: {kept:?}");
+    }
+}
+
 #[test]
 fn a_claim_that_was_given_up_keeps_its_release_until_it_is_through() {
     let policy = policy(ToolClass::Mutating);

@@ -29,6 +29,8 @@ struct Found {
     notes: Vec<String>,
     /// The store in words, where it is known which.
     store: Option<String>,
+    /// The file that trust is kept in, where it is not kept in the store.
+    trust_file: Option<String>,
     /// Who comes in with a token, in words.
     tokens: Vec<String>,
     /// Whether it could be opened, where that was asked for.
@@ -60,8 +62,15 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 fn look(sources: &Sources, open: Option<&Runtime>) -> Found {
     let there = |file: &&ConfigFile| file.path.exists();
     let files = sources.files.iter().filter(there).map(|file| file.path.display().to_string()).collect();
-    let mut found =
-        Found { files, notes: Vec::new(), store: None, tokens: Vec::new(), usable: None, trouble: None };
+    let mut found = Found {
+        files,
+        notes: Vec::new(),
+        store: None,
+        trust_file: None,
+        tokens: Vec::new(),
+        usable: None,
+        trouble: None,
+    };
     let config = match Config::load(sources) {
         Ok(config) => config,
         Err(errors) => return Found { trouble: Some(OpenError::Configuration(errors)), ..found },
@@ -73,6 +82,13 @@ fn look(sources: &Sources, open: Option<&Runtime>) -> Found {
         Err(error) => return Found { trouble: Some(error), ..found },
     };
     found.store = Some(plan.store());
+    if let Some(file) = plan.trust_file() {
+        let path = file.path().display();
+        if let Err(why) = file.check() {
+            found.notes.push(format!("{path} is neither used nor written until it can be read: {why}"));
+        }
+        found.trust_file = Some(path.to_string());
+    }
     if let Some(runtime) = open {
         let tried = runtime.block_on(plan.try_store(OnDamage::Refuse));
         found.usable = Some(tried.is_ok());
@@ -90,6 +106,9 @@ impl Found {
         let store = self.store.as_deref().unwrap_or_default();
         let usable = if self.usable == Some(true) { " (opened, usable)" } else { "" };
         let mut summary = format!("the configuration is right\n  read   {read}\n  store  {store}{usable}");
+        if let Some(file) = &self.trust_file {
+            summary.push_str(&format!("\n  trust  {file}"));
+        }
         if !self.tokens.is_empty() {
             summary.push_str(&format!("\n  tokens {}", self.tokens.join(", ")));
         }
@@ -108,6 +127,7 @@ impl Found {
             "notes": self.notes,
             "store": self.store,
             "storeUsable": self.usable,
+            "trustFile": self.trust_file,
             "tokens": self.tokens,
             "mistakes": mistakes,
             "error": error,

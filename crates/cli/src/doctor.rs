@@ -134,6 +134,7 @@ async fn examine(options: &Options) -> Findings {
     clock(&mut found);
     let Some(config) = configuration(&options.chosen, &mut found) else { return found };
     state_folder(&config, &mut found);
+    trust_file(&config, &mut found);
     store(&config, &mut found).await;
     gateways_that_run(&config, &mut found);
     who_may_come_in(&config, &mut found);
@@ -260,6 +261,25 @@ fn state_folder(config: &Config, found: &mut Findings) {
         }
         Some(free) => found.ok("disk", format!("{} GiB are free", free >> 30)),
         None => {}
+    }
+}
+
+/// The file that trust is kept in, where it is not kept in the store.
+fn trust_file(config: &Config, found: &mut Findings) {
+    let Ok(plan) = Plan::of(config) else { return };
+    let Some(file) = plan.trust_file() else { return };
+    let path = file.path().display();
+    match file.check() {
+        Ok(None) => found.ok("trust file", format!("{path} will be made")),
+        Ok(Some(0)) => found.ok("trust file", format!("{path}: every tool is trusted")),
+        Ok(Some(count)) => {
+            found.ok("trust file", format!("{path}: {count} not trusted (`steadfast status` shows them)"));
+        }
+        Err(why) => found.bad(
+            "trust file",
+            format!("{path} cannot be read: {why}"),
+            "correct or remove it; until then it is neither used nor written",
+        ),
     }
 }
 

@@ -303,6 +303,7 @@ impl<'s> Reader<'s> {
         let mut global = Global::default();
         let mut written = Vec::new();
         let mut place = None;
+        let mut is_trust_file_set = false;
         for one in layers.iter().flat_map(|layer| &layer.global) {
             (one.patch)(&mut global);
             written.push((one.setting, one.place.written()));
@@ -310,6 +311,11 @@ impl<'s> Reader<'s> {
             if ["store.kind", "store.url"].contains(&path) {
                 place = Some(one.place.clone());
             }
+            // Who writes that there is none means it.
+            is_trust_file_set |= path == "trust_state.file" && !one.place.is_in(DEFAULTS_NAME);
+        }
+        if !is_trust_file_set {
+            global.trust_state.host_file = self.sources.trust_file();
         }
         let wrong = match (global.store.kind, &global.store.url) {
             (StoreKind::Redis, None) => Some((

@@ -105,6 +105,8 @@ pub struct TrustStateSettings {
     pub entries: NonZeroU32,
     /// A JSON file to keep it in, instead of the store.
     pub file: Option<PathBuf>,
+    /// The file in which a host keeps it, which is used where no file is set.
+    pub host_file: Option<PathBuf>,
 }
 
 /// The numbers that are told.
@@ -173,7 +175,12 @@ impl Default for Global {
             },
             history: HistorySettings { keep: Duration::ZERO, entries: NonZeroU32::MIN },
             traces: TracesSettings { keep: Duration::ZERO, entries: NonZeroU32::MIN },
-            trust_state: TrustStateSettings { persist: true, entries: NonZeroU32::MIN, file: None },
+            trust_state: TrustStateSettings {
+                persist: true,
+                entries: NonZeroU32::MIN,
+                file: None,
+                host_file: None,
+            },
             metrics: MetricsSettings { namespace: String::new(), tools: NonZeroU32::MIN },
             log: LogSettings { level: LogLevel::Info, format: LogFormat::Json, malformed_calls: None },
             otlp: OtlpSettings { endpoint: None },
@@ -337,7 +344,8 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 "trust_state.file",
                 trust_state.file,
                 FilePath,
-                "A JSON file to keep trust in, instead of the store, for hosts that want one."
+                "A JSON file to keep trust in, instead of the store. Not set, `.jaato/reliability.json` of the working folder \
+                 is used if it exists, else that of the home folder, else the store."
             ),
             setting!(
                 Global,

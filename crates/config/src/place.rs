@@ -59,6 +59,14 @@ pub(crate) enum Place {
 }
 
 impl Place {
+    /// Whether it is in the file of this name.
+    pub(crate) fn is_in(&self, name: &str) -> bool {
+        match self {
+            Self::File(source, _) => source.name == name,
+            Self::Variable(_) | Self::Flag(_) => false,
+        }
+    }
+
     /// The same without the text, for those who only want to be told.
     pub(crate) fn written(&self) -> WrittenAt {
         match self {

@@ -25,6 +25,8 @@ pub struct Sources {
     pub environment: BTreeMap<String, String>,
     /// What was given on the command line.
     pub flags: Vec<Flag>,
+    /// Files in which a host keeps trust, the first that exists counts. Used where `trust_state.file` is not set.
+    pub trust_files: Vec<PathBuf>,
 }
 
 /// What policies start from.
@@ -80,6 +82,10 @@ pub const FILE_NAME: &str = "steadfast.toml";
 /// The variable that names a file to read instead of the project's.
 pub const CONFIG_VARIABLE: &str = "STEADFAST_CONFIG";
 
+/// Where jaato keeps trust, in the folder of a project and in that of the user.
+const HOST_FOLDER: &str = ".jaato";
+const HOST_TRUST_FILE: &str = "reliability.json";
+
 impl Sources {
     /// The usual places: the user's file, then that of the working folder or the one that `STEADFAST_CONFIG`
     /// names.
@@ -93,7 +99,14 @@ impl Sources {
             None => ConfigFile { path: folder.join(FILE_NAME), needed: Needed::IfThere },
         };
         let files = user.into_iter().chain([project]).collect();
-        Self { start, files, environment, ..Self::default() }
+        let homes = [Some(folder.to_owned()), set("HOME")].into_iter().flatten();
+        let trust_files = homes.map(|home| home.join(HOST_FOLDER).join(HOST_TRUST_FILE)).collect();
+        Self { start, files, environment, trust_files, ..Self::default() }
+    }
+
+    /// The file in which a host keeps trust, if there is one.
+    pub(crate) fn trust_file(&self) -> Option<PathBuf> {
+        self.trust_files.iter().find(|path| path.is_file()).cloned()
     }
 
     /// The files as they are now.

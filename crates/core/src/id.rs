@@ -163,6 +163,28 @@ pub struct ToolRef {
     pub tool: ToolName,
 }
 
+impl Namespace {
+    /// Stands for every namespace, where a host names a tool and not what it belongs to.
+    pub fn any() -> Self {
+        Self(Arc::from(ToolRef::ANY_NAMESPACE))
+    }
+}
+
+impl ToolRef {
+    /// How [`Namespace::any`] is written.
+    pub const ANY_NAMESPACE: &str = "*";
+
+    /// The tool of this name in whichever namespace.
+    pub fn in_any_namespace(tool: ToolName) -> Self {
+        Self { namespace: Namespace::any(), tool }
+    }
+
+    /// Whether the namespace does not matter.
+    pub fn is_in_any_namespace(&self) -> bool {
+        self.namespace.as_str() == Self::ANY_NAMESPACE
+    }
+}
+
 impl fmt::Display for ToolRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.tool)

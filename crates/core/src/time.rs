@@ -24,6 +24,44 @@ impl Timestamp {
         Self(millis)
     }
 
+    /// Reads ISO 8601: a date, `T` or a space, a time with or without a fraction, and an offset. A text without an offset
+    /// is read as UTC; fractions beyond milliseconds are cut off. Dates before the epoch are not moments here.
+    pub fn parse_iso(text: &str) -> Option<Self> {
+        let (date, rest) = text.split_at_checked(10)?;
+        let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
+        let rest = rest.strip_prefix(['T', 't', ' '])?;
+        let end = rest.find(['Z', 'z', '+', '-']).unwrap_or(rest.len());
+        let (time, offset) = rest.split_at_checked(end)?;
+        let (time, fraction) = time.split_once(['.', ',']).unwrap_or((time, "0"));
+        let [hour, minute, second] = if time.len() == 5 {
+            numbers(&format!("{time}:00"), ':', [2, 2, 2])?
+        } else {
+            numbers(time, ':', [2, 2, 2])?
+        };
+        let days_of_month = match month {
+            2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+            2 => 28,
+            4 | 6 | 9 | 11 => 30,
+            1..=12 => 31,
+            _ => return None,
+        };
+        let fraction_ok = !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
+        if year < 1970
+            || !(1..=days_of_month).contains(&day)
+            || hour > 23
+            || minute > 59
+            || second > 60
+            || !fraction_ok
+        {
+            return None;
+        }
+        let thousandths =
+            fraction.bytes().chain(*b"000").take(3).fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+        let seconds = days_since_epoch(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
+        let seconds = seconds.checked_add_signed(-offset_seconds(offset)?)?;
+        Some(Self(seconds * 1000 + thousandths))
+    }
+
     /// Milliseconds since the epoch.
     pub const fn as_millis(self) -> u64 {
         self.0
@@ -80,6 +118,47 @@ fn civil_date(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
+/// The inverse of [`civil_date`], for dates from the epoch on.
+fn days_since_epoch(year: u64, month: u64, day: u64) -> u64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let march_month = (month + 9) % 12;
+    let day_of_year = (153 * march_month + 2) / 5 + day - 1;
+    let year_of_era = year % 400;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    year / 400 * 146_097 + day_of_era - 719_468
+}
+
+/// Three numbers with exactly so many digits.
+fn numbers(text: &str, separator: char, digits: [usize; 3]) -> Option<[u64; 3]> {
+    let mut parts = text.split(separator);
+    let mut found = [0; 3];
+    for (number, digits) in found.iter_mut().zip(digits) {
+        let part = parts.next()?;
+        let sound = part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit());
+        *number = part.parse().ok().filter(|_| sound)?;
+    }
+    parts.next().is_none().then_some(found)
+}
+
+/// `Z`, `+02:00`, `+0200`, `+02`, or nothing.
+fn offset_seconds(text: &str) -> Option<i64> {
+    let (sign, digits) = match text.as_bytes().first() {
+        None | Some(b'Z' | b'z') if text.len() <= 1 => return Some(0),
+        Some(b'+') => (1, text.get(1..)?),
+        Some(b'-') => (-1, text.get(1..)?),
+        _ => return None,
+    };
+    let (hours, minutes) = match digits.len() {
+        2 => (digits, "00"),
+        4 => digits.split_at_checked(2)?,
+        5 => digits.split_once(':')?,
+        _ => return None,
+    };
+    let [hours, minutes, _] = numbers(&format!("{hours}:{minutes}:00"), ':', [2, 2, 2])?;
+    let seconds = i64::try_from(hours * 3600 + minutes * 60).ok()?;
+    (hours <= 23 && minutes <= 59).then_some(sign * seconds)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +172,41 @@ mod tests {
             (4_107_542_399_999, "2100-02-28T23:59:59.999Z"),
         ] {
             assert_eq!(Timestamp::from_millis(millis).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn iso_texts_are_read_in_every_form_that_python_writes() {
+        for (text, printed) in [
+            ("2025-11-05T10:30:45.007Z", "2025-11-05T10:30:45.007Z"),
+            ("2025-11-05T10:30:45.007123+00:00", "2025-11-05T10:30:45.007Z"),
+            ("2025-11-05 10:30:45.5", "2025-11-05T10:30:45.500Z"),
+            ("2025-11-05T10:30", "2025-11-05T10:30:00.000Z"),
+            ("2024-02-29T00:00:00+02:00", "2024-02-28T22:00:00.000Z"),
+            ("2025-12-31T23:30:00-0530", "2026-01-01T05:00:00.000Z"),
+            ("2100-02-28T23:59:59.999Z", "2100-02-28T23:59:59.999Z"),
+        ] {
+            assert_eq!(
+                Timestamp::parse_iso(text).map(|at| at.to_string()).as_deref(),
+                Some(printed),
+                "{text}"
+            );
+        }
+        for text in [
+            "",
+            "yesterday",
+            "2025-11-05",
+            "2025-02-29T00:00:00",
+            "2025-13-01T00:00:00",
+            "2025-11-05T24:00:00",
+            "2025-11-05T10:30:45.",
+            "2025-11-05T10:30:45+1",
+            "1969-12-31T23:59:59Z",
+            "1970-01-01T00:00:00+01:00",
+            "2025-11-05T10:30:45ZZ",
+            "\u{e4}\u{e4}\u{e4}\u{e4}\u{e4}\u{e4}",
+        ] {
+            assert_eq!(Timestamp::parse_iso(text), None, "{text}");
         }
     }
 

@@ -212,8 +212,9 @@ impl TrustByTool {
         if self.everything {
             return TrustState::Blocked;
         }
-        let name = (tool.namespace.clone(), tool.tool.clone());
-        self.worst.get(&name).copied().unwrap_or(TrustState::Trusted)
+        let of = |namespace| self.worst.get(&(namespace, tool.tool.clone())).copied();
+        let states = [of(tool.namespace.clone()), of(Namespace::any())];
+        states.into_iter().flatten().max().unwrap_or(TrustState::Trusted)
     }
 }
 

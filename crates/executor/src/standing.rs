@@ -106,9 +106,12 @@ impl Inner {
     }
 }
 
-/// Whether this is how somebody names the tool: alone, or with its server, as `server/tool`.
+/// Whether this is how somebody names the tool: alone, or with its server, as `server/tool`. A tool of any server is named
+/// with each of them.
 pub fn is_named(namespace: &Namespace, tool: &ToolName, name: &str) -> bool {
+    let of_any = namespace.as_str() == ToolRef::ANY_NAMESPACE;
     tool.as_str() == name
+        || (of_any && name.split_once('/').is_some_and(|(_, named)| named == tool.as_str()))
         || name.strip_prefix(namespace.as_str()).and_then(|rest| rest.strip_prefix('/'))
             == Some(tool.as_str())
 }

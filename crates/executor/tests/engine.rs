@@ -740,10 +740,64 @@ async fn rp_11_trust_in_a_file_is_written_whole_and_read_at_the_next_start() {
     let engine = build().await;
     assert_eq!(code(&engine.call(pay(9, None), flaky(0)).await), Some(Code::ApprovalRequired));
 
-    // A damaged file costs nobody their start, and is not overwritten before there is something to say.
-    file.write("{\"version\": 1, \"tool_states\"").unwrap();
+    // A damaged file costs nobody their start, and is not overwritten, even when there is something to say.
+    let damaged = "{\"version\": 1, \"tool_states\"";
+    file.write(damaged).unwrap();
     let engine = build().await;
     assert_eq!(engine.call(pay(9, None), flaky(0)).await.result.status, Status::Success);
+    for amount in 0..3 {
+        engine.call(pay(amount, None), flaky(1)).await;
+    }
+    assert_eq!(code(&engine.call(pay(9, None), flaky(0)).await), Some(Code::ApprovalRequired));
+    engine.shutdown(Duration::from_secs(1)).await;
+    assert_eq!(file.read().unwrap().as_deref(), Some(damaged));
+    assert!(file.check().unwrap_err().contains("line 1, column "), "{:?}", file.check());
+}
+
+#[tokio::test(start_paused = true)]
+async fn rp_12_a_file_of_a_host_keeps_its_form_of_dates_and_what_we_do_not_know() {
+    let folder = Folder::new("of-a-host");
+    let file = TrustFile::at(folder.0.join("reliability.json"));
+    let mut policy = standard(ToolClass::Unknown);
+    policy.retry.attempts = 1.try_into().unwrap();
+    policy.modes.guard = Mode::Off;
+    policy.modes.breaker = Mode::Off;
+    for (last, form) in [
+        ("\"2020-01-02T03:04:05.000Z\"", "offset"),
+        ("\"2020-01-02T03:04:05.000006\"", "local"),
+        ("1577934245000", "millis"),
+    ] {
+        let text = format!(
+            r#"{{ "settings": {{ "nudge_level": "gentle" }}, "default_rule": {{ "count_threshold": 5 }},
+                "tool_states": {{ "other": {{ "tool_name": "other", "state": "blocked", "total_failures": 7,
+                "last_failure": {last} }} }}, "last_updated": {last} }}"#
+        );
+        file.write(&text).unwrap();
+        let builder = Engine::builder().clock(Arc::new(RuntimeClock::new()));
+        let engine = builder.policies(Arc::new(policy.clone())).trust_file(file.clone()).start().await;
+        for amount in 0..3 {
+            engine.call(pay(amount, None), flaky(1)).await;
+        }
+        engine.shutdown(Duration::from_secs(1)).await;
+        let now: serde_json::Value = serde_json::from_str(&file.read().unwrap().unwrap()).unwrap();
+        assert_eq!(file.check(), Ok(Some(2)), "{now:#}");
+        assert_eq!(now["settings"]["nudge_level"], "gentle", "{now:#}");
+        assert_eq!(now["default_rule"]["count_threshold"], 5, "{now:#}");
+        let other = &now["tool_states"]["other"];
+        assert_eq!((&other["total_failures"], &other["state"]), (&7.into(), &"blocked".into()), "{now:#}");
+        let moments = [&other["last_failure"], &now["last_updated"], &now["failure_history"][0]["timestamp"]];
+        for moment in moments {
+            let text = moment.as_str().unwrap_or_default();
+            let found = match (moment.is_u64(), text.ends_with('Z')) {
+                (true, _) => "millis",
+                (false, true) => "offset",
+                (false, false) => "local",
+            };
+            assert_eq!(found, form, "{now:#}");
+        }
+        // The same moment, to the millisecond.
+        assert_eq!(other["last_failure"].to_string(), last.replace("000006", "000000"), "{now:#}");
+    }
 }
 
 #[test]

@@ -60,7 +60,10 @@ impl Plan {
             metrics: (namespace, count(global.metrics.tools.get())),
             log: (level(global.log.level), format(global.log.format)),
             otlp: global.otlp.endpoint.clone(),
-            trust: match (&global.trust_state.file, global.trust_state.persist) {
+            trust: match (
+                global.trust_state.file.as_ref().or(global.trust_state.host_file.as_ref()),
+                global.trust_state.persist,
+            ) {
                 (_, false) => TrustKept::Nowhere,
                 (Some(file), true) => TrustKept::InFile(TrustFile::at(file)),
                 (None, true) => TrustKept::InStore,
@@ -90,6 +93,14 @@ impl Plan {
                 format!("redis at {}, database {}", options.place, options.database)
             }
             StorePlan::Redis(options) => format!("redis at {}", options.place),
+        }
+    }
+
+    /// The file that trust is kept in, if it is not kept in the store.
+    pub fn trust_file(&self) -> Option<&TrustFile> {
+        match &self.trust {
+            TrustKept::InFile(file) => Some(file),
+            TrustKept::InStore | TrustKept::Nowhere => None,
         }
     }
 

@@ -79,8 +79,9 @@ pub fn trust(engine: &Engine, asked: &TrustAsked) -> Result<Trust, String> {
     let all =
         engine.trust(asked.tenant.as_ref()).into_iter().filter(|TrustStatus { standing: one, .. }| {
             asked.tool.as_ref().is_none_or(|NamedTool(tool)| {
-                one.plugin_name.as_ref() == Some(&tool.namespace)
-                    && one.tool_name.as_ref() == Some(&tool.tool)
+                one.tool().is_some_and(|one| {
+                    one.tool == tool.tool && (one.namespace == tool.namespace || one.is_in_any_namespace())
+                })
             }) && fits(asked.namespace.as_ref(), one.plugin_name.as_ref())
                 && fits(asked.state.as_ref(), Some(&one.state))
         });

@@ -79,6 +79,7 @@ impl TrustLedger {
             return Standing::Blocked(escalation(tool, None, &account_of(blocked), rules.signature));
         }
         let of_tool = self.tools.items.get(tool).map(|account| (account, rules.signature, None));
+        let of_name = self.of_any_namespace(tool).map(|account| (account, rules.signature, None));
         // Where nothing has failed yet there is nothing to look for, which is asked several times per call.
         let of_signature = (!self.signatures.items.is_empty())
             .then(|| self.signatures.items.get(&(tool.clone(), signature.clone())))
@@ -89,7 +90,7 @@ impl TrustLedger {
         });
         let mut worst = TrustState::Trusted;
         let mut held_by = None;
-        for candidate in [of_tool, of_signature, of_domain].into_iter().flatten() {
+        for candidate in [of_tool, of_name, of_signature, of_domain].into_iter().flatten() {
             let state = candidate.0.state(candidate.1, now);
             if state > worst {
                 worst = state;
@@ -304,9 +305,11 @@ impl TrustLedger {
     fn succeeded(&mut self, rules: Rules<'_>, who: Who<'_>, now: Timestamp) -> Vec<TrustChange> {
         let mut changes = Vec::new();
         let mut steps = Vec::new();
-        if let Some(account) = self.tools.items.get_mut(who.tool) {
-            account.succeed(rules.signature, now, &mut steps);
-            who.told(Scope::Tool, rules.signature).append(&mut steps, &mut changes, now);
+        for name in self.whole_tool(who.tool) {
+            if let Some(account) = self.tools.items.get_mut(&name) {
+                account.succeed(rules.signature, now, &mut steps);
+                who.told(Scope::Tool, rules.signature).append(&mut steps, &mut changes, now);
+            }
         }
         if let Some(signature) = who.signature {
             let key = (who.tool.clone(), signature.clone());
@@ -366,12 +369,15 @@ impl TrustLedger {
             None => no_room = true,
         }
         // The tool as a whole was reported before and has not recovered: then each of its signatures counts.
-        if who.signature.is_some()
-            && let Some(account) = self.tools.items.get_mut(who.tool)
-            && account.state(rule, now) != TrustState::Trusted
-        {
-            account.fail(rule, Failure { severity, ..failure }, now, &mut steps);
-            who.told(Scope::Tool, rule).append(&mut steps, &mut changes, now);
+        if who.signature.is_some() {
+            for name in self.whole_tool(who.tool) {
+                if let Some(account) = self.tools.items.get_mut(&name)
+                    && account.state(rule, now) != TrustState::Trusted
+                {
+                    account.fail(rule, Failure { severity, ..failure }, now, &mut steps);
+                    who.told(Scope::Tool, rule).append(&mut steps, &mut changes, now);
+                }
+            }
         }
         if let Some((domain, rule)) = who.domain.zip(rules.domain) {
             match self.domains.get_or_make(domain.clone(), now) {
@@ -400,8 +406,26 @@ impl TrustLedger {
     }
 
     fn is_blocked(&self, tool: &ToolRef) -> bool {
-        let of_tool = self.tools.items.get(tool).map(|account| account.state.name());
-        self.everything.is_some() || of_tool == Some(TrustState::Blocked)
+        let of_tool = self.tools.items.get(tool).into_iter().chain(self.of_any_namespace(tool));
+        self.everything.is_some()
+            || of_tool.map(|account| account.state.name()).any(|state| state == TrustState::Blocked)
+    }
+
+    /// The account of a tool that a host named without its namespace.
+    fn of_any_namespace(&self, tool: &ToolRef) -> Option<&Account> {
+        // Where nothing is known of any tool there is nothing to look for, which is asked several times per call.
+        if self.tools.items.is_empty() || tool.is_in_any_namespace() {
+            return None;
+        }
+        self.tools.items.get(&ToolRef::in_any_namespace(tool.tool.clone()))
+    }
+
+    /// The names under which accounts judge a tool as a whole, as far as there can be any.
+    fn whole_tool(&self, tool: &ToolRef) -> impl Iterator<Item = ToolRef> + use<> {
+        let any = (!self.tools.items.is_empty()).then(|| ToolRef::in_any_namespace(tool.tool.clone()));
+        let any = any.filter(|any| any != tool);
+        let own = (!self.tools.items.is_empty()).then(|| tool.clone());
+        own.into_iter().chain(any)
     }
 
     /// The accounts that a target means, with how to tell of them.
@@ -410,7 +434,9 @@ impl TrustLedger {
         target: Target<'a>,
     ) -> impl Iterator<Item = (Told<'a>, &'a mut Account)> {
         let tools = self.tools.items.iter_mut().filter(move |(tool, _)| match target {
-            Target::Tool(wanted) => *tool == wanted,
+            Target::Tool(wanted) => {
+                *tool == wanted || (tool.is_in_any_namespace() && tool.tool == wanted.tool)
+            }
             Target::All => true,
             Target::Signature(..) | Target::Domain(_) => false,
         });

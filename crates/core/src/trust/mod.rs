@@ -18,9 +18,11 @@
 //! | `shelf` | what is forgotten when there is no room |
 //! | `status` | how everything stands, for people |
 //! | `snapshot` | what is kept across a restart |
+//! | `lenient` | the same as hosts write it |
 
 mod account;
 mod ledger;
+mod lenient;
 mod prompt;
 mod shelf;
 mod snapshot;

@@ -3,6 +3,9 @@
 //! Accounts that are trusted are not written; the failures that still count for them are in the history and
 //! are put back into their windows from there. Which calls went well beside them is not known any more, so after
 //! a restart they count, but they join neither a run nor a share of failures.
+//!
+//! The same form is read from hosts that keep such a file themselves: dates as ISO 8601 texts, entries that do not say
+//! their scope or the plugin of their tool, and counts that are not whole (`lenient`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,6 +14,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::account::{Account, Blocked, Escalated, Recovering, State};
+use super::lenient;
 use super::shelf::Shelf;
 use super::window::Failed;
 use super::{Bounds, Finished, Scope, Signature, TrustLedger, TrustState};
@@ -36,9 +40,11 @@ pub struct Snapshot {
     /// Set when everything is blocked because there was no room to tell the blocked tools apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all_blocked: Option<BlockedSince>,
-    /// When it was written.
+    /// When it was written; zero if it does not say so.
+    #[serde(default, deserialize_with = "lenient::moment")]
     pub last_updated: Timestamp,
-    /// When the ledger began.
+    /// When the ledger began; zero if it does not say so.
+    #[serde(default, deserialize_with = "lenient::moment")]
     pub created: Timestamp,
 }
 
@@ -46,6 +52,7 @@ pub struct Snapshot {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockedSince {
     /// When.
+    #[serde(deserialize_with = "lenient::moment")]
     pub at: Timestamp,
     /// Why.
     pub reason: String,
@@ -55,13 +62,16 @@ pub struct BlockedSince {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ToolReliabilityState {
-    /// Whether a tool, a signature or a domain is meant.
+    /// Whether a tool, a signature or a domain is meant. An entry that does not say it is about whichever it names.
+    #[serde(default = "of_tool")]
+    #[cfg_attr(feature = "schema", schemars(required))]
     pub scope: Scope,
     /// The tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<ToolName>,
-    /// The plugin or server that it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The plugin or server that it belongs to; `*`, or nothing, for the tool of this name
+    /// wherever it belongs.
+    #[serde(default, deserialize_with = "lenient::plugin", skip_serializing_if = "Option::is_none")]
     pub plugin_name: Option<Namespace>,
     /// The signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,28 +80,33 @@ pub struct ToolReliabilityState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<Domain>,
     /// How far it is trusted.
+    #[serde(deserialize_with = "lenient::word")]
     pub state: TrustState,
     /// Failures counted since the trouble began.
+    #[serde(default, deserialize_with = "lenient::count")]
+    #[cfg_attr(feature = "schema", schemars(required))]
     pub failures_in_window: u32,
     /// Failures since the last success, counted or not.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(required))]
     pub consecutive_failures: u32,
     /// The last failure, counted or not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<Timestamp>,
     /// The last success.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_success: Option<Timestamp>,
     /// When trust was lost.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub escalated_at: Option<Timestamp>,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escalation_reason: Option<String>,
     /// The end of the escalation, before the cool-down is looked at.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub escalation_expires: Option<Timestamp>,
     /// When recovery began.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub recovery_started: Option<Timestamp>,
     /// Successes since then.
     #[serde(default)]
@@ -103,7 +118,7 @@ pub struct ToolReliabilityState {
     #[serde(default)]
     pub failures_while_escalated: u32,
     /// The last failure that counted; the cool-down runs from there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_counted_failure: Option<Timestamp>,
     /// Whether time can heal it.
     #[serde(default = "yes")]
@@ -116,7 +131,9 @@ pub struct ToolReliabilityState {
 pub struct HistoryEntry {
     /// The tool.
     pub tool_name: ToolName,
-    /// The plugin or server that it belongs to.
+    /// The plugin or server that it belongs to; `*` if that was not said.
+    #[serde(default = "lenient::any_plugin", deserialize_with = "lenient::plugin_or_any")]
+    #[cfg_attr(feature = "schema", schemars(required))]
     pub plugin_name: Namespace,
     /// The signature; without one the tool as a whole was reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -128,10 +145,14 @@ pub struct HistoryEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Domain>,
     /// How bad it was.
+    #[serde(deserialize_with = "lenient::word")]
     pub severity: Severity,
     /// Whether time can heal it.
+    #[serde(default = "yes")]
+    #[cfg_attr(feature = "schema", schemars(required))]
     pub recoverable: bool,
     /// When.
+    #[serde(deserialize_with = "lenient::moment")]
     pub timestamp: Timestamp,
     /// Whether it still counts for the signature or tool: not after a recovery or a reset.
     #[serde(default)]
@@ -151,10 +172,10 @@ pub struct DomainStats {
     /// How they failed.
     pub failures_by_severity: BTreeMap<Severity, u64>,
     /// The last success.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_success: Option<Timestamp>,
     /// The last failure.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient::optional_moment", skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<Timestamp>,
 }
 
@@ -263,14 +284,16 @@ impl TrustLedger {
         }
         let now = snapshot.last_updated;
         let mut ledger = Self::new(bounds);
-        ledger.created = Some(snapshot.created);
+        ledger.created = [snapshot.created, now].into_iter().find(|at| *at != Timestamp::ZERO);
         ledger.everything = snapshot.all_blocked.map(|BlockedSince { at, reason }| Blocked {
             at,
             reason: reason.into(),
             failures: 1,
         });
         let mut runs = Vec::new();
-        for (entry, stored) in snapshot.tool_states {
+        // We write nothing about what is trusted; a host may.
+        let doubted = |(_, stored): &(String, ToolReliabilityState)| stored.state != TrustState::Trusted;
+        for (entry, stored) in snapshot.tool_states.into_iter().filter(doubted) {
             runs.push((stored.holder(&entry)?, stored.consecutive_failures));
             ledger.put_back(entry, stored)?;
         }
@@ -328,6 +351,14 @@ impl TrustLedger {
     fn put_back(&mut self, entry: String, stored: ToolReliabilityState) -> Result<(), SnapshotError> {
         let account = stored.account(&entry)?;
         let twice = match stored.holder(&entry)? {
+            // A host may judge one tool by several targets that mean nothing here: the worst of them counts.
+            Holder::Tool(tool) if tool.is_in_any_namespace() => {
+                let known = self.tools.items.entry(tool).or_default();
+                if (known.state.name(), known.trouble()) < (account.state.name(), account.trouble()) {
+                    *known = account;
+                }
+                None
+            }
             Holder::Tool(tool) => self.tools.items.insert(tool, account),
             Holder::Signature(key) => self.signatures.items.insert(key, account),
             Holder::Domain(domain) => self.domains.items.insert(domain, account),
@@ -489,13 +520,21 @@ impl ToolReliabilityState {
 
     /// The tool, where there is one.
     pub fn tool(&self) -> Option<ToolRef> {
-        let (namespace, tool) = self.plugin_name.clone().zip(self.tool_name.clone())?;
-        Some(ToolRef { namespace, tool })
+        let tool = self.tool_name.clone()?;
+        Some(match self.plugin_name.clone() {
+            Some(namespace) => ToolRef { namespace, tool },
+            None => ToolRef::in_any_namespace(tool),
+        })
     }
 
     /// A name that people can read and that no other entry has.
     fn name(&self) -> String {
-        let tool = self.tool().map(|tool| tool.to_string()).unwrap_or_default();
+        // Hosts that do not name plugins know the entry by the tool alone.
+        let tool = match self.tool() {
+            Some(tool) if tool.is_in_any_namespace() => tool.tool.to_string(),
+            Some(tool) => tool.to_string(),
+            None => String::new(),
+        };
         match (self.scope, &self.signature, &self.domain) {
             (Scope::Domain, _, Some(domain)) => format!("domain {domain}"),
             (Scope::Signature, Some(signature), _) => format!("{tool} {}", signature.0),
@@ -505,8 +544,13 @@ impl ToolReliabilityState {
 
     fn holder(&self, entry: &str) -> Result<Holder, SnapshotError> {
         let lacks = |problem| SnapshotError::Inconsistent { entry: entry.to_owned(), problem };
-        let tool = || self.tool().ok_or_else(|| lacks("a tool needs tool_name and plugin_name"));
-        match self.scope {
+        let tool = || self.tool().ok_or_else(|| lacks("it has no tool_name"));
+        let named = match (self.scope, &self.signature, &self.tool_name, &self.domain) {
+            (Scope::Tool, Some(_), ..) => Scope::Signature,
+            (Scope::Tool, None, None, Some(_)) => Scope::Domain,
+            (scope, ..) => scope,
+        };
+        match named {
             Scope::Tool => Ok(Holder::Tool(tool()?)),
             Scope::Signature => {
                 let signature = self.signature.clone().ok_or_else(|| lacks("it has no signature"))?;
@@ -519,7 +563,9 @@ impl ToolReliabilityState {
     fn account(&self, entry: &str) -> Result<Account, SnapshotError> {
         let lacks = |problem| SnapshotError::Inconsistent { entry: entry.to_owned(), problem };
         let reason: Arc<str> = self.escalation_reason.as_deref().unwrap_or("not recorded").into();
-        let escalated_at = || self.escalated_at.ok_or_else(|| lacks("it has no escalated_at"));
+        // Hosts do not note when they blocked something, only the failure that made them.
+        let escalated_at =
+            || self.escalated_at.or(self.last_failure).ok_or_else(|| lacks("it has no escalated_at"));
         let failures = self.failures_in_window;
         let successes_needed = self.successes_needed;
         let state = match self.state {
@@ -582,6 +628,10 @@ impl DomainStats {
 
 fn unreadable(error: serde_json::Error) -> SnapshotError {
     SnapshotError::Unreadable { line: error.line(), column: error.column(), problem: error.to_string() }
+}
+
+const fn of_tool() -> Scope {
+    Scope::Tool
 }
 
 const fn first_version() -> u32 {

@@ -222,3 +222,107 @@ fn rp_8_a_client_that_wants_to_hear_of_it_is_told_of_an_outcome_that_is_unknown(
         }
     });
 }
+
+/// Says of one tool that it is not trusted, as the plugin of jaato writes it.
+fn of_jaato(tool: &str) -> String {
+    format!(
+        r#"{{
+  "version": 1,
+  "tool_states": {{
+    "{tool}": {{
+      "failure_key": "{tool}", "tool_name": "{tool}", "state": "escalated", "failures_in_window": 3.0,
+      "consecutive_failures": 3, "total_failures": 3, "last_failure": "2026-01-02T03:04:05.000006",
+      "escalated_at": "2026-01-02T03:04:05.000006", "escalation_reason": "3 failures in 3600s",
+      "escalation_expires": "2099-01-02T03:04:05.000006", "recovery_started": null, "successes_needed": 3
+    }}
+  }},
+  "settings": {{ "nudge_level": "gentle" }},
+  "last_updated": "2026-01-02T03:04:05.000006"
+}}"#
+    )
+}
+
+#[test]
+fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
+    let world = World::of("rp_12_found", "guard.mode = \"off\"\nretry.attempts = 1\n", By::Stdio, By::Stdio);
+    let home = world.folder().join("home");
+    let (project, user) = (world.folder().join(".jaato"), home.join(".jaato"));
+    for folder in [&project, &user] {
+        std::fs::create_dir_all(folder).unwrap();
+    }
+    std::fs::write(user.join("reliability.json"), of_jaato("draw")).unwrap();
+    let client = || {
+        world.client_of("bank", |command| {
+            command.env("HOME", &home);
+        })
+    };
+    let codes = || {
+        let mut client = client();
+        ["draw", "pay", "sort"].map(|tool| client.call(tool, json!({ "id": "a" })).code)
+    };
+    let asked = || Some("approval_required".to_owned());
+    assert_eq!(codes(), [asked(), None, None], "that of the user");
+    let file = project.join("reliability.json");
+    std::fs::write(&file, of_jaato("pay")).unwrap();
+    assert_eq!(codes(), [None, asked(), None], "that of the project goes first");
+    // What is lost here is written there, beside what was there, with dates as they were.
+    let mut failing = client();
+    for id in ["x", "y", "z"] {
+        failing.call("look", json!({ "id": id, "fault": "503" }));
+    }
+    assert_eq!(failing.call("look", json!({ "id": "w" })).code, asked());
+    failing.hang_up();
+    let written: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(written["settings"]["nudge_level"], "gentle", "{written:#}");
+    assert_eq!(
+        written["tool_states"]["pay"]["escalation_expires"], "2099-01-02T03:04:05.000000",
+        "{written:#}"
+    );
+    assert_eq!(written["tool_states"]["pay"]["total_failures"], 3, "{written:#}");
+    let ours = written["tool_states"].as_object().unwrap().iter().find(|(name, _)| name.contains("look"));
+    assert!(ours.is_some_and(|(_, state)| state["last_failure"].as_str().is_some()), "{written:#}");
+    // Who names no file, or wants nothing kept, gets that.
+    for (config, code) in [
+        ("trust_state.file = \"none\"\n", None),
+        ("trust_state.persist = false\n", None),
+        ("trust_state.file = \"home/.jaato/reliability.json\"\n", None),
+        ("", asked()),
+    ] {
+        world.configure(config);
+        assert_eq!(client().call("pay", json!({ "id": "b" })).code, code, "{config}");
+    }
+}
+
+#[test]
+fn rp_12_a_trust_file_that_cannot_be_read_is_told_with_its_place_and_stays_as_it_is() {
+    let config = "guard.mode = \"off\"\nretry.attempts = 1\n";
+    let world = World::of("rp_12_unreadable", config, By::Stdio, By::Stdio);
+    let file = world.folder().join(".jaato/reliability.json");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let broken = of_jaato("pay").replace("2099-01-02T03:04:05.000006", "soon");
+    std::fs::write(&file, &broken).unwrap();
+    let mut client = world.client();
+    assert_eq!(client.call("pay", json!({ "id": "a" })).text, "pay a, run 1");
+    for id in ["x", "y", "z"] {
+        client.call("look", json!({ "id": id, "fault": "503" }));
+    }
+    client.hang_up();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), broken, "it is as it was");
+    let told = world.logged("trust.unreadable");
+    let told = told.first().expect("it is told").to_string();
+    assert!(
+        told.contains("reliability.json") && told.contains("line 8, column") && told.contains("soon"),
+        "{told}"
+    );
+    let (said, good) = world.steadfast(&["doctor", "--no-servers"]);
+    assert!(
+        !good && said.contains("reliability.json cannot be read") && said.contains("line 8, column"),
+        "{said}"
+    );
+    let (said, good) = world.steadfast(&["check"]);
+    assert!(good && said.contains("note: ") && said.contains("line 8, column"), "{said}");
+    // Corrected, it is used.
+    std::fs::write(&file, of_jaato("pay")).unwrap();
+    let (said, _) = world.steadfast(&["doctor", "--no-servers"]);
+    assert!(said.contains("1 not trusted"), "{said}");
+}

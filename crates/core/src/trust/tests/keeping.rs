@@ -125,13 +125,13 @@ fn rp_11_what_cannot_be_read_is_a_typed_error_that_says_where() {
         changed(&|value| value["version"] = 2.into()),
         Some(SnapshotError::UnknownVersion { found: 2 })
     );
-    for lost in ["escalated_at", "escalation_expires", "tool_name", "signature"] {
+    for lost in ["escalation_expires", "tool_name", "signature"] {
         let error = changed(&|value| {
             value["tool_states"][&entry].as_object_mut().unwrap().remove(lost);
         });
         assert!(matches!(error, Some(SnapshotError::Inconsistent { .. })), "{lost}: {error:?}");
     }
-    for broken in ["", "null", "[]", "{\"version\":1}", "{\"version\":\"x\"}", "{\"version\":1,"] {
+    for broken in ["", "null", "[]", "{\"version\":\"x\"}", "{\"version\":1,"] {
         assert!(matches!(Snapshot::read(broken), Err(SnapshotError::Unreadable { .. })), "{broken:?}");
     }
     let Err(SnapshotError::Unreadable { line, problem, .. }) =
@@ -147,6 +147,80 @@ fn rp_11_what_cannot_be_read_is_a_typed_error_that_says_where() {
     // Doubled entries would make one of them win by chance.
     let doubled = changed(&|value| value["tool_states"]["again"] = value["tool_states"][&entry].clone());
     assert!(matches!(doubled, Some(SnapshotError::Inconsistent { .. })));
+}
+
+/// As the reliability plugin of seed 004 saves it, with `json.dumps(default=str)`.
+const OF_A_HOST: &str = r#"{
+  "version": 1,
+  "tool_states": {
+    "http_request": {
+      "tool_name": "http_request", "state": "TrustState.ESCALATED", "failures_in_window": 3.4,
+      "consecutive_failures": 4, "last_failure": "2026-11-18 10:00:00.500000", "last_success": null,
+      "escalated_at": "2026-11-18T10:00:00.500000", "escalation_reason": "3 failures in 3600s",
+      "escalation_expires": "2026-11-18T12:30:00+02:00", "recovery_started": null,
+      "successes_since_recovery": 0, "successes_needed": 3
+    },
+    "bash|command=rm": {
+      "tool_name": "bash", "state": "blocked", "failures_in_window": 1, "consecutive_failures": 1,
+      "last_failure": "2026-11-18T10:00:01Z"
+    },
+    "bash|command=ls": {
+      "tool_name": "bash", "state": "escalated", "last_failure": "2026-11-18T10:00:01Z",
+      "escalated_at": "2026-11-18T10:00:01Z", "escalation_expires": "2026-11-18T10:30:01Z"
+    },
+    "fine": { "tool_name": "fine", "state": "trusted" }
+  },
+  "failure_history": [
+    { "tool_name": "http_request", "plugin_name": "", "timestamp": "2026-11-18 10:00:00.500000",
+      "severity": "FailureSeverity.SERVER_ERROR", "arguments_hash": "0" }
+  ]
+}"#;
+
+#[test]
+fn rp_12_a_file_as_a_host_writes_it_is_read_without_scopes_plugins_and_our_dates() {
+    let snapshot = Snapshot::read(OF_A_HOST).unwrap();
+    assert_eq!(snapshot.failure_history[0].severity, Severity::ServerError);
+    let mut ledger = TrustLedger::restore(snapshot, Bounds::default()).unwrap();
+    let then = Timestamp::parse_iso("2026-11-18T10:10:00Z").unwrap();
+    let rule = TrustRule::default();
+    let rules = Rules { signature: &rule, domain: None };
+    let (here, signature) = (signature("any"), |name: &str| tool("whichever", name));
+    let state = |ledger: &TrustLedger, name: &str, at| match ledger.standing(
+        rules,
+        Subject { tool: &signature(name), signature: &here, domain: None },
+        at,
+    ) {
+        Standing::Free(state) => state,
+        Standing::Ask(_) => TrustState::Escalated,
+        Standing::Blocked(_) => TrustState::Blocked,
+    };
+    // A tool of that name is meant, whichever server it belongs to; of several entries the worst counts.
+    assert_eq!(state(&ledger, "http_request", then), TrustState::Escalated);
+    assert_eq!(state(&ledger, "bash", then), TrustState::Blocked);
+    assert_eq!(state(&ledger, "fine", then), TrustState::Trusted);
+    // The offset of the date counts: 12:30 there is 10:30 here.
+    let later = Timestamp::parse_iso("2026-11-18T10:30:00Z").unwrap();
+    assert_eq!(state(&ledger, "http_request", later), TrustState::Recovering);
+    // It is stored under its own name again, and won back and reset like any other.
+    let stored = ledger.snapshot(then);
+    let names: Vec<_> = stored.tool_states.keys().map(String::as_str).collect();
+    assert_eq!(names, ["bash", "http_request"]);
+    assert_eq!(stored.tool_states["bash"].tool().map(|tool| tool.to_string()).as_deref(), Some("*/bash"));
+    assert_eq!(stored.created, then);
+    let web = signature("http_request");
+    for _ in 0..3 {
+        let subject = Subject { tool: &web, signature: &here, domain: None };
+        ledger.record(rules, subject, OK, later);
+    }
+    assert_eq!(state(&ledger, "http_request", later), TrustState::Trusted);
+    ledger.reset(Target::Tool(&signature("bash")), later);
+    assert_eq!(state(&ledger, "bash", later), TrustState::Trusted);
+    // A date that is none says where.
+    let wrong = OF_A_HOST.replace("2026-11-18T12:30:00+02:00", "tomorrow");
+    let Err(SnapshotError::Unreadable { line, problem, .. }) = Snapshot::read(&wrong) else {
+        panic!("it is read")
+    };
+    assert!(line == 8 && problem.contains("tomorrow") && problem.contains("ISO 8601"), "{line}: {problem}");
 }
 
 #[test]

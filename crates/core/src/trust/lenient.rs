@@ -1,0 +1,79 @@
+//! Reads what hosts write about trust a little differently than we do.
+
+use std::fmt;
+
+use serde::de::value::StringDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, Unexpected, Visitor};
+
+use crate::Timestamp;
+use crate::id::{Namespace, ToolRef};
+
+/// A moment as milliseconds since the epoch, or as an ISO 8601 text. One without an offset is read as UTC.
+pub(super) fn moment<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
+    struct Moment;
+
+    impl Visitor<'_> for Moment {
+        type Value = Timestamp;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("milliseconds since 1970 or an ISO 8601 date and time")
+        }
+
+        fn visit_u64<E: Error>(self, millis: u64) -> Result<Timestamp, E> {
+            Ok(Timestamp::from_millis(millis))
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Timestamp, E> {
+            Timestamp::parse_iso(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+        }
+    }
+
+    from.deserialize_any(Moment)
+}
+
+/// The same where it may be missing or null.
+pub(super) fn optional_moment<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Timestamp>, D::Error> {
+    #[derive(serde::Deserialize)]
+    struct Written(#[serde(deserialize_with = "moment")] Timestamp);
+
+    Ok(Option::<Written>::deserialize(from)?.map(|Written(at)| at))
+}
+
+/// A count that may have been weighted; a part of a failure counts as one.
+pub(super) fn count<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    let number = f64::deserialize(from)?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "such a cast saturates, and so does the count"
+    )]
+    Ok(number.ceil() as u32)
+}
+
+/// A word of ours, also as Python prints a member of an enumeration: `TrustState.ESCALATED`.
+pub(super) fn word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    let text = String::deserialize(from)?;
+    let name = match text.rsplit_once('.') {
+        Some((_, member)) => member.to_ascii_lowercase(),
+        None => text,
+    };
+    let word: StringDeserializer<D::Error> = name.into_deserializer();
+    T::deserialize(word)
+}
+
+/// A plugin, where a host that does not know it may write nothing.
+pub(super) fn plugin<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Namespace>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    let said = text.filter(|text| !text.is_empty() && text != ToolRef::ANY_NAMESPACE);
+    said.map(Namespace::new).transpose().map_err(D::Error::custom)
+}
+
+/// The same, with the sign for any of them.
+pub(super) fn plugin_or_any<'de, D: Deserializer<'de>>(from: D) -> Result<Namespace, D::Error> {
+    Ok(plugin(from)?.unwrap_or_else(any_plugin))
+}
+
+/// The sign for any plugin.
+pub(super) fn any_plugin() -> Namespace {
+    Namespace::any()
+}

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::extract::{Extension, Request, State as Shared};
 use http::{Method, StatusCode};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use steadfast_core::classify::Severity;
 use steadfast_core::id::{Domain, ModelId, Namespace, SessionKey, ToolName, ToolRef};
 use steadfast_core::json::Limits;
@@ -65,7 +65,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             Who::Caller,
             score,
         )
-        .asks::<Whose>()
+        .asks::<ScoreAsked>()
         .gives::<ToolScore>("how well it does"),
     ]
 }
@@ -146,6 +146,16 @@ pub struct SuccessReport {
     duration_ms: Option<u64>,
 }
 
+/// Which score is asked for.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScoreAsked {
+    /// As this tenant uses the tool; otherwise as those do who belong to none.
+    tenant: Option<String>,
+    /// The score of this model with the tool, in which its mistakes count; otherwise the score of the tool.
+    model: Option<String>,
+}
+
 /// What a report changed.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Taken {
@@ -212,13 +222,20 @@ pub(crate) async fn score(
     Shared(State(inner)): Shared<State>,
     Extension(caller): Extension<Caller>,
     Named(name): Named,
-    Asked(whose): Asked<Whose>,
+    Asked(asked): Asked<ScoreAsked>,
 ) -> Answered {
-    let tenant = bound_tenant(&caller, whose.read()?)?;
+    let tenant = bound_tenant(&caller, Whose::of(asked.tenant).read()?)?;
     let tool = look::tool(&name).map_err(|why| Problem::new(StatusCode::NOT_FOUND, "not_found", why))?;
-    let score = inner.steadfast.engine().score(tenant.as_ref(), &tool);
-    match score {
-        Some(score) => Ok(json(StatusCode::OK, &score)),
-        None => Err(Problem::no_such(&format!("score of {tool}: nothing that says anything was seen of it"))),
-    }
+    let model = asked.model.map(ModelId::new).transpose();
+    let model = model.map_err(|why| Problem::bad_request(format!("model: {why}")))?;
+    let engine = inner.steadfast.engine();
+    let score = match &model {
+        Some(model) => engine.model_score(tenant.as_ref(), model, &tool).ok_or_else(|| {
+            Problem::no_such(&format!("score of {model} with {tool}: none of its calls is known"))
+        }),
+        None => engine.score(tenant.as_ref(), &tool).ok_or_else(|| {
+            Problem::no_such(&format!("score of {tool}: nothing that says anything was seen of it"))
+        }),
+    };
+    Ok(json(StatusCode::OK, &score?))
 }

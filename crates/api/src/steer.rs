@@ -180,6 +180,11 @@ pub struct Whose {
 }
 
 impl Whose {
+    /// The tenant of this name.
+    pub(crate) const fn of(tenant: Option<String>) -> Self {
+        Self { tenant }
+    }
+
     /// The tenant, if one is named.
     pub(crate) fn read(self) -> Result<Option<TenantId>, Problem> {
         let tenant = self.tenant.map(TenantId::new).transpose();

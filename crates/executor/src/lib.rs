@@ -93,7 +93,7 @@ pub use info::ToolInfo;
 pub use policies::Policies;
 pub use recent::{CallEnd, CallStep, CallTrace, Minute, Recent, Series, Tally, Tone};
 pub use recording::Recording;
-pub use seen::{Counted, Offered, ToolScore, ToolView};
+pub use seen::{Counted, DomainView, ModelScore, Offered, ToolScore, ToolView};
 pub use shelf::{Found, Run, Shelf, Shelves};
 pub use standing::is_named;
 pub use telling::{About, EngineEvent, Listener, Outside, TurnAbout, TurnSpan, TurnedAway};

@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 use steadfast_core::Timestamp;
 use steadfast_core::breaker::State;
 use steadfast_core::call::{Call, CallResult, Request};
+use steadfast_core::classify::Severity;
 use steadfast_core::envelope::{CallEnvelope, UnknownFields};
 use steadfast_core::id::{Domain, ModelId, Namespace, TenantId, ToolName, ToolRef};
 use steadfast_core::policy::{Annotations, Policy, Profile, ToolClass};
-use steadfast_core::stats::{Outcome, Score};
-use steadfast_core::trust::{TrustState, TrustStatus};
+use steadfast_core::stats::{Outcome, Place, Score};
+use steadfast_core::trust::{Scope, TrustState, TrustStatus};
 use steadfast_store::{Journal, Query};
 
 use crate::cells::{Cells, ToolKey};
@@ -87,6 +88,97 @@ pub struct ToolScore {
     pub breaker: State,
     /// How far it is trusted: a person may have to be asked.
     pub trust: TrustState,
+}
+
+/// How calls to one host or server went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct DomainView {
+    /// The host or server.
+    pub domain: Domain,
+    /// Calls that succeeded.
+    pub successes: u64,
+    /// Calls that failed.
+    pub failures: u64,
+    /// The failed calls by severity.
+    pub failures_by_severity: BTreeMap<Severity, u64>,
+    /// The time of the last success.
+    #[serde(rename = "lastSuccessAtMs", skip_serializing_if = "Option::is_none")]
+    pub last_success_at: Option<Timestamp>,
+    /// The time of the last failure.
+    #[serde(rename = "lastFailureAtMs", skip_serializing_if = "Option::is_none")]
+    pub last_failure_at: Option<Timestamp>,
+    /// The trust in the domain as a whole. Only a domain with a trust rule of its own can lose it.
+    pub trust: TrustState,
+}
+
+/// How well a model does with a tool.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ModelScore {
+    /// The model; null for all models beyond the limit together.
+    pub model: Option<ModelId>,
+    /// The tool; null for all tools of this model beyond the limit together.
+    pub tool: Option<ToolRef>,
+    /// The score. Mistakes of the model, such as arguments that the tool cannot accept, count against it.
+    #[serde(flatten)]
+    pub score: Score,
+}
+
+impl Engine {
+    /// Returns how calls to each host or server went, in the order of their names.
+    pub fn domains(&self, tenant: Option<&TenantId>) -> Vec<DomainView> {
+        let tenant = tenant.cloned();
+        let states: BTreeMap<_, _> = self
+            .inner
+            .trust_status(&tenant)
+            .into_iter()
+            .filter(|one| one.standing.scope == Scope::Domain)
+            .filter_map(|one| Some((one.standing.domain?, one.standing.state)))
+            .collect();
+        let Some(cell) = self.inner.machines.tenants.find(&tenant) else { return Vec::new() };
+        let judged = cell.judged.lock();
+        let all = judged.trust.all_domain_stats().map(|(domain, stats)| DomainView {
+            domain: domain.clone(),
+            successes: stats.total_successes,
+            failures: stats.total_failures,
+            failures_by_severity: stats.failures_by_severity.clone(),
+            last_success_at: stats.last_success,
+            last_failure_at: stats.last_failure,
+            trust: states.get(domain).copied().unwrap_or(TrustState::Trusted),
+        });
+        all.collect()
+    }
+
+    /// Returns how well models do with tools, in the order of their names.
+    pub fn model_scores(&self, tenant: Option<&TenantId>) -> Vec<ModelScore> {
+        let Some(cell) = self.inner.machines.tenants.find(&tenant.cloned()) else { return Vec::new() };
+        let scores = cell.scores.lock();
+        let all = scores.models(self.inner.clock.now());
+        all.map(|(model, tool, score)| ModelScore { model: named(model), tool: named(tool), score }).collect()
+    }
+
+    /// Returns how well one model does with one tool. Nothing if none of its calls of this tool is known.
+    pub fn model_score(
+        &self,
+        tenant: Option<&TenantId>,
+        model: &ModelId,
+        tool: &ToolRef,
+    ) -> Option<ToolScore> {
+        let tenant = tenant.cloned();
+        let cell = self.inner.machines.tenants.find(&tenant)?;
+        let score = cell.scores.lock().model_score(model, tool, self.inner.clock.now())?;
+        Some(self.scored(&tenant, tool, score))
+    }
+}
+
+fn named<T: Clone>(place: &Place<T>) -> Option<T> {
+    match place {
+        Place::Named(name) => Some(name.clone()),
+        Place::Other => None,
+    }
 }
 
 impl Engine {
@@ -163,8 +255,13 @@ impl Engine {
     pub fn score(&self, tenant: Option<&TenantId>, tool: &ToolRef) -> Option<ToolScore> {
         let (inner, tenant) = (&self.inner, tenant.cloned());
         let score = inner.score(&tenant, tool)?;
-        let (breaker, trust) = (inner.breaker_state(&tenant, tool), inner.trust_by_tool(&tenant).of(tool));
-        Some(ToolScore { tool: tool.clone(), score, breaker, trust })
+        Some(self.scored(&tenant, tool, score))
+    }
+
+    fn scored(&self, tenant: &Option<TenantId>, tool: &ToolRef, score: Score) -> ToolScore {
+        let inner = &self.inner;
+        let (breaker, trust) = (inner.breaker_state(tenant, tool), inner.trust_by_tool(tenant).of(tool));
+        ToolScore { tool: tool.clone(), score, breaker, trust }
     }
 }
 

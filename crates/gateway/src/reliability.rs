@@ -12,7 +12,7 @@ use steadfast_core::approval::{Grantor, ParkedId};
 use steadfast_core::classify::record::FailureRecord;
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::trust::{Escalation, Target, ToolReliabilityState, TrustStatus};
-use steadfast_executor::{Asker, By, Engine, FailuresPage, Granted, Surface, Tenants, Wish, is_named};
+use steadfast_executor::{Asker, By, DomainView, Engine, FailuresPage, Granted, Surface, Tenants, Wish, is_named};
 use steadfast_mcp::raw::{self, RawJson};
 
 use crate::turn;
@@ -50,7 +50,7 @@ impl OwnTools {
 /// The tools as `tools/list` shows them.
 fn definitions() -> &'static [&'static str] {
     &[
-        r#"{"name":"reliability_status","title":"Reliability of tools","description":"Says which tools have lost trust, why, and what ends it. Without tool_name: all of them.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"One tool, as tool or server/tool"},"include_history":{"type":"boolean","description":"Also the last failures","default":false}}},"annotations":{"readOnlyHint":true,"openWorldHint":false}}"#,
+        r#"{"name":"reliability_status","title":"Reliability of tools","description":"Says which tools have lost trust, why, and what ends it. Without tool_name: all of them.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"One tool, as tool or server/tool"},"include_history":{"type":"boolean","description":"Also the last failures, and how calls to each host and server went","default":false}}},"annotations":{"readOnlyHint":true,"openWorldHint":false}}"#,
         r#"{"name":"reliability_reset","title":"Forgive a tool","description":"Forgets what counts against a tool, so that it runs unasked again. A person is asked first.","inputSchema":{"type":"object","properties":{"tool_name":{"type":"string","description":"The tool, as tool or server/tool"}},"required":["tool_name"]},"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}"#,
     ]
 }
@@ -195,7 +195,16 @@ async fn status(
     }
     let facts = match history {
         None => json!({ "states": stand }),
-        Some(failures) => json!({ "states": stand, "history": failures }),
+        Some(failures) => {
+            // Of one tool, what it depended on when it failed; otherwise everything.
+            let is_meant = |view: &DomainView| {
+                let of_failure = |record: &FailureRecord| record.domain.as_ref() == Some(&view.domain);
+                tool.is_none() || failures.iter().any(of_failure)
+            };
+            let domains: Vec<_> = engine.domains(tenant).into_iter().filter(is_meant).collect();
+            lines.extend(domains.iter().map(domain));
+            json!({ "states": stand, "history": failures, "domains": domains })
+        }
     };
     Ok((lines.join("\n"), facts))
 }
@@ -246,6 +255,10 @@ fn failure(record: &FailureRecord) -> String {
     let severity = json!(record.severity);
     let severity = severity.as_str().unwrap_or_default();
     format!("{} failed at {} ({severity}): {}", record.tool, record.at, record.message)
+}
+
+fn domain(DomainView { domain, successes, failures, .. }: &DomainView) -> String {
+    format!("calls to {domain}: {successes} succeeded, {failures} failed")
 }
 
 /// How many failures are looked through for those of one tool.

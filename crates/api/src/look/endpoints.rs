@@ -41,6 +41,26 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .gives::<look::Trust>("a page of those that are not simply trusted"),
         Endpoint::new(
             Method::GET,
+            "/v1/domains",
+            "domains",
+            "How calls to each host and server went",
+            Who::Looker,
+            domains,
+        )
+        .asks::<look::DomainsAsked>()
+        .gives::<look::Domains>("a page of them, in the order of their names"),
+        Endpoint::new(
+            Method::GET,
+            "/v1/models",
+            "models",
+            "How well models do with tools",
+            Who::Looker,
+            models,
+        )
+        .asks::<look::ModelsAsked>()
+        .gives::<look::Models>("a page of scores, in the order of models and tools"),
+        Endpoint::new(
+            Method::GET,
             "/v1/approvals",
             "approvals",
             "What waits for a person's answer",
@@ -229,6 +249,14 @@ async fn breakers(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look:
 
 async fn trust(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::TrustAsked>) -> Answered {
     listed(look::trust(inner.steadfast.engine(), &asked))
+}
+
+async fn domains(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::DomainsAsked>) -> Answered {
+    listed(look::domains(inner.steadfast.engine(), &asked))
+}
+
+async fn models(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::ModelsAsked>) -> Answered {
+    listed(look::models(inner.steadfast.engine(), &asked))
 }
 
 async fn approvals(

@@ -25,10 +25,10 @@ pub use recent::{Running, RunningAsked, Story, running, series, story};
 pub use records::{RecordState, RecordView, Records, RecordsAsked, RecordsWanted, records};
 pub use settings::{Setting, Settings, SettingsAsked, settings};
 pub use standing::{
-    Approvals, ApprovalsAsked, Breakers, BreakersAsked, Guard, GuardAsked, Trust, TrustAsked, Waiting,
-    approvals, breakers, guard, trust,
+    Approvals, ApprovalsAsked, Breakers, BreakersAsked, Domains, DomainsAsked, Guard, GuardAsked, Models,
+    ModelsAsked, Trust, TrustAsked, Waiting, approvals, breakers, domains, guard, models, trust,
 };
-pub use status::{Counts, Finding, Level, Status, StoreSeen, Verdict, reach, status};
+pub use status::{Counts, FailedDomain, Finding, Level, Status, StoreSeen, Verdict, reach, status};
 pub use tools::{Tools, ToolsAsked, tools};
 pub use traces::{Traces, TracesAsked, lines, traces};
 

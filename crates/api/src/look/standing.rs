@@ -5,9 +5,9 @@ use serde::Serialize;
 use steadfast::Engine;
 use steadfast::approval::Parked;
 use steadfast_core::breaker::State;
-use steadfast_core::id::{Namespace, SessionKey, TenantId};
+use steadfast_core::id::{Domain, ModelId, Namespace, SessionKey, TenantId};
 use steadfast_core::trust::{TrustState, TrustStatus};
-use steadfast_executor::{BreakerKey, BreakerView, GuardView, StoppedSession, Trip};
+use steadfast_executor::{BreakerKey, BreakerView, DomainView, GuardView, ModelScore, StoppedSession, Trip};
 
 use super::paging::{NamedTool, asks, fits};
 
@@ -89,6 +89,70 @@ pub fn trust(engine: &Engine, asked: &TrustAsked) -> Result<Trust, String> {
         named(&(&one.plugin_name, &one.tool_name, &one.signature, &one.domain, one.scope))
     });
     Ok(Trust { trust: listed.rows, next: listed.next })
+}
+
+asks! {
+    /// Which domains are asked for.
+    DomainsAsked {
+        /// As this tenant uses them; otherwise as those do who belong to none.
+        tenant: TenantId,
+        /// This host or server.
+        domain: Domain,
+        /// Those that have failed, or those that have not.
+        failed: bool,
+    }
+}
+
+/// A page of hosts and servers.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Domains {
+    /// In the order of their names.
+    pub domains: Vec<DomainView>,
+    /// What to ask for `after` next; nothing at the end.
+    pub next: Option<String>,
+}
+
+/// Lists how calls to hosts and servers went.
+pub fn domains(engine: &Engine, asked: &DomainsAsked) -> Result<Domains, String> {
+    let page = asked.page::<String>()?;
+    let all = engine.domains(asked.tenant.as_ref()).into_iter().filter(|view| {
+        fits(asked.domain.as_ref(), Some(&view.domain))
+            && fits(asked.failed.as_ref(), Some(&(view.failures > 0)))
+    });
+    let listed = page.of(all, |view| view.domain.to_string());
+    Ok(Domains { domains: listed.rows, next: listed.next })
+}
+
+asks! {
+    /// Which models are asked for.
+    ModelsAsked {
+        /// As this tenant uses them; otherwise as those do who belong to none.
+        tenant: TenantId,
+        /// This model.
+        model: ModelId,
+        /// How they do with this tool: `namespace/tool`.
+        tool: NamedTool,
+    }
+}
+
+/// A page of scores of models.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Models {
+    /// One for each model and tool, in the order of their names.
+    pub models: Vec<ModelScore>,
+    /// What to ask for `after` next; nothing at the end.
+    pub next: Option<String>,
+}
+
+/// Lists how well models do with tools.
+pub fn models(engine: &Engine, asked: &ModelsAsked) -> Result<Models, String> {
+    let page = asked.page::<String>()?;
+    let all = engine.model_scores(asked.tenant.as_ref()).into_iter().filter(|one| {
+        fits(asked.model.as_ref(), one.model.as_ref())
+            && fits(asked.tool.as_ref().map(|named| &named.0), one.tool.as_ref())
+    });
+    let listed = page.of(all, |one| named(&(&one.model, &one.tool)));
+    Ok(Models { models: listed.rows, next: listed.next })
 }
 
 asks! {

@@ -1,5 +1,6 @@
 //! Whether anything is wrong, in one look.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
@@ -12,6 +13,7 @@ use steadfast_core::id::{Digest, TenantId};
 use steadfast_core::key::Key;
 use steadfast_core::policy::Mode;
 use steadfast_core::trust::TrustState;
+use steadfast_executor::DomainView;
 use steadfast_gateway::{Configured, InstanceState, InstanceView, ServerView};
 use steadfast_store::{Page, Selection};
 
@@ -35,6 +37,20 @@ pub struct Status {
     pub store: StoreSeen,
     /// Numbers.
     pub counts: Counts,
+    /// The hosts and servers to which calls failed, those with the most failures first, at most twenty.
+    pub domains: Vec<FailedDomain>,
+}
+
+/// A host or server to which calls failed.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FailedDomain {
+    /// The tenant whose calls are counted, if they belong to one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<TenantId>,
+    /// How they went.
+    #[serde(flatten)]
+    pub view: DomainView,
 }
 
 /// How it is, in one word.
@@ -112,7 +128,10 @@ pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
     let store = &**steadfast.store();
     let (mut counts, mut findings) =
         (Counts { open_calls: engine.open_calls(), ..Counts::default() }, Vec::new());
+    let mut domains = Vec::new();
     for tenant in engine.tenants() {
+        let failed = engine.domains(tenant.as_ref()).into_iter().filter(|view| view.failures > 0);
+        domains.extend(failed.map(|view| FailedDomain { tenant: tenant.clone(), view }));
         let own = Counts::of(engine, tenant.as_ref()).await;
         findings.extend(own.findings(tenant.as_ref()));
         counts.add(&own);
@@ -135,6 +154,8 @@ pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
     let switches = steadfast.config().switches();
     findings.extend(store_and_switches(&seen, &switches));
     findings.sort_by_key(|finding| finding.level);
+    domains.sort_by_key(|domain| Reverse(domain.view.failures));
+    domains.truncate(MOST_DOMAINS);
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         at_ms: engine.now(),
@@ -146,6 +167,7 @@ pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
         switches,
         store: seen,
         counts,
+        domains,
     }
 }
 
@@ -265,6 +287,9 @@ async fn unknown_outcomes(engine: &Engine) -> BTreeMap<Option<TenantId>, usize> 
     }
     unknown
 }
+
+/// So many domains are shown.
+const MOST_DOMAINS: usize = 20;
 
 /// So many open records are looked at.
 const MOST_COUNTED: usize = 1000;

@@ -249,6 +249,11 @@ impl TrustLedger {
         self.stats.items.get(domain)
     }
 
+    /// What is known about all domains, in the order of their names.
+    pub fn all_domain_stats(&self) -> impl Iterator<Item = (&Domain, &DomainStats)> {
+        self.stats.items.iter()
+    }
+
     /// Failures that found no room in any account, because everything in the ledger is escalated or blocked.
     pub const fn untracked(&self) -> u64 {
         self.untracked

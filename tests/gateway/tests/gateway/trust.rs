@@ -289,7 +289,7 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
         ("", asked()),
     ] {
         world.configure(config);
-        assert_eq!(client().call("pay", json!({ "id": "b" })).code, code, "{config}");
+        assert_eq!(client().call("pay", json!({ "id": format!("with {config}") })).code, code, "{config}");
     }
 }
 

@@ -451,3 +451,63 @@ fn rp_8_where_recovery_needs_a_person_the_status_says_so_and_a_person_lets_it_be
         assert_eq!(String::from_utf8_lossy(&ended.stdout), format!("{tool} is not escalated\n"), "{ended:?}");
     }
 }
+
+#[test]
+fn rp_2_statistics_of_domains_and_scores_of_models_are_shown() {
+    let config = format!("{STRICT}[gateway]\nreliability_tools = true\n");
+    let gateway = Gateway::new("rp_2_domains", &config);
+    let call = |id: &str, fault: &str, model: &str| {
+        let mut envelope = envelope("bank/look", &json!({ "id": id, "fault": fault }));
+        envelope["target"]["modelId"] = json!(model);
+        gateway.call(&envelope)
+    };
+    assert_eq!(call("a", "", "model-1").text(), "look a, run 1");
+    assert_eq!(call("b", "", "model-2").text(), "look b, run 1");
+    assert!(call("c", "503", "model-2").body["error"].is_object());
+
+    let seen = gateway.get("/v1/domains?domain=bank");
+    let bank = &seen["domains"][0];
+    assert_eq!(
+        (&bank["domain"], &bank["successes"], &bank["failures"]),
+        (&json!("bank"), &json!(2), &json!(1)),
+        "{seen}"
+    );
+    assert_eq!(
+        (&bank["failuresBySeverity"]["server_error"], &bank["trust"]),
+        (&json!(1), &json!("trusted")),
+        "{seen}"
+    );
+    assert!(bank["lastFailureAtMs"].is_u64() && bank["lastSuccessAtMs"].is_u64(), "{seen}");
+    assert_eq!(gateway.get("/v1/domains?failed=false")["domains"], json!([]));
+
+    // People see them where they look, and so does a model that asks for the history.
+    let said = gateway.run(&["status", "--json"]);
+    let status: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(
+        (&status["domains"][0]["domain"], &status["domains"][0]["failures"]),
+        (&json!("bank"), &json!(1)),
+        "{status}"
+    );
+    let mut client = Client::at(gateway.address);
+    client.initialize();
+    let with = client.call("reliability_status", json!({ "include_history": true }));
+    assert!(with.text.contains("calls to bank: 2 succeeded, 1 failed"), "{with:?}");
+    let without = client.call("reliability_status", json!({}));
+    assert!(!without.text.contains("calls to bank"), "{without:?}");
+
+    let seen = gateway.get("/v1/models?tool=bank%2Flook");
+    let of = |at: usize| {
+        (
+            seen["models"][at]["model"].clone(),
+            seen["models"][at]["successRate"].clone(),
+            seen["models"][at]["samples"].clone(),
+        )
+    };
+    assert_eq!(of(0), (json!("model-1"), json!(1.0), json!(1)), "{seen}");
+    assert_eq!(of(1), (json!("model-2"), json!(0.5), json!(2)), "{seen}");
+    assert_eq!(gateway.get("/v1/models?model=model-1")["models"].as_array().unwrap().len(), 1);
+    let score = |model: &str| gateway.get(&format!("/v1/tools/bank%2Flook/score{model}"))["samples"].clone();
+    assert_eq!((score(""), score("?model=model-2")), (json!(3), json!(2)));
+    let unknown = gateway.asked("GET /v1/tools/bank%2Flook/score?model=model-9", &Value::Null);
+    assert_eq!(unknown.status, 404, "{}", unknown.body);
+}

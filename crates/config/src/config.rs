@@ -32,6 +32,9 @@ pub const DEFAULTS: &str = include_str!("../defaults.toml");
 /// What the embedded defaults are called where a setting says where it comes from.
 pub(crate) const DEFAULTS_NAME: &str = "built-in defaults.toml";
 
+/// The file of malformed calls in the state folder.
+const MALFORMED_CALLS: &str = "malformed-calls.jsonl";
+
 /// A complete and valid configuration. It does not change; [`crate::Live`] replaces it as a whole.
 pub struct Config {
     pub(crate) parts: Arc<Parts>,
@@ -304,6 +307,7 @@ impl<'s> Reader<'s> {
         let mut written = Vec::new();
         let mut place = None;
         let mut is_trust_file_set = false;
+        let mut is_malformed_set = false;
         for one in layers.iter().flat_map(|layer| &layer.global) {
             (one.patch)(&mut global);
             written.push((one.setting, one.place.written()));
@@ -312,7 +316,13 @@ impl<'s> Reader<'s> {
                 place = Some(one.place.clone());
             }
             // Who writes that there is none means it.
+            is_malformed_set |= path == "log.malformed_calls" && !one.place.is_in(DEFAULTS_NAME);
             is_trust_file_set |= path == "trust_state.file" && !one.place.is_in(DEFAULTS_NAME);
+        }
+        if !is_malformed_set && global.store.kind != StoreKind::Memory {
+            let folder = global.store.path.as_ref().and_then(|file| file.parent());
+            global.log.malformed_calls = folder.map(|folder| folder.join(MALFORMED_CALLS));
+            global.log.malformed_calls_beside_state = true;
         }
         if !is_trust_file_set {
             global.trust_state.host_file = self.sources.trust_file();

@@ -127,6 +127,8 @@ pub struct LogSettings {
     pub format: LogFormat,
     /// A file with one line for each malformed call of a model.
     pub malformed_calls: Option<PathBuf>,
+    /// Whether that is the file beside the state, because none is set.
+    pub malformed_calls_beside_state: bool,
 }
 
 /// How important a line of the log is.
@@ -182,7 +184,12 @@ impl Default for Global {
                 host_file: None,
             },
             metrics: MetricsSettings { namespace: String::new(), tools: NonZeroU32::MIN },
-            log: LogSettings { level: LogLevel::Info, format: LogFormat::Json, malformed_calls: None },
+            log: LogSettings {
+                level: LogLevel::Info,
+                format: LogFormat::Json,
+                malformed_calls: None,
+                malformed_calls_beside_state: false,
+            },
             otlp: OtlpSettings { endpoint: None },
         }
     }
@@ -387,7 +394,9 @@ pub(crate) fn settings() -> &'static [Setting<Global>] {
                 "log.malformed_calls",
                 log.malformed_calls,
                 FilePath,
-                "A file with one JSON line for each malformed call of a model, to compare models by."
+                "A file with one JSON line for each call of a model that was malformed or refused as a loop, to compare models \
+                 by. Not set, it is `malformed-calls.jsonl` in the state folder, unless the store is `memory`; `none` turns it \
+                 off. At 10 MiB it becomes `malformed-calls.jsonl.1`."
             ),
             setting!(
                 Global,

@@ -31,6 +31,7 @@ pub struct Plan {
     history: Keep,
     traces: Keep,
     malformed_calls: Option<PathBuf>,
+    malformed_calls_beside_state: bool,
 }
 
 /// Which store, and how it is reached.
@@ -81,6 +82,7 @@ impl Plan {
                 age: global.traces.keep,
             },
             malformed_calls: global.log.malformed_calls.clone(),
+            malformed_calls_beside_state: global.log.malformed_calls_beside_state,
         })
     }
 
@@ -160,7 +162,12 @@ impl Plan {
     /// The file of malformed calls, if there is to be one.
     pub(crate) fn malformed_calls(&self) -> Result<Option<MalformedCalls>, OpenError> {
         let open = |path: &PathBuf| {
-            MalformedCalls::at(path).map_err(|error| {
+            let opened = match self.malformed_calls_beside_state {
+                // Nobody asked for it, so a folder that cannot be written is no reason not to start.
+                true => MalformedCalls::when_needed_at(path),
+                false => MalformedCalls::at(path),
+            };
+            opened.map_err(|error| {
                 OpenError::setting("log.malformed_calls", format!("{}: {error}", path.display()))
             })
         };

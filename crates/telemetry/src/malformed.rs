@@ -1,4 +1,7 @@
-//! Layer D of the guard: a file with one line for each malformed call, to compare models by.
+//! Layer D of the guard: a file with one line for each call that was malformed or refused as a loop, to compare models by.
+//!
+//! Several processes may write one file: each line is one write at its end, and who finds that another has rotated it goes on
+//! in the new one.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -9,7 +12,7 @@ use std::time::Duration;
 use steadfast_core::call::CallResult;
 use steadfast_core::classify::Mistake;
 use steadfast_core::code::Code;
-use steadfast_core::guard::log::{Attribution, MalformedCall};
+use steadfast_core::guard::log::{Attribution, Malformed, MalformedCall};
 use steadfast_core::redact;
 use steadfast_executor::{About, Listener};
 
@@ -32,10 +35,19 @@ impl MalformedCalls {
         Self::of_at_most(path, LARGEST)
     }
 
+    /// The same, but makes the file, and the folder that it is in, only when there is something to write.
+    pub fn when_needed_at(path: &Path) -> io::Result<Self> {
+        Self::writing(Rotating { path: path.to_owned(), file: None, largest: LARGEST })
+    }
+
     fn of_at_most(path: &Path, largest: u64) -> io::Result<Self> {
+        Self::writing(Rotating { path: path.to_owned(), file: Some(private(path)?), largest })
+    }
+
+    fn writing(file: Rotating) -> io::Result<Self> {
         let make = |line: &String, lines: &mut String| lines.push_str(line);
         let lost = |lines: u64| format!("{{\"left_out\":{lines}}}\n");
-        Ok(Self { writer: Writer::start(Rotating::open(path, largest)?, make, lost)? })
+        Ok(Self { writer: Writer::start(file, make, lost)? })
     }
 
     /// Waits until everything told so far is written.
@@ -47,8 +59,10 @@ impl MalformedCalls {
 impl Listener for MalformedCalls {
     fn finished(&self, about: &About<'_>, result: &CallResult) {
         let error_type = match result.ended.as_ref().err().map(|failure| failure.code) {
-            Some(Code::InvalidArguments) => Mistake::Arguments,
-            Some(Code::UnknownTool) => Mistake::UnknownTool,
+            Some(Code::InvalidArguments) => Malformed::By(Mistake::Arguments),
+            Some(Code::UnknownTool) => Malformed::By(Mistake::UnknownTool),
+            Some(Code::LoopDetected) => Malformed::Loop,
+            Some(Code::ToolErrorLimit) => Malformed::TurnLimit,
             Some(_) | None => return,
         };
         let request = about.request;
@@ -72,40 +86,61 @@ impl fmt::Debug for MalformedCalls {
 /// A file that does not grow for ever.
 struct Rotating {
     path: PathBuf,
-    file: File,
-    size: u64,
+    /// Nothing before the first line.
+    file: Option<File>,
     largest: u64,
 }
 
 impl Rotating {
-    fn open(path: &Path, largest: u64) -> io::Result<Self> {
-        let file = private(path)?;
+    /// The file that has the name now, with room for so many bytes.
+    fn with_room(&mut self, length: u64) -> io::Result<&mut File> {
+        let file = match self.file.take().filter(|file| is_at(file, &self.path)) {
+            Some(file) => file,
+            None => self.open()?,
+        };
         let size = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), file, size, largest })
-    }
-
-    fn turn_over(&mut self) -> io::Result<()> {
+        if size == 0 || size.saturating_add(length) <= self.largest {
+            return Ok(self.file.insert(file));
+        }
         let mut before = self.path.clone().into_os_string();
         before.push(".1");
         fs::rename(&self.path, before)?;
-        *self = Self::open(&self.path, self.largest)?;
-        Ok(())
+        let file = self.open()?;
+        Ok(self.file.insert(file))
     }
+
+    fn open(&self) -> io::Result<File> {
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        private(&self.path)
+    }
+}
+
+/// Whether this is still the file of that name: another process may have rotated it.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
+        _ => false,
+    }
+}
+
+/// Elsewhere a file that is open cannot be renamed.
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> bool {
+    true
 }
 
 impl Write for Rotating {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let length = line.len() as u64;
-        if self.size > 0 && self.size.saturating_add(length) > self.largest {
-            self.turn_over()?;
-        }
-        self.file.write_all(line)?;
-        self.size = self.size.saturating_add(length);
+        self.with_room(line.len() as u64)?.write_all(line)?;
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.file.as_mut().map_or(Ok(()), File::flush)
     }
 }
 
@@ -174,7 +209,7 @@ mod tests {
         let folder = folder("turn");
         let path = folder.join("malformed.jsonl");
         fs::write(&path, "from before\n").unwrap();
-        let mut file = Rotating::open(&path, 20).unwrap();
+        let mut file = Rotating { path: path.clone(), file: None, largest: 20 };
         for line in ["first\n", "second\n", "third\n"] {
             file.write_all(line.as_bytes()).unwrap();
         }

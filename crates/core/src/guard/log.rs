@@ -15,7 +15,18 @@ use crate::Timestamp;
 use crate::classify::Mistake;
 use crate::id::{ModelId, ToolCallId, ToolRef};
 
-/// A call that failed by a mistake of the model.
+/// What was wrong with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// A mistake of the model.
+    By(Mistake),
+    /// It repeated what had failed before, and was refused.
+    Loop,
+    /// Too many calls of its turn had failed, and it was refused.
+    TurnLimit,
+}
+
+/// A call that failed by a mistake of the model, or was refused because the model loops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MalformedCall {
     /// Who made it.
@@ -25,7 +36,7 @@ pub struct MalformedCall {
     /// What it was called with, already redacted.
     pub arguments: String,
     /// What was wrong.
-    pub error_type: Mistake,
+    pub error_type: Malformed,
     /// When the answer went out.
     pub at: Timestamp,
 }
@@ -96,8 +107,10 @@ impl MalformedCall {
             tool: self.tool.tool.as_str(),
             arguments: beginning(&self.arguments, LONGEST_ARGUMENTS),
             error_type: match self.error_type {
-                Mistake::Arguments => "invalid_arguments",
-                Mistake::UnknownTool => "unknown_tool",
+                Malformed::By(Mistake::Arguments) => "invalid_arguments",
+                Malformed::By(Mistake::UnknownTool) => "unknown_tool",
+                Malformed::Loop => "loop_detected",
+                Malformed::TurnLimit => "tool_error_limit",
             },
         };
         // Text fields only: there is nothing in it that could fail to become JSON.
@@ -132,7 +145,7 @@ mod tests {
                 tool: ToolName::new("read").unwrap(),
             },
             arguments: arguments.to_owned(),
-            error_type: Mistake::Arguments,
+            error_type: Malformed::By(Mistake::Arguments),
             at: Timestamp::from_millis(1_762_338_645_007),
         }
     }

@@ -356,3 +356,35 @@ fn tg_9_legitimate_sequences_pass_untouched() {
         }
     });
 }
+
+#[test]
+fn tg_7_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it_is_turned_off() {
+    let calls = |world: &World| {
+        let mut client = world.client();
+        for _ in 0..3 {
+            let said = client.call_with("look", json!({}), json!({ "dev.steadfast/model": "model-1" }));
+            assert!(said.is_error, "{said:?}");
+        }
+        client.hang_up();
+    };
+    let world = World::of("tg_7_default", "", By::Stdio, By::Stdio);
+    let file = world.folder().join(".local/state/steadfast/malformed-calls.jsonl");
+    calls(&world);
+    let text = fs::read_to_string(&file).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let said: Vec<_> =
+        lines.iter().map(|line| (line["model"].as_str(), line["error_type"].as_str())).collect();
+    let (wrong, looped) =
+        ((Some("model-1"), Some("invalid_arguments")), (Some("model-1"), Some("loop_detected")));
+    assert_eq!(said, [wrong, wrong, looped], "{text}");
+    // Honest work makes no file, and neither does anything where it is turned off.
+    let world = World::of("tg_7_honest", "", By::Stdio, By::Stdio);
+    let mut client = world.client();
+    assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1");
+    client.hang_up();
+    let off = World::of("tg_7_off", "log.malformed_calls = \"none\"\n", By::Stdio, By::Stdio);
+    calls(&off);
+    for world in [world, off] {
+        assert!(!world.folder().join(".local/state/steadfast/malformed-calls.jsonl").exists());
+    }
+}

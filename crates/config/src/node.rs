@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use jsonc_parser::common::{Range, Ranged as _};
+use jsonc_parser::{CollectOptions, ParseOptions, ast};
 use steadfast_core::json::{Document, Kind, Limits, Value};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -185,17 +187,89 @@ fn toml_node(source: &Arc<SourceText>, value: &Spanned<DeValue<'_>>) -> Node {
     Node { raw, place: Place::File(source.clone(), value.span()) }
 }
 
-/// A JSON text as a tree. The place of a key is that of its value.
+/// A JSON text as a tree. The place of a key is that of its value. What is not JSON is read as JSON5: with comments, commas
+/// at the end, names without quotes and the rest of it, as OpenClaw and editors allow it.
 pub(crate) fn read_json(source: &Arc<SourceText>) -> Result<Node, Problem> {
-    let limits = Limits { bytes: LARGEST_FILE, depth: 64 };
+    let limits = Limits { bytes: LARGEST_FILE, depth: MOST_DEPTH };
     match Document::parse(source.text.as_bytes(), limits) {
         Ok(document) => Ok(json_node(source, document.root())),
+        Err(_) => read_json5(source),
+    }
+}
+
+/// Objects and lists within each other.
+const MOST_DEPTH: usize = 64;
+
+fn read_json5(source: &Arc<SourceText>) -> Result<Node, Problem> {
+    // Everything of JSON5; that a comma may be missing is not of it, and mostly a mistake.
+    let options = ParseOptions { allow_missing_commas: false, ..ParseOptions::default() };
+    let wrong = |start: usize, end: usize, what: &str| {
+        let end = source.text.len().min(end.max(start + 1));
+        let place = Place::File(source.clone(), start.min(end)..end);
+        let help =
+            "names and texts are separated by `:`, entries by `,`; comments and a comma at the end are fine";
+        Problem::new(&place, format!("this is not JSON5: {what}")).help(help)
+    };
+    match jsonc_parser::parse_to_ast(&source.text, &CollectOptions::default(), &options) {
+        Ok(parsed) => match parsed.value {
+            Some(root) => json5_node(source, &root, MOST_DEPTH),
+            None => Err(wrong(0, 1, "there is nothing in it")),
+        },
         Err(error) => {
-            let end = source.text.len().min(error.offset + 1);
-            let place = Place::File(source.clone(), error.offset.min(end)..end);
-            let help = "comments and trailing commas are not JSON; take them out";
-            Err(Problem::new(&place, format!("this is not JSON: {}", error.problem)).help(help))
+            let what = error.kind().to_string();
+            let what = what.chars().take(1).flat_map(char::to_lowercase).chain(what.chars().skip(1));
+            Err(wrong(error.range().start, error.range().end, &what.collect::<String>()))
         }
+    }
+}
+
+fn json5_node(source: &Arc<SourceText>, value: &ast::Value<'_>, depth: usize) -> Result<Node, Problem> {
+    let at = |range: Range| Place::File(source.clone(), range.start..range.end);
+    let place = at(value.range());
+    let Some(within) = depth.checked_sub(1) else {
+        return Err(Problem::new(&place, "it is nested too deeply").help("write it with fewer levels"));
+    };
+    let raw = match value {
+        ast::Value::StringLit(text) => Raw::String(text.value.to_string()),
+        ast::Value::NumberLit(number) => json5_number(number.value),
+        ast::Value::BooleanLit(truth) => Raw::Boolean(truth.value),
+        ast::Value::NullKeyword(_) => Raw::Foreign("null"),
+        ast::Value::Array(list) => {
+            let items = list.elements.iter().map(|item| json5_node(source, item, within));
+            Raw::Array(items.collect::<Result<_, _>>()?)
+        }
+        ast::Value::Object(object) => {
+            let mut entries: Vec<Entry> = Vec::new();
+            for member in &object.properties {
+                let key = member.name.as_str().to_owned();
+                if entries.iter().any(|entry| entry.key == key) {
+                    let what = format!("`{}` is there twice", shortened(&key));
+                    return Err(Problem::new(&at(member.range), what).help("leave one of them out"));
+                }
+                let node = json5_node(source, &member.value, within)?;
+                entries.push(Entry { key, key_place: node.place.clone(), node });
+            }
+            Raw::Table(Table(entries))
+        }
+    };
+    Ok(Node { raw, place })
+}
+
+/// A number of JSON5: also with a plus, in hexadecimal digits, and with nothing before or behind the point.
+fn json5_number(text: &str) -> Raw {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
+    let whole = match hexadecimal {
+        Some(digits) => i64::from_str_radix(digits, 16).ok(),
+        None => digits.parse::<i64>().ok(),
+    };
+    match (whole, text.parse::<f64>()) {
+        (Some(whole), _) => Raw::Integer(sign * whole),
+        (None, Ok(number)) if number.is_finite() => Raw::Float(number),
+        (None, Ok(_) | Err(_)) => Raw::Foreign("a number without bounds"),
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, Said};
 use crate::raw::{Request, send};
-use crate::world::{Folder, LISTEN, Process, kill, lives, signal, start_gateway, wait};
+use crate::world::{By, Folder, LISTEN, Process, World, kill, lives, signal, start_gateway, wait};
 
 /// A gateway with the servers `bank` and `mail` behind it.
 pub(crate) struct Served {
@@ -471,4 +471,34 @@ fn a_question_of_a_shared_server_reaches_nobody_while_calls_of_several_sessions_
     let question = first.asked();
     first.reply(&question, json!({ "action": "accept", "content": { "name": "ann" } }));
     assert_eq!(Said::of(&first.answer(asking)).text, "c is for ann");
+}
+
+/// OpenClaw's own configuration is JSON5, and people write comments into the files of others.
+#[test]
+fn rp_17_configuration_of_others_is_read_as_json5_and_mistakes_have_a_place() {
+    let world = World::of("rp_17_json5", "", By::Stdio, By::Stdio);
+    let file = world.folder().join("openclaw.json");
+    let text = r#"// Ours.
+{
+  gateway: {
+    toolCallRetry: { maxAttempts: 0x4, backoffMs: [+100, 250,], /* as before */ transientPatterns: ['gone away'], },
+  },
+  mcpServers: { bank: { command: "bank", args: ['--ledger'], }, },
+}
+"#;
+    fs::write(&file, text).unwrap();
+    let (said, good) = world.steadfast(&["check", "--config", "openclaw.json"]);
+    assert!(good && said.contains("openclaw.json:4") && said.contains("[servers.bank]"), "{said}");
+    let (said, good) = world.steadfast(&["config", "explain", "bank/pay", "--config", "openclaw.json"]);
+    assert!(good && said.contains("openclaw.json:4"), "{said}");
+    for (from, to, at, what) in [
+        ("250,]", "250 300]", "openclaw.json:4:", "comma"),
+        ("0x4", "'four'", "openclaw.json:4:", "attempts"),
+        ("args: ['--ledger'],", "command: 'other',", "openclaw.json:6:", "twice"),
+        ("  mcpServers", "  /* mcpServers", "openclaw.json:", "comment"),
+    ] {
+        fs::write(&file, text.replace(from, to)).unwrap();
+        let (said, good) = world.steadfast(&["check", "--config", "openclaw.json"]);
+        assert!(!good && said.contains(at) && said.to_lowercase().contains(what), "{to}: {said}");
+    }
 }

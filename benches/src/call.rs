@@ -331,6 +331,7 @@ impl Desk {
             id: self.request.clone(),
             tool: self.tool.clone(),
             tool_call: None,
+            context: None,
             session: Some(self.session.clone()),
             actor: Some(self.actor.clone()),
             tenant: None,

@@ -45,6 +45,7 @@ impl<S: Store> Steps<S> {
             tool: ToolRef { namespace: Namespace::new("accounts")?, tool: ToolName::new("update_entries")? },
             request: RequestId::new("request-0123456789abcdef")?,
             tool_call: None,
+            context: None,
             session: Some(SessionKey::new("session-0123456789abcdef")?),
             actor: Some(ActorId::new("someone")?),
             tenant: None,

@@ -14,7 +14,7 @@ use steadfast_core::call::{
 };
 use steadfast_core::code::{Code, Status};
 use steadfast_core::dedupe::AttemptFact;
-use steadfast_core::envelope::BreakerHint;
+use steadfast_core::envelope::{BreakerHint, CallContext};
 use steadfast_core::id::{
     ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
 };
@@ -41,6 +41,9 @@ pub struct CallFacts {
     pub class: ToolClass,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<ToolCallId>,
+    /// The caller's own words about it, without the idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<CallContext>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -178,6 +181,11 @@ impl Finished {
             tool: request.tool.clone(),
             class: self.call.policy().class,
             tool_call_id: request.tool_call.clone(),
+            context: request
+                .context
+                .as_deref()
+                .map(CallContext::without_key)
+                .filter(|context| *context != CallContext::default()),
             tenant: request.tenant.clone(),
             session: request.session.clone(),
             actor: request.actor.clone(),

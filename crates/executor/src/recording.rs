@@ -63,6 +63,7 @@ impl CallFacts {
                 id: self.request_id.clone(),
                 tool: self.tool.clone(),
                 tool_call: self.tool_call_id.clone(),
+                context: None,
                 session: self.session.clone(),
                 actor: self.actor.clone(),
                 tenant: self.tenant.clone(),

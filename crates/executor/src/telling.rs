@@ -309,7 +309,11 @@ impl Telling {
             tenant: target.tenant_id.clone(),
             session: Some(target.session_key.clone()),
             at: away.at,
-            notice: Notice::CallBlocked { code: away.error.code },
+            notice: Notice::CallBlocked {
+                code: away.error.code,
+                retriable: away.error.retriable,
+                breaker: None,
+            },
         });
     }
 

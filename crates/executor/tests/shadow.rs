@@ -127,7 +127,7 @@ fn first_done(notices: &[Notice]) -> Option<Shadowed> {
         // It learnt of a run that was another's.
         Notice::OutcomeUnknown { .. } if !ran => Some(Shadowed::Duplicate),
         Notice::OutcomeUnknown { .. } => Some(Shadowed::Told(Code::OutcomeUnknown)),
-        Notice::CallBlocked { code } => Some(Shadowed::Refused(*code)),
+        Notice::CallBlocked { code, .. } => Some(Shadowed::Refused(*code)),
         Notice::ApprovalAsked => Some(Shadowed::Asked),
         Notice::RetryScheduled { .. } => Some(Shadowed::Retried),
         Notice::AttemptCut { .. } => Some(Shadowed::Cut),

@@ -60,11 +60,11 @@ pub(crate) fn envelope(
 /// For whom a call is made.
 pub(crate) fn target(said: &Said, connection: &Connection) -> Target {
     Target {
-        agent_id: None,
+        agent_id: said.agent.clone(),
         session_key: said.session.clone().unwrap_or_else(nobody_knows),
         actor_id: connection.actor.clone(),
         workspace_id: None,
-        correlation_id: None,
+        correlation_id: said.correlation.clone(),
         tenant_id: connection.tenant.clone(),
         turn_id: said.turn.clone(),
         model_id: said.model.clone(),

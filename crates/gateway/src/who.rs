@@ -9,7 +9,9 @@ use std::fmt;
 use http::HeaderValue;
 use steadfast_core::call::{CallId, EqualCalls};
 use steadfast_core::envelope::IdempotencyKey;
-use steadfast_core::id::{ActorId, Digest, InvalidId, ModelId, SessionKey, TenantId, ToolCallId, TurnId};
+use steadfast_core::id::{
+    ActorId, AgentId, CorrelationId, Digest, InvalidId, ModelId, SessionKey, TenantId, ToolCallId, TurnId,
+};
 use steadfast_core::json::{Document, Limits};
 use steadfast_core::key::continuation_digest;
 use steadfast_mcp::message::Message;
@@ -41,6 +43,10 @@ pub struct Said {
     pub trace: Option<TurnId>,
     /// The model.
     pub model: Option<ModelId>,
+    /// The agent.
+    pub agent: Option<AgentId>,
+    /// What ties it to other records of the host: as the client says, else the id of its trace.
+    pub correlation: Option<CorrelationId>,
     /// What the client brings back to a call that asked for input.
     pub continuation: Option<Digest>,
     /// The trace that it belongs to, as it is passed on.
@@ -67,6 +73,10 @@ impl Said {
             turn: turn(request).and_then(|text| TurnId::new(text).ok()),
             trace: trace.as_deref().and_then(trace_id),
             model: text(&["dev.steadfast/model"]).and_then(|text| ModelId::new(text).ok()),
+            agent: text(&["dev.steadfast/agent"]).and_then(|text| AgentId::new(text).ok()),
+            correlation: text(&["dev.steadfast/correlation-id", "correlationId"])
+                .or_else(|| trace.as_deref().and_then(|text| text.split('-').nth(1)).map(Cow::Borrowed))
+                .and_then(|text| CorrelationId::new(text).ok()),
             continuation: continuation(request),
             traceparent: trace.map(Cow::into_owned),
         })

@@ -130,6 +130,7 @@ mod tests {
             expires: None,
             request: RequestId::new("r").unwrap(),
             tool_call: None,
+            context: None,
             session: None,
             actor: None,
             tenant: None,

@@ -221,6 +221,7 @@ fn claim(round: u64, n: u64) -> Claim {
         tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },
         request: RequestId::new(format!("request-{n}")).unwrap(),
         tool_call: None,
+        context: None,
         session: None,
         actor: None,
         tenant: None,

@@ -196,6 +196,7 @@ mod tests {
             expires: Some(at),
             request: RequestId::new("request").unwrap(),
             tool_call: None,
+            context: None,
             session: None,
             actor: None,
             tenant: None,

@@ -133,13 +133,17 @@ impl Telemetry {
                 self.metrics.profile(of.tool, profile(about.policy));
                 self.log(of, open, Level::Info, "tool_call_start", &[("state", Field::Own("inflight"))]);
             }
-            Notice::CallBlocked { code } => {
+            Notice::CallBlocked { code, retriable, breaker } => {
                 if *code == Code::InFlight {
                     on.tool_idempotency_hits.add([tool(), "inflight".into()]);
                 }
                 self.event(of, open, "tool_call_blocked", vec![own("error.type", code.as_str())]);
                 if *code != Code::Overloaded || of.tool.standing.tell_overload(at) {
-                    let fields = [("errorCode", Field::Own(code.as_str()))];
+                    let fields = [
+                        ("errorCode", Field::Own(code.as_str())),
+                        ("retriable", Field::Flag(*retriable)),
+                        ("breakerState", Field::own(breaker.map(words::breaker_state))),
+                    ];
                     self.log(of, open, Level::Warn, "tool_call_blocked", &fields);
                 }
             }
@@ -419,6 +423,9 @@ impl Telemetry {
             return;
         }
         let (request, target) = (of.about.request, &of.about.envelope.target);
+        let context = request.context.as_deref();
+        let tags = context.map(|context| context.request_tags.join(",")).filter(|tags| !tags.is_empty());
+        let baggage = context.map(|context| context.baggage_keys.join(",")).filter(|keys| !keys.is_empty());
         let key = request.address().map(|address| address.own().fingerprint());
         let trace = open.spans.as_ref().and_then(|spans| spans.trace_id());
         let whose = [
@@ -428,7 +435,17 @@ impl Telemetry {
             ("tenantId", Field::text(request.tenant.as_ref().map(|tenant| tenant.as_str()))),
             ("sessionKey", Field::text(request.session.as_ref().map(|session| session.as_str()))),
             ("idempotencyKeyHash", Field::own(key.as_deref())),
-            ("correlationId", Field::text(target.correlation_id.as_ref().map(|id| id.as_str()))),
+            (
+                "correlationId",
+                match target.correlation_id.as_ref().map(|id| id.as_str()) {
+                    Some(id) if of.about.envelope.trace_id() == Some(id) => Field::Own(id),
+                    id => Field::text(id),
+                },
+            ),
+            ("agentId", Field::text(context.and_then(|context| context.agent_id.as_deref()))),
+            ("requestTags", Field::text(tags.as_deref())),
+            ("fromHook", Field::text(context.and_then(|context| context.from_hook.as_deref()))),
+            ("baggageKeys", Field::text(baggage.as_deref())),
             ("traceId", Field::own(trace.as_deref())),
         ];
         self.write(level, event, of.about.at, &[&whose, fields]);

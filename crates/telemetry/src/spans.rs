@@ -87,6 +87,18 @@ impl Spans {
         if let Some(address) = request.address() {
             attributes.push(own("idempotency.key", address.own().fingerprint()));
         }
+        if let Some(context) = request.context.as_deref() {
+            let (tags, baggage) = (context.request_tags.join(","), context.baggage_keys.join(","));
+            for (name, value) in [
+                ("agent.id", context.agent_id.as_deref()),
+                ("correlation.id", context.correlation_id.as_deref()),
+                ("request.tags", Some(tags.as_str()).filter(|tags| !tags.is_empty())),
+                ("hook.name", context.from_hook.as_deref()),
+                ("baggage.keys", Some(baggage.as_str()).filter(|keys| !keys.is_empty())),
+            ] {
+                attributes.extend(value.map(|value| text(name, value)));
+            }
+        }
         let parent = parent(about.envelope.trace.traceparent.as_deref());
         let builder = SpanBuilder::from_name("tool_execution")
             .with_kind(SpanKind::Internal)

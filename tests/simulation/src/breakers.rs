@@ -301,7 +301,9 @@ impl World {
                 ));
             }
         }
-        let refused = notices.contains(&Notice::CallBlocked { code: Code::CircuitOpen });
+        let refused = notices
+            .iter()
+            .any(|notice| matches!(notice, Notice::CallBlocked { code: Code::CircuitOpen, .. }));
         let home = &self.nodes[node];
         let arrived = home.calls.get(&number).map_or(now, |running| running.call.arrived());
         let was_closed = home.expected.was_closed(arrived) && home.expected_of_dependency.was_closed(arrived);

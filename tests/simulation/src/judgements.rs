@@ -104,7 +104,7 @@ impl World {
                 self.no_loop_goes_on(node, number, (client, arguments))?;
                 self.is_trusted_or_allowed(node, number)?;
             }
-            if let Notice::CallBlocked { code: Code::Overloaded } = notice {
+            if let Notice::CallBlocked { code: Code::Overloaded, .. } = notice {
                 self.is_really_full(node, number)?;
             }
             if let Notice::ApprovalAsked = notice {
@@ -332,7 +332,7 @@ impl World {
         notices: &[Notice],
     ) -> Result<(), Broken> {
         let by_guard = |notice: &Notice| {
-            matches!(notice, Notice::CallBlocked { code: Code::LoopDetected | Code::ToolErrorLimit })
+            matches!(notice, Notice::CallBlocked { code: Code::LoopDetected | Code::ToolErrorLimit, .. })
         };
         if !notices.iter().any(by_guard) {
             return Ok(());

@@ -73,6 +73,7 @@ impl World {
             id: RequestId::new(format!("request-{wish}-{number}")).expect("a short text"),
             tool: tool(),
             tool_call: None,
+            context: None,
             session: session_of(client),
             actor: None,
             tenant: None,

@@ -22,7 +22,10 @@ pub use history::{History, HistoryAsked, HistoryWanted, history};
 pub use paging::NamedTool;
 pub(crate) use paging::tool;
 pub use recent::{Running, RunningAsked, Story, running, series, story};
-pub use records::{RecordState, RecordView, Records, RecordsAsked, RecordsWanted, records};
+pub use records::{
+    AttemptStatus, AttemptView, IdempotencyKeys, RecordState, RecordView, Records, RecordsAsked,
+    RecordsWanted, records,
+};
 pub use settings::{Setting, Settings, SettingsAsked, settings};
 pub use standing::{
     Approvals, ApprovalsAsked, Breakers, BreakersAsked, Domains, DomainsAsked, Guard, GuardAsked, Models,

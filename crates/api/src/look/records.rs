@@ -3,10 +3,11 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use steadfast::{Engine, Page, Selection, StoreError};
-use steadfast_core::Timestamp;
 use steadfast_core::dedupe::{AttemptFact, Observed, Origin, Record, RecordState as Kept, Settles};
+use steadfast_core::envelope::CallContext;
 use steadfast_core::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolRef};
 use steadfast_core::key::Key;
+use steadfast_core::{Timestamp, millis};
 
 use super::paging::{Cursor as _, NamedTool, asks};
 
@@ -102,11 +103,42 @@ pub struct RecordView {
     /// When it is forgotten; nothing means not before an operator resolves it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<Timestamp>,
+    /// How long after its last write it is forgotten, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
     /// When its answer reached a client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivered_at_ms: Option<Timestamp>,
-    /// The last attempts.
-    pub attempts: Vec<AttemptFact>,
+    /// How many attempts were made.
+    pub attempt_count: u32,
+    /// The last of them, at most sixteen.
+    pub attempts: Vec<AttemptView>,
+    /// The caller's own words about it. Only the admin sees the idempotency key.
+    #[serde(flatten)]
+    pub context: CallContext,
+}
+
+/// One attempt.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AttemptView {
+    /// Whether it succeeded.
+    pub status: AttemptStatus,
+    /// When, and what is known of its failure.
+    #[serde(flatten)]
+    pub fact: AttemptFact,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AttemptStatus {
+    /// It succeeded.
+    Success,
+    /// It failed.
+    Failed,
+    /// Its outcome is unknown: it may have run.
+    Unknown,
 }
 
 /// What became of a call.
@@ -126,16 +158,29 @@ pub enum RecordState {
 }
 
 /// A page of what is remembered.
-pub async fn records(engine: &Engine, wanted: &RecordsWanted) -> Result<Records, StoreError> {
+pub async fn records(
+    engine: &Engine,
+    wanted: &RecordsWanted,
+    keys: IdempotencyKeys,
+) -> Result<Records, StoreError> {
     let found = engine.records(&wanted.selection, wanted.page).await?;
     let full = found.len() >= wanted.page.limit;
     let next = found.last().filter(|_| full).map(|record| record.key.text());
     let now = engine.now();
-    Ok(Records { records: found.into_iter().map(|record| RecordView::of(record, now)).collect(), next })
+    Ok(Records { records: found.into_iter().map(|record| RecordView::of(record, now, keys)).collect(), next })
+}
+
+/// Whether idempotency keys are shown. A key is whatever its caller made it of, such as an order or a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdempotencyKeys {
+    /// To the admin.
+    Shown,
+    /// From everybody else.
+    Hidden,
 }
 
 impl RecordView {
-    fn of(record: Record, now: Timestamp) -> Self {
+    fn of(record: Record, now: Timestamp, keys: IdempotencyKeys) -> Self {
         let (state, code) = match &record.state {
             Kept::Inflight => (RecordState::Inflight, None),
             Kept::Done(_) => (RecordState::Done, None),
@@ -152,6 +197,17 @@ impl RecordView {
             Settles::By(at) if at > now => Some(at),
             Settles::By(_) | Settles::WhenOwnerSays | Settles::Settled => None,
         });
+        let is_unknown = unknown.is_some();
+        let last = record.attempts.len().saturating_sub(1);
+        let attempt = |(at, fact): (usize, AttemptFact)| AttemptView {
+            status: match (&fact.rule, is_unknown && at == last) {
+                (None, false) => AttemptStatus::Success,
+                (_, true) => AttemptStatus::Unknown,
+                (Some(_), false) => AttemptStatus::Failed,
+            },
+            fact,
+        };
+        let context = record.context.as_deref().cloned().unwrap_or_default();
         let observed = unknown.map(|unknown| unknown.observed);
         Self {
             key: record.key.0.to_hex(),
@@ -172,8 +228,18 @@ impl RecordView {
             arrived_at_ms: record.arrived,
             updated_at_ms: record.updated,
             expires_at_ms: record.expires,
+            ttl_ms: record.expires.map(|expires| millis(expires.since(record.updated))),
             delivered_at_ms: record.delivered,
-            attempts: record.attempts,
+            attempt_count: record
+                .attempts
+                .last()
+                .map_or(0, |last| last.number)
+                .max(u32::try_from(record.attempts.len()).unwrap_or(u32::MAX)),
+            attempts: record.attempts.into_iter().enumerate().map(attempt).collect(),
+            context: match keys {
+                IdempotencyKeys::Shown => context,
+                IdempotencyKeys::Hidden => context.without_key(),
+            },
         }
     }
 }

@@ -205,10 +205,10 @@ impl<'t> Told<'t> {
             return Some(self.classified(rule));
         }
         let mut settings = self.settings_of(by_settings(notice));
-        let setting = if let Notice::CallBlocked { code: Code::Overloaded } = notice {
+        let setting = if let Notice::CallBlocked { code: Code::Overloaded, .. } = notice {
             let limit = self.facts.rule.as_deref().and_then(|rule| rule.strip_prefix("limit."));
             limit.and_then(|limit| self.setting(&format!("limits.{limit}")))
-        } else if let Notice::CallBlocked { code: Code::CircuitOpen } = notice
+        } else if let Notice::CallBlocked { code: Code::CircuitOpen, .. } = notice
             && self.policy.breaker.forced_open
         {
             self.setting("breaker.force")

@@ -11,7 +11,7 @@ use steadfast_core::trust::{TrustChange, TrustState};
 /// The settings that may have decided a step; the first that has a value did.
 pub(super) fn by_settings(notice: &Notice) -> &'static [&'static str] {
     match notice {
-        Notice::CallBlocked { code } => of_refusal(*code),
+        Notice::CallBlocked { code, .. } => of_refusal(*code),
         Notice::Following => &["dedupe.mode"],
         Notice::Replayed { reason } => match reason {
             ReplayReason::SameKey | ReplayReason::Waited => &["dedupe.mode"],

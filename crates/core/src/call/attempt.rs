@@ -721,6 +721,8 @@ impl Call {
             self.facts.remove(0);
         }
         self.facts.push(AttemptFact {
+            number: attempt.number,
+            code: failure.map(|(classified, _)| classified.code),
             started: attempt.started,
             finished: now,
             rule: failure.map(|(classified, _)| classified.rule.clone()),

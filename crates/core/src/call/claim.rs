@@ -64,6 +64,7 @@ impl Call {
             tool: request.tool.clone(),
             request: request.id.clone(),
             tool_call: request.tool_call.clone(),
+            context: request.context.clone(),
             session: request.session.clone(),
             actor: request.actor.clone(),
             tenant: request.tenant.clone(),
@@ -140,8 +141,9 @@ impl Call {
     /// it, and nothing will be: somebody may have heard that it is over.
     fn claim_given_up(&mut self, shared: &mut Shared<'_>, now: Timestamp, notices: &mut Vec<Notice>) -> Step {
         self.doubt_claim();
-        let result = self.failed(say::stood_still(&self.request), now);
-        notices.push(Notice::CallBlocked { code: Code::Overloaded });
+        let failure = say::stood_still(&self.request);
+        notices.push(self.blocked(shared, &failure, now));
+        let result = self.failed(failure, now);
         let result = self.judge(shared, result, now, notices);
         self.finish(result, Vec::new(), now, notices)
     }
@@ -179,8 +181,9 @@ impl Call {
             self.store = StoreSight::Down;
             return self.ask_or_go(shared, now, notices);
         }
-        let result = self.failed(say::store_unavailable(&self.request), now);
-        notices.push(Notice::CallBlocked { code: Code::StoreUnavailable });
+        let failure = say::store_unavailable(&self.request);
+        notices.push(self.blocked(shared, &failure, now));
+        let result = self.failed(failure, now);
         let result = self.judge(shared, result, now, notices);
         self.finish(result, Vec::new(), now, notices)
     }
@@ -221,7 +224,7 @@ impl Call {
     ) -> Step {
         match wake {
             Wake::LeaderRefused(failure) => {
-                notices.push(Notice::CallBlocked { code: failure.code });
+                notices.push(self.blocked(shared, &failure, now));
                 let result = self.failed(*failure, now);
                 self.conclude(shared, result, now, notices)
             }

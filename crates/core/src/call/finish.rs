@@ -32,7 +32,13 @@ impl Call {
         self.tell_withheld(notices);
         let refusal =
             if self.could_not_look() { Refusal::us(say::store_unavailable(&self.request)) } else { refusal };
-        notices.push(Notice::CallBlocked { code: refusal.failure.code });
+        let seen = self.blocked(shared, &refusal.failure, now);
+        notices.push(match (seen, refusal.breaker) {
+            (Notice::CallBlocked { code, retriable, .. }, breaker @ Some(_)) => {
+                Notice::CallBlocked { code, retriable, breaker }
+            }
+            (seen, _) => seen,
+        });
         let mut kept = Vec::new();
         let mut result = CallResult { breaker: refusal.breaker, ..self.failed(refusal.failure, now) };
         match refusal.by {
@@ -64,6 +70,12 @@ impl Call {
             && self.attempts == 0
     }
 
+    /// Tells that the call was refused without a run.
+    pub(super) fn blocked(&self, shared: &Shared<'_>, failure: &Failure, now: Timestamp) -> Notice {
+        let breaker = Some(shared.breaker.state(&self.policy.breaker, now));
+        Notice::CallBlocked { code: failure.code, retriable: failure.retriable, breaker }
+    }
+
     /// The store says no: nothing was claimed.
     pub(super) fn turn_away(
         &mut self,
@@ -72,7 +84,7 @@ impl Call {
         now: Timestamp,
         notices: &mut Vec<Notice>,
     ) -> Step {
-        notices.push(Notice::CallBlocked { code: failure.code });
+        notices.push(self.blocked(shared, &failure, now));
         let result = self.failed(failure, now);
         self.conclude(shared, result, now, notices)
     }

@@ -11,7 +11,7 @@ use super::request::{
 use crate::approval::Channel;
 use crate::classify::{Aims, danger, signature};
 use crate::dedupe::{Address, Process, RunId};
-use crate::envelope::{CallEnvelope, EnvelopeError, IdempotencyKey};
+use crate::envelope::{CallContext, CallEnvelope, EnvelopeError, IdempotencyKey};
 use crate::guard::check_arguments;
 use crate::id::{Digest, ToolRef, TurnId};
 use crate::json::{Document, Limits, Value};
@@ -87,6 +87,7 @@ impl Request {
         Self {
             id: envelope.request_id.clone(),
             tool_call: envelope.tool_call_id.clone(),
+            context: CallContext::of(envelope, given.explicit()).map(Arc::new),
             session: Some(target.session_key.clone()),
             actor: Some(target.actor_id.clone()),
             tenant: target.tenant_id.clone(),

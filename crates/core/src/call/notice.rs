@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::step::Cut;
 use crate::Timestamp;
-use crate::breaker::Transition;
+use crate::breaker::{self, Transition};
 use crate::classify::{Nature, Reach, Severity};
 use crate::code::Code;
 use crate::dedupe::{Observed, Owner, ReplayReason};
@@ -26,6 +26,10 @@ pub enum Notice {
     CallBlocked {
         /// By what.
         code: Code,
+        /// Whether calling again later can help.
+        retriable: bool,
+        /// The state of the tool's breaker, or of the coarser one that refused it.
+        breaker: Option<breaker::State>,
     },
     /// It is a duplicate of a run in flight.
     Following,

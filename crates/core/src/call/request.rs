@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::Timestamp;
 use crate::approval::Channel;
 use crate::dedupe::{Address, Process, RunId};
+use crate::envelope::CallContext;
 use crate::id::{
     ActorId, Digest, Domain, ModelId, RequestId, SessionKey, TenantId, ToolCallId, ToolRef, TurnId,
 };
@@ -22,6 +23,8 @@ pub struct Request {
     pub tool: ToolRef,
     /// The model's id of the call.
     pub tool_call: Option<ToolCallId>,
+    /// The caller's own words about it.
+    pub context: Option<Arc<CallContext>>,
     /// The conversation.
     pub session: Option<SessionKey>,
     /// Who acts.

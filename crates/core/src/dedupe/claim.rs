@@ -34,6 +34,7 @@ use super::record::{
     Settles, UnknownOutcome, Write, lifetime,
 };
 use crate::Timestamp;
+use crate::envelope::CallContext;
 use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
 use crate::key::Key;
 use crate::output::Output;
@@ -205,6 +206,8 @@ pub struct Claim {
     pub request: RequestId,
     /// The model's id of the call.
     pub tool_call: Option<ToolCallId>,
+    /// The caller's own words about it.
+    pub context: Option<Arc<CallContext>>,
     /// The conversation.
     pub session: Option<SessionKey>,
     /// Who acts.
@@ -249,6 +252,7 @@ impl Claim {
             tool: record.tool.clone(),
             request: record.request.clone(),
             tool_call: record.tool_call.clone(),
+            context: record.context.clone(),
             session: record.session.clone(),
             actor: record.actor.clone(),
             tenant: record.tenant.clone(),
@@ -694,6 +698,7 @@ fn mine(claim: &Claim, over: Option<&Record>, found: Found<'_>, now: Timestamp) 
         expires: lifetime(&RecordState::Inflight, &claim.rules.keep, false).map(|life| now + life),
         request: claim.request.clone(),
         tool_call: claim.tool_call.clone(),
+        context: claim.context.clone(),
         session: claim.session.clone(),
         actor: claim.actor.clone(),
         tenant: claim.tenant.clone(),

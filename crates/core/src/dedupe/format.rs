@@ -16,6 +16,7 @@ use super::record::{
 };
 use crate::Timestamp;
 use crate::code::Code;
+use crate::envelope::CallContext;
 use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
 use crate::key::Key;
 use crate::output::Output;
@@ -186,6 +187,8 @@ struct StoredRequest<'r> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tool_call_id: Option<Cow<'r, ToolCallId>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    context: Option<Cow<'r, CallContext>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     session_key: Option<Cow<'r, SessionKey>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     actor_id: Option<Cow<'r, ActorId>>,
@@ -251,6 +254,7 @@ impl<'r> From<&'r Record> for Stored<'r> {
             request: StoredRequest {
                 request_id: Cow::Borrowed(&record.request),
                 tool_call_id: record.tool_call.as_ref().map(Cow::Borrowed),
+                context: record.context.as_deref().map(Cow::Borrowed),
                 session_key: record.session.as_ref().map(Cow::Borrowed),
                 actor_id: record.actor.as_ref().map(Cow::Borrowed),
                 tenant_id: record.tenant.as_ref().map(Cow::Borrowed),
@@ -307,6 +311,7 @@ impl TryFrom<Stored<'_>> for Record {
             expires: stored.expires_at_ms,
             request: stored.request.request_id.into_owned(),
             tool_call: stored.request.tool_call_id.map(Cow::into_owned),
+            context: stored.request.context.map(|context| Arc::new(context.into_owned())),
             session: stored.request.session_key.map(Cow::into_owned),
             actor: stored.request.actor_id.map(Cow::into_owned),
             tenant: stored.request.tenant_id.map(Cow::into_owned),

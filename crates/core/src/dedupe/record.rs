@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::claim::Rules;
 use crate::Timestamp;
 use crate::code::Code;
+use crate::envelope::CallContext;
 use crate::id::{ActorId, Digest, RequestId, SessionKey, TenantId, ToolCallId, ToolRef};
 use crate::key::Key;
 use crate::output::Output;
@@ -226,12 +227,18 @@ pub struct Failure {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AttemptFact {
+    /// Its number within the call, from one. Zero in records of an older version.
+    #[serde(default)]
+    pub number: u32,
     /// When it started.
     #[serde(rename = "startedAtMs")]
     pub started: Timestamp,
     /// When it ended.
     #[serde(rename = "finishedAtMs")]
     pub finished: Timestamp,
+    /// The code of its failure; nothing if it succeeded, and in records of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
     /// The rule that classified its failure; nothing if it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<Cow<'static, str>>,
@@ -284,6 +291,8 @@ pub struct Record {
     pub request: RequestId,
     /// The model's id of the call.
     pub tool_call: Option<ToolCallId>,
+    /// The caller's own words about it.
+    pub context: Option<Arc<CallContext>>,
     /// The conversation.
     pub session: Option<SessionKey>,
     /// Who acts.

@@ -100,6 +100,7 @@ fn claim(column: Column) -> Claim {
         tool: tool(),
         request: RequestId::new("second").unwrap(),
         tool_call: None,
+        context: None,
         session: None,
         actor: None,
         tenant: None,
@@ -135,6 +136,7 @@ fn record(column: Column, state: RecordState) -> Record {
         expires: Some(NOW + 3600 * SECOND),
         request: RequestId::new("first").unwrap(),
         tool_call: None,
+        context: None,
         session: None,
         actor: None,
         tenant: None,
@@ -995,6 +997,8 @@ fn records_survive_being_written_down() {
             let mut before = record(column, state.clone());
             before.lease = Lease::Record;
             before.attempts = vec![AttemptFact {
+                number: 1,
+                code: None,
                 started: NOW,
                 finished: NOW + SECOND,
                 rule: Some("http.503".into()),

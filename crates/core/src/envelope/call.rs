@@ -55,6 +55,13 @@ pub struct CallEnvelope {
 }
 
 impl CallEnvelope {
+    /// The id of the trace that it belongs to, if that is one as W3C has it.
+    pub fn trace_id(&self) -> Option<&str> {
+        let id = self.trace.traceparent.as_deref()?.split('-').nth(1)?;
+        let is_sound = id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        is_sound.then_some(id)
+    }
+
     /// The tool with its namespace.
     pub fn tool(&self) -> ToolRef {
         ToolRef { namespace: self.tool_namespace.clone(), tool: self.tool_name.clone() }
@@ -167,7 +174,8 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// The caller's own key. It is somebody's data, so it is shown nowhere; logs show the fingerprint of its digest.
+/// The caller's own key. It is somebody's data: logs show the fingerprint of its digest, and only the admin sees it, in
+/// [`CallContext`](super::CallContext).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey(Redacted<Arc<str>>);
 
@@ -315,7 +323,7 @@ pub struct Trace {
     /// W3C trace context.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// W3C baggage. Passed on, never logged.
+    /// W3C baggage. Passed on; of what is kept and logged it gives only its names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub baggage: BTreeMap<String, String>,
     /// Fields that we do not know.

@@ -10,6 +10,7 @@
 //! and ignored, or refused where the surface is strict.
 
 mod call;
+mod context;
 pub(crate) mod parse;
 mod result;
 #[cfg(test)]
@@ -20,6 +21,7 @@ pub use call::{
     BreakerHint, CallEnvelope, CallHints, ContractVersion, Control, IdempotencyKey, Payload, PayloadVersion,
     RetryLimits, Target, Trace, Transport, Unknown,
 };
+pub use context::CallContext;
 pub use parse::{EnvelopeError, Problem, UnknownFields};
 pub use result::{CacheHit, ErrorBody, MatchedOn, ResultEnvelope, Retried};
 pub use turn::TurnEnvelope;

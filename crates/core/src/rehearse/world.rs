@@ -437,7 +437,7 @@ impl<'a> World<'a> {
     fn keep_steps(&mut self, index: usize, uses: &Uses, notices: Vec<Notice>, now: Timestamp) {
         let Some(call) = self.replayed.calls.get_mut(index) else { return };
         for notice in &notices {
-            if let Notice::CallBlocked { code } = notice {
+            if let Notice::CallBlocked { code, .. } = notice {
                 call.blocked = Some(*code);
             } else if let Notice::BreakerChanged { scope, transition } = notice {
                 self.machines.changed(uses, *scope, transition, index);
@@ -674,6 +674,7 @@ fn claim(request: &Request, address: Address, policy: &Policy, recorded: &Record
         tool: request.tool.clone(),
         request: request.id.clone(),
         tool_call: None,
+        context: None,
         session: request.session.clone(),
         actor: request.actor.clone(),
         tenant: request.tenant.clone(),

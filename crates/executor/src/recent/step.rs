@@ -72,7 +72,7 @@ fn words(at: Timestamp, notice: &Notice) -> Option<Words<'_>> {
     let plain = |kind, tone, text: &str| Some((kind, tone, text.to_owned(), None));
     match notice {
         Notice::CallStarted { .. } => plain("started", Plain, "the call came"),
-        Notice::CallBlocked { code } => {
+        Notice::CallBlocked { code, .. } => {
             Some(("blocked", Bad, format!("refused without a run: {}", code.as_str()), Some(code.as_str())))
         }
         Notice::Following => plain("following", Waiting, "the same call is running: wait for its answer"),

@@ -68,6 +68,7 @@ fn at(address: Address) -> Claim {
         tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },
         request: RequestId::new(format!("request-{call}")).unwrap(),
         tool_call: None,
+        context: None,
         session: None,
         actor: None,
         tenant: None,

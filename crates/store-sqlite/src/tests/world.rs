@@ -97,6 +97,7 @@ pub(crate) fn claim(name: &str) -> Claim {
         tool: ToolRef { namespace: Namespace::new("bank").unwrap(), tool: ToolName::new("pay").unwrap() },
         request: RequestId::new(format!("request-{name}")).unwrap(),
         tool_call: None,
+        context: None,
         session: Some(SessionKey::new("conversation").unwrap()),
         actor: None,
         tenant: None,

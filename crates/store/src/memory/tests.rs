@@ -56,6 +56,7 @@ fn claim(address: Address, arguments: &str, call: u64) -> Claim {
         tool: ToolRef { namespace, tool },
         request: RequestId::new("request").unwrap(),
         tool_call: None,
+        context: None,
         session: None,
         actor: None,
         tenant: None,

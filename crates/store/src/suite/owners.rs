@@ -91,7 +91,14 @@ pub(super) async fn an_answer_is_saved_under_the_fence(world: World) {
 fn attempt(world: &World, number: u32) -> AttemptFact {
     let started = world.now() + Duration::from_millis(number.into());
     let rule = number.is_multiple_of(2).then(|| format!("rule {number}").into());
-    AttemptFact { started, finished: long_after(started), rule, retriable: number.is_multiple_of(3) }
+    AttemptFact {
+        number,
+        code: None,
+        started,
+        finished: long_after(started),
+        rule,
+        retriable: number.is_multiple_of(3),
+    }
 }
 
 pub(super) async fn a_save_that_is_repeated_changes_nothing(world: World) {

@@ -191,6 +191,7 @@ impl World {
             tool: tool("pay"),
             request: RequestId::new(format!("request-{}", owner.call)).unwrap(),
             tool_call: None,
+            context: None,
             session: Some(session()),
             actor: Some(ActorId::new("somebody").unwrap()),
             tenant: Some(TenantId::new("tenant").unwrap()),

@@ -56,7 +56,7 @@ fn every_notice() -> Vec<(Notice, Option<&'static str>, Option<&'static str>)> {
             Some("tool_info{tool=\"bank/pay\",class=\"mutating\"} 1"),
         ),
         (
-            Notice::CallBlocked { code: Code::InFlight },
+            Notice::CallBlocked { code: Code::InFlight, retriable: true, breaker: Some(State::HalfOpen) },
             Some("tool_call_blocked"),
             Some("tool_idempotency_hits_total{tool=\"bank/pay\",state=\"inflight\"} 1"),
         ),
@@ -314,7 +314,9 @@ fn tr_13_overload_is_told_once_a_minute_and_counted_every_time() {
     for second in 0..120 {
         let at = AT + Duration::from_secs(second);
         let about = About { envelope: &envelope, request: &request, policy: &policy, at };
-        heard.telemetry.notice(&about, &Notice::CallBlocked { code: Code::Overloaded });
+        heard
+            .telemetry
+            .notice(&about, &Notice::CallBlocked { code: Code::Overloaded, retriable: true, breaker: None });
     }
     assert_eq!(heard.told("tool_call_blocked").len(), 2);
     heard.assert_counted("steadfast_tool_events_total{tool=\"bank/pay\",event=\"tool_call_blocked\"} 120");

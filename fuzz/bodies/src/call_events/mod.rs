@@ -375,6 +375,7 @@ impl<'i> World<'i> {
             tool: request.tool.clone(),
             request: request.id.clone(),
             tool_call: None,
+            context: None,
             session: None,
             actor: None,
             tenant: None,

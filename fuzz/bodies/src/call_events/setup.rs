@@ -91,6 +91,7 @@ pub(super) fn request(draw: &mut Draw<'_>, number: u64, now: Timestamp) -> Reque
         id: known(RequestId::new(format!("request-{number}"))),
         tool: tool(),
         tool_call: None,
+        context: None,
         session: (shape & 1 == 0).then(|| known(SessionKey::new("session"))),
         actor: None,
         tenant: None,

@@ -326,3 +326,20 @@ fn rp_12_a_trust_file_that_cannot_be_read_is_told_with_its_place_and_stays_as_it
     let (said, _) = world.steadfast(&["doctor", "--no-servers"]);
     assert!(said.contains("1 not trusted"), "{said}");
 }
+
+#[test]
+fn tr_9_a_call_over_mcp_is_correlated_by_its_trace_or_by_what_its_client_says() {
+    World::each("tr_9_correlated", "", |world| {
+        let mut client = world.client();
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        let parent = format!("00-{trace}-00f067aa0ba902b7-01");
+        client.call_with("look", json!({ "id": "a" }), json!({ "traceparent": parent }));
+        let said = json!({ "traceparent": parent, "dev.steadfast/correlation-id": "c-1", "dev.steadfast/agent": "planner" });
+        client.call_with("look", json!({ "id": "b" }), said);
+        client.call("look", json!({ "id": "c" }));
+        let ends = world.logged_times("tool_call_end", 3);
+        let seen: Vec<_> =
+            ends.iter().map(|end| (end["correlationId"].as_str(), end["agentId"].as_str())).collect();
+        assert_eq!(seen, [(Some(trace), None), (Some("c-1"), Some("planner")), (None, None)]);
+    });
+}

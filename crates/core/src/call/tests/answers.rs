@@ -84,7 +84,7 @@ fn a_tool_that_is_blocked_between_two_attempts_answers_with_what_it_said() {
     let (result, kept) = finished_keeping(world.wake(&mut call));
     assert_eq!((code(&result), message(&result)), (Some(Code::ToolBlocked), "it failed"));
     assert_eq!((world.runs, kept), (1, vec![]));
-    assert!(!world.has(&Notice::CallBlocked { code: Code::ToolBlocked }), "it ran");
+    assert!(!world.blocked(Code::ToolBlocked), "it ran");
     // Before the first one it is a refusal, and the question is kept for an operator.
     let mut policy = policy;
     policy.approval.when = AskWhen::Always;
@@ -95,7 +95,7 @@ fn a_tool_that_is_blocked_between_two_attempts_answers_with_what_it_said() {
     let step = world.on(&mut call, Event::Answered(Approval::Granted(None)));
     let (result, kept) = finished_keeping(step);
     assert!(result.is_refused() && matches!(kept[..], [Kept::Park(_)]), "{kept:?}");
-    assert!(world.has(&Notice::CallBlocked { code: Code::ToolBlocked }));
+    assert!(world.blocked(Code::ToolBlocked));
 }
 
 // ---- retries and time ----

@@ -335,6 +335,10 @@ impl World {
         }
     }
 
+    fn blocked(&self, by: Code) -> bool {
+        self.notices.iter().any(|notice| matches!(notice, Notice::CallBlocked { code, .. } if *code == by))
+    }
+
     fn has(&self, wanted: &Notice) -> bool {
         self.notices.contains(wanted)
     }

@@ -78,7 +78,7 @@ fn a_refusal_looks_the_key_up_first_and_writes_nothing() {
             (["Look", "Finish"].as_slice(), 0),
             "{name}"
         );
-        assert!(world.has(&Notice::CallBlocked { code: *expected }), "{name}");
+        assert!(world.blocked(*expected), "{name}");
 
         // An answer is there: it is given, whatever speaks against a run.
         let free = self::policy(ToolClass::Mutating);

@@ -4,6 +4,7 @@
 mod access;
 mod around;
 mod breaker;
+mod context;
 mod duplicates;
 mod explain;
 mod hostile;

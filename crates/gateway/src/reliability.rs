@@ -12,7 +12,9 @@ use steadfast_core::approval::{Grantor, ParkedId};
 use steadfast_core::classify::record::FailureRecord;
 use steadfast_core::id::{Namespace, SessionKey, TenantId, ToolName, ToolRef};
 use steadfast_core::trust::{Escalation, Target, ToolReliabilityState, TrustStatus};
-use steadfast_executor::{Asker, By, DomainView, Engine, FailuresPage, Granted, Surface, Tenants, Wish, is_named};
+use steadfast_executor::{
+    Asker, By, DomainView, Engine, FailuresPage, Granted, Surface, Tenants, Wish, is_named,
+};
 use steadfast_mcp::raw::{self, RawJson};
 
 use crate::turn;

@@ -39,6 +39,8 @@ pub struct Status {
     pub counts: Counts,
     /// The hosts and servers to which calls failed, those with the most failures first, at most twenty.
     pub domains: Vec<FailedDomain>,
+    /// The tenants of which anything is known here, in the order of their names.
+    pub tenants: Vec<TenantId>,
 }
 
 /// A host or server to which calls failed.
@@ -129,7 +131,8 @@ pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
     let (mut counts, mut findings) =
         (Counts { open_calls: engine.open_calls(), ..Counts::default() }, Vec::new());
     let mut domains = Vec::new();
-    for tenant in engine.tenants() {
+    let mut tenants: BTreeSet<_> = engine.tenants().into_iter().collect();
+    for tenant in &tenants {
         let failed = engine.domains(tenant.as_ref()).into_iter().filter(|view| view.failures > 0);
         domains.extend(failed.map(|view| FailedDomain { tenant: tenant.clone(), view }));
         let own = Counts::of(engine, tenant.as_ref()).await;
@@ -140,6 +143,7 @@ pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
         let own = Counts { unknown_outcomes: unknown, ..Counts::default() };
         findings.extend(own.findings(tenant.as_ref()));
         counts.add(&own);
+        tenants.insert(tenant);
     }
     for server in around.servers.iter().map(Configured::look) {
         if let Some(finding) = down(&server) {
@@ -168,6 +172,7 @@ pub async fn status(steadfast: &Steadfast, around: &Around) -> Status {
         store: seen,
         counts,
         domains,
+        tenants: tenants.into_iter().flatten().collect(),
     }
 }
 

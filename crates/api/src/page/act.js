@@ -10,14 +10,14 @@ export const afterEveryDeed = (then) => {
 
 // Does it, and says what came of it.
 export async function act(deed, done) {
-  if (!token.get() && !(await unlock("To change something takes the admin token."))) return;
+  if (!token.get() && !(await unlock("Changing anything requires the admin token."))) return;
   try {
     const answer = await deed();
     tell(typeof done === "function" ? done(answer) : done, "good");
   } catch (error) {
     if (error instanceof Refused && error.status === 401) {
       token.clear();
-      if (await unlock("The gateway does not know this token any more.")) return act(deed, done);
+      if (await unlock("The gateway no longer accepts this token.")) return act(deed, done);
       return;
     }
     tell(`Not done: ${error.message}`, "bad");
@@ -34,7 +34,7 @@ export function unlock(why, isRight = isAdmin) {
       "form",
       { class: "ask" },
       h("p", {}, why),
-      h("p", { class: "quiet" }, "It lies in the state folder as ", h("code", {}, "admin-token"), ", or is what STEADFAST_ADMIN_TOKEN says. This tab forgets it when it is closed."),
+      h("p", { class: "quiet" }, "The token is in the state folder, in the file ", h("code", {}, "admin-token"), ", or in STEADFAST_ADMIN_TOKEN. This tab forgets it when you close it."),
       h("p", { class: "line" }, field, h("button", { type: "submit", class: "strong" }, "Unlock")),
       wrong,
     );

@@ -29,11 +29,17 @@ async function read(response) {
 
 export const get = async (path) => read(await request(path));
 
+// A path with these fields in its query; those without a value are left out.
+export function query(path, fields) {
+  const given = Object.entries(fields).filter(([, value]) => value !== undefined && value !== null);
+  return given.length > 0 ? `${path}?${new URLSearchParams(given)}` : path;
+}
+
 // A whole list, page after page: the answer with the rows of all of them.
-export async function all(path) {
-  const whole = await get(`${path}?limit=1000`);
+export async function all(path, fields) {
+  const whole = await get(query(path, { ...fields, limit: 1000 }));
   while (whole.next) {
-    const page = await get(`${path}?limit=1000&after=${encodeURIComponent(whole.next)}`);
+    const page = await get(query(path, { ...fields, limit: 1000, after: whole.next }));
     for (const [name, value] of Object.entries(page)) {
       if (Array.isArray(value)) whole[name].push(...value);
     }

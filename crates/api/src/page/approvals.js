@@ -1,62 +1,82 @@
-// What needs a person's answer, with all that is known about it, and the answer one click away.
+// Calls that wait for approval, with all that is known about them, and the answer one click away.
 
 import { act } from "./act.js";
 import { post } from "./api.js";
-import { button, h, list, name, shown } from "./dom.js";
+import { button, fold, h, list, name, shown } from "./dom.js";
+import { at, whose } from "./tenants.js";
+import { toolButton } from "./tool.js";
 import { count, state, toolName, when } from "./words.js";
 
 const known = new Set();
 let first = true;
 
+let last = [];
+const folded = fold("requests", () => draw());
+
 export function drawApprovals({ approvals }) {
-  const body = document.querySelector("#approvals .body");
-  if (!body.firstChild) body.append(h("div", { class: "cards" }), h("p", { class: "empty" }, "Nothing waits. A call that a person must allow appears here, with what it wants to do."));
-  const [cards, empty] = body.children;
-  empty.hidden = approvals.length > 0;
-  list(cards, approvals, (request) => request.id, card);
+  last = approvals;
+  draw();
   announce(approvals);
+}
+
+const key = (request) => `${request.tenant ?? ""}\n${request.id}`;
+
+function draw() {
+  const body = document.querySelector("#approvals .body");
+  if (!body.firstChild) body.append(h("div", { class: "cards" }), h("p", { class: "empty" }, "No call waits for approval. A call that needs approval appears here, with its arguments."), folded.place);
+  const [cards, empty] = body.children;
+  empty.hidden = last.length > 0;
+  list(cards, folded.cut(last.toSorted((a, b) => a.asked_at - b.asked_at)), key, card);
 }
 
 function announce(approvals) {
   for (const request of approvals) {
-    if (!known.has(request.id) && !first) {
-      document.getElementById("heard").textContent = `New request: ${toolName(request.tool)} waits for your answer`;
+    if (!known.has(key(request)) && !first) {
+      document.getElementById("heard").textContent = `New request: ${toolName(request.tool)} waits for approval`;
     }
-    known.add(request.id);
+    known.add(key(request));
   }
   first = false;
 }
 
+// What a prompt says besides its reason. Its lines repeat each other, the reason and the tool's name; here each thing stands
+// once.
+function others({ reason, warnings, failures, recovery_hint: hint }) {
+  const isCounted = (line) => line.startsWith("counted failures:") && reason.includes(String(failures));
+  const isNew = (line) => line !== hint && !line.includes(reason) && !reason.includes(line) && !isCounted(line);
+  return [...new Set(warnings)].filter(isNew);
+}
+
+// The head of a prompt without what stands beside it: the tool, and that approval is needed.
+const headline = (summary, title) => summary.replace(`${title} `, "").replace(/ and needs approval$|^needs approval$/, "");
+
 function card(request) {
   const { prompt, tool } = request;
   const title = toolName(tool);
-  const answer = (decision, said, more) => () => act(() => post(`/v1/approvals/${request.id}`, { decision, ...more }), `${shown(title)}: ${said}`);
+  const path = at(`/v1/approvals/${request.id}`, request.tenant);
+  const answer = (decision, said, more) => () => act(() => post(path, { decision, ...more }), `${shown(title)}: ${said}`);
+  const head = headline(prompt.summary, title);
   return h(
     "article",
     { class: `card ${request.blocked ? "bad" : "wait"}`, tabindex: "-1", "data-row": true, "aria-label": `Request: ${shown(title)}` },
     h(
       "header",
       {},
-      h("h3", {}, name(title)),
-      state(request.blocked ? "blocked" : "escalated", request.blocked ? "blocked: only you can allow it" : "asks first"),
-      h("span", { class: "quiet" }, "asked ", when(request.asked_at), request.askers > 1 ? `, ${count(request.askers, "time")}` : "", ", dropped ", when(request.expires)),
+      h("h3", {}, toolButton(tool, request.tenant)),
+      whose(request.tenant),
+      head && state(request.blocked ? "blocked" : "escalated", shown(head)),
+      h("span", { class: "quiet" }, "asked ", when(request.asked_at), request.askers > 1 ? `, ${count(request.askers, "time")}` : "", ", expires ", when(request.expires)),
     ),
-    h("p", {}, shown(prompt.summary)),
-    prompt.reason && ![prompt.summary, ...prompt.warnings].some((line) => line.includes(prompt.reason)) && h("p", { class: "quiet" }, shown(prompt.reason)),
-    prompt.warnings.filter((warning) => warning !== prompt.summary).map((warning) => h("p", { class: "warning" }, shown(warning))),
-    request.shown !== undefined && h("pre", { class: "sent", tabindex: "0", "aria-label": "What it was called with" }, shown(request.shown)),
-    h(
-      "p",
-      { class: "quiet" },
-      request.session && ["conversation ", name(request.session), " · "],
-      prompt.failures > 0 && `${count(prompt.failures, "failure")} in ${prompt.window} · `,
-      shown(prompt.recovery_hint ?? ""),
-    ),
+    h("p", { class: "reason" }, shown(prompt.reason)),
+    others(prompt).map((line) => h("p", { class: "warning" }, shown(line))),
+    request.shown !== undefined && h("pre", { class: "sent", tabindex: "0", "aria-label": "Its arguments" }, shown(request.shown)),
+    (request.session || prompt.recovery_hint) &&
+      h("p", { class: "quiet" }, request.session && ["session ", name(request.session)], request.session && prompt.recovery_hint && " · ", shown(prompt.recovery_hint ?? "")),
     h(
       "p",
       { class: "acts" },
       button("Approve once", answer("once", "approved once"), { class: "strong", "data-hand": "once", title: "a" }),
-      !request.blocked && button("For this conversation", answer("session", "approved for this conversation"), { "data-hand": "session" }),
+      !request.blocked && button("For this session", answer("session", "approved for this session"), { "data-hand": "session" }),
       !request.blocked && button("For an hour", answer("time", "approved for an hour", { for: "1h" }), { "data-hand": "hour" }),
       button("Deny", answer("deny", "denied"), { class: "danger", "data-hand": "deny", title: "d" }),
     ),

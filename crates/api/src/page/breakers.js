@@ -2,7 +2,9 @@
 
 import { act } from "./act.js";
 import { post } from "./api.js";
-import { button, dialog, h, list, name, pager, s, shown } from "./dom.js";
+import { button, dialog, fold, h, list, name, s, shown } from "./dom.js";
+import { at, whose } from "./tenants.js";
+import { toolButton } from "./tool.js";
 import { REASONS, count, now, span, state, when } from "./words.js";
 
 const HOUR = 3_600_000;
@@ -10,7 +12,7 @@ const ORDER = { OPEN: 0, FORCED_OPEN: 1, HALF_OPEN: 2, CLOSED: 3 };
 
 let last;
 let all = false;
-const pages = pager(20, () => draw(last));
+const folded = fold("circuit breakers", () => draw(last));
 
 export function drawBreakers({ breakers }) {
   last = breakers;
@@ -28,29 +30,31 @@ function draw(breakers) {
       all = !all;
       draw(last);
     });
-    body.append(h("ul", { class: "breakers" }), h("p", { class: "empty" }), pages.place, h("p", {}, toggle));
+    body.append(h("ul", { class: "breakers" }), h("p", { class: "empty" }), folded.place, h("p", {}, toggle));
   }
   const [rows, empty, , more] = body.children;
   const quiet = breakers.filter(isQuiet).length;
   const shownOnes = breakers.filter((breaker) => all || !isQuiet(breaker));
   shownOnes.sort((a, b) => ORDER[a.state] - ORDER[b.state] || (b.since ?? 0) - (a.since ?? 0) || (title(a) < title(b) ? -1 : 1));
   const minute = Math.floor(now() / 60_000);
-  list(rows, pages.cut(shownOnes, "breakers").map((breaker) => ({ ...breaker, minute })), (breaker) => breaker.key, row);
+  list(rows, folded.cut(shownOnes).map((breaker) => ({ ...breaker, minute })), (breaker) => `${breaker.tenant ?? ""}\n${breaker.key}`, breakerRow);
   empty.hidden = shownOnes.length > 0;
-  empty.textContent = breakers.length === 0 ? "No tool was called yet. A tool that keeps failing is left alone for a while; that shows here." : "All breakers are closed, and none changed in the last hour.";
+  empty.textContent = breakers.length === 0 ? "No tool was called yet. When a tool keeps failing, its circuit breaker opens and appears here." : "All circuit breakers are closed, and none changed in the last hour.";
   more.hidden = quiet === 0;
-  more.firstChild.textContent = all ? "Hide the quiet ones" : `Show ${count(quiet, "quiet breaker")}`;
+  more.firstChild.textContent = all ? "Hide those that did not change" : `Show ${count(quiet, "closed circuit breaker")}`;
 }
 
-function row(breaker) {
+// One breaker, with its last hour and what can be done about it.
+export function breakerRow(breaker) {
   const label = title(breaker);
   const isOpen = breaker.state !== "CLOSED";
-  const path = `/v1/breakers/${breaker.key}`;
+  const path = at(`/v1/breakers/${breaker.key}`, breaker.tenant);
+  const who = breaker.about.kind === "tool" ? toolButton(breaker.about, breaker.tenant) : name(label);
   const reset = () => act(() => post(path, { to: "reset" }), `${shown(label)}: calls pass again`);
   return h(
     "li",
     { tabindex: "-1", "data-row": true },
-    h("div", { class: "who" }, state(breaker.state), name(label), breaker.mode !== "enforce" && state(breaker.mode)),
+    h("div", { class: "who" }, state(breaker.state), who, whose(breaker.tenant), breaker.mode !== "enforce" && state(breaker.mode)),
     strip(breaker),
     h("div", { class: "why quiet" }, why(breaker)),
     h(
@@ -70,7 +74,7 @@ function why(breaker) {
   if (reason && !breaker.forced) parts.push(REASONS[reason] ?? reason);
   if (breaker.since) parts.push(["since ", when(breaker.since)]);
   if (breaker.failures + breaker.successes > 0) parts.push(`${breaker.failures} of ${breaker.failures + breaker.successes} failed`);
-  if (breaker.probing) parts.push("a probe is under way");
+  if (breaker.probing) parts.push("a probe is running");
   else if (breaker.nextProbeAt && breaker.state !== "CLOSED") parts.push(breaker.nextProbeAt > now() ? ["next probe ", when(breaker.nextProbeAt)] : "the next call is a probe");
   return parts.flatMap((part, at) => (at ? [" · ", part] : [part]));
 }
@@ -113,7 +117,7 @@ function force(path, label) {
   ];
   const place = dialog(
     "Force open",
-    h("p", {}, "Every call of ", name(label), " is refused without a run:"),
+    h("p", {}, "Calls to ", name(label), " are refused without running:"),
     h(
       "p",
       { class: "acts" },

@@ -1,8 +1,9 @@
 // Calls as they happen: those that run on top, then what became of the others.
 
 import { get } from "./api.js";
-import { button, h, list, name, pager, shown, table } from "./dom.js";
+import { button, fold, h, list, name, shown, table } from "./dom.js";
 import { open } from "./story.js";
+import { ofAll, theirs, whose } from "./tenants.js";
 import { span, state, toolName, when } from "./words.js";
 
 const USUAL = 100;
@@ -13,50 +14,56 @@ const COLUMNS = [
   { title: "ended", class: "ended" },
   { title: "attempts", class: "number" },
   { title: "took", class: "number" },
-  { title: "conversation", class: "session" },
+  { title: "session", class: "session" },
 ];
 
 let last = { running: [], history: [], next: null };
 // What a person looked back for, and where that ended. What was newest then is in it, so that nothing is missing between.
 let back = { calls: [], next: null };
 let parts;
-const pages = pager(50, () => draw());
+const folded = fold("calls", () => draw());
 
 // How many calls are asked for: who searches looks further back.
-export const depth = () => (parts && (parts.search.value || parts.kind.value) ? DEEP : USUAL);
+const depth = () => (parts && (parts.search.value || parts.kind.value) ? DEEP : USUAL);
+export const newestCalls = () => ofAll("/v1/history", { limit: depth() });
 
 export function drawCalls({ running, history }) {
-  last = { running, history: history.calls, next: history.next };
+  last = { running: theirs(running), history: theirs(history.calls), next: history.next };
   draw();
+}
+
+// Other calls are wanted: what was looked back for is of no use any more.
+export function forgetCalls() {
+  back = { calls: [], next: null };
 }
 
 function build() {
   const body = document.querySelector("#calls .body");
-  const search = h("input", { type: "search", id: "search", placeholder: "tool, conversation, code, rule, id", "aria-label": "Search calls", spellcheck: "false", autocomplete: "off" });
+  const search = h("input", { type: "search", id: "search", placeholder: "tool, session, code, rule, id", "aria-label": "Search calls", spellcheck: "false", autocomplete: "off" });
   const kinds = [
     ["", "all"],
     ["failed", "failed or refused"],
     ["replayed", "replayed"],
-    ["retried", "tried again"],
+    ["retried", "retried"],
     ["running", "running"],
   ];
   const kind = h("select", { "aria-label": "Which calls" }, kinds.map(([value, said]) => h("option", { value }, said)));
   const rows = table(COLUMNS, "Calls, the newest first");
   const empty = h("p", { class: "empty" });
   const found = h("span", { class: "quiet", "aria-live": "polite" });
-  const older = button("Look further back", lookBack, { class: "plain", "data-hand": "older" });
-  body.append(h("p", { class: "line" }, search, kind, found), rows.element, empty, pages.place, h("p", {}, older));
+  const older = button("Load older calls", lookBack, { class: "plain", "data-hand": "older" });
+  body.append(h("p", { class: "line" }, search, kind, found), rows.element, empty, folded.place, h("p", {}, older));
   parts = { search, kind, rows, empty, found, older };
   let timer;
   const look = () => {
-    pages.first();
+    folded.first();
     draw();
     clearTimeout(timer);
     // What lies further back is asked for when the person has paused.
     timer = setTimeout(async () => {
       if (depth() === DEEP) {
-        const history = await get(`/v1/history?limit=${DEEP}`).catch(() => null);
-        if (history) Object.assign(last, { history: history.calls, next: history.next });
+        const history = await get(newestCalls()).catch(() => null);
+        if (history) Object.assign(last, { history: theirs(history.calls), next: history.next });
       }
       draw();
     }, 200);
@@ -69,9 +76,9 @@ function build() {
 const end = () => (back.calls.length > 0 ? back.next : last.next);
 
 async function lookBack() {
-  const page = await get(`/v1/history?limit=${DEEP}&after=${encodeURIComponent(end())}`).catch(() => null);
+  const page = await get(ofAll("/v1/history", { limit: DEEP, after: end() })).catch(() => null);
   if (!page) return;
-  back = { calls: [...(back.calls.length > 0 ? back.calls : last.history), ...page.calls], next: page.next };
+  back = { calls: [...(back.calls.length > 0 ? back.calls : last.history), ...theirs(page.calls)], next: page.next };
   draw();
 }
 
@@ -88,25 +95,29 @@ function unite({ running }, history) {
     at: trace.arrivedAtMs,
     tool: trace.tool,
     session: trace.session,
+    tenant: trace.tenant,
     status: "running",
     step: trace.steps.at(-1)?.text,
     attempts: trace.steps.filter((step) => step.kind === "attempt_started").length,
   }));
-  const ended = history.map((facts) => ({
-    id: facts.requestId,
-    at: facts.arrivedAtMs,
-    tool: facts.tool,
-    session: facts.session,
-    status: facts.code && facts.attempts.length === 0 && !facts.replayed ? "refused" : facts.status,
-    code: facts.code,
-    rule: facts.rule,
-    model: facts.model,
-    attempts: facts.attempts.length,
-    took: facts.tookMs,
-    replayed: facts.replayed,
-  }));
-  return [...open, ...ended.sort((a, b) => b.at - a.at)];
+  return [...open, ...history.map(ended).sort((a, b) => b.at - a.at)];
 }
+
+// A call that is over, as the history has it.
+export const ended = (facts) => ({
+  id: facts.requestId,
+  at: facts.arrivedAtMs,
+  tool: facts.tool,
+  session: facts.session,
+  tenant: facts.tenant,
+  status: facts.code && facts.attempts.length === 0 && !facts.replayed ? "refused" : facts.status,
+  code: facts.code,
+  rule: facts.rule,
+  model: facts.model,
+  attempts: facts.attempts.length,
+  took: facts.tookMs,
+  replayed: facts.replayed,
+});
 
 const KINDS = {
   "": () => true,
@@ -121,14 +132,14 @@ function draw() {
   const words = parts.search.value.toLowerCase().split(/\s+/).filter(Boolean);
   const all = unite(last, over());
   const fits = (call) => {
-    const text = [toolName(call.tool), call.id, call.session, call.code, call.rule, call.status, call.model].join(" ").toLowerCase();
+    const text = [toolName(call.tool), call.id, call.session, call.tenant, call.code, call.rule, call.status, call.model].join(" ").toLowerCase();
     return words.every((word) => text.includes(word));
   };
   const found = all.filter((call) => KINDS[parts.kind.value](call) && fits(call));
-  list(parts.rows.body, pages.cut(found, "calls"), (call) => `${call.id} ${call.at}`, row);
+  list(parts.rows.body, folded.cut(found, Boolean(end())), (call) => `${call.id} ${call.at}`, row);
   parts.rows.element.hidden = found.length === 0;
   parts.empty.hidden = found.length > 0;
-  parts.empty.textContent = all.length === 0 ? "No calls yet. Each call of a tool appears here the moment it comes." : "No call fits.";
+  parts.empty.textContent = all.length === 0 ? "No calls yet. Each tool call appears here as soon as it arrives." : "No call matches.";
   const whole = `${end() ? "the newest " : ""}${all.length}`;
   parts.found.textContent = words.length > 0 || parts.kind.value ? `${found.length} of ${whole}` : end() ? whole : "";
   parts.older.hidden = !end();
@@ -137,16 +148,21 @@ function draw() {
 function row(call) {
   const label = toolName(call.tool);
   const opened = button(name(label), () => open(call.id, call.at), { class: "link", "data-hand": "open", "aria-label": `Open ${shown(label)}` });
-  const ended = h(
+  const tool = h("span", {}, opened, whose(call.tenant));
+  return parts.rows.row({ class: call.status === "running" ? "running" : undefined }, when(call.at), tool, outcome(call), String(call.attempts), took(call), call.session ? name(call.session, { title: shown(call.session) }) : "–");
+}
+
+// How a call ended, or how far it has come.
+export function outcome(call) {
+  return h(
     "span",
     {},
     state(call.status),
     call.code && call.status !== "circuit_open" && h("code", { class: "code" }, call.code),
-    call.replayed && h("span", { class: "tag", title: "It got an earlier answer and did not run" }, "replayed"),
-    call.attempts > 1 && call.status === "success" && h("span", { class: "tag", title: "It worked because it was tried again" }, "saved by a retry"),
+    call.replayed && h("span", { class: "tag", title: "It returned a stored result and did not run" }, "replayed"),
+    call.attempts > 1 && call.status === "success" && h("span", { class: "tag", title: "It succeeded because it was retried" }, "saved by a retry"),
     call.step && h("span", { class: "quiet" }, call.step),
   );
-  const took = call.took === undefined ? h("span", { class: "quiet" }, "since ", when(call.at)) : span(call.took);
-  return parts.rows.row({ class: call.status === "running" ? "running" : undefined }, when(call.at), opened, ended, String(call.attempts), took, call.session ? name(call.session, { title: shown(call.session) }) : "–");
 }
 
+export const took = (call) => (call.took === undefined ? h("span", { class: "quiet" }, "since ", when(call.at)) : span(call.took));

@@ -130,29 +130,42 @@ export function table(columns, caption) {
   return { element, body, row };
 }
 
-// A page of a long list, with the buttons that turn it.
-export function pager(size, redraw) {
+// More rows than this are folded.
+const FEW = 10;
+// So many rows are shown at once when a list is unfolded.
+const PAGE = 50;
+
+// A long list: the first ten rows and a button that shows all of them, in pages where there are very many.
+export function fold(what, redraw) {
+  let isOpen = false;
   let page = 0;
   const place = h("p", { class: "pager" });
+  const to = (open, next) => () => {
+    [isOpen, page] = [open, next];
+    redraw();
+  };
   return {
     place,
     first() {
       page = 0;
     },
-    cut(items, what) {
-      const pages = Math.max(1, Math.ceil(items.length / size));
+    // The rows to show. `more` says that these are only the newest of a longer list.
+    cut(items, more = false) {
+      const pages = Math.max(1, Math.ceil(items.length / PAGE));
       page = Math.min(page, pages - 1);
-      const turn = (by) => () => {
-        page += by;
-        redraw();
-      };
-      place.hidden = pages === 1;
-      put(place, [page, pages, items.length], () => [
-        h("button", { type: "button", class: "plain", "data-hand": "back", disabled: page === 0, onclick: turn(-1) }, "‹ back"),
-        h("span", { class: "quiet" }, `${page * size + 1}–${Math.min(items.length, (page + 1) * size)} of ${items.length} ${what}`),
-        h("button", { type: "button", class: "plain", "data-hand": "on", disabled: page === pages - 1, onclick: turn(1) }, "on ›"),
-      ]);
-      return items.slice(page * size, (page + 1) * size);
+      place.hidden = items.length <= FEW;
+      put(place, [isOpen, page, pages, items.length, more], () => {
+        if (!isOpen) return h("button", { type: "button", "data-hand": "unfold", onclick: to(true, 0) }, `Show ${more ? "the newest" : "all"} ${items.length} ${what}`);
+        return [
+          pages > 1 && [
+            h("button", { type: "button", class: "plain", "data-hand": "back", disabled: page === 0, onclick: to(true, page - 1) }, "‹ Previous"),
+            h("span", { class: "quiet" }, `${page * PAGE + 1}–${Math.min(items.length, (page + 1) * PAGE)} of ${items.length} ${what}`),
+            h("button", { type: "button", class: "plain", "data-hand": "on", disabled: page === pages - 1, onclick: to(true, page + 1) }, "Next ›"),
+          ],
+          h("button", { type: "button", class: "plain", "data-hand": "unfold", onclick: to(false, 0) }, "Show fewer"),
+        ];
+      });
+      return isOpen ? items.slice(page * PAGE, (page + 1) * PAGE) : items.slice(0, FEW);
     },
   };
 }

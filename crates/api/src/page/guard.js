@@ -1,10 +1,13 @@
-// The guard: who is stopped, and what the model had sent when it acted.
+// The loop guard: who is stopped, and what the model had sent when it acted.
 
-import { h, list, name, pager, shown } from "./dom.js";
+import { fold, h, list, name, shown } from "./dom.js";
+import { whose } from "./tenants.js";
+import { toolButton } from "./tool.js";
 import { LAYERS, count, state, toolName, when } from "./words.js";
 
 let last;
-const pages = pager(10, () => draw());
+const foldedStops = fold("stopped sessions", () => draw());
+const folded = fold("interventions", () => draw());
 
 export function drawGuard({ guard }) {
   last = guard;
@@ -14,14 +17,14 @@ export function drawGuard({ guard }) {
 function draw() {
   const body = document.querySelector("#guard .body");
   if (!body.firstChild) {
-    body.append(h("ul", { class: "lost" }), h("div", { class: "trips" }), h("p", { class: "empty" }, "The guard has not acted. When a model repeats a call that cannot work, what it sent is shown here."), pages.place);
+    body.append(h("ul", { class: "lost" }), foldedStops.place, h("div", { class: "trips" }), h("p", { class: "empty" }, "The loop guard has not acted. When a model repeats a call that cannot work, what it sent appears here."), folded.place);
   }
-  const [stopped, trips, empty] = body.children;
+  const [stopped, , trips, empty] = body.children;
   const stops = [...last.stopped].sort((a, b) => a.since - b.since);
-  list(stopped, stops, (one) => JSON.stringify(one), stop);
+  list(stopped, foldedStops.cut(stops), (one) => JSON.stringify(one), stop);
   stopped.hidden = last.stopped.length === 0;
   const newest = [...last.trips].sort((a, b) => b.lastAtMs - a.lastAtMs);
-  list(trips, pages.cut(newest, "trips"), (trip) => `${trip.session} ${toolName(trip.tool)} ${trip.digest}`, row);
+  list(trips, folded.cut(newest), (trip) => `${trip.tenant} ${trip.session} ${toolName(trip.tool)} ${trip.digest}`, row);
   empty.hidden = newest.length + last.stopped.length > 0;
 }
 
@@ -29,7 +32,7 @@ function stop(one) {
   return h(
     "li",
     { tabindex: "-1", "data-row": true },
-    h("div", { class: "who" }, state("refused", "stopped"), one.tool ? name(toolName(one.tool)) : "the whole turn", one.session && h("span", { class: "quiet" }, "in ", name(one.session))),
+    h("div", { class: "who" }, state("refused", "stopped"), one.tool ? toolButton(one.tool, one.tenant) : "the whole turn", whose(one.tenant), one.session && h("span", { class: "quiet" }, "in session ", name(one.session))),
     h("div", { class: "why quiet" }, `${LAYERS[one.layer] ?? one.layer}, ${count(one.count, "time")}, since `, when(one.since), one.until ? [" · one try ", when(one.until)] : " · until the next turn"),
   );
 }
@@ -41,13 +44,14 @@ function row(trip) {
     h(
       "header",
       {},
-      name(toolName(trip.tool)),
-      state(trip.refused ? "refused" : "attention", trip.refused ? "refused" : "told so"),
+      toolButton(trip.tool, trip.tenant),
+      whose(trip.tenant),
+      state(trip.refused ? "refused" : "attention", trip.refused ? "refused" : "warned"),
       h("span", { class: "quiet" }, trip.layers.map((layer) => LAYERS[layer] ?? layer).join(", ")),
       h("span", { class: "quiet" }, trip.times > 1 && `${count(trip.times, "time")}, last `, when(trip.lastAtMs)),
-      (trip.session || trip.model) && h("span", { class: "quiet" }, trip.model && [name(trip.model), " "], trip.session && ["in ", name(trip.session)]),
+      (trip.session || trip.model) && h("span", { class: "quiet" }, trip.model && [name(trip.model), " "], trip.session && ["in session ", name(trip.session)]),
     ),
-    h("div", { class: "pair" }, part("the model sent", trip.arguments), part("it was told", trip.error)),
+    h("div", { class: "pair" }, part("the model sent", trip.arguments), part("the response", trip.error)),
   );
 }
 

@@ -6,9 +6,9 @@ const KEYS = [
   ["/", "search the calls"],
   ["j  k", "next and previous row"],
   ["Enter", "open the row"],
-  ["a", "approve once, on a request that waits"],
+  ["a", "approve the selected request once"],
   ["d", "deny it"],
-  ["t", "light, dark, or as the system has it"],
+  ["t", "light, dark, or the system setting"],
   ["Esc", "close"],
   ["?", "this list"],
 ];

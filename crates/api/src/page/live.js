@@ -1,9 +1,9 @@
 // Keeps the page current: by events, and while there are none by asking again and again.
 //
-// An event only says that it is worth asking: what is shown always comes from the same answers. A page that nobody sees
-// asks for nothing.
+// An event only says that it is worth asking: what is shown always comes from the same answers. Only notifications are shown
+// as they come. A page that nobody sees asks for nothing.
 
-import { request } from "./api.js";
+import { query, request } from "./api.js";
 
 const EVERY = 1500;
 const WITH_EVENTS = 10_000;
@@ -11,9 +11,11 @@ const GATHER = 250;
 const AGAIN = 3000;
 
 // Calls `refresh` whenever something may have changed, never twice at once; it answers "seen", "locked" or "lost". Calls `says`
-// with how the page is kept current.
-export function keep(refresh, says) {
+// with how the page is kept current, and `notify` with each notification.
+export function keep(refresh, says, notify) {
   let isTold = false;
+  // The last event that came. At first, all that the gateway still keeps is asked for.
+  let last = "0-0";
   let busy = false;
   let wanted = false;
   let timer;
@@ -45,15 +47,26 @@ export function keep(refresh, says) {
     timer = setTimeout(ask, GATHER);
   }
 
+  // One event: lines with its id, its name and its data.
+  function heard(text) {
+    const fields = new Map(text.split("\n").map((line) => [line.slice(0, line.indexOf(": ")), line.slice(line.indexOf(": ") + 2)]));
+    if (fields.has("id")) last = fields.get("id");
+    if (fields.get("event") === "notification") notify(fields.get("id"), JSON.parse(fields.get("data")));
+  }
+
   async function listen() {
     try {
-      const response = await request("/v1/events", { headers: { accept: "text/event-stream" } });
+      const response = await request(query("/v1/events", { after: last }), { headers: { accept: "text/event-stream" } });
       if (!response.ok || !response.body) return void (await response.body?.cancel());
       isTold = true;
-      const reader = response.body.getReader();
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      let rest = "";
       for (;;) {
-        const { done } = await reader.read();
+        const { done, value } = await reader.read();
         if (done) break;
+        const events = (rest + value).split("\n\n");
+        rest = events.pop();
+        events.forEach(heard);
         soon();
       }
     } catch {

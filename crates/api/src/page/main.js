@@ -4,16 +4,20 @@ import { afterEveryDeed, unlock } from "./act.js";
 import { Refused, all, get, mayLook, token } from "./api.js";
 import { drawApprovals } from "./approvals.js";
 import { drawBreakers } from "./breakers.js";
-import { depth, drawCalls } from "./calls.js";
+import { drawCalls, forgetCalls, newestCalls } from "./calls.js";
 import { h, put } from "./dom.js";
 import { drawGuard } from "./guard.js";
 import { help, keys } from "./keys.js";
 import { keep } from "./live.js";
 import { drawMode, drawNow } from "./now.js";
+import { drawNotifications, hear } from "./notifications.js";
 import { drawNumbers } from "./numbers.js";
 import { drawServers } from "./servers.js";
+import { drawTenants, ofEach, whenChosen } from "./tenants.js";
+import { followTool } from "./tool.js";
 import { drawTools } from "./tools.js";
-import { drawTurns, newest } from "./turns.js";
+import { drawTurns, forgetTurns, newestTurns } from "./turns.js";
+import { drawUnknown } from "./unknown.js";
 import { setClock, tick } from "./words.js";
 
 const seen = { servers: [] };
@@ -26,26 +30,29 @@ const HEAVY_EVERY = 5000;
 async function refresh() {
   const asked = token.get();
   try {
-    const [status, approvals, running, history, turns, series, guard, trust, servers] = await Promise.all([
-      get("/v1/status"),
-      all("/v1/approvals"),
-      all("/v1/running"),
-      get(`/v1/history?limit=${depth()}`),
-      get(newest),
-      get("/v1/series"),
-      all("/v1/guard"),
-      all("/v1/trust"),
-      all("/v1/servers"),
-    ]);
+    const status = await get("/v1/status");
+    drawTenants(status.tenants);
     const changed = JSON.stringify(status.counts) !== JSON.stringify(seen.status?.counts);
-    Object.assign(seen, { status, guard, series, approvals: approvals.approvals, running: running.calls, history, turns, trust: trust.trust, servers: servers.servers });
+    const isHeavy = changed || Date.now() - heavyAt > HEAVY_EVERY;
+    const [approvals, running, history, turns, series, guard, trust, servers, records, breakers, tools] = await Promise.all([
+      ofEach("/v1/approvals", ["approvals"]),
+      all("/v1/running"),
+      get(newestCalls()),
+      get(newestTurns()),
+      get("/v1/series"),
+      ofEach("/v1/guard", ["stopped", "trips"]),
+      ofEach("/v1/trust", ["trust"]),
+      all("/v1/servers"),
+      status.counts.unknownOutcomes > 0 ? all("/v1/records", { open: true }) : { records: [] },
+      isHeavy && ofEach("/v1/breakers", ["breakers"]),
+      isHeavy && ofEach("/v1/tools", ["tools"]),
+    ]);
+    if (isHeavy) heavyAt = Date.now();
     setClock(status.atMs);
-    if (changed || Date.now() - heavyAt > HEAVY_EVERY) {
-      heavyAt = Date.now();
-      const [breakers, tools] = await Promise.all([all("/v1/breakers"), all("/v1/tools")]);
-      Object.assign(seen, { breakers: breakers.breakers, tools: tools.tools });
-    }
+    const unknown = records.records.filter((record) => record.state === "unknown");
+    Object.assign(seen, { status, guard, series, history, turns, unknown, ...approvals, running: running.calls, ...trust, servers: servers.servers, ...breakers, ...tools });
     draw();
+    void followTool();
     return "seen";
   } catch (error) {
     if (error instanceof Refused && (error.status === 401 || error.status === 403)) {
@@ -66,11 +73,11 @@ async function ask(error) {
   drawToken();
   if (isAsking) return;
   isAsking = true;
-  isAsking = !(await unlock(error.status === 401 ? "To see what happens here takes the token of a viewer, or the admin token." : error.message, mayLook));
+  isAsking = !(await unlock(error.status === 401 ? "Viewing this page requires a viewer token or the admin token." : error.message, mayLook));
 }
 
 function draw() {
-  for (const section of [drawNow, drawApprovals, drawBreakers, drawCalls, drawTurns, drawTools, drawGuard, drawNumbers, drawServers, drawMode]) section(seen);
+  for (const section of [drawNow, drawApprovals, drawUnknown, drawNotifications, drawBreakers, drawCalls, drawTurns, drawTools, drawGuard, drawNumbers, drawServers, drawMode]) section(seen);
   drawBar();
 }
 
@@ -78,6 +85,8 @@ function drawBar() {
   const { counts } = seen.status;
   const places = [
     ["approvals", "Approvals", counts.approvals],
+    ["unknown", "Unknown", counts.unknownOutcomes],
+    ["notifications", "Notifications", 0],
     ["breakers", "Breakers", counts.openBreakers],
     ["calls", "Calls", counts.openCalls],
     ["turns", "Turns", 0],
@@ -96,14 +105,14 @@ function drawBar() {
 function drawToken() {
   const locked = !token.get();
   put(document.getElementById("token"), locked, () => [locked ? "Unlock" : "Lock"]);
-  document.getElementById("token").title = locked ? "Give the admin token, to change something" : "Forget the admin token";
+  document.getElementById("token").title = locked ? "Enter the admin token to make changes" : "Forget the admin token";
 }
 
 const LIVE = {
-  live: ["●", "live", "Told of everything as it happens"],
-  asking: ["●", "live", "Asked for every second or two"],
-  locked: ["○", "locked", "To look takes the token of a viewer or of the admin"],
-  lost: ["○", "no answer", "The gateway does not answer; what you see is old"],
+  live: ["●", "live", "Updated as things happen"],
+  asking: ["●", "live", "Updated every second or two"],
+  locked: ["○", "locked", "Viewing requires a viewer token or the admin token"],
+  lost: ["○", "no answer", "The gateway does not answer; this page is out of date"],
 };
 
 function says(how) {
@@ -133,7 +142,16 @@ theme();
 document.getElementById("theme").addEventListener("click", nextTheme);
 document.getElementById("help").addEventListener("click", help);
 keys({ theme: nextTheme });
-const live = keep(refresh, says);
+const live = keep(refresh, says, (id, line) => {
+  hear(id, line);
+  drawNotifications();
+});
+whenChosen(() => {
+  heavyAt = 0;
+  forgetCalls();
+  forgetTurns();
+  void live.ask();
+});
 afterEveryDeed(() => {
   heavyAt = 0;
   void live.ask();
@@ -142,6 +160,6 @@ document.getElementById("token").addEventListener("click", () => {
   if (token.get()) {
     token.clear();
     void live.ask();
-  } else void unlock("To change something takes the admin token.");
+  } else void unlock("Changing anything requires the admin token.");
 });
 setInterval(tick, 1000);

@@ -2,15 +2,15 @@
 
 import { act } from "./act.js";
 import { put as send } from "./api.js";
-import { h, put } from "./dom.js";
+import { fold, h, put } from "./dom.js";
 import { digits, state } from "./words.js";
 
 const SWITCHES = [
   ["all", "everything"],
   ["dedupe", "duplicates"],
   ["retry", "retries"],
-  ["breaker", "breakers"],
-  ["guard", "guard"],
+  ["breaker", "circuit breakers"],
+  ["guard", "loop guard"],
   ["trust", "trust"],
 ];
 const WEAKEST = ["enforce", "shadow", "off"];
@@ -26,13 +26,18 @@ function modeWord(switches) {
   return which === "partly" ? state("shadow", "partly lowered") : state(which);
 }
 
-const HEADLINES = { fine: "All is well.", attention: "Something needs a look.", trouble: "Something is wrong." };
+const HEADLINES = { fine: "All is well.", attention: "Something needs attention.", trouble: "Something is wrong." };
+
+let last;
+const folded = fold("findings", () => drawNow(last));
 
 export function drawNow({ status, series }) {
   document.title = { fine: "● Steadfast", attention: "▲ Steadfast", trouble: "■ Steadfast" }[status.verdict];
   put(document.getElementById("verdict"), status.verdict, () => state(status.verdict));
   document.getElementById("verdict").className = "";
-  const { findings, verdict, store, switches, counts, version } = status;
+  last = { status, series };
+  const { verdict, store, switches, counts, version } = status;
+  const findings = folded.cut(status.findings);
   const hour = series.minutes.reduce((sum, minute) => sum + minute.calls, 0);
   put(document.getElementById("now"), [findings, verdict, store, switches, counts, hour, version], () => [
     h("h1", { class: verdict }, HEADLINES[verdict]),
@@ -42,6 +47,7 @@ export function drawNow({ status, series }) {
         { class: "findings" },
         findings.map((finding) => h("li", {}, state(finding.level, finding.what), h("span", { class: "quiet" }, finding.todo))),
       ),
+    folded.place,
     h(
       "dl",
       { class: "facts" },
@@ -65,7 +71,7 @@ export function drawMode({ status }) {
       store.trouble ? state("trouble", `the ${store.kind} store does not answer`) : state("fine", `the ${store.kind} store answers`),
       store.trouble && h("span", { class: "quiet block" }, store.trouble),
     ),
-    h("p", { class: "quiet" }, "Enforcing is normal. Only watching decides and tells, and changes nothing. Off lets calls straight through. Turned here it holds until the gateway is started again."),
+    h("p", { class: "quiet" }, "Enforcing is the default. Shadow decides and logs, and changes nothing. Off passes calls straight through. What you change here lasts until the gateway restarts."),
     h(
       "ul",
       { class: "switches" },
@@ -79,7 +85,7 @@ export function drawMode({ status }) {
 function chooser(name, word, current) {
   const modes = [
     ["enforce", "enforcing"],
-    ["shadow", "only watching"],
+    ["shadow", "shadow"],
     ["off", "off"],
   ];
   const select = h(

@@ -4,12 +4,12 @@ import { h, put, s } from "./dom.js";
 import { digits } from "./words.js";
 
 const CHARTS = [
-  { title: "Duplicates prevented", what: "runs that were not made twice", parts: [["duplicates", "ink"]] },
-  { title: "Calls saved by a retry", what: "worked because they were tried again", parts: [["saved", "ink"]] },
-  { title: "Stopped by the guard", what: "refused to a model that was looping", parts: [["guardStops", "ink"]] },
+  { title: "Duplicates prevented", what: "calls that would have run twice", parts: [["duplicates", "ink"]] },
+  { title: "Calls saved by a retry", what: "succeeded because they were retried", parts: [["saved", "ink"]] },
+  { title: "Stopped by the loop guard", what: "calls of a model in a loop, refused", parts: [["guardStops", "ink"]] },
   {
     title: "Calls",
-    what: "filled: worked · striped: refused · outlined: failed",
+    what: "filled: succeeded · striped: refused · outlined: failed",
     parts: [
       ["successes", "ink"],
       ["refused", "striped"],

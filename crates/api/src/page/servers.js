@@ -1,12 +1,12 @@
-// Servers behind the gateway: whether they live, how often they had to be started again, and their last words.
+// Servers behind the gateway: whether they run, how often they were restarted, and the last lines of their stderr.
 
-import { h, list, name, shown } from "./dom.js";
+import { fold, h, list, name, shown } from "./dom.js";
 import { count, state, when } from "./words.js";
 
 // Each state of a process with the look of it and its words, the worst first.
 const LIVES = {
-  down: ["trouble", "left alone"],
-  backing_off: ["attention", "died, starts again"],
+  down: ["trouble", "down"],
+  backing_off: ["attention", "died, restarting"],
   starting: ["attention", "starting"],
   ending: ["attention", "ending"],
   up: ["fine", "running"],
@@ -17,13 +17,22 @@ const LIVES = {
 const WORST_FIRST = Object.keys(LIVES);
 const worst = (instances) => WORST_FIRST.find((life) => instances.some((instance) => instance.state === life)) ?? "idle";
 
+const folded = fold("servers", () => draw());
+let last = [];
+
 export function drawServers({ servers }) {
+  last = servers;
+  draw();
+}
+
+function draw() {
+  const servers = last;
   const body = document.querySelector("#servers .body");
-  if (!body.firstChild) body.append(h("ul", { class: "servers" }), h("p", { class: "empty" }));
+  if (!body.firstChild) body.append(h("ul", { class: "servers" }), h("p", { class: "empty" }), folded.place);
   const [rows, empty] = body.children;
-  list(rows, servers, (server) => server.name, row);
+  list(rows, folded.cut(servers), (server) => server.name, row);
   empty.hidden = servers.length > 0;
-  empty.textContent = "No server is behind this gateway. Those of the configuration appear here, with their restarts and what they last said.";
+  empty.textContent = "This gateway has no servers. The servers of the configuration appear here, with their restarts and the last lines of their stderr.";
 }
 
 function row({ name: server, instances }) {
@@ -37,7 +46,7 @@ function row({ name: server, instances }) {
     h("div", { class: "who" }, state(which, word), name(server), h("span", { class: "quiet" }, facts.filter(Boolean).join(" · "))),
     instances.map(({ lastEnd, stderr }, at) => [
       lastEnd && h("p", { class: "warning" }, shown(lastEnd.why), " ", when(lastEnd.atMs)),
-      stderr.length > 0 && h("details", { "data-hand": `stderr ${at}` }, h("summary", {}, "its last words"), h("pre", { class: "sent", tabindex: "0" }, shown(stderr.join("\n")))),
+      stderr.length > 0 && h("details", { "data-hand": `stderr ${at}` }, h("summary", {}, "last lines of stderr"), h("pre", { class: "sent", tabindex: "0" }, shown(stderr.join("\n")))),
     ]),
   );
 }

@@ -2,8 +2,9 @@
 
 import { get } from "./api.js";
 import { button, dialog, h, name, shown } from "./dom.js";
+import { toolButton } from "./tool.js";
 import { label, show, turnOf } from "./waterfall.js";
-import { CLASSES, count, span, state, toolName, when } from "./words.js";
+import { CLASSES, count, span, state, when } from "./words.js";
 
 const SIGNS = { good: "●", waiting: "◌", bad: "■", plain: "·" };
 
@@ -12,7 +13,7 @@ export async function open(id, at) {
   try {
     story = await get(`/v1/history/${encodeURIComponent(id)}`);
   } catch (error) {
-    dialog("Call", h("p", {}, `It cannot be shown: ${error.message}`));
+    dialog("Call", h("p", {}, `This call cannot be shown: ${error.message}`));
     return;
   }
   // A request's name may be used again. A turn knows when it sent it, and that is a moment before it came.
@@ -20,10 +21,10 @@ export async function open(id, at) {
   const facts = story.calls.find((call) => call.arrivedAtMs === arrived);
   const trace = story.traces.find((one) => one.arrivedAtMs === arrived);
   const about = trace ?? facts;
-  if (!about) return void dialog("Call", h("p", {}, "It is no longer remembered."));
+  if (!about) return void dialog("Call", h("p", {}, "This call is no longer recorded."));
   const turn = h("p", { hidden: true });
   dialog(
-    name(toolName(about.tool)),
+    toolButton(about.tool, about.tenant),
     h("div", { class: "story" }, outcome(facts, trace), turn, h("h3", {}, "Step by step"), trace ? steps(trace) : attempts(facts), h("h3", {}, "About it"), details(facts, trace)),
   );
   const found = await turnOf(id, facts?.turn);
@@ -47,12 +48,12 @@ function outcome(facts, trace) {
       { class: "outcome" },
       state(status),
       took !== undefined && h("span", {}, `after ${span(took)}`),
-      h("span", {}, tried === 0 ? "without a run" : count(tried, "attempt")),
+      h("span", {}, tried === 0 ? "did not run" : count(tried, "attempt")),
       (end?.replayed ?? facts?.replayed) && h("span", { class: "tag" }, "replayed"),
       code && h("code", { class: "code" }, code),
       rule && h("span", { class: "rule" }, "decided by ", h("code", {}, shown(rule))),
     ),
-    told && h("pre", { class: "sent", tabindex: "0", "aria-label": "What the caller was told" }, shown(told)),
+    told && h("pre", { class: "sent", tabindex: "0", "aria-label": "The response to the caller" }, shown(told)),
   ];
 }
 
@@ -84,22 +85,22 @@ function attempts(facts) {
       ),
     );
   return [
-    facts.attempts.length > 0 ? h("ol", { class: "steps" }, facts.attempts.map(line)) : h("p", {}, facts.replayed ? "An earlier answer was given; the tool did not run." : "It did not run."),
-    h("p", { class: "quiet" }, "Only the attempts are known: another process made this call, or it is one of those before the last thousand."),
+    facts.attempts.length > 0 ? h("ol", { class: "steps" }, facts.attempts.map(line)) : h("p", {}, facts.replayed ? "A stored result was returned; the tool did not run." : "It did not run."),
+    h("p", { class: "quiet" }, "Only the attempts are known: another process made this call, or it is older than the last thousand."),
   ];
 }
 
 function details(facts, trace) {
   const about = { ...facts, ...trace };
   const rows = [
-    ["came", when(about.arrivedAtMs)],
+    ["arrived", when(about.arrivedAtMs)],
     ["kind of tool", CLASSES[about.class] ?? about.class],
-    ["conversation", about.session && name(about.session)],
+    ["session", about.session && name(about.session)],
     ["actor", facts?.actor && name(facts.actor)],
     ["tenant", about.tenant && name(about.tenant)],
     ["model", about.model && name(about.model)],
-    ["judged as", facts?.signature && name(facts.signature)],
-    ["dangerous shape", facts?.danger && shown(facts.danger)],
+    ["trust signature", facts?.signature && name(facts.signature)],
+    ["dangerous command", facts?.danger && shown(facts.danger)],
     ["arguments", facts?.invalidArguments && shown(facts.invalidArguments)],
     ["arguments' digest", facts?.digest && h("code", {}, String(facts.digest).slice(0, 16))],
     ["key", facts?.key && h("code", {}, facts.key)],

@@ -1,9 +1,11 @@
-// Tools: how they do and how far they are trusted, the worst first.
+// Tools: how often they succeed and how far they are trusted, the worst first.
 
 import { act } from "./act.js";
 import { post } from "./api.js";
-import { button, h, list, name, pager, shown, table } from "./dom.js";
-import { CLASSES, count, digits, span, state, toolName, when } from "./words.js";
+import { button, fold, h, list, name, shown, table } from "./dom.js";
+import { at, whose } from "./tenants.js";
+import { toolButton } from "./tool.js";
+import { CLASSES, clock, count, digits, span, state, toolName, when } from "./words.js";
 
 const COLUMNS = [
   { title: "tool", class: "tool" },
@@ -11,7 +13,7 @@ const COLUMNS = [
   { title: "calls", class: "number" },
   { title: "failed", class: "number" },
   { title: "refused", class: "number" },
-  { title: "works", class: "number" },
+  { title: "succeeds", class: "number" },
   { title: "p95", class: "number" },
   { title: "last", class: "when" },
 ];
@@ -19,11 +21,22 @@ const TRUST = ["trusted", "recovering", "escalated", "blocked"];
 
 let last = { tools: [], trust: [] };
 let parts;
-const pages = pager(25, () => draw());
+const folded = fold("tools", () => draw());
+const foldedTrust = fold("tools without full trust", () => draw());
 
 export function drawTools({ tools, trust }) {
-  last = { tools, trust };
+  last = { tools: once(tools), trust };
   draw();
+}
+
+// Each tenant is offered the same tools: one that was called is not listed again as one that was not.
+function once(tools) {
+  const listed = new Set(tools.filter((tool) => tool.called).map((tool) => toolName(tool.tool)));
+  return tools.filter((tool) => {
+    const isNew = !listed.has(toolName(tool.tool));
+    listed.add(toolName(tool.tool));
+    return tool.called || isNew;
+  });
 }
 
 function build() {
@@ -33,10 +46,10 @@ function build() {
   const rows = table(COLUMNS, "Tools, the worst first");
   const empty = h("p", { class: "empty" });
   filter.addEventListener("input", () => {
-    pages.first();
+    folded.first();
     draw();
   });
-  body.append(lost, h("p", { class: "line" }, filter), rows.element, empty, pages.place);
+  body.append(lost, foldedTrust.place, h("p", { class: "line" }, filter), rows.element, empty, folded.place);
   parts = { filter, lost, rows, empty };
 }
 
@@ -44,54 +57,69 @@ const badness = (tool) => TRUST.indexOf(tool.trust.toLowerCase()) * 10 + (tool.b
 
 function draw() {
   if (!parts) build();
-  list(parts.lost, last.trust, (entry) => [entry.scope, entry.plugin_name, entry.tool_name, entry.signature, entry.domain].join("\n"), lost);
+  list(parts.lost, foldedTrust.cut(last.trust), (entry) => [entry.tenant, entry.scope, entry.plugin_name, entry.tool_name, entry.signature, entry.domain].join("\n"), (entry) => trustRow(entry));
   parts.lost.hidden = last.trust.length === 0;
   const word = parts.filter.value.toLowerCase();
   const found = last.tools.filter((tool) => toolName(tool.tool).toLowerCase().includes(word));
   found.sort((a, b) => badness(b) - badness(a) || b.calls - a.calls || b.called - a.called);
-  list(parts.rows.body, pages.cut(found, "tools"), (tool) => toolName(tool.tool), row);
+  list(parts.rows.body, folded.cut(found), (tool) => `${tool.tenant ?? ""}\n${toolName(tool.tool)}`, row);
   parts.rows.element.hidden = found.length === 0;
   parts.filter.parentElement.hidden = last.tools.length === 0;
   parts.empty.hidden = found.length > 0;
-  parts.empty.textContent = last.tools.length === 0 ? "No tool is known yet. Each tool appears here with how well it does." : "No tool has this in its name.";
+  parts.empty.textContent = last.tools.length === 0 ? "No tool is known yet. Each tool appears here with its success rate." : "No tool has this in its name.";
 }
 
 function row(tool) {
   const { score } = tool;
-  const works = score ? h("span", { title: `${count(score.samples, "call")}; with 95 % confidence between ${percent(score.low)} and ${percent(score.high)}` }, percent(score.successRate)) : "–";
   return parts.rows.row(
     {},
-    h("span", {}, name(toolName(tool.tool)), tool.class !== "unknown" && h("span", { class: "quiet" }, CLASSES[tool.class]), tool.breaker !== "CLOSED" && state(tool.breaker, `breaker ${tool.breaker === "HALF_OPEN" ? "probing" : "open"}`)),
+    h("span", {}, toolButton(tool.tool, tool.tenant), whose(tool.tenant), tool.class !== "unknown" && h("span", { class: "quiet" }, CLASSES[tool.class]), tool.breaker !== "CLOSED" && state(tool.breaker, `circuit breaker ${tool.breaker === "HALF_OPEN" ? "probing" : "open"}`)),
     state(tool.trust.toLowerCase()),
     digits(tool.calls),
     digits(tool.failures),
     digits(tool.refused),
-    works,
+    works(score),
     score?.p95Ms === undefined ? "–" : span(score.p95Ms),
     tool.called ? when(tool.lastCallAtMs) : h("span", { class: "quiet" }, "not called"),
   );
 }
 
+// The share of calls that succeed.
+export function works(score) {
+  return score ? h("span", { title: `${count(score.samples, "call")}; with 95 % confidence between ${percent(score.low)} and ${percent(score.high)}` }, percent(score.successRate)) : "–";
+}
+
 const percent = (share) => `${Math.round(share * 100)} %`;
 
-// One that is not simply trusted, and what ends that.
-function lost(entry) {
-  const tool = entry.tool_name && `${entry.plugin_name}/${entry.tool_name}`;
-  const title = entry.scope === "domain" ? `all at ${entry.domain}` : (entry.signature ?? tool ?? "everything");
-  const key = encodeURIComponent(entry.scope === "domain" ? `domain:${entry.domain}` : (tool ?? "*"));
-  const whom = tool ?? title;
-  const forgive = () => act(() => post(`/v1/trust/${key}/reset`), `${shown(whom)}: trusted again`);
-  const recover = () => act(() => post(`/v1/trust/${key}/recover`), `${shown(whom)}: may earn its trust back`);
-  const ends = [
-    entry.state.toLowerCase() === "recovering" && `${entry.successes_since_recovery} of ${count(entry.successes_needed, "success", "successes")} towards trust`,
-    entry.recovers_at && ["recovers ", when(entry.recovers_at)],
-    entry.waits_for_approval && "recovers when you let it",
-  ].filter(Boolean);
+// One that is not fully trusted: why, until when, and what restores its trust. `of` says that its tool is named above.
+export function trustRow(entry, of) {
+  const tool = entry.tool_name && { namespace: entry.plugin_name, tool: entry.tool_name };
+  const label = tool && toolName(tool);
+  const title = entry.scope === "domain" ? `all at ${entry.domain}` : (entry.signature ?? label ?? "everything");
+  const key = encodeURIComponent(entry.scope === "domain" ? `domain:${entry.domain}` : (label ?? "*"));
+  const whom = shown(label ?? title);
+  const restore = () => act(() => post(at(`/v1/trust/${key}/reset`, entry.tenant)), `${whom}: trusted again`);
+  const recover = () => act(() => post(at(`/v1/trust/${key}/recover`, entry.tenant)), `${whom}: recovering`);
+  const who = title === label ? !of && toolButton(tool, entry.tenant) : [name(title), !of && tool && toolButton(tool, entry.tenant)];
   return h(
     "li",
     { tabindex: "-1", "data-row": true },
-    h("div", { class: "who" }, state(entry.state.toLowerCase()), name(title)),
-    h("div", { class: "why" }, shown(entry.escalation_reason ?? `${count(entry.failures_in_window, "failure")} counted`), h("span", { class: "quiet" }, ends.flatMap((end) => [" · ", end]))),
-    h("div", { class: "acts" }, entry.waits_for_approval && button("Let it recover", recover, { "data-hand": "recover", "aria-label": `Let ${shown(whom)} recover` }), button("Forgive", forgive, { "data-hand": "forgive", "aria-label": `Forgive ${shown(whom)}` })),
+    h("div", { class: "who" }, state(entry.state.toLowerCase()), who, !of && whose(entry.tenant)),
+    h("div", { class: "why" }, shown(entry.escalation_reason ?? `${count(entry.failures_in_window, "failure")} in ${span(entry.window_ms)}`), h("span", { class: "quiet block" }, until(entry))),
+    h(
+      "div",
+      { class: "acts" },
+      entry.waits_for_approval && button("Let it recover", recover, { "data-hand": "recover", "aria-label": `Let ${whom} recover` }),
+      button("Restore trust", restore, { "data-hand": "restore", "aria-label": `Restore trust in ${whom}` }),
+    ),
   );
+}
+
+// Until when it needs approval, and what restores its trust.
+function until(entry) {
+  const then = `then ${count(entry.successes_needed, "successful call restores", "successful calls restore")} trust`;
+  if (entry.state.toLowerCase() === "blocked") return "blocked until you restore trust";
+  if (entry.state.toLowerCase() === "recovering") return `${entry.successes_since_recovery} of ${count(entry.successes_needed, "successful call", "successful calls")} needed to restore trust`;
+  if (entry.waits_for_approval) return `needs approval until you let it recover; ${then}`;
+  return entry.recovers_at ? ["needs approval until ", clock(entry.recovers_at), " (", when(entry.recovers_at), `); ${then}`] : then;
 }

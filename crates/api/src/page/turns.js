@@ -1,7 +1,8 @@
 // Turns: several calls that depend on each other, the newest first.
 
 import { get } from "./api.js";
-import { button, h, list, name, shown, table } from "./dom.js";
+import { button, fold, h, list, name, shown, table } from "./dom.js";
+import { ofAll, theirs, whose } from "./tenants.js";
 import { open } from "./waterfall.js";
 import { span, state, when } from "./words.js";
 
@@ -13,10 +14,11 @@ const COLUMNS = [
   { title: "ended", class: "ended" },
   { title: "calls", class: "number" },
   { title: "took", class: "number" },
-  { title: "conversation", class: "session" },
+  { title: "session", class: "session" },
 ];
 
-export const newest = `/v1/traces?limit=${USUAL}`;
+export const newestTurns = () => ofAll("/v1/traces", { limit: USUAL });
+const folded = fold("turns", () => draw());
 
 let last = { turns: [], next: null };
 // What a person looked back for, and where that ended.
@@ -24,24 +26,29 @@ let back = { turns: [], next: null };
 let parts;
 
 export function drawTurns({ turns }) {
-  last = turns;
+  last = { ...turns, turns: theirs(turns.turns) };
   draw();
+}
+
+// Other turns are wanted: what was looked back for is of no use any more.
+export function forgetTurns() {
+  back = { turns: [], next: null };
 }
 
 function build() {
   const rows = table(COLUMNS, "Turns, the newest first");
-  const empty = h("p", { class: "empty" }, "No turns yet. Calls that depend on each other can be made as one turn, with POST /v1/turns or the tool run_turn.");
-  const older = button("Look further back", lookBack, { class: "plain", "data-hand": "older" });
-  document.querySelector("#turns .body").append(rows.element, empty, h("p", {}, older));
+  const empty = h("p", { class: "empty" }, "No turns yet. Submit calls that depend on each other as one turn with POST /v1/turns or the tool run_turn.");
+  const older = button("Load older turns", lookBack, { class: "plain", "data-hand": "older" });
+  document.querySelector("#turns .body").append(rows.element, empty, folded.place, h("p", {}, older));
   return { rows, empty, older };
 }
 
 const end = () => (back.turns.length > 0 ? back.next : last.next);
 
 async function lookBack() {
-  const page = await get(`/v1/traces?limit=${MORE}&after=${encodeURIComponent(end())}`).catch(() => null);
+  const page = await get(ofAll("/v1/traces", { limit: MORE, after: end() })).catch(() => null);
   if (!page) return;
-  back = { turns: [...(back.turns.length > 0 ? back.turns : last.turns), ...page.turns], next: page.next };
+  back = { turns: [...(back.turns.length > 0 ? back.turns : last.turns), ...theirs(page.turns)], next: page.next };
   draw();
 }
 
@@ -52,7 +59,7 @@ function draw() {
   // What is asked for again and again is newer than what was looked back for.
   const all = [...new Map([...back.turns, ...last.turns].map((turn) => [key(turn), turn])).values()];
   all.sort((a, b) => b.started_at_ms - a.started_at_ms);
-  list(parts.rows.body, all, key, row);
+  list(parts.rows.body, folded.cut(all, Boolean(end())), key, row);
   parts.rows.element.hidden = all.length === 0;
   parts.empty.hidden = all.length > 0;
   parts.older.hidden = !end();
@@ -69,5 +76,5 @@ function row(turn) {
     turn.summary && h("span", { class: "summary" }, shown(turn.summary)),
   );
   const took = turn.ended_at_ms === undefined ? h("span", { class: "quiet" }, "since ", when(turn.started_at_ms)) : span(turn.ended_at_ms - turn.started_at_ms);
-  return parts.rows.row({ class: turn.status ? undefined : "running" }, when(turn.started_at_ms), opened, ended, String(turn.calls), took, name(turn.session, { title: shown(turn.session) }));
+  return parts.rows.row({ class: turn.status ? undefined : "running" }, when(turn.started_at_ms), h("span", {}, opened, whose(turn.tenant)), ended, String(turn.calls), took, name(turn.session, { title: shown(turn.session) }));
 }

@@ -19,7 +19,7 @@ export async function open(id) {
   try {
     story = await get(`/v1/traces/${encodeURIComponent(id)}`);
   } catch (error) {
-    dialog("Turn", h("p", {}, `It cannot be shown: ${error.message}`));
+    dialog("Turn", h("p", {}, `This turn cannot be shown: ${error.message}`));
     return;
   }
   show(story);
@@ -102,7 +102,7 @@ function drawHead(story) {
 function drawDetails(turn) {
   const rows = [
     ["began", when(turn.started_at_ms)],
-    ["conversation", name(turn.session)],
+    ["session", name(turn.session)],
     ["actor", name(turn.actor)],
     ["tenant", turn.tenant && name(turn.tenant)],
     ["trace", h("code", {}, turn.trace_id)],

@@ -5,13 +5,13 @@ import { h } from "./dom.js";
 // States have a shape and a word beside their colour.
 const STATES = {
   fine: ["●", "good", "all is well"],
-  attention: ["▲", "wait", "needs a look"],
+  attention: ["▲", "wait", "needs attention"],
   trouble: ["■", "bad", "in trouble"],
   success: ["●", "good", "success"],
   error: ["■", "bad", "failed"],
   retriable_error: ["■", "bad", "failed"],
   retry_exhausted: ["■", "bad", "gave up"],
-  circuit_open: ["◧", "bad", "breaker open"],
+  circuit_open: ["◧", "bad", "circuit breaker open"],
   timeout: ["■", "bad", "timed out"],
   running: ["◌", "wait", "running"],
   refused: ["◧", "bad", "refused"],
@@ -31,12 +31,13 @@ const STATES = {
   FORCED_OPEN: ["▣", "bad", "forced open"],
   trusted: ["●", "good", "trusted"],
   recovering: ["◐", "wait", "recovering"],
-  escalated: ["▲", "wait", "asks first"],
+  escalated: ["▲", "wait", "needs approval"],
   blocked: ["■", "bad", "blocked"],
   enforce: ["●", "good", "enforcing"],
-  shadow: ["◐", "wait", "only watching"],
+  shadow: ["◐", "wait", "shadow"],
   off: ["○", "bad", "off"],
   idle: ["○", "plain", "not running"],
+  info: ["○", "plain", "info"],
 };
 
 export function state(which, word) {
@@ -66,7 +67,7 @@ export const REASONS = {
   reset: "reset by hand",
 };
 
-export const CLASSES = { read_only: "only reads", idempotent: "may run twice", mutating: "changes things", unknown: "may change things" };
+export const CLASSES = { read_only: "read-only", idempotent: "idempotent", mutating: "mutating", unknown: "may change things" };
 
 export const toolName = (tool) => `${tool.namespace}/${tool.tool}`;
 
@@ -102,6 +103,9 @@ export function when(at) {
   element.textContent = relative(at);
   return element;
 }
+
+// The moment itself, for what ends then.
+export const clock = (at) => new Date(at).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
 
 export function tick() {
   for (const element of document.querySelectorAll("time[data-at]")) {

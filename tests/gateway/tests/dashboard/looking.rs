@@ -25,24 +25,28 @@ fn a_quiet_gateway_says_that_all_is_well_and_what_will_be_where() {
     assert_eq!(
         titles,
         json!([
-            "Waiting for your answer",
-            "Breakers the last hour: low is closed, half is probing, full refuses",
+            "Waiting for approval",
+            "Unknown outcomes",
+            "Notifications",
+            "Circuit breakers the last hour: low is closed, half is probing, full is open",
             "Calls",
             "Turns calls that depend on each other",
             "Tools and trust",
-            "Guard",
+            "Loop guard",
             "The last hour",
             "Servers",
             "Store and mode"
         ])
     );
     for (section, word) in [
-        ("#approvals", "Nothing waits"),
+        ("#approvals", "No call waits for approval"),
+        ("#unknown", "No call has an unknown outcome"),
+        ("#notifications", "No notifications yet"),
         ("#breakers", "No tool was called yet"),
         ("#calls", "No calls yet"),
         ("#turns", "No turns yet"),
         ("#trust", "not called"),
-        ("#guard", "The guard has not acted"),
+        ("#guard", "The loop guard has not acted"),
         ("#numbers", "Duplicates prevented"),
         ("#servers", "running"),
         ("#mode", "the sqlite store answers"),
@@ -95,7 +99,7 @@ fn calls_are_there_as_they_happen_and_one_can_be_opened() {
     page.sees("#calls .line", "1 of 4");
     page.clicks("#calls tbody", "Open bank/pay");
     page.sees("#dialog .steps", "the same key: the earlier answer is given again");
-    page.sees("#dialog .outcome", "without a run");
+    page.sees("#dialog .outcome", "did not run");
     page.presses("Escape");
     page.close();
 }
@@ -213,7 +217,7 @@ fn sf_7_where_strangers_may_not_look_the_page_asks_for_the_token() {
     let gateway = crate::Client::over_http(command);
     let address = gateway.address();
     let page = Page::open(address);
-    page.sees("#dialog[open]", "To see what happens here takes the token of a viewer, or the admin token.");
+    page.sees("#dialog[open]", "Viewing this page requires a viewer token or the admin token.");
     page.gives_token("of-the-agents");
     page.sees("#dialog[open]", "This is not the right token.");
     page.gives_token(TOKEN);

@@ -12,10 +12,15 @@ mod browser;
 #[expect(dead_code, reason = "a part of what the tests of the gateway use")]
 #[path = "../gateway/client.rs"]
 mod client;
+mod layout;
 mod looking;
+mod notifications;
+mod outcomes;
 mod pictures;
 mod steering;
 mod strange;
+mod tenants;
+mod tool;
 mod turns;
 #[expect(dead_code, reason = "a part of what the tests of the gateway use")]
 #[path = "../gateway/world.rs"]

@@ -13,7 +13,7 @@ const ASK: &str =
 fn a_call_that_waits_is_approved_with_one_click_and_the_token_is_asked_for_once() {
     let mut gateway = Gateway::new("approve", ASK);
     let page = Page::open(gateway.address());
-    page.sees("#approvals", "Nothing waits");
+    page.sees("#approvals", "No call waits for approval");
     let refused = gateway.client.call("pay", json!({ "id": "invoice-1", "password": "hunter2-hunter2" }));
     assert!(refused.is_error, "{refused:?}");
     // It is there by itself, and those who cannot see it are told.
@@ -22,13 +22,13 @@ fn a_call_that_waits_is_approved_with_one_click_and_the_token_is_asked_for_once(
     let text = page.run("return await page.content()");
     assert!(!text.as_str().unwrap().contains("hunter2"), "secrets are not shown");
     page.clicks("#approvals", "Approve once");
-    page.sees("#dialog[open]", "To change something takes the admin token.");
+    page.sees("#dialog[open]", "Changing anything requires the admin token.");
     page.gives_token("guessed");
     page.sees("#dialog[open]", "This is not the right token.");
     assert!(gateway.client.call("pay", json!({ "id": "invoice-1", "password": "hunter2-hunter2" })).is_error);
     page.gives_token(TOKEN);
     page.says("approved once");
-    page.sees("#approvals", "Nothing waits");
+    page.sees("#approvals", "No call waits for approval");
     let done = gateway.client.call("pay", json!({ "id": "invoice-1", "password": "hunter2-hunter2" }));
     assert_eq!((done.text.as_str(), done.is_error), ("pay invoice-1, run 1", false));
     // The next one by keys, and without another word about the token.
@@ -38,7 +38,7 @@ fn a_call_that_waits_is_approved_with_one_click_and_the_token_is_asked_for_once(
     page.presses("j");
     page.presses("d");
     page.says("denied");
-    page.sees("#approvals", "Nothing waits");
+    page.sees("#approvals", "No call waits for approval");
     assert_eq!(gateway.world.count("pay invoice-2"), 0);
     page.close();
 }
@@ -48,8 +48,8 @@ fn a_breaker_is_forced_open_and_reset() {
     let mut gateway = Gateway::new("force", "");
     gateway.client.call("look", json!({ "id": "a" }));
     let page = Page::open(gateway.address());
-    page.sees("#breakers", "All breakers are closed");
-    page.clicks("#breakers", "Show 1 quiet breaker");
+    page.sees("#breakers", "All circuit breakers are closed");
+    page.clicks("#breakers", "Show 1 closed circuit breaker");
     page.clicks("#breakers", "Force bank/look open");
     page.clicks("#dialog", "for 30 minutes");
     page.gives_token(TOKEN);
@@ -76,11 +76,11 @@ fn rp_13_a_tool_that_lost_trust_is_forgiven() {
     gateway.client.call("pay", json!({ "id": "a", "fault": "die_after" }));
     let page = Page::open(gateway.address());
     page.sees("#trust .lost", "bank/pay");
-    page.sees("#trust tbody", "asks first");
-    page.clicks("#trust .lost", "Forgive bank/pay");
+    page.sees("#trust tbody", "needs approval");
+    page.clicks("#trust .lost", "Restore trust in bank/pay");
     page.gives_token(TOKEN);
     page.sees("#trust tbody", "trusted");
-    page.sees_no_more("#trust .body", "asks first");
+    page.sees_no_more("#trust .body", "needs approval");
     page.close();
 }
 
@@ -91,10 +91,10 @@ fn rp_8_a_tool_that_waits_for_a_person_to_recover_is_let() {
         Gateway::new("recover", &format!("{rule}[tools.\"bank/pay\"]\nbreaker.mode = \"off\"\n"));
     gateway.client.call("pay", json!({ "id": "a", "fault": "die_after" }));
     let page = Page::open(gateway.address());
-    page.sees("#trust .lost", "recovers when you let it");
+    page.sees("#trust .lost", "needs approval until you let it recover");
     page.clicks("#trust .lost", "Let bank/pay recover");
     page.gives_token(TOKEN);
-    page.sees("#trust .lost", "0 of 1 success towards trust");
+    page.sees("#trust .lost", "0 of 1 successful call needed to restore trust");
     assert_eq!(gateway.client.call("pay", json!({ "id": "b" })).text, "pay b, run 1");
     page.sees("#trust tbody", "trusted");
     page.close();
@@ -132,5 +132,46 @@ fn modes_are_turned_and_said() {
     page.run("await page.selectOption('#switch-all', 'enforce')");
     page.sees("#now h1", "All is well.");
     wait(|| !client.call_keyed("pay", json!({ "id": "b" }), "k2").is_error, || "a call".to_owned());
+    page.close();
+}
+
+/// The reason is in several fields of a request; on the page it stands once.
+#[test]
+fn rp_7_a_request_says_its_reason_once() {
+    let config = "
+[trust]
+count = 1
+severities = [\"crash\"]
+[tools.\"bank/pay\"]
+breaker.mode = \"off\"
+[tools.\"bank/draw\"]
+approval = \"always\"
+";
+    let mut gateway = Gateway::new("reason", config);
+    let client = &mut gateway.client;
+    client.call("draw", json!({ "id": "routine" }));
+    client.call("pay", json!({ "id": "lost", "fault": "die_after", "times": 1 }));
+    client.call("pay", json!({ "id": "asks" }));
+    let page = Page::open(gateway.address());
+    page.run("await wait(() => document.querySelectorAll('#approvals .card').length === 2)");
+    let told = page.run(
+        "return await page.evaluate(async () => {
+            const { approvals } = await (await fetch('/v1/approvals')).json();
+            return approvals.sort((a, b) => a.asked_at - b.asked_at).map((one) => one.prompt);
+        })",
+    );
+    let cards = page.run("return await page.locator('#approvals .card').allInnerTexts()");
+    for (number, expected) in
+        ["this tool is set to ask before every call", "1 failure in 1 h"].iter().enumerate()
+    {
+        let (card, prompt) = (cards[number].as_str().unwrap(), &told[number]);
+        assert_eq!(prompt["reason"], *expected, "{prompt:#}");
+        assert_eq!(card.matches(expected).count(), 1, "{card}");
+        let hint = prompt["recovery_hint"].as_str().unwrap();
+        assert_eq!(card.matches(hint).count(), 1, "{card}");
+        assert_eq!(card.matches("needs approval").count(), 0, "the section says so: {card}");
+        assert!(!card.contains("counted failures") && !card.contains("why:"), "{card}");
+    }
+    page.sees("#approvals .card", "has lost trust");
     page.close();
 }

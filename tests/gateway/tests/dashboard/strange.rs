@@ -14,9 +14,11 @@ fn a_thousand_tools_are_no_burden() {
     }
     let page = Page::open(gateway.address());
     // Those that its server has besides are there too, although nobody called them.
-    page.sees("#trust .pager", "1–25 of 1006 tools");
-    page.clicks("#breakers", "Show 1000 quiet breakers");
-    page.sees("#breakers .pager", "of 1000 breakers");
+    page.clicks("#trust", "Show all 1006 tools");
+    page.sees("#trust .pager", "1–50 of 1006 tools");
+    page.clicks("#breakers", "Show 1000 closed circuit breakers");
+    page.clicks("#breakers", "Show all 1000 circuit breakers");
+    page.sees("#breakers .pager", "1–50 of 1000 circuit breakers");
     let elements = page.run("return await page.evaluate(() => document.querySelectorAll('*').length)");
     assert!(elements.as_u64().unwrap() < 4000, "{elements}");
     // What a person types is answered with the next frame, without asking anybody.
@@ -66,6 +68,7 @@ fn sf_6_strings_that_mean_harm_are_shown_and_do_nothing() {
         let page = Page::open_as(gateway.address(), visitor);
         page.sees("#approvals .card .sent", "</pre><script>alert(6)</script>");
         page.sees("#guard .trip .sent", "onerror=alert(7)");
+        page.clicks("#trust", "Show all");
         for name in [
             "<img src=x onerror=alert(1)>",
             "<script>alert(2)</script>",

@@ -1,0 +1,44 @@
+// Notifications, the newest first: trust that changed, calls that need approval, outcomes that are unknown.
+
+import { fold, h, list, shown } from "./dom.js";
+import { theirs, whose } from "./tenants.js";
+import { toolButton } from "./tool.js";
+import { state, when } from "./words.js";
+
+// So many are kept by this page.
+const MOST = 200;
+const LEVELS = { info: ["info", "info"], warn: ["attention", "warning"], error: ["trouble", "error"] };
+
+let heard = [];
+let parts;
+const folded = fold("notifications", () => drawNotifications());
+
+// Keeps one as it came: `id` is that of its event.
+export function hear(id, line) {
+  if (heard.some((one) => one.id === id)) return;
+  heard = [{ id, at: Date.parse(line.time), tenant: line.tenantId, ...line }, ...heard].toSorted((a, b) => b.at - a.at).slice(0, MOST);
+}
+
+export function drawNotifications() {
+  if (!parts) {
+    const body = document.querySelector("#notifications .body");
+    const rows = h("ul", { class: "notifications" });
+    const empty = h("p", { class: "empty" }, "No notifications yet. Changes of trust, requests for approval and unknown outcomes appear here as they happen.");
+    body.append(rows, empty, folded.place);
+    parts = { rows, empty };
+  }
+  const all = theirs(heard);
+  list(parts.rows, folded.cut(all), (one) => one.id, row);
+  parts.empty.hidden = all.length > 0;
+}
+
+function row(one) {
+  const [which, word] = LEVELS[one.level] ?? LEVELS.info;
+  const tool = one.toolName && { namespace: one.toolNamespace, tool: one.toolName };
+  return h(
+    "li",
+    { tabindex: "-1", "data-row": true },
+    h("div", { class: "who" }, state(which, word), h("span", { class: "quiet" }, when(one.at)), tool && toolButton(tool, one.tenant), whose(one.tenant)),
+    h("p", { class: "message" }, shown(one.message)),
+  );
+}

@@ -1,0 +1,62 @@
+// Whose data is shown, where several tenants use one gateway.
+//
+// Some lists of the API are about one tenant, or about the calls that belong to none; these are asked for once for each tenant
+// that is shown. Each row says whose it is, so that a change goes to the right one.
+
+import { all, query } from "./api.js";
+import { h, name, put, shown } from "./dom.js";
+
+const ALL = "all";
+const NONE = "none";
+// With more tenants than this one is chosen at a time: each one is a few more requests.
+const MANY = 20;
+
+let known = [];
+let chosen;
+let changed = () => {};
+
+export const whenChosen = (then) => {
+  changed = then;
+};
+
+const choice = () => chosen ?? (known.length > MANY ? NONE : ALL);
+const idOf = (tenant) => `tenant:${tenant}`;
+
+// The tenants whose rows are shown; null stands for the calls of no tenant.
+const scope = () => {
+  if (choice() === ALL) return [null, ...known];
+  return [known.find((tenant) => idOf(tenant) === choice()) ?? null];
+};
+
+export function drawTenants(tenants) {
+  known = tenants;
+  if (chosen && ![ALL, NONE, ...known.map(idOf)].includes(chosen)) chosen = undefined;
+  const place = document.getElementById("tenants");
+  place.hidden = known.length < 2;
+  put(place, [known, choice()], () => {
+    const options = [...(known.length > MANY ? [] : [[ALL, "all tenants"]]), [NONE, "no tenant"], ...known.map((tenant) => [idOf(tenant), shown(tenant)])];
+    const select = h("select", { id: "tenant", "data-hand": "tenant" }, options.map(([value, said]) => h("option", { value, selected: value === choice() }, said)));
+    select.addEventListener("change", () => {
+      chosen = select.value;
+      changed();
+    });
+    return [h("label", { for: "tenant" }, "Tenant"), select];
+  });
+}
+
+// A list that the API gives for one tenant at a time: the rows of these names, each with its tenant.
+export async function ofEach(path, names, fields = {}) {
+  const parts = await Promise.all(scope().map(async (tenant) => [tenant, await all(path, { ...fields, tenant })]));
+  const rows = (field) => parts.flatMap(([tenant, part]) => part[field].map((row) => (tenant === null ? row : { ...row, tenant })));
+  return Object.fromEntries(names.map((field) => [field, rows(field)]));
+}
+
+// The query of a list that the API gives for all tenants together, and the rows of it that are shown.
+export const ofAll = (path, fields = {}) => query(path, { ...fields, tenant: choice() === ALL ? undefined : scope()[0] });
+export const theirs = (rows) => (choice() === ALL ? rows : rows.filter((row) => (row.tenant ?? null) === scope()[0]));
+
+// The place where something of this tenant is changed.
+export const at = (path, tenant) => query(path, { tenant });
+
+// Whose a row is; nothing for the rows of no tenant.
+export const whose = (tenant) => tenant && h("span", { class: "tag" }, "tenant ", name(tenant));

@@ -1,0 +1,206 @@
+//! Long lists are folded, and nothing is cut off on a phone.
+
+use serde_json::{Value, json};
+
+use crate::browser::Page;
+use crate::client::Client;
+use crate::tenants::{client_of, shared};
+use crate::world::World;
+use crate::{Gateway, TOKEN};
+
+/// Tools whose calls have an unknown outcome, which costs them their trust, so that the next call waits for approval.
+const TOOLS: usize = 12;
+
+const CONFIG: &str = "
+gateway.run_turn = true
+[guard]
+per_turn = 500
+[breaker]
+consecutive = 2
+[trust]
+count = 1
+severities = [\"transient\", \"timeout\", \"server_error\"]
+[tools.\"bank/look\".trust]
+mode = \"off\"
+[tools.\"bank/draw\".trust]
+mode = \"off\"
+";
+
+fn names() -> Vec<String> {
+    (0..TOOLS).map(|number| format!("transfer_with_a_rather_long_name_{number:02}")).collect()
+}
+
+/// Every list gets more than ten rows.
+fn fill(client: &mut Client) {
+    for tool in names() {
+        client.call(&tool, json!({ "id": "a", "fault": "504" }));
+        client.call(&tool, json!({ "id": "https://example.com/a/long/path/without/any/spaces/in/it/at/all?invoice=2026-0117" }));
+    }
+    for number in 0..TOOLS {
+        client.call("look", json!({ "id": format!("{number}"), "fault": "400" }));
+        for _ in 0..3 {
+            client.call("draw", json!({ "colour": number }));
+        }
+        let calls = json!([{ "id": "rates", "tool": "look", "params": { "id": "rates" } }]);
+        client.call("run_turn", json!({ "turnId": format!("turn-{number}"), "calls": calls }));
+    }
+}
+
+/// So many rows are in sight.
+#[track_caller]
+fn rows(page: &Page, place: &str, number: usize) {
+    page.run(&format!(
+        "await wait(([place, number]) => [...document.querySelectorAll(place)].filter((row) => row.checkVisibility()).length === number, {})",
+        json!([place, number])
+    ));
+}
+
+#[test]
+fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
+    let mut gateway = Gateway::with_tools("folded", CONFIG, &names());
+    let page = Page::open(gateway.address());
+    page.sees("#live", "live");
+    fill(&mut gateway.client);
+    // More servers than any test starts.
+    page.run(
+        "await page.route('**/v1/servers*', async (route) => {
+            const { servers } = await (await route.fetch()).json();
+            const more = Array.from({ length: 12 }, (_, at) => ({ ...servers[0], name: `server-${at}` }));
+            await route.fulfill({ json: { servers: more, next: null } });
+        })",
+    );
+    page.clicks("#breakers", "closed circuit breakers");
+    for (section, row, button) in [
+        ("#approvals", ".card", "Show all 12 requests"),
+        ("#unknown", ".card", "Show all 12 unknown outcomes"),
+        ("#trust", ".lost li", "Show all 12 tools without full trust"),
+        ("#guard", ".trip", "Show all 12 interventions"),
+        ("#turns", "tbody tr", "Show all 12 turns"),
+        ("#servers", "li", "Show all 12 servers"),
+    ] {
+        let place = format!("{section} {row}");
+        rows(&page, &place, 10);
+        page.clicks(section, button);
+        rows(&page, &place, 12);
+        page.clicks(section, "Show fewer");
+        rows(&page, &place, 10);
+    }
+    // Those that have as many rows as there happened to be things.
+    for (section, row, what) in [
+        ("#notifications", "li", "notifications"),
+        ("#breakers", "li", "circuit breakers"),
+        ("#calls", "tbody tr", "calls"),
+        ("#trust", "tbody tr", "tools"),
+    ] {
+        let place = format!("{section} {row}");
+        rows(&page, &place, 10);
+        let label = page.run(&format!(
+            "return await page.locator({}).getByRole('button', {{ name: /^Show all \\d+ {what}$/ }}).innerText()",
+            json!(section)
+        ));
+        let number: usize = label.as_str().unwrap().split(' ').nth(2).unwrap().parse().unwrap();
+        page.clicks(section, label.as_str().unwrap());
+        rows(&page, &place, number.min(50));
+    }
+    // It stays unfolded while new rows come, and the button keeps the focus.
+    page.run("await page.locator('#unknown').getByRole('button', { name: 'Show all' }).focus()");
+    page.presses("Enter");
+    let held = page.run("return await page.evaluate(() => document.activeElement.innerText)");
+    assert_eq!(held, "Show fewer");
+    // The page of a tool has the same.
+    page.run("await page.fill('#trust input', 'bank/look')");
+    page.clicks("#trust tbody", "Tool bank/look");
+    rows(&page, "#dialog .failures tbody tr", 10);
+    page.clicks("#dialog .failures", "Show all 12 failures");
+    rows(&page, "#dialog .failures tbody tr", 12);
+    page.clicks("#dialog .calls", "Show all 24 calls");
+    rows(&page, "#dialog .calls tbody tr", 24);
+    page.close();
+}
+
+/// What stands out to the side, is cut off, or cannot be pressed.
+fn spills(page: &Page) -> Value {
+    page.run(
+        "return await page.evaluate(() => {
+            const words = (one) => `${one.tagName} .${one.className} ${one.innerText ?? ''}`.slice(0, 120);
+            const seen = [...document.querySelectorAll('body *')].filter((one) => one.checkVisibility() && !one.closest('.unseen, .skip, svg'));
+            const spilt = seen.filter((one) => {
+                const { left, right } = one.getBoundingClientRect();
+                return left < -0.5 || right > innerWidth + 0.5;
+            });
+            const cut = seen.filter((one) => getComputedStyle(one).overflowX !== 'visible' && one.scrollWidth > one.clientWidth + 1);
+            const wide = document.documentElement.scrollWidth;
+            return [...spilt, ...cut].map(words).concat(wide > 390 ? [`the page is ${wide} wide`] : []);
+        })",
+    )
+}
+
+#[track_caller]
+fn fits(page: &Page, what: &str) {
+    let spilt = spills(page);
+    assert_eq!(spilt, json!([]), "{what}");
+    if let Some(folder) = std::env::var_os("STEADFAST_VIEWS") {
+        let path = std::path::PathBuf::from(folder).join(format!("{}.png", what.replace(' ', "-")));
+        page.run(&format!(
+            "await page.screenshot({{ path: {}, fullPage: true }})",
+            json!(path.display().to_string())
+        ));
+    }
+}
+
+#[test]
+fn nothing_is_cut_off_on_a_phone_whatever_is_shown() {
+    let (_world, gateway): (World, Client) = shared("narrow", CONFIG, &names());
+    let mut ann = client_of(&gateway, "ann");
+    client_of(&gateway, "bob").call("look", json!({ "id": "b" }));
+    let phone = json!({ "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
+    let page = Page::open_as(gateway.address(), phone);
+    page.sees("#dialog[open]", "token");
+    fits(&page, "the token is asked for");
+    page.gives_token(TOKEN);
+    page.sees("#live", "●");
+    fill(&mut ann);
+    for (place, words) in [
+        ("#approvals .card", "example.com"),
+        ("#unknown .card", "It can"),
+        ("#notifications li", "tenant acme"),
+        ("#breakers li", "acme"),
+        ("#calls tbody", "bank/"),
+        ("#turns tbody", "turn-11"),
+        ("#trust .lost", "restore trust"),
+        ("#trust tbody", "needs approval"),
+        ("#guard .trip", "colour"),
+        ("#servers li", "bank"),
+        ("#tenants", "Tenant"),
+    ] {
+        page.sees(place, words);
+    }
+    fits(&page, "the page");
+    page.run("for (const one of await page.getByRole('button', { name: /^Show (all|the newest)/ }).all()) await one.tap()");
+    fits(&page, "the page unfolded");
+    let open = |place: &str, button: &str, words: &str, what: &str| {
+        page.run(&format!(
+            "await page.locator({}).getByRole('button', {{ name: {} }}).first().tap()",
+            json!(place),
+            json!(button)
+        ));
+        page.sees("#dialog[open]", words);
+        fits(&page, what);
+    };
+    open("#trust .lost", "Tool bank/transfer", "Last calls", "a tool");
+    open("#dialog .calls", "Open the call", "Step by step", "a call");
+    page.presses("Escape");
+    open("#turns", "Open turn", "Step by step", "a turn");
+    page.presses("Escape");
+    open("#breakers", "Force", "until it is reset", "a breaker forced open");
+    page.presses("Escape");
+    page.presses("?");
+    page.sees("#dialog[open]", "search the calls");
+    fits(&page, "the keys");
+    page.presses("Escape");
+    // A word in passing.
+    page.run("await page.locator('#unknown').getByRole('button', { name: 'It ran' }).first().tap()");
+    page.says("resolved, it ran");
+    fits(&page, "a word in passing");
+    page.close();
+}

@@ -1,0 +1,70 @@
+//! Calls whose outcome is unknown: seen on the page, and resolved there.
+
+use serde_json::{Value, json};
+
+use crate::browser::Page;
+use crate::client::Client;
+use crate::world::{By, World, wait};
+use crate::{Gateway, TOKEN};
+
+#[test]
+fn an_unknown_outcome_is_shown_with_what_was_observed_and_resolved_with_one_click() {
+    let mut gateway = Gateway::new("unknown", "");
+    let page = Page::open(gateway.address());
+    page.sees("#unknown", "No call has an unknown outcome");
+    let lost = gateway.client.call_keyed("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }), "a");
+    assert_eq!(lost.code.as_deref(), Some("outcome_unknown"), "{lost:?}");
+    // What was observed, since when, and whether it can be checked.
+    for words in ["bank/pay", "Observed: the connection was lost.", "since ", "It can be checked now"] {
+        page.sees("#unknown .card", words);
+    }
+    page.sees("#nav", "Unknown");
+    page.clicks("#unknown", "It ran");
+    page.sees("#dialog[open]", "Changing anything requires the admin token.");
+    page.gives_token(TOKEN);
+    page.says("bank/pay: resolved, it ran");
+    page.sees("#unknown", "No call has an unknown outcome");
+    page.sees_no_more("#now", "unknown outcome");
+    let again = gateway.client.call_keyed("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }), "a");
+    assert_eq!(again.code.as_deref(), Some("result_not_kept"), "it counts as run: {again:?}");
+    assert_eq!(gateway.world.count("pay a"), 1);
+    // The other answer lets the next such call run.
+    gateway.client.call_keyed("pay", json!({ "id": "b", "fault": "die_after", "times": 1 }), "b");
+    page.sees("#unknown .card", "bank/pay");
+    page.clicks("#unknown", "It did not run");
+    page.says("bank/pay: resolved, it did not run");
+    page.sees("#unknown", "No call has an unknown outcome");
+    let again = gateway.client.call_keyed("pay", json!({ "id": "b", "fault": "die_after", "times": 1 }), "b");
+    assert_eq!((again.text.as_str(), again.is_error), ("pay b, run 2", false));
+    page.close();
+}
+
+/// The end of a call on a server elsewhere is seen by nobody, so it may take effect for a while yet.
+#[test]
+fn an_outcome_that_cannot_be_checked_yet_says_so_and_does_not_count_as_not_run() {
+    let world = World::of("dashboard_unsettled", "settling.settle = \"10m\"\n", By::Http, By::Http);
+    let mut client: Client = world.client_of("bank", |command| {
+        command.env("STEADFAST_ADMIN_TOKEN", TOKEN);
+    });
+    let page = Page::open(client.address());
+    let lost = client.call("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }));
+    assert_eq!(lost.code.as_deref(), Some("outcome_unknown"), "{lost:?}");
+    page.sees("#unknown .checkable", "It cannot be checked yet, because it may still take effect.");
+    page.sees("#unknown .checkable", "It can be checked in ");
+    page.clicks("#unknown", "It did not run");
+    page.gives_token(TOKEN);
+    page.says("Not done: the call may still take effect");
+    page.sees("#unknown .card", "bank/pay");
+    // That it ran may be seen at any time.
+    page.clicks("#unknown", "It ran");
+    page.says("bank/pay: resolved, it ran");
+    page.sees("#unknown", "No call has an unknown outcome");
+    let audit = || -> Value {
+        page.run(&format!(
+            "return await page.evaluate(async (token) => (await (await fetch('/v1/audit', {{ headers: {{ authorization: `Bearer ${{token}}` }} }})).json()).entries, {})",
+            json!(TOKEN)
+        ))
+    };
+    wait(|| audit().to_string().contains("dashboard"), || format!("the page in {:#}", audit()));
+    page.close();
+}

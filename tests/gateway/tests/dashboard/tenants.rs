@@ -1,0 +1,109 @@
+//! Several tenants on one gateway: whose rows are shown, and whose are changed.
+
+use serde_json::json;
+
+use crate::browser::Page;
+use crate::client::Client;
+use crate::world::{By, LISTEN, World};
+use crate::{Gateway, TOKEN};
+
+/// Tokens of two tenants.
+pub(crate) const TOKENS: &str = "
+[tokens.ann]
+token = \"of-ann-0123456789abcdef\"
+tenant = \"acme\"
+[tokens.bob]
+token = \"of-bob-0123456789abcdef\"
+tenant = \"umbra\"
+";
+
+/// A gateway for both of them, with these tools besides those of its server. The first client keeps it running.
+pub(crate) fn shared(test: &str, config: &str, tools: &[String]) -> (World, Client) {
+    let world = World::of(&format!("dashboard_{test}"), &format!("{config}{TOKENS}"), By::Http, By::Stdio);
+    std::fs::write(world.folder().join("ledger.names"), tools.join("\n")).unwrap();
+    let mut command = world.wrap(&LISTEN);
+    command.env("STEADFAST_ADMIN_TOKEN", TOKEN);
+    let gateway = Client::over_http(command);
+    (world, gateway)
+}
+
+/// A client of one of them.
+pub(crate) fn client_of(gateway: &Client, who: &str) -> Client {
+    let headers = format!("authorization: Bearer of-{who}-0123456789abcdef\r\n");
+    let mut client = Client::at(gateway.address()).with_headers(&headers);
+    client.initialize();
+    client.request("tools/list", json!({}));
+    client
+}
+
+const CONFIG: &str = "
+[trust]
+count = 1
+severities = [\"crash\"]
+[tools.\"bank/draw\"]
+approval = \"always\"
+[tools.\"bank/pay\"]
+breaker.mode = \"off\"
+";
+
+#[test]
+fn sf_7_with_several_tenants_one_is_chosen_and_each_row_says_whose_it_is() {
+    let (world, gateway) = shared("tenants", CONFIG, &[]);
+    let mut ann = client_of(&gateway, "ann");
+    let mut bob = client_of(&gateway, "bob");
+    ann.call("draw", json!({ "id": "of ann" }));
+    bob.call("draw", json!({ "id": "of bob" }));
+    bob.call("pay", json!({ "id": "b", "fault": "die_after" }));
+    ann.call("look", json!({ "id": "a" }));
+    let page = Page::open(gateway.address());
+    page.gives_token(TOKEN);
+    // All of it at first, each with its tenant.
+    for (place, words) in [
+        ("#approvals", ["of ann", "of bob"]),
+        ("#calls tbody", ["tenant acme", "tenant umbra"]),
+        ("#trust tbody", ["tenant acme", "tenant umbra"]),
+    ] {
+        words.iter().for_each(|words| page.sees(place, words));
+    }
+    page.sees("#unknown .card", "tenant umbra");
+    page.sees("#trust .lost", "tenant umbra");
+    page.run("await page.getByLabel('Tenant').selectOption('acme')");
+    page.sees_no_more("#approvals", "of bob");
+    page.sees("#approvals", "of ann");
+    page.sees("#unknown", "No call has an unknown outcome");
+    for place in ["#calls tbody", "#trust .body", "#breakers", "#notifications"] {
+        page.sees_no_more(place, "umbra");
+    }
+    page.run("await page.getByLabel('Tenant').selectOption('umbra')");
+    page.sees("#unknown .card", "bank/pay");
+    page.sees("#approvals", "of bob");
+    page.sees_no_more("#approvals", "of ann");
+    // Its own page, and what is done there, are of the same tenant.
+    page.clicks("#trust .lost", "Tool bank/pay");
+    page.sees("#dialog .failures tbody", "crash");
+    page.sees("#dialog", "tenant umbra");
+    page.presses("Escape");
+    page.clicks("#approvals", "Approve once");
+    page.says("bank/draw: approved once");
+    page.sees("#approvals", "No call waits for approval");
+    assert_eq!(bob.call("draw", json!({ "id": "of bob" })).text, "draw of bob, run 1");
+    page.clicks("#trust .lost", "Restore trust in bank/pay");
+    page.says("bank/pay: trusted again");
+    page.sees_no_more("#trust .lost", "bank/pay");
+    page.run("await page.getByLabel('Tenant').selectOption('no tenant')");
+    page.sees("#calls", "No calls yet");
+    page.run("await page.getByLabel('Tenant').selectOption('all tenants')");
+    page.sees("#approvals", "of ann");
+    assert_eq!(world.count("draw of ann"), 0, "nothing was approved for the other one");
+    page.close();
+}
+
+#[test]
+fn without_tenants_there_is_nothing_to_choose() {
+    let mut gateway = Gateway::new("no_tenants", "");
+    gateway.client.call("look", json!({ "id": "a" }));
+    let page = Page::open(gateway.address());
+    page.sees("#calls tbody", "bank/look");
+    assert_eq!(page.run("return await page.getByLabel('Tenant').isVisible()"), false);
+    page.close();
+}

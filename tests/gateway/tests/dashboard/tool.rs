@@ -1,0 +1,78 @@
+//! The page of one tool.
+
+use serde_json::json;
+
+use crate::browser::Page;
+use crate::{Gateway, TOKEN};
+
+#[test]
+fn a_tool_is_opened_with_its_trust_its_failures_its_breaker_and_its_last_calls() {
+    let rule = "[trust]\ncount = 1\nseverities = [\"crash\"]\ncooldown = \"1h\"\nsuccesses_to_recover = 4\n";
+    let tool = "[tools.\"bank/pay\"]\nguard.mode = \"off\"\n[tools.\"bank/look\"]\nretry.attempts = 3\nretry.base = \"10ms\"\n";
+    let mut gateway = Gateway::new("tool", &format!("{rule}{tool}"));
+    let client = &mut gateway.client;
+    client.call("look", json!({ "id": "other" }));
+    client.call("look", json!({ "id": "down", "fault": "503" }));
+    client.call("pay", json!({ "id": "fine" }));
+    client.call("pay", json!({ "id": "a", "fault": "die_after" }));
+    let page = Page::open(gateway.address());
+    page.sees("#trust tbody", "bank/pay");
+    page.clicks("#trust tbody", "Tool bank/pay");
+    // Its trust: the state, the reason, until when, and the successes that it needs.
+    for words in [
+        "needs approval",
+        "1 failure in",
+        "needs approval until ",
+        "(in ",
+        "then 4 successful calls restore trust",
+    ] {
+        page.sees("#dialog .trust", words);
+    }
+    page.sees("#dialog .breaker", "closed");
+    for words in ["crash", "the server"] {
+        page.sees("#dialog .failures tbody", words);
+    }
+    let calls = page.run("return await page.locator('#dialog .calls tbody tr').allInnerTexts()");
+    let calls = calls.as_array().unwrap();
+    assert_eq!(calls.len(), 2, "its own, and none of another tool: {calls:?}");
+    assert!(calls[0].as_str().unwrap().contains("outcome_unknown"), "the newest first: {calls:?}");
+    page.fits_the_screen();
+    // What is done there is done, and seen at once.
+    page.clicks("#dialog .trust", "Restore trust in bank/pay");
+    page.gives_token(TOKEN);
+    page.says("bank/pay: trusted again");
+    page.clicks("#trust tbody", "Tool bank/pay");
+    page.sees("#dialog .trust", "Calls run without approval.");
+    // Another call of it appears while its page is open.
+    gateway.client.call("pay", json!({ "id": "later" }));
+    page.run("await wait(() => document.querySelectorAll('#dialog .calls tbody tr').length === 3)");
+    // One of its calls, and back.
+    page.clicks("#dialog .calls tbody", "Open the call");
+    page.sees("#dialog", "Step by step");
+    page.clicks("#dialog header", "Tool bank/pay");
+    page.sees("#dialog .calls tbody", "success");
+    page.presses("Escape");
+    // A failure with its HTTP status and its retries.
+    page.clicks("#trust tbody", "Tool bank/look");
+    page.sees("#dialog .failures tbody", "503 Service Unavailable");
+    let cells = page
+        .run("return await page.locator('#dialog .failures tbody tr').first().locator('td').allInnerTexts()");
+    assert_eq!((&cells[3], &cells[4]), (&json!("503"), &json!("2")), "{cells}");
+    page.close();
+}
+
+/// Keys open it too, and what its name is does not matter.
+#[test]
+fn a_tool_is_opened_by_keys() {
+    let name = "päy/the <b>bill</b>?&#%";
+    let mut gateway = Gateway::with_tools("tool_keys", "", &[name.to_owned()]);
+    gateway.client.call(name, json!({ "id": "a", "fault": "400" }));
+    let page = Page::open(gateway.address());
+    page.run(&format!("await page.fill('#trust input', {})", json!(name)));
+    page.run("await wait(() => document.querySelectorAll('#trust tbody tr').length === 1)");
+    page.run("await page.evaluate(() => document.querySelector('#trust tbody tr').focus())");
+    page.presses("Enter");
+    page.sees("#dialog h2", name);
+    page.sees("#dialog .failures tbody", "HTTP 400 Bad Request");
+    page.close();
+}

@@ -13,10 +13,10 @@ const TOOLS: usize = 12;
 
 const CONFIG: &str = "
 gateway.run_turn = true
+settling.linger = \"100ms\"
+settling.settle = \"100ms\"
 [guard]
 per_turn = 500
-[breaker]
-consecutive = 2
 [trust]
 count = 1
 severities = [\"transient\", \"timeout\", \"server_error\"]
@@ -24,10 +24,20 @@ severities = [\"transient\", \"timeout\", \"server_error\"]
 mode = \"off\"
 [tools.\"bank/draw\".trust]
 mode = \"off\"
+[tools.\"bank/read_rates\"]
+class = \"read_only\"
+trust.mode = \"off\"
+breaker.consecutive = 2
+retry.attempts = 1
 ";
 
 fn names() -> Vec<String> {
     (0..TOOLS).map(|number| format!("transfer_with_a_rather_long_name_{number:02}")).collect()
+}
+
+/// Those, and one whose breaker opens.
+fn tools() -> Vec<String> {
+    [names(), vec!["read_rates".to_owned()]].concat()
 }
 
 /// Every list gets more than ten rows.
@@ -35,6 +45,9 @@ fn fill(client: &mut Client) {
     for tool in names() {
         client.call(&tool, json!({ "id": "a", "fault": "504" }));
         client.call(&tool, json!({ "id": "https://example.com/a/long/path/without/any/spaces/in/it/at/all?invoice=2026-0117" }));
+    }
+    for number in 0..3 {
+        client.call("read_rates", json!({ "id": format!("{number}"), "fault": "503" }));
     }
     for number in 0..TOOLS {
         client.call("look", json!({ "id": format!("{number}"), "fault": "400" }));
@@ -57,7 +70,7 @@ fn rows(page: &Page, place: &str, number: usize) {
 
 #[test]
 fn lists_of_more_than_ten_rows_are_folded_and_unfold() {
-    let mut gateway = Gateway::with_tools("folded", CONFIG, &names());
+    let mut gateway = Gateway::with_tools("folded", CONFIG, &tools());
     let page = Page::open(gateway.address());
     page.sees("#live", "live");
     fill(&mut gateway.client);
@@ -150,7 +163,7 @@ fn fits(page: &Page, what: &str) {
 
 #[test]
 fn nothing_is_cut_off_on_a_phone_whatever_is_shown() {
-    let (_world, gateway): (World, Client) = shared("narrow", CONFIG, &names());
+    let (_world, gateway): (World, Client) = shared("narrow", CONFIG, &tools());
     let mut ann = client_of(&gateway, "ann");
     client_of(&gateway, "bob").call("look", json!({ "id": "b" }));
     let phone = json!({ "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
@@ -176,7 +189,7 @@ fn nothing_is_cut_off_on_a_phone_whatever_is_shown() {
         page.sees(place, words);
     }
     fits(&page, "the page");
-    page.run("for (const one of await page.getByRole('button', { name: /^Show (all|the newest)/ }).all()) await one.tap()");
+    page.run("const folded = page.getByRole('button', { name: /^Show (all|the newest)/ }); while ((await folded.count()) > 0) await folded.first().tap()");
     fits(&page, "the page unfolded");
     let open = |place: &str, button: &str, words: &str, what: &str| {
         page.run(&format!(

@@ -1,6 +1,6 @@
 //! Notifications, as they happen.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::Gateway;
 use crate::browser::Page;
@@ -29,7 +29,7 @@ fn rp_8_notifications_appear_as_they_happen_with_level_time_and_message() {
     let client = &mut gateway.client;
     client.call("pay", json!({ "id": "a", "fault": "die_after" }));
     page.sees(".notifications", "the outcome of a call of bank/pay is unknown");
-    page.sees(".notifications", "bank/pay needs approval until");
+    page.sees(".notifications", "bank/pay at bank needs approval until");
     client.call("draw", json!({ "id": "b" }));
     page.sees(".notifications", "bank/draw needs approval: this tool is set to ask before every call");
     let seen = rows(&page);
@@ -51,20 +51,43 @@ fn rp_8_notifications_appear_as_they_happen_with_level_time_and_message() {
     page.close();
 }
 
-/// The stream breaks, as it does when a laptop sleeps: it goes on behind the last event that came.
+/// The page is opened because of one.
 #[test]
-fn a_stream_that_breaks_goes_on_where_it_was() {
-    let mut gateway = Gateway::new("notifications_broken", CONFIG);
-    let page = Page::open_as(gateway.address(), json!({ "viewport": { "width": 1200, "height": 900 } }));
-    page.sees("#live", "live");
+fn rp_8_a_notification_from_before_the_page_was_opened_is_shown() {
+    let mut gateway = Gateway::new("notifications_before", CONFIG);
     gateway.client.call("draw", json!({ "id": "a" }));
+    let page = Page::open(gateway.address());
     page.sees(".notifications", "bank/draw needs approval");
-    page.run("await context.setOffline(true)");
-    page.sees("#live", "no answer");
-    gateway.client.call("draw", json!({ "id": "b" }));
-    page.run("page.after = []; page.on('request', (request) => request.url().includes('/v1/events') && page.after.push(request.url())); await context.setOffline(false)");
-    page.run("await wait(() => document.querySelectorAll('.notifications li').length === 2)");
-    let asked: Value = page.run("return page.after");
-    assert!(!asked[0].as_str().unwrap().ends_with("after=0-0"), "{asked}");
+    assert_eq!(rows(&page).len(), 1);
+    page.close();
+}
+
+/// A stream ends whenever a proxy or a laptop that sleeps ends it.
+#[test]
+fn a_stream_that_ends_goes_on_behind_the_last_notification() {
+    let gateway = Gateway::new("notifications_ended", "");
+    let page = Page::open(gateway.address());
+    page.sees("#live", "live");
+    let asked = page.run(
+        "const asked = [];
+        const event = (number) => {
+            const line = { time: `2026-01-0${number}T00:00:00.000Z`, level: 'info', event: 'notification', message: `number ${number}` };
+            return `id: a-${number}\nevent: notification\ndata: ${JSON.stringify(line)}\n\n`;
+        };
+        const streams = [event(1) + event(2), event(2) + event(3)];
+        await page.route('**/v1/events*', async (route) => {
+            asked.push(new URL(route.request().url()).search);
+            const body = streams.shift();
+            if (body) await route.fulfill({ contentType: 'text/event-stream', body });
+            else await route.continue();
+        });
+        await page.reload();
+        await wait(() => document.querySelector('.notifications')?.innerText.includes('number 3'));
+        return asked;",
+    );
+    assert_eq!(asked, json!(["?after=0-0", "?after=a-2"]));
+    let seen = rows(&page);
+    let order: Vec<_> = seen.iter().map(|row| row.trim_end().chars().next_back().unwrap()).collect();
+    assert_eq!(order, ['3', '2', '1'], "the newest first, each once: {seen:#?}");
     page.close();
 }

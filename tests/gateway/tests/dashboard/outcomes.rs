@@ -15,7 +15,7 @@ fn an_unknown_outcome_is_shown_with_what_was_observed_and_resolved_with_one_clic
     let lost = gateway.client.call_keyed("pay", json!({ "id": "a", "fault": "die_after", "times": 1 }), "a");
     assert_eq!(lost.code.as_deref(), Some("outcome_unknown"), "{lost:?}");
     // What was observed, since when, and whether it can be checked.
-    for words in ["bank/pay", "Observed: the connection was lost.", "since ", "It can be checked now"] {
+    for words in ["bank/pay", "Observed: the process that ran it ended.", "since ", "It can be checked now"] {
         page.sees("#unknown .card", words);
     }
     page.sees("#nav", "Unknown");
@@ -61,7 +61,7 @@ fn an_outcome_that_cannot_be_checked_yet_says_so_and_does_not_count_as_not_run()
     page.sees("#unknown", "No call has an unknown outcome");
     let audit = || -> Value {
         page.run(&format!(
-            "return await page.evaluate(async (token) => (await (await fetch('/v1/audit', {{ headers: {{ authorization: `Bearer ${{token}}` }} }})).json()).entries, {})",
+            "return await page.evaluate(async (token) => (await (await fetch('/v1/audit', {{ headers: {{ authorization: `Bearer ${{token}}` }} }})).json()).audit, {})",
             json!(TOKEN)
         ))
     };

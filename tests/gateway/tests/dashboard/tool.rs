@@ -3,16 +3,16 @@
 use serde_json::json;
 
 use crate::browser::Page;
+use crate::world::{By, World};
 use crate::{Gateway, TOKEN};
 
 #[test]
 fn a_tool_is_opened_with_its_trust_its_failures_its_breaker_and_its_last_calls() {
     let rule = "[trust]\ncount = 1\nseverities = [\"crash\"]\ncooldown = \"1h\"\nsuccesses_to_recover = 4\n";
-    let tool = "[tools.\"bank/pay\"]\nguard.mode = \"off\"\n[tools.\"bank/look\"]\nretry.attempts = 3\nretry.base = \"10ms\"\n";
+    let tool = "[tools.\"bank/pay\"]\nguard.mode = \"off\"\n";
     let mut gateway = Gateway::new("tool", &format!("{rule}{tool}"));
     let client = &mut gateway.client;
     client.call("look", json!({ "id": "other" }));
-    client.call("look", json!({ "id": "down", "fault": "503" }));
     client.call("pay", json!({ "id": "fine" }));
     client.call("pay", json!({ "id": "a", "fault": "die_after" }));
     let page = Page::open(gateway.address());
@@ -51,13 +51,27 @@ fn a_tool_is_opened_with_its_trust_its_failures_its_breaker_and_its_last_calls()
     page.sees("#dialog", "Step by step");
     page.clicks("#dialog header", "Tool bank/pay");
     page.sees("#dialog .calls tbody", "success");
-    page.presses("Escape");
-    // A failure with its HTTP status and its retries.
+    page.close();
+}
+
+/// A server over HTTP says more of a failure.
+#[test]
+fn a_failure_has_its_http_status_its_retries_and_what_it_worked_on() {
+    let config = "[tools.\"bank/look\"]\nretry.attempts = 2\n";
+    let world = World::of("dashboard_tool_http", config, By::Http, By::Http);
+    let mut client = world.client_of("bank", |_| {});
+    client.call(
+        "look",
+        json!({ "id": "down", "fault": "503", "url": "https://example.com/rates?token=hunter2-hunter2" }),
+    );
+    let page = Page::open(client.address());
     page.clicks("#trust tbody", "Tool bank/look");
-    page.sees("#dialog .failures tbody", "503 Service Unavailable");
+    page.sees("#dialog .failures tbody", "server error");
     let cells = page
         .run("return await page.locator('#dialog .failures tbody tr').first().locator('td').allInnerTexts()");
-    assert_eq!((&cells[3], &cells[4]), (&json!("503"), &json!("2")), "{cells}");
+    assert_eq!((&cells[3], &cells[4]), (&json!("503"), &json!("1")), "{cells}");
+    assert!(cells[5].as_str().unwrap().contains("example.com"), "{cells}");
+    assert!(!cells.to_string().contains("hunter2"), "{cells}");
     page.close();
 }
 

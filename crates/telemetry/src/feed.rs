@@ -1,7 +1,8 @@
 //! What happens, as it happens, for readers that come and go: the lines of the log, whatever its level, each with a number.
 //!
 //! Whoever was away for a moment goes on behind the last number that it has seen. Nothing is made while nobody reads, so
-//! that a call pays for it only while somebody looks.
+//! that a call pays for it only while somebody looks. Notifications are the exception: they are rare, and an operator who
+//! comes because of one wants to see it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,6 +34,8 @@ struct Inner {
 struct Kept {
     /// The newest, of which the last has the last number.
     lines: VecDeque<Arc<Happened>>,
+    /// The newest notifications, whether anybody read them or not.
+    notifications: VecDeque<Arc<Happened>>,
     shown: Shown,
     readers: usize,
 }
@@ -59,6 +62,10 @@ pub enum Next {
 
 /// How many are kept for readers that were away or are slow.
 const MOST: usize = 1024;
+/// How many notifications are kept.
+const MOST_NOTIFICATIONS: usize = 100;
+/// The name of their event.
+pub(crate) const NOTIFICATION: &str = "notification";
 /// How long a reader may be away without missing what happens meanwhile.
 const AWAY: Duration = Duration::from_secs(60);
 /// Nobody reads, and nobody did lately.
@@ -114,13 +121,32 @@ impl Feed {
         let mut text = String::new();
         entry.write(Format::Json, &mut kept.shown, &mut text);
         let number = *self.0.last.borrow() + 1;
-        if kept.lines.len() >= MOST {
-            kept.lines.pop_front();
-        }
         let (event, text) = (entry.name(), text.trim_end().into());
-        kept.lines.push_back(Arc::new(Happened { number, event, text }));
+        let line = Arc::new(Happened { number, event, text });
+        if event == NOTIFICATION {
+            push(&mut kept.notifications, line.clone(), MOST_NOTIFICATIONS);
+        }
+        push(&mut kept.lines, line, MOST);
         // Under the lock, so that numbers come in order.
         self.0.last.send_replace(number);
+    }
+}
+
+/// Adds a line, and drops the oldest where there are too many.
+fn push(lines: &mut VecDeque<Arc<Happened>>, line: Arc<Happened>, most: usize) {
+    if lines.len() >= most {
+        lines.pop_front();
+    }
+    lines.push_back(line);
+}
+
+impl Kept {
+    /// The first line behind this number that is still there.
+    fn behind(&self, number: u64) -> Option<&Arc<Happened>> {
+        let first = |lines: &'_ VecDeque<Arc<Happened>>| lines.partition_point(|line| line.number <= number);
+        let (line, notification) =
+            (self.lines.get(first(&self.lines)), self.notifications.get(first(&self.notifications)));
+        line.into_iter().chain(notification).min_by_key(|line| line.number)
     }
 }
 
@@ -158,14 +184,13 @@ impl FeedReader {
             return None;
         }
         let kept = self.feed.0.kept.lock();
-        let first = kept.lines.front().map_or(last + 1, |line| line.number);
-        if first > self.behind + 1 {
-            let missed = first - self.behind - 1;
+        let line = kept.behind(self.behind);
+        let missed = line.map_or(last, |line| line.number - 1).saturating_sub(self.behind);
+        if missed > 0 {
             self.behind += missed;
             return Some(Next::Missed(missed));
         }
-        let at = usize::try_from(self.behind + 1 - first).ok()?;
-        let line = kept.lines.get(at)?.clone();
+        let line = line?.clone();
         self.behind = line.number;
         Some(Next::Happened(line))
     }
@@ -254,6 +279,36 @@ mod tests {
         tokio::task::yield_now().await;
         tell(&feed, "b");
         assert_eq!(waiting.await.unwrap(), line(4, "b"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn notifications_are_kept_although_nobody_reads_and_however_much_happens() {
+        let feed = Feed::default();
+        let notify = || feed.write(&Entry::new(Level::Warn, NOTIFICATION, Timestamp::from_millis(0)));
+        let is = |line: String, number: u64| line.starts_with(&format!("{number} notification "));
+        notify();
+        let mut reader = feed.read(Some(0));
+        assert!(is(read(&mut reader).await, 1));
+        for number in 0..MOST {
+            tell(&feed, &number.to_string());
+        }
+        notify();
+        let mut late = feed.read(Some(0));
+        assert!(is(read(&mut late).await, 1), "it is kept behind a thousand others");
+        assert_eq!(read(&mut late).await, "missed 1");
+        assert!(read(&mut late).await.starts_with("3 told "));
+        // Whoever comes back after a long time gets what was notified meanwhile, and is told that there may have been more.
+        drop((reader, late));
+        feed.0.until.fetch_sub(steadfast_core::millis(AWAY), Ordering::Relaxed);
+        notify();
+        let last = MOST as u64 + 2;
+        let mut back = feed.read(Some(last));
+        assert!(is(read(&mut back).await, last + 1));
+        assert_eq!(read(&mut back).await, "missed 1");
+        for _ in 0..2 * MOST_NOTIFICATIONS {
+            notify();
+        }
+        assert_eq!(feed.0.kept.lock().notifications.len(), MOST_NOTIFICATIONS);
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,6 +18,7 @@ use steadfast_store::{News, StoreError};
 
 use crate::Telemetry;
 use crate::calls::Open;
+use crate::feed::NOTIFICATION;
 use crate::labels::Tool;
 use crate::logs::{self, Field, Level};
 use crate::spans::{Doing, own, text};
@@ -458,11 +459,12 @@ impl Telemetry {
         at: Timestamp,
         fields: &[&[(&'static str, Field<'_>)]],
     ) {
-        if !self.is_told(level) {
+        let is_kept = event == NOTIFICATION || self.feed.wants(level);
+        if !is_kept && !self.is_told(level) {
             return;
         }
         let entry = logs::Entry::of(level, event, at, fields);
-        if self.feed.wants(level) {
+        if is_kept {
             self.feed.write(&entry);
         }
         if let Some(logs) = &self.logs {

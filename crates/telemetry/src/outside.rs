@@ -8,6 +8,7 @@ use steadfast_core::trust::{self, Scope, TrustChange};
 use steadfast_executor::{AuditEntry, BreakerKey, Outside};
 
 use crate::Telemetry;
+use crate::feed::NOTIFICATION;
 use crate::logs::{Field, Level};
 use crate::words;
 
@@ -71,7 +72,7 @@ impl Telemetry {
             ("approvalId", number(approval.map(|approval| approval.id.0))),
             ("key", Field::own(notification.key.as_deref())),
         ];
-        self.write(level, "notification", notification.at, &[&fields]);
+        self.write(level, NOTIFICATION, notification.at, &[&fields]);
     }
 
     fn tell_by_hand(&self, entry: &AuditEntry) {

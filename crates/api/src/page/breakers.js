@@ -37,15 +37,15 @@ function draw(breakers) {
   const shownOnes = breakers.filter((breaker) => all || !isQuiet(breaker));
   shownOnes.sort((a, b) => ORDER[a.state] - ORDER[b.state] || (b.since ?? 0) - (a.since ?? 0) || (title(a) < title(b) ? -1 : 1));
   const minute = Math.floor(now() / 60_000);
-  list(rows, folded.cut(shownOnes).map((breaker) => ({ ...breaker, minute })), (breaker) => `${breaker.tenant ?? ""}\n${breaker.key}`, breakerRow);
+  list(rows, folded.cut(shownOnes).map((breaker) => ({ ...breaker, minute })), (breaker) => `${breaker.tenant ?? ""}\n${breaker.key}`, (breaker) => breakerRow(breaker));
   empty.hidden = shownOnes.length > 0;
   empty.textContent = breakers.length === 0 ? "No tool was called yet. When a tool keeps failing, its circuit breaker opens and appears here." : "All circuit breakers are closed, and none changed in the last hour.";
   more.hidden = quiet === 0;
   more.firstChild.textContent = all ? "Hide those that did not change" : `Show ${count(quiet, "closed circuit breaker")}`;
 }
 
-// One breaker, with its last hour and what can be done about it.
-export function breakerRow(breaker) {
+// One breaker, with its last hour and what can be done about it. `isNamed` says that its tool is named above.
+export function breakerRow(breaker, isNamed = false) {
   const label = title(breaker);
   const isOpen = breaker.state !== "CLOSED";
   const path = at(`/v1/breakers/${breaker.key}`, breaker.tenant);
@@ -54,7 +54,7 @@ export function breakerRow(breaker) {
   return h(
     "li",
     { tabindex: "-1", "data-row": true },
-    h("div", { class: "who" }, state(breaker.state), who, whose(breaker.tenant), breaker.mode !== "enforce" && state(breaker.mode)),
+    h("div", { class: "who" }, state(breaker.state), !isNamed && [who, whose(breaker.tenant)], breaker.mode !== "enforce" && state(breaker.mode)),
     strip(breaker),
     h("div", { class: "why quiet" }, why(breaker)),
     h(

@@ -6,7 +6,7 @@ import { toolButton } from "./tool.js";
 import { LAYERS, count, state, toolName, when } from "./words.js";
 
 let last;
-const foldedStops = fold("stopped sessions", () => draw());
+const foldedStops = fold("stopped calls", () => draw());
 const folded = fold("interventions", () => draw());
 
 export function drawGuard({ guard }) {

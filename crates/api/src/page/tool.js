@@ -106,9 +106,9 @@ function build(tool, tenant) {
   function draw(seen) {
     last = seen;
     put(head, [seen.view, tenant], () => [numbers(seen.view), whose(tenant)]);
-    list(trust, seen.trust, (entry) => [entry.scope, entry.signature, entry.domain].join("\n"), (entry) => trustRow(entry, "part"));
+    list(trust, seen.trust, (entry) => [entry.scope, entry.signature, entry.domain].join("\n"), (entry) => trustRow(entry, true));
     trusted.hidden = seen.trust.length > 0;
-    list(breakers, seen.breakers, (breaker) => breaker.key, breakerRow);
+    list(breakers, seen.breakers, (breaker) => breaker.key, (breaker) => breakerRow(breaker, true));
     noBreaker.hidden = seen.breakers.length > 0;
     list(failures.body, foldedFailures.cut(seen.failures, seen.olderFailures), (failure) => `${failure.atMs} ${failure.requestId} ${failure.message}`, (failure) => failed(failures, failure));
     failures.element.hidden = seen.failures.length === 0;

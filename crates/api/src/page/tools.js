@@ -91,8 +91,8 @@ export function works(score) {
 
 const percent = (share) => `${Math.round(share * 100)} %`;
 
-// One that is not fully trusted: why, until when, and what restores its trust. `of` says that its tool is named above.
-export function trustRow(entry, of) {
+// One that is not fully trusted: why, until when, and what restores its trust. `isNamed` says that its tool is named above.
+export function trustRow(entry, isNamed = false) {
   const tool = entry.tool_name && { namespace: entry.plugin_name, tool: entry.tool_name };
   const label = tool && toolName(tool);
   const title = entry.scope === "domain" ? `all at ${entry.domain}` : (entry.signature ?? label ?? "everything");
@@ -100,11 +100,11 @@ export function trustRow(entry, of) {
   const whom = shown(label ?? title);
   const restore = () => act(() => post(at(`/v1/trust/${key}/reset`, entry.tenant)), `${whom}: trusted again`);
   const recover = () => act(() => post(at(`/v1/trust/${key}/recover`, entry.tenant)), `${whom}: recovering`);
-  const who = title === label ? !of && toolButton(tool, entry.tenant) : [name(title), !of && tool && toolButton(tool, entry.tenant)];
+  const who = title === label ? !isNamed && toolButton(tool, entry.tenant) : [name(title), !isNamed && tool && toolButton(tool, entry.tenant)];
   return h(
     "li",
     { tabindex: "-1", "data-row": true },
-    h("div", { class: "who" }, state(entry.state.toLowerCase()), who, !of && whose(entry.tenant)),
+    h("div", { class: "who" }, state(entry.state.toLowerCase()), who, !isNamed && whose(entry.tenant)),
     h("div", { class: "why" }, shown(entry.escalation_reason ?? `${count(entry.failures_in_window, "failure")} in ${span(entry.window_ms)}`), h("span", { class: "quiet block" }, until(entry))),
     h(
       "div",

@@ -5,7 +5,7 @@ import { post } from "./api.js";
 import { button, fold, h, list, name, shown } from "./dom.js";
 import { theirs, whose } from "./tenants.js";
 import { toolButton } from "./tool.js";
-import { state, toolName, when } from "./words.js";
+import { toolName, when } from "./words.js";
 
 const OBSERVED = {
   no_answer: "no response arrived in time",
@@ -44,9 +44,8 @@ function card(record) {
   return h(
     "article",
     { class: "card wait", tabindex: "-1", "data-row": true, "aria-label": `Unknown outcome: ${shown(title)}` },
-    h("header", {}, h("h3", {}, toolButton(record.tool, record.tenant)), state("attention", "outcome unknown"), h("span", { class: "quiet" }, "since ", when(record.arrivedAtMs)), whose(record.tenant)),
-    h("p", {}, `Observed: ${OBSERVED[record.observed] ?? shown(record.observed ?? "nothing")}.`),
-    h("p", { class: "checkable" }, checkable(record)),
+    h("header", {}, h("h3", {}, toolButton(record.tool, record.tenant)), h("span", { class: "quiet" }, "since ", when(record.arrivedAtMs)), whose(record.tenant)),
+    h("p", {}, `Observed: ${OBSERVED[record.observed] ?? shown(record.observed ?? "nothing")}. `, h("span", { class: "checkable" }, checkable(record))),
     h("p", { class: "quiet" }, record.session && ["session ", name(record.session), " · "], "call ", h("code", {}, record.key.slice(0, 12))),
     h(
       "p",

@@ -152,13 +152,6 @@ fn spills(page: &Page) -> Value {
 fn fits(page: &Page, what: &str) {
     let spilt = spills(page);
     assert_eq!(spilt, json!([]), "{what}");
-    if let Some(folder) = std::env::var_os("STEADFAST_VIEWS") {
-        let path = std::path::PathBuf::from(folder).join(format!("{}.png", what.replace(' ', "-")));
-        page.run(&format!(
-            "await page.screenshot({{ path: {}, fullPage: true }})",
-            json!(path.display().to_string())
-        ));
-    }
 }
 
 #[test]

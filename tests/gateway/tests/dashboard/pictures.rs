@@ -17,6 +17,7 @@ per_turn = 50
 [tools.\"bank/send_invoice\"]
 approval = \"always\"
 [tools.\"bank/convert\"]
+class = \"read_only\"
 breaker.consecutive = 3
 breaker.cooldown = \"10m\"
 retry.attempts = 1
@@ -46,6 +47,7 @@ fn busy() -> Gateway {
         client.call_keyed("pay", json!({ "id": "INV-2026-0117" }), "INV-2026-0117");
     }
     client.call("look", json!({ "id": "rates of today", "fault": "503", "times": 2 }));
+    client.call_keyed("pay", json!({ "id": "INV-2026-0119", "fault": "504" }), "INV-2026-0119");
     call(
         client,
         "send_invoice",
@@ -97,7 +99,7 @@ fn an_hour_ago(page: &Page) {
 #[test]
 fn pictures_of_a_busy_night() {
     let gateway = busy();
-    let desk = |scheme: &str| json!({ "colorScheme": scheme, "viewport": { "width": 1160, "height": 900 } });
+    let desk = |scheme: &str| json!({ "colorScheme": scheme, "viewport": { "width": 1280, "height": 900 } });
     for (scheme, name, whole) in
         [("light", "dashboard-light.png", true), ("dark", "dashboard-dark.png", false)]
     {
@@ -105,6 +107,8 @@ fn pictures_of_a_busy_night() {
         an_hour_ago(&page);
         page.sees("#now", "1 tool keeps failing and is left alone");
         page.sees("#approvals", "INV-2026-0118");
+        page.sees("#unknown", "bank/pay");
+        page.sees("#notifications", "bank/send_invoice needs approval");
         page.sees("#breakers", "bank/convert");
         page.sees("#guard", "Ada Lovelace");
         page.pictured(name, &json!({ "fullPage": whole }));
@@ -117,6 +121,11 @@ fn pictures_of_a_busy_night() {
     page.sees("#dialog .story", "attempt 3 answered");
     page.run("await page.locator('#dialog').evaluate((dialog) => dialog.querySelector('.close').blur())");
     page.pictured("dashboard-call.png", &json!({}));
+    page.presses("Escape");
+    page.clicks("#trust tbody", "Tool bank/convert");
+    page.sees("#dialog .failures", "HTTP 503");
+    page.run("await page.locator('#dialog').evaluate((dialog) => dialog.querySelector('.close').blur())");
+    page.pictured("dashboard-tool.png", &json!({}));
     page.close();
     let phone = json!({ "colorScheme": "light", "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });
     let page = Page::open_as(gateway.address(), phone);
@@ -176,7 +185,7 @@ fn pictures_of_a_turn() {
         page.pictured(name, &json!({}));
         page.close();
     };
-    let desk = |scheme: &str| json!({ "colorScheme": scheme, "viewport": { "width": 1160, "height": 900 } });
+    let desk = |scheme: &str| json!({ "colorScheme": scheme, "viewport": { "width": 1280, "height": 900 } });
     shows(desk("light"), "dashboard-turn.png");
     shows(desk("dark"), "dashboard-turn-dark.png");
     let phone = json!({ "colorScheme": "light", "viewport": { "width": 390, "height": 844 }, "isMobile": true, "hasTouch": true });

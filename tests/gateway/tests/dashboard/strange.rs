@@ -78,6 +78,11 @@ fn sf_6_strings_that_mean_harm_are_shown_and_do_nothing() {
         ] {
             page.sees("#trust tbody", name);
         }
+        page.clicks("#trust tbody", "Tool bank/<img");
+        page.sees("#dialog .tool-page .calls", "invalid_arguments");
+        page.fits_the_screen();
+        page.presses("Escape");
+        page.clicks("#calls", "Show all");
         page.run(
             "await page.locator('#calls').getByRole('button', { name: 'Open bank/<img' }).first().click()",
         );

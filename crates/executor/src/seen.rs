@@ -384,7 +384,7 @@ impl Inner {
             }
         };
         let (judged, now) = (cell.judged.lock(), self.clock.now());
-        let mut all: Vec<_> = judged.ledgers().flat_map(|trust| trust.status(&rule_of, now)).collect();
+        let mut all: Vec<_> = judged.ledgers().flat_map(|trust| trust.status(rule_of, now)).collect();
         all.sort_by_key(|one| Reverse(one.standing.state));
         all
     }

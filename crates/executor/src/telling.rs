@@ -228,26 +228,23 @@ impl Telling {
     /// Tells people of what they want to know among the facts about a call.
     fn notify_of(&self, about: &About<'_>, notice: &Notice) {
         let request = about.request;
-        match notice {
-            Notice::TrustChanged(change) => {
-                let of_call = Notification::trust(request.tenant.as_ref(), change);
-                self.notify(Notification {
-                    session: request.session.clone(),
-                    request_id: Some(request.id.clone()),
-                    ..of_call
-                });
+        if let Notice::TrustChanged(change) = notice {
+            let of_call = Notification::trust(request.tenant.as_ref(), change);
+            self.notify(Notification {
+                session: request.session.clone(),
+                request_id: Some(request.id.clone()),
+                ..of_call
+            });
+        }
+        if let Notice::OutcomeUnknown { of_earlier } = notice {
+            // Whoever made the earlier call told of it, unless its process died.
+            let is_told = of_earlier
+                .as_ref()
+                .is_some_and(|owner| owner.process == request.process || !self.is_first(owner.digest()));
+            if !is_told {
+                let unknown = Notification::outcome_unknown(request, about.at);
+                self.notify(Notification { for_client: about.policy.trust.notify, ..unknown });
             }
-            Notice::OutcomeUnknown { of_earlier } => {
-                // Whoever made the earlier call told of it, unless its process died.
-                let is_told = of_earlier
-                    .as_ref()
-                    .is_some_and(|owner| owner.process == request.process || !self.is_first(owner.digest()));
-                if !is_told {
-                    let unknown = Notification::outcome_unknown(request, about.at);
-                    self.notify(Notification { for_client: about.policy.trust.notify, ..unknown });
-                }
-            }
-            _ => {}
         }
     }
 

@@ -118,7 +118,7 @@ impl Called<'_> {
         if self.caller == Caller::Operator {
             return Ok(By::new("operator", Surface::Mcp));
         }
-        let own = ToolRef { namespace: own_namespace(), tool: own_tool() };
+        let own = own_tool();
         let prompt = Escalation::forgiveness(&own, name);
         let wish = Wish {
             tenant: self.tenant,
@@ -154,12 +154,10 @@ enum NotReset {
 }
 
 /// The name under which people are asked.
-fn own_namespace() -> Namespace {
-    Namespace::new("steadfast").expect("it is a name")
-}
-
-fn own_tool() -> ToolName {
-    ToolName::new(RESET).expect("it is a name")
+#[expect(clippy::expect_used, reason = "both are names")]
+fn own_tool() -> ToolRef {
+    let namespace = Namespace::new("steadfast").expect("it is a name");
+    ToolRef { namespace, tool: ToolName::new(RESET).expect("it is a name") }
 }
 
 /// What a person reads, and the same for programs.

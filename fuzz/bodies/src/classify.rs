@@ -15,7 +15,7 @@ use steadfast_core::classify::{
     classify as judge,
 };
 use steadfast_core::guard;
-use steadfast_core::guard::log::{Attribution, MalformedCall};
+use steadfast_core::guard::log::{Attribution, Malformed, MalformedCall};
 use steadfast_core::id::{Namespace, ToolCallId, ToolName, ToolRef};
 use steadfast_core::json::{Document, Limits, Value};
 
@@ -194,7 +194,7 @@ fn text(text: &str) {
         model: Attribution::of(None, ToolCallId::new(text).ok().as_ref()),
         tool: tool(),
         arguments: text.to_owned(),
-        error_type: Mistake::Arguments,
+        error_type: Malformed::By(Mistake::Arguments),
         at: NOW,
     };
     let line = line.to_line();

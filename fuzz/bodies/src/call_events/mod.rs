@@ -480,7 +480,7 @@ impl<'i> World<'i> {
             driven.call.is_finished(),
             "the end and its step: {step:?}"
         );
-        driven.unknown |= notices.contains(&Notice::OutcomeUnknown);
+        driven.unknown |= notices.iter().any(|notice| matches!(notice, Notice::OutcomeUnknown { .. }));
         match &step {
             Step::Run(run) => self.may_run(driven, run.attempt),
             Step::Cut(cut) => {

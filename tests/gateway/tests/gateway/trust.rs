@@ -106,7 +106,7 @@ fn older(mut written: Value, by: u64) -> Value {
                 return json!(time - by);
             }
         }
-        _ => {}
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
     written
 }
@@ -248,9 +248,9 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
     let home = world.folder().join("home");
     let (project, user) = (world.folder().join(".jaato"), home.join(".jaato"));
     for folder in [&project, &user] {
-        std::fs::create_dir_all(folder).unwrap();
+        fs::create_dir_all(folder).unwrap();
     }
-    std::fs::write(user.join("reliability.json"), of_jaato("draw")).unwrap();
+    fs::write(user.join("reliability.json"), of_jaato("draw")).unwrap();
     let client = || {
         world.client_of("bank", |command| {
             command.env("HOME", &home);
@@ -263,7 +263,7 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
     let asked = || Some("approval_required".to_owned());
     assert_eq!(codes(), [asked(), None, None], "that of the user");
     let file = project.join("reliability.json");
-    std::fs::write(&file, of_jaato("pay")).unwrap();
+    fs::write(&file, of_jaato("pay")).unwrap();
     assert_eq!(codes(), [None, asked(), None], "that of the project goes first");
     // What is lost here is written there, beside what was there, with dates as they were.
     let mut failing = client();
@@ -272,7 +272,7 @@ fn rp_12_the_trust_file_of_jaato_is_found_the_projects_before_the_users() {
     }
     assert_eq!(failing.call("look", json!({ "id": "w" })).code, asked());
     failing.hang_up();
-    let written: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let written: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(written["settings"]["nudge_level"], "gentle", "{written:#}");
     assert_eq!(
         written["tool_states"]["pay"]["escalation_expires"], "2099-01-02T03:04:05.000000",
@@ -298,16 +298,16 @@ fn rp_12_a_trust_file_that_cannot_be_read_is_told_with_its_place_and_stays_as_it
     let config = "guard.mode = \"off\"\nretry.attempts = 1\n";
     let world = World::of("rp_12_unreadable", config, By::Stdio, By::Stdio);
     let file = world.folder().join(".jaato/reliability.json");
-    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
     let broken = of_jaato("pay").replace("2099-01-02T03:04:05.000006", "soon");
-    std::fs::write(&file, &broken).unwrap();
+    fs::write(&file, &broken).unwrap();
     let mut client = world.client();
     assert_eq!(client.call("pay", json!({ "id": "a" })).text, "pay a, run 1");
     for id in ["x", "y", "z"] {
         client.call("look", json!({ "id": id, "fault": "503" }));
     }
     client.hang_up();
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), broken, "it is as it was");
+    assert_eq!(fs::read_to_string(&file).unwrap(), broken, "it is as it was");
     let told = world.logged("trust.unreadable");
     let told = told.first().expect("it is told").to_string();
     assert!(
@@ -322,7 +322,7 @@ fn rp_12_a_trust_file_that_cannot_be_read_is_told_with_its_place_and_stays_as_it
     let (said, good) = world.steadfast(&["check"]);
     assert!(good && said.contains("note: ") && said.contains("line 8, column"), "{said}");
     // Corrected, it is used.
-    std::fs::write(&file, of_jaato("pay")).unwrap();
+    fs::write(&file, of_jaato("pay")).unwrap();
     let (said, _) = world.steadfast(&["doctor", "--no-servers"]);
     assert!(said.contains("1 not trusted"), "{said}");
 }

@@ -216,7 +216,7 @@ fn tg_7_limits_of_the_operator_are_the_ones_that_count() {
             Some("tool_error_limit")
         );
     });
-    let off = World::new("tg_7_off");
+    let off = World::new("tg_5_off");
     fs::write(off.folder().join("steadfast.toml"), "guard.mode = \"off\"\n").unwrap();
     let mut client = off.client();
     let mut bare = off.bare();
@@ -358,7 +358,7 @@ fn tg_9_legitimate_sequences_pass_untouched() {
 }
 
 #[test]
-fn tg_7_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it_is_turned_off() {
+fn tg_5_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it_is_turned_off() {
     let calls = |world: &World| {
         let mut client = world.client();
         for _ in 0..3 {
@@ -367,7 +367,7 @@ fn tg_7_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it
         }
         client.hang_up();
     };
-    let world = World::of("tg_7_default", "", By::Stdio, By::Stdio);
+    let world = World::of("tg_5_default", "", By::Stdio, By::Stdio);
     let file = world.folder().join(".local/state/steadfast/malformed-calls.jsonl");
     calls(&world);
     let text = fs::read_to_string(&file).unwrap();
@@ -378,11 +378,11 @@ fn tg_7_malformed_calls_and_loops_are_written_down_in_the_state_folder_unless_it
         ((Some("model-1"), Some("invalid_arguments")), (Some("model-1"), Some("loop_detected")));
     assert_eq!(said, [wrong, wrong, looped], "{text}");
     // Honest work makes no file, and neither does anything where it is turned off.
-    let world = World::of("tg_7_honest", "", By::Stdio, By::Stdio);
+    let world = World::of("tg_5_honest", "", By::Stdio, By::Stdio);
     let mut client = world.client();
     assert_eq!(client.call("look", json!({ "id": "a" })).text, "look a, run 1");
     client.hang_up();
-    let off = World::of("tg_7_off", "log.malformed_calls = \"none\"\n", By::Stdio, By::Stdio);
+    let off = World::of("tg_5_off", "log.malformed_calls = \"none\"\n", By::Stdio, By::Stdio);
     calls(&off);
     for world in [world, off] {
         assert!(!world.folder().join(".local/state/steadfast/malformed-calls.jsonl").exists());

@@ -328,7 +328,7 @@ fn rp_12_a_trust_file_that_cannot_be_read_is_told_with_its_place_and_stays_as_it
 }
 
 #[test]
-fn tr_9_a_call_over_mcp_is_correlated_by_its_trace_or_by_what_its_client_says() {
+fn a_call_over_mcp_is_correlated_by_its_trace_or_by_what_its_client_says() {
     World::each("tr_9_correlated", "", |world| {
         let mut client = world.client();
         let trace = "4bf92f3577b34da6a3ce929d0e0e4736";

@@ -11,7 +11,7 @@ use crate::world::wait;
 const SECRET: &str = "Bearer abcdefghijklmnopqrstuvwxyz0123456789";
 
 #[test]
-fn tr_9_a_record_says_how_its_attempts_ended_and_what_its_caller_said() {
+fn a_record_says_how_its_attempts_ended_and_what_its_caller_said() {
     let gateway = Gateway::new("context", PLAIN);
     let mut call = keyed("bank/look", &json!({ "id": "a", "fault": "503", "times": 1 }), "order 17");
     call["target"]["agentId"] = json!("planner");

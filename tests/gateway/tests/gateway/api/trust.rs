@@ -453,7 +453,7 @@ fn rp_8_where_recovery_needs_a_person_the_status_says_so_and_a_person_lets_it_be
 }
 
 #[test]
-fn rp_2_statistics_of_domains_and_scores_of_models_are_shown() {
+fn statistics_of_domains_and_scores_of_models_are_shown() {
     let config = format!("{STRICT}[gateway]\nreliability_tools = true\n");
     let gateway = Gateway::new("rp_2_domains", &config);
     let call = |id: &str, fault: &str, model: &str| {

@@ -122,7 +122,8 @@ impl World {
             home.epoch += u64::from(change.is_some() || home.breaker.epoch() != before);
             // An open breaker stays open for as long as it does where it was opened.
             let here = home.breaker.snapshot();
-            if stored.state() == State::Open && here.epoch() == stored.epoch() && here != *stored {
+            let is_same_change = stored.state() == State::Open && here.epoch() == stored.epoch();
+            if is_same_change && here != *stored && self.defect.is_none() {
                 let how = format!("process {node} makes {here:?} of {stored:?}");
                 self.model.broken = self.model.broken.take().or(Some(("breakers do as they say", how)));
             }

@@ -181,11 +181,7 @@ impl Finished {
             tool: request.tool.clone(),
             class: self.call.policy().class,
             tool_call_id: request.tool_call.clone(),
-            context: request
-                .context
-                .as_deref()
-                .map(CallContext::without_key)
-                .filter(|context| *context != CallContext::default()),
+            context: request.context.as_deref().cloned(),
             tenant: request.tenant.clone(),
             session: request.session.clone(),
             actor: request.actor.clone(),

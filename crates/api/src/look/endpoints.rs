@@ -1,13 +1,13 @@
 //! What can be asked for of what there is to see.
 
-use axum::extract::{Extension, State as Shared};
+use axum::extract::State as Shared;
 use axum::response::Response;
 use http::{HeaderMap, Method, StatusCode};
 use serde::Serialize;
 use steadfast::TurnStory;
 use steadfast_executor::Series;
 
-use crate::access::{Caller, Who};
+use crate::access::Who;
 use crate::answer::{accepts, json, whole};
 use crate::asked::{Asked, Named};
 use crate::endpoint::Endpoint;
@@ -299,19 +299,9 @@ async fn tool_failures(
     Ok(json(StatusCode::OK, &look::failures(inner.steadfast.engine(), &wanted).await?))
 }
 
-async fn records(
-    Shared(State(inner)): Shared<State>,
-    Extension(caller): Extension<Caller>,
-    Asked(asked): Asked<look::RecordsAsked>,
-) -> Answered {
-    let keys = match caller {
-        Caller::Admin => look::IdempotencyKeys::Shown,
-        Caller::Client(_) | Caller::Viewer(_) | Caller::Local | Caller::Stranger => {
-            look::IdempotencyKeys::Hidden
-        }
-    };
+async fn records(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::RecordsAsked>) -> Answered {
     let wanted = asked.read().map_err(Problem::misread)?;
-    Ok(json(StatusCode::OK, &look::records(inner.steadfast.engine(), &wanted, keys).await?))
+    Ok(json(StatusCode::OK, &look::records(inner.steadfast.engine(), &wanted).await?))
 }
 
 async fn history(Shared(State(inner)): Shared<State>, Asked(asked): Asked<look::HistoryAsked>) -> Answered {

@@ -23,8 +23,7 @@ pub use paging::NamedTool;
 pub(crate) use paging::tool;
 pub use recent::{Running, RunningAsked, Story, running, series, story};
 pub use records::{
-    AttemptStatus, AttemptView, IdempotencyKeys, RecordState, RecordView, Records, RecordsAsked,
-    RecordsWanted, records,
+    AttemptStatus, AttemptView, RecordState, RecordView, Records, RecordsAsked, RecordsWanted, records,
 };
 pub use settings::{Setting, Settings, SettingsAsked, settings};
 pub use standing::{

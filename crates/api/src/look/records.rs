@@ -113,7 +113,7 @@ pub struct RecordView {
     pub attempt_count: u32,
     /// The last of them, at most sixteen.
     pub attempts: Vec<AttemptView>,
-    /// The caller's own words about it. Only the admin sees the idempotency key.
+    /// The caller's own words about it.
     #[serde(flatten)]
     pub context: CallContext,
 }
@@ -158,29 +158,16 @@ pub enum RecordState {
 }
 
 /// A page of what is remembered.
-pub async fn records(
-    engine: &Engine,
-    wanted: &RecordsWanted,
-    keys: IdempotencyKeys,
-) -> Result<Records, StoreError> {
+pub async fn records(engine: &Engine, wanted: &RecordsWanted) -> Result<Records, StoreError> {
     let found = engine.records(&wanted.selection, wanted.page).await?;
     let full = found.len() >= wanted.page.limit;
     let next = found.last().filter(|_| full).map(|record| record.key.text());
     let now = engine.now();
-    Ok(Records { records: found.into_iter().map(|record| RecordView::of(record, now, keys)).collect(), next })
-}
-
-/// Whether idempotency keys are shown. A key is whatever its caller made it of, such as an order or a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IdempotencyKeys {
-    /// To the admin.
-    Shown,
-    /// From everybody else.
-    Hidden,
+    Ok(Records { records: found.into_iter().map(|record| RecordView::of(record, now)).collect(), next })
 }
 
 impl RecordView {
-    fn of(record: Record, now: Timestamp, keys: IdempotencyKeys) -> Self {
+    fn of(record: Record, now: Timestamp) -> Self {
         let (state, code) = match &record.state {
             Kept::Inflight => (RecordState::Inflight, None),
             Kept::Done(_) => (RecordState::Done, None),
@@ -236,10 +223,7 @@ impl RecordView {
                 .map_or(0, |last| last.number)
                 .max(u32::try_from(record.attempts.len()).unwrap_or(u32::MAX)),
             attempts: record.attempts.into_iter().enumerate().map(attempt).collect(),
-            context: match keys {
-                IdempotencyKeys::Shown => context,
-                IdempotencyKeys::Hidden => context.without_key(),
-            },
+            context,
         }
     }
 }

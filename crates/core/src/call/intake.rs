@@ -87,7 +87,7 @@ impl Request {
         Self {
             id: envelope.request_id.clone(),
             tool_call: envelope.tool_call_id.clone(),
-            context: CallContext::of(envelope, given.explicit()).map(Arc::new),
+            context: CallContext::of(envelope).map(Arc::new),
             session: Some(target.session_key.clone()),
             actor: Some(target.actor_id.clone()),
             tenant: target.tenant_id.clone(),

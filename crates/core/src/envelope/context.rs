@@ -10,9 +10,6 @@ use crate::redact;
 #[serde(rename_all = "camelCase", default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallContext {
-    /// The idempotency key as the caller gave it. Only the admin is shown it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub idempotency_key: Option<String>,
     /// The agent that made the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
@@ -31,12 +28,12 @@ pub struct CallContext {
 }
 
 impl CallContext {
-    /// Returns what an envelope says, with the key that counts; nothing if it says nothing.
-    pub fn of(envelope: &CallEnvelope, key: Option<&str>) -> Option<Self> {
+    /// Returns what an envelope says; nothing if it says nothing. The idempotency key is not among it: that is somebody's data
+    /// and is kept as a hash alone.
+    pub fn of(envelope: &CallEnvelope) -> Option<Self> {
         let short = |text: &str| redact::excerpt(text, LONGEST);
         let (target, control) = (&envelope.target, &envelope.control);
         let context = Self {
-            idempotency_key: key.map(|key| redact::text(key).into_owned()),
             agent_id: target.agent_id.as_ref().map(|id| redact::text(id.as_str()).into_owned()),
             correlation_id: target.correlation_id.as_ref().map(|id| match envelope.trace_id() {
                 // It looks like a secret, and is in every trace.
@@ -48,11 +45,6 @@ impl CallContext {
             baggage_keys: envelope.trace.baggage.keys().take(MOST).map(|name| short(name)).collect(),
         };
         (context != Self::default()).then_some(context)
-    }
-
-    /// Returns the same without the idempotency key, for everybody but the admin.
-    pub fn without_key(&self) -> Self {
-        Self { idempotency_key: None, ..self.clone() }
     }
 }
 
@@ -66,28 +58,27 @@ mod tests {
     use super::*;
     use crate::envelope::UnknownFields;
 
-    fn context(control: &str, trace: &str, key: Option<&str>) -> Option<CallContext> {
+    fn context(control: &str, trace: &str) -> Option<CallContext> {
         let text = format!(
             r#"{{"contractVersion":"1.1","requestId":"r","toolName":"pay","toolNamespace":"bank",
                 "target":{{"sessionKey":"s","actorId":"ann"}},"payload":{{"version":"1.0","params":{{}}}},
                 "control":{control},"trace":{trace}}}"#
         );
-        CallContext::of(&CallEnvelope::parse(text.as_bytes(), UnknownFields::Keep).unwrap(), key)
+        CallContext::of(&CallEnvelope::parse(text.as_bytes(), UnknownFields::Keep).unwrap())
     }
 
     #[test]
     fn what_a_caller_says_is_bounded_and_without_secrets() {
-        assert_eq!(context("{}", "{}", None), None);
+        assert_eq!(context("{}", "{}"), None);
         let secret = "Bearer abcdefghijklmnopqrstuvwxyz0123456789";
         let tags: Vec<_> = (0..40).map(|number| format!("{number} {}", "x".repeat(99))).collect();
         let control = serde_json::json!({ "requestTags": tags, "fromHook": secret }).to_string();
         let trace = serde_json::json!({ "baggage": { "user": "value-of-ann" } }).to_string();
-        let kept = context(&control, &trace, Some(secret)).unwrap();
+        let kept = context(&control, &trace).unwrap();
         assert_eq!(kept.request_tags.len(), MOST);
         assert!(kept.request_tags.iter().all(|tag| tag.len() <= LONGEST + '…'.len_utf8()), "{kept:?}");
         let text = serde_json::to_string(&kept).unwrap();
         assert!(!text.contains("abcdefghijklm") && !text.contains("value-of-ann"), "{text}");
         assert_eq!(kept.baggage_keys, ["user"]);
-        assert!(kept.idempotency_key.is_some() && kept.without_key().idempotency_key.is_none());
     }
 }

@@ -312,7 +312,8 @@ fn sf_4_the_handshake_of_an_older_client_is_answered_for_a_modern_server() {
         answer["result"],
         json!({
             "protocolVersion": "2025-11-25",
-            "capabilities": { "tools": {} },
+            // We have something to log ourselves.
+            "capabilities": { "tools": {}, "logging": {} },
             "serverInfo": { "name": "test", "version": "2" },
             "instructions": "Pay.",
         })

@@ -31,6 +31,7 @@ fn operations(gateway: &Gateway) -> Vec<(String, For)> {
             let whom = match path.as_str() {
                 "/healthz" | "/readyz" | "/openapi.json" => For::Everybody,
                 path if calls.iter().any(|begin| path.starts_with(begin)) => For::Callers,
+                "/v1/sessions/{key}" => For::Callers,
                 "/v1/audit" => For::TheAdmin,
                 _ if method != "get" => For::TheAdmin,
                 _ => For::Lookers,

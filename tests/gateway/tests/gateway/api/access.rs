@@ -30,6 +30,7 @@ fn operations(gateway: &Gateway) -> Vec<(String, For)> {
             let calls = ["/v1/calls", "/v1/turns", "/v1/failures", "/v1/successes", "/v1/tools/{name}/score"];
             let whom = match path.as_str() {
                 "/healthz" | "/readyz" | "/openapi.json" => For::Everybody,
+                "/v1/failures" if method == "get" => For::Lookers,
                 path if calls.iter().any(|begin| path.starts_with(begin)) => For::Callers,
                 "/v1/sessions/{key}" => For::Callers,
                 "/v1/audit" => For::TheAdmin,

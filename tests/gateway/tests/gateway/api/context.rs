@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{Gateway, PLAIN, Said, keyed};
+use super::{Gateway, PLAIN, keyed};
 use crate::world::wait;
 
 const SECRET: &str = "Bearer abcdefghijklmnopqrstuvwxyz0123456789";

@@ -52,6 +52,7 @@ impl Heard {
                 message["params"]["requestId"] =
                     json!(talk.told.iter().position(|told| told.get("id") == Some(id)));
             }
+            without_logging(&mut message);
             if way == Way::Through {
                 without_what_is_ours(&mut message);
             }
@@ -102,13 +103,6 @@ const CONFIG: &str = "[tools.\"real/*\"]\ndedupe.double_dispatch = false\n";
 
 /// Takes out what the gateway adds, and nothing else. All that it adds is named here.
 fn without_what_is_ours(message: &mut Value) {
-    // We have something to log ourselves, so a handshake says that there is something to hear.
-    if message["result"]["protocolVersion"].is_string()
-        && let Some(capabilities) = message.pointer_mut("/result/capabilities").and_then(Value::as_object_mut)
-        && capabilities.get("logging") == Some(&json!({}))
-    {
-        capabilities.remove("logging");
-    }
     // Its word for programs: that an answer is that of another call.
     if let Some(meta) = message.pointer_mut("/result/_meta").and_then(Value::as_object_mut) {
         let before = meta.len();
@@ -129,6 +123,16 @@ fn without_what_is_ours(message: &mut Value) {
         && is_remark(&format!("[{ours}"))
     {
         *words = theirs.to_owned();
+    }
+}
+
+/// We have something to log ourselves, so every handshake through us says that there is something to hear.
+fn without_logging(message: &mut Value) {
+    if message["result"]["protocolVersion"].is_string()
+        && let Some(capabilities) = message.pointer_mut("/result/capabilities").and_then(Value::as_object_mut)
+        && capabilities.get("logging") == Some(&json!({}))
+    {
+        capabilities.remove("logging");
     }
 }
 

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::account::{Account, Blocked, Escalated, Recovering, State};
@@ -249,6 +250,9 @@ impl Snapshot {
         struct Header {
             #[serde(default = "first_version")]
             version: u32,
+            /// With this a list, whose members would be taken for the fields in their order, is refused.
+            #[serde(flatten)]
+            _fields: IgnoredAny,
         }
         let header: Header = serde_json::from_str(text).map_err(unreadable)?;
         // A later version adds an arm here that reads the older type and converts it.
